@@ -1,0 +1,104 @@
+"""Everything that can go wrong, as types. This file knows no transport and no message format.
+
+    WarmpickError
+    ├── ConfigError            what an operator wrote cannot be used
+    └── RequestError           what a client gets instead of an answer; carries an HTTP status
+        ├── MalformedRequest   400
+        ├── UnknownModel       404
+        ├── BodyTooLarge       413
+        ├── Overloaded         429
+        ├── PickerFault        500
+        └── NoEndpoints        503
+
+The core raises; only the codec (`epp.protocol.envoy`) turns a `RequestError` into a reply.
+"""
+
+from typing import ClassVar
+
+
+class WarmpickError(Exception):
+    """Root of every error that this package raises on purpose."""
+
+
+class ConfigError(WarmpickError):
+    """A configuration that cannot be used.
+
+    `place` names where in the configuration (for example `plugins[2].parameters.weight`).
+    """
+
+    def __init__(self, message: str, place: str = "") -> None:
+        super().__init__(f"{place}: {message}" if place else message)
+        self.place = place
+
+
+class RequestError(WarmpickError):
+    """An answer given to the client in place of the model server's.
+
+    `status` is the HTTP status, `kind` the `error.type` of OpenAI's error form, `reason` the
+    machine-readable cause that travels in `x-warmpick-reason`. `dropped_reason`, where set, is
+    the incumbent's word for the same cause (`x-llm-d-request-dropped-reason`), `code` its
+    canonical error code (the `error_code` label of its metrics), `retry_after` a number of
+    seconds.
+    """
+
+    status: ClassVar[int] = 500
+    kind: ClassVar[str] = "internal_error"
+    code: ClassVar[str] = "Internal"
+    dropped_reason: ClassVar[str] = ""
+    default_reason: ClassVar[str] = "internal"
+
+    def __init__(self, message: str, *, reason: str = "", retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason or self.default_reason
+        self.retry_after = retry_after
+
+
+class MalformedRequest(RequestError):
+    """The body is not what its path promises."""
+
+    status = 400
+    kind = "invalid_request_error"
+    code = "BadRequest"
+    default_reason = "malformed-request"
+
+
+class UnknownModel(RequestError):
+    """No endpoint serves the model, and the list of served models is known."""
+
+    status = 404
+    kind = "not_found_error"
+    code = "NotFound"
+    default_reason = "unknown-model"
+
+
+class BodyTooLarge(RequestError):
+    """The body is larger than the configured limit."""
+
+    status = 413
+    kind = "invalid_request_error"
+    code = "PayloadTooLarge"
+    default_reason = "body-too-large"
+
+
+class Overloaded(RequestError):
+    """The request is shed because the pool cannot take it now."""
+
+    status = 429
+    kind = "overloaded_error"
+    code = "ResourceExhausted"
+    dropped_reason = "rejected-saturated"
+    default_reason = "overloaded"
+
+
+class PickerFault(RequestError):
+    """The picker itself failed; nothing the client sent is to blame."""
+
+
+class NoEndpoints(RequestError):
+    """No endpoint is eligible."""
+
+    status = 503
+    kind = "service_unavailable_error"
+    code = "ServiceUnavailable"
+    dropped_reason = "rejected-no-endpoints"
+    default_reason = "no-endpoints"

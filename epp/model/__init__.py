@@ -1,0 +1,1 @@
+"""What we believe about the pods. Pure and synchronous: no I/O, no clock, no log."""

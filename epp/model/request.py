@@ -1,0 +1,133 @@
+"""The part of a request that routing depends on, the decision made for it, and how it ended."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NewType
+
+import msgspec
+
+from epp.errors import RequestError
+from epp.model.endpoint import Endpoint, Target
+
+RequestId = NewType("RequestId", str)
+"""The picker's own id of one exchange; never the client's `x-request-id`, which may repeat."""
+
+
+class Api(Enum):
+    """What the path asks for. `OTHER` is passed through, routed by load alone."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    EMBEDDINGS = "embeddings"
+    RESPONSES = "responses"
+    OTHER = "other"
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """One prompt as bytes whose common prefixes are common prefixes of the engine's tokens.
+
+    `exact` prompts hold four little-endian bytes a token (the client sent token ids); others
+    hold canonical text, whose bytes a token are learned.
+    """
+
+    data: bytes
+    exact: bool = False
+
+
+class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the policy sees of a request.
+
+    `model` is the client's name, `target_model` the one that the model server is asked for
+    (they differ under a rewrite). `prompts` is empty where nothing is known of the prompt.
+    `subset`, where not None, holds the only targets (`ip:port` or bare `ip`) that may be picked.
+    `max_tokens` is the client's limit on generated tokens, None where it gave none.
+    """
+
+    id: RequestId
+    api: Api = Api.OTHER
+    model: str = ""
+    target_model: str = ""
+    prompts: tuple[Prompt, ...] = ()
+    stream: bool = False
+    max_tokens: int | None = None
+    cache_salt: str = ""
+    headers: Mapping[str, str] = {}
+    subset: tuple[str, ...] | None = None
+    objective: str = ""
+    fairness_id: str = "default-flow"
+    priority: int = 0
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """Why one candidate got its score: named numbers, in the unit that the name implies."""
+
+    target: Target
+    score: float
+    parts: tuple[tuple[str, float], ...] = ()
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a request goes, and why.
+
+    `endpoints` is the preference order (one entry unless the picker is told otherwise).
+    `prompt_tokens` and `predicted_cached_tokens` are the estimates made for the first of them;
+    `predicted_ttft` is in seconds, None where the policy does not predict one.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    profile: str = "default"
+    prompt_tokens: int = 0
+    predicted_cached_tokens: int = 0
+    predicted_ttft: float | None = None
+    terms: tuple[Terms, ...] = ()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint that is asked first."""
+        return self.endpoints[0]
+
+    @property
+    def destination(self) -> str:
+        """The value of `x-gateway-destination-endpoint`."""
+        return ",".join(endpoint.target for endpoint in self.endpoints)
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What the model server said it computed, in tokens. `cached_tokens` None: it did not say."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int | None = None
+
+
+class Outcome(Enum):
+    """How an exchange ended."""
+
+    COMPLETED = "completed"
+    REJECTED = "rejected"  # answered by the picker itself
+    UNOBSERVED = "unobserved"  # routed; the gateway shows no response phase
+    ABORTED = "aborted"  # the client, the proxy or the model server went away
+
+
+class RequestRecord(msgspec.Struct, kw_only=True):
+    """One exchange from its first message to its end; times in seconds of the monotonic clock.
+
+    Filled in by the exchange as the facts arrive, read by telemetry when it is over.
+    """
+
+    id: RequestId
+    received_at: float
+    request: InferenceRequest | None = None
+    decision: Decision | None = None
+    error: RequestError | None = None
+    outcome: Outcome | None = None
+    decided_at: float | None = None
+    first_byte_at: float | None = None
+    finished_at: float | None = None
+    status: int | None = None
+    streaming: bool = False
+    served: Target | None = None
+    request_bytes: int = 0
+    response_bytes: int = 0
+    response_chunks: int = 0
+    usage: Usage | None = None

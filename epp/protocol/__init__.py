@@ -1,0 +1,1 @@
+"""What others say, as data. No I/O."""

@@ -1,0 +1,1 @@
+"""What runs on a Warmpick pod, or stands in for it in tests and demos."""
