@@ -1,0 +1,178 @@
+"""Child processes that cannot outlive us, with their logs in files.
+
+Each child leads its own process group (a Ctrl-C in the terminal does not reach it; `stop` does)
+and asks the kernel to be killed when its parent dies. This file knows nothing of what it runs.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+
+from epp.errors import WarmpickError
+
+T = TypeVar("T")
+
+TAIL_LINES = 15
+POLL_SECONDS = 0.05
+STDOUT_LIMIT = 1 << 20
+
+# The child replaces itself with the real program, so no hook runs between fork and exec (not safe
+# beside gRPC's threads). A parent that died before prctl took effect shows as another parent id.
+_LEASH = """
+import ctypes, os, signal, sys
+parent = int(sys.argv[1])
+prctl = getattr(ctypes.CDLL(None), "prctl", None)
+if prctl is not None:
+    prctl(1, signal.SIGKILL)
+if os.getppid() != parent:
+    os._exit(1)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"cannot run {sys.argv[2]}: {error.strerror}")
+"""
+
+
+class ProcessDied(WarmpickError):
+    """A child ended before it was asked to, or never became what was waited for.
+
+    The message holds its name, its exit code and the last lines of its log.
+    """
+
+
+def free_port() -> int:
+    """Return a TCP port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Process:
+    """A running child. Made by `spawn`."""
+
+    def __init__(self, name: str, child: asyncio.subprocess.Process, log_path: Path) -> None:
+        self.name = name
+        self.pid = child.pid
+        self.log_path = log_path
+        self._child = child
+        self._ready: dict[str, Any] | None = None
+        self._said = asyncio.Event()
+        self._exit = asyncio.create_task(child.wait(), name=f"exit of {name}")
+        self._pump = asyncio.create_task(self._copy_stdout(), name=f"stdout of {name}")
+
+    def alive(self) -> bool:
+        """Tell whether the child still runs."""
+        return self._child.returncode is None
+
+    async def wait_ready_line(self, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109 - deadline of the child, not of the await
+        """Return the first JSON object that the child prints as a line of stdout."""
+        await self._before_exit(self._said.wait(), "said nothing", timeout)
+        if self._ready is None:
+            raise ProcessDied(f"{self.name} closed its output{self._tail()}")
+        return self._ready
+
+    async def wait_http(self, url: str, timeout: float, status: int = 200) -> None:  # noqa: ASYNC109 - as above
+        """Return as soon as `url` answers `status`."""
+        await self._before_exit(_poll(url, status), f"did not answer {status} at {url}", timeout)
+
+    async def wait_exit(self, timeout: float) -> int:  # noqa: ASYNC109 - as above
+        """Return the exit code once the child has ended by itself."""
+        async with asyncio.timeout(timeout):
+            return await asyncio.shield(self._exit)
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """End the child and its whole group: SIGTERM, then SIGKILL after `grace` seconds."""
+        if self.alive():
+            self._signal(signal.SIGTERM)
+            await asyncio.wait({self._exit}, timeout=grace)
+        self._signal(signal.SIGKILL)
+        await self._exit
+        self._pump.cancel()
+        await asyncio.wait({self._pump})
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    async def _before_exit(self, work: Awaitable[T], failure: str, limit: float) -> T:
+        """Await `work` unless the child ends first or `limit` seconds pass."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait(
+                {task, self._exit}, timeout=limit, return_when=asyncio.FIRST_COMPLETED
+            )
+            if task.done():
+                return task.result()
+        finally:
+            task.cancel()
+        if not self.alive():
+            await asyncio.wait({self._pump}, timeout=1)
+            code = self._child.returncode
+            raise ProcessDied(f"{self.name} ended with exit code {code}{self._tail()}")
+        raise ProcessDied(f"{self.name} {failure} within {limit:g} s{self._tail()}")
+
+    async def _copy_stdout(self) -> None:
+        stdout = self._child.stdout
+        if stdout is None:
+            raise ProcessDied(f"{self.name} was started without a pipe")
+        with self.log_path.open("ab", buffering=0) as log:
+            async for line in stdout:
+                log.write(line)
+                if self._ready is None and line.startswith(b"{"):
+                    self._hear(line)
+        await self._exit
+        self._said.set()
+
+    def _hear(self, line: bytes) -> None:
+        with contextlib.suppress(ValueError):
+            self._ready = json.loads(line)
+            self._said.set()
+
+    def _tail(self) -> str:
+        lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+        return "".join(f"\n  {line}" for line in lines) or " (and logged nothing)"
+
+
+async def spawn(
+    name: str, argv: Sequence[str], *, log_dir: Path, env: Mapping[str, str] | None = None
+) -> Process:
+    """Start `argv`; stdout and stderr go to `log_dir/NAME.log`.
+
+    `env` is added to our own environment. A program that cannot be run shows as a child that
+    ended with exit code 1 and said why in its log.
+    """
+    log_path = log_dir / f"{name}.log"
+    leash = (sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()))
+    with log_path.open("wb") as log:
+        child = await asyncio.create_subprocess_exec(
+            *leash,
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+            limit=STDOUT_LIMIT,
+        )
+    return Process(name, child, log_path)
+
+
+async def _poll(url: str, status: int) -> None:
+    limit = aiohttp.ClientTimeout(total=2)
+    async with aiohttp.ClientSession(timeout=limit) as session:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                async with session.get(url) as response:
+                    if response.status == status:
+                        return
+            await asyncio.sleep(POLL_SECONDS)
