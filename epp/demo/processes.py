@@ -153,7 +153,8 @@ async def spawn(
     """
     log_path = log_dir / f"{name}.log"
     leash = (sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()))
-    with log_path.open("wb") as log:
+    log_path.unlink(missing_ok=True)
+    with log_path.open("ab") as log:  # appending: the copy of stdout goes to the same file
         child = await asyncio.create_subprocess_exec(
             *leash,
             *argv,
