@@ -1,0 +1,160 @@
+"""The command: flags, start, the one line on stdout, and a clean end on SIGTERM."""
+
+import argparse
+import asyncio
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+import uvloop
+from aiohttp import web
+
+from model_server.simulator.server import Server
+from model_server.simulator.settings import Limits, Settings, Speed
+
+_ABOUT = """\
+An OpenAI-compatible server that schedules, caches and reports like vLLM v1, without a model.
+Prints one JSON line, {"event": "listening", "host": ..., "port": ...}, when it is ready.
+On SIGTERM or SIGINT it stops accepting, finishes running requests and exits with 0."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal; returns the exit status."""
+    settings = parse(arguments)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings))
+    return 0
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    server = Server(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    engine = asyncio.create_task(server.engine.run(), name="engine")
+    engine.add_done_callback(lambda _: stop.set())
+    runner, host, port = await start(server)
+    line = {"event": "listening", "host": host, "port": port}
+    print(msgspec.json.encode(line).decode(), flush=True)
+    await stop.wait()
+    await runner.cleanup()
+    engine.cancel()
+    with suppress(asyncio.CancelledError):
+        await engine
+
+
+async def start(server: Server) -> tuple[web.AppRunner, str, int]:
+    """Listen; returns the runner to clean up and the address. The engine is not started."""
+    settings = server.settings
+    runner = web.AppRunner(
+        server.application(),
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=settings.drain_seconds,
+    )
+    await runner.setup()
+    await web.TCPSite(runner, settings.host, settings.port, backlog=1024).start()
+    host, port = runner.addresses[0][:2]
+    return runner, host, port
+
+
+def parse(arguments: Sequence[str] | None = None) -> Settings:
+    """Turn flags into settings; exits with status 2 and a message when they make no sense."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.block_size < 1 or given.num_gpu_blocks_override < 2 or given.speed <= 0:
+        parser.error("block size, blocks (at least 2) and speed must be positive")
+    return Settings(
+        host=given.host,
+        port=given.port,
+        name=given.name,
+        served_model_name=given.served_model_name,
+        lora_modules=tuple(module.partition("=")[0] for module in given.lora_modules),
+        limits=_limits(given),
+        speed=_speed(given),
+        output_tokens=given.output_tokens,
+        tokens_per_chunk=given.tokens_per_chunk,
+        prompt_tokens_details=not given.no_prompt_tokens_details,
+        seed=given.seed,
+        faults=given.faults,
+        drain_seconds=given.drain_seconds,
+    )
+
+
+def _limits(given: argparse.Namespace) -> Limits:
+    return Limits(
+        block_size=given.block_size,
+        num_gpu_blocks=given.num_gpu_blocks_override,
+        max_num_batched_tokens=given.max_num_batched_tokens,
+        max_num_seqs=given.max_num_seqs,
+        max_model_len=given.max_model_len,
+        max_loras=given.max_loras,
+    )
+
+
+def _speed(given: argparse.Namespace) -> Speed:
+    return Speed(
+        step_ms=given.step_ms,
+        prefill_us_per_token=given.prefill_us_per_token,
+        attention_ns=given.attention_ns,
+        decode_us_per_seq=given.decode_us_per_seq,
+        decode_ns_per_context_token=given.decode_ns_per_context_token,
+        factor=given.speed,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m model_server.simulator",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for title, flags in _FLAGS.items():
+        group = parser.add_argument_group(title)
+        for flag, (kind, default, text) in flags.items():
+            group.add_argument(
+                flag, type=kind, default=default, metavar="X", help=f"{text} (default {default!r})"
+            )
+    parser.add_argument("--lora-modules", nargs="*", default=[], metavar="NAME", help=_LORA_HELP)
+    for switch, text in _SWITCHES.items():
+        parser.add_argument(switch, action="store_true", help=text)
+    return parser
+
+
+_LORA_HELP = "adapters served under their own model names; NAME or NAME=PATH, as vLLM takes them"
+_SWITCHES = {
+    "--no-prompt-tokens-details": "report no cached tokens, as vLLM does by default",
+    "--faults": "obey the request header x-sim-fault: refuse | hang | status=500 | "
+    "slow-headers=SECONDS | die-after=CHUNKS",
+}
+_FLAGS: dict[str, dict[str, tuple[type, object, str]]] = {
+    "server": {
+        "--host": (str, "127.0.0.1", "address to listen on"),
+        "--port": (int, 8000, "port to listen on; 0 takes a free one"),
+        "--name": (str, "", "sent as the response header x-sim-name when not empty"),
+        "--served-model-name": (str, "sim-model", "the model's name"),
+        "--drain-seconds": (float, 5.0, "time for running requests after SIGTERM"),
+        "--tokens-per-chunk": (int, 1, "tokens in one streamed event"),
+        "--output-tokens": (int, 256, "mean length of an answer that nothing else ends"),
+        "--seed": (int, 0, "changes the generated text; equal seeds give equal text"),
+    },
+    "engine, named as in vLLM": {
+        "--block-size": (int, 16, "tokens in a KV block"),
+        "--num-gpu-blocks-override": (int, 8192, "KV blocks, one of which is the null block"),
+        "--max-num-batched-tokens": (int, 8192, "token budget of one step"),
+        "--max-num-seqs": (int, 256, "running requests at most"),
+        "--max-model-len": (int, 131072, "longest sequence; the KV blocks may bound it lower"),
+        "--max-loras": (int, 1, "different adapters in one step"),
+    },
+    "speed": {
+        "--step-ms": (float, 6.0, "fixed cost of one step, ms"),
+        "--prefill-us-per-token": (float, 40.0, "cost of a prompt token, us"),
+        "--attention-ns": (float, 1.75, "cost of a prompt token for each token before it, ns"),
+        "--decode-us-per-seq": (float, 20.0, "cost of a decoding sequence in a step, us"),
+        "--decode-ns-per-context-token": (float, 56.0, "and for each token of its context, ns"),
+        "--speed": (float, 1.0, "divides all of these times"),
+    },
+}

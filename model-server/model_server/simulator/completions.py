@@ -1,0 +1,122 @@
+"""The wording of /v1/chat/completions and /v1/completions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from model_server.simulator.engine import Piece
+from model_server.simulator.scheduler import Finish, Request
+from model_server.simulator.stream import DONE, event, finish_name
+from model_server.simulator.usage import usage
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What all of a call's events share. `created` is unix time in seconds."""
+
+    id: str
+    model: str
+    created: int
+    requests: Sequence[Request]
+    details: bool
+    include_usage: bool
+
+    def fields(self, kind: str) -> dict[str, Any]:
+        """Give the leading fields of a body of `kind`."""
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+    def usage(self) -> dict[str, Any]:
+        """Token usage so far."""
+        return usage(self.requests, details=self.details)
+
+
+class _Chunks:
+    """What both APIs' events share: fixed bytes around the text, usage, the end."""
+
+    kind = ""
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        fields = msgspec.json.encode(head.fields(self.kind))
+        self._prefix = b"data: " + fields[:-1] + b',"choices":[{"index":'
+
+    def opening(self) -> bytes:
+        """Nothing precedes the first piece."""
+        return b""
+
+    def closing(self) -> bytes:
+        """Usage, when asked for, and the end mark."""
+        if not self.head.include_usage:
+            return DONE
+        counted = self.head.fields(self.kind) | {"choices": [], "usage": self.head.usage()}
+        return event(counted) + DONE
+
+
+class ChatChunks(_Chunks):
+    """Events of a streamed chat."""
+
+    kind = "chat.completion.chunk"
+
+    def opening(self) -> bytes:
+        """Give the role, as vLLM sends it with the first token."""
+        choice = {
+            "index": 0,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        return event(self.head.fields(self.kind) | {"choices": [choice]})
+
+    def piece(self, piece: Piece) -> bytes:
+        """One delta."""
+        text = msgspec.json.encode(piece.text)
+        return b'%s%d,"delta":{"content":%s},"logprobs":null,"finish_reason":%s}]}\n\n' % (
+            *(self._prefix, piece.prompt, text),
+            msgspec.json.encode(finish_name(piece.finish)),
+        )
+
+
+class TextChunks(_Chunks):
+    """Events of a streamed completion."""
+
+    kind = "text_completion"
+
+    def piece(self, piece: Piece) -> bytes:
+        """One piece of text."""
+        return b'%s%d,"text":%s,"logprobs":null,"finish_reason":%s,"stop_reason":null}]}\n\n' % (
+            *(self._prefix, piece.prompt, msgspec.json.encode(piece.text)),
+            msgspec.json.encode(finish_name(piece.finish)),
+        )
+
+
+def whole_chat(
+    head: Head, texts: Sequence[str], finishes: Sequence[Finish | None]
+) -> dict[str, Any]:
+    """Word the body of a chat that was not streamed."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": texts[0], "refusal": None, "tool_calls": []},
+        "logprobs": None,
+        "finish_reason": finish_name(finishes[0]),
+        "stop_reason": None,
+    }
+    return head.fields("chat.completion") | {"choices": [choice], "usage": head.usage()}
+
+
+def whole_text(
+    head: Head, texts: Sequence[str], finishes: Sequence[Finish | None]
+) -> dict[str, Any]:
+    """Word the body of a completion that was not streamed."""
+    choices = [
+        {
+            "index": index,
+            "text": text,
+            "logprobs": None,
+            "finish_reason": finish_name(finish),
+            "stop_reason": None,
+        }
+        for index, (text, finish) in enumerate(zip(texts, finishes, strict=True))
+    ]
+    return head.fields("text_completion") | {"choices": choices, "usage": head.usage()}

@@ -1,0 +1,222 @@
+"""The HTTP server: routes, errors, and the life of a call from body to last byte."""
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from model_server.simulator import orca
+from model_server.simulator.bodies import (
+    ChatBody,
+    CompletionBody,
+    EmbeddingBody,
+    Generation,
+    ResponsesBody,
+    TokenizeBody,
+    decode,
+)
+from model_server.simulator.completions import (
+    ChatChunks,
+    Head,
+    TextChunks,
+    whole_chat,
+    whole_text,
+)
+from model_server.simulator.embeddings import whole_embeddings
+from model_server.simulator.engine import Engine
+from model_server.simulator.errors import ApiError, error_body
+from model_server.simulator.faults import Fault, Gone, before_answer, fault_of
+from model_server.simulator.intake import Intake
+from model_server.simulator.metrics import Metrics
+from model_server.simulator.responses import ResponseEvents, whole_response
+from model_server.simulator.scheduler import Finish, Request
+from model_server.simulator.settings import Settings
+from model_server.simulator.stream import Form, collect, stream
+
+VERSION = "0.32.0+simulator"
+_MAX_BODY_BYTES = 512 * 1024 * 1024
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Whole = Callable[[Head, Sequence[str], Sequence[Finish | None]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One generating API: its body, how it becomes requests, and how answers are worded."""
+
+    body: type[Generation]
+    requests: Callable[[Intake, Any], list[Request]]
+    prefix: str
+    events: Callable[[Head], Form]
+    whole: Whole
+    reports_load: bool = True
+
+
+def _completion(intake: Intake, body: CompletionBody) -> list[Request]:
+    return intake.generation(body, intake.prompts(body.prompt))
+
+
+APIS = {
+    "/v1/chat/completions": Api(ChatBody, Intake.chat, "chatcmpl-", ChatChunks, whole_chat),
+    "/v1/completions": Api(CompletionBody, _completion, "cmpl-", TextChunks, whole_text),
+    "/v1/responses": Api(
+        ResponsesBody,
+        Intake.responses,
+        "resp_",
+        ResponseEvents,
+        whole_response,
+        reports_load=False,
+    ),
+}
+
+
+class Server:
+    """The endpoints over one engine. `engine.run()` must be running while they are used."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics(settings)
+        self.engine = Engine(settings, self.metrics)
+        self._intake = Intake(settings)
+        self._started = int(time.time())
+
+    def application(self) -> web.Application:
+        """Build the aiohttp application."""
+        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[self._guard])
+        for path, api in APIS.items():
+            app.router.add_post(path, self._generating(api))
+        app.router.add_post("/v1/embeddings", self._embeddings)
+        app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_post("/reset_prefix_cache", self._reset)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/version", self._version)
+        app.router.add_get("/metrics", self._metrics)
+        return app
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Turn every error into OpenAI's form."""
+        try:
+            response = await handler(request)
+        except ApiError as error:
+            response = _json(error.body(), status=error.status)
+        except web.HTTPException as error:
+            body = error_body(error.reason, error.reason, error.status)
+            response = _json(body, status=error.status)
+        except Gone:
+            response = web.Response()
+        if self.settings.name and not response.prepared:
+            response.headers["x-sim-name"] = self.settings.name
+        return response
+
+    def _generating(self, api: Api) -> Handler:
+        async def handle(http: web.Request) -> web.StreamResponse:
+            fault = fault_of(http) if self.settings.faults else Fault()
+            faulty = await before_answer(http, fault)
+            if faulty is not None:
+                return faulty
+            body = decode(await http.read(), api.body)
+            requests = api.requests(self._intake, body)
+            call = self.engine.submit(requests)
+            head = self._head(http, api, body, requests)
+            try:
+                if body.stream:
+                    # A client that is gone is no error, and nobody is left to tell.
+                    with suppress(ConnectionResetError):
+                        return await stream(http, call, api.events(head), fault.chunks)
+                    raise Gone
+                texts, finishes = await collect(call)
+                return self._whole(http, api, api.whole(head, texts, finishes))
+            finally:
+                self.engine.abort(call)
+
+        return handle
+
+    def _head(
+        self, http: web.Request, api: Api, body: Generation, requests: Sequence[Request]
+    ) -> Head:
+        options = body.stream_options
+        return Head(
+            id=api.prefix + _request_id(http),
+            model=self._intake.model_name(body),
+            created=int(time.time()),
+            requests=requests,
+            details=self.settings.prompt_tokens_details,
+            include_usage=options is not None and options.include_usage,
+        )
+
+    def _whole(self, http: web.Request, api: Api, body: dict[str, Any]) -> web.Response:
+        response = _json(msgspec.json.encode(body))
+        wanted = http.headers.get(orca.REQUEST_HEADER)
+        if wanted and api.reports_load:
+            response.headers.update(orca.report(wanted, self.metrics.load))
+        return response
+
+    async def _embeddings(self, http: web.Request) -> web.Response:
+        body = decode(await http.read(), EmbeddingBody)
+        requests = self._intake.pooling(body, self._intake.prompts(body.input))
+        call = self.engine.submit(requests)
+        try:
+            await collect(call)
+        finally:
+            self.engine.abort(call)
+        head = Head(
+            id="embd-" + _request_id(http),
+            model=self._intake.model_name(body),
+            created=int(time.time()),
+            requests=requests,
+            details=self.settings.prompt_tokens_details,
+            include_usage=True,
+        )
+        base64 = body.encoding_format == "base64"
+        return _json(msgspec.json.encode(whole_embeddings(head, base64=base64)))
+
+    async def _tokenize(self, http: web.Request) -> web.Response:
+        ids = self._intake.tokenize(decode(await http.read(), TokenizeBody)).tolist()
+        length = self._intake.context_len
+        body = {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": None}
+        return _json(msgspec.json.encode(body))
+
+    async def _reset(self, http: web.Request) -> web.Response:
+        return _json(msgspec.json.encode({"success": self.engine.scheduler.pool.reset()}))
+
+    async def _models(self, http: web.Request) -> web.Response:
+        base = self.settings.served_model_name
+        models = [self._model(base, None)]
+        models += [self._model(name, base) for name in self.settings.lora_modules]
+        return _json(msgspec.json.encode({"object": "list", "data": models}))
+
+    def _model(self, name: str, parent: str | None) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "vllm",
+            "root": name,
+            "parent": parent,
+            "max_model_len": self._intake.context_len if parent is None else None,
+        }
+
+    async def _health(self, http: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _version(self, http: web.Request) -> web.Response:
+        return _json(msgspec.json.encode({"version": VERSION}))
+
+    async def _metrics(self, http: web.Request) -> web.Response:
+        return web.Response(body=self.metrics.render(), headers={"Content-Type": _METRICS_TYPE})
+
+
+def _request_id(http: web.Request) -> str:
+    return http.headers.get("X-Request-Id") or uuid.uuid4().hex
+
+
+def _json(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json")
