@@ -1,0 +1,123 @@
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.errors import ConfigError
+from epp.model.endpoint import Endpoint
+from epp.protocol.endpoints import parse_endpoints
+
+FULL = b"""
+endpoints:
+  - name: a
+    namespace: prod
+    address: 10.0.0.1
+    port: 8000
+    labels: {app: vllm, llm-d.ai/engine-type: vllm}
+  - {name: b, address: "FD00::0001", port: 8001}
+"""
+
+
+def test_every_field_and_every_default():
+    a, b = parse_endpoints(FULL)
+    assert (a.id, a.target) == ("prod/a", "10.0.0.1:8000")
+    assert a.labels == {"app": "vllm", "llm-d.ai/engine-type": "vllm"}
+    assert (b.id, b.target, b.labels) == ("default/b", "[fd00::1]:8001", {})
+
+
+def test_an_empty_list_is_a_list():
+    assert parse_endpoints(b"endpoints: []") == ()
+
+
+def test_one_name_in_two_namespaces_is_two_endpoints():
+    one = {"name": "a", "address": "10.0.0.1", "port": 1}
+    text = yaml.safe_dump({"endpoints": [one, {**one, "namespace": "x", "port": 2}]}).encode()
+    assert [endpoint.id for endpoint in parse_endpoints(text)] == ["default/a", "x/a"]
+
+
+GOOD = "{name: z, address: 10.9.9.9, port: 9}"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "problem"),
+    [
+        ("", "", "empty"),
+        ("# nothing\n", "", "empty"),
+        ("just words", "", "Expected `object`, got `str`"),
+        ("{}", "", "missing required field `endpoints`"),
+        ("endpoints: 5", "endpoints", "Expected `array`, got `int`"),
+        ("endpoints: []\nmore: 1", "", "unknown field `more`"),
+        ("endpoints: [", "line 2, column 1", "not valid YAML"),
+        ("endpoints:\n\t- a", "line 2, column 1", "not valid YAML"),
+        ("endpoints: [!!python/name:os.system x]", "line 1, column 13", "not valid YAML"),
+        ("\xff", "", "not valid YAML"),
+        ("[" * 100_000, "line 1, column 17", "nested too deeply"),
+        ("- " * 100_000, "line 1, column 33", "nested too deeply"),
+        (
+            "endpoints: [{name: a, address: 2001-02-30, port: 2001-02-30}]",
+            "",
+            "day is out of range",
+        ),
+        (f"endpoints: [{GOOD}, {{name: a, port: 1}}]", "endpoints[1]", "`address`"),
+        (f"endpoints: [{GOOD}, 3]", "endpoints[1]", "Expected `object`, got `int`"),
+        (
+            f"endpoints: [{GOOD}, {{name: a, address: 10.0.0.1, port: x}}]",
+            "endpoints[1].port",
+            "Expected `int`, got `str`",
+        ),
+        (
+            f"endpoints: [{GOOD}, {{name: a, address: 10.0.0.1, port: 0}}]",
+            "endpoints[1].port",
+            "Expected `int` >= 1",
+        ),
+        (
+            "endpoints: [{name: a, address: 10.0.0.1, port: 65536}]",
+            "endpoints[0].port",
+            "Expected `int` <= 65535",
+        ),
+        (
+            "endpoints: [{name: a, address: vllm.svc, port: 1}]",
+            "endpoints[0].address",
+            "'vllm.svc' is not an IP address, and host names are not resolved",
+        ),
+        (
+            "endpoints: [{name: a/b, address: 10.0.0.1, port: 1}]",
+            "endpoints[0].name",
+            "matching regex",
+        ),
+        (
+            "endpoints: [{name: a, address: 10.0.0.1, port: 1, labels: {x: 1}}]",
+            "endpoints[0].labels[...]",
+            "Expected `str`, got `int`",
+        ),
+        (
+            "endpoints: [{name: a, address: 10.0.0.1, port: 1, weight: 1}]",
+            "endpoints[0]",
+            "unknown field `weight`",
+        ),
+        (
+            f"endpoints: [{GOOD}, {{name: z, address: 10.0.0.2, port: 9}}]",
+            "endpoints[1].name",
+            "default/z is already the name of endpoints[0]",
+        ),
+        (
+            f"endpoints: [{GOOD}, {{name: y, address: 10.9.9.9, port: 9}}]",
+            "endpoints[1].address",
+            "10.9.9.9:9 is already the address of endpoints[0]",
+        ),
+    ],
+)
+def test_errors_name_the_place(text, place, problem):
+    with pytest.raises(ConfigError) as raised:
+        parse_endpoints(text.encode("latin-1"))
+    assert raised.value.place == place
+    assert problem in str(raised.value)
+
+
+@given(st.binary(max_size=60))
+def test_nothing_but_a_config_error_is_raised(text):
+    try:
+        endpoints = parse_endpoints(text)
+    except ConfigError:
+        return
+    assert all(isinstance(endpoint, Endpoint) for endpoint in endpoints)
