@@ -10,6 +10,7 @@ import socket
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,8 +26,8 @@ HOW_TO_GET_VLLM = (
     " from PyTorch's CPU wheel index and says how to get it)"
 )
 PROBE_SECONDS = 0.2
-KILL_SECONDS = 10.0
-"""What vLLM gets to take its processes down after the drain, before they are killed."""
+LINGER_SECONDS = 1.0
+"""What processes without work of their own get to notice that the first one is gone."""
 
 
 def is_installed() -> bool:
@@ -120,25 +121,30 @@ class Engine(msgspec.Struct, frozen=True):
                 task.cancel()
             await asyncio.gather(death, health, return_exceptions=True)
 
-    async def stop(self, drain_seconds: float) -> bool:
-        """End every process of the group; False when something had to be killed.
+    async def stop(self, seconds: float) -> bool:
+        """End every process of the group; False when the first one had to be killed.
 
-        Only the first process gets SIGTERM: it drains, then stops the others. Returns within
-        `drain_seconds` + KILL_SECONDS and the moment that SIGKILL takes.
+        Only the first process gets SIGTERM: it drains, then stops the others, and has `seconds` for
+        both. Returns within `seconds` + LINGER_SECONDS and the moment that SIGKILL takes.
         """
         in_time = True
         if self.process.returncode is None:
             self.process.terminate()
             try:
-                await asyncio.wait_for(self.process.wait(), drain_seconds + KILL_SECONDS)
+                await asyncio.wait_for(self.process.wait(), seconds)
+                await asyncio.wait_for(self._group_is_gone(), LINGER_SECONDS)
             except TimeoutError:
-                in_time = False
-        try:
+                in_time = self.process.returncode is not None
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return in_time
         await self.process.wait()
-        return False
+        return in_time
+
+    async def _group_is_gone(self) -> None:
+        with suppress(ProcessLookupError):
+            while True:
+                os.killpg(self.process.pid, 0)
+                await asyncio.sleep(PROBE_SECONDS / 4)
 
 
 async def _answers(url: str) -> None:

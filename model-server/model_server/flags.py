@@ -12,6 +12,17 @@ Device = Literal["cpu", "gpu"]
 CPU_BLOCK_STEP = 32
 """vLLM's CPU attention takes blocks of a multiple of 32 tokens and fails at start on others."""
 
+COUNTS = (
+    "block_size",
+    "kv_cache_bytes",
+    "num_gpu_blocks",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "threads",
+)
+"""The fields of Settings that are positive when they are set."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One model server. `None` leaves the choice to vLLM.
@@ -46,17 +57,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments handed to `vllm serve` as they are; the last of a repeated flag wins."""
 
     def __post_init__(self) -> None:
+        for name in COUNTS:
+            count = getattr(self, name)
+            if count is not None and count <= 0:
+                raise ValueError(f"{name.replace('_', ' ')} {count}: a positive number is needed")
+        if self.drain_seconds < 0:
+            raise ValueError(f"drain seconds {self.drain_seconds}: 0 or more are needed")
         if self.device == "cpu" and (self.block_size or 0) % CPU_BLOCK_STEP:
             raise ValueError(
                 f"block size {self.block_size}: on a CPU it is a multiple of {CPU_BLOCK_STEP}"
             )
-        if self.num_gpu_blocks and self.block_size and self.max_model_len:
-            needed = -(-self.max_model_len // self.block_size) + 1
-            if self.num_gpu_blocks < needed:
-                raise ValueError(
-                    f"{self.num_gpu_blocks} blocks of {self.block_size}: one request of"
-                    f" {self.max_model_len} tokens needs {needed} with the null block"
-                )
+        self._check_room()
+
+    def _check_room(self) -> None:
+        if not (self.num_gpu_blocks and self.block_size and self.max_model_len):
+            return
+        needed = -(-self.max_model_len // self.block_size) + 1
+        if self.num_gpu_blocks < needed:
+            raise ValueError(
+                f"{self.num_gpu_blocks} blocks of {self.block_size}: one request of"
+                f" {self.max_model_len} tokens needs {needed} with the null block"
+            )
 
 
 def serve_arguments(settings: Settings) -> list[str]:

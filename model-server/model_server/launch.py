@@ -31,6 +31,9 @@ from model_server.engine import (
 from model_server.flags import Settings, environment, serve_arguments
 
 LAST_LINES = 25
+KILL_SECONDS = 10.0
+"""What vLLM gets to take its processes down after the drain, before they are killed."""
+CPU_DEFAULTS = {"block_size": 32, "kv_cache_bytes": 256 << 20}
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -88,7 +91,9 @@ def parse(arguments: list[str]) -> Launch:
     parser = _parser()
     options = parser.parse_args(arguments[:cut])
     device = installed_device() if options.device == "auto" else options.device
-    on_cpu = device == "cpu"
+    for name, value in CPU_DEFAULTS.items():
+        if device == "cpu" and getattr(options, name) is None:
+            setattr(options, name, value)
     try:
         settings = Settings(
             model=options.model,
@@ -96,8 +101,8 @@ def parse(arguments: list[str]) -> Launch:
             device=device,
             host=options.host,
             port=options.port,
-            block_size=options.block_size or (32 if on_cpu else None),
-            kv_cache_bytes=options.kv_cache_bytes or (256 << 20 if on_cpu else None),
+            block_size=options.block_size,
+            kv_cache_bytes=options.kv_cache_bytes,
             num_gpu_blocks=options.num_gpu_blocks,
             max_model_len=options.max_model_len,
             max_num_seqs=options.max_num_seqs,
@@ -140,6 +145,35 @@ async def _serve(launch: Launch, engine: Engine) -> int:
 
 async def run(launch: Launch, command: tuple[str, ...] = VLLM_COMMAND) -> int:
     """Start, serve, stop; return the exit status. `command` stands where `vllm serve` does."""
+    settings = launch.settings
+    try:
+        with reserve_port(settings.host, settings.port) as reserved:
+            settings = msgspec.structs.replace(settings, port=reserved.getsockname()[1])
+            launch = msgspec.structs.replace(launch, settings=settings)
+            engine = await Engine.start(
+                [*command, *serve_arguments(settings)], environment(settings), launch.log
+            )
+            return await _until_asked(launch, engine)
+    except OSError as refusal:
+        _say(f"cannot start: {refusal}")
+        return 1
+
+
+async def _until_asked(launch: Launch, engine: Engine) -> int:
+    asked = _stop_signals()
+    serving = asyncio.ensure_future(_serve(launch, engine))
+    try:
+        await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
+        return asked.result() if asked.done() else serving.result()
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        if not await engine.stop(launch.settings.drain_seconds + KILL_SECONDS):
+            _say("vLLM did not end in time and was killed")
+
+
+def _stop_signals() -> asyncio.Future[int]:
+    """Return what the first SIGTERM or SIGINT resolves with the exit status that it means."""
     loop = asyncio.get_running_loop()
     asked: asyncio.Future[int] = loop.create_future()
 
@@ -149,21 +183,7 @@ async def run(launch: Launch, command: tuple[str, ...] = VLLM_COMMAND) -> int:
 
     loop.add_signal_handler(signal.SIGTERM, ask, 0)
     loop.add_signal_handler(signal.SIGINT, ask, 130)
-    with reserve_port(launch.settings.host, launch.settings.port) as reserved:
-        settings = msgspec.structs.replace(launch.settings, port=reserved.getsockname()[1])
-        launch = msgspec.structs.replace(launch, settings=settings)
-        engine = await Engine.start(
-            [*command, *serve_arguments(settings)], environment(settings), launch.log
-        )
-        serving = asyncio.ensure_future(_serve(launch, engine))
-        try:
-            await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
-            return asked.result() if asked.done() else serving.result()
-        finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
-            if not await engine.stop(settings.drain_seconds):
-                _say("vLLM left processes behind; they were killed")
+    return asked
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -172,11 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not is_installed():
         print(HOW_TO_GET_VLLM, file=sys.stderr)
         return 3
-    try:
-        return asyncio.run(run(launch))
-    except OSError as refusal:
-        _say(f"cannot start: {refusal}")
-        return 1
+    return asyncio.run(run(launch))
 
 
 if __name__ == "__main__":
