@@ -1,0 +1,274 @@
+import asyncio
+import contextlib
+import time
+
+import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
+
+from epp.adapters.scrape import Scraper, ScrapeSettings
+from epp.model.endpoint import Endpoint
+from epp.model.events import LoadReported, ScrapeFailed
+from tests.adapters.vllm_page import vllm_page
+
+FAST = ScrapeSettings(interval=0.02, retry=0.02, timeout=0.3, max_bytes=200_000)
+DEADLINE = 10
+
+
+class Told:
+    """Collects events; waits for what they are to show."""
+
+    def __init__(self):
+        self.events = []
+        self.changed = asyncio.Event()
+
+    def __call__(self, event):
+        self.events.append(event)
+        self.changed.set()
+
+    async def until(self, condition):
+        async with asyncio.timeout(DEADLINE):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    def of(self, kind, name):
+        id_ = f"default/{name}"
+        return [one for one in self.events if isinstance(one, kind) and one.endpoint_id == id_]
+
+    async def loads(self, name, count=1):
+        """Wait for `count` loads of one pod; give the last."""
+        await self.until(lambda: len(self.of(LoadReported, name)) >= count)
+        return self.of(LoadReported, name)[-1].load
+
+    async def waiting(self, name, count):
+        """Wait for a load with that many waiting requests."""
+        await self.until(lambda: self.of(LoadReported, name)[-1:] and self.last(name) == count)
+        return self.of(LoadReported, name)[-1].load
+
+    def last(self, name):
+        return self.of(LoadReported, name)[-1].load.waiting
+
+    async def failure(self, name, count=1):
+        await self.until(lambda: len(self.of(ScrapeFailed, name)) >= count)
+        return self.of(ScrapeFailed, name)[-1]
+
+
+class Pod:
+    """A model server's metrics page on a real socket, and what was seen of its readers."""
+
+    def __init__(self):
+        self.page = vllm_page()
+        self.status = 200
+        self.hang = False
+        self.requests = 0
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self.connections = set()
+        self.headers = {}
+        self.runner = web.AppRunner(web.Application())
+        self.port = 0
+
+    async def answer(self, request):
+        self.requests += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        self.connections.add(request.transport.get_extra_info("peername"))
+        self.headers = request.headers
+        try:
+            if self.hang:
+                await asyncio.Event().wait()
+            return web.Response(body=self.page, status=self.status, headers={"Location": "/other"})
+        finally:
+            self.in_flight -= 1
+
+    async def start(self):
+        app = web.Application()
+        app.router.add_get("/metrics", self.answer)
+        self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
+        self.port = self.runner.addresses[0][1]
+
+    async def stop(self):
+        await self.runner.cleanup()
+
+    def endpoint(self, name, **more):
+        return Endpoint("default", name, "127.0.0.1", self.port, **more)
+
+
+@contextlib.asynccontextmanager
+async def pods(count):
+    started = [Pod() for _ in range(count)]
+    try:
+        for pod in started:
+            await pod.start()
+        yield started
+    finally:
+        for pod in started:
+            await pod.stop()
+
+
+@contextlib.asynccontextmanager
+async def scraping(*endpoints, settings=FAST):
+    told = Told()
+    scraper = Scraper(told, time.monotonic, settings)
+    for endpoint in endpoints:
+        scraper.watch(endpoint)
+    task = asyncio.create_task(scraper.run())
+    try:
+        yield scraper, told
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_loads_are_told_over_one_connection_one_at_a_time():
+    async with pods(1) as (pod,), scraping(pod.endpoint("a")) as (_, told):
+        before = time.monotonic()
+        load = await told.loads("a", 5)
+        assert (load.waiting, load.running, load.kv_usage) == (3, 7, 0.25)
+        assert before <= load.at <= time.monotonic()
+        assert len(pod.connections) == 1
+        assert pod.most_in_flight == 1
+        assert pod.headers["Accept-Encoding"] == "identity"
+
+
+async def test_pods_are_watched_and_forgotten_while_it_runs():
+    async with pods(2) as (first, second), scraping() as (scraper, told):
+        scraper.watch(first.endpoint("a"))
+        await told.loads("a")
+        scraper.watch(second.endpoint("b"))
+        await told.loads("b")
+        scraper.forget(first.endpoint("a").id)
+        told.events.clear()
+        await told.loads("b", 5)
+        assert {event.endpoint_id for event in told.events} == {"default/b"}
+        scraper.forget(first.endpoint("a").id)
+
+
+async def test_one_name_at_another_address_starts_afresh():
+    async with pods(2) as (first, second), scraping(first.endpoint("a")) as (scraper, told):
+        second.page = b"vllm:num_requests_waiting 50\n"
+        await told.loads("a")
+        scraper.watch(second.endpoint("a"))
+        load = await told.waiting("a", 50)
+        assert load.running == 0
+        asked = first.requests
+        told.events.clear()
+        await told.loads("a", 3)
+        assert first.requests == asked
+
+
+async def test_new_labels_change_neither_connection_nor_load():
+    async with pods(1) as (pod,), scraping(pod.endpoint("a")) as (scraper, told):
+        await told.loads("a")
+        scraper.watch(pod.endpoint("a", labels={"llm-d.ai/engine-type": "sglang"}))
+        told.events.clear()
+        pod.page = b"sglang:num_queue_reqs 50\nvllm:num_requests_waiting 60\n"
+        load = await told.waiting("a", 50)
+        assert load.running == 7
+        assert len(pod.connections) == 1
+
+
+async def test_a_hung_pod_delays_no_other():
+    async with pods(2) as (hung, well):
+        hung.hang = True
+        async with scraping(hung.endpoint("hung"), well.endpoint("well")) as (_, told):
+            event = await told.failure("hung")
+            assert not event.refused
+            reported = [event for event in told.events if isinstance(event, LoadReported)]
+            assert len(reported) >= 3
+            assert hung.most_in_flight == 1
+
+
+async def test_a_refusing_pod_is_told_apart_and_logged_once_until_it_returns():
+    async with pods(1) as (pod,):
+        with capture_logs() as logs:
+            async with scraping(pod.endpoint("a")) as (_, told):
+                await told.loads("a")
+                await pod.stop()
+                told.events.clear()
+                event = await told.failure("a", 4)
+                assert event.refused
+                await pod.start()
+                told.events.clear()
+                await told.loads("a", 2)
+    assert [entry["event"] for entry in logs] == ["endpoint.unreachable", "endpoint.recovered"]
+    assert logs[0]["endpoint"] == "default/a"
+
+
+@pytest.mark.parametrize(
+    ("status", "page", "reason"),
+    [
+        (500, b"oops", "HTTP status 500"),
+        (307, b"", "HTTP status 307"),
+        (404, b"", "HTTP status 404"),
+        (200, b"x" * 200_001, "larger than 200000 bytes"),
+    ],
+)
+async def test_what_is_no_page_is_a_failure(status, page, reason):
+    async with pods(1) as (pod,):
+        pod.status, pod.page = status, page
+        with capture_logs() as logs:
+            async with scraping(pod.endpoint("a")) as (_, told):
+                event = await told.failure("a")
+                assert not event.refused
+    assert reason in logs[0]["error"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nvllm:num_requests_waiting 3\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"\x15\x03\x01\x00\x02",
+        b"",
+    ],
+    ids=["short", "bad chunk", "tls", "nothing"],
+)
+async def test_a_broken_answer_is_a_failure(answer):
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        endpoint = Endpoint("default", "a", "127.0.0.1", port)
+        async with scraping(endpoint) as (_, told):
+            event = await told.failure("a")
+            assert not event.refused
+
+
+async def test_a_page_without_known_metrics_is_a_sign_of_life():
+    async with pods(1) as (pod,), scraping(pod.endpoint("a")) as (_, told):
+        await told.loads("a")
+        with capture_logs() as logs:
+            pod.page = b"<html>"
+            told.events.clear()
+            load = await told.loads("a", 3)
+            assert logs == []
+            assert load.waiting == 3
+
+
+async def test_an_unknown_engine_is_logged_once():
+    async with pods(1) as (pod,):
+        pod.page = b"foo 1\n"
+        with capture_logs() as logs:
+            async with scraping(pod.endpoint("a")) as (_, told):
+                load = await told.loads("a", 3)
+                assert load.waiting == 0
+    assert [entry["event"] for entry in logs] == ["endpoint.metrics_unknown"]
+
+
+async def test_first_polls_are_spread_over_the_interval():
+    settings = ScrapeSettings(interval=0.5, timeout=2.0)
+    async with pods(1) as (pod,):
+        endpoints = [pod.endpoint(f"p{number}") for number in range(8)]
+        async with scraping(*endpoints, settings=settings) as (_, told):
+            for number in range(8):
+                await told.loads(f"p{number}")
+            assert pod.most_in_flight < 8
