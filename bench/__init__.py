@@ -1,0 +1,1 @@
+"""Benchmarks: one command each, every figure with its spread, its floor and its budget."""

@@ -1,0 +1,17 @@
+"""Refreshes the tables of docs/performance.md, so that no figure there is typed by hand."""
+
+from pathlib import Path
+
+from epp.errors import ConfigError
+
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+
+
+def write(name: str, text: str, page: Path = PAGE) -> None:
+    """Put `text` between the markers of benchmark `name`. Raises `ConfigError` without markers."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, mark, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, end_mark, after = rest.partition(end)
+    if not mark or not end_mark:
+        raise ConfigError(f"{page.name} has no place marked for {name}")
+    page.write_text(f"{before}{begin}\n{text}{end}{after}", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""The benchmark `extproc`: what the picker costs behind a real Envoy."""

@@ -1,0 +1,46 @@
+"""Runs the measurements of `extproc` one after another and says what it is at."""
+
+import tempfile
+from pathlib import Path
+
+from bench.extproc import cpu, footprint, latency
+from bench.extproc.effort import FULL, QUICK
+from bench.extproc.figures import figures
+from bench.extproc.samples import Samples
+from bench.extproc.stack import running
+from bench.figures import Report
+from bench.progress import Progress
+
+PODS = 10
+
+NOTES = (
+    "Floor: the same transport, a handler that parses the body and answers a fixed endpoint.",
+    "Product: `epp serve` with its defaults on the grpcio transport, plaintext, scraping its pods.",
+    "CPU is user and system time of the picker's processes, idling taken off.",
+)
+
+
+async def measure(progress: Progress, *, quick: bool) -> Report:
+    """Measure everything. Raises `MeasurementFailed` where a request was not answered."""
+    effort = QUICK if quick else FULL
+    samples = Samples()
+    with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
+        log_dir = Path(name)
+        progress.step("start and import")
+        await footprint.start_and_import(effort, log_dir, samples)
+        progress.step("idling with 100 pods")
+        await footprint.idling_with_many_pods(effort, log_dir, samples)
+        async with running(log_dir, PODS) as stack:
+            progress.step("idling with 10 pods")
+            await footprint.idling(stack, effort, samples)
+            progress.step("memory with 1,000 streams")
+            await footprint.memory(stack, samples)
+            progress.step("CPU per request, closed loop")
+            await cpu.per_request(stack, effort, samples)
+            progress.step("CPU per streamed chunk")
+            await cpu.per_chunk(stack, effort, samples)
+            progress.step("added latency, open loop")
+            await latency.added(stack, effort, samples)
+            progress.step("added latency beside 20 MB bodies")
+            await latency.added_beside_large(stack, effort, samples)
+    return Report(name="extproc", figures=figures(samples), notes=NOTES)

@@ -1,0 +1,66 @@
+"""CPU per request and per streamed chunk, from the operating system's accounting."""
+
+from bench.extproc.effort import Effort
+from bench.extproc.load import Order, Result
+from bench.extproc.samples import Samples
+from bench.extproc.stack import PICKERS, Route, Stack, in_turn
+from bench.extproc.workload import Shape
+
+SIZES = {"2k": 2 << 10, "20k": 20 << 10, "220k": 220 << 10}
+CONNECTIONS = 16
+WARM_UP_S = 1.0
+
+STREAMS = 128
+STREAM_RATE = 100.0
+CHUNKS = 100
+INTERVAL_MS = 10.0
+
+
+async def _cpu_us(stack: Stack, route: Route, order: Order) -> tuple[float, Result]:
+    meter = stack.meter[route]
+    meter.start()
+    result = await stack.load.run(order)
+    return meter.stop() / result.requests * 1e6, result
+
+
+async def per_request(stack: Stack, effort: Effort, samples: Samples) -> None:
+    """Closed loop: CPU per request at each size, and how many requests a second it serves."""
+    for size, length in SIZES.items():
+        shape = Shape(size=length)
+        for turn in range(-1, effort.rounds):
+            for route in in_turn(PICKERS, turn):
+                order = Order(
+                    port=stack.port[route],
+                    shape=shape,
+                    seconds=effort.closed_s if turn >= 0 else WARM_UP_S,
+                    connections=CONNECTIONS,
+                )
+                cost, result = await _cpu_us(stack, route, order)
+                if turn >= 0:
+                    samples.add(f"cpu_us_{size}_grpcio", cost, route)
+                    samples.add(f"rps_{size}", result.requests / result.seconds, route)
+
+
+async def per_chunk(stack: Stack, effort: Effort, samples: Samples) -> None:
+    """Open loop of token streams: the slope of CPU per request over chunks per response.
+
+    The same requests at the same moments, once with long responses, once with one chunk each;
+    the difference in CPU per request over the difference in chunks is the cost of a chunk.
+    """
+    for turn in range(effort.slow_rounds):
+        for route in in_turn(PICKERS, turn):
+            long, short = [
+                (await _cpu_us(stack, route, _stream_order(stack, route, effort, chunks)))[0]
+                for chunks in (CHUNKS, 1)
+            ]
+            samples.add("cpu_us_chunk_grpcio", (long - short) / (CHUNKS - 1), route)
+
+
+def _stream_order(stack: Stack, route: Route, effort: Effort, chunks: int) -> Order:
+    return Order(
+        port=stack.port[route],
+        shape=Shape(size=SIZES["2k"], chunks=chunks, interval_ms=INTERVAL_MS),
+        seconds=effort.stream_s,
+        connections=STREAMS,
+        rate=STREAM_RATE,
+    )

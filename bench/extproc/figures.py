@@ -1,0 +1,50 @@
+"""The figures of `extproc`: what each is, its unit, what was promised of it."""
+
+from bench.extproc.samples import Samples
+from bench.figures import Budget, Figure
+
+_OVERHEAD = Budget(of_floor=1.40)
+
+_DEFINED: tuple[tuple[str, str, str, Budget | None], ...] = (
+    ("cpu_us_2k_grpcio", "CPU per request, 2 KB body", "µs", _OVERHEAD),
+    ("cpu_us_20k_grpcio", "CPU per request, 20 KB body", "µs", _OVERHEAD),
+    ("cpu_us_220k_grpcio", "CPU per request, 220 KB body", "µs", _OVERHEAD),
+    ("cpu_us_chunk_grpcio", "CPU per streamed response chunk", "µs", Budget(of_floor=1.30)),
+    ("rps_2k", "requests/s, 16 connections, 2 KB", "/s", None),
+    ("rps_20k", "requests/s, 16 connections, 20 KB", "/s", None),
+    ("rps_220k", "requests/s, 16 connections, 220 KB", "/s", None),
+    ("added_p50_ms_2k", "added to the first byte, median, 2 KB at 300/s", "ms", Budget(most=0.8)),
+    ("added_p99_ms_2k", "added to the first byte, p99, 2 KB at 300/s", "ms", Budget(most=2)),
+    ("added_p50_ms_220k", "added to the first byte, median, 220 KB at 60/s", "ms", Budget(most=2)),
+    ("added_p99_ms_220k", "added to the first byte, p99, 220 KB at 60/s", "ms", Budget(most=4)),
+    (
+        "added_p99_ms_2k_beside_20mb",
+        "the same p99 at 2 KB while 20 MB arrive once a second",
+        "ms",
+        Budget(most=6),
+    ),
+    ("idle_cores_10_pods", "cores while idle, 10 pods", "", Budget(most=0.02)),
+    ("idle_cores_100_pods", "cores while idle, 100 pods", "", Budget(most=0.05)),
+    ("rss_mb_1000_streams", "memory, 1,000 streams of 20 KB prompts", "MB", Budget(most=120)),
+    ("import_s", "import of epp.app in a new process", "s", None),
+    ("ready_s", "exec to ready, 10 pods", "s", Budget(most=1)),
+)
+
+
+def figures(samples: Samples) -> tuple[Figure, ...]:
+    """Turn runs into figures, in the order of the list above, each followed by its floor."""
+    found = []
+    for key, says, unit, budget in _DEFINED:
+        if key in samples.runs:
+            found.append(_figure(samples, key, says, unit, budget=budget))
+        if (floor := f"{key}_floor") in samples.runs:
+            found.append(_figure(samples, floor, f"{says} (floor)", unit))
+    if unknown := samples.runs.keys() - {figure.key for figure in found}:
+        raise KeyError(f"measured, but not defined: {sorted(unknown)}")
+    return tuple(found)
+
+
+def _figure(
+    samples: Samples, key: str, says: str, unit: str, *, budget: Budget | None = None
+) -> Figure:
+    return Figure(key=key, says=says, unit=unit, runs=tuple(samples.runs[key]), budget=budget)

@@ -1,0 +1,98 @@
+"""The floor's handler: parse the body, answer one endpoint, pass everything else on untouched."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from epp.errors import RequestError
+from epp.model.request import Decision, RequestId, RequestRecord
+from epp.protocol.envoy import DESTINATION
+from epp.protocol.messages import (
+    Chunk,
+    HeadersReply,
+    Message,
+    Mutation,
+    Reply,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    TrailersReply,
+)
+
+CHUNK_BYTES = 62_000
+
+
+class FixedExchange:
+    """One stream in full duplex. It knows no pool, no policy, no clock and counts nothing."""
+
+    pending = False
+    over = False
+    record = RequestRecord(id=RequestId("floor"), received_at=0.0)
+
+    def __init__(self, target: str) -> None:
+        self._mutation = Mutation(
+            set_headers=((DESTINATION, target),), clear_route_cache=True, destination=target
+        )
+        self._pieces: list[bytes] = []
+
+    def receive(self, message: Message, now: float) -> list[Reply]:
+        """The replies to one message, in order."""
+        return _HANDLERS[type(message)](self, message)
+
+    def resume(self, outcome: Decision | RequestError, now: float) -> list[Reply]:
+        """Nothing is ever pending."""
+        return []
+
+    def fail(self, error: RequestError, now: float) -> list[Reply]:
+        """A floor that fails measures nothing: the proxy sees the stream end."""
+        return []
+
+    def half_closed(self, now: float) -> None:
+        """Nothing is owed."""
+
+    def cancelled(self, now: float) -> None:
+        """Nothing is kept."""
+
+    def request_headers(self, message: RequestHeaders) -> list[Reply]:
+        """Withheld until the body is whole."""
+        return [self._go()] if message.end_of_stream else []
+
+    def request_body(self, message: RequestBody) -> list[Reply]:
+        """Collected; the last piece lets everything go."""
+        self._pieces.append(message.body)
+        return self._decided() if message.end_of_stream else []
+
+    def request_trailers(self, message: RequestTrailers) -> list[Reply]:
+        """The other way in which a body may end."""
+        return [*self._decided(), TrailersReply(response=False)]
+
+    def _go(self) -> HeadersReply:
+        return HeadersReply(response=False, mutation=self._mutation)
+
+    def _decided(self) -> list[Reply]:
+        body = b"".join(self._pieces)
+        msgspec.json.decode(body)
+        replies: list[Reply] = [self._go()]
+        for start in range(0, len(body), CHUNK_BYTES):
+            end = start + CHUNK_BYTES
+            replies.append(
+                Chunk(response=False, body=body[start:end], end_of_stream=end >= len(body))
+            )
+        return replies
+
+
+def _response_body(_: FixedExchange, message: ResponseBody) -> list[Reply]:
+    return [Chunk(response=True, body=message.body, end_of_stream=message.end_of_stream)]
+
+
+_HANDLERS: dict[type, Callable[..., list[Reply]]] = {
+    RequestHeaders: FixedExchange.request_headers,
+    RequestBody: FixedExchange.request_body,
+    RequestTrailers: FixedExchange.request_trailers,
+    ResponseHeaders: lambda _exchange, _message: [HeadersReply(response=True)],
+    ResponseBody: _response_body,
+    ResponseTrailers: lambda _exchange, _message: [TrailersReply(response=True)],
+}

@@ -1,0 +1,23 @@
+"""What the measurements find, key by key, run by run."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from bench.extproc.stack import Route
+
+
+class Samples:
+    """Runs of every figure, in the order in which they were taken."""
+
+    def __init__(self) -> None:
+        self.runs: defaultdict[str, list[float]] = defaultdict(list)
+
+    def add(self, key: str, value: float, route: Route = "product") -> None:
+        """Note one run; the floor's are kept under the same key with `_floor` appended."""
+        self.runs[f"{key}_floor" if route == "floor" else key].append(value)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of the values do not exceed."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))]

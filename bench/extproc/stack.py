@@ -1,0 +1,70 @@
+"""Everything that runs during the measurement: backends, both pickers, an Envoy for each route."""
+
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+from bench.accounting import Meter
+from bench.extproc.generator import Generator
+from bench.extproc.pickers import Floor, Product, endpoints_file
+from epp.demo.envoy import EnvoySettings, start_envoy
+from epp.demo.processes import Process, free_port, spawn
+
+Route = Literal["product", "floor", "none"]
+PICKERS: tuple[Route, ...] = ("product", "floor")
+ROUTES: tuple[Route, ...] = ("product", "floor", "none")
+READY_S = 10.0
+
+
+class Stack:
+    """What a measurement needs: a port per route, a meter per picker, a load generator."""
+
+    def __init__(self, load: Generator, log_dir: Path) -> None:
+        self.load = load
+        self.log_dir = log_dir
+        self.port: dict[Route, int] = {}
+        self.meter: dict[Route, Meter] = {}
+
+
+def in_turn(routes: Sequence[Route], turn: int) -> Sequence[Route]:
+    """The routes in an order that rotates from round to round, so that none is always first."""
+    start = turn % len(routes)
+    return [*routes[start:], *routes[:start]]
+
+
+async def start_backends(count: int, log_dir: Path) -> tuple[Process, list[int]]:
+    """Start canned model servers; their process and ports."""
+    argv = (sys.executable, "-m", "bench.extproc.backends", "--count", str(count))
+    process = await spawn(f"backends-{count}", argv, log_dir=log_dir)
+    return process, list((await process.wait_ready_line(READY_S))["ports"])
+
+
+@asynccontextmanager
+async def running(log_dir: Path, pods: int) -> AsyncIterator[Stack]:
+    """Start it all; everything is stopped on the way out."""
+    async with AsyncExitStack() as exits:
+        backends, ports = await start_backends(pods, log_dir)
+        exits.push_async_callback(backends.stop)
+        stack = Stack(await exits.enter_async_context(Generator()), log_dir)
+        product = Product(endpoints_file(ports, log_dir / "endpoints.yaml"))
+        floor = Floor(ports[0])
+        pickers: dict[Route, Product | Floor] = {"product": product, "floor": floor}
+        for route, picker in pickers.items():
+            process = await picker.start(log_dir)
+            exits.push_async_callback(process.stop)
+            stack.meter[route] = Meter(pid=process.pid)
+        grpc_ports = {route: picker.grpc_port for route, picker in pickers.items()}
+        for route in ROUTES:
+            settings = EnvoySettings(
+                listen_port=free_port(),
+                admin_port=free_port(),
+                epp_port=grpc_ports.get(route, 0),
+                endpoints=tuple(f"127.0.0.1:{port}" for port in ports),
+                routing="round_robin" if route == "none" else "override_host",
+            )
+            envoy = await start_envoy(settings, log_dir=log_dir, name=f"envoy-{route}")
+            exits.push_async_callback(envoy.stop)
+            stack.port[route] = settings.listen_port
+        yield stack

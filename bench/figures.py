@@ -1,0 +1,92 @@
+"""What a benchmark hands back: named figures with their runs, and what was promised of them."""
+
+from collections.abc import Sequence
+from statistics import median
+
+import msgspec
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """A promise about a figure.
+
+    `most` and `least` bound its value, `of_floor` bounds its ratio to the figure of the same key
+    with `_floor` appended. Whatever is None was not promised.
+    """
+
+    most: float | None = None
+    least: float | None = None
+    of_floor: float | None = None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.most is not None:
+            parts.append(f"≤ {self.most:g}")
+        if self.least is not None:
+            parts.append(f"≥ {self.least:g}")
+        if self.of_floor is not None:
+            parts.append(f"≤ {self.of_floor:.2f} of floor")
+        return ", ".join(parts)
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One measured quantity: `runs` holds what each repetition gave, its value is their median.
+
+    `says` is the quantity in words; `unit` is for display only.
+    """
+
+    key: str
+    says: str
+    unit: str
+    runs: tuple[float, ...]
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise ValueError(f"{self.key}: a figure needs at least one run")
+
+    @property
+    def value(self) -> float:
+        """The median of the runs."""
+        return median(self.runs)
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one benchmark measured. Floors are figures too: `<key>_floor`."""
+
+    name: str
+    figures: tuple[Figure, ...]
+    notes: tuple[str, ...] = ()
+
+    def find(self, key: str) -> Figure | None:
+        """The figure with that key, if it was measured."""
+        return next((figure for figure in self.figures if figure.key == key), None)
+
+    def floor_of(self, figure: Figure) -> Figure | None:
+        """What the same work costs without the thing measured, if it was measured beside it."""
+        return self.find(f"{figure.key}_floor")
+
+    def ratio_of(self, figure: Figure) -> float | None:
+        """Median over the floor's median, None without a floor."""
+        floor = self.floor_of(figure)
+        return figure.value / floor.value if floor and floor.value > 0 else None
+
+    def kept(self, figure: Figure) -> bool | None:
+        """Whether the figure is within its budget, None where nothing was promised."""
+        if figure.budget is None:
+            return None
+        ratio = self.ratio_of(figure)
+        limits = (
+            (figure.budget.most, figure.value, 1),
+            (figure.budget.least, figure.value, -1),
+            (figure.budget.of_floor, ratio, 1),
+        )
+        return all(
+            value is not None and sign * value <= sign * limit
+            for limit, value, sign in limits
+            if limit is not None
+        )
+
+    def rows(self) -> Sequence[Figure]:
+        """The figures that get a line of their own: all but the floors shown beside another."""
+        beside = {floor.key for figure in self.figures if (floor := self.floor_of(figure))}
+        return [figure for figure in self.figures if figure.key not in beside]

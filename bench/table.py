@@ -1,0 +1,62 @@
+"""A report as a table on the terminal and as Markdown. Both show the same cells."""
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from bench.figures import Figure, Report
+
+HEADINGS = ("key", "what", "median (min - max)", "floor", "of floor", "budget", "kept")
+_VERDICT = {True: "yes", False: "no", None: ""}
+_COLOUR = {"yes": "green", "no": "red", "": ""}
+
+
+def cells(report: Report, figure: Figure) -> tuple[str, ...]:
+    """One row, as text, in the order of `HEADINGS`."""
+    floor, ratio = report.floor_of(figure), report.ratio_of(figure)
+    return (
+        figure.key,
+        figure.says,
+        _spread(figure),
+        _spread(floor) if floor else "",
+        f"{ratio:.2f}" if ratio is not None else "",
+        str(figure.budget or ""),
+        _VERDICT[report.kept(figure)],
+    )
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the table and its notes."""
+    table = Table(*HEADINGS, title=report.name, box=SIMPLE_HEAD)
+    for figure in report.rows():
+        row = cells(report, figure)
+        table.add_row(*row, style=_COLOUR[row[-1]] or None)
+    console.print(table)
+    for note in report.notes:
+        console.print(note, style="dim")
+
+
+def markdown(report: Report, *, machine: str, command: str) -> str:
+    """The table as Markdown, with the command and the machine above it."""
+    lines = [f"`{command}` on {machine}.", "", _line(HEADINGS)]
+    lines.append(_line(("---",) * 2 + ("--:",) * 3 + ("---",) * 2))
+    for figure in report.rows():
+        key, *rest = cells(report, figure)
+        lines.append(_line((f"`{key}`", *rest)))
+    return "\n".join([*lines, "", *(f"- {note}" for note in report.notes), ""])
+
+
+def _line(row: tuple[str, ...]) -> str:
+    return "| " + " | ".join(row) + " |"
+
+
+def _spread(figure: Figure) -> str:
+    text = _number(figure.value)
+    if len(figure.runs) > 1:
+        text += f" ({_number(min(figure.runs))} - {_number(max(figure.runs))})"
+    return f"{text} {figure.unit}".strip()
+
+
+def _number(value: float) -> str:
+    """Three significant digits, thousands in full."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
