@@ -1,0 +1,110 @@
+import asyncio
+import datetime as dt
+import ssl
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+
+from epp.adapters.tls import certificate
+from epp.errors import ConfigError
+
+
+def pem(key, encryption=None):
+    form = PrivateFormat.PKCS8
+    return key.private_bytes(Encoding.PEM, form, encryption or NoEncryption())
+
+
+def store(directory, key, chain):
+    (directory / "tls.key").write_bytes(key)
+    (directory / "tls.crt").write_bytes(chain)
+    return directory
+
+
+async def test_the_self_signed_pair_passes_a_handshake_that_verifies_it(tmp_path):
+    store(tmp_path, *certificate(None))
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+
+    async def greet(reader, writer):
+        writer.write(await reader.readline())
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0, ssl=serving)
+    async with server, asyncio.timeout(10):
+        port = server.sockets[0].getsockname()[1]
+        trusting = ssl.create_default_context(cafile=tmp_path / "tls.crt")
+        for host in ("localhost", "127.0.0.1"):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=trusting, server_hostname=host
+            )
+            writer.write(b"hello\n")
+            assert await reader.readline() == b"hello\n"
+            writer.close()
+            await writer.wait_closed()
+
+
+async def test_grpc_serves_with_the_self_signed_pair():
+    key, chain = certificate(None)
+    server = grpc.aio.server()
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, chain)]))
+    await server.start()
+    try:
+        credentials = grpc.ssl_channel_credentials(chain)
+        async with grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel:
+            await asyncio.wait_for(channel.channel_ready(), 10)
+            assert channel.get_state() is grpc.ChannelConnectivity.READY
+    finally:
+        await server.stop(None)
+
+
+def test_what_the_self_signed_certificate_says():
+    signed = x509.load_pem_x509_certificate(certificate(None)[1])
+    assert signed.subject.rfc4514_string() == "O=Warmpick"
+    now = dt.datetime.now(dt.UTC)
+    assert signed.not_valid_before_utc < now
+    assert (signed.not_valid_after_utc - now).days in range(3645, 3651)
+    assert isinstance(signed.public_key(), ec.EllipticCurvePublicKey)
+    assert certificate(None) != certificate(None)
+
+
+def test_an_operators_pair_is_given_as_it_is(tmp_path):
+    pair = certificate(None)
+    other = certificate(None)[1]
+    assert certificate(store(tmp_path, *pair)) == pair
+    chain = pair[1] + other
+    assert certificate(store(tmp_path, pair[0], chain)) == (pair[0], chain)
+
+
+KEY, CHAIN = certificate(None)
+ENCRYPTED = pem(ec.generate_private_key(ec.SECP256R1()), BestAvailableEncryption(b"secret"))
+
+
+@pytest.mark.parametrize(
+    ("key", "chain", "file", "problem"),
+    [
+        (KEY, None, "tls.crt", "No such file"),
+        (None, CHAIN, "tls.key", "No such file"),
+        (b"", CHAIN, "tls.key", "no PEM private key"),
+        (KEY, b"garbage", "tls.crt", "no PEM certificate"),
+        (CHAIN, KEY, "tls.key", "no PEM private key"),
+        (certificate(None)[0], CHAIN, "tls.key", "does not belong to"),
+        (ENCRYPTED, CHAIN, "tls.key", "encrypted"),
+    ],
+)
+def test_errors_name_the_file(tmp_path, key, chain, file, problem):
+    for name, content in (("tls.key", key), ("tls.crt", chain)):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=problem) as raised:
+        certificate(tmp_path)
+    assert raised.value.place == str(tmp_path / file)
