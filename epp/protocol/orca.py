@@ -1,0 +1,79 @@
+"""Load reports that model servers put into response headers (ORCA)."""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from epp.model.endpoint import Target
+from epp.model.events import OrcaReported
+
+KV_USAGE = ("kv_cache_usage_perc", "kv_cache_utilization", "gpu_cache_usage_perc")
+WAITING = ("num_requests_waiting", "num_waiting_requests")
+RUNNING = ("num_requests_running", "num_running_requests")
+"""The `named_metrics` that model servers use, vLLM's own name first."""
+
+_NAMED = "named_metrics"
+_LONGEST = 8192
+"""Characters of a header that are looked at; a report of three numbers needs a hundred."""
+
+
+class _Report(msgspec.Struct, frozen=True):
+    named_metrics: dict[str, float] = {}
+
+
+_decode = msgspec.json.Decoder(_Report).decode
+
+
+def parse_orca(value: str, target: Target) -> OrcaReported | None:
+    """Read an `endpoint-load-metrics` header that came from `target`.
+
+    Its forms are `JSON {"named_metrics": {name: number}}` and
+    `TEXT named_metrics.name=number, ...`; the format word is case-insensitive. None where the
+    header is of another form (`BIN`, a base64 protobuf, is not read), is broken, or names none
+    of the metrics wanted. Values that are not finite or negative are left out. Never raises.
+    """
+    form, _, body = value[:_LONGEST].strip().partition(" ")
+    reader = _READERS.get(form.upper())
+    metrics = reader(body) if reader else {}
+    kv_usage, waiting, running = (_pick(metrics, names) for names in (KV_USAGE, WAITING, RUNNING))
+    if kv_usage is None and waiting is None and running is None:
+        return None
+    return OrcaReported(
+        target=target,
+        kv_usage=None if kv_usage is None else min(kv_usage, 1.0),
+        waiting=waiting,
+        running=running,
+    )
+
+
+def _read_json(body: str) -> Mapping[str, float]:
+    try:
+        return _decode(body).named_metrics
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return {}
+
+
+def _read_text(body: str) -> Mapping[str, float]:
+    metrics = {}
+    for pair in body.split(","):
+        key, _, number = pair.partition("=")
+        kind, _, name = key.strip().partition(".")
+        if kind == _NAMED:
+            metrics[name.strip()] = _float(number)
+    return metrics
+
+
+_READERS = {"JSON": _read_json, "TEXT": _read_text}
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _pick(metrics: Mapping[str, float], names: tuple[str, ...]) -> float | None:
+    usable = (metrics[name] for name in names if 0 <= metrics.get(name, math.nan) < math.inf)
+    return next(usable, None)
