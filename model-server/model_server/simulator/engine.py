@@ -11,7 +11,8 @@ from model_server.simulator.metrics import Load, Metrics, Timing
 from model_server.simulator.scheduler import Finish, Request, Sampled, Scheduler, loras
 from model_server.simulator.settings import Settings
 
-# Timers, and uvloop's own clock, are this coarse; shorter waits are merged and the loop is let run between them.
+# Timers, and the loop's own clock, are this coarse; shorter waits are merged and the loop is let
+# run between them.
 _TICK = 0.001
 # A host that falls further behind than this is reported, not caught up with.
 _MAX_LAG = 0.1
