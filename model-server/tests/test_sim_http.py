@@ -42,6 +42,13 @@ async def test_a_streamed_chat_says_what_the_whole_one_says():
     assert len({chunk["id"] for chunk in chunks}) == 1
 
 
+async def test_a_stream_is_signed_too():
+    async with serving(name="pod-2") as (_, client):
+        body = chat("hi", max_tokens=1, stream=True)
+        async with client.post("/v1/chat/completions", json=body) as response:
+            assert response.headers["x-sim-name"] == "pod-2"
+
+
 async def test_usage_is_streamed_only_when_asked_for():
     async with serving() as (_, client):
         chunks, done = await events(client, "/v1/chat/completions", chat("hi", max_tokens=2))

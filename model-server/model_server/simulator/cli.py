@@ -126,6 +126,10 @@ def _parser() -> argparse.ArgumentParser:
 
 _LORA_HELP = "adapters served under their own model names; NAME or NAME=PATH, as vLLM takes them"
 _SWITCHES = {
+    **dict.fromkeys(
+        ("--enable-prefix-caching", "--enable-prompt-tokens-details", "--enable-lora"),
+        "accepted because vLLM has it; always on",
+    ),
     "--no-prompt-tokens-details": "report no cached tokens, as vLLM does by default",
     "--faults": "obey the request header x-sim-fault: refuse | hang | status=500 | "
     "slow-headers=SECONDS | die-after=CHUNKS",

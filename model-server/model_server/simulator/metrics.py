@@ -62,7 +62,7 @@ class Metrics:
         self._preemptions = self._counter("num_preemptions", "Requests preempted.")
         self._prompt = self._counter("prompt_tokens", "Prompt tokens of started answers.")
         self._generation = self._counter("generation_tokens", "Tokens generated.")
-        self._lag = self._counter("simulator_lag_seconds", "Time lost to a slow host.")
+        self._lag = Counter("sim:lag_seconds", "Time lost to a slow host.", registry=self._registry)
         self._success = self._finished()
         self._ttft = self._histogram("time_to_first_token_seconds", _TTFT_BUCKETS)
         self._e2e = self._histogram("e2e_request_latency_seconds", _LATENCY_BUCKETS)

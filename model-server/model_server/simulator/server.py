@@ -89,6 +89,7 @@ class Server:
     def application(self) -> web.Application:
         """Build the aiohttp application."""
         app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[self._guard])
+        app.on_response_prepare.append(self._sign)
         for path, api in APIS.items():
             app.router.add_post(path, self._generating(api))
         app.router.add_post("/v1/embeddings", self._embeddings)
@@ -112,9 +113,12 @@ class Server:
             response = _json(body, status=error.status)
         except Gone:
             response = web.Response()
-        if self.settings.name and not response.prepared:
-            response.headers["x-sim-name"] = self.settings.name
         return response
+
+    async def _sign(self, http: web.Request, response: web.StreamResponse) -> None:
+        """Say which of several simulators answered."""
+        if self.settings.name:
+            response.headers["x-sim-name"] = self.settings.name
 
     def _generating(self, api: Api) -> Handler:
         async def handle(http: web.Request) -> web.StreamResponse:
