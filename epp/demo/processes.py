@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import aiohttp
 
@@ -90,6 +90,11 @@ class Process:
         async with asyncio.timeout(timeout):
             return await asyncio.shield(self._exit)
 
+    async def watch(self) -> NoReturn:
+        """Raise ProcessDied when the child ends."""
+        await asyncio.shield(self._exit)
+        raise await self._death()
+
     async def stop(self, grace: float = 5.0) -> None:
         """End the child and its whole group: SIGTERM, then SIGKILL after `grace` seconds."""
         if self.alive():
@@ -116,10 +121,13 @@ class Process:
         finally:
             task.cancel()
         if not self.alive():
-            await asyncio.wait({self._pump}, timeout=1)
-            code = self._child.returncode
-            raise ProcessDied(f"{self.name} ended with exit code {code}{self._tail()}")
+            raise await self._death()
         raise ProcessDied(f"{self.name} {failure} within {limit:g} s{self._tail()}")
+
+    async def _death(self) -> ProcessDied:
+        await asyncio.wait({self._pump}, timeout=1)  # its last words
+        code = self._child.returncode
+        return ProcessDied(f"{self.name} ended with exit code {code}{self._tail()}")
 
     async def _copy_stdout(self) -> None:
         stdout = self._child.stdout

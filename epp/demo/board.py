@@ -1,0 +1,101 @@
+"""What the demo shows while it runs: one line a policy, live in a terminal or logged as text."""
+
+import asyncio
+import contextlib
+import statistics
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from epp.demo.figures import Sample, cached_ratio, seconds
+from epp.demo.stage import PolicyName
+
+LIVE_SECONDS = 0.25
+LOGGED_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Lane:
+    """One run as far as it has come: `total` requests are planned, `samples` are answered."""
+
+    policy: PolicyName
+    total: int
+    phase: str = "waiting"
+    samples: list[Sample] = field(default_factory=list)
+    began_at: float | None = None
+    took: float | None = None
+
+    def begin(self) -> None:
+        """Note that the load starts."""
+        self.phase = "under load"
+        self.began_at = time.monotonic()
+
+    def end(self) -> None:
+        """Note that the last answer is in."""
+        self.phase = "done"
+        self.took = self.seconds()
+
+    def seconds(self) -> float:
+        """How long it has been under load."""
+        if self.took is not None:
+            return self.took
+        return 0.0 if self.began_at is None else time.monotonic() - self.began_at
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """Phase, time, requests, median TTFT and cached ratio, as text."""
+        good = [sample for sample in self.samples if not sample.error]
+        done = f"{len(self.samples)}/{self.total}"
+        if not good:
+            return self.phase, f"{self.seconds():.0f} s", done, "", ""
+        median = statistics.median(sample.ttft for sample in good)
+        cached = f"{cached_ratio(good):.0%}"
+        return self.phase, f"{self.seconds():.0f} s", done, seconds(median), cached
+
+
+@contextlib.asynccontextmanager
+async def shown(console: Console, lanes: Sequence[Lane]) -> AsyncIterator[None]:
+    """Keep the picture of all lanes fresh: in place on a terminal, else as a line now and then."""
+    showing = asyncio.create_task(_live(console, lanes) if console.is_terminal else _log(lanes))
+    try:
+        yield
+    finally:
+        showing.cancel()
+        await asyncio.wait({showing})
+
+
+async def _live(console: Console, lanes: Sequence[Lane]) -> None:
+    with Live(console=console, auto_refresh=False) as live:
+        try:
+            while True:
+                live.update(_table(lanes), refresh=True)
+                await asyncio.sleep(LIVE_SECONDS)
+        finally:
+            live.update(_table(lanes), refresh=True)
+
+
+async def _log(lanes: Sequence[Lane]) -> None:
+    while True:
+        lane = next((lane for lane in lanes if lane.phase != "done"), lanes[-1])
+        phase, spent, done, median, cached = lane.cells()
+        details = f", TTFT p50 {median}, cached {cached}" if median else ""
+        print(f"{lane.policy}: {phase}, {spent}, requests {done}{details}", flush=True)
+        await asyncio.sleep(LOGGED_SECONDS)
+
+
+def _table(lanes: Sequence[Lane]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("policy", "phase", ""):
+        table.add_column(heading)
+    for heading in ("time", "requests", "TTFT p50", "cached"):
+        table.add_column(heading, justify="right")
+    for lane in lanes:
+        phase, *figures = lane.cells()
+        bar = ProgressBar(total=lane.total, completed=len(lane.samples), width=24)
+        style = {"waiting": "dim", "done": ""}.get(lane.phase, "bold")
+        table.add_row(lane.policy, phase, bar, *figures, style=style)
+    return table

@@ -1,0 +1,168 @@
+"""The report's plots, as SVG text. Knows samples and colours, no page."""
+
+import io
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+from epp.demo.comparison import Outcome
+from epp.demo.figures import Sample, cached_ratio, computed_by_server, seconds
+
+COLOURS = ("#7c8aa0", "#d9480f")
+INK = "#2b2f36"
+FAINT = "#e4e7ec"
+BIN_SECONDS = 2.0
+LOOK = {
+    "svg.fonttype": "path",
+    "svg.hashsalt": "warmpick",
+    "font.size": 10.5,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#9aa3b0",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": FAINT,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+}
+WIDE = (8.6, 3.3)
+HALF = (4.2, 3.3)
+
+Pair = tuple[Outcome, Outcome]
+
+
+def svg(figure: Figure) -> str:
+    """Write a figure as an `<svg>` element that scales with the page."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def charts(before: Outcome, after: Outcome) -> dict[str, str]:
+    """Draw all plots: name to SVG."""
+    pair = (before, after)
+    drawn = {
+        "ttft": (_distribution, WIDE),
+        "time": (_over_time, WIDE),
+        "turns": (_over_turns, HALF),
+        "servers": (_by_server, HALF),
+        "predictions": (_predictions, HALF),
+        "errors": (_errors, HALF),
+    }
+    with mpl.rc_context(LOOK):
+        result = {}
+        for name, (draw, size) in drawn.items():
+            figure = Figure(figsize=size, layout="constrained")
+            draw(figure.add_subplot(), pair)
+            result[name] = svg(figure)
+        return result
+
+
+def _good(outcome: Outcome) -> list[Sample]:
+    return [sample for sample in outcome.samples if not sample.error]
+
+
+def _distribution(axes: Axes, pair: Pair) -> None:
+    for outcome, colour in zip(pair, COLOURS, strict=True):
+        times = sorted(sample.ttft for sample in _good(outcome))
+        shares = [(rank + 1) / len(times) for rank in range(len(times))]
+        axes.step(times, shares, where="post", color=colour, lw=2, label=outcome.policy)
+        axes.plot([outcome.figures.ttft_p50], [0.5], "o", color=colour, ms=6, mec="white", mew=1.2)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set(xlabel="time to first token (logarithmic)", ylabel="of requests", ylim=(0, 1.02))
+    axes.legend(loc="lower right")
+
+
+def _over_time(axes: Axes, pair: Pair) -> None:
+    for outcome, colour in zip(pair, COLOURS, strict=True):
+        samples = _good(outcome)
+        axes.plot(
+            [sample.sent_at for sample in samples],
+            [sample.ttft for sample in samples],
+            *("o",),
+            color=colour,
+            ms=2.6,
+            alpha=0.35,
+            mew=0,
+        )
+        middles, medians = _binned(samples)
+        axes.plot(middles, medians, color=colour, lw=2.2, label=f"{outcome.policy}, median")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
+    axes.set(xlabel="seconds since the first conversation", ylabel="time to first token")
+    axes.legend(loc="upper right", ncols=2)
+
+
+def _binned(samples: Iterable[Sample]) -> tuple[list[float], list[float]]:
+    bins = defaultdict(list)
+    for sample in samples:
+        bins[int(sample.sent_at / BIN_SECONDS)].append(sample.ttft)
+    numbers = sorted(bins)
+    middles = [(number + 0.5) * BIN_SECONDS for number in numbers]
+    return middles, [statistics.median(bins[number]) for number in numbers]
+
+
+def _over_turns(axes: Axes, pair: Pair) -> None:
+    for outcome, colour in zip(pair, COLOURS, strict=True):
+        turns = defaultdict(list)
+        for sample in _good(outcome):
+            turns[sample.turn + 1].append(sample)
+        numbers = sorted(turns)
+        ratios = [cached_ratio(turns[number]) for number in numbers]
+        axes.plot(numbers, ratios, "o-", color=colour, lw=2, ms=5, label=outcome.policy)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set(xlabel="turn of the conversation", ylabel="prompt tokens cached", ylim=(0, 1.02))
+    axes.legend(loc="lower right")
+
+
+def _by_server(axes: Axes, pair: Pair) -> None:
+    width = 0.38
+    for shift, outcome, colour in zip((-width, 0.0), pair, COLOURS, strict=True):
+        computed = computed_by_server(_good(outcome), outcome.servers)
+        places = [number + 1 + shift + width / 2 for number in range(len(computed))]
+        heights = [tokens / 1000 for tokens in computed]
+        axes.bar(places, heights, width * 0.94, color=colour, label=outcome.policy)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(visible=False, axis="x")
+    axes.set(xlabel="model server", ylabel="prompt tokens computed, thousands")
+    axes.margins(y=0.28)
+    axes.legend(loc="upper right", ncols=2, columnspacing=1.0)
+
+
+def _predictions(axes: Axes, pair: Pair) -> None:
+    outcome = pair[1]
+    told = [
+        (sample.cached_tokens, sample.miss) for sample in _good(outcome) if sample.miss is not None
+    ]
+    actual = [cached for cached, _ in told]
+    predicted = [cached + miss for cached, miss in told]
+    limit = max([*actual, *predicted, 1]) * 1.04
+    axes.plot([0, limit], [0, limit], color="#9aa3b0", lw=1)
+    axes.plot(actual, predicted, "o", color=COLOURS[1], ms=3.6, alpha=0.45, mew=0)
+    axes.set(xlim=(0, limit), ylim=(0, limit))
+    axes.set(xlabel="cached tokens, reported by the server", ylabel="predicted by the picker")
+
+
+def _errors(axes: Axes, pair: Pair) -> None:
+    misses = [sample.miss for sample in _good(pair[1]) if sample.miss is not None]
+    _histogram(axes, misses)
+    axes.set(xlabel="predicted minus reported, tokens", ylabel="requests")
+
+
+def _histogram(axes: Axes, values: Sequence[int]) -> None:
+    reach = max((abs(value) for value in values), default=1) or 1
+    axes.hist(values, bins=41, range=(-reach, reach), color=COLOURS[1], alpha=0.85)
+    axes.grid(visible=False, axis="x")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))

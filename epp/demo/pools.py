@@ -1,0 +1,141 @@
+"""The model servers that the demo can start, and the load that suits them.
+
+The simulated ones keep the shape of a real deployment: an 8B model in 16-bit weights on a 40 GB
+card computes about 10,000 prompt tokens a second and has room for about 150,000 tokens of KV
+cache (128 KiB each). Two choices shorten the show and are named in the report: users think for
+seconds instead of minutes, and documents are asked about within half a minute of each other.
+"""
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from epp.demo.workload import Load
+
+Kind = Literal["simulator", "vllm"]
+
+SIMULATED_MODEL = "demo-8b"
+TINY_MODEL = "demo-small"
+QUICK = 0.4  # of the conversations and of the time
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """`servers` equal model servers and what is asked of them.
+
+    `cache_tokens` and `block_size` describe one server; `argv` starts one (each prints its port)
+    after `prepare`, where not empty, has run once. `start_seconds` is how long a start may take.
+    """
+
+    kind: Kind
+    title: str
+    model: str
+    servers: int
+    block_size: int
+    cache_tokens: int
+    load: Load
+    argv: tuple[str, ...]
+    prepare: tuple[str, ...] = ()
+    start_seconds: float = 30.0
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How much of everything; None leaves it to the kind of model server."""
+
+    servers: int | None = None
+    seconds: float | None = None
+    conversations: int | None = None
+    quick: bool = False
+
+
+def pool_of(kind: Kind, size: Size, directory: Path) -> Pool:
+    """Choose servers and load; arrivals per server stay the same whatever the size."""
+    return _simulated(size) if kind == "simulator" else _vllm(size, directory)
+
+
+def _simulated(size: Size) -> Pool:
+    servers = size.servers or 4
+    blocks, block_size = 9216, 16
+    flags = {
+        "--served-model-name": SIMULATED_MODEL,
+        "--num-gpu-blocks-override": blocks,
+        "--block-size": block_size,
+        "--max-num-batched-tokens": 8192,
+        "--speed": 0.4,  # the simulator's constants are an H100's
+    }
+    return Pool(
+        kind="simulator",
+        title="simulated 8B model on a 40 GB A100-class GPU",
+        model=SIMULATED_MODEL,
+        servers=servers,
+        block_size=block_size,
+        cache_tokens=blocks * block_size,
+        load=_load(
+            size,
+            servers,
+            Load(
+                conversations=72,
+                seconds=22,
+                dossiers=48,
+                sections=12,
+                gap=3.0,
+            ),
+            standard_servers=4,
+        ),
+        argv=(sys.executable, "-m", "model_server.simulator", *_flat(flags)),
+    )
+
+
+def _vllm(size: Size, directory: Path) -> Pool:
+    servers = size.servers or 2
+    blocks, block_size = 1024, 32
+    folder = str(directory / TINY_MODEL)
+    flags = {
+        "--served-model-name": TINY_MODEL,
+        "--num-gpu-blocks": blocks,
+        "--block-size": block_size,
+        "--max-model-len": 8192,
+    }
+    return Pool(
+        kind="vllm",
+        title="vLLM on the CPU with a 26M-parameter model of random weights",
+        model=TINY_MODEL,
+        servers=servers,
+        block_size=block_size,
+        cache_tokens=blocks * block_size,
+        load=_load(
+            size,
+            servers,
+            Load(
+                conversations=12,
+                seconds=30,
+                dossiers=8,
+                sections=2,
+                turns=(3, 4),
+                gap=6.0,
+                answer=(8, 16),
+            ),
+            standard_servers=2,
+        ),
+        argv=(sys.executable, "-m", "model_server.launch", folder, *_flat(flags)),
+        prepare=(sys.executable, "-m", "model_server.tiny_model", folder, "--size", "small"),
+        start_seconds=300.0,
+    )
+
+
+def _flat(flags: dict[str, object]) -> tuple[str, ...]:
+    return tuple(text for name, value in flags.items() for text in (name, str(value)))
+
+
+def _load(size: Size, servers: int, standard: Load, standard_servers: int) -> Load:
+    """Scale a load: more servers get more conversations and documents, more time gets more too."""
+    width = servers / standard_servers
+    seconds = size.seconds or standard.seconds * (QUICK if size.quick else 1.0)
+    count = size.conversations or round(standard.rate * seconds * width)
+    return msgspec.structs.replace(
+        standard,
+        conversations=max(1, count),
+        seconds=seconds,
+        dossiers=max(1, round(standard.dossiers * width * seconds / standard.seconds)),
+    )

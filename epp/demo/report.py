@@ -1,0 +1,105 @@
+"""The comparison as one self-contained HTML page."""
+
+import html
+import math
+from collections.abc import Iterable
+from importlib.resources import files
+from string import Template
+
+import msgspec
+
+from epp.demo.charts import charts
+from epp.demo.comparison import ROWS, Outcome, written
+from epp.demo.figures import gained
+from epp.demo.pools import Pool
+
+
+class Circumstances(msgspec.Struct, frozen=True):
+    """What somebody needs to know to repeat the comparison."""
+
+    pool: Pool
+    seed: int
+    machine: str
+    command: str
+
+
+def report(before: Outcome, after: Outcome, where: Circumstances) -> str:
+    """Write the page."""
+    template = (files("epp.demo") / "report.html").read_text(encoding="utf-8")
+    sentence = gained(before.figures, after.figures)
+    return Template(template).substitute(
+        title="round-robin and least-ttft",
+        sentence=html.escape(sentence),
+        setting=html.escape(_setting(where.pool, before)),
+        tiles="".join(_tiles(before, after)),
+        rows="".join(_rows(before, after)),
+        facts="".join(f"<li>{fact}</li>" for fact in _facts(before, after, where)),
+        block=where.pool.block_size,
+        **charts(before, after),
+    )
+
+
+def _setting(pool: Pool, outcome: Outcome) -> str:
+    load = pool.load
+    return (
+        f"{pool.servers} model servers behind Envoy, each a {pool.title} with room for "
+        f"{pool.cache_tokens:,} tokens of KV cache. {load.conversations} conversations of "
+        f"{load.turns[0]} to {load.turns[1]} turns about {load.dossiers} dossiers, "
+        f"{len(outcome.samples)} requests, in the same order and at the same planned moments for "
+        f"both policies."
+    )
+
+
+def _tiles(before: Outcome, after: Outcome) -> Iterable[str]:
+    named = {
+        "ttft_p50": "Median time to first token",
+        "ttft_p99": "99th percentile",
+        "cached_ratio": "Prompt tokens found cached",
+        "imbalance": "Busiest server over the mean",
+    }
+    for name, label in named.items():
+        value, was = written(name, after.figures), written(name, before.figures)
+        yield (
+            f'<div class="tile"><div class="name">{label}</div><div class="value">{value}</div>'
+            f'<div class="was">round-robin: {was}</div></div>'
+        )
+
+
+def _rows(before: Outcome, after: Outcome) -> Iterable[str]:
+    for name, label in ROWS:
+        cells = "".join(f"<td>{written(name, run.figures)}</td>" for run in (before, after))
+        yield f"<tr><td>{html.escape(label)}</td>{cells}</tr>"
+
+
+def _facts(before: Outcome, after: Outcome, where: Circumstances) -> Iterable[str]:
+    load, pool = where.pool.load, where.pool
+    prompts = [sample.prompt_tokens for sample in before.samples if not sample.error]
+    mean = sum(prompts) / len(prompts) if prompts else math.nan
+    yield (
+        f"Prompts have {mean:,.0f} tokens on average, answers {load.answer[0]} to "
+        f"{load.answer[1]}. All caches of the pool together hold "
+        f"{pool.servers * pool.cache_tokens:,} tokens."
+    )
+    yield (
+        "Arrivals are open loop: a question is sent at its planned moment, whatever the servers "
+        "do, unless the answer before it in the same conversation is still running; then right "
+        "after it."
+    )
+    yield (
+        f"Compressed for a short show: a user asks every {load.gap:g} s on average, and all "
+        f"conversations begin within {load.seconds:g} s. Popularity of the dossiers falls as "
+        f"rank<sup>&minus;{load.skew:g}</sup>."
+    )
+    yield (
+        "Both runs use the same picker, gateway and flags; only <code>--policy</code> differs. "
+        "Model servers and picker are started afresh for each, with empty caches."
+    )
+    yield (
+        f"The load generator used {before.client_load:.0%} and {after.client_load:.0%} of one "
+        "core, so its own queueing does not show in the times."
+        if max(before.client_load, after.client_load) < 0.5
+        else f"The load generator used {before.client_load:.0%} and {after.client_load:.0%} of "
+        "one core: part of the times may be its own."
+    )
+    yield f"Seed {where.seed}; {html.escape(where.machine)}."
+    yield f"Repeat with <code>{html.escape(where.command)}</code>."

@@ -1,0 +1,131 @@
+"""Conversations about documents: who asks what, and when. A pure function of its seed.
+
+Each conversation opens with a dossier (instructions, then several sections of the shipped texts in
+an order of its own) and asks a few questions about it. Dossiers differ in popularity, as documents
+do, and two dossiers share no cacheable prefix beyond the instructions.
+"""
+
+import itertools
+import random
+import re
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+
+import msgspec
+
+INSTRUCTIONS = (
+    "You answer questions about the dossier below for an engineer who operates the system it "
+    "describes. Quote the part that your answer rests on, keep to what the dossier says, give "
+    "figures with their units, and say plainly when the dossier does not hold the answer. Answer "
+    "in at most two short paragraphs; prefer the concrete over the general."
+)
+ASKED = (
+    "What does the part called “{heading}” recommend, and on which assumption does that rest?",
+    "Summarise “{heading}” in three sentences for somebody on call tonight.",
+    "Which of the risks named under “{heading}” would show first, and in which metric?",
+    "How would you check in ten minutes that what “{heading}” says holds here?",
+    "Compare “{heading}” with what you told me before: do the two agree?",
+    "What is left out of “{heading}” that a newcomer would ask about?",
+)
+QUOTED = "I stumbled over this: “{quote}”."
+FOLLOWED = "Please be specific, and name the numbers that you would look at."
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of the whole pool; the same for every policy.
+
+    `conversations` begin within `seconds`, at random moments. Each has between `turns[0]` and
+    `turns[1]` turns, planned `gap` seconds apart on average. `dossiers` of `sections` sections
+    each are chosen with a popularity that falls as rank to the power of `-skew`. An answer is
+    between `answer[0]` and `answer[1]` tokens long.
+    """
+
+    conversations: int
+    seconds: float
+    dossiers: int
+    sections: int
+    turns: tuple[int, int] = (3, 7)
+    gap: float = 3.0
+    skew: float = 0.8
+    answer: tuple[int, int] = (40, 90)
+
+    @property
+    def rate(self) -> float:
+        """Conversations per second."""
+        return self.conversations / self.seconds
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """A question, planned `at` seconds after the start, answered in exactly `tokens` tokens."""
+
+    at: float
+    question: str
+    tokens: int
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """One client's exchange about one dossier, which is sent as the system message."""
+
+    number: int
+    system: str
+    turns: tuple[Turn, ...]
+
+
+class Section(msgspec.Struct, frozen=True):
+    """A part of a text under one heading."""
+
+    heading: str
+    text: str
+
+
+def shipped_sections() -> tuple[Section, ...]:
+    """Read the texts that come with the package, cut at their second-level headings."""
+    folder = files("epp.demo") / "texts"
+    texts = sorted((file.name, file) for file in folder.iterdir() if file.name.endswith(".md"))
+    return tuple(
+        itertools.chain.from_iterable(
+            sections_of(file.read_text(encoding="utf-8")) for _, file in texts
+        )
+    )
+
+
+def sections_of(text: str) -> Iterator[Section]:
+    """Cut a Markdown text at its second-level headings; what precedes the first is left out."""
+    for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        heading, _, body = part.partition("\n")
+        yield Section(heading.strip(), body.strip())
+
+
+def conversations(sections: Sequence[Section], load: Load, seed: int) -> tuple[Conversation, ...]:
+    """Draw the workload, ordered by first arrival."""
+    chance = random.Random(seed)
+    size = min(load.sections, len(sections))
+    dossiers = [chance.sample(sections, size) for _ in range(load.dossiers)]
+    weights = [rank**-load.skew for rank in range(1, load.dossiers + 1)]
+    starts = sorted(chance.uniform(0, load.seconds) for _ in range(load.conversations))
+    chosen = chance.choices(dossiers, weights, k=load.conversations)
+    return tuple(
+        Conversation(number, _system(dossier), tuple(_turns(dossier, load, start, chance)))
+        for number, (start, dossier) in enumerate(zip(starts, chosen, strict=True))
+    )
+
+
+def _system(dossier: Sequence[Section]) -> str:
+    parts = (f"## {section.heading}\n\n{section.text}" for section in dossier)
+    return "\n\n".join((INSTRUCTIONS, *parts))
+
+
+def _turns(
+    dossier: Sequence[Section], load: Load, start: float, chance: random.Random
+) -> Iterator[Turn]:
+    at = start
+    for _ in range(chance.randint(*load.turns)):
+        yield Turn(at, _question(chance.choice(dossier), chance), chance.randint(*load.answer))
+        # Half of the gap is certain: nobody reads an answer in no time.
+        at += load.gap / 2 + chance.expovariate(2 / load.gap)
+
+
+def _question(section: Section, chance: random.Random) -> str:
+    asked = chance.choice(ASKED).format(heading=section.heading)
+    quote = chance.choice(re.split(r"(?<=[.!?])\s+", " ".join(section.text.split())))
+    return " ".join((QUOTED.format(quote=quote), asked, FOLLOWED))
