@@ -86,9 +86,10 @@ async def idling(stack: Stack, effort: Effort, samples: Samples) -> None:
     """Cores used while nobody asks; what is measured later has it taken off."""
     await asyncio.sleep(SETTLE_S)
     for _ in range(effort.slow_rounds):
-        for route in PICKERS:
-            meter = stack.meter[route]
-            samples.add("idle_cores_10_pods", await idle_cores(meter.pid, effort.idle_s), route)
+        pids = [stack.meter[route].pid for route in PICKERS]
+        seen = await asyncio.gather(*(idle_cores(pid, effort.idle_s) for pid in pids))
+        for route, cores in zip(PICKERS, seen, strict=True):
+            samples.add("idle_cores_10_pods", cores, route)
     for route in PICKERS:
         suffix = "_floor" if route == "floor" else ""
         runs = samples.runs[f"idle_cores_10_pods{suffix}"]
