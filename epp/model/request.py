@@ -1,12 +1,13 @@
 """The part of a request that routing depends on, the decision made for it, and how it ended."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NewType
 
 import msgspec
 
 from epp.errors import RequestError
+from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Target
 
 RequestId = NewType("RequestId", str)
@@ -58,12 +59,12 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
 
 
-class Terms(msgspec.Struct, frozen=True):
-    """Why one candidate got its score: named numbers, in the unit that the name implies."""
+class Score(msgspec.Struct, frozen=True):
+    """What one scorer said: its values are aligned with the decision's candidates."""
 
-    target: Target
-    score: float
-    parts: tuple[tuple[str, float], ...] = ()
+    plugin: str
+    weight: float
+    values: Sequence[float]
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +72,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     `endpoints` is the preference order (one entry unless the picker is told otherwise).
     `prompt_tokens` and `predicted_cached_tokens` are the estimates made for the first of them;
-    `predicted_ttft` is in seconds, None where the policy does not predict one.
+    `predicted_ttft` is in seconds. `candidates` are the endpoints that passed the filters,
+    `scores` what each scorer thought of them, `totals` what the picker compared.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -79,7 +81,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     predicted_cached_tokens: int = 0
     predicted_ttft: float | None = None
-    terms: tuple[Terms, ...] = ()
+    candidates: Sequence[Candidate] = ()
+    scores: Sequence[Score] = ()
+    totals: Sequence[float] = ()
 
     @property
     def endpoint(self) -> Endpoint:

@@ -1,0 +1,29 @@
+"""One endpoint as a policy sees it when a request asks."""
+
+import msgspec
+
+from epp.model.endpoint import Endpoint, Load
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """What is believed of an endpoint, for one request, at one moment.
+
+    Tokens: `prompt_tokens` is the request's, `cached_tokens` how many of them the endpoint's
+    cache is predicted to serve; `matched_blocks` of `total_blocks` says the same in blocks.
+    Seconds: `owed_seconds` of prefill sent before and not yet done, `prefill_seconds` that this
+    request would take, `decode_seconds` that running decodes would add to it. `requests` counts
+    what this picker sent and has not seen end. `busy_share` is the fleet's, in 0..1: the share
+    of endpoints with prefill to do, averaged over ten seconds.
+    """
+
+    endpoint: Endpoint
+    load: Load
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    matched_blocks: int = 0
+    total_blocks: int = 0
+    owed_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    requests: int = 0
+    busy_share: float = 0.0

@@ -1,0 +1,93 @@
+"""What the picker sent to one endpoint and has not seen done: requests, and seconds of prefill.
+
+Prefill is paid back by the first token where that is seen, else by a virtual clock: the head of
+the line works from the moment it got there, and is over when its predicted seconds are.
+"""
+
+from collections import OrderedDict
+
+from epp.model.request import RequestId
+
+OVERDUE_SECONDS = 60.0
+"""How long past its prediction the head of the line may hold up the others in the books."""
+
+
+class _Entry:
+    __slots__ = ("deadline_only", "seconds")
+
+    def __init__(self, seconds: float, *, deadline_only: bool) -> None:
+        self.seconds = seconds
+        self.deadline_only = deadline_only
+
+
+class Ledger:
+    """The books of one endpoint. Times are seconds of the caller's clock, which never goes back."""
+
+    __slots__ = ("_head_since", "_line", "_open", "_owed")
+
+    def __init__(self) -> None:
+        self._line: OrderedDict[RequestId, _Entry] = OrderedDict()
+        self._owed = 0.0
+        self._head_since = 0.0
+        self._open: set[RequestId] = set()
+
+    @property
+    def requests(self) -> int:
+        """Requests sent whose end was not seen."""
+        return len(self._open)
+
+    def prefilling(self, now: float) -> int:
+        """Count the requests whose prefill is not over."""
+        self._advance(now)
+        return len(self._line)
+
+    def owed(self, now: float) -> float:
+        """Return the seconds of prefill still to be done."""
+        self._advance(now)
+        if not self._line:
+            return 0.0
+        head = next(iter(self._line.values()))
+        return self._owed - min(head.seconds, max(0.0, now - self._head_since))
+
+    def admit(self, request: RequestId, seconds: float, now: float, *, observed: bool) -> None:
+        """Book a request; `observed` when its first token will be seen."""
+        self._advance(now)
+        if not self._line:
+            self._head_since = now
+            self._owed = 0.0
+        self._line[request] = _Entry(seconds, deadline_only=not observed)
+        self._owed += seconds
+        self._open.add(request)
+
+    def first_token(self, request: RequestId, now: float) -> None:
+        """The request's prefill is over."""
+        self._advance(now)
+        if request in self._line:
+            self._strike(request, now)
+
+    def unobserved(self, request: RequestId) -> None:
+        """Nothing more will be heard of the request: the clock pays what it owes."""
+        if request in self._line:
+            self._line[request].deadline_only = True
+        self._open.discard(request)
+
+    def end(self, request: RequestId, now: float) -> None:
+        """The request is over."""
+        self.first_token(request, now)
+        self._open.discard(request)
+
+    def _strike(self, request: RequestId, since: float) -> None:
+        is_head = next(iter(self._line)) == request
+        entry = self._line.pop(request)
+        self._owed = max(0.0, self._owed - entry.seconds)
+        if is_head:
+            self._head_since = since
+
+    def _advance(self, now: float) -> None:
+        while self._line:
+            request, head = next(iter(self._line.items()))
+            grace = 0.0 if head.deadline_only else OVERDUE_SECONDS
+            done = self._head_since + head.seconds
+            if now < done + grace:
+                return
+            self._strike(request, done if head.deadline_only else now)

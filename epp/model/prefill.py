@@ -1,0 +1,65 @@
+"""How long a prefill takes: a formula in tokens, fitted to what endpoints of a class show.
+
+    seconds = t0 * ceil(u / budget) + k * (c1 * u + c2 * u * (h + u / 2))
+
+`u` uncached and `h` cached tokens. The defaults are an 8B model on an H100; the shape holds for
+other models, so only `t0` and the scale `k` are learned, by least squares over recent requests
+that met an idle endpoint. Before there is enough to go by, the defaults weigh in.
+"""
+
+from math import ceil
+
+C1 = 40e-6
+"""Seconds a token, and ..."""
+C2 = 1.75e-9
+"""... seconds a token and token of context before it."""
+STEP_SECONDS = 0.006
+BUDGET_TOKENS = 8192
+"""Tokens that an engine prefills in one step (vLLM `max_num_batched_tokens`)."""
+
+_MEMORY = 0.97
+_PRIOR = 0.02
+_LEAST_SCALE, _MOST_SCALE = 0.01, 1e4
+
+
+def work(uncached: int, cached: int) -> float:
+    """Return the default seconds of a prefill, steps aside."""
+    return C1 * uncached + C2 * uncached * (cached + uncached / 2)
+
+
+class PrefillModel:
+    """The fit for one class of endpoints."""
+
+    __slots__ = ("_n", "_x", "_xx", "_xy", "_y", "scale", "step")
+
+    def __init__(self) -> None:
+        self.step = STEP_SECONDS
+        self.scale = 1.0
+        # Decayed sums over (x, y) = (default work, seconds); two weak points on the default line.
+        self._n = 2 * _PRIOR
+        self._x = _PRIOR
+        self._xx = _PRIOR
+        self._y = _PRIOR * (1 + 2 * STEP_SECONDS)
+        self._xy = _PRIOR * (1 + STEP_SECONDS)
+
+    def seconds(self, uncached: int, cached: int) -> float:
+        """Predict a prefill; never less than one step."""
+        steps = max(1, ceil(uncached / BUDGET_TOKENS))
+        return self.step * steps + self.scale * work(uncached, cached)
+
+    def learn(self, uncached: int, cached: int, seconds: float) -> None:
+        """Take in one prefill that had the endpoint for itself."""
+        x = work(uncached, cached)
+        self._n = self._n * _MEMORY + 1
+        self._x = self._x * _MEMORY + x
+        self._xx = self._xx * _MEMORY + x * x
+        self._y = self._y * _MEMORY + seconds
+        self._xy = self._xy * _MEMORY + x * seconds
+        self._fit()
+
+    def _fit(self) -> None:
+        spread = self._n * self._xx - self._x * self._x
+        if spread > 0:
+            slope = (self._n * self._xy - self._x * self._y) / spread
+            self.scale = min(_MOST_SCALE, max(_LEAST_SCALE, slope))
+        self.step = max(1e-4, (self._y - self.scale * self._x) / self._n)

@@ -1,0 +1,77 @@
+"""The incumbent's default scorers, under its names, with its formulas and parameters."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.request import InferenceRequest
+
+_ACTIVE, _ROOM, _WAITING = 1.0, 0.8, 0.6
+
+
+class QueueScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefer the endpoint with the shortest waiting queue, relative to the others."""
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """(longest - own) / (longest - shortest); 1 for all where they are equal."""
+        queues = [candidate.load.waiting for candidate in candidates]
+        low, high = min(queues), max(queues)
+        if low == high:
+            return [1.0] * len(queues)
+        return [(high - queue) / (high - low) for queue in queues]
+
+
+class KvCacheUtilizationScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefer the endpoint with the most room in its KV cache."""
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """1 - usage."""
+        return [min(1.0, max(0.0, 1.0 - each.load.kv_usage)) for each in candidates]
+
+
+class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefer the endpoint that holds the longest prefix of the prompt.
+
+    The index sizes itself by what endpoints report, so the parameters that size the incumbent's
+    (`autoTune`, `blockSize`, `blockSizeTokens`, `maxPrefixBlocksToMatch`,
+    `maxPrefixTokensToMatch`, `lruCapacityPerServer`, `prefixMatchInfoProducerName`) are accepted
+    and change nothing.
+    """
+
+    match_length_weight: float = 0.0
+    match_length_scale_tokens: int = 8192
+    prefix_match_info_producer_name: str = ""
+    auto_tune: bool = True
+    block_size: int = 0
+    block_size_tokens: int = 0
+    max_prefix_blocks_to_match: int = 0
+    max_prefix_tokens_to_match: int = 0
+    lru_capacity_per_server: int = 0
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """(1 - w) * cached / prompt + w * min(1, cached / scale)^2."""
+        weight, scale = self.match_length_weight, max(1, self.match_length_scale_tokens)
+        return [
+            (1 - weight) * (each.cached_tokens / each.prompt_tokens if each.prompt_tokens else 0)
+            + weight * min(1.0, each.cached_tokens / scale) ** 2
+            for each in candidates
+        ]
+
+
+class LoraAffinityScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefer the endpoint that has the request's adapter loaded, then one with room for it."""
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Loaded 1, room for another 0.8, waiting to be loaded 0.6, else 0."""
+        return [self._affinity(request.target_model, candidate) for candidate in candidates]
+
+    def _affinity(self, adapter: str, candidate: Candidate) -> float:
+        load = candidate.load
+        if adapter in load.running_adapters:
+            return _ACTIVE
+        if len(load.running_adapters) + len(load.waiting_adapters) < load.max_adapters:
+            return _ROOM
+        return _WAITING if adapter in load.waiting_adapters else 0.0

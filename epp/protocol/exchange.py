@@ -1,0 +1,353 @@
+"""One ext_proc stream as a state machine: messages in, replies out.
+
+The exchange knows what the protocol demands and when; it does not know how an endpoint is
+chosen (it asks its director), how messages look on the wire, or what time it is. Rules, with
+their source:
+
+- Per direction, replies go out as headers, body, trailers; in full duplex the header reply may
+  wait for the whole body (Envoy, `FULL_DUPLEX_STREAMED`; GIE proposal 004).
+- The destination travels as one header and the same value in metadata; it is never set twice.
+- The response phase is optional; a half-close after the request ends the exchange.
+- Nothing that a peer sends raises out of `receive`.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Protocol
+
+import msgspec
+
+from epp.errors import BodyTooLarge, MalformedRequest, RequestError
+from epp.model.events import Aborted, Event, Finished, Served, Unobserved
+from epp.model.request import Api, Decision, InferenceRequest, Outcome, RequestId, RequestRecord
+from epp.protocol.envoy import error_reply
+from epp.protocol.headers import RequestFacts, request_mutation
+from epp.protocol.messages import (
+    UNSEEN_BODIES,
+    WHOLE_BODIES,
+    BodyMode,
+    BodyReply,
+    HeadersReply,
+    Message,
+    Modes,
+    Mutation,
+    Reply,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    TrailersReply,
+    chunks,
+)
+from epp.protocol.openai import Parsed, parse_request
+from epp.protocol.response import Response
+from epp.protocol.rewrite import replace_model
+
+_CLIENT_ERROR = 400
+
+
+class Pending(Enum):
+    """The answer of a director that has not decided yet; it will `resume` the exchange."""
+
+    PENDING = "pending"
+
+
+class Director(Protocol):
+    """Whom an exchange asks and tells."""
+
+    def route(self, request: InferenceRequest, now: float) -> Decision | Pending:
+        """Choose endpoints for a request, and count it as admitted. May raise `RequestError`."""
+
+    def observe(self, event: Event, now: float) -> None:
+        """Learn what became of an admitted request."""
+
+    def close(self, record: RequestRecord) -> None:
+        """Take note of an exchange that is over; called once."""
+
+
+class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`max_body_bytes`: 413 beyond it. `show_decision`: tell the client what was decided.
+
+    `request_orca` asks model servers for load reports in their response headers.
+    """
+
+    max_body_bytes: int = 64 << 20
+    show_decision: bool = False
+    request_orca: bool = False
+
+
+class _Stage(Enum):
+    """How far the request is."""
+
+    HEADERS = "nothing seen"
+    BODY = "collecting the body; nothing answered"
+    PENDING = "the director has not decided"
+    ANSWERED = "answered; what is left of the request passes by"
+    CLOSED = "the exchange is over"
+
+
+class Exchange:
+    """The picker's side of one stream. `record` is what is known of it so far."""
+
+    __slots__ = (
+        "_body",
+        "_director",
+        "_early",
+        "_ended",
+        "_facts",
+        "_half_closed",
+        "_modes",
+        "_parsed",
+        "_response",
+        "_settings",
+        "_stage",
+        "_subset",
+        "_trailers",
+        "record",
+    )
+
+    def __init__(
+        self, director: Director, settings: ExchangeSettings, request_id: RequestId, now: float
+    ) -> None:
+        self.record = RequestRecord(id=request_id, received_at=now)
+        self._director = director
+        self._settings = settings
+        self._stage = _Stage.HEADERS
+        self._modes = Modes()
+        self._subset: tuple[str, ...] | None = None
+        self._facts = RequestFacts()
+        self._parsed: Parsed | None = None
+        self._body: list[bytes] = []  # pieces that wait for the decision
+        self._early = False  # decided at the headers, the body unseen
+        self._ended = False  # the request's end was seen
+        self._trailers = False  # ... and it was trailers
+        self._half_closed = False
+        self._response = Response(
+            self.record, director.observe, show_decision=settings.show_decision
+        )
+
+    @property
+    def pending(self) -> bool:
+        """Whether a decision is awaited: somebody must call `resume`."""
+        return self._stage is _Stage.PENDING
+
+    @property
+    def over(self) -> bool:
+        """Whether everything has been said; later messages are ignored."""
+        return self._stage is _Stage.CLOSED
+
+    # What a transport calls.
+
+    def receive(self, message: Message, now: float) -> list[Reply]:
+        """Take one message; return the replies that are due, in order."""
+        if self._stage is _Stage.CLOSED:
+            return []
+        if message.modes is not None:
+            self._modes = message.modes
+        if message.subset is not None:
+            self._subset = message.subset
+        if message.served is not None and self.record.served is None:
+            self.record.served = message.served
+            if self.record.decision is not None:
+                self._director.observe(Served(self.record.id, message.served), now)
+        try:
+            return _HANDLERS[type(message)](self, message, now)
+        except RequestError as error:
+            return self.fail(error, now)
+
+    def resume(self, outcome: Decision | RequestError, now: float) -> list[Reply]:
+        """Continue where a pending decision left off; undo it when the exchange has ended."""
+        if self._stage is not _Stage.PENDING:
+            if isinstance(outcome, Decision):
+                self._director.observe(Aborted(self.record.id, refused=True), now)
+            return []
+        if isinstance(outcome, RequestError):
+            return self.fail(outcome, now)
+        replies = self._answer(outcome, now)
+        if self._half_closed:
+            self._settle(Outcome.UNOBSERVED, now)
+        return replies
+
+    def fail(self, error: RequestError, now: float) -> list[Reply]:
+        """Answer the client with an error in the model server's place."""
+        if self._stage is _Stage.CLOSED:
+            return []
+        self.record.error = error
+        answered = self.record.decision is not None
+        self._settle(Outcome.ABORTED if answered else Outcome.REJECTED, now)
+        return [error_reply(error)]
+
+    def half_closed(self, now: float) -> None:
+        """Take note that the peer sends no more; only a pending decision is still to be said."""
+        self._half_closed = True
+        if self._stage is _Stage.PENDING:
+            return
+        if self.record.decision is None:
+            self._settle(Outcome.ABORTED, now)
+        elif self.record.status is not None and self._modes.response is BodyMode.NONE:
+            self._settle(Outcome.COMPLETED, now)
+        else:
+            self._settle(Outcome.UNOBSERVED, now)
+
+    def cancelled(self, now: float) -> None:
+        """Take note that the peer is gone: client, proxy or model server broke off."""
+        self._settle(Outcome.ABORTED, now)
+
+    # The request.
+
+    def _request_headers(self, message: RequestHeaders, now: float) -> list[Reply]:
+        if self._stage is not _Stage.HEADERS:
+            return []
+        self._facts = RequestFacts.of(message.headers)
+        if message.end_of_stream:
+            if self._facts.api is not Api.OTHER and self._facts.method == "POST":
+                raise MalformedRequest("the body is empty; JSON is expected", reason="empty-body")
+            self._ended = True
+        opaque = self._duplex and self._facts.api is Api.OTHER
+        if message.end_of_stream or opaque or self._modes.request in UNSEEN_BODIES:
+            self._early = True
+            return self._decide(now)
+        self._stage = _Stage.BODY
+        return [] if self._duplex else [HeadersReply(response=False)]
+
+    @property
+    def _duplex(self) -> bool:
+        return self._modes.request is BodyMode.FULL_DUPLEX_STREAMED
+
+    def _request_body(self, message: RequestBody, now: float) -> list[Reply]:
+        if self._ended or self._stage is _Stage.HEADERS:
+            return []  # Envoy 1.35-1.37 ends a long body twice
+        self.record.request_bytes += len(message.body)
+        self._ended = message.end_of_stream
+        if self._stage is _Stage.ANSWERED:
+            return self._onward([message.body])
+        if self.record.request_bytes > self._settings.max_body_bytes:
+            limit = self._settings.max_body_bytes
+            raise BodyTooLarge(f"the body is larger than {limit} bytes, the picker's limit")
+        self._body.append(message.body)
+        complete = self._ended or self._modes.request in WHOLE_BODIES
+        return self._decide(now) if complete and self._stage is _Stage.BODY else []
+
+    def _request_trailers(self, _: RequestTrailers, now: float) -> list[Reply]:
+        if self._ended:
+            return []
+        self._ended = self._trailers = True
+        if self._stage is _Stage.BODY:
+            return self._decide(now)
+        return [] if self._stage is _Stage.PENDING else [TrailersReply(response=False)]
+
+    def _decide(self, now: float) -> list[Reply]:
+        facts = self._facts
+        if not self._early:
+            self._body = [b"".join(self._body)]
+            if facts.api is not Api.OTHER:
+                self._parsed = self._parse(self._body[0])
+        self.record.request = facts.request(self.record.id, self._parsed, self._subset)
+        self._stage = _Stage.PENDING
+        decision = self._director.route(self.record.request, now)
+        return [] if isinstance(decision, Pending) else self._answer(decision, now)
+
+    def _parse(self, body: bytes) -> Parsed | None:
+        try:
+            return parse_request(self._facts.api, body)
+        except MalformedRequest:
+            if self._modes.request is BodyMode.BUFFERED_PARTIAL:
+                return None  # the proxy cut it, not the client
+            raise
+
+    def _answer(self, decision: Decision, now: float) -> list[Reply]:
+        self.record.decision = decision
+        self.record.decided_at = now
+        self._stage = _Stage.ANSWERED
+        length = self._rewrite()
+        mutation = request_mutation(
+            self._facts,
+            decision,
+            self.record.id,
+            orca=self._settings.request_orca,
+            content_length=length,
+        )
+        held, self._body = self._body, []
+        if self._duplex or self._early:
+            replies: list[Reply] = [HeadersReply(False, mutation)]  # noqa: FBT003 (a field)
+            replies += self._onward(held) if held else []
+        else:
+            body = held[0] if length is not None else None
+            mutation = mutation if body is None else _with_body(mutation, body)
+            replies = [BodyReply(False, mutation)]  # noqa: FBT003 (a field, not a flag)
+        return [*replies, TrailersReply(response=False)] if self._trailers else replies
+
+    def _rewrite(self) -> int | None:
+        """Put the target model into the held body; return its new length where that changed it."""
+        request = self.record.request
+        if request is None or self._parsed is None or request.model == request.target_model:
+            return None
+        self._body = [replace_model(self._body[0], request.target_model)]
+        return len(self._body[0])
+
+    def _onward(self, pieces: list[bytes]) -> list[Reply]:
+        if not self._duplex:
+            return [BodyReply(response=False) for _ in pieces]
+        return chunks(b"".join(pieces), response=False, last=self._ended and not self._trailers)
+
+    # The response.
+
+    def _response_headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
+        replies = self._response.headers(message, now)
+        if message.end_of_stream:
+            self._settle(Outcome.COMPLETED, now)
+        return replies
+
+    def _response_body(self, message: ResponseBody, now: float) -> list[Reply]:
+        replies = self._response.body(message, self._modes.response, now)
+        if message.end_of_stream:
+            self._settle(Outcome.COMPLETED, now)
+        return replies
+
+    def _response_trailers(self, _: ResponseTrailers, now: float) -> list[Reply]:
+        replies = self._response.trailers(self._modes.response)
+        self._settle(Outcome.COMPLETED, now)
+        return replies
+
+    # The end.
+
+    def _settle(self, outcome: Outcome, now: float) -> None:
+        """End the exchange once: tell the fleet what became of the request, close the record."""
+        if self._stage is _Stage.CLOSED:
+            return
+        self._stage = _Stage.CLOSED
+        self._body = []
+        self._response.close()
+        record = self.record
+        record.outcome = outcome
+        record.finished_at = now
+        if record.decision is not None:
+            self._director.observe(_end_of(record, outcome), now)
+        self._director.close(record)
+
+
+def _with_body(mutation: Mutation, body: bytes) -> Mutation:
+    return msgspec.structs.replace(mutation, body=body)
+
+
+def _end_of(record: RequestRecord, outcome: Outcome) -> Event:
+    generated = record.response_chunks if record.streaming else 0
+    if record.status is not None and record.status >= _CLIENT_ERROR:
+        return Aborted(record.id, refused=True)
+    if outcome is Outcome.COMPLETED:
+        return Finished(record.id, record.usage, generated)
+    if outcome is Outcome.UNOBSERVED:
+        return Unobserved(record.id)
+    return Aborted(record.id, generated)
+
+
+_HANDLERS: dict[type[Message], Callable[[Exchange, Any, float], list[Reply]]] = {
+    RequestHeaders: Exchange._request_headers,  # noqa: SLF001 (the table of this class)
+    RequestBody: Exchange._request_body,  # noqa: SLF001
+    RequestTrailers: Exchange._request_trailers,  # noqa: SLF001
+    ResponseHeaders: Exchange._response_headers,  # noqa: SLF001
+    ResponseBody: Exchange._response_body,  # noqa: SLF001
+    ResponseTrailers: Exchange._response_trailers,  # noqa: SLF001
+}

@@ -1,0 +1,127 @@
+"""The headers of the endpoint picker protocol: what they tell, what is set, what is removed.
+
+Names: GIE proposal 004 and the incumbent's conventions, whose newer names win over their aliases.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from epp.model.request import Api, Decision, InferenceRequest, RequestId
+from epp.protocol.envoy import DESTINATION
+from epp.protocol.messages import Mutation
+from epp.protocol.openai import Parsed, api_of
+
+_OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+_FAIRNESS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+_REQUEST_ID = "x-request-id"
+_PATHS = (":path", "x-original-path", "x-forwarded-path")
+
+CONTROL_HEADERS = frozenset(
+    (
+        *_OBJECTIVE,
+        *_FAIRNESS,
+        *_REWRITE,
+        "x-gateway-destination-endpoint-subset",
+        "x-gateway-destination-endpoint-served",
+        "x-llm-d-slo-ttft-ms",
+        "x-llm-d-slo-tpot-ms",
+        "x-slo-ttft-ms",
+        "x-slo-tpot-ms",
+        "x-llm-d-video-fps",
+        "x-llm-d-video-duration-seconds",
+        "x-llm-d-video-resolution",
+        "x-prefiller-host-port",
+        "x-encoder-hosts-ports",
+        "x-data-parallel-host-port",
+        "x-kv-cache-source-host-port",
+        "x-llm-d-request-dropped-reason",
+    )
+)
+"""Meant for the picker, or set by it alone: a client's own never reach the model server."""
+
+
+class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the request's headers say."""
+
+    headers: Mapping[str, str] = {}
+    method: str = ""
+    api: Api = Api.OTHER
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> "RequestFacts":
+        """Read the method and the first path that names an API, a proxy's own rewrite aside."""
+        paths = (headers.get(name, "") for name in _PATHS)
+        apis = (api for api in map(api_of, paths) if api is not Api.OTHER)
+        return cls(headers=headers, method=headers.get(":method", ""), api=next(apis, Api.OTHER))
+
+    def request(
+        self,
+        request_id: RequestId,
+        parsed: Parsed | None,
+        subset: tuple[str, ...] | None,
+    ) -> InferenceRequest:
+        """Put together what routing depends on."""
+        model = parsed.model if parsed else ""
+        return InferenceRequest(
+            id=request_id,
+            api=self.api,
+            model=model,
+            target_model=(_first(self.headers, _REWRITE) or model) if parsed else model,
+            prompts=parsed.prompts if parsed else (),
+            stream=parsed.stream if parsed else False,
+            max_tokens=parsed.max_tokens if parsed else None,
+            cache_salt=parsed.cache_salt if parsed else "",
+            headers=self.headers,
+            subset=subset,
+            objective=_first(self.headers, _OBJECTIVE),
+            fairness_id=_first(self.headers, _FAIRNESS) or "default-flow",
+        )
+
+
+def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((headers[name] for name in names if headers.get(name)), "")
+
+
+def request_mutation(
+    facts: RequestFacts,
+    decision: Decision,
+    request_id: RequestId,
+    *,
+    orca: bool,
+    content_length: int | None,
+) -> Mutation:
+    """Send a request to its destination, with as few changes as that takes."""
+    headers = [(DESTINATION, decision.destination)]
+    if _REQUEST_ID not in facts.headers:
+        headers.append((_REQUEST_ID, request_id))
+    if content_length is not None:
+        headers.append(("content-length", str(content_length)))
+    if orca:
+        headers.append(("endpoint-load-metrics-format", "JSON"))
+    return Mutation(
+        set_headers=tuple(headers),
+        remove_headers=tuple(sorted(CONTROL_HEADERS & facts.headers.keys())),
+        clear_route_cache=True,
+        destination=decision.destination,
+    )
+
+
+class _Shown(msgspec.Struct, frozen=True):
+    endpoint: str
+    prompt_tokens: int
+    predicted_cached_tokens: int
+    predicted_ttft_ms: float | None
+
+
+def decision_header(decision: Decision) -> tuple[str, str]:
+    """Tell a client what was decided for it (`x-warmpick-decision`, JSON)."""
+    ttft = decision.predicted_ttft
+    shown = _Shown(
+        decision.destination,
+        decision.prompt_tokens,
+        decision.predicted_cached_tokens,
+        None if ttft is None else round(ttft * 1000, 3),
+    )
+    return "x-warmpick-decision", msgspec.json.encode(shown).decode()

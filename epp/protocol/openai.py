@@ -1,0 +1,231 @@
+"""Bodies of OpenAI's API, read for what routing needs and for nothing else.
+
+Content is kept as the JSON bytes that the client sent (`msgspec.Raw`), never decoded: a prompt is
+hashed, not understood. Two requests share a prefix of prompt bytes exactly where they share
+messages, whatever the order of keys and the white space between them. This file knows neither
+Envoy nor tokens.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import xxhash
+
+from epp.errors import MalformedRequest
+from epp.model.request import Api, Prompt
+
+_RAW = msgspec.Raw(b"")
+_TOKEN_BYTES = 4
+_MEDIA_BYTES = 900
+"""What an image or another medium counts as: 225 tokens of 4 bytes, the incumbent's default."""
+
+_APIS: tuple[tuple[str, Api], ...] = (
+    ("/chat/completions", Api.CHAT),
+    ("/completions", Api.COMPLETIONS),
+    ("/embeddings", Api.EMBEDDINGS),
+    ("/responses", Api.RESPONSES),
+)
+
+
+def api_of(path: str) -> Api:
+    """Name the API that a request path ends on; anything unknown is `OTHER`."""
+    bare = path.partition("?")[0].rstrip("/")
+    return next((api for suffix, api in _APIS if bare.endswith(suffix)), Api.OTHER)
+
+
+class Parsed(msgspec.Struct, frozen=True):
+    """What a body says about routing."""
+
+    model: str
+    prompts: tuple[Prompt, ...]
+    stream: bool
+    max_tokens: int | None
+    cache_salt: str
+
+
+class _Message(msgspec.Struct):
+    role: str = ""
+    content: msgspec.Raw = _RAW
+    reasoning_content: msgspec.Raw = _RAW
+    tool_calls: msgspec.Raw = _RAW
+    tool_call_id: msgspec.Raw = _RAW
+
+
+class _Part(msgspec.Struct):
+    type: str = "text"
+    text: msgspec.Raw = _RAW
+
+
+class _Body(msgspec.Struct):
+    model: str = ""
+    stream: bool | None = None
+    cache_salt: str | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
+
+
+class _Chat(_Body):
+    messages: list[_Message] | None = None
+    tools: msgspec.Raw = _RAW
+
+
+class _Completions(_Body):
+    prompt: msgspec.Raw = _RAW
+
+
+class _Embeddings(_Body):
+    input: msgspec.Raw = _RAW
+    messages: list[_Message] | None = None
+
+
+class _Responses(_Body):
+    input: msgspec.Raw = _RAW
+    instructions: msgspec.Raw = _RAW
+    tools: msgspec.Raw = _RAW
+
+
+_raw_items = msgspec.json.Decoder(list[msgspec.Raw])
+_token_ids = msgspec.json.Decoder(list[int])
+_part = msgspec.json.Decoder(_Part)
+
+
+def parse_request(api: Api, body: bytes) -> Parsed:
+    """Read a request body.
+
+    Raises `MalformedRequest` with a message that names the field: not JSON, wrong types, a
+    missing model, no prompt, nesting too deep. Content that is not looked at (the text of a
+    message, sampling parameters) is not validated: that is the model server's part.
+    """
+    decode, prompts_of = _READERS[api]
+    try:
+        parsed = decode(body)
+        prompts = prompts_of(parsed)
+    except RecursionError:
+        message = "the body is nested too deeply"
+        raise MalformedRequest(message, reason="nested-too-deeply") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError) as error:
+        raise MalformedRequest(_complaint(body, error)) from None
+    if not parsed.model:
+        raise MalformedRequest("`model` is missing from the body", reason="missing-model")
+    return Parsed(
+        model=parsed.model,
+        prompts=prompts,
+        stream=bool(parsed.stream),
+        max_tokens=parsed.max_completion_tokens or parsed.max_tokens or parsed.max_output_tokens,
+        cache_salt=parsed.cache_salt or "",
+    )
+
+
+def _complaint(body: bytes, error: Exception) -> str:
+    if not body.strip():
+        return "the body is empty; JSON is expected"
+    if isinstance(error, msgspec.ValidationError):
+        return f"the body does not fit its path: {error}"
+    return f"the body is not valid JSON: {error}"
+
+
+def _chat_prompts(body: _Chat) -> tuple[Prompt, ...]:
+    if not body.messages:
+        raise MalformedRequest("`messages` is missing or empty", reason="missing-prompt")
+    return (Prompt(_conversation(body.messages, bytes(body.tools))),)
+
+
+def _conversation(messages: Iterable[_Message], head: bytes) -> bytes:
+    """Join messages so that a longer conversation starts with the bytes of a shorter one."""
+    pieces = [head]
+    for message in messages:
+        pieces.append(f"\n<{message.role}>".encode())
+        content = bytes(message.content)
+        pieces.append(_flatten(content) if content[:1] == b"[" else content)
+        pieces.extend(
+            bytes(extra)
+            for extra in (message.reasoning_content, message.tool_calls, message.tool_call_id)
+            if bytes(extra)
+        )
+    return b"".join(pieces)
+
+
+def _flatten(content: bytes) -> bytes:
+    """Put parts of text in line, and media as a digest of a medium's typical size."""
+    pieces = []
+    for raw in _raw_items.decode(content):
+        part = _part.decode(raw)
+        if part.type in {"text", "input_text", "output_text"}:
+            pieces.append(bytes(part.text))
+        else:
+            digest = xxhash.xxh3_128_digest(bytes(raw))
+            pieces.append((digest * (_MEDIA_BYTES // len(digest) + 1))[:_MEDIA_BYTES])
+    return b"".join(pieces)
+
+
+def _completion_prompts(body: _Completions) -> tuple[Prompt, ...]:
+    return _prompts(bytes(body.prompt), "prompt")
+
+
+def _embedding_prompts(body: _Embeddings) -> tuple[Prompt, ...]:
+    if body.messages:
+        return (Prompt(_conversation(body.messages, b"")),)
+    return _prompts(bytes(body.input), "input")
+
+
+def _prompts(raw: bytes, field: str) -> tuple[Prompt, ...]:
+    """Read `str | [str] | [int] | [[int]]`, the forms that OpenAI and vLLM take."""
+    if raw[:1] == b'"':
+        return (Prompt(raw),)
+    if raw[:1] != b"[":
+        raise MalformedRequest(
+            f"`{field}` must be a string, a list of strings or a list of token ids",
+            reason="missing-prompt",
+        )
+    items = _raw_items.decode(raw)
+    if not items:
+        raise MalformedRequest(f"`{field}` is empty", reason="missing-prompt")
+    if bytes(items[0])[:1] not in b'"[':
+        return (_exact(_token_ids.decode(raw), field),)
+    return tuple(_prompt_item(bytes(item), field) for item in items)
+
+
+def _prompt_item(raw: bytes, field: str) -> Prompt:
+    if raw[:1] == b"[":
+        return _exact(_token_ids.decode(raw), field)
+    if raw[:1] != b'"':
+        raise MalformedRequest(f"`{field}` holds something that is neither text nor token ids")
+    return Prompt(raw)
+
+
+def _exact(tokens: list[int], field: str) -> Prompt:
+    try:
+        return Prompt(b"".join(token.to_bytes(_TOKEN_BYTES, "little") for token in tokens), True)  # noqa: FBT003 (a field, not a flag)
+    except OverflowError:
+        raise MalformedRequest(f"`{field}` holds a token id outside 0..2^32-1") from None
+
+
+def _response_prompts(body: _Responses) -> tuple[Prompt, ...]:
+    raw = bytes(body.input)
+    head = bytes(body.tools) + bytes(body.instructions)
+    if not raw:
+        raise MalformedRequest("`input` is missing", reason="missing-prompt")
+    if raw[:1] != b"[":
+        return (Prompt(head + b"\n<user>" + raw),)
+    items = [_response_item(bytes(item)) for item in _raw_items.decode(raw)]
+    return (Prompt(head + b"".join(items)),)
+
+
+def _response_item(raw: bytes) -> bytes:
+    """Render an input item: messages as chat does, the rest (tool calls, ...) as it stands."""
+    try:
+        message = msgspec.json.decode(raw, type=_Message)
+    except msgspec.ValidationError:
+        return raw
+    return _conversation((message,), b"") if message.role else raw
+
+
+_Reader = tuple[Callable[[bytes], Any], Callable[[Any], tuple[Prompt, ...]]]
+_READERS: dict[Api, _Reader] = {
+    Api.CHAT: (msgspec.json.Decoder(_Chat).decode, _chat_prompts),
+    Api.COMPLETIONS: (msgspec.json.Decoder(_Completions).decode, _completion_prompts),
+    Api.EMBEDDINGS: (msgspec.json.Decoder(_Embeddings).decode, _embedding_prompts),
+    Api.RESPONSES: (msgspec.json.Decoder(_Responses).decode, _response_prompts),
+}

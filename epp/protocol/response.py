@@ -1,0 +1,119 @@
+"""The response half of an exchange: what passes back to the client, and what is learned from it.
+
+It changes nothing but a model's name under a rewrite, and decodes nothing but usage: every
+generated token crosses it as a chunk.
+"""
+
+from collections.abc import Callable, Mapping
+
+from epp.model.events import Event, FirstToken
+from epp.model.request import RequestRecord
+from epp.protocol.headers import decision_header
+from epp.protocol.messages import (
+    UNCHANGED,
+    WHOLE_BODIES,
+    BodyMode,
+    BodyReply,
+    HeadersReply,
+    Mutation,
+    Reply,
+    ResponseBody,
+    ResponseHeaders,
+    TrailersReply,
+    chunks,
+)
+from epp.protocol.orca import parse_orca
+from epp.protocol.rewrite import ModelRestorer
+from epp.protocol.usage import UsageScanner
+
+Observe = Callable[[Event, float], None]
+
+
+class Response:
+    """One response as it passes. Facts go into `record`, news of the fleet to `observe`."""
+
+    __slots__ = ("_observe", "_record", "_restorer", "_scanner", "_show_decision")
+
+    def __init__(self, record: RequestRecord, observe: Observe, *, show_decision: bool) -> None:
+        self._record = record
+        self._observe = observe
+        self._show_decision = show_decision
+        self._scanner: UsageScanner | None = None
+        self._restorer: ModelRestorer | None = None
+
+    def headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
+        """Take the response's head."""
+        headers, record = message.headers, self._record
+        status = headers.get(":status", "")
+        record.status = int(status) if status.isdigit() else 0
+        record.streaming = "text/event-stream" in headers.get("content-type", "")
+        if "content-encoding" not in headers:
+            self._scanner = UsageScanner()
+            self._restorer = None if message.end_of_stream else self._restoration()
+        self._note_load(headers, now)
+        return [HeadersReply(True, self._mutation())]  # noqa: FBT003 (a field, not a flag)
+
+    def _restoration(self) -> ModelRestorer | None:
+        request = self._record.request
+        if self._record.decision is None or request is None:
+            return None
+        if request.model == request.target_model:
+            return None
+        return ModelRestorer(request.model, sse=self._record.streaming)
+
+    def _mutation(self) -> Mutation:
+        decision = self._record.decision if self._show_decision else None
+        if decision is None and self._restorer is None:
+            return UNCHANGED
+        return Mutation(
+            set_headers=() if decision is None else (decision_header(decision),),
+            remove_headers=() if self._restorer is None else ("content-length",),
+        )
+
+    def _note_load(self, headers: Mapping[str, str], now: float) -> None:
+        report, decision = headers.get("endpoint-load-metrics"), self._record.decision
+        if report is None or decision is None:
+            return
+        event = parse_orca(report, self._record.served or decision.endpoint.target)
+        if event is not None:
+            self._observe(event, now)
+
+    def body(self, message: ResponseBody, mode: BodyMode, now: float) -> list[Reply]:
+        """Take a piece of the body."""
+        data, record = message.body, self._record
+        if data:
+            record.response_bytes += len(data)
+            record.response_chunks += 1
+            if record.first_byte_at is None:
+                self._first_byte(now)
+            if self._scanner is not None:
+                self._scanner.feed(data)
+        last = message.end_of_stream
+        if mode is BodyMode.FULL_DUPLEX_STREAMED:
+            return self._onward(data, last=last)
+        if self._restorer is None:
+            return [BodyReply(response=True)]
+        restored = self._restorer.feed(data, last=last or mode in WHOLE_BODIES)
+        return [BodyReply(response=True, mutation=Mutation(body=restored))]
+
+    def _onward(self, data: bytes, *, last: bool) -> list[Reply]:
+        if self._restorer is not None:
+            data = self._restorer.feed(data, last=last)
+        return chunks(data, response=True, last=last) if data or last else []
+
+    def _first_byte(self, now: float) -> None:
+        self._record.first_byte_at = now
+        if self._record.streaming and self._record.decision is not None:
+            self._observe(FirstToken(self._record.id), now)
+
+    def trailers(self, mode: BodyMode) -> list[Reply]:
+        """Take the end of a response that ends with trailers."""
+        replies: list[Reply] = []
+        if self._restorer is not None and mode is BodyMode.FULL_DUPLEX_STREAMED:
+            held = self._restorer.feed(b"", last=True)
+            replies += chunks(held, response=True, last=False) if held else []
+        return [*replies, TrailersReply(response=True)]
+
+    def close(self) -> None:
+        """Settle what was learned from the bytes."""
+        self._record.usage = self._scanner.usage if self._scanner is not None else None
