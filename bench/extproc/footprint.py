@@ -17,6 +17,7 @@ from bench.extproc.stack import PICKERS, Stack, start_backends
 from bench.extproc.workload import Shape
 
 MODULE = "epp.app"
+_POLL_S = 0.005
 SETTLE_S = 3.0
 MANY_PODS = 100
 STREAMS = 1_000
@@ -57,10 +58,12 @@ async def _ready_seconds(product: Product) -> float:
     try:
         async with asyncio.timeout(READY_S):
             while child.returncode is None and not await _ready(product.ready_url):
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(_POLL_S)
         if child.returncode is not None:
             raise MeasurementFailed(f"the product ended with {child.returncode} at its start")
         return time.perf_counter() - started
+    except TimeoutError:
+        raise MeasurementFailed(f"the product is not ready after {READY_S:g} s") from None
     finally:
         if child.returncode is None:
             child.kill()

@@ -46,8 +46,11 @@ class Generator:
         if stdin is None or stdout is None:
             raise MeasurementFailed("the load generator was started without pipes")
         stdin.write(msgspec.json.encode(order) + b"\n")
-        async with asyncio.timeout(order.seconds + _GRACE_S):
-            line = await stdout.readline()
+        try:
+            async with asyncio.timeout(order.seconds + _GRACE_S):
+                line = await stdout.readline()
+        except TimeoutError:
+            raise MeasurementFailed(f"answers are still missing after {_GRACE_S:g} s") from None
         if not line:
             raise MeasurementFailed("the load generator ended")
         result = msgspec.json.decode(line, type=Result)
