@@ -93,6 +93,9 @@ class ExtProcServer:
         self._awaiting = awaiting
         self.streams = 0
         self.port = 0
+        self._last_end = clock()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.server = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", settings.max_receive_bytes),
@@ -123,10 +126,29 @@ class ExtProcServer:
         """Take no more streams; give those that are open `grace` seconds to end."""
         await self.server.stop(grace)
 
+    async def quiet(self, seconds: float) -> None:
+        """Wait until no stream is open, and none has been for `seconds`."""
+        while True:
+            await self._idle.wait()
+            left = self._last_end + seconds - self._clock()
+            if left <= 0:
+                return
+            await asyncio.sleep(left)
+
+    def _opened(self) -> None:
+        self.streams += 1
+        self._idle.clear()
+
+    def _closed(self, now: float) -> None:
+        self.streams -= 1
+        self._last_end = now
+        if not self.streams:
+            self._idle.set()
+
     async def _process(self, _: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
         clock = self._clock
         exchange = self._open(clock())
-        self.streams += 1
+        self._opened()
         try:
             await self._pump(exchange, context)
         except ProtocolError as error:
@@ -137,8 +159,9 @@ class ExtProcServer:
             for reply in exchange.fail(fault, clock()):
                 await context.write(encode(reply))
         finally:
-            self.streams -= 1
-            exchange.cancelled(clock())
+            now = clock()
+            exchange.cancelled(now)
+            self._closed(now)
 
     async def _pump(
         self, exchange: Conversation, context: "grpc.aio.ServicerContext[Any, Any]"

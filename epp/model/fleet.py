@@ -83,9 +83,11 @@ class Fleet:
         """
         self._average_busy(now)
         asked = self._ask(request)
-        pods = self._eligible(request.subset)
-        matches = [self._index.match(chain.hashes[: chain.lookup]) for chain in asked.chains]
-        return [self._candidate(pod, asked, matches, now) for pod in pods]
+        asked.matches = self._match(asked)
+        return [self._candidate(pod, asked, now) for pod in self._eligible(request.subset)]
+
+    def _match(self, asked: Asked) -> list[list[int]]:
+        return [self._index.match(chain.hashes[: chain.lookup]) for chain in asked.chains]
 
     def _eligible(self, subset: tuple[str, ...] | None) -> list[Pod]:
         pods = list(self._pods.values())
@@ -107,11 +109,8 @@ class Fleet:
             self._asked = Asked(request.id, chains, rulers)
         return self._asked
 
-    def _candidate(
-        self, pod: Pod, asked: Asked, matches: Sequence[list[int]], now: float
-    ) -> Candidate:
-        slot = pod.slot
-        depths = [match[slot] for match in matches]
+    def _candidate(self, pod: Pod, asked: Asked, now: float) -> Candidate:
+        depths = [match[pod.slot] for match in asked.matches]
         cached = self._cached_tokens(pod, asked, depths)
         uncached = asked.tokens - cached
         load, ledger = pod.load, pod.ledger
@@ -216,8 +215,8 @@ class Fleet:
 
     def _enter(self, visit: Visit, pod: Pod, now: float) -> None:
         asked = visit.asked
-        depths = [self._index.match(chain.hashes[: chain.lookup]) for chain in asked.chains]
-        visit.cached = self._cached_tokens(pod, asked, [depth[pod.slot] for depth in depths])
+        depths = [match[pod.slot] for match in asked.matches or self._match(asked)]
+        visit.cached = self._cached_tokens(pod, asked, depths)
         visit.met_idle = not pod.ledger.prefilling(now)
         seconds = pod.prefill.seconds(asked.tokens - visit.cached, visit.cached)
         pod.ledger.admit(
@@ -237,6 +236,7 @@ class Fleet:
         if visit is None or pod is None or visit.pod is pod:
             return
         visit.leave(0, now, revoked=True)
+        visit.asked.matches = []
         self._enter(visit, pod, now)
 
     def _first_token(self, event: FirstToken, now: float) -> None:

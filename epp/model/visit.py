@@ -9,15 +9,19 @@ from epp.model.ruler import Ruler
 
 
 class Asked:
-    """A request's prompts as blocks (`chains`) and tokens (`sizes`, by their `rulers`)."""
+    """A request's prompts as blocks (`chains`) and tokens (`sizes`, by their `rulers`).
 
-    __slots__ = ("blocks", "chains", "request_id", "rulers", "sizes", "tokens")
+    `matches` holds, per prompt and slot, the blocks that were found when it was last asked.
+    """
+
+    __slots__ = ("blocks", "chains", "matches", "request_id", "rulers", "sizes", "tokens")
 
     def __init__(
         self, request_id: RequestId, chains: Sequence[Chain], rulers: Sequence[Ruler]
     ) -> None:
         self.request_id = request_id
         self.chains = chains
+        self.matches: Sequence[Sequence[int]] = ()
         self.rulers = rulers
         self.sizes = [ruler.tokens(chain.size) for chain, ruler in zip(chains, rulers, strict=True)]
         self.tokens = sum(self.sizes)

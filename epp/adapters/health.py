@@ -1,0 +1,48 @@
+"""The gRPC health services that gateways and kubelets ask."""
+
+from enum import Enum
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from epp.protocol.envoy import SERVICE
+
+_LIVE = ("liveness",)
+_READY = ("", "readiness", "inference-extension", SERVICE)
+
+
+class Health(Enum):
+    """What a service says of itself."""
+
+    SERVING = health_pb2.HealthCheckResponse.SERVING
+    NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class HealthServices:
+    """`liveness` serves as long as the process answers; the others once the picker is ready.
+
+    Names: GIE proposal 004 and what its conformance suite probes (`inference-extension`).
+    """
+
+    def __init__(self) -> None:
+        self._servicer = health.aio.HealthServicer()
+
+    def attach(self, server: grpc.aio.Server) -> None:
+        """Offer the services on a server that has not started."""
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def tell(self, state: Health) -> None:
+        """Set whether the picker is ready."""
+        for service in _LIVE:
+            await self._servicer.set(service, Health.SERVING.value)
+        for service in _READY:
+            await self._servicer.set(service, state.value)
+
+
+async def serve_health(services: HealthServices, where: str) -> tuple[grpc.aio.Server, int]:
+    """Start a plaintext server with nothing but health on `address:port`; return its port."""
+    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+    services.attach(server)
+    port = server.add_insecure_port(where)
+    await server.start()
+    return server, port
