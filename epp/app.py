@@ -18,14 +18,14 @@ from epp.adapters.endpoints_file import EndpointsFile
 from epp.adapters.extproc import ExtProcServer, ExtProcSettings
 from epp.adapters.health import Health, HealthServices, serve_health
 from epp.adapters.scrape import Scraper, ScrapeSettings
-from epp.adapters.telemetry.http import MetricsServer
-from epp.adapters.telemetry.logs import log_exchange
-from epp.adapters.telemetry.metrics import Telemetry
+from epp.adapters.telemetry.http import OperatorServer
+from epp.adapters.telemetry.logs import ExchangeLog
+from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.adapters.tls import certificate
 from epp.config import Settings
 from epp.errors import ConfigError
 from epp.model.blocks import BlockHasher
-from epp.model.events import EndpointRemoved, EndpointUpserted, Event
+from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
 from epp.model.fleet import Fleet
 from epp.model.request import Decision, InferenceRequest, RequestId, RequestRecord
 from epp.policy.scheduler import Scheduler
@@ -68,6 +68,7 @@ class Service:
         self._scheduler = scheduler
         self._telemetry = telemetry
         self._clock = clock
+        self._log = ExchangeLog(clock)
         self.observe = scheduler.observe
 
     def route(self, request: InferenceRequest, now: float) -> Decision:
@@ -79,7 +80,7 @@ class Service:
     def close(self, record: RequestRecord) -> None:
         """Count and log an exchange that is over."""
         self._telemetry.finished(record)
-        log_exchange(record)
+        self._log.log_exchange(record)
 
 
 class Picker:
@@ -91,7 +92,7 @@ class Picker:
         self._draining = False
         self._fleet = Fleet(BlockHasher(options.hash_secret or os.urandom(_SECRET_BYTES)))
         self._telemetry = Telemetry(
-            options.pool_name, self._fleet.loads, lambda: self._fleet.indexed_blocks
+            Sources(options.pool_name, self._fleet.loads, lambda: self._fleet.indexed_blocks)
         )
         scheduler = Scheduler(self._fleet, options.settings.profile, random.Random().randrange)  # noqa: S311 (chance, not secrets)
         self._service = Service(scheduler, self._telemetry, self._clock)
@@ -101,7 +102,12 @@ class Picker:
         self._source = EndpointsFile(options.endpoints_file, self._apply)
         self._health = HealthServices()
         self._extproc = self._ext_proc_server()
-        self._metrics = MetricsServer(self._telemetry, lambda: self.ready)
+        self._operators = OperatorServer(
+            self._telemetry.registry,
+            lambda: self.ready,
+            options.bind_address,
+            options.metrics_port,
+        )
 
     @property
     def ready(self) -> bool:
@@ -142,6 +148,8 @@ class Picker:
             self._scraper.watch(event.endpoint)
         elif isinstance(event, EndpointRemoved):
             self._scraper.forget(event.endpoint_id)
+        elif isinstance(event, ScrapeFailed):
+            self._telemetry.scrape_failed()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain. Raises `ConfigError` for what cannot start."""
@@ -163,7 +171,7 @@ class Picker:
     async def _start(self) -> None:
         options = self._options
         try:
-            await self._metrics.start(options.bind_address, options.metrics_port)
+            await self._operators.start()
             where = f"{options.bind_address}:{options.health_port}"
             self._health_server, health_port = await serve_health(self._health, where)
             await self._extproc.start()
@@ -174,7 +182,7 @@ class Picker:
             "serving",
             grpc_port=self._extproc.port,
             health_port=health_port,
-            metrics_port=self._metrics.port,
+            metrics_port=self._operators.port,
             secure=options.secure,
             endpoints=len(self._fleet.endpoints),
             profile=options.settings.profile.name,
@@ -193,7 +201,7 @@ class Picker:
     async def _stop(self) -> None:
         await self._extproc.stop(_LAST_GRACE_SECONDS)
         await self._health_server.stop(0)
-        await self._metrics.stop()
+        await self._operators.stop()
         _log.info("stopped")
 
 

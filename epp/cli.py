@@ -183,10 +183,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     # Imported here so that `epp check` and `epp --help` do not wait for servers they do not run.
     import uvloop  # noqa: PLC0415
 
-    from epp.adapters.telemetry.logs import configure  # noqa: PLC0415
+    from epp.adapters.telemetry.logs import configure_logs  # noqa: PLC0415
     from epp.app import ServeOptions, serve  # noqa: PLC0415
 
-    configure(arguments.log_level, arguments.log_format)
+    configure_logs(arguments.log_level, arguments.log_format)
     secret = arguments.hash_secret_file
     options = ServeOptions(
         settings=settings,
