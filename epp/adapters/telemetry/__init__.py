@@ -1,0 +1,1 @@
+"""What the picker tells its operators: metrics, health, logs. It decides nothing."""

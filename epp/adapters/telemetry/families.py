@@ -1,0 +1,243 @@
+"""The metrics: names, labels and buckets.
+
+`llm_d_epp_*` and their deprecated twins (`inference_objective_*`, `inference_pool_*`,
+`inference_extension_*`) are the incumbent's, to the letter (32778 is its own slip), so that
+its dashboards and alerts work; `warmpick_*` are ours.
+"""
+
+from epp.adapters.telemetry.series import Family, Twin
+
+LATENCY_BOUNDS = (
+    *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20),
+    *(30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600),
+)
+TTFT_BOUNDS = LATENCY_BOUNDS[:24]
+REQUEST_SIZE_BOUNDS = tuple(2**power for power in range(6, 31))
+RESPONSE_SIZE_BOUNDS = (
+    *(1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32778, 65536),
+)
+PROMPT_TOKEN_BOUNDS = (*RESPONSE_SIZE_BOUNDS, 131072, 262144, 524288, 1048576)
+OUTPUT_TOKEN_BOUNDS = RESPONSE_SIZE_BOUNDS[:12]
+NTPOT_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+TPOT_BOUNDS = (
+    *(0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2),
+    *(0.3, 0.4, 0.5, 0.6, 0.8, 1, 2),
+)
+SCHEDULER_BOUNDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+PROCESSING_BOUNDS = (
+    *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5),
+    *(1, 2.5, 5, 10),
+)
+_MAGNITUDES = (1, 16, 64, 256, 1024, 4096, 16384, 65536)
+CACHED_ERROR_BOUNDS = (*(-size for size in reversed(_MAGNITUDES)), 0, *_MAGNITUDES)
+
+MODEL = ("model_name", "target_model_name")
+FLOW = (*MODEL, "fairness_id", "priority")
+
+
+def _objective(name: str, *labels: str) -> Twin:
+    return Twin(f"inference_objective_{name}", tuple((label, label) for label in labels))
+
+
+def _pool(name: str) -> Twin:
+    return Twin(f"inference_pool_{name}", (("name", "name"),))
+
+
+REQUESTS = Family(
+    name="llm_d_epp_request_total",
+    help="Requests for which an endpoint was picked.",
+    kind="counter",
+    labels=FLOW,
+    twin=_objective("request_total", *MODEL, "priority"),
+)
+ERRORS = Family(
+    name="llm_d_epp_request_error_total",
+    help="Requests that were rejected, or that the model server answered with an error.",
+    kind="counter",
+    labels=(*FLOW, "error_code"),
+    twin=_objective("request_error_total", *MODEL, "error_code"),
+)
+DURATION = Family(
+    name="llm_d_epp_request_duration_seconds",
+    help="Seconds from a request's first bytes to its response's last.",
+    kind="histogram",
+    labels=FLOW,
+    twin=_objective("request_duration_seconds", *MODEL),
+)
+REQUEST_SIZE = Family(
+    name="llm_d_epp_request_size_bytes",
+    help="Size of request bodies in bytes.",
+    kind="histogram",
+    labels=FLOW,
+    twin=_objective("request_sizes", *MODEL),
+)
+RESPONSE_SIZE = Family(
+    name="llm_d_epp_response_size_bytes",
+    help="Size of response bodies in bytes.",
+    kind="histogram",
+    labels=FLOW,
+    twin=_objective("response_sizes", *MODEL),
+)
+INPUT_TOKENS = Family(
+    name="llm_d_epp_request_input_tokens",
+    help="Prompt tokens per request, as the model server reported them.",
+    kind="histogram",
+    labels=FLOW,
+    twin=_objective("input_tokens", *MODEL),
+)
+OUTPUT_TOKENS = Family(
+    name="llm_d_epp_request_output_tokens",
+    help="Generated tokens per request, as the model server reported them.",
+    kind="histogram",
+    labels=FLOW,
+    twin=_objective("output_tokens", *MODEL),
+)
+CACHED_TOKENS = Family(
+    name="llm_d_epp_request_cached_tokens",
+    help="Prompt tokens served from the cache, as the model server reported them.",
+    kind="histogram",
+    labels=FLOW,
+    twin=_objective("prompt_cached_tokens", *MODEL),
+)
+RUNNING = Family(
+    name="llm_d_epp_request_running",
+    help="Requests that are with a model server.",
+    kind="gauge",
+    labels=FLOW,
+    twin=_objective("running_requests", "model_name"),
+)
+NTPOT = Family(
+    name="llm_d_epp_request_ntpot_seconds",
+    help="Duration of a request over its number of generated tokens, in seconds.",
+    kind="histogram",
+    labels=FLOW,
+    twin=_objective("normalized_time_per_output_token_seconds", *MODEL),
+)
+TTFT = Family(
+    name="llm_d_epp_request_ttft_seconds",
+    help="Seconds from a request's first bytes to its response's first body bytes, or to its "
+    "last ones where it is not streamed.",
+    kind="histogram",
+    labels=(*FLOW, "streaming"),
+)
+TPOT = Family(
+    name="llm_d_epp_request_streaming_tpot_seconds",
+    help="Seconds per generated token after the first, of streamed responses.",
+    kind="histogram",
+    labels=FLOW,
+)
+PREDICTED_CACHED = Family(
+    name="warmpick_predicted_cached_tokens",
+    help="Cached prompt tokens predicted at the pick, of requests whose model server reported.",
+    kind="histogram",
+    labels=FLOW,
+)
+ACTUAL_CACHED = Family(
+    name="warmpick_actual_cached_tokens",
+    help="Cached prompt tokens that the model server reported, of the same requests.",
+    kind="histogram",
+    labels=FLOW,
+)
+CACHED_ERROR = Family(
+    name="warmpick_cached_tokens_error_tokens",
+    help="Predicted minus reported cached prompt tokens; le=0 without le=-1 was exact.",
+    kind="histogram",
+    labels=FLOW,
+)
+SCHEDULER_SECONDS = Family(
+    name="llm_d_epp_scheduler_e2e_duration_seconds",
+    help="Seconds that picking an endpoint took.",
+    kind="histogram",
+    twin=Twin("inference_extension_scheduler_e2e_duration_seconds"),
+)
+SCHEDULER_ATTEMPTS = Family(
+    name="llm_d_epp_scheduler_attempts_total",
+    help="Attempts to pick an endpoint, by outcome and endpoint.",
+    kind="counter",
+    labels=("status", "target_model_name", "endpoint_name", "namespace", "port"),
+    twin=Twin(
+        "inference_extension_scheduler_attempts_total",
+        (
+            ("status", "status"),
+            ("target_model_name", "target_model_name"),
+            ("pod_name", "endpoint_name"),
+            ("namespace", "namespace"),
+            ("port", "port"),
+        ),
+    ),
+)
+PROCESSING_SECONDS = Family(
+    name="llm_d_epp_request_processing_duration_seconds",
+    help="Seconds from a request's first bytes to the pick, with the wait for its body.",
+    kind="histogram",
+)
+OUTCOMES = Family(
+    name="warmpick_exchange_outcomes_total",
+    help="Exchanges with the proxy, by how they ended.",
+    kind="counter",
+    labels=("outcome",),
+)
+SCRAPE_FAILURES = Family(
+    name="warmpick_scrape_failures_total",
+    help="Polls of an endpoint's metrics page that failed.",
+    kind="counter",
+)
+INFO = Family(
+    name="llm_d_epp_info",
+    help="The build that runs.",
+    kind="gauge",
+    labels=("commit", "build_ref"),
+    twin=Twin("inference_extension_info", (("commit", "commit"), ("build_ref", "build_ref"))),
+)
+INDEX_SIZE = Family(
+    name="llm_d_epp_prefix_indexer_size",
+    help="Blocks that the prefix index believes the endpoints to hold.",
+    kind="gauge",
+    labels=("plugin_name", "plugin_type"),
+    twin=Twin("inference_extension_prefix_indexer_size"),
+)
+
+
+def _pool_gauge(name: str, text: str, twin: str = "") -> Family:
+    return Family(
+        name=f"llm_d_epp_{name}",
+        help=text,
+        kind="gauge",
+        labels=("name",),
+        twin=_pool(twin) if twin else None,
+    )
+
+
+AVERAGE_KV = _pool_gauge(
+    "average_kv_cache_utilization",
+    "Mean share (0..1) of KV cache in use.",
+    "average_kv_cache_utilization",
+)
+AVERAGE_QUEUE = _pool_gauge(
+    "average_queue_size", "Mean number of requests that wait in an endpoint.", "average_queue_size"
+)
+AVERAGE_RUNNING = _pool_gauge(
+    "average_running_requests",
+    "Mean number of requests that run in an endpoint.",
+    "average_running_requests",
+)
+DEVIATION_KV = _pool_gauge(
+    "std_dev_kv_cache_utilization", "Standard deviation of the share of KV cache in use."
+)
+DEVIATION_QUEUE = _pool_gauge(
+    "std_dev_queue_size", "Standard deviation of the number of requests that wait."
+)
+DEVIATION_RUNNING = _pool_gauge(
+    "std_dev_running_requests", "Standard deviation of the number of requests that run."
+)
+READY = _pool_gauge("ready_endpoints", "Endpoints that can be picked.", "ready_pods")
+ENDPOINT_QUEUE = Family(
+    name="llm_d_epp_per_endpoint_queue_size",
+    help="Requests that wait in an endpoint.",
+    kind="gauge",
+    labels=("name", "model_server_endpoint"),
+    twin=Twin(
+        "inference_pool_per_pod_queue_size",
+        (("name", "name"), ("model_server_pod", "model_server_endpoint")),
+    ),
+)

@@ -1,0 +1,98 @@
+"""What is counted, from the moment a request is placed to the end of its exchange."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from epp.adapters.telemetry import families
+from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER
+from epp.adapters.telemetry.pool import PoolGauges, PoolView
+from epp.adapters.telemetry.requests import Flows
+from epp.adapters.telemetry.series import Distribution, Labels, expose
+from epp.errors import NoEndpoints
+from epp.model.request import Decision, InferenceRequest, Outcome, RequestRecord
+
+_INDEX = "prefix-index"
+_MOST_ENDPOINTS = 10 * MOST_VALUES
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What is looked up when the metrics are read, and what never changes.
+
+    `pool` gives every endpoint with its load and whether it can be picked, `index_size` the
+    number of blocks that the prefix index holds.
+    """
+
+    pool_name: str
+    pool: PoolView
+    index_size: Callable[[], int]
+    commit: str = "unknown"
+    build_ref: str = "unknown"
+
+
+class Telemetry(Collector):
+    """Counts what it is told; `registry` exposes it, with `process_*`, to prometheus_client.
+
+    Every method is a few microseconds and none raises. Not to be called from several threads.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._pool = PoolGauges(sources.pool_name, sources.pool)
+        self._flows = Flows()
+        self._attempts: dict[Labels, int] = {}
+        self._outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self._scheduling = Distribution(families.SCHEDULER_BOUNDS)
+        self._processing = Distribution(families.PROCESSING_BOUNDS)
+        self._scrape_failures = 0
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+
+    def scheduled(self, request: InferenceRequest, decision: Decision, seconds: float) -> None:
+        """Count a pick that took `seconds`; the request runs until it is `finished`."""
+        self._scheduling.observe(seconds)
+        endpoint = decision.endpoint
+        place = (endpoint.name, endpoint.namespace, str(endpoint.port))
+        self._attempt("success", request.target_model or request.model, place)
+        self._flows.start(request)
+
+    def finished(self, record: RequestRecord) -> None:
+        """Count the end of an exchange, whatever it was; comes once for each."""
+        if record.outcome is not None:
+            self._outcomes[record.outcome] += 1
+        if record.decided_at is not None:
+            self._processing.observe(record.decided_at - record.received_at)
+        elif isinstance(record.error, NoEndpoints):
+            request = record.request
+            self._attempt("failure", request.target_model or request.model if request else "")
+        self._flows.finish(record)
+
+    def scrape_failed(self) -> None:
+        """Count a poll of an endpoint that failed."""
+        self._scrape_failures += 1
+
+    def _attempt(self, status: str, model: str, place: tuple[str, str, str] = ("", "", "")) -> None:
+        key = (status, self._flows.model(model), *place)
+        if key not in self._attempts and len(self._attempts) >= _MOST_ENDPOINTS:
+            key = (status, OTHER, OTHER, OTHER, OTHER)
+        self._attempts[key] = self._attempts.get(key, 0) + 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Give every family, as prometheus_client asks."""
+        yield from self._flows.collect()
+        yield from self._pool.collect()
+        yield from expose(families.SCHEDULER_ATTEMPTS, self._attempts.items())
+        yield from expose(families.SCHEDULER_SECONDS, [((), self._scheduling)])
+        yield from expose(families.PROCESSING_SECONDS, [((), self._processing)])
+        outcomes = [((outcome.value,), times) for outcome, times in self._outcomes.items()]
+        yield from expose(families.OUTCOMES, outcomes)
+        yield from expose(families.SCRAPE_FAILURES, [((), self._scrape_failures)])
+        size = self._sources.index_size()
+        yield from expose(families.INDEX_SIZE, [((_INDEX, _INDEX), size)])
+        build = (self._sources.commit, self._sources.build_ref)
+        yield from expose(families.INFO, [(build, 1)])

@@ -1,0 +1,46 @@
+"""The pool as the last polls of its endpoints show it, worked out when somebody asks."""
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client.core import Metric
+
+from epp.adapters.telemetry import families
+from epp.adapters.telemetry.series import Family, expose
+from epp.model.endpoint import Endpoint, Load
+
+PoolView = Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
+"""Gives each endpoint with its load and whether it can be picked."""
+
+
+class PoolGauges:
+    """Gauges over the endpoints of the pool `name`."""
+
+    def __init__(self, name: str, view: PoolView) -> None:
+        self._name = name
+        self._view = view
+
+    def collect(self) -> Iterator[Metric]:
+        """Give the gauges; means and deviations only where an endpoint's load is known."""
+        pool = self._view()
+        yield from expose(families.READY, [((self._name,), sum(ready for *_, ready in pool))])
+        queues = [((self._name, endpoint.name), load.waiting) for endpoint, load, _ in pool]
+        yield from expose(families.ENDPOINT_QUEUE, queues)
+        loads = [load for _, load, ready in pool if ready and math.isfinite(load.at)]
+        yield from self._summary(
+            families.AVERAGE_KV, families.DEVIATION_KV, [load.kv_usage for load in loads]
+        )
+        yield from self._summary(
+            families.AVERAGE_QUEUE, families.DEVIATION_QUEUE, [load.waiting for load in loads]
+        )
+        yield from self._summary(
+            families.AVERAGE_RUNNING, families.DEVIATION_RUNNING, [load.running for load in loads]
+        )
+
+    def _summary(self, mean: Family, deviation: Family, values: list[float]) -> Iterator[Metric]:
+        """Sum up over a sample: the incumbent divides by one less than the number, too."""
+        if values:
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            yield from expose(mean, [((self._name,), statistics.fmean(values))])
+            yield from expose(deviation, [((self._name,), spread)])

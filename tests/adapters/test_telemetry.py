@@ -1,0 +1,394 @@
+"""The metrics as a Prometheus server reads them."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from epp.adapters.telemetry.cardinality import BoundedLabel
+from epp.adapters.telemetry.metrics import Sources, Telemetry
+from epp.adapters.telemetry.requests import Flows
+from epp.adapters.telemetry.series import Distribution
+from epp.errors import MalformedRequest, NoEndpoints, Overloaded
+from epp.model.endpoint import UNREPORTED, Endpoint, Load
+from epp.model.request import (
+    Decision,
+    InferenceRequest,
+    Outcome,
+    RequestId,
+    RequestRecord,
+    Usage,
+)
+
+A = Endpoint("prod", "a", "10.0.0.1", 8000)
+B = Endpoint("prod", "b", "10.0.0.2", 8000)
+C = Endpoint("prod", "c", "10.0.0.3", 8000)
+POOL = [
+    (A, Load(waiting=4, running=10, kv_usage=0.5, at=1), True),
+    (B, Load(waiting=2, running=20, kv_usage=0.25, at=1), True),
+    (C, UNREPORTED, False),
+]
+
+
+def telemetry(pool=POOL):
+    return Telemetry(Sources("pool", lambda: pool, lambda: 77, commit="abc", build_ref="v1"))
+
+
+def request(number=1, **fields):
+    defaults = {"model": "m", "target_model": "t", "fairness_id": "f", "priority": 3}
+    return InferenceRequest(id=RequestId(str(number)), **{**defaults, **fields})
+
+
+def record(number=1, **fields):
+    defaults = {
+        "request": request(number),
+        "decision": Decision(endpoints=(A,), predicted_cached_tokens=48),
+        "outcome": Outcome.COMPLETED,
+        "received_at": 100.0,
+        "decided_at": 100.003,
+        "first_byte_at": 100.5,
+        "finished_at": 102.5,
+        "status": 200,
+        "streaming": True,
+        "request_bytes": 500,
+        "response_bytes": 9,
+        "usage": Usage(prompt_tokens=100, completion_tokens=11, cached_tokens=32),
+    }
+    return RequestRecord(id=RequestId(str(number)), **{**defaults, **fields})
+
+
+def serve(counted, one):
+    """Take one exchange through what the picker tells of it."""
+    if one.decision is not None:
+        counted.scheduled(one.request, one.decision, 0.0003)
+    counted.finished(one)
+
+
+def read(counted):
+    page = generate_latest(counted.registry).decode()
+    return {family.name: family for family in text_string_to_metric_families(page)}
+
+
+def values(counted, name):
+    """Give the samples of that exact name: labels (as sorted pairs) to value."""
+    return {
+        tuple(sorted(sample.labels.items())): sample.value
+        for family in read(counted).values()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def value(counted, name, /, **labels):
+    """Give the one sample of that name which has these labels among others."""
+    wanted = set(labels.items())
+    (found,) = [v for pairs, v in values(counted, name).items() if wanted <= set(pairs)]
+    return found
+
+
+M = ("model_name", "target_model_name", "fairness_id", "priority")
+MT = M[:2]
+LATENCY = (
+    ".005 .025 .05 .1 .2 .4 .6 .8 1 1.25 1.5 2 3 4 5 6 8 10 15 20 30 45 60 120 180 240 300 360 "
+    "480 600 900 1200 1800 2700 3600"
+)
+TTFT = LATENCY[: LATENCY.index(" 180")]
+SIZES = " ".join(str(64 * 2**n) for n in range(25))
+RESPONSES = "1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384 32778 65536"
+TOKENS = RESPONSES + " 131072 262144 524288 1048576"
+OUTPUT = "1 8 16 32 64 128 256 512 1024 2048 4096 8192"
+NTPOT = ".001 .002 .005 .01 .02 .05 .1 .2 .5 1 2 5 10"
+STREAMED = ".0005 .00205 .005 .01 .02 .04 .06 .08 .1 .125 .15 .2 .3 .4 .5 .6 .8 1 2"
+SCHEDULER = ".0001 .0002 .0005 .001 .002 .005 .01 .02 .05 .1"
+PROCESSING = ".0005 .001 .002 .005 .01 .015 .025 .04 .06 .1 .25 .5 1 2.5 5 10"
+ERROR = "-65536 -16384 -4096 -1024 -256 -64 -16 -1 0 1 16 64 256 1024 4096 16384 65536"
+ATTEMPT = ("status", "target_model_name")
+
+TABLE = [
+    ("llm_d_epp_request", "counter", M, ""),
+    ("llm_d_epp_request_error", "counter", (*M, "error_code"), ""),
+    ("llm_d_epp_request_duration_seconds", "histogram", M, LATENCY),
+    ("llm_d_epp_request_size_bytes", "histogram", M, SIZES),
+    ("llm_d_epp_response_size_bytes", "histogram", M, RESPONSES),
+    ("llm_d_epp_request_input_tokens", "histogram", M, TOKENS),
+    ("llm_d_epp_request_cached_tokens", "histogram", M, TOKENS),
+    ("llm_d_epp_request_output_tokens", "histogram", M, OUTPUT),
+    ("llm_d_epp_request_running", "gauge", M, ""),
+    ("llm_d_epp_request_ntpot_seconds", "histogram", M, NTPOT),
+    ("llm_d_epp_request_ttft_seconds", "histogram", (*M, "streaming"), TTFT),
+    ("llm_d_epp_request_streaming_tpot_seconds", "histogram", M, STREAMED),
+    ("llm_d_epp_average_kv_cache_utilization", "gauge", ("name",), ""),
+    ("llm_d_epp_average_queue_size", "gauge", ("name",), ""),
+    ("llm_d_epp_average_running_requests", "gauge", ("name",), ""),
+    ("llm_d_epp_std_dev_kv_cache_utilization", "gauge", ("name",), ""),
+    ("llm_d_epp_std_dev_queue_size", "gauge", ("name",), ""),
+    ("llm_d_epp_std_dev_running_requests", "gauge", ("name",), ""),
+    ("llm_d_epp_ready_endpoints", "gauge", ("name",), ""),
+    ("llm_d_epp_per_endpoint_queue_size", "gauge", ("name", "model_server_endpoint"), ""),
+    ("llm_d_epp_scheduler_e2e_duration_seconds", "histogram", (), SCHEDULER),
+    (
+        "llm_d_epp_scheduler_attempts",
+        "counter",
+        (*ATTEMPT, "endpoint_name", "namespace", "port"),
+        "",
+    ),
+    ("llm_d_epp_request_processing_duration_seconds", "histogram", (), PROCESSING),
+    ("llm_d_epp_info", "gauge", ("commit", "build_ref"), ""),
+    ("llm_d_epp_prefix_indexer_size", "gauge", ("plugin_name", "plugin_type"), ""),
+    ("inference_objective_request", "counter", (*MT, "priority"), ""),
+    ("inference_objective_request_error", "counter", (*MT, "error_code"), ""),
+    ("inference_objective_request_duration_seconds", "histogram", MT, LATENCY),
+    ("inference_objective_request_sizes", "histogram", MT, SIZES),
+    ("inference_objective_response_sizes", "histogram", MT, RESPONSES),
+    ("inference_objective_input_tokens", "histogram", MT, TOKENS),
+    ("inference_objective_output_tokens", "histogram", MT, OUTPUT),
+    ("inference_objective_prompt_cached_tokens", "histogram", MT, TOKENS),
+    ("inference_objective_running_requests", "gauge", ("model_name",), ""),
+    (
+        "inference_objective_normalized_time_per_output_token_seconds",
+        "histogram",
+        MT,
+        NTPOT,
+    ),
+    ("inference_pool_average_kv_cache_utilization", "gauge", ("name",), ""),
+    ("inference_pool_average_queue_size", "gauge", ("name",), ""),
+    ("inference_pool_average_running_requests", "gauge", ("name",), ""),
+    ("inference_pool_ready_pods", "gauge", ("name",), ""),
+    ("inference_pool_per_pod_queue_size", "gauge", ("name", "model_server_pod"), ""),
+    ("inference_extension_scheduler_e2e_duration_seconds", "histogram", (), SCHEDULER),
+    (
+        "inference_extension_scheduler_attempts",
+        "counter",
+        (*ATTEMPT, "pod_name", "namespace", "port"),
+        "",
+    ),
+    ("inference_extension_info", "gauge", ("commit", "build_ref"), ""),
+    ("inference_extension_prefix_indexer_size", "gauge", (), ""),
+    ("warmpick_predicted_cached_tokens", "histogram", M, TOKENS),
+    ("warmpick_actual_cached_tokens", "histogram", M, TOKENS),
+    ("warmpick_cached_tokens_error_tokens", "histogram", M, ERROR),
+    ("warmpick_exchange_outcomes", "counter", ("outcome",), ""),
+    ("warmpick_scrape_failures", "counter", (), ""),
+]
+
+
+@pytest.fixture
+def busy():
+    """Everything that can be counted, counted."""
+    counted = telemetry()
+    serve(counted, record(1))
+    serve(counted, record(2, status=500))
+    serve(counted, record(3, streaming=False))
+    counted.scrape_failed()
+    return counted
+
+
+@pytest.mark.parametrize(("name", "kind", "labels", "bounds"), TABLE, ids=[row[0] for row in TABLE])
+def test_names_labels_and_buckets_are_the_references(busy, name, kind, labels, bounds):
+    family = read(busy)[name]
+    assert family.type == kind
+    assert family.documentation
+    names = {label for sample in family.samples for label in sample.labels}
+    assert names == {*labels, *(["le"] if bounds else [])}
+    if bounds:
+        ends = [float(s.labels["le"]) for s in family.samples if s.name == f"{name}_bucket"]
+        expected = [*map(float, bounds.split()), math.inf]
+        assert ends[: len(expected)] == expected
+        assert set(ends) == set(expected)
+
+
+def test_nothing_else_is_exposed(busy):
+    names = {name for name in read(busy) if not name.startswith("process_")}
+    assert names == {row[0] for row in TABLE}
+
+
+def test_the_process_is_measured(busy):
+    assert read(busy)["process_cpu_seconds"].samples[0].value > 0
+
+
+def test_the_openmetrics_page_is_valid(busy):
+    page = generate_openmetrics(busy.registry).decode()
+    names = {family.name for family in read_openmetrics(page)}
+    assert {row[0] for row in TABLE} <= names
+
+
+def test_a_streamed_response():
+    counted = telemetry()
+    serve(counted, record())
+    labels = {"model_name": "m", "target_model_name": "t", "fairness_id": "f", "priority": "3"}
+    sums = {
+        "llm_d_epp_request_duration_seconds": 2.5,
+        "llm_d_epp_request_size_bytes": 500,
+        "llm_d_epp_response_size_bytes": 9,
+        "llm_d_epp_request_input_tokens": 100,
+        "llm_d_epp_request_output_tokens": 11,
+        "llm_d_epp_request_cached_tokens": 32,
+        "llm_d_epp_request_ntpot_seconds": 2.5 / 11,
+        "llm_d_epp_request_streaming_tpot_seconds": 0.2,
+        "warmpick_predicted_cached_tokens": 48,
+        "warmpick_actual_cached_tokens": 32,
+    }
+    for name, total in sums.items():
+        assert value(counted, f"{name}_sum", **labels) == pytest.approx(total), name
+        assert value(counted, f"{name}_count", **labels) == 1, name
+    ttft = "llm_d_epp_request_ttft_seconds_sum"
+    assert value(counted, ttft, streaming="true", **labels) == pytest.approx(0.5)
+    error = "warmpick_cached_tokens_error_tokens_bucket"
+    assert value(counted, error, le="1.0") == 0
+    assert value(counted, error, le="16.0") == 1
+    processing = "llm_d_epp_request_processing_duration_seconds"
+    assert value(counted, f"{processing}_sum") == pytest.approx(0.003)
+    assert value(counted, "llm_d_epp_scheduler_e2e_duration_seconds_sum") == 0.0003
+    attempt = {"status": "success", "endpoint_name": "a", "namespace": "prod", "port": "8000"}
+    assert value(counted, "llm_d_epp_scheduler_attempts_total", **attempt) == 1
+    assert value(counted, "inference_extension_scheduler_attempts_total", pod_name="a") == 1
+    assert value(counted, "warmpick_exchange_outcomes_total", outcome="completed") == 1
+
+
+def test_a_response_that_is_not_streamed_has_no_time_per_token():
+    counted = telemetry()
+    serve(counted, record(streaming=False))
+    ttft = "llm_d_epp_request_ttft_seconds_sum"
+    assert value(counted, ttft, streaming="false") == pytest.approx(2.5)
+    assert values(counted, "llm_d_epp_request_streaming_tpot_seconds_sum") == {}
+
+
+def test_a_model_servers_error_counts_as_one():
+    counted = telemetry()
+    serve(counted, record(status=503, usage=None))
+    assert value(counted, "llm_d_epp_request_error_total", error_code="ModelServerError") == 1
+    assert value(counted, "llm_d_epp_request_duration_seconds_count") == 1
+    assert values(counted, "llm_d_epp_request_ttft_seconds_count") == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "failures"),
+    [
+        (NoEndpoints("none"), "ServiceUnavailable", 1),
+        (Overloaded("full"), "ResourceExhausted", 0),
+        (MalformedRequest("bad"), "BadRequest", 0),
+    ],
+)
+def test_a_rejection(error, code, failures):
+    counted = telemetry()
+    nothing = {"decision": None, "decided_at": None, "first_byte_at": None, "usage": None}
+    serve(counted, record(error=error, outcome=Outcome.REJECTED, status=None, **nothing))
+    assert value(counted, "llm_d_epp_request_error_total", error_code=code) == 1
+    attempts = values(counted, "llm_d_epp_scheduler_attempts_total")
+    assert list(attempts.values()) == [1] * failures
+    assert values(counted, "llm_d_epp_request_total") == {}
+    assert values(counted, "llm_d_epp_request_duration_seconds_count") == {}
+    assert value(counted, "warmpick_exchange_outcomes_total", outcome="rejected") == 1
+
+
+def test_a_request_that_could_not_be_read():
+    counted = telemetry()
+    error = MalformedRequest("no JSON")
+    serve(counted, RequestRecord(id=RequestId("1"), received_at=1.0, error=error))
+    labels = {"model_name": "", "fairness_id": "default-flow", "priority": "0"}
+    assert value(counted, "llm_d_epp_request_error_total", **labels) == 1
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ABORTED, Outcome.UNOBSERVED])
+def test_an_exchange_without_an_end_has_no_duration(outcome):
+    counted = telemetry()
+    serve(counted, record(outcome=outcome, usage=None))
+    assert value(counted, "llm_d_epp_request_total") == 1
+    assert values(counted, "llm_d_epp_request_duration_seconds_count") == {}
+    assert value(counted, "llm_d_epp_request_running") == 0
+
+
+def test_running_requests_rise_and_fall():
+    counted = telemetry()
+    for number in range(3):
+        one = record(number)
+        counted.scheduled(one.request, one.decision, 0.001)
+    assert value(counted, "llm_d_epp_request_running") == 3
+    assert value(counted, "inference_objective_running_requests", model_name="m") == 3
+    counted.finished(record(0))
+    counted.finished(record(1, outcome=Outcome.ABORTED))
+    assert value(counted, "llm_d_epp_request_running") == 1
+
+
+def test_a_prediction_is_held_only_to_the_endpoint_it_was_made_for():
+    counted = telemetry()
+    serve(counted, record(1, served=B.target))
+    assert values(counted, "warmpick_predicted_cached_tokens_count") == {}
+    serve(counted, record(2, served=A.target))
+    assert value(counted, "warmpick_predicted_cached_tokens_count") == 1
+    assert value(counted, "llm_d_epp_request_cached_tokens_count") == 2
+
+
+def test_twins_add_up_what_they_do_not_tell_apart():
+    counted = telemetry()
+    for number, fairness in enumerate(("x", "y", "y")):
+        serve(counted, record(number, request=request(number, fairness_id=fairness)))
+    assert value(counted, "llm_d_epp_request_total", fairness_id="y") == 2
+    assert value(counted, "inference_objective_request_total") == 3
+    assert value(counted, "inference_objective_request_duration_seconds_count") == 3
+    assert value(counted, "inference_objective_request_duration_seconds_sum") == 7.5
+
+
+def test_the_pool():
+    counted = telemetry()
+    assert value(counted, "llm_d_epp_ready_endpoints", name="pool") == 2
+    assert value(counted, "llm_d_epp_average_kv_cache_utilization") == 0.375
+    assert value(counted, "inference_pool_average_queue_size", name="pool") == 3
+    assert value(counted, "llm_d_epp_average_running_requests") == 15
+    assert value(counted, "llm_d_epp_std_dev_queue_size") == pytest.approx(math.sqrt(2))
+    assert value(counted, "llm_d_epp_per_endpoint_queue_size", model_server_endpoint="a") == 4
+    assert value(counted, "inference_pool_per_pod_queue_size", model_server_pod="b") == 2
+    assert value(counted, "llm_d_epp_prefix_indexer_size") == 77
+    assert value(counted, "llm_d_epp_info", commit="abc", build_ref="v1") == 1
+
+
+def test_an_empty_pool():
+    counted = telemetry(pool=[])
+    assert value(counted, "llm_d_epp_ready_endpoints") == 0
+    assert values(counted, "llm_d_epp_average_queue_size") == {}
+
+
+@pytest.mark.parametrize("field", ["model", "target_model", "fairness_id"])
+def test_what_clients_name_cannot_fill_the_memory(field):
+    flows = Flows(most=5)
+    for number in range(100):
+        flows.start(request(number, **{field: f"x{number}"}))
+        flows.finish(record(number, request=request(number, **{field: f"x{number}"})))
+    families = {family.name: family for family in flows.collect()}
+    samples = families["llm_d_epp_request"].samples
+    assert len(samples) <= 6
+    assert sum(sample.value for sample in samples) == 100
+    assert all(sample.value == 0 for sample in families["llm_d_epp_request_running"].samples)
+
+
+@pytest.mark.parametrize("name", ["x" * 257, "a\nb", "\ud800", "\x00"])
+def test_a_name_that_is_no_name_is_other(name):
+    counted = telemetry()
+    serve(counted, record(request=request(model=name)))
+    assert value(counted, "llm_d_epp_request_total", model_name="other") == 1
+
+
+def test_a_bounded_label_lets_known_values_through_for_good():
+    bounded = BoundedLabel(2)
+    assert [bounded(name) for name in ("a", "b", "c", "a", "", "other")] == [
+        *("a", "b", "other", "a", "", "other")
+    ]
+
+
+@given(st.lists(st.floats(-3, 12), min_size=1), st.lists(st.floats(-3, 12)))
+def test_a_distribution_counts_like_a_histogram(some, more):
+    bounds = (-1.0, 0.0, 2.5, 10.0)
+    one, other = Distribution(bounds), Distribution(bounds)
+    for number in some:
+        one.observe(number)
+    for number in more:
+        other.observe(number)
+    both = one + other
+    expected = [sum(v <= end for v in some + more) for end in (*bounds, math.inf)]
+    assert [count for _, count in both.buckets()] == expected
+    assert both.total == pytest.approx(math.fsum(some + more), abs=1e-9)

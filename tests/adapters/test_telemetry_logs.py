@@ -1,0 +1,159 @@
+"""Logs are read back from the standard error of a process of their own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from structlog.testing import capture_logs
+
+from epp.adapters.telemetry.logs import ExchangeLog
+from epp.errors import NoEndpoints, Overloaded
+from epp.model.endpoint import Endpoint
+from epp.model.request import (
+    Decision,
+    InferenceRequest,
+    Outcome,
+    Prompt,
+    RequestId,
+    RequestRecord,
+    Usage,
+)
+
+SECRET = "what the client wrote"  # noqa: S105 - a prompt, no password
+
+SCRIPT = """
+import logging, structlog, sys
+from epp.adapters.telemetry.logs import configure_logs
+configure_logs(sys.argv[1], sys.argv[2])
+log = structlog.get_logger("epp")
+log.debug("hidden.at_info")
+log.info("endpoint.added", endpoint="default/a", port=8000)
+logging.getLogger("aiohttp.server").warning("from a library: %s", 5)
+logging.getLogger("aiohttp.server").info("chatter")
+def fail(prompt):
+    raise ValueError("broken")
+try:
+    fail("what the client wrote")
+except ValueError:
+    log.exception("picker.failed")
+"""
+
+
+def stderr(*arguments):
+    done = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
+    return done.stderr
+
+
+def test_json_is_one_object_a_line():
+    lines = [json.loads(line) for line in stderr("info", "json").splitlines()]
+    assert [line["event"] for line in lines] == [
+        "endpoint.added",
+        "from a library: 5",
+        "picker.failed",
+    ]
+    assert [line["level"] for line in lines] == ["info", "warning", "error"]
+    assert lines[0]["endpoint"] == "default/a"
+    assert lines[0]["port"] == 8000
+    assert lines[0]["timestamp"].endswith("Z")
+    assert "ValueError: broken" in lines[2]["exception"]
+
+
+def test_console_is_for_people():
+    text = stderr("info", "console")
+    assert "endpoint.added" in text
+    assert "from a library: 5" in text
+    assert "ValueError: broken" in text
+    assert "\x1b[" not in text
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_tracebacks_do_not_show_what_variables_held(form):
+    frames = stderr("debug", form)
+    assert "hidden.at_info" in frames
+    assert f"prompt = '{SECRET}'" not in frames
+
+
+def test_level_error_hides_the_rest():
+    lines = stderr("error", "json").splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["picker.failed"]
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def record(**fields):
+    request = InferenceRequest(
+        id=RequestId("r1"), model="m", prompts=(Prompt(SECRET.encode()),), headers={"a": SECRET}
+    )
+    return RequestRecord(id=RequestId("r1"), received_at=5.0, request=request, **fields)
+
+
+SERVED = {
+    "decision": Decision(
+        endpoints=(Endpoint("default", "a", "10.0.0.1", 8000),), predicted_cached_tokens=64
+    ),
+    "outcome": Outcome.COMPLETED,
+    "decided_at": 5.002,
+    "first_byte_at": 5.5,
+    "finished_at": 6.0,
+    "status": 200,
+    "request_bytes": 10,
+    "response_bytes": 20,
+    "usage": Usage(prompt_tokens=100, completion_tokens=7, cached_tokens=48),
+}
+
+
+def test_an_exchange_is_logged_in_ids_and_numbers():
+    with capture_logs() as logs:
+        ExchangeLog(Clock()).log_exchange(record(**SERVED))
+    assert logs == [
+        {
+            "event": "exchange.finished",
+            "log_level": "debug",
+            "request": "r1",
+            "outcome": "completed",
+            "status": 200,
+            "model": "m",
+            "endpoint": "10.0.0.1:8000",
+            "decided_ms": 2.0,
+            "first_byte_ms": 500.0,
+            "duration_ms": 1000.0,
+            "request_bytes": 10,
+            "response_bytes": 20,
+            "predicted_cached_tokens": 64,
+            "cached_tokens": 48,
+            "prompt_tokens": 100,
+            "completion_tokens": 7,
+        }
+    ]
+
+
+def test_rejections_warn_once_in_ten_seconds_a_reason():
+    clock = Clock()
+    log = ExchangeLog(clock)
+
+    def rejected(error):
+        log.log_exchange(record(error=error, outcome=Outcome.REJECTED))
+
+    with capture_logs() as logs:
+        for _ in range(5):
+            rejected(NoEndpoints("none left"))
+        rejected(Overloaded("full"))
+        clock.now += 10
+        rejected(NoEndpoints("none left"))
+    warnings = [entry for entry in logs if entry["log_level"] == "warning"]
+    assert [(entry["reason"], entry["more"]) for entry in warnings] == [
+        ("no-endpoints", 0),
+        ("overloaded", 0),
+        ("no-endpoints", 4),
+    ]
+    assert warnings[0]["error"] == "none left"
+    assert SECRET not in repr(logs)
