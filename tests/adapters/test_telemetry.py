@@ -1,18 +1,16 @@
 """The metrics as a Prometheus server reads them."""
 
+import itertools
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import generate_latest
-from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.adapters.telemetry.cardinality import BoundedLabel
 from epp.adapters.telemetry.metrics import Sources, Telemetry
-from epp.adapters.telemetry.requests import Flows
 from epp.adapters.telemetry.series import Distribution
 from epp.errors import MalformedRequest, NoEndpoints, Overloaded
 from epp.model.endpoint import UNREPORTED, Endpoint, Load
@@ -70,7 +68,7 @@ def serve(counted, one):
 
 
 def read(counted):
-    page = generate_latest(counted.registry).decode()
+    page = "".join(counted.page())
     return {family.name: family for family in text_string_to_metric_families(page)}
 
 
@@ -212,7 +210,7 @@ def test_the_process_is_measured(busy):
 
 
 def test_the_openmetrics_page_is_valid(busy):
-    page = generate_openmetrics(busy.registry).decode()
+    page = "".join(busy.page(openmetrics=True))
     names = {family.name for family in read_openmetrics(page)}
     assert {row[0] for row in TABLE} <= names
 
@@ -355,15 +353,22 @@ def test_an_empty_pool():
 
 @pytest.mark.parametrize("field", ["model", "target_model", "fairness_id"])
 def test_what_clients_name_cannot_fill_the_memory(field):
-    flows = Flows(most=5)
+    counted = Telemetry(Sources("pool", list, int), most_flows=5)
     for number in range(100):
-        flows.start(request(number, **{field: f"x{number}"}))
-        flows.finish(record(number, request=request(number, **{field: f"x{number}"})))
-    families = {family.name: family for family in flows.collect()}
-    samples = families["llm_d_epp_request"].samples
-    assert len(samples) <= 6
-    assert sum(sample.value for sample in samples) == 100
-    assert all(sample.value == 0 for sample in families["llm_d_epp_request_running"].samples)
+        serve(counted, record(number, request=request(number, **{field: f"x{number}"})))
+    assert len(values(counted, "llm_d_epp_request_total")) <= 6
+    assert value(counted, "inference_extension_scheduler_e2e_duration_seconds_count") == 100
+    assert sum(values(counted, "llm_d_epp_request_total").values()) == 100
+    assert sum(values(counted, "llm_d_epp_request_running").values()) == 0
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
+def test_labels_come_back_as_they_were(name):
+    counted = telemetry()
+    serve(counted, record(request=request(model=name)))
+    (labels,) = values(counted, "llm_d_epp_request_total")
+    assert dict(labels)["model_name"] in {name, "other"}
+    assert not name.isprintable() or dict(labels)["model_name"] == name
 
 
 @pytest.mark.parametrize("name", ["x" * 257, "a\nb", "\ud800", "\x00"])
@@ -382,13 +387,12 @@ def test_a_bounded_label_lets_known_values_through_for_good():
 
 @given(st.lists(st.floats(-3, 12), min_size=1), st.lists(st.floats(-3, 12)))
 def test_a_distribution_counts_like_a_histogram(some, more):
-    bounds = (-1.0, 0.0, 2.5, 10.0)
-    one, other = Distribution(bounds), Distribution(bounds)
+    one, other = Distribution((-1.0, 0.0, 2.5, 10.0)), Distribution((-1.0, 0.0, 2.5, 10.0))
     for number in some:
         one.observe(number)
     for number in more:
         other.observe(number)
     both = one + other
-    expected = [sum(v <= end for v in some + more) for end in (*bounds, math.inf)]
-    assert [count for _, count in both.buckets()] == expected
+    expected = [sum(v <= end for v in some + more) for end in (*both.bounds, math.inf)]
+    assert list(itertools.accumulate(both.counts)) == expected
     assert both.total == pytest.approx(math.fsum(some + more), abs=1e-9)

@@ -12,8 +12,8 @@ from epp.adapters.telemetry.metrics import Sources, Telemetry
 
 @contextlib.asynccontextmanager
 async def serving(ready=lambda: True):
-    registry = Telemetry(Sources("pool", list, lambda: 0)).registry
-    server = OperatorServer(registry, ready, "127.0.0.1", 0)
+    telemetry = Telemetry(Sources("pool", list, int))
+    server = OperatorServer(telemetry, ready, "127.0.0.1", 0)
     await server.start()
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
@@ -53,7 +53,7 @@ async def test_readiness_is_asked_each_time_and_liveness_is_not_readiness():
 
 async def test_a_port_in_use_is_an_error_and_stop_frees_it():
     async with serving() as (server, _):
-        other = OperatorServer(Telemetry(Sources("p", list, int)).registry, bool, "127.0.0.1", 0)
+        other = OperatorServer(Telemetry(Sources("p", list, int)), bool, "127.0.0.1", 0)
         other.port = server.port
         with pytest.raises(OSError, match="address already in use"):
             await other.start()

@@ -1,10 +1,12 @@
 """The operators' port: `/metrics`, `/healthz`, `/readyz`."""
 
+import asyncio
 from collections.abc import Callable
 
 from aiohttp import hdrs, web
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+
+from epp.adapters.telemetry.metrics import Telemetry
 
 
 class OperatorServer:
@@ -15,10 +17,10 @@ class OperatorServer:
     """
 
     def __init__(
-        self, registry: CollectorRegistry, ready: Callable[[], bool], address: str, port: int
+        self, telemetry: Telemetry, ready: Callable[[], bool], address: str, port: int
     ) -> None:
         self.port = port
-        self._registry = registry
+        self._telemetry = telemetry
         self._ready = ready
         self._address = address
         app = web.Application()
@@ -38,9 +40,14 @@ class OperatorServer:
         await self._runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get(hdrs.ACCEPT, ""))
-        page = encode(self._registry)
-        return web.Response(body=page, headers={hdrs.CONTENT_TYPE: content_type})
+        _, content_type = choose_encoder(request.headers.get(hdrs.ACCEPT, ""))
+        openmetrics = content_type.startswith("application/openmetrics-text")
+        pieces = []
+        for piece in self._telemetry.page(openmetrics=openmetrics):
+            pieces.append(piece)
+            await asyncio.sleep(0)  # requests go first
+        body = "".join(pieces).encode()
+        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: content_type})
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -3,15 +3,14 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER
 from epp.adapters.telemetry.pool import PoolGauges, PoolView
 from epp.adapters.telemetry.requests import Flows
-from epp.adapters.telemetry.series import Distribution, Labels, expose
+from epp.adapters.telemetry.series import Block, Distribution, Labels, expose
 from epp.errors import NoEndpoints
 from epp.model.request import Decision, InferenceRequest, Outcome, RequestRecord
 
@@ -34,24 +33,24 @@ class Sources:
     build_ref: str = "unknown"
 
 
-class Telemetry(Collector):
-    """Counts what it is told; `registry` exposes it, with `process_*`, to prometheus_client.
+class Telemetry:
+    """Counts what it is told, and shows it, with `process_*`, as a metrics page.
 
-    Every method is a few microseconds and none raises. Not to be called from several threads.
+    At most `most_flows` combinations of model names, fairness id and priority are told apart.
+    Every method but `page` takes a few microseconds. Not to be called from several threads.
     """
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, *, most_flows: int = MOST_VALUES) -> None:
         self._sources = sources
         self._pool = PoolGauges(sources.pool_name, sources.pool)
-        self._flows = Flows()
+        self._flows = Flows(most_flows)
         self._attempts: dict[Labels, int] = {}
         self._outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self._scheduling = Distribution(families.SCHEDULER_BOUNDS)
         self._processing = Distribution(families.PROCESSING_BOUNDS)
         self._scrape_failures = 0
-        self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(self)
-        ProcessCollector(registry=self.registry)
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
 
     def scheduled(self, request: InferenceRequest, decision: Decision, seconds: float) -> None:
         """Count a pick that took `seconds`; the request runs until it is `finished`."""
@@ -82,8 +81,17 @@ class Telemetry(Collector):
             key = (status, OTHER, OTHER, OTHER, OTHER)
         self._attempts[key] = self._attempts.get(key, 0) + 1
 
-    def collect(self) -> Iterator[Metric]:
-        """Give every family, as prometheus_client asks."""
+    def page(self, *, openmetrics: bool = False) -> Iterator[str]:
+        """Write the metrics page in Prometheus' text format, or in OpenMetrics'.
+
+        It comes in pieces, a family each, so that the event loop can turn between them.
+        """
+        for block in self._blocks():
+            yield block.text(openmetrics=openmetrics)
+        write = generate_openmetrics if openmetrics else generate_latest
+        yield write(self._process).decode()
+
+    def _blocks(self) -> Iterator[Block]:
         yield from self._flows.collect()
         yield from self._pool.collect()
         yield from expose(families.SCHEDULER_ATTEMPTS, self._attempts.items())

@@ -4,10 +4,8 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 
-from prometheus_client.core import Metric
-
 from epp.adapters.telemetry import families
-from epp.adapters.telemetry.series import Family, expose
+from epp.adapters.telemetry.series import Block, Family, expose
 from epp.model.endpoint import Endpoint, Load
 
 PoolView = Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
@@ -21,7 +19,7 @@ class PoolGauges:
         self._name = name
         self._view = view
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Block]:
         """Give the gauges; means and deviations only where an endpoint's load is known."""
         pool = self._view()
         yield from expose(families.READY, [((self._name,), sum(ready for *_, ready in pool))])
@@ -38,7 +36,7 @@ class PoolGauges:
             families.AVERAGE_RUNNING, families.DEVIATION_RUNNING, [load.running for load in loads]
         )
 
-    def _summary(self, mean: Family, deviation: Family, values: list[float]) -> Iterator[Metric]:
+    def _summary(self, mean: Family, deviation: Family, values: list[float]) -> Iterator[Block]:
         """Sum up over a sample: the incumbent divides by one less than the number, too."""
         if values:
             spread = statistics.stdev(values) if len(values) > 1 else 0.0

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import Metric
-
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER, BoundedLabel
-from epp.adapters.telemetry.series import Distribution, Family, Labels, expose
+from epp.adapters.telemetry.series import Block, Distribution, Family, Labels, expose
 from epp.model.request import InferenceRequest, Outcome, RequestId, RequestRecord, Usage
 
 _SERVER_ERROR = "ModelServerError"
@@ -138,7 +136,7 @@ class Flows:
             flow.completed(record)
             _compare(flow, record)
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Block]:
         """Give the families that have anything to say."""
         flows = self._flows.items()
         counted = [(key, flow.requests) for key, flow in flows if flow.requests]
