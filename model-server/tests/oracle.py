@@ -82,8 +82,10 @@ class Trial:
         """Queue a request that continues, or begins like, something seen before."""
         rng = self.rng
         stem = rng.choice(self.conversations)
-        fresh = [rng.randrange(VOCABULARY) for _ in range(rng.randrange(60))]
-        prompt = stem[: rng.randrange(1, len(stem) + 1)] + fresh
+        # Half of the prompts repeat whole blocks only, where one token must be computed again.
+        fresh = [rng.randrange(VOCABULARY) for _ in range(rng.choice([0, rng.randrange(60)]))]
+        cut = rng.randrange(1, len(stem) + 1)
+        prompt = stem[: rng.choice([cut, max(BLOCK, cut // BLOCK * BLOCK)])] + fresh
         wanted = rng.randrange(1, 50)
         if len(prompt) + wanted > min(1000, self.limits.context_len):
             return
