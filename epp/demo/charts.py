@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from epp.demo.comparison import Outcome
 from epp.demo.figures import Sample, cached_ratio, computed_by_server, seconds
@@ -71,6 +72,12 @@ def _good(outcome: Outcome) -> list[Sample]:
     return [sample for sample in outcome.samples if not sample.error]
 
 
+def _in_seconds(axis: Axis) -> None:
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value).replace(".00", "")))
+    axis.set_minor_locator(NullLocator())
+
+
 def _distribution(axes: Axes, pair: Pair) -> None:
     for outcome, colour in zip(pair, COLOURS, strict=True):
         times = sorted(sample.ttft for sample in _good(outcome))
@@ -78,7 +85,7 @@ def _distribution(axes: Axes, pair: Pair) -> None:
         axes.step(times, shares, where="post", color=colour, lw=2, label=outcome.policy)
         axes.plot([outcome.figures.ttft_p50], [0.5], "o", color=colour, ms=6, mec="white", mew=1.2)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
+    _in_seconds(axes.xaxis)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set(xlabel="time to first token (logarithmic)", ylabel="of requests", ylim=(0, 1.02))
     axes.legend(loc="lower right")
@@ -92,14 +99,14 @@ def _over_time(axes: Axes, pair: Pair) -> None:
             [sample.ttft for sample in samples],
             *("o",),
             color=colour,
-            ms=2.6,
-            alpha=0.35,
+            ms=3.2,
+            alpha=0.45,
             mew=0,
         )
         middles, medians = _binned(samples)
         axes.plot(middles, medians, color=colour, lw=2.2, label=f"{outcome.policy}, median")
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
+    _in_seconds(axes.yaxis)
     axes.set(xlabel="seconds since the first conversation", ylabel="time to first token")
     axes.legend(loc="upper right", ncols=2)
 

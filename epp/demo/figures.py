@@ -122,20 +122,20 @@ def _span(samples: Sequence[Sample]) -> float:
 
 def gained(before: Figures, after: Figures) -> str:
     """Say in one sentence what the second policy gained over the first."""
-    factor = ratio(before.ttft_p50, after.ttft_p50)
-    cause = (
-        f"{after.cached_ratio:.0%} of the prompt tokens were already in the chosen server's cache, "
-        f"instead of {before.cached_ratio:.0%}"
+    factor = ratio(before.ttft_mean, after.ttft_mean)
+    times = (
+        f"{seconds(after.ttft_mean)} on average instead of {seconds(before.ttft_mean)}, at the "
+        f"median {seconds(after.ttft_p50)} instead of {seconds(before.ttft_p50)}"
     )
-    times = f"{seconds(after.ttft_p50)} instead of {seconds(before.ttft_p50)}"
+    cached = f"{after.cached_ratio:.0%} instead of {before.cached_ratio:.0%} of the prompt tokens"
     if factor >= 1.05:
         return (
-            f"With least-ttft the median request waited {factor:.1f} times less for its first "
-            f"token than with round robin ({times}), because {cause}."
+            f"With least-ttft people waited {factor:.1f} times less for the first token than with "
+            f"round robin ({times}), because {cached} were already in the chosen server's cache."
         )
     return (
-        f"Here least-ttft gained nothing at the median over round robin (TTFT {times}), "
-        f"although {cause}."
+        f"This load gained nothing from least-ttft: people waited for the first token {times}; "
+        f"{cached} were already in the chosen server's cache."
     )
 
 

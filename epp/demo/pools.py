@@ -18,7 +18,7 @@ Kind = Literal["simulator", "vllm"]
 
 SIMULATED_MODEL = "demo-8b"
 TINY_MODEL = "demo-small"
-QUICK = 0.4  # of the conversations and of the time
+QUICK = 0.5  # of the conversations and of the time
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +58,7 @@ def _simulated(size: Size) -> Pool:
     servers = size.servers or 4
     blocks, block_size = 9216, 16
     flags = {
+        "--port": 0,
         "--served-model-name": SIMULATED_MODEL,
         "--num-gpu-blocks-override": blocks,
         "--block-size": block_size,
@@ -75,11 +76,12 @@ def _simulated(size: Size) -> Pool:
             size,
             servers,
             Load(
-                conversations=72,
-                seconds=22,
-                dossiers=48,
-                sections=12,
+                conversations=115,
+                seconds=26,
+                dossiers=80,
+                sections=20,
                 gap=3.0,
+                answer=(20, 48),
             ),
             standard_servers=4,
         ),

@@ -34,8 +34,9 @@ FOLLOWED = "Please be specific, and name the numbers that you would look at."
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of the whole pool; the same for every policy.
 
-    `conversations` begin within `seconds`, at random moments. Each has between `turns[0]` and
-    `turns[1]` turns, planned `gap` seconds apart on average. `dossiers` of `sections` sections
+    `conversations` begin at random moments within `seconds`. Each has between `turns[0]` and
+    `turns[1]` turns, planned `gap` seconds apart on average; those planned after `seconds` are
+    not asked. `dossiers` of `sections` sections
     each are chosen with a popularity that falls as rank to the power of `-skew`. An answer is
     between `answer[0]` and `answer[1]` tokens long.
     """
@@ -120,7 +121,10 @@ def _turns(
 ) -> Iterator[Turn]:
     at = start
     for _ in range(chance.randint(*load.turns)):
-        yield Turn(at, _question(chance.choice(dossier), chance), chance.randint(*load.answer))
+        question = _question(chance.choice(dossier), chance)
+        tokens = chance.randint(*load.answer)
+        if at <= load.seconds:
+            yield Turn(at, question, tokens)
         # Half of the gap is certain: nobody reads an answer in no time.
         at += load.gap / 2 + chance.expovariate(2 / load.gap)
 
