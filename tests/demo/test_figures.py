@@ -1,0 +1,128 @@
+import math
+
+import msgspec
+import pytest
+
+from epp.demo.figures import (
+    Figures,
+    Sample,
+    computed_by_server,
+    gained,
+    percentile,
+    seconds,
+    summed_up,
+)
+
+
+def sample(**values):
+    return Sample(**{"conversation": 0, "turn": 0, "sent_at": 0.0, **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "percent", "expected"),
+    [
+        ([7.0], 99, 7.0),
+        ([1.0, 2.0], 50, 1.5),
+        ([4.0, 1.0, 3.0, 2.0], 0, 1.0),
+        ([4.0, 1.0, 3.0, 2.0], 100, 4.0),
+        ([4.0, 1.0, 3.0, 2.0], 50, 2.5),
+        ([4.0, 1.0, 3.0, 2.0], 90, 3.7),
+        (list(range(101)), 99, 99),
+    ],
+)
+def test_percentiles_by_hand(values, percent, expected):
+    assert percentile(values, percent) == pytest.approx(expected)
+
+
+def test_a_percentile_of_nothing_is_no_number():
+    assert math.isnan(percentile([], 50))
+
+
+# Two servers, blocks of 16: a computes 100 + 20 tokens, b 50; predictions miss by +32, -10 and 0.
+RUN = [
+    sample(ttft=0.1, seconds=1.0, prompt_tokens=100, server="a", predicted_cached=32),
+    sample(
+        ttft=0.3,
+        sent_at=1.0,
+        seconds=1.0,
+        prompt_tokens=120,
+        cached_tokens=100,
+        server="a",
+        predicted_cached=90,
+    ),
+    sample(
+        ttft=0.2,
+        sent_at=2.0,
+        seconds=2.0,
+        prompt_tokens=130,
+        cached_tokens=80,
+        server="b",
+        predicted_cached=80,
+    ),
+    sample(sent_at=3.0, seconds=90.0, error="503"),
+]
+EXPECTED = {
+    "requests": 3,
+    "failed": 1,
+    "ttft_mean": 0.2,
+    "ttft_p50": 0.2,
+    "ttft_p90": 0.28,
+    "ttft_p99": 0.298,
+    "cached_ratio": 180 / 350,
+    "requests_per_s": 3 / 4,
+    "imbalance": 120 / 85,
+    "over": 32 / 350,
+    "under": 10 / 350,
+    "close": 2 / 3,
+}
+
+
+def test_a_run_summed_up_by_hand():
+    figures = msgspec.structs.asdict(summed_up(RUN, ("a", "b"), 16))
+    assert figures == pytest.approx(EXPECTED)
+
+
+def test_a_server_that_got_nothing_counts_in_the_imbalance():
+    assert summed_up(RUN[:1], ("a", "b", "c", "d"), 16).imbalance == pytest.approx(4.0)
+
+
+def test_a_run_without_a_single_answer_has_no_figures():
+    figures = summed_up([sample(error="refused")], ("a",), 16)
+    assert (figures.requests, figures.failed) == (0, 1)
+    assert all(math.isnan(value) for value in (figures.ttft_p50, figures.cached_ratio))
+    assert all(math.isnan(value) for value in (figures.imbalance, figures.over, figures.close))
+
+
+def test_predictions_that_were_not_made_are_not_judged():
+    figures = summed_up([sample(ttft=1.0, prompt_tokens=10)], ("a",), 16)
+    assert all(math.isnan(value) for value in (figures.over, figures.under, figures.close))
+
+
+def test_work_of_unknown_servers_is_left_out():
+    stray = sample(prompt_tokens=5, server="elsewhere")
+    assert computed_by_server([*RUN, stray], ("b", "a")) == [50, 120]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0484, "48 ms"), (0.9994, "999 ms"), (0.9996, "1.00 s"), (12.345, "12.35 s")],
+)
+def test_durations_are_written_for_people(value, text):
+    assert seconds(value) == text
+
+
+def figures(mean, cached):
+    values = {**EXPECTED, "ttft_mean": mean, "ttft_p50": mean / 2, "cached_ratio": cached}
+    return Figures(**values)
+
+
+def test_the_gain_is_one_sentence_with_both_figures():
+    text = gained(figures(0.6, 0.5), figures(0.2, 0.8))
+    assert "3.0 times less" in text
+    assert "200 ms on average instead of 600 ms" in text
+    assert "80% instead of 50%" in text
+    assert text.count(". ") == 0
+
+
+def test_no_gain_is_said_as_plainly():
+    assert "gained nothing" in gained(figures(0.2, 0.5), figures(0.2, 0.8))
