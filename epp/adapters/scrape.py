@@ -174,5 +174,5 @@ class Scraper:
         refused = isinstance(cause, ConnectionRefusedError)
         self._apply(ScrapeFailed(pod.endpoint.id, refused))
         if pod.failures == 1:
-            reason = str(error) or type(error).__name__
+            reason = str(cause) or type(cause).__name__
             _log.warning("endpoint.unreachable", endpoint=pod.endpoint.id, error=reason)
