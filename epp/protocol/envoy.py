@@ -71,9 +71,7 @@ def _extras(message: pb.ProcessingRequest) -> dict[str, Any]:
     extras: dict[str, Any] = {}
     if message.HasField("protocol_config"):
         config = message.protocol_config
-        extras["modes"] = Modes(
-            BodyMode(config.request_body_mode), BodyMode(config.response_body_mode)
-        )
+        extras["modes"] = Modes(_mode(config.request_body_mode), _mode(config.response_body_mode))
     metadata = message.metadata_context.filter_metadata
     namespace, key = _SUBSET
     if namespace in metadata and key in metadata[namespace].fields:
@@ -83,6 +81,13 @@ def _extras(message: pb.ProcessingRequest) -> dict[str, Any]:
         served = next(iter(_texts(metadata[namespace].fields[key])), "")
         extras["served"] = Target(served) if served else None
     return extras
+
+
+def _mode(number: int) -> BodyMode:
+    try:
+        return BodyMode(number)
+    except ValueError:
+        raise ProtocolError(f"unknown body mode {number}") from None
 
 
 def _texts(value: Any) -> Iterable[str]:  # noqa: ANN401 (google.protobuf.Value, in two stub forms)
