@@ -271,12 +271,12 @@ class Exchange:
         )
         held, self._body = self._body, []
         if self._duplex or self._early:
-            replies: list[Reply] = [HeadersReply(False, mutation)]  # noqa: FBT003 (a field)
+            replies: list[Reply] = [HeadersReply(response=False, mutation=mutation)]
             replies += self._onward(held) if held else []
         else:
             body = held[0] if length is not None else None
             mutation = mutation if body is None else _with_body(mutation, body)
-            replies = [BodyReply(False, mutation)]  # noqa: FBT003 (a field, not a flag)
+            replies = [BodyReply(response=False, mutation=mutation)]
         return [*replies, TrailersReply(response=False)] if self._trailers else replies
 
     def _rewrite(self) -> int | None:

@@ -197,7 +197,9 @@ def _prompt_item(raw: bytes, field: str) -> Prompt:
 
 def _exact(tokens: list[int], field: str) -> Prompt:
     try:
-        return Prompt(b"".join(token.to_bytes(_TOKEN_BYTES, "little") for token in tokens), True)  # noqa: FBT003 (a field, not a flag)
+        return Prompt(
+            b"".join(token.to_bytes(_TOKEN_BYTES, "little") for token in tokens), exact=True
+        )
     except OverflowError:
         raise MalformedRequest(f"`{field}` holds a token id outside 0..2^32-1") from None
 

@@ -51,7 +51,7 @@ class Response:
             self._scanner = UsageScanner()
             self._restorer = None if message.end_of_stream else self._restoration()
         self._note_load(headers, now)
-        return [HeadersReply(True, self._mutation())]  # noqa: FBT003 (a field, not a flag)
+        return [HeadersReply(response=True, mutation=self._mutation())]
 
     def _restoration(self) -> ModelRestorer | None:
         request = self._record.request

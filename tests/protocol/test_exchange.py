@@ -29,8 +29,10 @@ from tests.protocol.conversation import CHAT, OK, POD, Stub, chat_body, exchange
 DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
 SSE = (
     b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n',
-    b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,'
-    b'"prompt_tokens_details":{"cached_tokens":4}}}\n\ndata: [DONE]\n\n',
+    (
+        b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,'
+        b'"prompt_tokens_details":{"cached_tokens":4}}}\n\ndata: [DONE]\n\n'
+    ),
 )
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -41,7 +42,7 @@ REWRITE = {"x-llm-d-model-name-rewrite": "target"}
 
 def cut(data: bytes, at: Sequence[int]) -> list[bytes]:
     edges = [0, *sorted(min(place, len(data)) for place in at), len(data)]
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(edges)]
 
 
 def request(pieces: Sequence[bytes], *, trailers: bool, path: str = "") -> list[Message]:
