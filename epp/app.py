@@ -103,7 +103,7 @@ class Picker:
         self._health = HealthServices()
         self._extproc = self._ext_proc_server()
         self._operators = OperatorServer(
-            self._telemetry.registry,
+            self._telemetry,
             lambda: self.ready,
             options.bind_address,
             options.metrics_port,
