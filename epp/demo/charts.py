@@ -108,7 +108,7 @@ def _over_time(axes: Axes, pair: Pair) -> None:
     axes.set_yscale("log")
     _in_seconds(axes.yaxis)
     axes.set(xlabel="seconds since the first conversation", ylabel="time to first token")
-    axes.legend(loc="upper right", ncols=2)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
 
 
 def _binned(samples: Iterable[Sample]) -> tuple[list[float], list[float]]:
@@ -144,8 +144,7 @@ def _by_server(axes: Axes, pair: Pair) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(visible=False, axis="x")
     axes.set(xlabel="model server", ylabel="prompt tokens computed, thousands")
-    axes.margins(y=0.28)
-    axes.legend(loc="upper right", ncols=2, columnspacing=1.0)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, columnspacing=1.0)
 
 
 def _predictions(axes: Axes, pair: Pair) -> None:

@@ -25,7 +25,9 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """`servers` equal model servers and what is asked of them.
 
     `cache_tokens` and `block_size` describe one server; `argv` starts one (each prints its port)
-    after `prepare`, where not empty, has run once. `start_seconds` is how long a start may take.
+    after `prepare`, where not empty, has run once. `prompt_rate` is the prompt tokens that one
+    computes in a second when it does nothing else, None where unknown; `start_seconds` is how
+    long a start may take.
     """
 
     kind: Kind
@@ -37,6 +39,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     load: Load
     argv: tuple[str, ...]
     prepare: tuple[str, ...] = ()
+    prompt_rate: float | None = None
     start_seconds: float = 30.0
 
 
@@ -56,14 +59,14 @@ def pool_of(kind: Kind, size: Size, directory: Path) -> Pool:
 
 def _simulated(size: Size) -> Pool:
     servers = size.servers or 4
-    blocks, block_size = 9216, 16
+    blocks, block_size, slower = 9216, 16, 0.4
     flags = {
         "--port": 0,
         "--served-model-name": SIMULATED_MODEL,
         "--num-gpu-blocks-override": blocks,
         "--block-size": block_size,
         "--max-num-batched-tokens": 8192,
-        "--speed": 0.4,  # the simulator's constants are an H100's
+        "--speed": slower,  # the simulator's constants are an H100's: 40 us a prompt token
     }
     return Pool(
         kind="simulator",
@@ -86,6 +89,7 @@ def _simulated(size: Size) -> Pool:
             standard_servers=4,
         ),
         argv=(sys.executable, "-m", "model_server.simulator", *_flat(flags)),
+        prompt_rate=slower * 1e6 / 40,
     )
 
 

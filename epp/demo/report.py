@@ -71,6 +71,13 @@ def _rows(before: Outcome, after: Outcome) -> Iterable[str]:
         yield f"<tr><td>{html.escape(label)}</td>{cells}</tr>"
 
 
+def _share(outcome: Outcome, capacity: float) -> str:
+    """Computed prompt tokens over what the pool could have computed in the run's time."""
+    good = [sample for sample in outcome.samples if not sample.error]
+    span = max((sample.sent_at + sample.seconds for sample in good), default=math.nan)
+    return f"{sum(sample.computed_tokens for sample in good) / capacity / span:.0%}"
+
+
 def _facts(before: Outcome, after: Outcome, where: Circumstances) -> Iterable[str]:
     load, pool = where.pool.load, where.pool
     prompts = [sample.prompt_tokens for sample in before.samples if not sample.error]
@@ -80,6 +87,13 @@ def _facts(before: Outcome, after: Outcome, where: Circumstances) -> Iterable[st
         f"{load.answer[1]}. All caches of the pool together hold "
         f"{pool.servers * pool.cache_tokens:,} tokens."
     )
+    if pool.prompt_rate:
+        first, second = (_share(run, pool.servers * pool.prompt_rate) for run in (before, after))
+        yield (
+            f"A server computes up to {pool.prompt_rate:,.0f} prompt tokens a second. Prompts took "
+            f"{first} of the pool's time under {before.policy} and {second} under {after.policy}; "
+            "generating tokens shares the rest."
+        )
     yield (
         "Arrivals are open loop: a question is sent at its planned moment, whatever the servers "
         "do, unless the answer before it in the same conversation is still running; then right "
