@@ -16,6 +16,7 @@ from epp.errors import ConfigError
 from epp.policy.plugins import Filter, Picker, Plugin, Scorer
 from epp.policy.profile import Profile, WeightedScorer
 from epp.policy.registry import PLUGINS, FileDiscovery, build, instantiate, near
+from epp.protocol.document import convert, load_yaml
 
 API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 KIND = "EndpointPickerConfig"
@@ -142,22 +143,17 @@ def load(text: str) -> Settings:
 
 
 def _decode(text: str) -> EndpointPickerConfig:
+    document = load_yaml(text.encode())
+    if document is None:
+        raise ConfigError("the configuration is empty")
     try:
-        return msgspec.yaml.decode(text.encode(), type=EndpointPickerConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(*_explain(str(error))) from None
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"not valid YAML: {' '.join(str(error).split())}") from None
-
-
-def _explain(message: str) -> tuple[str, str]:
-    """Split msgspec's message into what and where, with near misses for an unknown field."""
-    what, _, where = message.partition(" - at `$")
-    place = where.rstrip("`").lstrip(".")
-    unknown = re.search(r"unknown field `(.*)`", what)
-    if unknown:
-        what = f"unknown field `{unknown[1]}`{near(unknown[1], _FIELDS)}"
-    return what, place
+        return convert(document, EndpointPickerConfig)
+    except ConfigError as error:
+        unknown = re.search(r"unknown field `(.*)`", str(error))
+        if unknown is None:
+            raise
+        word = unknown[1]
+        raise ConfigError(f"unknown field `{word}`{near(word, _FIELDS)}", error.place) from None
 
 
 _FIELDS = {

@@ -6,7 +6,7 @@ import pytest
 
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.endpoint import Endpoint, Target
-from epp.model.events import Aborted, Finished, FirstToken, Served, Unobserved
+from epp.model.events import Aborted, Finished, FirstToken, OrcaReported, Served, Unobserved
 from epp.model.request import Api, Decision, Outcome, Usage
 from epp.protocol.exchange import Exchange, Pending
 from epp.protocol.messages import (
@@ -15,6 +15,7 @@ from epp.protocol.messages import (
     Chunk,
     HeadersReply,
     ImmediateReply,
+    Message,
     Modes,
     RequestBody,
     RequestHeaders,
@@ -44,7 +45,7 @@ def headers(**more) -> RequestHeaders:
     return RequestHeaders(headers=CHAT | more)
 
 
-def error_of(replies) -> tuple[int, dict, dict]:
+def error_of(replies) -> tuple[int, dict[str, str], dict[str, str]]:
     (reply,) = replies
     assert isinstance(reply, ImmediateReply)
     return reply.status, json.loads(reply.body)["error"], dict(reply.headers)
@@ -96,7 +97,7 @@ class TestFullDuplex:
         assert len(stub.requests) == 1
 
     def test_response_passes_byte_for_byte(self):
-        messages = [ResponseHeaders(headers=OK)]
+        messages: list[Message] = [ResponseHeaders(headers=OK)]
         messages += [ResponseBody(body=chunk) for chunk in SSE]
         messages += [ResponseBody(body=b"", end_of_stream=True)]
         stub = Stub()
@@ -457,6 +458,7 @@ class TestHeaders:
         report = 'JSON {"named_metrics": {"num_requests_waiting": 3, "kv_cache_usage_perc": 0.5}}'
         machine.receive(ResponseHeaders(headers=OK | {"endpoint-load-metrics": report}), 2)
         (event,) = stub.events
+        assert isinstance(event, OrcaReported)
         assert (event.target, event.waiting, event.kv_usage) == ("10.0.0.1:8000", 3, 0.5)
 
     @pytest.mark.parametrize("report", ["", "JSON {", "TEXT", "BIN x", "nonsense"])
@@ -545,7 +547,7 @@ class TestPending:
     def test_half_close_waits_for_the_decision(self):
         stub, machine = self.waiting()
         machine.half_closed(4)
-        assert not machine.over
+        assert machine.pending
         assert outcome(machine.resume(Decision(endpoints=(POD,)), 5)).request == chat_body()
         assert machine.over
         assert stub.closed[0].outcome is Outcome.UNOBSERVED

@@ -140,8 +140,8 @@ def interleavings(draw: st.DrawFn) -> list[Message]:
 @given(interleavings())
 def test_directions_do_not_wait_for_each_other(messages):
     upward = [each for each in messages if isinstance(each, RequestBody | RequestTrailers)]
-    downward = [each for each in messages if isinstance(each, ResponseHeaders | ResponseBody)]
-    downward += [each for each in messages if isinstance(each, ResponseTrailers)]
+    answers = ResponseHeaders | ResponseBody | ResponseTrailers
+    downward = [each for each in messages if isinstance(each, answers)]
     seen, counted = facts(messages)
     plain, same = facts([messages[0], *upward, *downward])
     seen.order = plain.order = []

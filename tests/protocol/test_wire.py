@@ -40,6 +40,7 @@ ENUMS_AS_NUMBERS = {("CommonResponse", "status"), ("HttpStatus", "code")}
 
 def shape(field: FieldDescriptor) -> tuple[object, ...]:
     kind = field.type
+    assert field.containing_type is not None
     if (field.containing_type.name, field.name) in ENUMS_AS_NUMBERS:
         kind = FieldDescriptor.TYPE_ENUM  # an enum and an int32 are the same on the wire
     oneof = field.containing_oneof.name if field.containing_oneof else ""
