@@ -1,0 +1,54 @@
+# Every target does its own set-up in .venv; `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := epp tests e2e bench model-server
+
+.PHONY: help setup vllm check lint types contracts proto-check unit test demo bench proto format clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: .venv/.ready ## create .venv with everything but vLLM
+
+.venv/.ready: pyproject.toml model-server/pyproject.toml .ci/constraints.txt .ci/setup
+	PYTHON=$(PYTHON) .ci/setup
+
+vllm: setup ## add the CPU build of vLLM to .venv (exit 3: it cannot be had here)
+	@.ci/install-vllm .venv
+
+check: lint types contracts proto-check unit ## lint, types, contracts, unit tests: about a minute
+
+lint: setup
+	@$(BIN)/ruff format --check --quiet $(SOURCES) && $(BIN)/ruff check --quiet $(SOURCES)
+
+types: setup
+	@$(BIN)/mypy && $(BIN)/mypy --strict model-server/model_server
+
+contracts: setup
+	@$(BIN)/lint-imports --no-cache --quiet
+
+proto-check: setup
+	@.ci/proto --check
+
+unit: setup
+	@$(BIN)/pytest -q tests
+
+test: setup ## everything that a machine without a GPU can run (what .ci/run calls)
+	@.ci/install-vllm .venv || [ $$? -eq 3 ]
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/pytest -q model-server/tests e2e
+
+demo: setup ## Envoy, four simulated model servers and the picker: round robin against least-ttft
+	@$(BIN)/epp demo
+
+bench: setup ## run all benchmarks and refresh docs/performance.md
+	@$(BIN)/python -m bench extproc --write-docs
+
+proto: setup ## generate epp/_pb from proto/
+	@.ci/proto
+
+format: setup ## format and mend what can be mended
+	@$(BIN)/ruff format $(SOURCES) && $(BIN)/ruff check --fix $(SOURCES)
+
+clean: ## remove .venv and caches
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
