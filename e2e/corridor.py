@@ -1,0 +1,251 @@
+"""The whole way of a request on loopback: client, real Envoy, `epp serve`, model servers."""
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+from multidict import CIMultiDictProxy
+from prometheus_client.parser import text_string_to_metric_families
+
+from epp.demo.envoy import BodyMode, EnvoySettings, Routing, start_envoy
+from epp.demo.processes import Process, free_port, spawn
+
+START_SECONDS = 30
+DEADLINE = 30
+POLL_SECONDS = 0.02
+MODEL = "sim-model"
+CHAT = "/v1/chat/completions"
+DECISION = "x-warmpick-decision"
+REASON = "x-warmpick-reason"
+SERVER = "x-sim-name"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to start. `simulators` are names, `others` are `ip:port` of endpoints already there.
+
+    `argv` starts one model server and prints where it listens.
+    """
+
+    simulators: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    argv: tuple[str, ...] = (sys.executable, "-m", "model_server.simulator", "--port", "0")
+    server_flags: tuple[str, ...] = ()
+    routing: Routing = "override_host"
+    request_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
+    response_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
+    tls: bool = False
+    failure_mode_allow: bool = False
+    stream_idle_timeout_s: float = 30
+    picker_flags: tuple[str, ...] = ()
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a client got."""
+
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, read."""
+        return json.loads(self.body)
+
+    @property
+    def message(self) -> str:
+        """The message of an error in OpenAI's form."""
+        return str(self.json["error"]["message"])
+
+    @property
+    def events(self) -> list[Any]:
+        """The JSON events of a complete stream."""
+        lines = self.body.decode().split("\n\n")
+        assert lines[-2:] == ["data: [DONE]", ""], lines[-2:]
+        return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+
+
+class Corridor:
+    """Everything that runs, and a client in front of it."""
+
+    def __init__(self, plan: Plan, directory: Path, client: aiohttp.ClientSession) -> None:
+        self.plan = plan
+        self.directory = directory
+        self.client = client
+        self.servers: dict[str, Process] = {}
+        self.targets: dict[str, str] = {}
+        self.endpoints_path = directory / "endpoints.yaml"
+        ports = [free_port() for _ in range(5)]
+        self.grpc_port, self.health_port, self.metrics_port, self.port, self.admin_port = ports
+        self.picker: Process
+        self.envoy: Process
+        self._stop = contextlib.AsyncExitStack()
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Start model servers, picker and gateway."""
+        plan = self.plan
+        for name, target in enumerate(plan.others):
+            self.targets[f"other-{name}"] = target
+        await asyncio.gather(*(self.start_server(name) for name in plan.simulators))
+        self.write_endpoints(*self.targets)
+        await self.start_picker()
+        settings = EnvoySettings(
+            listen_port=self.port,
+            admin_port=self.admin_port,
+            epp_port=self.grpc_port,
+            endpoints=tuple(self.targets.values()) or (f"127.0.0.1:{free_port()}",),
+            routing=plan.routing,
+            epp_tls=plan.tls,
+            failure_mode_allow=plan.failure_mode_allow,
+            request_body_mode=plan.request_body_mode,
+            response_body_mode=plan.response_body_mode,
+            stream_idle_timeout_s=plan.stream_idle_timeout_s,
+        )
+        self.envoy = await start_envoy(settings, log_dir=self.directory)
+        self._stop.push_async_callback(self.envoy.stop)
+
+    async def start_server(self, name: str) -> None:
+        """Start one model server; it is in no endpoints file yet."""
+        flags = ("--name", name) if SERVER_NAMES in self.plan.argv else ()
+        argv = (*self.plan.argv, *flags, *self.plan.server_flags)
+        server = await spawn(f"server-{name}", argv, log_dir=self.directory)
+        self._stop.push_async_callback(server.stop)
+        line = await server.wait_ready_line(START_SECONDS * 10)
+        self.servers[name] = server
+        self.targets[name] = f"127.0.0.1:{line['port']}"
+
+    async def start_picker(self) -> None:
+        """Start the picker on its ports, again where it has died."""
+        plan = self.plan
+        argv = [
+            *(sys.executable, "-m", "epp", "serve", "--bind-address=127.0.0.1"),
+            f"--endpoints-file={self.endpoints_path}",
+            f"--grpc-port={self.grpc_port}",
+            f"--grpc-health-port={self.health_port}",
+            f"--metrics-port={self.metrics_port}",
+            f"--secure-serving={str(plan.tls).lower()}",
+            *("--log-format=json", "--scrape-interval=200ms", "--debug-headers"),
+            *plan.picker_flags,
+        ]
+        self.picker = await spawn("epp", argv, log_dir=self.directory)
+        self._stop.push_async_callback(self.picker.stop)
+        await self.picker.wait_http(self.operator_url("/readyz"), START_SECONDS)
+
+    async def stop(self) -> None:
+        """Stop everything, the gateway first."""
+        await self._stop.aclose()
+
+    def write_endpoints(self, *names: str) -> None:
+        """Put these endpoints in the file that the picker follows, in one step."""
+        entries = [
+            {"name": name, "address": "127.0.0.1", "port": int(self.targets[name][10:])}
+            for name in names
+        ]
+        draft = self.endpoints_path.with_suffix(".draft")
+        draft.write_text(json.dumps({"endpoints": entries}))
+        draft.replace(self.endpoints_path)
+
+    def signal_picker(self, number: signal.Signals) -> None:
+        """Send a signal to the picker."""
+        os.kill(self.picker.pid, number)
+
+    # What a client does.
+
+    async def post(self, path: str, body: Any, **headers: str) -> Answer:
+        """POST bytes as they are, anything else as JSON; `x_name` is the header `x-name`."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent.setdefault("content-type", "application/json")
+        async with self.client.post(
+            self.url + path, data=io.BytesIO(data), headers=sent
+        ) as response:
+            return Answer(response.status, response.headers, await response.read())
+
+    async def get(self, path: str) -> Answer:
+        """GET through the gateway."""
+        async with self.client.get(self.url + path) as response:
+            return Answer(response.status, response.headers, await response.read())
+
+    def stream(self, path: str, body: Any, **headers: str) -> aiohttp.client._RequestContextManager:
+        """POST, for a response that is read piece by piece."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.post(self.url + path, json=body, headers=sent)
+
+    # What an operator sees.
+
+    def operator_url(self, path: str) -> str:
+        """Where the picker answers operators."""
+        return f"http://127.0.0.1:{self.metrics_port}{path}"
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """Add up the samples of the picker's metrics page that have a name and these labels."""
+        async with self.client.get(self.operator_url("/metrics")) as response:
+            assert response.status == 200
+            page = await response.text()
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    async def metric_becomes(self, wanted: float, name: str, **labels: str) -> None:
+        """Wait until a metric has a value."""
+        await until(lambda: self._is(wanted, name, labels))
+
+    async def _is(self, wanted: float, name: str, labels: dict[str, str]) -> bool:
+        return await self.metric(name, **labels) == wanted
+
+    def log_lines(self) -> list[Any]:
+        """Everything that the picker has logged, read."""
+        return [json.loads(line) for line in self.picker.log_path.read_text().splitlines()]
+
+
+SERVER_NAMES = "model_server.simulator"
+"""The module whose servers can be given a name."""
+
+
+@contextlib.asynccontextmanager
+async def corridor(plan: Plan, directory: Path) -> AsyncIterator[Corridor]:
+    """Start what a plan says; stop it at the end, logs stay in the directory."""
+    limit = aiohttp.ClientTimeout(total=DEADLINE * 2)
+    connector = aiohttp.TCPConnector(limit=0, force_close=False)
+    async with aiohttp.ClientSession(timeout=limit, connector=connector) as client:
+        made = Corridor(plan, directory, client)
+        try:
+            await made.start()
+            yield made
+        finally:
+            await made.stop()
+
+
+async def until(condition: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(DEADLINE):
+        while not await condition():
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def chat(*texts: str, **options: Any) -> dict[str, Any]:
+    """Build a chat of alternating turns."""
+    roles = ("user", "assistant")
+    messages = [{"role": roles[turn % 2], "content": text} for turn, text in enumerate(texts)]
+    return {"model": MODEL, "messages": messages, "max_tokens": 4, "ignore_eos": True, **options}
+
+
+def decision(answer: Answer) -> Any:
+    """Read what the picker says it decided."""
+    return json.loads(answer.headers[DECISION])
