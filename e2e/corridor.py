@@ -165,10 +165,9 @@ class Corridor:
     # What a client does.
 
     async def post(self, path: str, body: Any, **headers: str) -> Answer:
-        """POST bytes as they are, anything else as JSON; `x_name` is the header `x-name`."""
+        """POST bytes as they are, anything else as JSON."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        sent.setdefault("content-type", "application/json")
+        sent = {"content-type": "application/json", **headers}
         async with self.client.post(
             self.url + path, data=io.BytesIO(data), headers=sent
         ) as response:
@@ -181,8 +180,7 @@ class Corridor:
 
     def stream(self, path: str, body: Any, **headers: str) -> aiohttp.client._RequestContextManager:
         """POST, for a response that is read piece by piece."""
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.client.post(self.url + path, json=body, headers=sent)
+        return self.client.post(self.url + path, json=body, headers=headers)
 
     # What an operator sees.
 
@@ -208,6 +206,10 @@ class Corridor:
 
     async def _is(self, wanted: float, name: str, labels: dict[str, str]) -> bool:
         return await self.metric(name, **labels) == wanted
+
+    async def idle(self) -> bool:
+        """Whether no request is with a model server."""
+        return await self.metric("llm_d_epp_request_running") == 0
 
     def log_lines(self) -> list[Any]:
         """Everything that the picker has logged, read."""
