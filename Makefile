@@ -25,7 +25,7 @@ types: setup
 	@$(BIN)/mypy && $(BIN)/mypy --strict model-server/model_server
 
 contracts: setup
-	@$(BIN)/lint-imports --no-cache --quiet
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 proto-check: setup
 	@.ci/proto --check
