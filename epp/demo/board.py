@@ -79,12 +79,21 @@ async def _live(console: Console, lanes: Sequence[Lane]) -> None:
 
 
 async def _log(lanes: Sequence[Lane]) -> None:
+    """Print a line whenever a phase begins, and every LOGGED_SECONDS under load."""
+    last, due = "", 0.0
     while True:
         lane = next((lane for lane in lanes if lane.phase != "done"), lanes[-1])
-        phase, spent, done, median, cached = lane.cells()
-        details = f", TTFT p50 {median}, cached {cached}" if median else ""
-        print(f"{lane.policy}: {phase}, {spent}, requests {done}{details}", flush=True)
-        await asyncio.sleep(LOGGED_SECONDS)
+        stage = f"{lane.policy}: {lane.phase}"
+        if stage != last or (lane.began_at and time.monotonic() >= due):
+            print(stage + _progress(lane), flush=True)
+            last, due = stage, time.monotonic() + LOGGED_SECONDS
+        await asyncio.sleep(LIVE_SECONDS)
+
+
+def _progress(lane: Lane) -> str:
+    _, spent, done, median, cached = lane.cells()
+    details = f", TTFT p50 {median}, cached {cached}" if median else ""
+    return f", {spent}, requests {done}{details}" if lane.began_at else ""
 
 
 def _table(lanes: Sequence[Lane]) -> Table:

@@ -2,8 +2,10 @@
 
 import importlib.metadata
 import importlib.util
+from typing import Literal
 
-from epp.demo.pools import Kind
+Kind = Literal["simulator", "vllm"]
+"""Which model servers: simulated ones, or vLLM on the CPU."""
 
 EXTRA = "pip install 'warmpick[demo]'"
 CHECKOUT = "pip install ./model-server"

@@ -8,13 +8,11 @@ seconds instead of minutes, and documents are asked about within half a minute o
 
 import sys
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
+from epp.demo.parts import Kind
 from epp.demo.workload import Load
-
-Kind = Literal["simulator", "vllm"]
 
 SIMULATED_MODEL = "demo-8b"
 TINY_MODEL = "demo-small"
@@ -70,7 +68,7 @@ def _simulated(size: Size) -> Pool:
     }
     return Pool(
         kind="simulator",
-        title="simulated 8B model on a 40 GB A100-class GPU",
+        title="a simulated 8B model on a 40 GB A100-class GPU",
         model=SIMULATED_MODEL,
         servers=servers,
         block_size=block_size,
@@ -114,11 +112,11 @@ def _vllm(size: Size, directory: Path) -> Pool:
             size,
             servers,
             Load(
-                conversations=12,
-                seconds=30,
-                dossiers=8,
-                sections=2,
-                turns=(3, 4),
+                conversations=14,
+                seconds=45,
+                dossiers=9,
+                sections=5,
+                turns=(3, 5),
                 gap=6.0,
                 answer=(8, 16),
             ),

@@ -42,7 +42,7 @@ def report(before: Outcome, after: Outcome, where: Circumstances) -> str:
 def _setting(pool: Pool, outcome: Outcome) -> str:
     load = pool.load
     return (
-        f"{pool.servers} model servers behind Envoy, each a {pool.title} with room for "
+        f"{pool.servers} model servers behind Envoy, each {pool.title} with room for "
         f"{pool.cache_tokens:,} tokens of KV cache. {load.conversations} conversations of "
         f"{load.turns[0]} to {load.turns[1]} turns about {load.dossiers} dossiers, "
         f"{len(outcome.samples)} requests, in the same order and at the same planned moments for "

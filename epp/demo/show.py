@@ -73,7 +73,7 @@ async def _perform(
 def _introduce(console: Console, pool: Pool, plan: Sequence[Conversation]) -> None:
     requests = sum(len(conversation.turns) for conversation in plan)
     console.print(
-        f"[bold]{pool.servers} model servers[/bold], each a {pool.title} "
+        f"[bold]{pool.servers} model servers[/bold], each {pool.title} "
         f"with room for {pool.cache_tokens:,} tokens of KV cache; behind Envoy and the picker.\n"
         f"[bold]{len(plan)} conversations[/bold], {requests} requests, arrivals over "
         f"{pool.load.seconds:g} s; the same for both policies.\n"
