@@ -10,7 +10,7 @@ import pytest_asyncio
 from e2e.corridor import Corridor, Plan, corridor
 from e2e.echo import Echo, echoing
 
-Open = Callable[[Plan], AbstractAsyncContextManager[Corridor]]
+Open = Callable[..., AbstractAsyncContextManager[Corridor]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,5 +37,11 @@ async def second_echo() -> AsyncIterator[Echo]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Open:
-    """Open a corridor for one test: `async with start(Plan(...)) as corridor`."""
-    return lambda plan: corridor(plan, tmp_path)
+    """Open a corridor for one test: `async with start(Plan(...), "folder of logs") as corridor`."""
+
+    def open_corridor(plan: Plan, folder: str = "logs") -> AbstractAsyncContextManager[Corridor]:
+        directory = tmp_path / folder
+        directory.mkdir()
+        return corridor(plan, directory)
+
+    return open_corridor
