@@ -116,7 +116,6 @@ class Fleet:
         load, ledger = pod.load, pod.ledger
         prefill = pod.prefill.seconds(uncached, cached) if asked.tokens else 0.0
         requests = ledger.requests
-        foreign = max(0.0, load.waiting - requests)
         return Candidate(
             endpoint=pod.endpoint,
             load=load,
@@ -125,7 +124,7 @@ class Fleet:
             matched_blocks=sum(depths),
             total_blocks=asked.blocks,
             # What others queued there is seen in scrapes alone: a floor, at this prompt's price.
-            owed_seconds=ledger.owed(now) + foreign * (prefill or pod.prefill.step),
+            owed_seconds=ledger.owed(now) + pod.foreign * (prefill or pod.prefill.step),
             prefill_seconds=prefill,
             decode_seconds=_DECODE_SECONDS * max(requests, load.running),
             requests=requests,

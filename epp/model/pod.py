@@ -39,7 +39,10 @@ class Stay:
 
 
 class Pod:
-    """One endpoint. Its pool's content is mirrored in the fleet's index under `slot`."""
+    """One endpoint. Its pool's content is mirrored in the fleet's index under `slot`.
+
+    `foreign` counts requests that waited there at the last report and are not this picker's.
+    """
 
     def __init__(self, endpoint: Endpoint, index: PrefixIndex, prefill: PrefillModel) -> None:
         self.endpoint = endpoint
@@ -48,6 +51,7 @@ class Pod:
         self.ledger = Ledger()
         self.slot: Slot = index.open()
         self.reachable = True
+        self.foreign = 0.0
         self._index = index
         self._failures = 0
         self._pool = BlockPool(UNKNOWN_CAPACITY)
@@ -74,6 +78,7 @@ class Pod:
         """Take in a scrape: capacity, restarts, reachability."""
         before, self.load = self.load, load
         self._failures, self.reachable = 0, True
+        self._count_foreign()
         if load.num_blocks and load.block_size:
             capacity = max(1, (load.num_blocks - 1) * load.block_size)
             if capacity != self._pool.capacity:
@@ -87,6 +92,11 @@ class Pod:
         named = {"kv_usage": report.kv_usage, "waiting": report.waiting, "running": report.running}
         known = {key: value for key, value in named.items() if value is not None}
         self.load = replace(self.load, at=now, **known)
+        self._count_foreign()
+
+    def _count_foreign(self) -> None:
+        """Compare a report with the books of the same moment; later they no longer go together."""
+        self.foreign = max(0.0, self.load.waiting - self.ledger.requests)
 
     def fail(self, *, refused: bool) -> None:
         """Take in a scrape that failed: nobody at home at once, silence after three times."""
@@ -118,7 +128,7 @@ class Pod:
             stay.pool.release(stay.lease)
         while self._waiting and self._waiting[0].try_admit():
             self._waiting.popleft()
-        self._mirror(stay.pool)
+        self._mirror(self._pool)
 
     def _mirror(self, pool: BlockPool) -> None:
         stored, evicted = pool.take_stored(), pool.take_evicted()
