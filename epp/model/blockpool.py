@@ -126,6 +126,8 @@ class BlockPool:
                 self._queue[block] = None
                 self._queued += block.size
         lease.blocks, lease.blank = [], 0
+        if self._blank < 0:
+            self._take(0)
 
     def revoke(self, lease: Lease) -> None:
         """Free what a request holds; what it did not find was never computed, and is dropped."""

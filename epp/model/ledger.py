@@ -47,7 +47,8 @@ class Ledger:
         if not self._line:
             return 0.0
         head = next(iter(self._line.values()))
-        return self._owed - min(head.seconds, max(0.0, now - self._head_since))
+        # Sums of floats may fall short of their parts.
+        return max(0.0, self._owed - min(head.seconds, max(0.0, now - self._head_since)))
 
     def admit(self, request: RequestId, seconds: float, now: float, *, observed: bool) -> None:
         """Book a request; `observed` when its first token will be seen."""
@@ -87,7 +88,7 @@ class Ledger:
         while self._line:
             request, head = next(iter(self._line.items()))
             grace = 0.0 if head.deadline_only else OVERDUE_SECONDS
-            done = self._head_since + head.seconds
-            if now < done + grace:
+            over = self._head_since + head.seconds + grace
+            if now < over:
                 return
-            self._strike(request, done if head.deadline_only else now)
+            self._strike(request, over)

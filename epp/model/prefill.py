@@ -20,6 +20,8 @@ BUDGET_TOKENS = 8192
 _MEMORY = 0.97
 _PRIOR = 0.02
 _LEAST_SCALE, _MOST_SCALE = 0.01, 1e4
+_LEAST_SPREAD = 1e-3
+"""Variance of the work, as a share of its mean square, below which it tells nothing of a slope."""
 
 
 def work(uncached: int, cached: int) -> float:
@@ -59,7 +61,7 @@ class PrefillModel:
 
     def _fit(self) -> None:
         spread = self._n * self._xx - self._x * self._x
-        if spread > 0:
+        if spread > _LEAST_SPREAD * self._n * self._xx:
             slope = (self._n * self._xy - self._x * self._y) / spread
             self.scale = min(_MOST_SCALE, max(_LEAST_SCALE, slope))
         self.step = max(1e-4, (self._y - self.scale * self._x) / self._n)

@@ -1,0 +1,68 @@
+"""Values of the model for tests: short ways to build them, and strategies that draw them."""
+
+from hypothesis import strategies as st
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import Endpoint, Load
+from epp.model.request import Api, InferenceRequest, Prompt, RequestId
+
+SECRET = b"a secret of the tests"
+ADAPTERS = ("", "base", "lora-a", "lora-b", "lora-c")
+
+
+def endpoint(name="pod-0", address="10.0.0.1", port=8000, **more):
+    return Endpoint("default", name, address, port, **more)
+
+
+def request(identity="r1", *texts, **more):
+    """Ask for completions of texts (or bytes); `more` are fields of `InferenceRequest`."""
+    prompts = tuple(Prompt(text.encode() if isinstance(text, str) else text) for text in texts)
+    fields = {"api": Api.COMPLETIONS, "model": "m", "target_model": "m", "stream": True} | more
+    return InferenceRequest(id=RequestId(identity), prompts=prompts, **fields)
+
+
+def text(tokens, seed=""):
+    """Write a text of `tokens` tokens at the default four bytes each; equal seeds, equal starts."""
+    words = "".join(f"{seed}{number:07d} " for number in range(tokens))
+    return words[: tokens * 4]
+
+
+shares = st.floats(0, 1)
+seconds = st.floats(0, 1e3)
+adapter_sets = st.frozensets(st.sampled_from(ADAPTERS[1:]), max_size=3)
+
+loads = st.builds(
+    Load,
+    waiting=st.one_of(st.integers(0, 5).map(float), st.floats(0, 1e6)),
+    running=st.integers(0, 300).map(float),
+    kv_usage=shares,
+    running_adapters=adapter_sets,
+    waiting_adapters=adapter_sets,
+    max_adapters=st.integers(0, 4),
+)
+
+
+@st.composite
+def candidates(draw, least=1, most=6):
+    """Draw candidates for one request: as many as asked for, one prompt, one busy share."""
+    prompt = draw(st.integers(0, 20_000))
+    busy = draw(shares)
+    count = draw(st.integers(least, most))
+    return [
+        Candidate(
+            endpoint=endpoint(f"pod-{number}", f"10.0.0.{number + 1}"),
+            load=draw(loads),
+            prompt_tokens=prompt,
+            cached_tokens=draw(st.integers(0, prompt)),
+            owed_seconds=draw(seconds),
+            prefill_seconds=draw(seconds),
+            decode_seconds=draw(seconds),
+            requests=draw(st.integers(0, 50)),
+            busy_share=busy,
+        )
+        for number in range(count)
+    ]
+
+
+def candidate(name="pod-0", load=None, **more):
+    return Candidate(endpoint=endpoint(name), load=load or Load(), **more)
