@@ -117,7 +117,7 @@ def _vllm(size: Size, directory: Path) -> Pool:
                 dossiers=9,
                 sections=5,
                 turns=(3, 5),
-                gap=6.0,
+                gap=4.0,
                 answer=(8, 16),
             ),
             standard_servers=2,

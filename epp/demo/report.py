@@ -71,11 +71,16 @@ def _rows(before: Outcome, after: Outcome) -> Iterable[str]:
         yield f"<tr><td>{html.escape(label)}</td>{cells}</tr>"
 
 
+def _span(outcome: Outcome) -> float:
+    """When the last answer was complete, in seconds; nan without one."""
+    ends = (sample.sent_at + sample.seconds for sample in outcome.samples if not sample.error)
+    return max(ends, default=math.nan)
+
+
 def _share(outcome: Outcome, capacity: float) -> str:
     """Computed prompt tokens over what the pool could have computed in the run's time."""
-    good = [sample for sample in outcome.samples if not sample.error]
-    span = max((sample.sent_at + sample.seconds for sample in good), default=math.nan)
-    return f"{sum(sample.computed_tokens for sample in good) / capacity / span:.0%}"
+    computed = sum(sample.computed_tokens for sample in outcome.samples)
+    return f"{computed / capacity / _span(outcome):.0%}"
 
 
 def _facts(before: Outcome, after: Outcome, where: Circumstances) -> Iterable[str]:
@@ -97,7 +102,9 @@ def _facts(before: Outcome, after: Outcome, where: Circumstances) -> Iterable[st
     yield (
         "Arrivals are open loop: a question is sent at its planned moment, whatever the servers "
         "do, unless the answer before it in the same conversation is still running; then right "
-        "after it."
+        f"after it. The plan ends after {load.seconds:g} s; the last answer was complete after "
+        f"{_span(before):.0f} s under {before.policy} and {_span(after):.0f} s under "
+        f"{after.policy}."
     )
     yield (
         f"Compressed for a short show: a user asks every {load.gap:g} s on average, and all "

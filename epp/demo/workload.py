@@ -104,6 +104,7 @@ def conversations(sections: Sequence[Section], load: Load, seed: int) -> tuple[C
     dossiers = [chance.sample(sections, size) for _ in range(load.dossiers)]
     weights = [rank**-load.skew for rank in range(1, load.dossiers + 1)]
     starts = sorted(chance.uniform(0, load.seconds) for _ in range(load.conversations))
+    starts[0] = 0.0  # nobody waits for a show to begin
     chosen = chance.choices(dossiers, weights, k=load.conversations)
     return tuple(
         Conversation(number, _system(dossier), tuple(_turns(dossier, load, start, chance)))
