@@ -15,10 +15,17 @@ def endpoint(name="pod-0", address="10.0.0.1", port=8000, **more):
 
 
 def request(identity="r1", *texts, **more):
-    """Ask for completions of texts (or bytes); `more` are fields of `InferenceRequest`."""
-    prompts = tuple(Prompt(text.encode() if isinstance(text, str) else text) for text in texts)
+    """Ask for completions of texts (or lists of token ids); `more` are fields of `InferenceRequest`."""
+    prompts = tuple(prompt(each) for each in texts)
     fields = {"api": Api.COMPLETIONS, "model": "m", "target_model": "m", "stream": True} | more
     return InferenceRequest(id=RequestId(identity), prompts=prompts, **fields)
+
+
+def prompt(words):
+    """Make a prompt of a text, or of token ids."""
+    if isinstance(words, str):
+        return Prompt(words.encode())
+    return Prompt(b"".join(each.to_bytes(4, "little") for each in words), exact=True)
 
 
 def text(tokens, seed=""):

@@ -166,6 +166,7 @@ class Fleet:
                 return
             self._drop(pod)
         pod = Pod(endpoint, self._index, self._class_of(endpoint))
+        self._asked = None  # what was found goes by slots, and one of them is another's now
         self._pods[endpoint.id] = pod
         self._by_target[endpoint.target] = pod
 
@@ -206,6 +207,9 @@ class Fleet:
         pod = self._pods.get(event.endpoint_id)
         if pod is None:
             return
+        before = self._visits.pop(event.request.id, None)
+        if before is not None:  # sent anew: it was not served where it was
+            before.leave(0, now, revoked=True)
         asked = self._ask(event.request)
         visit = Visit(event.request, asked, now)
         self._visits[event.request.id] = visit

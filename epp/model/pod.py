@@ -54,6 +54,7 @@ class Pod:
         self.foreign = 0.0
         self._index = index
         self._failures = 0
+        self._started_at: float | None = None
         self._pool = BlockPool(UNKNOWN_CAPACITY)
         self._waiting: deque[Stay] = deque()
         self._present = True
@@ -76,16 +77,18 @@ class Pod:
 
     def report(self, load: Load) -> None:
         """Take in a scrape: capacity, restarts, reachability."""
-        before, self.load = self.load, load
+        self.load = load
         self._failures, self.reachable = 0, True
         self._count_foreign()
         if load.num_blocks and load.block_size:
             capacity = max(1, (load.num_blocks - 1) * load.block_size)
             if capacity != self._pool.capacity:
                 self._pool.resize(capacity)
-                self._mirror(self._pool)
-        if before.started_at is not None and load.started_at not in {None, before.started_at}:
-            self.restart()
+                self._settle()
+        if load.started_at is not None:
+            if self._started_at not in {None, load.started_at}:
+                self.restart()
+            self._started_at = load.started_at
 
     def overhear(self, report: OrcaReported, now: float) -> None:
         """Take in what a response's headers said of the load."""
@@ -109,7 +112,7 @@ class Pod:
         stay = Stay(chain, ruler, self._pool)
         if self._waiting or not stay.try_admit():
             self._waiting.append(stay)
-        self._mirror(self._pool)
+        self._mirror()
         return stay
 
     def exit(self, stay: Stay, generated: int, *, revoked: bool) -> None:
@@ -120,19 +123,22 @@ class Pod:
         if stay.lease is None:
             if stay in self._waiting:
                 self._waiting.remove(stay)
-            return
-        if revoked:
+        elif revoked:
             stay.pool.revoke(stay.lease)
         else:
             stay.pool.grow(stay.lease, generated)
             stay.pool.release(stay.lease)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Let in those in line that fit by now, and tell the index."""
         while self._waiting and self._waiting[0].try_admit():
             self._waiting.popleft()
-        self._mirror(self._pool)
+        self._mirror()
 
-    def _mirror(self, pool: BlockPool) -> None:
-        stored, evicted = pool.take_stored(), pool.take_evicted()
-        if self._present and pool is self._pool:
+    def _mirror(self) -> None:
+        stored, evicted = self._pool.take_stored(), self._pool.take_evicted()
+        if self._present:
             # A block may be evicted and stored anew in one step, never the other way round.
             self._index.remove(self.slot, evicted)
             self._index.add(self.slot, stored)

@@ -1,0 +1,60 @@
+"""A fleet with a clock, for tests of what happens to it."""
+
+from itertools import count
+
+from epp.model.blocks import BLOCK_ENDS, BlockHasher
+from epp.model.endpoint import Load
+from epp.model.events import Admitted, EndpointUpserted, Finished, LoadReported
+from epp.model.fleet import Fleet
+from tests.strategies import SECRET, endpoint, request
+
+
+def predicted(tokens, block=16):
+    """Say how much of a repeated prompt hits: whole blocks, ours and the engine's, not all."""
+    ends = [end for end in BLOCK_ENDS if end < tokens * 4]
+    return min(ends[-1] // 4, tokens - 1) // block * block if ends else 0
+
+
+class Rig:
+    """`pods` endpoints called pod-0, pod-1, ... at 10.0.0.1:8000, 10.0.0.2:8000, ..."""
+
+    def __init__(self, pods=2):
+        self.now = 1000.0
+        self.numbers = count()
+        self.fleet = Fleet(BlockHasher(SECRET))
+        for number in range(pods):
+            self.add(f"pod-{number}", f"10.0.0.{number + 1}")
+
+    def add(self, name, address, **more):
+        self.tell(EndpointUpserted(endpoint(name, address, **more)))
+
+    def tell(self, event):
+        self.fleet.apply(event, self.now)
+
+    def report(self, name, **load):
+        self.tell(LoadReported(f"default/{name}", Load(**load)))
+
+    def send(self, name, identity, *texts, **more):
+        """Ask, then send the request to a pod."""
+        asked = request(identity, *texts, **more)
+        self.fleet.candidates(asked, self.now)
+        self.tell(Admitted(asked, f"default/{name}"))
+
+    def serve(self, name, identity, *texts, **more):
+        self.send(name, identity, *texts, **more)
+        self.tell(Finished(identity))
+
+    def ask(self, *texts, **more):
+        """Return the candidates by name."""
+        asked = request(f"asking {next(self.numbers)}", *texts, **more)
+        found = self.fleet.candidates(asked, self.now)
+        return {each.endpoint.name: each for each in found}
+
+    def cached(self, *texts, **more):
+        return {name: each.cached_tokens for name, each in self.ask(*texts, **more).items()}
+
+    def owed(self):
+        return {name: each.owed_seconds for name, each in self.ask().items()}
+
+    def pod(self, name):
+        return self.fleet._pods[f"default/{name}"]
