@@ -13,13 +13,14 @@ their source:
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from epp.errors import BodyTooLarge, MalformedRequest, RequestError
 from epp.model.events import Aborted, Event, Finished, Served, Unobserved
-from epp.model.request import Api, Decision, InferenceRequest, Outcome, RequestId, RequestRecord
+from epp.model.request import Api, Decision, Outcome, RequestId, RequestRecord
+from epp.protocol.director import Director, Pending
 from epp.protocol.envoy import error_reply
 from epp.protocol.headers import RequestFacts, request_mutation
 from epp.protocol.messages import (
@@ -46,25 +47,6 @@ from epp.protocol.response import Response
 from epp.protocol.rewrite import replace_model
 
 _CLIENT_ERROR = 400
-
-
-class Pending(Enum):
-    """The answer of a director that has not decided yet; it will `resume` the exchange."""
-
-    PENDING = "pending"
-
-
-class Director(Protocol):
-    """Whom an exchange asks and tells."""
-
-    def route(self, request: InferenceRequest, now: float) -> Decision | Pending:
-        """Choose endpoints for a request, and count it as admitted. May raise `RequestError`."""
-
-    def observe(self, event: Event, now: float) -> None:
-        """Learn what became of an admitted request."""
-
-    def close(self, record: RequestRecord) -> None:
-        """Take note of an exchange that is over; called once."""
 
 
 class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,8 @@ from epp.model.endpoint import Endpoint
 from epp.model.events import Event
 from epp.model.request import Decision, InferenceRequest, RequestId, RequestRecord
 from epp.protocol import envoy
-from epp.protocol.exchange import Exchange, ExchangeSettings, Pending
+from epp.protocol.director import Pending
+from epp.protocol.exchange import Exchange, ExchangeSettings
 from epp.protocol.messages import (
     BodyReply,
     Chunk,

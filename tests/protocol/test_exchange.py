@@ -8,7 +8,8 @@ from epp.errors import NoEndpoints, Overloaded
 from epp.model.endpoint import Endpoint, Target
 from epp.model.events import Aborted, Finished, FirstToken, OrcaReported, Served, Unobserved
 from epp.model.request import Api, Decision, Outcome, Usage
-from epp.protocol.exchange import Exchange, Pending
+from epp.protocol.director import Pending
+from epp.protocol.exchange import Exchange
 from epp.protocol.messages import (
     BodyMode,
     BodyReply,
