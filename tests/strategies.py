@@ -1,6 +1,7 @@
 """Values of the model for tests: short ways to build them, and strategies that draw them."""
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
@@ -15,10 +16,17 @@ def endpoint(name="pod-0", address="10.0.0.1", port=8000, **more):
 
 
 def request(identity="r1", *texts, **more):
-    """Ask for completions of texts (or lists of token ids); `more` are fields of `InferenceRequest`."""
+    """Ask for completions of texts, or lists of token ids; `more` are other fields."""
     prompts = tuple(prompt(each) for each in texts)
-    fields = {"api": Api.COMPLETIONS, "model": "m", "target_model": "m", "stream": True} | more
-    return InferenceRequest(id=RequestId(identity), prompts=prompts, **fields)
+    plain = InferenceRequest(
+        id=RequestId(identity),
+        api=Api.COMPLETIONS,
+        model="m",
+        target_model="m",
+        prompts=prompts,
+        stream=True,
+    )
+    return replace(plain, **more)
 
 
 def prompt(words):

@@ -52,7 +52,7 @@ class Ledger:
 
     def admit(self, request: RequestId, seconds: float, now: float, *, observed: bool) -> None:
         """Book a request; `observed` when its first token will be seen."""
-        self._advance(now)
+        self.first_token(request, now)  # where it is booked already, this is all that it owes
         if not self._line:
             self._head_since = now
             self._owed = 0.0

@@ -3,9 +3,10 @@
 from itertools import count
 
 from epp.model.blocks import BLOCK_ENDS, BlockHasher
-from epp.model.endpoint import Load
+from epp.model.endpoint import EndpointId, Load
 from epp.model.events import Admitted, EndpointUpserted, Finished, LoadReported
 from epp.model.fleet import Fleet
+from epp.model.request import RequestId
 from tests.strategies import SECRET, endpoint, request
 
 
@@ -32,17 +33,17 @@ class Rig:
         self.fleet.apply(event, self.now)
 
     def report(self, name, **load):
-        self.tell(LoadReported(f"default/{name}", Load(**load)))
+        self.tell(LoadReported(EndpointId(f"default/{name}"), Load(**load)))
 
     def send(self, name, identity, *texts, **more):
         """Ask, then send the request to a pod."""
         asked = request(identity, *texts, **more)
         self.fleet.candidates(asked, self.now)
-        self.tell(Admitted(asked, f"default/{name}"))
+        self.tell(Admitted(asked, EndpointId(f"default/{name}")))
 
     def serve(self, name, identity, *texts, **more):
         self.send(name, identity, *texts, **more)
-        self.tell(Finished(identity))
+        self.tell(Finished(RequestId(identity)))
 
     def ask(self, *texts, **more):
         """Return the candidates by name."""
@@ -57,4 +58,7 @@ class Rig:
         return {name: each.owed_seconds for name, each in self.ask().items()}
 
     def pod(self, name):
-        return self.fleet._pods[f"default/{name}"]
+        return self.fleet._pods[EndpointId(f"default/{name}")]
+
+    def visit(self, identity):
+        return self.fleet._visits[RequestId(identity)]

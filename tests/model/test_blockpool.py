@@ -290,7 +290,7 @@ def test_shrinking_under_load_and_growing_back_is_as_before():
 
 
 def test_blocks_of_any_size_are_accounted_for():
-    pool = BlockPool(100)
+    pool = pool_of(100, 1)
     lease = pool.admit([1, 2, 3], [10, 20, 30], 5, 3)
     assert pool.free == 35
     pool.release(lease)

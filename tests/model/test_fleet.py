@@ -2,6 +2,7 @@
 
 import pytest
 
+from epp.model.endpoint import EndpointId, Load, Target
 from epp.model.events import (
     Aborted,
     Admitted,
@@ -16,11 +17,10 @@ from epp.model.events import (
     Served,
     Unobserved,
 )
-from epp.model.endpoint import Load
 from epp.model.fleet import CLASS_LABEL
 from epp.model.pod import UNKNOWN_CAPACITY
 from epp.model.prefill import STEP_SECONDS, PrefillModel
-from epp.model.request import Usage
+from epp.model.request import RequestId, Usage
 from tests.model.rig import Rig, predicted
 from tests.strategies import endpoint, request, text
 
@@ -115,7 +115,7 @@ def test_another_engine_under_the_same_name_is_empty(change):
     rig.tell(EndpointUpserted(endpoint(**fields)))
     assert rig.cached(LONG) == {"pod-0": 0, "pod-1": 0}
     assert rig.owed() == {"pod-0": 0, "pod-1": 0}
-    rig.tell(Finished("r2"))
+    rig.tell(Finished(RequestId("r2")))
     assert rig.fleet.indexed_blocks == 0
     assert {each.id for each in rig.fleet.endpoints} == {"default/pod-0", "default/pod-1"}
 
@@ -123,11 +123,11 @@ def test_another_engine_under_the_same_name_is_empty(change):
 def test_removal_takes_the_cache_and_leaves_requests_nothing_to_do():
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
-    rig.tell(EndpointRemoved("default/pod-0"))
+    rig.tell(EndpointRemoved(EndpointId("default/pod-0")))
     assert rig.fleet.indexed_blocks == 0
     assert list(rig.ask(LONG)) == ["pod-1"]
-    rig.tell(FirstToken("r1"))
-    rig.tell(Finished("r1", generated=5))
+    rig.tell(FirstToken(RequestId("r1")))
+    rig.tell(Finished(RequestId("r1"), generated=5))
     rig.add("pod-0", "10.0.0.1")
     assert rig.cached(LONG) == {"pod-1": 0, "pod-0": 0}
     assert rig.fleet._visits == {}
@@ -160,7 +160,7 @@ def test_a_request_from_before_a_restart_leaves_nothing_behind():
     rig.send("pod-0", "r1", LONG)
     rig.report("pod-0", started_at=6.0)
     rig.send("pod-0", "r2", text(500, "b"))
-    rig.tell(Finished("r1", Usage(1000, 50, 0)))
+    rig.tell(Finished(RequestId("r1"), Usage(1000, 50, 0)))
     assert rig.cached(LONG)["pod-0"] == 0
     assert rig.cached(text(500, "b"))["pod-0"] == predicted(500)
 
@@ -188,7 +188,7 @@ def test_a_small_cache_forgets():
 def test_an_orca_report_changes_what_it_names():
     rig = Rig()
     rig.report("pod-0", waiting=3, running=4, kv_usage=0.5, block_size=16, num_blocks=9)
-    rig.tell(OrcaReported("10.0.0.1:8000", kv_usage=0.7, running=0.0))
+    rig.tell(OrcaReported(Target("10.0.0.1:8000"), kv_usage=0.7, running=0.0))
     load = rig.ask()["pod-0"].load
     assert (load.waiting, load.running, load.kv_usage, load.block_size) == (3, 0, 0.7, 16)
     assert load.at == rig.now
@@ -222,7 +222,7 @@ def test_a_subset_may_be_ipv6(subset):
 
 def test_an_endpoint_that_refuses_is_left_out_at_once():
     rig = Rig()
-    rig.tell(ScrapeFailed("default/pod-0", refused=True))
+    rig.tell(ScrapeFailed(EndpointId("default/pod-0"), refused=True))
     assert list(rig.ask()) == ["pod-1"]
     assert [answers for _, _, answers in rig.fleet.loads()] == [False, True]
     rig.report("pod-0")
@@ -232,25 +232,25 @@ def test_an_endpoint_that_refuses_is_left_out_at_once():
 def test_silence_is_doubted_after_three_times():
     rig = Rig()
     for _ in range(2):
-        rig.tell(ScrapeFailed("default/pod-0", refused=False))
+        rig.tell(ScrapeFailed(EndpointId("default/pod-0"), refused=False))
     rig.report("pod-0")
     for _ in range(2):
-        rig.tell(ScrapeFailed("default/pod-0", refused=False))
+        rig.tell(ScrapeFailed(EndpointId("default/pod-0"), refused=False))
         assert list(rig.ask()) == ["pod-0", "pod-1"]
-    rig.tell(ScrapeFailed("default/pod-0", refused=False))
+    rig.tell(ScrapeFailed(EndpointId("default/pod-0"), refused=False))
     assert list(rig.ask()) == ["pod-1"]
 
 
 def test_where_nobody_answers_all_are_tried():
     rig = Rig()
     for name in ("pod-0", "pod-1"):
-        rig.tell(ScrapeFailed(f"default/{name}", refused=True))
+        rig.tell(ScrapeFailed(EndpointId(f"default/{name}"), refused=True))
     assert list(rig.ask()) == ["pod-0", "pod-1"]
 
 
 def test_in_a_subset_only_its_own_silence_counts():
     rig = Rig()
-    rig.tell(ScrapeFailed("default/pod-0", refused=True))
+    rig.tell(ScrapeFailed(EndpointId("default/pod-0"), refused=True))
     assert list(rig.ask(subset=("10.0.0.1",))) == ["pod-0"]
 
 
@@ -262,10 +262,10 @@ def test_a_request_is_owed_until_its_first_token():
     rig.send("pod-0", "r1", LONG)
     owed = PrefillModel().seconds(1000, 0)
     assert rig.owed() == {"pod-0": pytest.approx(owed), "pod-1": 0}
-    rig.tell(FirstToken("r1"))
+    rig.tell(FirstToken(RequestId("r1")))
     assert rig.owed() == {"pod-0": 0, "pod-1": 0}
     assert rig.ask()["pod-0"].requests == 1
-    rig.tell(Finished("r1"))
+    rig.tell(Finished(RequestId("r1")))
     assert rig.ask()["pod-0"].requests == 0
 
 
@@ -275,7 +275,7 @@ def test_what_is_owed_is_what_was_predicted():
     before = rig.ask(LONG)["pod-0"]
     rig.send("pod-0", "r2", LONG)
     assert rig.owed()["pod-0"] == pytest.approx(before.owed_seconds + before.prefill_seconds)
-    assert rig.fleet._visits["r2"].cached == before.cached_tokens > 0
+    assert rig.visit("r2").cached == before.cached_tokens > 0
 
 
 def test_without_streaming_the_clock_pays():
@@ -291,7 +291,7 @@ def test_without_streaming_the_clock_pays():
 def test_unobserved_requests_are_cached_and_paid_by_the_clock():
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
-    rig.tell(Unobserved("r1"))
+    rig.tell(Unobserved(RequestId("r1")))
     assert rig.ask()["pod-0"].requests == 0
     assert rig.owed()["pod-0"] > 0
     assert rig.cached(LONG)["pod-0"] == predicted(1000)
@@ -303,10 +303,10 @@ def test_served_elsewhere_moves_everything():
     rig = Rig()
     rig.serve("pod-0", "r0", text(200))
     rig.send("pod-0", "r1", LONG)
-    rig.tell(Served("r1", "10.0.0.2:8000"))
+    rig.tell(Served(RequestId("r1"), Target("10.0.0.2:8000")))
     assert rig.cached(LONG) == {"pod-0": rig.cached(text(200) + "x")["pod-0"], "pod-1": 992}
     assert rig.owed() == {"pod-0": 0, "pod-1": pytest.approx(PrefillModel().seconds(1000, 0))}
-    rig.tell(Finished("r1"))
+    rig.tell(Finished(RequestId("r1")))
     assert rig.owed() == {"pod-0": 0, "pod-1": 0}
     assert rig.cached(LONG)["pod-1"] == predicted(1000)
 
@@ -316,7 +316,7 @@ def test_served_as_told_or_who_knows_where_moves_nothing(target):
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
     before = rig.owed()
-    rig.tell(Served("r1", target))
+    rig.tell(Served(RequestId("r1"), Target(target)))
     assert rig.owed() == before
     assert rig.cached(LONG)["pod-0"] == predicted(1000)
 
@@ -326,7 +326,7 @@ def test_a_refused_request_was_never_there():
     rig.serve("pod-0", "r0", text(200))
     blocks = rig.fleet.indexed_blocks
     rig.send("pod-0", "r1", LONG)
-    rig.tell(Aborted("r1", refused=True))
+    rig.tell(Aborted(RequestId("r1"), refused=True))
     assert rig.fleet.indexed_blocks == blocks
     assert rig.cached(text(200))["pod-0"] == predicted(200)
     assert rig.owed()["pod-0"] == 0
@@ -335,14 +335,14 @@ def test_a_refused_request_was_never_there():
 def test_an_aborted_request_was_computed():
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
-    rig.tell(Aborted("r1", generated=3))
+    rig.tell(Aborted(RequestId("r1"), generated=3))
     assert rig.cached(LONG)["pod-0"] == predicted(1000)
     assert (rig.owed()["pod-0"], rig.ask()["pod-0"].requests) == (0, 0)
 
 
 @pytest.mark.parametrize(
     "finished",
-    [Finished("r1", Usage(800, 300, 0)), Finished("r1", generated=300)],
+    [Finished(RequestId("r1"), Usage(800, 300, 0)), Finished(RequestId("r1"), generated=300)],
     ids=["usage", "chunks"],
 )
 def test_generated_tokens_take_room(finished):
@@ -362,7 +362,7 @@ def test_a_request_admitted_twice_is_at_the_second_place_only():
     rig.send("pod-1", "r1", LONG)
     assert rig.owed()["pod-0"] == 0
     assert rig.cached(LONG) == {"pod-0": 0, "pod-1": predicted(1000)}
-    rig.tell(Finished("r1"))
+    rig.tell(Finished(RequestId("r1")))
     assert rig.owed() == {"pod-0": 0, "pod-1": 0}
     for name in ("pod-0", "pod-1"):
         assert rig.ask()[name].requests == 0
@@ -375,29 +375,29 @@ def test_a_fleet_that_changed_since_it_was_asked():
     rig.serve("pod-0", "r0", LONG)
     asked = request("r1", LONG)
     rig.fleet.candidates(asked, rig.now)
-    rig.tell(EndpointRemoved("default/pod-0"))
+    rig.tell(EndpointRemoved(EndpointId("default/pod-0")))
     rig.add("pod-1", "10.0.0.2")
     rig.add("pod-2", "10.0.0.3")
-    rig.tell(Admitted(asked, "default/pod-1"))
-    assert rig.fleet._visits["r1"].cached == 0
+    rig.tell(Admitted(asked, EndpointId("default/pod-1")))
+    assert rig.visit("r1").cached == 0
     asked = request("r2", LONG)
     rig.fleet.candidates(asked, rig.now)
     rig.add("pod-3", "10.0.0.4")
-    rig.tell(Admitted(asked, "default/pod-3"))
-    assert rig.fleet._visits["r2"].cached == 0
+    rig.tell(Admitted(asked, EndpointId("default/pod-3")))
+    assert rig.visit("r2").cached == 0
 
 
 UNKNOWN = [
-    EndpointRemoved("default/who"),
-    LoadReported("default/who", Load()),
-    ScrapeFailed("default/who", refused=True),
-    OrcaReported("1.2.3.4:5", kv_usage=1.0),
-    Admitted(request("r9", LONG), "default/who"),
-    Served("who", "10.0.0.1:8000"),
-    FirstToken("who"),
-    Finished("who", Usage(1, 2, 3)),
-    Aborted("who", refused=True),
-    Unobserved("who"),
+    EndpointRemoved(EndpointId("default/who")),
+    LoadReported(EndpointId("default/who"), Load()),
+    ScrapeFailed(EndpointId("default/who"), refused=True),
+    OrcaReported(Target("1.2.3.4:5"), kv_usage=1.0),
+    Admitted(request("r9", LONG), EndpointId("default/who")),
+    Served(RequestId("who"), Target("10.0.0.1:8000")),
+    FirstToken(RequestId("who")),
+    Finished(RequestId("who"), Usage(1, 2, 3)),
+    Aborted(RequestId("who"), refused=True),
+    Unobserved(RequestId("who")),
 ]
 
 
@@ -442,7 +442,7 @@ def test_the_busy_share_is_averaged_over_ten_seconds():
     assert rig.ask()["pod-0"].busy_share == pytest.approx(0.25 * (1 - 1 / 2.718281828))
     rig.now += 50
     assert rig.ask()["pod-0"].busy_share == pytest.approx(0.25, abs=0.002)
-    rig.tell(Finished("r1"))
+    rig.tell(Finished(RequestId("r1")))
     rig.now += 100
     assert rig.ask()["pod-0"].busy_share == pytest.approx(0, abs=1e-4)
 
@@ -450,7 +450,7 @@ def test_the_busy_share_is_averaged_over_ten_seconds():
 def test_bytes_a_token_are_learned_per_model():
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
-    rig.tell(Finished("r1", Usage(2000, 1, 0)))
+    rig.tell(Finished(RequestId("r1"), Usage(2000, 1, 0)))
     assert rig.ask(LONG)["pod-0"].prompt_tokens == 2000
     assert rig.ask(LONG, target_model="other")["pod-0"].prompt_tokens == 1000
 
@@ -467,14 +467,14 @@ def test_bytes_a_token_are_learned_per_model():
 def test_bytes_a_token_are_learned_from_clear_cases_only(prompts, usage):
     rig = Rig()
     rig.send("pod-0", "r1", *prompts)
-    rig.tell(Finished("r1", usage))
+    rig.tell(Finished(RequestId("r1"), usage))
     assert rig.ask(LONG)["pod-0"].prompt_tokens == 1000
 
 
 def test_token_ids_are_counted_not_estimated():
     rig, ids = Rig(), list(range(1000))
     rig.send("pod-0", "r1", ids)
-    rig.tell(Finished("r1", Usage(900, 1, 0)))
+    rig.tell(Finished(RequestId("r1"), Usage(900, 1, 0)))
     found = rig.ask(ids)["pod-0"]
     assert (found.prompt_tokens, found.cached_tokens) == (1000, predicted(1000))
 
@@ -482,8 +482,8 @@ def test_token_ids_are_counted_not_estimated():
 def slow(rig, name, identity, tokens, seconds):
     rig.send(name, identity, text(tokens, identity))
     rig.now += seconds
-    rig.tell(FirstToken(identity))
-    rig.tell(Finished(identity))
+    rig.tell(FirstToken(RequestId(identity)))
+    rig.tell(Finished(RequestId(identity)))
 
 
 def test_prefill_is_learned_from_endpoints_that_were_idle():
@@ -534,13 +534,13 @@ def held(rig, *names):
 def test_who_does_not_fit_waits_and_so_do_those_behind():
     rig = full_house()
     assert held(rig, "a", "b", "c") == ["a"]
-    rig.tell(Finished("a"))
+    rig.tell(Finished(RequestId("a")))
     assert held(rig, "b", "c") == ["b", "c"]
 
 
 def test_when_the_head_of_the_line_gives_up_the_next_is_let_in():
     rig = full_house()
-    rig.tell(Aborted("b"))
+    rig.tell(Aborted(RequestId("b")))
     assert held(rig, "a", "b", "c") == ["a", "c"]
 
 
@@ -555,6 +555,6 @@ def test_waiting_requests_die_with_the_engine():
     rig.report("pod-0", block_size=16, num_blocks=101, started_at=1.0)
     rig.report("pod-0", block_size=16, num_blocks=101, started_at=2.0)
     for name in "abc":
-        rig.tell(Aborted(name))
+        rig.tell(Aborted(RequestId(name)))
     assert held(rig, "a", "b", "c") == []
     assert rig.pod("pod-0")._pool.free == 1600

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from epp.model.blocks import BlockHasher
-from epp.model.endpoint import Load
+from epp.model.endpoint import EndpointId, Load
 from epp.model.events import (
     Aborted,
     Admitted,
@@ -81,7 +81,7 @@ class AnyOrder(RuleBasedStateMachine):
         for name, address in zip(NAMES[:2], ADDRESSES, strict=False):
             self.tell(EndpointUpserted(endpoint(name, address)))
             small = Load(block_size=16, num_blocks=12, started_at=1.0)
-            self.tell(LoadReported(f"default/{name}", small))
+            self.tell(LoadReported(EndpointId(f"default/{name}"), small))
 
     def tell(self, event):
         self.fleet.apply(event, self.now)
@@ -113,7 +113,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def the_index_is_the_pools(self):
-        expected = {}
+        expected: dict[int, int] = {}
         for pod in self.fleet._pods.values():
             for block_hash in pod._pool.hashes():
                 expected[block_hash] = expected.get(block_hash, 0) | 1 << pod.slot
@@ -150,4 +150,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -7,23 +7,27 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from epp.model.prefixindex import PrefixIndex
 
 
+def fresh():
+    return PrefixIndex()
+
+
 def longest(held, chain):
     return next((depth for depth, each in enumerate(chain) if each not in held), len(chain))
 
 
 def test_an_empty_index_knows_nobody():
-    assert PrefixIndex().match([1, 2, 3]) == []
+    assert fresh().match([1, 2, 3]) == []
 
 
 def test_an_empty_chain_is_held_to_depth_zero_by_all():
-    index = PrefixIndex()
+    index = fresh()
     index.add(index.open(), [1])
     index.open()
     assert index.match([]) == [0, 0]
 
 
 def test_a_hole_ends_the_prefix():
-    index = PrefixIndex()
+    index = fresh()
     whole, holed, headless, none = (index.open() for _ in range(4))
     index.add(whole, [1, 2, 3, 4])
     index.add(holed, [1, 2, 4])
@@ -35,7 +39,7 @@ def test_a_hole_ends_the_prefix():
 
 
 def test_a_slot_is_given_out_again_without_what_it_held():
-    index = PrefixIndex()
+    index = fresh()
     first, second = index.open(), index.open()
     index.add(first, [1, 2])
     index.add(second, [1])
@@ -47,7 +51,7 @@ def test_a_slot_is_given_out_again_without_what_it_held():
 
 
 def test_adding_and_removing_twice_is_as_once():
-    index = PrefixIndex()
+    index = fresh()
     slot = index.open()
     index.add(slot, [1, 1, 2])
     index.add(slot, [1])
@@ -59,7 +63,7 @@ def test_adding_and_removing_twice_is_as_once():
 
 @given(st.lists(st.sets(st.integers(0, 12)), max_size=70), st.lists(st.integers(0, 12), max_size=9))
 def test_many_endpoints(holders, chain):
-    index = PrefixIndex()
+    index = fresh()
     for held in holders:
         index.add(index.open(), held)
     assert index.match(chain) == [longest(held, chain) for held in holders]
@@ -74,7 +78,7 @@ class IndexBesideSets(RuleBasedStateMachine):
 
     @initialize()
     def start(self):
-        self.index = PrefixIndex()
+        self.index = fresh()
         self.held = {}
 
     @precondition(lambda self: len(self.held) < 5)
