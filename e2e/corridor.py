@@ -115,20 +115,25 @@ class Corridor:
             stream_idle_timeout_s=plan.stream_idle_timeout_s,
         )
         self.envoy = await start_envoy(settings, log_dir=self.directory)
-        self._stop.push_async_callback(self.envoy.stop)
+        self._stop.push_async_callback(self.envoy.stop, 0)
 
     async def start_server(self, name: str) -> None:
         """Start one model server; it is in no endpoints file yet."""
         flags = ("--name", name) if SERVER_NAMES in self.plan.argv else ()
         argv = (*self.plan.argv, *flags, *self.plan.server_flags)
         server = await spawn(f"server-{name}", argv, log_dir=self.directory)
-        self._stop.push_async_callback(server.stop)
+        self._stop.push_async_callback(server.stop, 0)
         line = await server.wait_ready_line(START_SECONDS * 10)
         self.servers[name] = server
         self.targets[name] = f"127.0.0.1:{line['port']}"
 
     async def start_picker(self) -> None:
-        """Start the picker on its ports, again where it has died."""
+        """Start the picker on its ports, again where it has died, and wait until it is ready."""
+        await self.spawn_picker()
+        await self.picker.wait_http(self.operator_url("/readyz"), START_SECONDS)
+
+    async def spawn_picker(self) -> None:
+        """Start the picker on its ports."""
         plan = self.plan
         argv = [
             *(sys.executable, "-m", "epp", "serve", "--bind-address=127.0.0.1"),
@@ -141,11 +146,10 @@ class Corridor:
             *plan.picker_flags,
         ]
         self.picker = await spawn("epp", argv, log_dir=self.directory)
-        self._stop.push_async_callback(self.picker.stop)
-        await self.picker.wait_http(self.operator_url("/readyz"), START_SECONDS)
+        self._stop.push_async_callback(self.picker.stop, 0)
 
     async def stop(self) -> None:
-        """Stop everything, the gateway first."""
+        """Kill everything, the gateway first."""
         await self._stop.aclose()
 
     def write_endpoints(self, *names: str) -> None:
@@ -158,9 +162,9 @@ class Corridor:
         draft.write_text(json.dumps({"endpoints": entries}))
         draft.replace(self.endpoints_path)
 
-    def signal_picker(self, number: signal.Signals) -> None:
-        """Send a signal to the picker."""
-        os.kill(self.picker.pid, number)
+    def signal(self, process: Process, number: signal.Signals) -> None:
+        """Send a signal."""
+        os.kill(process.pid, number)
 
     # What a client does.
 

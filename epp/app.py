@@ -172,6 +172,7 @@ class Picker:
         options = self._options
         try:
             await self._operators.start()
+            await self._health.tell(Health.NOT_SERVING)
             where = f"{options.bind_address}:{options.health_port}"
             self._health_server, health_port = await serve_health(self._health, where)
             await self._extproc.start()

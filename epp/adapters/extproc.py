@@ -20,6 +20,9 @@ from epp.protocol.messages import Message, Reply
 
 log = structlog.get_logger()
 
+_RESET_SECONDS = 0.05
+"""A stream that is reset reads as one that has ended, and is cancelled a moment later."""
+
 
 class Conversation(Protocol):
     """What this transport needs of an exchange (`epp.protocol.exchange.Exchange`)."""
@@ -160,8 +163,8 @@ class ExtProcServer:
                 await context.write(encode(reply))
         finally:
             now = clock()
-            exchange.cancelled(now)
             self._closed(now)
+            exchange.cancelled(now)
 
     async def _pump(
         self, exchange: Conversation, context: "grpc.aio.ServicerContext[Any, Any]"
@@ -170,6 +173,7 @@ class ExtProcServer:
         while not exchange.over:
             data = await read()
             if data is grpc.aio.EOF:
+                await asyncio.sleep(_RESET_SECONDS)
                 exchange.half_closed(clock())
                 return
             replies = exchange.receive(decode(data), clock())
