@@ -24,7 +24,7 @@ SHORT = ["--servers", "2", "--conversations", "4", "--seconds", "1", "--json"]
 def demo(tmp_path, *arguments, **options):
     report = str(tmp_path / "report.html")
     argv = [sys.executable, "-m", "epp", "demo", "--report", report, *arguments]
-    return subprocess.Popen(  # noqa: S603 - our own command
+    return subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
     )
 
@@ -96,7 +96,7 @@ def test_every_missing_part_is_named_with_its_remedy():
     code = "from epp.demo.parts import missing; print(*missing('vllm'), sep='\\n')"
     bare = [sys.executable, "-S", "-c", code]  # without any installed package
     root = Path(__file__).parents[2]
-    result = subprocess.run(bare, cwd=root, capture_output=True, text=True, check=True)  # noqa: S603 - our own code
+    result = subprocess.run(bare, cwd=root, capture_output=True, text=True, check=True)
     lines = result.stdout
     named = dict(line.split(" is missing: ") for line in lines.splitlines())
     assert set(named) == {"aiohttp", "rich", "matplotlib", "model_server", "vllm", "Envoy"}
