@@ -19,8 +19,9 @@ from epp.adapters.tls import certificate
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.endpoint import Endpoint
 from epp.model.events import Aborted, Finished, Unobserved
-from epp.model.request import Decision, Outcome, RequestId
-from epp.protocol.exchange import Exchange, ExchangeSettings, Pending
+from epp.model.request import Decision, Outcome, RequestId, Usage
+from epp.protocol.director import Pending
+from epp.protocol.exchange import Exchange, ExchangeSettings
 
 DEADLINE = 10
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
@@ -37,7 +38,7 @@ class Director:
     """Answers as it is told, and remembers what it hears."""
 
     def __init__(self):
-        self.answer = DECISION
+        self.answer: Decision | Exception | Pending = DECISION
         self.opened = 0
         self.events = []
         self.records = []
@@ -189,8 +190,8 @@ class TestConversations:
         (last,) = await peer.rest()
         assert streamed(last) == (ANSWER[5:], True)
         assert director.ends() == [Outcome.COMPLETED]
-        (end,) = [event for event in director.events if isinstance(event, Finished)]
-        assert (end.usage.prompt_tokens, end.usage.completion_tokens) == (3, 1)
+        usages = [event.usage for event in director.events if isinstance(event, Finished)]
+        assert usages == [Usage(prompt_tokens=3, completion_tokens=1)]
         assert server.streams == 0
 
     async def test_buffered(self, director, channel):
@@ -241,7 +242,7 @@ class TestConversations:
         assert director.ends() == [Outcome.COMPLETED]
 
     async def test_a_large_body_returns_in_chunks_that_envoy_takes(self, channel):
-        peer, pieces = Peer(channel), []
+        peer, pieces = Peer(channel), list[tuple[bytes, bool]]()
         large = CHAT[:-1] + b', "x": "' + b"x" * 500_000 + b'"}'
         await peer.ask(head(), body(large))
         while not pieces or not pieces[-1][1]:
@@ -335,7 +336,7 @@ class TestFaults:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call.read()
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert complaint in refused.value.details()
+        assert complaint in str(refused.value.details())
         await until(lambda: server.streams == 0)
         assert director.ends() == [Outcome.ABORTED]
         assert kind(await Peer(channel).ask(head(), body())) == "request_headers"
