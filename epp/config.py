@@ -8,14 +8,16 @@ features that do not exist here are errors too, unless they ask for what happens
 import re
 from collections.abc import Mapping
 from importlib.metadata import entry_points
+from math import isfinite
 from typing import Any
 
 import msgspec
 
 from epp.errors import ConfigError
+from epp.policy.pickers import MaxScorePicker
 from epp.policy.plugins import Filter, Picker, Plugin, Scorer
 from epp.policy.profile import Profile, WeightedScorer
-from epp.policy.registry import PLUGINS, FileDiscovery, build, instantiate, near
+from epp.policy.registry import PLUGINS, BuiltIn, FileDiscovery, build, imported, instantiate, near
 from epp.protocol.document import convert, load_yaml
 
 API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
@@ -34,7 +36,7 @@ class PluginSpec(msgspec.Struct, forbid_unknown_fields=True):
     parameters: dict[str, Any] = {}
 
 
-class PluginRef(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+class PluginRef(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
     """A plug-in in a profile; `weight` is for scorers."""
 
     plugin_ref: str
@@ -75,9 +77,7 @@ class RequestHandler(msgspec.Struct, forbid_unknown_fields=True):
     parsers: list[Extractor] = []
 
 
-class EndpointPickerConfig(
-    msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True
-):
+class EndpointPickerConfig(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """The file."""
 
     api_version: str = API_VERSIONS[0]
@@ -143,7 +143,7 @@ def load(text: str) -> Settings:
 
 
 def _decode(text: str) -> EndpointPickerConfig:
-    document = load_yaml(text.encode())
+    document = load_yaml(text.encode(errors="surrogateescape"))
     if document is None:
         raise ConfigError("the configuration is empty")
     try:
@@ -156,11 +156,16 @@ def _decode(text: str) -> EndpointPickerConfig:
         raise ConfigError(f"unknown field `{word}`{near(word, _FIELDS)}", error.place) from None
 
 
-_FIELDS = {
-    field.encode_name
-    for struct in (EndpointPickerConfig, PluginSpec, PluginRef, ProfileSpec, DataLayer, Source)
-    for field in msgspec.structs.fields(struct)
-}
+_STRUCTS = (
+    EndpointPickerConfig,
+    PluginSpec,
+    PluginRef,
+    ProfileSpec,
+    DataLayer,
+    Source,
+    RequestHandler,
+)
+_FIELDS = {field.encode_name for each in _STRUCTS for field in msgspec.structs.fields(each)}
 
 
 def _check_gates(gates: list[str]) -> None:
@@ -180,14 +185,16 @@ def _instances(specs: list[PluginSpec]) -> dict[str, Any]:
         spec.name = spec.name or spec.type
         if spec.name in instances:
             raise ConfigError(f"a second plug-in is named `{spec.name}`", f"{place}.name")
-        instances[spec.name] = _instance(spec, place)
+        instances[spec.name] = instance = _instance(spec, place)
+        if not isinstance(instance, BuiltIn):
+            spec.parameters = msgspec.to_builtins(instance)
     return instances
 
 
 def _instance(spec: PluginSpec, place: str) -> Any:  # noqa: ANN401 (any plug-in)
     if spec.type not in PLUGINS:
         for entry in entry_points(group=ENTRY_POINTS, name=spec.type):
-            return build(entry.load(), spec.parameters, f"{place}.parameters")
+            return build(imported(entry, f"{place}.type"), spec.parameters, f"{place}.parameters")
     return instantiate(spec.type, spec.parameters, place)
 
 
@@ -212,30 +219,43 @@ def _profile(config: EndpointPickerConfig, instances: dict[str, Any]) -> Profile
     if len(pickers) > 1:
         raise ConfigError("a profile has one picker, this one has several", f"{place}.plugins")
     if not pickers:
-        pickers = [_default_picker(config, spec)]
+        pickers = [_default_picker(config, spec, instances)]
     return Profile(
         spec.name,
         tuple(each for _, each in named if isinstance(each, Filter)),
         tuple(
-            WeightedScorer(ref.plugin_ref, _weight(ref), each)
-            for ref, each in named
+            WeightedScorer(
+                ref.plugin_ref, _weight(ref, f"{place}.plugins[{position}].weight"), each
+            )
+            for position, (ref, each) in enumerate(named)
             if isinstance(each, Scorer)
         ),
         pickers[0],
     )
 
 
-def _weight(ref: PluginRef) -> float:
+def _weight(ref: PluginRef, place: str) -> float:
     ref.weight = 1.0 if ref.weight is None else ref.weight
+    if not isfinite(ref.weight):
+        raise ConfigError(f"{ref.weight} is no weight", place)
     return ref.weight
 
 
-def _default_picker(config: EndpointPickerConfig, spec: ProfileSpec) -> Any:  # noqa: ANN401 (a picker)
-    """Give a profile without a picker the incumbent's, and say so in the effective file."""
-    kind = "max-score-picker"
-    config.plugins.append(PluginSpec(kind, kind))
+def _default_picker(
+    config: EndpointPickerConfig, spec: ProfileSpec, instances: dict[str, Any]
+) -> Picker:
+    """Give a profile without a picker the first that there is, else the incumbent's default.
+
+    The effective file says so.
+    """
+    for name, each in instances.items():
+        if isinstance(each, Picker):
+            spec.plugins.append(PluginRef(name))
+            return each
+    kind, picker = "max-score-picker", MaxScorePicker()
+    config.plugins.append(PluginSpec(kind, kind, msgspec.to_builtins(picker)))
     spec.plugins.append(PluginRef(kind))
-    return PLUGINS[kind]()
+    return picker
 
 
 def _refer(name: str, instances: dict[str, Any], place: str) -> Any:  # noqa: ANN401 (any plug-in)
@@ -269,4 +289,6 @@ def _endpoints_file(config: EndpointPickerConfig, instances: dict[str, Any]) -> 
 
 def dump(config: EndpointPickerConfig) -> str:
     """Write a configuration as YAML."""
-    return msgspec.yaml.encode(config).decode()
+    fields = msgspec.to_builtins(config)
+    said = {name: value for name, value in fields.items() if value not in (None, [])}
+    return msgspec.yaml.encode(said).decode()

@@ -5,6 +5,7 @@ its parameters and defaults.
 """
 
 from difflib import get_close_matches
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import msgspec
@@ -130,6 +131,17 @@ def plugin_class(kind: str, place: str) -> type[Any]:
             place,
         )
     raise ConfigError(f"unknown plug-in type `{kind}`{near(kind, PLUGINS)}", place)
+
+
+def imported(entry: EntryPoint, place: str) -> type[Any]:
+    """Load a user's plug-in class. Raises `ConfigError` whatever goes wrong in there."""
+    try:
+        found = entry.load()
+    except Exception as error:
+        raise ConfigError(f"`{entry.value}` cannot be imported: {error!r}", place) from error
+    if not (isinstance(found, type) and issubclass(found, msgspec.Struct)):
+        raise ConfigError(f"`{entry.value}` is no msgspec.Struct", place)
+    return found
 
 
 def build(kind: type[Any], parameters: dict[str, Any], place: str) -> Any:  # noqa: ANN401 (any plug-in)
