@@ -71,7 +71,9 @@ def test_the_incumbents_file_is_taken_as_it_is(group):
         "prefix": 3.5,
         "lora-affinity-scorer": 1,
     }
-    assert settings.profile.scorers[2].scorer.match_length_weight == 0.25
+    prefix = settings.profile.scorers[2].scorer
+    assert isinstance(prefix, PrefixCacheScorer)
+    assert prefix.match_length_weight == 0.25
     assert settings.profile.picker == MaxScorePicker(2)
     assert settings.endpoints_file == ""
     assert settings.effective.api_version == group
@@ -255,8 +257,9 @@ ERRORS = [
         "no plug-in is named `x`",
     ),
     (
-        "plugins: [{type: metrics-data-source}]\n"
-        "dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: y}]}]}",
+        """
+plugins: [{type: metrics-data-source}]
+dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: y}]}]}""",
         "dataLayer.sources[0].extractors[0].pluginRef",
         "no plug-in is named `y`",
     ),
@@ -336,7 +339,7 @@ def test_a_users_plug_in_is_used_by_its_name():
     settings = load("plugins: [{type: shortest-scorer, parameters: {scaleLength: 20}}]")
     (scorer,) = settings.profile.scorers
     assert type(scorer.scorer).__name__ == "Shortest"
-    assert scorer.scorer.scale_length == 20
+    assert msgspec.to_builtins(scorer.scorer) == {"scaleLength": 20}
     assert settings.effective.plugins[0].parameters == {"scaleLength": 20.0}
 
 

@@ -1,0 +1,114 @@
+"""Pickers: what each compares, ties, and the order of preference."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.policy.pickers import (
+    LeastRequestPicker,
+    LeastTtftPicker,
+    MaxScorePicker,
+    RandomPicker,
+    RoundRobinPicker,
+    ttft_cost,
+)
+from epp.policy.plugins import Draw, Picker
+from epp.policy.registry import PLUGINS
+from tests.strategies import candidate, candidates
+
+PICKERS = [kind for kind in PLUGINS.values() if hasattr(kind, "pick")]
+WITH_COUNT = [kind for kind in PICKERS if kind is not RoundRobinPicker]
+
+FIRST = Draw(lambda _: 0, 0)
+LAST = Draw(lambda count: count - 1, 0)
+
+
+def some(count, **more):
+    return [candidate(f"pod-{number}", **more) for number in range(count)]
+
+
+def drawn(data):
+    return Draw(lambda count: data.draw(st.integers(0, count - 1)), data.draw(st.integers(0, 99)))
+
+
+@pytest.mark.parametrize(
+    ("totals", "first", "last"),
+    [([1.0], 0, 0), ([0.1, 0.5, 0.2], 1, 1), ([0.5, 0.1, 0.5], 0, 2), ([0.0, 0.0, 0.0], 0, 2)],
+)
+def test_max_score_draws_among_the_best_only(totals, first, last):
+    asked = some(len(totals))
+    assert MaxScorePicker().pick(asked, totals, FIRST) == (first,)
+    assert MaxScorePicker().pick(asked, totals, LAST) == (last,)
+
+
+def test_several_are_in_the_order_of_preference():
+    totals = [0.1, 0.9, 0.5, 0.7]
+    for count, expected in ((2, [1, 3]), (3, [1, 3, 2]), (9, [1, 3, 2, 0])):
+        assert list(MaxScorePicker(count).pick(some(4), totals, LAST)) == expected
+
+
+@pytest.mark.parametrize("count", [0, -3])
+def test_asking_for_none_gets_one(count):
+    assert len(MaxScorePicker(count).pick(some(3), [0.1, 0.2, 0.3], FIRST)) == 1
+
+
+def test_least_request_counts_requests():
+    asked = [candidate(requests=each) for each in (3, 1, 2, 1)]
+    assert LeastRequestPicker().pick(asked, [], FIRST) == (1,)
+    assert LeastRequestPicker().pick(asked, [], LAST) == (3,)
+    assert list(LeastRequestPicker(4).pick(asked, [], LAST))[2:] == [2, 0]
+
+
+def test_round_robin_takes_turns():
+    turns = [RoundRobinPicker().pick(some(3), [], Draw(lambda _: 0, turn)) for turn in range(7)]
+    assert turns == [(0,), (1,), (2,), (0,), (1,), (2,), (0,)]
+
+
+def test_random_can_pick_each():
+    picks = {RandomPicker().pick(some(4), [9.0, 0, 0, 0], draw) for draw in (FIRST, LAST)}
+    assert picks == {(0,), (3,)}
+
+
+@pytest.mark.parametrize(
+    ("busy", "alpha"),
+    [(0, 0), (0.1, 0.2 / 0.9), (0.5, 2), (0.75, 6), (0.8, 8), (0.9, 8), (1, 8)],
+)
+def test_the_cost_of_a_first_token(busy, alpha):
+    asked = candidate(owed_seconds=0.3, prefill_seconds=0.2, decode_seconds=0.01, busy_share=busy)
+    assert ttft_cost(asked) == pytest.approx(0.3 + (1 + alpha) * 0.2 + 0.01)
+
+
+@pytest.mark.parametrize(
+    ("busy", "picked"), [(0.0, 1), (0.5, 0)], ids=["idle fleet spreads", "busy fleet sticks"]
+)
+def test_the_busier_the_fleet_the_dearer_recomputing(busy, picked):
+    warm = candidate(owed_seconds=0.5, prefill_seconds=0.1, busy_share=busy)
+    cold = candidate(owed_seconds=0.0, prefill_seconds=0.4, busy_share=busy)
+    assert LeastTtftPicker().pick([warm, cold], [], FIRST) == (picked,)
+
+
+@pytest.mark.parametrize("kind", PICKERS)
+@given(asked=candidates(), data=st.data())
+def test_every_picker_names_candidates(kind, asked, data):
+    picker = kind()
+    assert isinstance(picker, Picker)
+    (picked,) = picker.pick(asked, [0.5] * len(asked), drawn(data))
+    assert 0 <= picked < len(asked)
+
+
+@pytest.mark.parametrize("kind", WITH_COUNT)
+@given(asked=candidates(), count=st.integers(2, 8), data=st.data())
+def test_pickers_of_several_name_each_once(kind, asked, count, data):
+    totals = data.draw(
+        st.lists(st.sampled_from((0.0, 0.5, 1.0)), min_size=len(asked), max_size=len(asked))
+    )
+    picked = kind(count).pick(asked, totals, drawn(data))
+    assert len(picked) == len(set(picked)) == min(count, len(asked))
+    if kind is MaxScorePicker:
+        assert [totals[each] for each in picked] == sorted(totals, reverse=True)[: len(picked)]
+
+
+@given(asked=candidates(), data=st.data())
+def test_least_ttft_picks_the_least(asked, data):
+    (picked,) = LeastTtftPicker().pick(asked, [], drawn(data))
+    assert ttft_cost(asked[picked]) == min(map(ttft_cost, asked))

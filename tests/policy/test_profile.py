@@ -1,0 +1,99 @@
+"""A profile: filters in order, weights, values out of range, and what it says of its choice."""
+
+import pytest
+
+from epp.errors import NoEndpoints
+from epp.policy.pickers import MaxScorePicker
+from epp.policy.plugins import Draw
+from epp.policy.profile import Profile, WeightedScorer
+from tests.strategies import candidate, request
+
+DRAW = Draw(lambda _: 0, 0)
+
+
+class Fixed:
+    """Scores as it is told."""
+
+    def __init__(self, *values):
+        self.values = list(values)
+
+    def score(self, request, candidates):
+        return self.values[: len(candidates)]
+
+
+class Keep:
+    """Keeps endpoints by name, and notes what it was given."""
+
+    def __init__(self, *names):
+        self.names = names
+        self.given = []
+
+    def filter(self, request, candidates):
+        self.given = [each.endpoint.name for each in candidates]
+        return [each for each in candidates if each.endpoint.name in self.names]
+
+
+def run(scorers=(), filters=(), count=3, most=1):
+    weighted = tuple(
+        WeightedScorer(f"s{number}", weight, scorer)
+        for number, (weight, scorer) in enumerate(scorers)
+    )
+    profile = Profile("p", tuple(filters), weighted, MaxScorePicker(most))
+    asked = [
+        candidate(
+            f"pod-{number}",
+            prompt_tokens=100,
+            cached_tokens=10 * number,
+            owed_seconds=number,
+            prefill_seconds=0.5,
+            decode_seconds=0.25,
+        )
+        for number in range(count)
+    ]
+    return profile.run(request(), asked, DRAW)
+
+
+def test_totals_are_weighted_sums():
+    decision = run([(2, Fixed(0.5, 0.25, 0)), (3, Fixed(0, 0.5, 0.25))])
+    assert decision.totals == [1.0, 2.0, 0.75]
+    assert decision.endpoint.name == "pod-1"
+    assert [(each.plugin, each.weight) for each in decision.scores] == [("s0", 2), ("s1", 3)]
+    assert decision.scores[1].values == [0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("value", "counted"),
+    [(-1.0, 0), (2.0, 1), (0.5, 0.5), (float("nan"), 0), (float("inf"), 1), (float("-inf"), 0)],
+)
+def test_values_are_clamped_before_they_are_weighed(value, counted):
+    assert run([(10, Fixed(value))], count=1).totals == [10 * counted]
+
+
+def test_a_negative_weight_repels():
+    assert run([(-1, Fixed(1, 0, 1))]).endpoint.name == "pod-1"
+
+
+def test_filters_see_what_the_one_before_left():
+    first, second = Keep("pod-0", "pod-2"), Keep("pod-2", "pod-1")
+    decision = run([(1, Fixed(0.3))], [first, second])
+    assert first.given == ["pod-0", "pod-1", "pod-2"]
+    assert second.given == ["pod-0", "pod-2"]
+    assert [each.endpoint.name for each in decision.candidates] == ["pod-2"]
+    assert decision.endpoint.name == "pod-2"
+
+
+def test_a_filter_that_leaves_nothing_is_named():
+    last = Keep("pod-0")
+    with pytest.raises(NoEndpoints, match="filter Keep left no endpoint") as raised:
+        run(filters=[Keep(), last])
+    assert raised.value.reason == "filtered-out"
+    assert last.given == []
+
+
+def test_the_decision_tells_what_is_expected_of_the_first():
+    decision = run([(1, Fixed(0, 0.5, 1))], most=2)
+    assert [each.name for each in decision.endpoints] == ["pod-2", "pod-1"]
+    assert decision.destination == "10.0.0.1:8000,10.0.0.1:8000"
+    assert (decision.prompt_tokens, decision.predicted_cached_tokens) == (100, 20)
+    assert decision.predicted_ttft == 2 + 0.5 + 0.25
+    assert decision.profile == "p"

@@ -1,0 +1,120 @@
+"""The scheduler: bursts spread or stick as the cost says, and what is predicted is booked."""
+
+from collections import Counter
+
+import pytest
+
+from epp.config import POLICIES, load
+from epp.errors import NoEndpoints
+from epp.model.endpoint import EndpointId
+from epp.model.events import EndpointRemoved, Finished, FirstToken
+from epp.model.request import RequestId
+from epp.policy.scheduler import Scheduler
+from tests.model.rig import Rig
+from tests.strategies import request, text
+
+
+def below(_):
+    return 0
+
+
+class Desk:
+    """A scheduler over a fleet of `pods`."""
+
+    def __init__(self, policy="least-ttft", pods=4):
+        self.rig = Rig(pods)
+        self.scheduler = Scheduler(self.rig.fleet, load(POLICIES[policy]).profile, below)
+
+    def route(self, identity, *texts, **more):
+        return self.scheduler.route(request(identity, *texts, **more), self.rig.now)
+
+    def burst(self, count, *texts, prefix="r"):
+        picked = [self.route(f"{prefix}{number}", *texts) for number in range(count)]
+        return Counter(each.endpoint.name for each in picked)
+
+    def settle(self, count, prefix="r"):
+        for number in range(count):
+            for kind in (FirstToken, Finished):
+                self.scheduler.observe(kind(RequestId(f"{prefix}{number}")), self.rig.now)
+
+
+def test_without_endpoints_it_says_so():
+    desk = Desk(pods=0)
+    with pytest.raises(NoEndpoints, match="no endpoint is ready") as raised:
+        desk.route("r1", "x")
+    assert raised.value.retry_after == 1
+
+
+@pytest.mark.parametrize(
+    ("subset", "said"), [((), "none at all"), (("1.2.3.4", "5.6.7.8:9"), "1.2.3.4, 5.6.7.8:9")]
+)
+def test_a_subset_of_nobody_is_named(subset, said):
+    with pytest.raises(NoEndpoints, match=f"none of the pool's 4 endpoints .* {said}"):
+        Desk().route("r1", "x", subset=subset)
+
+
+def test_an_endpoint_that_left_is_not_picked():
+    desk = Desk(pods=2)
+    desk.scheduler.observe(EndpointRemoved(EndpointId("default/pod-0")), desk.rig.now)
+    assert desk.burst(5, text(100)) == {"pod-1": 5}
+
+
+def test_different_long_prompts_spread():
+    desk = Desk()
+    picked = Counter(desk.route(f"r{n}", text(3000, f"{n}")).endpoint.name for n in range(8))
+    assert set(picked.values()) == {2}
+
+
+def test_a_burst_of_one_long_prompt_sticks_to_where_it_is_computed():
+    """Once it is computed, each more costs a step there, and a prefill anywhere else."""
+    desk = Desk()
+    desk.route("first", text(3000))
+    desk.scheduler.observe(FirstToken(RequestId("first")), desk.rig.now)
+    assert desk.burst(6, text(3000)) == {desk.route("r", text(3000)).endpoint.name: 6}
+
+
+def test_a_burst_of_short_prompts_spreads():
+    picked = Desk().burst(8, "hello")
+    assert set(picked.values()) == {2}
+
+
+def test_a_warm_endpoint_loses_when_it_owes_more_than_it_saves():
+    desk = Desk(pods=2)
+    desk.route("r0", text(2000))
+    desk.settle(1)
+    assert desk.route("again", text(2000)).endpoint.name == "pod-0"
+    desk.rig.send("pod-0", "foreign", text(30_000, "other"))
+    assert desk.route("elsewhere", text(2000)).endpoint.name == "pod-1"
+
+
+def test_what_is_predicted_is_what_is_booked():
+    desk = Desk()
+    for number in range(12):
+        wanted = [text(700)] if number % 3 else [text(700), text(200, f"{number}")]
+        before = desk.rig.owed()
+        decision = desk.route(f"r{number}", *wanted)
+        name = decision.endpoint.name
+        visit = desk.rig.visit(f"r{number}")
+        assert visit.cached == decision.predicted_cached_tokens
+        assert visit.asked.tokens == decision.prompt_tokens
+        chosen = next(each for each in decision.candidates if each.endpoint.name == name)
+        assert decision.predicted_ttft == pytest.approx(
+            before[name] + chosen.prefill_seconds + chosen.decode_seconds
+        )
+        assert desk.rig.owed()[name] == pytest.approx(before[name] + chosen.prefill_seconds)
+        if number % 2:
+            desk.scheduler.observe(FirstToken(visit.request.id), desk.rig.now)
+
+
+def test_round_robin_goes_round():
+    assert Desk("round-robin").burst(8, text(500)) == {f"pod-{n}": 2 for n in range(4)}
+
+
+def test_least_request_evens_out():
+    assert Desk("least-request").burst(8, text(500)) == {f"pod-{n}": 2 for n in range(4)}
+
+
+def test_the_incumbents_default_sticks_to_the_prefix():
+    desk = Desk("linear")
+    first = desk.route("r", text(500)).endpoint.name
+    assert desk.burst(5, text(500)) == {first: 5}

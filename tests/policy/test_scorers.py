@@ -1,0 +1,102 @@
+"""Scorers: the incumbent's formulas as tables, and what holds for every one of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.endpoint import Load
+from epp.policy.plugins import Scorer
+from epp.policy.registry import PLUGINS
+from epp.policy.scorers import (
+    KvCacheUtilizationScorer,
+    LoraAffinityScorer,
+    PrefixCacheScorer,
+    QueueScorer,
+)
+from tests.strategies import ADAPTERS, candidate, candidates, request
+
+SCORERS = [kind for kind in PLUGINS.values() if hasattr(kind, "score")]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "scores"),
+    [
+        ([0], [1]),
+        ([7], [1]),
+        ([3, 3, 3], [1, 1, 1]),
+        ([0, 10], [1, 0]),
+        ([0, 5, 10], [1, 0.5, 0]),
+        ([4, 2, 3, 6], [0.5, 1, 0.75, 0]),
+    ],
+)
+def test_queue(waiting, scores):
+    asked = [candidate(load=Load(waiting=each)) for each in waiting]
+    assert QueueScorer().score(request(), asked) == scores
+
+
+@pytest.mark.parametrize(("usage", "score"), [(0, 1), (0.25, 0.75), (1, 0), (1.5, 0), (-0.5, 1)])
+def test_kv_cache_utilization(usage, score):
+    asked = [candidate(load=Load(kv_usage=usage))]
+    assert KvCacheUtilizationScorer().score(request(), asked) == [score]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "cached", "prompt", "score"),
+    [
+        ({}, 0, 0, 0),
+        ({}, 0, 100, 0),
+        ({}, 25, 100, 0.25),
+        ({}, 100, 100, 1),
+        ({"match_length_weight": 1}, 4096, 100_000, 0.25),
+        ({"match_length_weight": 1}, 8192, 100_000, 1),
+        ({"match_length_weight": 1}, 90_000, 100_000, 1),
+        ({"match_length_weight": 0.5}, 4096, 8192, 0.5 * 0.5 + 0.5 * 0.25),
+        ({"match_length_weight": 1, "match_length_scale_tokens": 100}, 50, 1000, 0.25),
+        ({"match_length_weight": 1, "match_length_scale_tokens": 0}, 50, 1000, 1),
+    ],
+)
+def test_prefix_cache(parameters, cached, prompt, score):
+    asked = [candidate(cached_tokens=cached, prompt_tokens=prompt)]
+    assert PrefixCacheScorer(**parameters).score(request(), asked) == [pytest.approx(score)]
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "most", "score"),
+    [
+        (["mine"], [], 1, 1),
+        (["mine"], ["mine"], 0, 1),
+        ([], [], 1, 0.8),
+        (["a"], ["b"], 3, 0.8),
+        (["a"], ["mine"], 3, 0.8),
+        (["a"], ["mine"], 2, 0.6),
+        ([], ["mine"], 0, 0.6),
+        (["a"], ["b"], 2, 0),
+        ([], [], 0, 0),
+    ],
+)
+def test_lora_affinity(running, waiting, most, score):
+    load = Load(
+        running_adapters=frozenset(running), waiting_adapters=frozenset(waiting), max_adapters=most
+    )
+    asked = request(target_model="mine")
+    assert LoraAffinityScorer().score(asked, [candidate(load=load)]) == [score]
+
+
+def test_the_registry_has_the_scorers():
+    assert {QueueScorer, KvCacheUtilizationScorer, PrefixCacheScorer, LoraAffinityScorer} == set(
+        SCORERS
+    )
+
+
+@pytest.mark.parametrize("kind", SCORERS)
+@given(asked=candidates(), model=st.sampled_from(ADAPTERS), data=st.data())
+def test_every_scorer(kind, asked, model, data):
+    """One value in 0..1 a candidate, whatever their order."""
+    scorer, wanted = kind(), request(target_model=model)
+    assert isinstance(scorer, Scorer)
+    scores = scorer.score(wanted, asked)
+    assert len(scores) == len(asked)
+    assert all(0 <= score <= 1 for score in scores)
+    order = data.draw(st.permutations(range(len(asked))))
+    shuffled = scorer.score(wanted, [asked[position] for position in order])
+    assert shuffled == [scores[position] for position in order]
