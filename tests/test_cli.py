@@ -1,0 +1,194 @@
+"""The command: what it takes, what it prints, and its exit codes."""
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+
+from epp import __version__
+from epp.cli import boolean, duration, main, size
+from epp.config import POLICIES, load
+
+ENDPOINTS = "endpoints: [{name: a, address: 127.0.0.1, port: 8000}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("500ms", 0.5),
+        ("30s", 30),
+        ("1m", 60),
+        ("1h", 3600),
+        ("1m30s", 90),
+        ("1h2m3s4ms", 3723.004),
+        ("1.5s", 1.5),
+        ("0s", 0),
+        ("5", 5),
+        ("0.25", 0.25),
+    ],
+)
+def test_durations(text, seconds):
+    assert duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1 s", "1d", "1s!", "x1s", "1s2", ".5s", "1e3s"])
+def test_no_durations(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="write 500ms, 30s or 1m30s"):
+        duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("0", 0), ("65536", 65536), ("1K", 1000), ("2Ki", 2048), ("16Mi", 16 << 20), ("1G", 10**9)],
+)
+def test_sizes(text, count):
+    assert size(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "Mi", "-1", "1.5Mi", "1MB", "1 Mi", "1mi"])
+def test_no_sizes(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is no size"):
+        size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("True", True), ("1", True), ("t", True), ("false", False), ("0", False)],
+)
+def test_booleans(text, value):
+    assert boolean(text) is value
+
+
+@pytest.mark.parametrize("text", ["", "maybe", "2", "on"])
+def test_no_booleans(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="neither true nor false"):
+        boolean(text)
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text):
+        path = tmp_path / "file.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_check_prints_the_effective_configuration(policy, written, capsys):
+    assert main(["check", written(POLICIES[policy])]) == 0
+    said = capsys.readouterr()
+    assert load(said.out).profile == load(POLICIES[policy]).profile
+    assert said.err == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("plugins: [{type: queue-score}]", "plugins[0].type: unknown plug-in type `queue-score`"),
+        ("plugins: [", "line 2, column 1: not valid YAML"),
+        ("", "the configuration is empty"),
+        (b"\xff\xfe\xfd", "is not UTF-8 text"),
+    ],
+)
+def test_check_says_what_is_wrong(text, said, written, capsys):
+    assert main(["check", written(text)]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("epp: ")
+    assert said in printed.err
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+
+
+def test_a_file_that_is_not_there(tmp_path, capsys):
+    missing = str(tmp_path / "missing.yaml")
+    assert main(["check", missing]) == 2
+    assert f"CONFIG: cannot read {missing}: No such file" in capsys.readouterr().err
+    assert main(["check", str(tmp_path)]) == 2
+    assert "Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "no endpoints: name a file with --endpoints-file"),
+        (["--config-text", "plugins: [{type: zzz}]"], "plugins[0].type: unknown plug-in"),
+        (["--config-file", "/nowhere/c.yaml"], "--config-file: cannot read /nowhere/c.yaml"),
+    ],
+)
+def test_serve_does_not_start_on_what_it_cannot_use(flags, said, capsys):
+    assert main(["serve", *flags]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_secret_that_is_not_there(written, capsys):
+    flags = ["--endpoints-file", written(ENDPOINTS), "--hash-secret-file", "/nowhere/secret"]
+    assert main(["serve", *flags]) == 2
+    assert "--hash-secret-file: cannot read /nowhere/secret" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "COMMAND"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["serve", "--policy", "best"], "invalid choice: 'best'"),
+        (["serve", "--grpc-port", "http"], "invalid int value: 'http'"),
+        (["serve", "--drain-timeout", "soon"], "`soon` is no duration"),
+        (["serve", "--max-body-bytes", "big"], "`big` is no size"),
+        (["serve", "--secure-serving=perhaps"], "neither true nor false"),
+        (["serve", "--policy", "random", "--config-text", ""], "not allowed with"),
+        (["check"], "required: CONFIG"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(argv, said, capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(argv)
+    assert raised.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ([], ["serve", "check", "demo", "--version"]),
+        (
+            ["serve"],
+            ["--endpoints-file", "--config-file", "--grpc-port", "9002", "9003", "9090", "64Mi"],
+        ),
+        (["check"], ["CONFIG"]),
+        (["demo"], ["loopback"]),
+    ],
+)
+def test_help_helps(command, words, capsys):
+    with pytest.raises(SystemExit) as raised:
+        main([*command, "--help"])
+    assert raised.value.code == 0
+    said = capsys.readouterr().out
+    assert [word for word in words if word not in said] == []
+
+
+def test_every_option_has_a_help_text(capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    bare = [
+        line.strip()
+        for line, after in zip(lines, [*lines[1:], ""], strict=True)
+        if line.startswith("  --") and "  " not in line.strip() and not after.startswith("        ")
+    ]
+    assert bare == ["--log-level {debug,info,warning,error}"]  # whose choices say it all
+
+
+def test_as_a_program(written):
+    def run(*argv):
+        return subprocess.run(
+            [sys.executable, "-m", "epp", *argv], capture_output=True, text=True, check=False
+        )
+
+    told = run("--version")
+    assert (told.returncode, told.stdout) == (0, f"warmpick {__version__}\n")
+    told = run("check", written("plugins: [{type: nothing}]"))
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr == "epp: plugins[0].type: unknown plug-in type `nothing`\n"
