@@ -15,4 +15,4 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 QUICK = Effort(rounds=3, slow_rounds=2, closed_s=2.5, stream_s=3.0, open_s=4.0, idle_s=5.0)
-FULL = Effort(rounds=7, slow_rounds=5, closed_s=4.0, stream_s=6.0, open_s=10.0, idle_s=10.0)
+FULL = Effort(rounds=5, slow_rounds=4, closed_s=4.0, stream_s=5.0, open_s=8.0, idle_s=10.0)

@@ -13,7 +13,7 @@ from bench.extproc.generator import MeasurementFailed
 from bench.extproc.load import Order
 from bench.extproc.pickers import READY_S, Product, endpoints_file
 from bench.extproc.samples import Samples
-from bench.extproc.stack import PICKERS, Stack, start_backends
+from bench.extproc.stack import PICKERS, Route, Stack, start_backends
 from bench.extproc.workload import Shape
 
 MODULE = "epp.app"
@@ -88,15 +88,16 @@ async def _ready(url: str) -> bool:
 async def idling(stack: Stack, effort: Effort, samples: Samples) -> None:
     """Cores used while nobody asks; what is measured later has it taken off."""
     await asyncio.sleep(SETTLE_S)
+    runs: dict[Route, list[float]] = {route: [] for route in PICKERS}
     for _ in range(effort.slow_rounds):
         pids = [stack.meter[route].pid for route in PICKERS]
         seen = await asyncio.gather(*(idle_cores(pid, effort.idle_s) for pid in pids))
         for route, cores in zip(PICKERS, seen, strict=True):
-            samples.add("idle_cores_10_pods", cores, route)
+            runs[route].append(cores)
+    for cores in runs["product"]:
+        samples.add("idle_cores_10_pods", cores)
     for route in PICKERS:
-        suffix = "_floor" if route == "floor" else ""
-        runs = samples.runs[f"idle_cores_10_pods{suffix}"]
-        stack.meter[route].idle_cores = sum(runs) / len(runs)
+        stack.meter[route].idle_cores = sum(runs[route]) / len(runs[route])
 
 
 async def idling_with_many_pods(effort: Effort, log_dir: Path, samples: Samples) -> None:
