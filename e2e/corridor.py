@@ -32,13 +32,14 @@ SERVER = "x-sim-name"
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to start. `simulators` are names, `others` are `ip:port` of endpoints already there.
 
-    `argv` starts one model server and prints where it listens.
+    `argv` starts one model server and prints where it listens; it has `stop_seconds` to end.
     """
 
     simulators: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     argv: tuple[str, ...] = (sys.executable, "-m", "model_server.simulator", "--port", "0")
     server_flags: tuple[str, ...] = ()
+    stop_seconds: float = 0
     routing: Routing = "override_host"
     request_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
     response_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
@@ -122,7 +123,7 @@ class Corridor:
         flags = ("--name", name) if SERVER_NAMES in self.plan.argv else ()
         argv = (*self.plan.argv, *flags, *self.plan.server_flags)
         server = await spawn(f"server-{name}", argv, log_dir=self.directory)
-        self._stop.push_async_callback(server.stop, 0)
+        self._stop.push_async_callback(server.stop, self.plan.stop_seconds)
         line = await server.wait_ready_line(START_SECONDS * 10)
         self.servers[name] = server
         self.targets[name] = f"127.0.0.1:{line['port']}"

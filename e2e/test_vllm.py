@@ -35,10 +35,12 @@ def vllm(request):
         return
     if os.environ.get("WARMPICK_REQUIRE_VLLM") == "1":
         pytest.fail(engine.HOW_TO_GET_VLLM)
-    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
-    terminal.write_line(
-        f"\nSKIPPED {request.node.name}: {engine.HOW_TO_GET_VLLM}", red=True, bold=True
+    terminal, capture = map(
+        request.config.pluginmanager.get_plugin, ("terminalreporter", "capturemanager")
     )
+    with capture.global_and_fixture_disabled():
+        line = f"\nSKIPPED {request.node.name}: {engine.HOW_TO_GET_VLLM}"
+        terminal.write_line(line, red=True, bold=True)
     pytest.skip(engine.HOW_TO_GET_VLLM)
 
 
@@ -55,7 +57,8 @@ async def gateway(tmp_path_factory):
     await build_model(directory)
     flags = tuple(word for pair in FLAGS.items() for word in pair)
     launch = (sys.executable, "-m", "model_server.launch", str(FOLDER), *flags)
-    async with corridor(Plan(simulators=("a", "b"), argv=launch), directory) as made:
+    plan = Plan(simulators=("a", "b"), argv=launch, stop_seconds=20)
+    async with corridor(plan, directory) as made:
         yield made
 
 
