@@ -198,6 +198,7 @@ ERRORS = [
     ("plugins: [{type: queue-score}]", "plugins[0].type", "did you mean `queue-scorer`"),
     ("plugins: [{type: zzz}]", "plugins[0].type", "unknown plug-in type `zzz`"),
     ("plugins: [{type: decode-filter}]", "plugins[0].type", "does not exist in this version"),
+    ("plugins: [{type: label-selector-filter}]", "plugins[0].type", "of llm-d-router does not"),
     (
         "plugins: [{type: queue-scorer}, {type: queue-scorer}]",
         "plugins[1].name",
