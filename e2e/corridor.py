@@ -5,7 +5,9 @@ import contextlib
 import io
 import json
 import os
+import secrets
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -27,6 +29,7 @@ CHAT = "/v1/chat/completions"
 DECISION = "x-warmpick-decision"
 REASON = "x-warmpick-reason"
 SERVER = "x-sim-name"
+QUIET_PORTS = range(20_000, 32_000)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +87,7 @@ class Corridor:
         self.servers: dict[str, Process] = {}
         self.targets: dict[str, str] = {}
         self.endpoints_path = directory / "endpoints.yaml"
-        ports = [free_port() for _ in range(5)]
+        ports = [quiet_port() for _ in range(5)]
         self.grpc_port, self.health_port, self.metrics_port, self.port, self.admin_port = ports
         self.picker: Process
         self.envoy: Process
@@ -100,6 +103,7 @@ class Corridor:
         plan = self.plan
         for name, target in enumerate(plan.others):
             self.targets[f"other-{name}"] = target
+        self._stop.push_async_callback(self._stop_servers)
         await asyncio.gather(*(self.start_server(name) for name in plan.simulators))
         self.write_endpoints(*self.targets)
         await self.start_picker()
@@ -123,10 +127,13 @@ class Corridor:
         flags = ("--name", name) if SERVER_NAMES in self.plan.argv else ()
         argv = (*self.plan.argv, *flags, *self.plan.server_flags)
         server = await spawn(f"server-{name}", argv, log_dir=self.directory)
-        self._stop.push_async_callback(server.stop, self.plan.stop_seconds)
-        line = await server.wait_ready_line(START_SECONDS * 10)
         self.servers[name] = server
+        line = await server.wait_ready_line(START_SECONDS * 10)
         self.targets[name] = f"127.0.0.1:{line['port']}"
+
+    async def _stop_servers(self) -> None:
+        grace = self.plan.stop_seconds
+        await asyncio.gather(*(server.stop(grace) for server in self.servers.values()))
 
     async def start_picker(self) -> None:
         """Start the picker on its ports, again where it has died, and wait until it is ready."""
@@ -223,6 +230,18 @@ class Corridor:
 
 SERVER_NAMES = "model_server.simulator"
 """The module whose servers can be given a name."""
+
+
+def quiet_port() -> int:
+    """Find a free port that the kernel gives to no outgoing connection.
+
+    One that it does give may be taken while the process that owns it is down.
+    """
+    while True:
+        port = QUIET_PORTS[secrets.randbelow(len(QUIET_PORTS))]
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 @contextlib.asynccontextmanager

@@ -58,6 +58,8 @@ async def test_a_request_has_an_id_and_keeps_the_clients_own(gateway, echo):
         await gateway.post(CHAT, chat("hello"))
     first, second = (seen.headers["x-request-id"] for seen in echo.seen[-2:])
     assert uuid.UUID(first) != uuid.UUID(second)
+    await gateway.post(CHAT, chat("hello"), **{"x-request-id": "mine"})
+    assert echo.seen[-1].headers["x-request-id"] == "mine"
 
 
 async def test_a_fairness_id_is_counted(gateway):
