@@ -1,0 +1,151 @@
+"""Envoy's side of an ext_proc stream, from its own messages and stubs (xds-protos)."""
+
+import asyncio
+import json
+import time
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+from envoy.config.core.v3.base_pb2 import HeaderMap, HeaderValue
+from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProcessorStub
+
+from epp.adapters.extproc import ExtProcServer, ExtProcSettings
+from epp.model.endpoint import Endpoint
+from epp.model.request import Decision, RequestId
+from epp.protocol.director import Pending
+from epp.protocol.exchange import Exchange, ExchangeSettings
+
+DEADLINE = 10
+METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+POD = Endpoint("default", "pod-0", "10.0.0.1", 8000)
+DECISION = Decision(endpoints=(POD,))
+TARGET = b"10.0.0.1:8000"
+CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+ANSWER = json.dumps({"usage": {"prompt_tokens": 3, "completion_tokens": 1}}).encode()
+DUPLEX, STREAMED = ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.STREAMED
+BUFFERED, NONE = ProcessingMode.BUFFERED, ProcessingMode.NONE
+
+
+class Director:
+    """Answers as it is told, and remembers what it hears."""
+
+    def __init__(self):
+        self.answer: Decision | Exception | Pending = DECISION
+        self.opened = 0
+        self.events = []
+        self.records = []
+
+    def exchange(self, now):
+        self.opened += 1
+        return Exchange(self, ExchangeSettings(), RequestId(f"id-{self.opened}"), now)
+
+    def route(self, request, now):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def observe(self, event, now):
+        self.events.append(event)
+
+    def close(self, record):
+        self.records.append(record)
+
+    def ends(self):
+        return [record.outcome for record in self.records]
+
+
+async def until(condition):
+    async with asyncio.timeout(DEADLINE):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def serving(director, *awaiting, **settings):
+    """A server, and a channel to it."""
+    made = ExtProcSettings(**{"address": "127.0.0.1", "port": 0, **settings})
+    server = ExtProcServer(director.exchange, time.monotonic, made, *awaiting)
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        yield server, channel
+        await server.stop(0)
+
+
+class Peer:
+    """Envoy's side of one stream."""
+
+    def __init__(self, channel):
+        self.call = ExternalProcessorStub(channel).Process(timeout=DEADLINE)
+
+    async def send(self, *messages):
+        for message in messages:
+            await self.call.write(message)
+
+    async def receive(self):
+        """The next reply, None at the end."""
+        reply = await self.call.read()
+        return None if reply is grpc.aio.EOF else reply
+
+    async def ask(self, *messages):
+        """Send, and give the next reply."""
+        await self.send(*messages)
+        return await self.receive()
+
+    async def rest(self):
+        """All replies up to the end, which must be a good one."""
+        replies = []
+        while reply := await self.receive():
+            replies.append(reply)
+        assert await self.call.code() is grpc.StatusCode.OK
+        return replies
+
+
+def header_map(headers):
+    pairs = [HeaderValue(key=key, raw_value=value.encode()) for key, value in headers.items()]
+    return HeaderMap(headers=pairs)
+
+
+def head(modes=(DUPLEX, DUPLEX), method="POST", path="/v1/chat/completions", *, end=False):
+    request, response = modes
+    config = pb.ProtocolConfiguration(request_body_mode=request, response_body_mode=response)
+    headers = header_map({":method": method, ":path": path})
+    parts = pb.HttpHeaders(headers=headers, end_of_stream=end)
+    return pb.ProcessingRequest(request_headers=parts, protocol_config=config)
+
+
+def body(data=CHAT, *, end=True):
+    return pb.ProcessingRequest(request_body=pb.HttpBody(body=data, end_of_stream=end))
+
+
+def response_head(*, end=False, **more):
+    headers = header_map({":status": "200", "content-type": "application/json", **more})
+    return pb.ProcessingRequest(response_headers=pb.HttpHeaders(headers=headers, end_of_stream=end))
+
+
+def response_body(data=ANSWER, *, end=True):
+    return pb.ProcessingRequest(response_body=pb.HttpBody(body=data, end_of_stream=end))
+
+
+def destination(reply, part):
+    """Where a reply sends the request, by header; it must say the same in metadata."""
+    (value,) = [
+        option.header.raw_value
+        for option in getattr(reply, part).response.header_mutation.set_headers
+        if option.header.key == "x-gateway-destination-endpoint"
+    ]
+    said = reply.dynamic_metadata["envoy.lb"]["x-gateway-destination-endpoint"]
+    assert said == value.decode()
+    return value
+
+
+def kind(reply):
+    return reply.WhichOneof("response")
+
+
+def streamed(reply):
+    part = getattr(reply, kind(reply))
+    piece = part.response.body_mutation.streamed_response
+    return piece.body, piece.end_of_stream
