@@ -168,14 +168,21 @@ class Exchange:
             return
         if self.record.decision is None:
             self._settle(Outcome.ABORTED, now)
-        elif self.record.status is not None and self._modes.response is BodyMode.NONE:
-            self._settle(Outcome.COMPLETED, now)
         else:
-            self._settle(Outcome.UNOBSERVED, now)
+            self._settle(Outcome.COMPLETED if self._answered else Outcome.UNOBSERVED, now)
 
     def cancelled(self, now: float) -> None:
-        """Take note that the peer is gone: client, proxy or model server broke off."""
-        self._settle(Outcome.ABORTED, now)
+        """Take note that the peer is gone: client, proxy or model server broke off.
+
+        Envoy resets every stream that it needs no more: where it shows no response body, a
+        reset after the response's headers is how a good response ends.
+        """
+        self._settle(Outcome.COMPLETED if self._answered else Outcome.ABORTED, now)
+
+    @property
+    def _answered(self) -> bool:
+        """Whether all that will be seen of a response has been."""
+        return self.record.status is not None and self._modes.response is BodyMode.NONE
 
     # The request.
 

@@ -153,6 +153,16 @@ class TestEnds:
         await until(lambda: server.streams == 0)
         assert director.ends() == [Outcome.ABORTED] * 5
 
+    async def test_a_response_whose_body_is_not_shown_ends_with_a_reset(
+        self, director, server, channel
+    ):
+        peer = Peer(channel)
+        assert await peer.ask(head((NONE, NONE)))
+        assert await peer.ask(response_head())
+        peer.call.cancel()
+        await until(lambda: server.streams == 0)
+        assert director.ends() == [Outcome.COMPLETED]
+
     async def test_half_close_after_the_request(self, director, server, channel):
         peer = Peer(channel)
         await peer.send(head(), body())
