@@ -167,7 +167,7 @@ def test_free_blocks_that_are_hit_are_not_counted_as_room():
 def test_a_prompt_larger_than_the_pool_is_let_through_with_nothing():
     pool = pool_of(2)
     lease = admit(pool, 48, [1, 2, 3])
-    assert (lease.cached, lease.blocks, pool.free) == (0, [], 32)
+    assert (lease.cached, lease.keys, pool.free) == (0, (), 32)
     pool.release(lease)
     assert pool.free == 32
 
@@ -199,7 +199,7 @@ def test_growing_by_nothing_or_less_changes_nothing():
     lease = admit(pool, 16, [1])
     pool.grow(lease, 0)
     pool.grow(lease, -5)
-    assert (pool.free, len(lease.blocks)) == (48, 1)
+    assert (pool.free, len(lease.keys)) == (48, 1)
 
 
 def test_growing_evicts():
@@ -376,6 +376,10 @@ TestPoolBesideOracle = PoolBesideOracle.TestCase
 TestPoolBesideOracle.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
+SIZE = (1 << 32) - 1
+HASH = (1 << 64) - 1
+
+
 class PoolUnderResizing(RuleBasedStateMachine):
     """Blocks of many sizes, capacities that change: the books always balance."""
 
@@ -388,8 +392,14 @@ class PoolUnderResizing(RuleBasedStateMachine):
         self.held = {}
 
     def used(self):
-        blocks = {id(block): block.size for lease in self.held.values() for block in lease.blocks}
-        return sum(blocks.values()) + sum(lease.blank for lease in self.held.values())
+        blocks = {self.own(key) for lease in self.held.values() for key in lease.keys}
+        assert all(self.pool._blocks[key] <= SIZE for key in blocks), "none is free"
+        return sum(map(self.pool._blocks.__getitem__, blocks)) + sum(
+            lease.blank for lease in self.held.values()
+        )
+
+    def own(self, key):
+        return self.pool._promoted.get(key, key)
 
     @rule(target=leases, path=paths, blank=st.integers(0, 20))
     def admit(self, path, blank):
@@ -401,7 +411,7 @@ class PoolUnderResizing(RuleBasedStateMachine):
 
     @rule(lease=leases, tokens=st.integers(0, 40))
     def grow(self, lease, tokens):
-        if lease is not None and lease.blocks:
+        if lease is not None and lease.keys:
             self.pool.grow(lease, tokens)
 
     @rule(lease=consumes(leases), revoked=st.booleans())
@@ -420,17 +430,17 @@ class PoolUnderResizing(RuleBasedStateMachine):
 
     @invariant()
     def content_fits_or_is_in_use(self):
-        idle = sum(block.size for block in self.pool._queue)
+        idle = sum(value & SIZE for value in self.pool._blocks.values() if value > SIZE)
         assert idle <= max(0, self.pool.capacity - self.used())
 
     @invariant()
     def what_is_held_can_be_found(self):
         found = set(self.pool.hashes())
         assert all(
-            block.hash in found
+            self.own(key) & HASH in found
             for lease in self.held.values()
-            for block in lease.blocks
-            if block.hash is not None
+            for key in lease.keys
+            if key > 0
         )
 
 
