@@ -4,7 +4,7 @@ It has one writer, on the event loop between awaits, and knows no clock: every c
 time, which never goes back.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import exp
 from typing import Any
 
@@ -110,12 +110,9 @@ class Fleet:
         return self._asked
 
     def _candidate(self, pod: Pod, asked: Asked, now: float) -> Candidate:
-        depths = [match[pod.slot] for match in asked.matches]
-        cached = self._cached_tokens(pod, asked, depths)
-        uncached = asked.tokens - cached
-        load, ledger = pod.load, pod.ledger
-        prefill = pod.prefill.seconds(uncached, cached) if asked.tokens else 0.0
-        requests = ledger.requests
+        depths = asked.depths(pod.slot)
+        cached, prefill = self._estimate(pod, asked, depths)
+        load, requests = pod.load, pod.ledger.requests
         return Candidate(
             endpoint=pod.endpoint,
             load=load,
@@ -124,21 +121,25 @@ class Fleet:
             matched_blocks=sum(depths),
             total_blocks=asked.blocks,
             # What others queued there is seen in scrapes alone: a floor, at this prompt's price.
-            owed_seconds=ledger.owed(now) + pod.foreign * (prefill or pod.prefill.step),
+            owed_seconds=pod.ledger.owed(now) + pod.foreign * (prefill or pod.prefill.step),
             prefill_seconds=prefill,
             decode_seconds=_DECODE_SECONDS * max(requests, load.running),
             requests=requests,
             busy_share=self._busy_share,
         )
 
-    def _cached_tokens(self, pod: Pod, asked: Asked, depths: Sequence[int]) -> int:
-        """Predict hits: whole blocks of the engine's, and never all of a prompt."""
+    def _estimate(self, pod: Pod, asked: Asked, depths: tuple[int, ...]) -> tuple[int, float]:
+        """Predict cached tokens and seconds of prefill; equal pods with equal finds share it."""
+        if not asked.tokens:
+            return 0, 0.0
         block = pod.load.block_size or _ENGINE_BLOCK_TOKENS
-        total = 0
-        for depth, ruler, tokens in zip(depths, asked.rulers, asked.sizes, strict=True):
-            if depth:
-                total += min(ruler.covered(depth), tokens - 1) // block * block
-        return total
+        key = (depths, block, pod.prefill)
+        known = asked.estimates.get(key)
+        if known is None:
+            cached = asked.cached_tokens(depths, block)
+            known = cached, pod.prefill.seconds(asked.tokens - cached, cached)
+            asked.estimates[key] = known
+        return known
 
     def _average_busy(self, now: float) -> None:
         if not self._pods:
@@ -218,16 +219,10 @@ class Fleet:
 
     def _enter(self, visit: Visit, pod: Pod, now: float) -> None:
         asked = visit.asked
-        depths = [match[pod.slot] for match in asked.matches or self._match(asked)]
-        visit.cached = self._cached_tokens(pod, asked, depths)
+        asked.matches = asked.matches or self._match(asked)
+        visit.cached, seconds = self._estimate(pod, asked, asked.depths(pod.slot))
         visit.met_idle = not pod.ledger.prefilling(now)
-        seconds = pod.prefill.seconds(asked.tokens - visit.cached, visit.cached)
-        pod.ledger.admit(
-            visit.request.id,
-            seconds if asked.tokens else 0.0,
-            now,
-            observed=visit.request.stream,
-        )
+        pod.ledger.admit(visit.request.id, seconds, now, observed=visit.request.stream)
         visit.pod = pod
         visit.stays = [
             pod.enter(chain, ruler) for chain, ruler in zip(asked.chains, asked.rulers, strict=True)

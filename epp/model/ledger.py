@@ -38,13 +38,13 @@ class Ledger:
 
     def prefilling(self, now: float) -> int:
         """Count the requests whose prefill is not over."""
-        self._advance(now)
+        if self._line:
+            self._advance(now)
         return len(self._line)
 
     def owed(self, now: float) -> float:
         """Return the seconds of prefill still to be done."""
-        self._advance(now)
-        if not self._line:
+        if not self.prefilling(now):
             return 0.0
         head = next(iter(self._line.values()))
         # Sums of floats may fall short of their parts.

@@ -36,9 +36,12 @@ class PrefixIndex:
         self.remove(slot, held)
         self._used &= ~(1 << slot)
 
-    def add(self, slot: Slot, hashes: Iterable[BlockHash]) -> None:
+    def add(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
         """Note that an endpoint holds blocks."""
         holders, bit = self._holders, 1 << slot
+        if holders.keys().isdisjoint(hashes):
+            holders.update(dict.fromkeys(hashes, bit))
+            return
         for block_hash in hashes:
             holders[block_hash] = holders.get(block_hash, 0) | bit
 
@@ -46,11 +49,11 @@ class PrefixIndex:
         """Note that an endpoint holds blocks no longer; unknown ones are ignored."""
         holders, bit = self._holders, 1 << slot
         for block_hash in hashes:
-            left = holders.get(block_hash, 0) & ~bit
-            if left:
-                holders[block_hash] = left
-            else:
-                holders.pop(block_hash, None)
+            held = holders.get(block_hash, 0)
+            if held == bit:
+                del holders[block_hash]
+            elif held & bit:
+                holders[block_hash] = held & ~bit
 
     def match(self, hashes: Sequence[BlockHash]) -> list[int]:
         """Return, by slot, how many leading blocks each endpoint holds without a hole."""

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from epp.model.blocks import Chain
 from epp.model.pod import Pod, Stay
+from epp.model.prefill import PrefillModel
+from epp.model.prefixindex import Slot
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.ruler import Ruler
 
@@ -11,10 +13,20 @@ from epp.model.ruler import Ruler
 class Asked:
     """A request's prompts as blocks (`chains`) and tokens (`sizes`, by their `rulers`).
 
-    `matches` holds, per prompt and slot, the blocks that were found when it was last asked.
+    `matches` holds, per prompt and slot, the blocks that were found when it was last asked;
+    `estimates` what was made of that (cached tokens, seconds), by find, block size and model.
     """
 
-    __slots__ = ("blocks", "chains", "matches", "request_id", "rulers", "sizes", "tokens")
+    __slots__ = (
+        "blocks",
+        "chains",
+        "estimates",
+        "matches",
+        "request_id",
+        "rulers",
+        "sizes",
+        "tokens",
+    )
 
     def __init__(
         self, request_id: RequestId, chains: Sequence[Chain], rulers: Sequence[Ruler]
@@ -22,10 +34,23 @@ class Asked:
         self.request_id = request_id
         self.chains = chains
         self.matches: Sequence[Sequence[int]] = ()
+        self.estimates: dict[tuple[tuple[int, ...], int, PrefillModel], tuple[int, float]] = {}
         self.rulers = rulers
         self.sizes = [ruler.tokens(chain.size) for chain, ruler in zip(chains, rulers, strict=True)]
         self.tokens = sum(self.sizes)
         self.blocks = sum(len(chain.hashes) for chain in chains)
+
+    def depths(self, slot: Slot) -> tuple[int, ...]:
+        """Return how many leading blocks of each prompt the endpoint in a slot holds."""
+        return tuple([match[slot] for match in self.matches])
+
+    def cached_tokens(self, depths: tuple[int, ...], engine_block: int) -> int:
+        """Predict hits: whole blocks of the engine's, and never all of a prompt."""
+        total = 0
+        for depth, ruler, tokens in zip(depths, self.rulers, self.sizes, strict=True):
+            if depth:
+                total += min(ruler.covered(depth), tokens - 1) // engine_block * engine_block
+        return total
 
 
 class Visit:

@@ -52,9 +52,11 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> "RequestFacts":
         """Read the method and the first path that names an API, a proxy's own rewrite aside."""
-        paths = (headers.get(name, "") for name in _PATHS)
-        apis = (api for api in map(api_of, paths) if api is not Api.OTHER)
-        return cls(headers=headers, method=headers.get(":method", ""), api=next(apis, Api.OTHER))
+        method, api = headers.get(":method", ""), Api.OTHER
+        for name in _PATHS:
+            if name in headers and api is Api.OTHER:
+                api = api_of(headers[name])
+        return cls(headers=headers, method=method, api=api)
 
     def request(
         self,
@@ -100,9 +102,12 @@ def request_mutation(
         headers.append(("content-length", str(content_length)))
     if orca:
         headers.append(("endpoint-load-metrics-format", "JSON"))
+    injected: tuple[str, ...] = ()
+    if not CONTROL_HEADERS.isdisjoint(facts.headers):
+        injected = tuple(sorted(CONTROL_HEADERS & facts.headers.keys()))
     return Mutation(
         set_headers=tuple(headers),
-        remove_headers=tuple(sorted(CONTROL_HEADERS & facts.headers.keys())),
+        remove_headers=injected,
         clear_route_cache=True,
         destination=decision.destination,
     )

@@ -7,6 +7,7 @@ Envoy nor tokens.
 """
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -28,6 +29,7 @@ _APIS: tuple[tuple[str, Api], ...] = (
 )
 
 
+@lru_cache(maxsize=1024)
 def api_of(path: str) -> Api:
     """Name the API that a request path ends on; anything unknown is `OTHER`."""
     bare = path.partition("?")[0].rstrip("/")
