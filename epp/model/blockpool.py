@@ -205,7 +205,7 @@ class BlockPool:
         self._queued += freed
         self._queue.append(_Release(keys, stamp))
         self._entries += len(keys)
-        if self._entries > 2 * len(blocks) + _SLACK:
+        if self._entries > 4 * len(blocks) + _SLACK:
             self._sweep()
         self._take(0)
         return stamp

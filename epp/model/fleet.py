@@ -81,10 +81,12 @@ class Fleet:
         Endpoints outside the request's subset are left out; those that do not answer too, as
         long as there are others.
         """
-        self._average_busy(now)
         asked = self._ask(request)
         asked.matches = self._match(asked)
-        return [self._candidate(pod, asked, now) for pod in self._eligible(request.subset)]
+        pods = self._eligible(request.subset)
+        owed = [pod.ledger.owed(now) for pod in pods]
+        self._average_busy(owed, now)
+        return [self._candidate(pod, asked, owes) for pod, owes in zip(pods, owed, strict=True)]
 
     def _match(self, asked: Asked) -> list[list[int]]:
         return [self._index.match(chain.hashes[: chain.lookup]) for chain in asked.chains]
@@ -109,10 +111,13 @@ class Fleet:
             self._asked = Asked(request.id, chains, rulers)
         return self._asked
 
-    def _candidate(self, pod: Pod, asked: Asked, now: float) -> Candidate:
+    def _candidate(self, pod: Pod, asked: Asked, owed: float) -> Candidate:
         depths = asked.depths(pod.slot)
         cached, prefill = self._estimate(pod, asked, depths)
         load, requests = pod.load, pod.ledger.requests
+        if pod.foreign:
+            # What others queued there is seen in scrapes alone: a floor, at this prompt's price.
+            owed += pod.foreign * (prefill or pod.prefill.step)
         return Candidate(
             endpoint=pod.endpoint,
             load=load,
@@ -120,8 +125,7 @@ class Fleet:
             cached_tokens=cached,
             matched_blocks=sum(depths),
             total_blocks=asked.blocks,
-            # What others queued there is seen in scrapes alone: a floor, at this prompt's price.
-            owed_seconds=pod.ledger.owed(now) + pod.foreign * (prefill or pod.prefill.step),
+            owed_seconds=owed,
             prefill_seconds=prefill,
             decode_seconds=_DECODE_SECONDS * max(requests, load.running),
             requests=requests,
@@ -130,25 +134,23 @@ class Fleet:
 
     def _estimate(self, pod: Pod, asked: Asked, depths: tuple[int, ...]) -> tuple[int, float]:
         """Predict cached tokens and seconds of prefill; equal pods with equal finds share it."""
-        if not asked.tokens:
-            return 0, 0.0
         block = pod.load.block_size or _ENGINE_BLOCK_TOKENS
         key = (depths, block, pod.prefill)
         known = asked.estimates.get(key)
         if known is None:
             cached = asked.cached_tokens(depths, block)
-            known = cached, pod.prefill.seconds(asked.tokens - cached, cached)
+            uncached = asked.tokens - cached
+            known = cached, pod.prefill.seconds(uncached, cached) if asked.tokens else 0.0
             asked.estimates[key] = known
         return known
 
-    def _average_busy(self, now: float) -> None:
-        if not self._pods:
-            return
-        elapsed = max(0.0, now - self._busy_at)
-        busy = sum(1 for pod in self._pods.values() if pod.ledger.prefilling(now))
-        gain = 1.0 - exp(-elapsed / _BUSY_SECONDS)
-        self._busy_share += gain * (busy / len(self._pods) - self._busy_share)
-        self._busy_at = now
+    def _average_busy(self, owed: list[float], now: float) -> None:
+        """Take note of how many of the endpoints that were asked for have prefill to do."""
+        if owed:
+            gain = 1.0 - exp(-max(0.0, now - self._busy_at) / _BUSY_SECONDS)
+            busy = len(owed) - owed.count(0.0)
+            self._busy_share += gain * (busy / len(owed) - self._busy_share)
+            self._busy_at = now
 
     # What happens.
 
@@ -221,8 +223,9 @@ class Fleet:
         asked = visit.asked
         asked.matches = asked.matches or self._match(asked)
         visit.cached, seconds = self._estimate(pod, asked, asked.depths(pod.slot))
-        visit.met_idle = not pod.ledger.prefilling(now)
-        pod.ledger.admit(visit.request.id, seconds, now, observed=visit.request.stream)
+        visit.met_idle = not pod.ledger.owed(now)
+        observed = visit.request.stream and bool(asked.tokens)
+        pod.ledger.admit(visit.request.id, seconds, now, observed=observed)
         visit.pod = pod
         visit.stays = [
             pod.enter(chain, ruler) for chain, ruler in zip(asked.chains, asked.rulers, strict=True)

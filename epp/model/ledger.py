@@ -12,6 +12,9 @@ OVERDUE_SECONDS = 60.0
 """How long past its prediction the head of the line may hold up the others in the books."""
 
 
+_ANY = 1e-9
+
+
 class _Entry:
     __slots__ = ("deadline_only", "seconds")
 
@@ -38,17 +41,17 @@ class Ledger:
 
     def prefilling(self, now: float) -> int:
         """Count the requests whose prefill is not over."""
-        if self._line:
-            self._advance(now)
+        self._advance(now)
         return len(self._line)
 
     def owed(self, now: float) -> float:
-        """Return the seconds of prefill still to be done."""
-        if not self.prefilling(now):
+        """Return the seconds of prefill still to be done: more than 0 while any is not over."""
+        if not self._line or not self.prefilling(now):
             return 0.0
         head = next(iter(self._line.values()))
-        # Sums of floats may fall short of their parts.
-        return max(0.0, self._owed - min(head.seconds, max(0.0, now - self._head_since)))
+        done = min(head.seconds, max(0.0, now - self._head_since))
+        # The head may take longer than predicted, and sums of floats may fall short.
+        return max(_ANY, self._owed - done)
 
     def admit(self, request: RequestId, seconds: float, now: float, *, observed: bool) -> None:
         """Book a request; `observed` when its first token will be seen."""
