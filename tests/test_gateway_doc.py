@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def cluster(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def original_dst() -> dict[str, Any]:
-    return yaml.safe_load(yaml.safe_dump(COMPLETE))
+    return deepcopy(COMPLETE)
 
 
 def override_host() -> dict[str, Any]:

@@ -11,52 +11,26 @@ The unit is a token, so that blocks may differ in size: with equal sizes, and a 
 `(num_gpu_blocks - 1) * block_size`, the rules are vLLM's to the letter. Free blocks without a
 hash are interchangeable and always ahead of the others, so they are a number, not a queue.
 
-There is no object per block. A block is a key: its hash, or, for a second copy of one, the hash
-with a number above its 64 bits, or, for generated content that nobody can name, a negative number.
-One integer holds its size and, while it is free, the stamp of the release that freed it. The free
-queue is made of releases: what a request gave back, in order, of which only keys that still bear
-the release's stamp count.
+There is no object per block, and where nothing is shared no loop over blocks either: what happens
+to a request's blocks happens to all of them at once. A block is a key: its hash, or, for a second
+copy of one, the hash with a number above its 64 bits, or, for generated content that nobody can
+name, a negative number. It has a size and a stamp: 0 while in use, else the number of the release
+that freed it. The free queue is made of releases: what a request gave back, in order, of which
+only keys that still bear the release's stamp count.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, filterfalse
+from typing import cast
 
 from epp.model.blocks import BlockHash
+from epp.model.lease import Key, Lease, Release
 
-_SIZE_BITS = 32
-_SIZE = (1 << _SIZE_BITS) - 1
 _HASH_BITS = 64
 _HASH = (1 << _HASH_BITS) - 1
+_IN_USE = 0
 _SLACK = 1024
-
-Key = int
-
-
-class Lease:
-    """What one request holds.
-
-    Its blocks in order (`keys`), the first `cached` of which it found, and `blank` tokens of
-    blocks without a hash.
-    """
-
-    __slots__ = ("blank", "cached", "keys")
-
-    def __init__(self, keys: Sequence[Key], cached: int, blank: int) -> None:
-        self.keys = keys
-        self.cached = cached
-        self.blank = blank
-
-
-class _Release:
-    """What one lease gave back; `left` counts the keys whose turn to be evicted has not come."""
-
-    __slots__ = ("keys", "left", "stamp")
-
-    def __init__(self, keys: Sequence[Key], stamp: int) -> None:
-        self.keys = keys
-        self.left = len(keys)
-        self.stamp = stamp
 
 
 class BlockPool:
@@ -69,16 +43,17 @@ class BlockPool:
         self._capacity = capacity
         self._blank = capacity  # free and without content; below 0 after shrinking under load
         self._queued = 0  # free with content
-        self._blocks: dict[Key, int] = {}  # size, and above it the stamp where free
+        self._stamps: dict[Key, int] = {}
+        self._sizes: dict[Key, int] = {}
         self._shared: dict[Key, int] = {}  # references beyond the first
         self._copies: dict[BlockHash, list[Key]] = {}
         self._promoted: dict[Key, Key] = {}  # copies that took the place of the first
-        self._queue: deque[_Release] = deque()
+        self._queue: deque[Release] = deque()
         self._entries = 0
-        self._stamps = count(1)
+        self._releases = count(1)
         self._numbers = count(1)
         self._stored: list[BlockHash] = []
-        self._evicted: list[BlockHash] = []
+        self._evicted: list[Key] = []  # hashes, all of them
 
     @property
     def capacity(self) -> int:
@@ -92,15 +67,12 @@ class BlockPool:
 
     def hashes(self) -> Sequence[BlockHash]:
         """All blocks that can be found."""
-        return [BlockHash(key) for key in self._blocks if 0 <= key <= _HASH]
+        return [BlockHash(key) for key in self._stamps if 0 <= key <= _HASH]
 
     def match(self, hashes: Sequence[BlockHash]) -> int:
         """Count the leading blocks that are held."""
-        blocks = self._blocks
-        for held, block_hash in enumerate(hashes):
-            if block_hash not in blocks:
-                return held
-        return len(hashes)
+        missing = next(filterfalse(self._stamps.__contains__, hashes), None)
+        return len(hashes) if missing is None else hashes.index(missing)
 
     def admit(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], blank: int, lookup: int
@@ -112,14 +84,16 @@ class BlockPool:
         given an empty lease, for the engine will never hold it.
         """
         hits = self.match(hashes[:lookup])
-        found = [self._blocks[block_hash] for block_hash in hashes[:hits]]
-        need = sum(sizes[hits : len(hashes)]) + blank
-        if need > self.free - sum(value & _SIZE for value in found if value > _SIZE):
-            whole = need + sum(value & _SIZE for value in found)
-            return None if whole <= self._capacity else Lease((), 0, 0)
-        self._touch(hashes[:hits], found)
-        self._take(need)
-        return Lease(self._register(hashes, sizes, hits), hits, blank)
+        found, fresh = hashes[:hits], sizes[hits : len(hashes)]
+        idle = self._idle(found)
+        held, new = self._tokens(found), sum(fresh)
+        idle_tokens = held if idle is found else self._tokens(idle)
+        if new + blank > self.free - idle_tokens:
+            return None if held + new + blank <= self._capacity else Lease((), 0, 0, 0)
+        self._touch(found, idle)
+        self._queued -= idle_tokens
+        self._take(new + blank)
+        return Lease(self._register(hashes, fresh, hits), hits, held + new, blank)
 
     def grow(self, lease: Lease, tokens: int) -> None:
         """Add generated tokens: full blocks whose content nobody can name yet, but which age.
@@ -130,8 +104,9 @@ class BlockPool:
         if tokens > 0:
             self._take(tokens)
             key = -next(self._numbers)
-            self._blocks[key] = tokens
+            self._stamps[key], self._sizes[key] = _IN_USE, tokens
             lease.keys = [*lease.keys, key]
+            lease.tokens += tokens
 
     def release(self, lease: Lease) -> None:
         """Free what a request holds, last block first."""
@@ -142,7 +117,7 @@ class BlockPool:
         fresh = [self._promoted.get(key, key) for key in lease.keys[lease.cached :]]
         stamp = self._release(lease)
         for key in fresh:
-            if self._blocks.get(key, 0) >> _SIZE_BITS == stamp:
+            if self._stamps.get(key) == stamp:
                 self._drop(key)
 
     def resize(self, capacity: int) -> None:
@@ -159,53 +134,65 @@ class BlockPool:
     def take_evicted(self) -> list[BlockHash]:
         """Return the hashes that can no longer be found since the last call."""
         evicted, self._evicted = self._evicted, []
-        return evicted
+        return cast("list[BlockHash]", evicted)
 
-    def _touch(self, keys: Sequence[Key], values: Sequence[int]) -> None:
-        for key, value in zip(keys, values, strict=True):
-            if value > _SIZE:
-                self._blocks[key] = value & _SIZE
-                self._queued -= value & _SIZE
-            else:
-                self._shared[key] = self._shared.get(key, 0) + 1
+    def _tokens(self, keys: Sequence[Key]) -> int:
+        return sum(map(self._sizes.__getitem__, keys))
+
+    def _idle(self, keys: Sequence[Key]) -> Sequence[Key]:
+        """Return those that are free; the same sequence where all of them are."""
+        stamps = self._stamps
+        if all(map(stamps.__getitem__, keys)):
+            return keys
+        return [key for key in keys if stamps[key]]
+
+    def _touch(self, found: Sequence[Key], idle: Sequence[Key]) -> None:
+        """Take one more reference to each block; `idle` are those that nobody held."""
+        if idle is not found:
+            first = set(idle)
+            for key in found:
+                if key not in first:
+                    self._shared[key] = self._shared.get(key, 0) + 1
+        self._stamps.update(dict.fromkeys(idle, _IN_USE))
 
     def _register(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], hits: int
     ) -> Sequence[Key]:
-        """Give new blocks their keys; return those of the whole chain."""
-        fresh, blocks = hashes[hits:], self._blocks
-        if blocks.keys().isdisjoint(fresh):
-            blocks.update(zip(fresh, sizes[hits:], strict=False))
+        """Give the blocks after the hits their keys; return those of the whole chain."""
+        fresh = hashes[hits:]
+        keys: Sequence[Key] = hashes
+        new: Sequence[Key] = fresh
+        if self._stamps.keys().isdisjoint(fresh):
             self._stored += fresh
-            return hashes
-        keys: list[Key] = list(hashes[:hits])
-        for block_hash, size in zip(fresh, sizes[hits:], strict=False):
-            key: Key = block_hash
-            if block_hash in blocks:
-                key |= next(self._numbers) << _HASH_BITS
-                self._copies.setdefault(block_hash, []).append(key)
-            else:
-                self._stored.append(block_hash)
-            blocks[key] = size
-            keys.append(key)
+        else:
+            new = [self._key_of(block_hash) for block_hash in fresh]
+            keys = [*hashes[:hits], *new]
+        self._stamps.update(dict.fromkeys(new, _IN_USE))
+        self._sizes.update(zip(new, sizes, strict=True))
         return keys
+
+    def _key_of(self, block_hash: BlockHash) -> Key:
+        """Name a new block: by its hash, or as one more copy of what is there."""
+        if block_hash not in self._stamps:
+            self._stored.append(block_hash)
+            return block_hash
+        key = block_hash | next(self._numbers) << _HASH_BITS
+        self._copies.setdefault(block_hash, []).append(key)
+        return key
 
     def _release(self, lease: Lease) -> int:
         """Free a lease under a new stamp, and return that."""
-        self._blank += lease.blank
-        keys, stamp = lease.keys, next(self._stamps)
-        lease.keys, lease.blank = (), 0
-        blocks, mark, freed = self._blocks, stamp << _SIZE_BITS, 0
+        keys, tokens, stamp = lease.keys, lease.tokens, next(self._releases)
         if self._promoted or not self._shared.keys().isdisjoint(keys):
             keys = self._unshare(keys)
-        for key in keys:
-            size = blocks[key]
-            blocks[key] = mark | size
-            freed += size
-        self._queued += freed
-        self._queue.append(_Release(keys, stamp))
+            tokens = self._tokens(keys)
+        self._stamps.update(dict.fromkeys(keys, stamp))
+        self._queued += tokens
+        self._queue.append(Release(keys, stamp))
         self._entries += len(keys)
-        if self._entries > 4 * len(blocks) + _SLACK:
+        self._blank += lease.blank
+        lease.keys, lease.tokens, lease.blank = (), 0, 0
+        if self._entries > 4 * len(self._stamps) + _SLACK:
             self._sweep()
         self._take(0)
         return stamp
@@ -227,22 +214,37 @@ class BlockPool:
     def _take(self, tokens: int) -> None:
         """Take tokens from the head of the free queue, evicting what stands there."""
         self._blank -= tokens
-        blocks = self._blocks
         while self._blank < 0 and self._queue:
             release = self._queue[0]
+            self._entries -= release.left
+            self._evict(release)
+            self._entries += release.left
             if not release.left:
                 self._queue.popleft()
+
+    def _evict(self, release: Release) -> None:
+        """Evict of a release, last block first, what is needed and still counts."""
+        keys, left, stamp, stamps = release.keys, release.left, release.stamp, self._stamps
+        plain = not self._copies and not self._promoted
+        while left and self._blank < 0:
+            left -= 1
+            key = keys[left] if plain else self._promoted.pop(keys[left], keys[left])
+            if stamps.get(key) != stamp:
                 continue
-            release.left -= 1
-            self._entries -= 1
-            key = release.keys[release.left]
-            key = self._promoted.pop(key, key)
-            if blocks.get(key, 0) >> _SIZE_BITS == release.stamp:
+            if plain and key >= 0:
+                del stamps[key]
+                size = self._sizes.pop(key)
+                self._queued -= size
+                self._blank += size
+                self._evicted.append(key)
+            else:
                 self._drop(key)
+        release.left = left
 
     def _drop(self, key: Key) -> None:
         """Make a free block blank."""
-        size = self._blocks.pop(key) & _SIZE
+        del self._stamps[key]
+        size = self._sizes.pop(key)
         self._queued -= size
         self._blank += size
         if key < 0:
@@ -261,19 +263,19 @@ class BlockPool:
 
     def _promote(self, block_hash: BlockHash, copy: Key) -> None:
         """Let a copy be found in the place of the first, which is evicted."""
-        value = self._blocks.pop(copy)
-        self._blocks[block_hash] = value
+        self._stamps[block_hash] = self._stamps.pop(copy)
+        self._sizes[block_hash] = self._sizes.pop(copy)
         if copy in self._shared:
             self._shared[block_hash] = self._shared.pop(copy)
         self._promoted[copy] = block_hash
 
     def _sweep(self) -> None:
         """Leave out of the queue what no longer counts."""
-        kept: deque[_Release] = deque()
+        kept: deque[Release] = deque()
         for release in self._queue:
             own = (self._promoted.pop(key, key) for key in release.keys[: release.left])
-            keys = [key for key in own if self._blocks.get(key, 0) >> _SIZE_BITS == release.stamp]
+            keys = [key for key in own if self._stamps.get(key) == release.stamp]
             if keys:
-                kept.append(_Release(keys, release.stamp))
+                kept.append(Release(keys, release.stamp))
         self._queue = kept
         self._entries = sum(release.left for release in kept)

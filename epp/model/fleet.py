@@ -37,7 +37,6 @@ CLASS_LABEL = "warmpick.io/endpoint-class"
 """Endpoints with the same value of this label are taken to be equally fast."""
 
 _BUSY_SECONDS = 10.0
-_ENGINE_BLOCK_TOKENS = 16
 _DECODE_SECONDS = 20e-6
 """What one running decode adds to a step (study, cost model A)."""
 _MIN_LEARNED_TOKENS = 64
@@ -82,14 +81,16 @@ class Fleet:
         long as there are others.
         """
         asked = self._ask(request)
-        asked.matches = self._match(asked)
+        self._find(asked)
         pods = self._eligible(request.subset)
         owed = [pod.ledger.owed(now) for pod in pods]
         self._average_busy(owed, now)
         return [self._candidate(pod, asked, owes) for pod, owes in zip(pods, owed, strict=True)]
 
-    def _match(self, asked: Asked) -> list[list[int]]:
-        return [self._index.match(chain.hashes[: chain.lookup]) for chain in asked.chains]
+    def _find(self, asked: Asked) -> None:
+        """Look up what every endpoint holds of the prompts."""
+        match = self._index.match
+        asked.finds = [match(chain.hashes[: chain.lookup]) for chain in asked.chains]
 
     def _eligible(self, subset: tuple[str, ...] | None) -> list[Pod]:
         pods = list(self._pods.values())
@@ -112,37 +113,25 @@ class Fleet:
         return self._asked
 
     def _candidate(self, pod: Pod, asked: Asked, owed: float) -> Candidate:
-        depths = asked.depths(pod.slot)
-        cached, prefill = self._estimate(pod, asked, depths)
-        load, requests = pod.load, pod.ledger.requests
+        estimate = asked.estimate(pod)
+        load, requests, prefill = pod.load, pod.ledger.requests, estimate.seconds
         if pod.foreign:
             # What others queued there is seen in scrapes alone: a floor, at this prompt's price.
             owed += pod.foreign * (prefill or pod.prefill.step)
+        running = max(requests, load.running)
         return Candidate(
             endpoint=pod.endpoint,
             load=load,
             prompt_tokens=asked.tokens,
-            cached_tokens=cached,
-            matched_blocks=sum(depths),
+            cached_tokens=estimate.cached,
+            matched_blocks=estimate.matched,
             total_blocks=asked.blocks,
             owed_seconds=owed,
             prefill_seconds=prefill,
-            decode_seconds=_DECODE_SECONDS * max(requests, load.running),
+            decode_seconds=_DECODE_SECONDS * running,
             requests=requests,
             busy_share=self._busy_share,
         )
-
-    def _estimate(self, pod: Pod, asked: Asked, depths: tuple[int, ...]) -> tuple[int, float]:
-        """Predict cached tokens and seconds of prefill; equal pods with equal finds share it."""
-        block = pod.load.block_size or _ENGINE_BLOCK_TOKENS
-        key = (depths, block, pod.prefill)
-        known = asked.estimates.get(key)
-        if known is None:
-            cached = asked.cached_tokens(depths, block)
-            uncached = asked.tokens - cached
-            known = cached, pod.prefill.seconds(uncached, cached) if asked.tokens else 0.0
-            asked.estimates[key] = known
-        return known
 
     def _average_busy(self, owed: list[float], now: float) -> None:
         """Take note of how many of the endpoints that were asked for have prefill to do."""
@@ -221,11 +210,13 @@ class Fleet:
 
     def _enter(self, visit: Visit, pod: Pod, now: float) -> None:
         asked = visit.asked
-        asked.matches = asked.matches or self._match(asked)
-        visit.cached, seconds = self._estimate(pod, asked, asked.depths(pod.slot))
+        if not asked.finds:
+            self._find(asked)
+        estimate = asked.estimate(pod)
+        visit.cached = estimate.cached
         visit.met_idle = not pod.ledger.owed(now)
         observed = visit.request.stream and bool(asked.tokens)
-        pod.ledger.admit(visit.request.id, seconds, now, observed=observed)
+        pod.ledger.admit(visit.request.id, estimate.seconds, now, observed=observed)
         visit.pod = pod
         visit.stays = [
             pod.enter(chain, ruler) for chain, ruler in zip(asked.chains, asked.rulers, strict=True)
@@ -237,7 +228,7 @@ class Fleet:
         if visit is None or pod is None or visit.pod is pod:
             return
         visit.leave(0, now, revoked=True)
-        visit.asked.matches = []
+        visit.asked.finds = []
         self._enter(visit, pod, now)
 
     def _first_token(self, event: FirstToken, now: float) -> None:

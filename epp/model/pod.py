@@ -4,10 +4,11 @@ from collections import deque
 
 from msgspec.structs import replace
 
-from epp.model.blockpool import BlockPool, Lease
+from epp.model.blockpool import BlockPool
 from epp.model.blocks import Chain
 from epp.model.endpoint import UNREPORTED, Endpoint, Load
 from epp.model.events import OrcaReported
+from epp.model.lease import Lease
 from epp.model.ledger import Ledger
 from epp.model.prefill import PrefillModel
 from epp.model.prefixindex import PrefixIndex, Slot
@@ -15,6 +16,9 @@ from epp.model.ruler import Ruler
 
 UNKNOWN_CAPACITY = 1_000_000
 """Tokens of cache where an endpoint has not said: too much costs little, too little a lot."""
+
+UNKNOWN_BLOCK = 16
+"""Tokens of a block where an endpoint has not said: vLLM's default on GPUs."""
 
 _SCRAPES_TO_DOUBT = 3
 
@@ -41,7 +45,8 @@ class Stay:
 class Pod:
     """One endpoint. Its pool's content is mirrored in the fleet's index under `slot`.
 
-    `foreign` counts requests that waited there at the last report and are not this picker's.
+    `foreign` counts requests that waited there at the last report and are not this picker's;
+    `engine_block` is the size of the engine's blocks, in tokens.
     """
 
     def __init__(self, endpoint: Endpoint, index: PrefixIndex, prefill: PrefillModel) -> None:
@@ -52,6 +57,7 @@ class Pod:
         self.slot: Slot = index.open()
         self.reachable = True
         self.foreign = 0.0
+        self.engine_block = UNKNOWN_BLOCK
         self._index = index
         self._failures = 0
         self._started_at: float | None = None
@@ -80,6 +86,7 @@ class Pod:
         self.load = load
         self._failures, self.reachable = 0, True
         self._count_foreign()
+        self.engine_block = load.block_size or UNKNOWN_BLOCK
         if load.num_blocks and load.block_size:
             capacity = max(1, (load.num_blocks - 1) * load.block_size)
             if capacity != self._pool.capacity:

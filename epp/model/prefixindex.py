@@ -5,7 +5,9 @@ integer. A prefix counts only as far as it is unbroken: an endpoint that lost a 
 middle is credited with what stands before it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import accumulate, repeat, takewhile
+from operator import and_
 from typing import NewType
 
 from epp.model.blocks import BlockHash
@@ -31,7 +33,7 @@ class PrefixIndex:
         self._used |= 1 << slot
         return slot
 
-    def close(self, slot: Slot, held: Iterable[BlockHash]) -> None:
+    def close(self, slot: Slot, held: Sequence[BlockHash]) -> None:
         """Take a slot back, with all that its endpoint held."""
         self.remove(slot, held)
         self._used &= ~(1 << slot)
@@ -45,7 +47,7 @@ class PrefixIndex:
         for block_hash in hashes:
             holders[block_hash] = holders.get(block_hash, 0) | bit
 
-    def remove(self, slot: Slot, hashes: Iterable[BlockHash]) -> None:
+    def remove(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
         """Note that an endpoint holds blocks no longer; unknown ones are ignored."""
         holders, bit = self._holders, 1 << slot
         for block_hash in hashes:
@@ -58,16 +60,15 @@ class PrefixIndex:
     def match(self, hashes: Sequence[BlockHash]) -> list[int]:
         """Return, by slot, how many leading blocks each endpoint holds without a hole."""
         depths = [0] * self._used.bit_length()
-        holders, alive = self._holders, self._used
+        held = map(self._holders.get, hashes, repeat(0))
+        # Who holds everything up to each block: every set is part of the one before it.
+        unbroken = list(takewhile(bool, accumulate(held, and_, initial=self._used)))
         depth = 0
-        for depth, block_hash in enumerate(hashes):
-            held = holders.get(block_hash, 0) & alive
-            if held != alive:
-                _spread(depths, alive & ~held, depth)
-                alive = held
-                if not alive:
-                    return depths
-        _spread(depths, alive, depth + 1 if hashes else 0)
+        while depth < len(unbroken):
+            holders = unbroken[depth]
+            depth += unbroken.count(holders)
+            after = unbroken[depth] if depth < len(unbroken) else 0
+            _spread(depths, holders & ~after, depth - 1)
         return depths
 
 

@@ -2,26 +2,34 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from epp.model.blocks import Chain
 from epp.model.pod import Pod, Stay
 from epp.model.prefill import PrefillModel
-from epp.model.prefixindex import Slot
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.ruler import Ruler
+
+
+class Estimate(msgspec.Struct, frozen=True, gc=False):
+    """Tokens predicted to be cached, blocks found, seconds that the prefill would take."""
+
+    cached: int
+    matched: int
+    seconds: float
 
 
 class Asked:
     """A request's prompts as blocks (`chains`) and tokens (`sizes`, by their `rulers`).
 
-    `matches` holds, per prompt and slot, the blocks that were found when it was last asked;
-    `estimates` what was made of that (cached tokens, seconds), by find, block size and model.
+    `finds` holds, per prompt and slot, the blocks that were found when it was last asked.
     """
 
     __slots__ = (
+        "_estimates",
         "blocks",
         "chains",
-        "estimates",
-        "matches",
+        "finds",
         "request_id",
         "rulers",
         "sizes",
@@ -33,24 +41,34 @@ class Asked:
     ) -> None:
         self.request_id = request_id
         self.chains = chains
-        self.matches: Sequence[Sequence[int]] = ()
-        self.estimates: dict[tuple[tuple[int, ...], int, PrefillModel], tuple[int, float]] = {}
         self.rulers = rulers
+        self.finds: Sequence[Sequence[int]] = ()
         self.sizes = [ruler.tokens(chain.size) for chain, ruler in zip(chains, rulers, strict=True)]
         self.tokens = sum(self.sizes)
-        self.blocks = sum(len(chain.hashes) for chain in chains)
+        self.blocks = sum([len(chain.hashes) for chain in chains])
+        self._estimates: dict[tuple[object, int, PrefillModel], Estimate] = {}
 
-    def depths(self, slot: Slot) -> tuple[int, ...]:
-        """Return how many leading blocks of each prompt the endpoint in a slot holds."""
-        return tuple([match[slot] for match in self.matches])
+    def estimate(self, pod: Pod) -> Estimate:
+        """Predict what a pod's cache saves; pods of one speed that hold as much share it."""
+        slot, finds = pod.slot, self.finds
+        found = finds[0][slot] if len(finds) == 1 else tuple([each[slot] for each in finds])
+        key = (found, pod.engine_block, pod.prefill)
+        known = self._estimates.get(key)
+        if known is None:
+            known = self._predict([each[slot] for each in finds], pod)
+            self._estimates[key] = known
+        return known
 
-    def cached_tokens(self, depths: tuple[int, ...], engine_block: int) -> int:
-        """Predict hits: whole blocks of the engine's, and never all of a prompt."""
-        total = 0
+    def _predict(self, depths: Sequence[int], pod: Pod) -> Estimate:
+        """Count hits in whole blocks of the engine's, and never all of a prompt."""
+        if not self.tokens:
+            return Estimate(0, 0, 0.0)
+        block, cached = pod.engine_block, 0
         for depth, ruler, tokens in zip(depths, self.rulers, self.sizes, strict=True):
             if depth:
-                total += min(ruler.covered(depth), tokens - 1) // engine_block * engine_block
-        return total
+                cached += min(ruler.covered(depth), tokens - 1) // block * block
+        seconds = pod.prefill.seconds(self.tokens - cached, cached)
+        return Estimate(cached, sum(depths), seconds)
 
 
 class Visit:

@@ -47,21 +47,21 @@ class LeastTtftPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         self, candidates: Sequence[Candidate], totals: Sequence[float], draw: Draw
     ) -> Sequence[int]:
         """Return the positions of the lowest costs."""
-        return _best([ttft_cost(each) for each in candidates], self.max_num_of_endpoints, draw)
+        return _best(ttft_costs(candidates), self.max_num_of_endpoints, draw)
 
 
-def ttft_cost(candidate: Candidate) -> float:
+def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     """Seconds until this prompt's first token, recomputation at its price for the fleet.
 
-    `owed + (1 + alpha) * prefill + decode`, alpha = min(8, 2b / (1 - b)) of the busy share b.
+    `owed + (1 + alpha) * prefill + decode`, alpha = min(8, 2b / (1 - b)) of the busy share b,
+    which is the fleet's and so the same for all candidates.
     """
-    busy = candidate.busy_share
-    penalty = min(_MOST_PENALTY, 2 * busy / (1 - busy)) if busy < 1 else _MOST_PENALTY
-    return (
-        candidate.owed_seconds
-        + (1 + penalty) * candidate.prefill_seconds
-        + candidate.decode_seconds
-    )
+    busy = candidates[0].busy_share
+    price = 1 + (min(_MOST_PENALTY, 2 * busy / (1 - busy)) if busy < 1 else _MOST_PENALTY)
+    return [
+        each.owed_seconds + price * each.prefill_seconds + each.decode_seconds
+        for each in candidates
+    ]
 
 
 class LeastRequestPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

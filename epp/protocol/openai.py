@@ -136,20 +136,16 @@ def _chat_prompts(body: _Chat) -> tuple[Prompt, ...]:
 
 def _conversation(messages: Iterable[_Message], head: bytes) -> bytes:
     """Join messages so that a longer conversation starts with the bytes of a shorter one."""
-    pieces = [head]
+    pieces: list[bytes | memoryview | msgspec.Raw] = [head]
     for message in messages:
         pieces.append(f"\n<{message.role}>".encode())
-        content = bytes(message.content)
-        pieces.append(_flatten(content) if content[:1] == b"[" else content)
-        pieces.extend(
-            bytes(extra)
-            for extra in (message.reasoning_content, message.tool_calls, message.tool_call_id)
-            if bytes(extra)
-        )
+        content = memoryview(message.content)
+        pieces.append(_flatten(content) if content[:1].tobytes() == b"[" else content)
+        pieces += (message.reasoning_content, message.tool_calls, message.tool_call_id)
     return b"".join(pieces)
 
 
-def _flatten(content: bytes) -> bytes:
+def _flatten(content: memoryview) -> bytes:
     """Put parts of text in line, and media as a digest of a medium's typical size."""
     pieces = []
     for raw in _raw_items.decode(content):

@@ -41,7 +41,7 @@ except ValueError:
 
 
 def stderr(*arguments):
-    done = subprocess.run(  # noqa: S603 - our own interpreter
+    done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=True
     )
     assert done.stdout == ""

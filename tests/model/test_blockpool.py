@@ -376,7 +376,6 @@ TestPoolBesideOracle = PoolBesideOracle.TestCase
 TestPoolBesideOracle.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-SIZE = (1 << 32) - 1
 HASH = (1 << 64) - 1
 
 
@@ -393,8 +392,8 @@ class PoolUnderResizing(RuleBasedStateMachine):
 
     def used(self):
         blocks = {self.own(key) for lease in self.held.values() for key in lease.keys}
-        assert all(self.pool._blocks[key] <= SIZE for key in blocks), "none is free"
-        return sum(map(self.pool._blocks.__getitem__, blocks)) + sum(
+        assert not any(self.pool._stamps[key] for key in blocks), "none is free"
+        return sum(map(self.pool._sizes.__getitem__, blocks)) + sum(
             lease.blank for lease in self.held.values()
         )
 
@@ -430,7 +429,8 @@ class PoolUnderResizing(RuleBasedStateMachine):
 
     @invariant()
     def content_fits_or_is_in_use(self):
-        idle = sum(value & SIZE for value in self.pool._blocks.values() if value > SIZE)
+        assert self.pool._stamps.keys() == self.pool._sizes.keys()
+        idle = sum(self.pool._sizes[key] for key, stamp in self.pool._stamps.items() if stamp)
         assert idle <= max(0, self.pool.capacity - self.used())
 
     @invariant()

@@ -32,7 +32,7 @@ def test_a_prompt_is_never_shorter_than_its_blocks(rate, size):
 
 def test_nothing_covers_nothing():
     assert Ruler(4.0).covered(0) == 0
-    assert Ruler(4.0).covered(2) == 32
+    assert Ruler(4.0).covered(2) == 64
 
 
 def test_token_ids_are_four_bytes_and_never_learned():
