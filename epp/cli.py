@@ -13,6 +13,7 @@ from epp.errors import ConfigError
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+_LAST_PORT = 65_535
 _TRUE, _FALSE = {"true", "1", "t", "yes"}, {"false", "0", "f", "no"}
 
 
@@ -32,6 +33,21 @@ def size(text: str) -> int:
     if not found:
         raise argparse.ArgumentTypeError(f"`{text}` is no size; write 65536, 16Mi or 1G")
     return int(found[1]) * _SIZES[found[2] or ""]
+
+
+def port_number(text: str) -> int:
+    """Read a port; 0 is any."""
+    if not text.isdecimal() or int(text) > _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"`{text}` is no port; write 0 to {_LAST_PORT}")
+    return int(text)
+
+
+def interval(text: str) -> float:
+    """Read a duration that is longer than nothing."""
+    seconds = duration(text)
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"`{text}` is no interval; write 500ms or 1s")
+    return seconds
 
 
 def boolean(text: str) -> bool:
@@ -72,7 +88,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     pool.add_argument(
         "--scrape-interval",
         "--refresh-metrics-interval",
-        type=duration,
+        type=interval,
         default=1.0,
         metavar="TIME",
         help="how often each endpoint's /metrics is read (default: 1s)",
@@ -94,7 +110,11 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
         ("--metrics-port", 9090, "/metrics, /healthz, /readyz"),
     ):
         group.add_argument(
-            name, type=int, default=port, metavar="PORT", help=f"{what} (default: {port}; 0: any)"
+            name,
+            type=port_number,
+            default=port,
+            metavar="PORT",
+            help=f"{what} (default: {port}; 0: any)",
         )
     _flag(group, "--secure-serving", default=True, help="TLS on the ext_proc port (default: true)")
     group.add_argument(
@@ -140,7 +160,12 @@ def _add_behaviour(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="secret that keys block hashes, for replicas that are to agree (default: random)",
     )
-    group.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    group.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="debug logs every request, never its text (default: info)",
+    )
     group.add_argument(
         "--log-format",
         default="console" if sys.stderr.isatty() else "json",

@@ -30,6 +30,7 @@ class FixedExchange:
 
     pending = False
     over = False
+    announced = False
     record = RequestRecord(id=RequestId("floor"), received_at=0.0)
 
     def __init__(self, target: str) -> None:

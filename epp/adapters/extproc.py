@@ -37,6 +37,10 @@ class Conversation(Protocol):
     def over(self) -> bool:
         """Whether everything has been said."""
 
+    @property
+    def announced(self) -> bool:
+        """Whether the proxy said what it would send: an earlier end is then a reset."""
+
     def receive(self, message: Message, now: float) -> Sequence[Reply]:
         """Take a message."""
 
@@ -173,7 +177,8 @@ class ExtProcServer:
         while not exchange.over:
             data = await read()
             if data is grpc.aio.EOF:
-                await asyncio.sleep(_RESET_SECONDS)
+                if exchange.announced:
+                    await asyncio.sleep(_RESET_SECONDS)
                 exchange.half_closed(clock())
                 return
             replies = exchange.receive(decode(data), clock())

@@ -20,6 +20,7 @@ BUDGET_TOKENS = 8192
 _MEMORY = 0.97
 _PRIOR = 0.02
 _LEAST_SCALE, _MOST_SCALE = 0.01, 1e4
+_MOST_SURPRISE = 10.0
 _LEAST_SPREAD = 1e-3
 """Variance of the work, as a share of its mean square, below which it tells nothing of a slope."""
 
@@ -50,8 +51,13 @@ class PrefillModel:
         return self.step * steps + self.scale * work(uncached, cached)
 
     def learn(self, uncached: int, cached: int, seconds: float) -> None:
-        """Take in one prefill that had the endpoint for itself."""
+        """Take in one prefill that had the endpoint for itself.
+
+        One that took many times what was predicted had not, or something broke: it counts as
+        that many times, so that a slow class is learned in a few steps and a stall forgotten.
+        """
         x = work(uncached, cached)
+        seconds = min(seconds, _MOST_SURPRISE * self.seconds(uncached, cached))
         self._n = self._n * _MEMORY + 1
         self._x = self._x * _MEMORY + x
         self._xx = self._xx * _MEMORY + x * x

@@ -10,6 +10,7 @@ DEFAULT_BYTES_PER_TOKEN = 4.0
 _EXACT_BYTES_PER_TOKEN = 4.0
 _LEAST, _MOST = 1.0, 16.0
 _GAIN = 0.1
+_LEAST_SIZE = 512
 _STEPS_PER_BYTE = 20
 _MODELS = 1000
 
@@ -53,7 +54,12 @@ class Rulers:
         return _ruler(round(rate * _STEPS_PER_BYTE))
 
     def learn(self, model: str, size: int, tokens: int) -> None:
-        """Take in that a text of `size` bytes was `tokens` tokens."""
+        """Take in that a text of `size` bytes was `tokens` tokens.
+
+        Short ones are passed over: a chat template is most of what they are.
+        """
+        if size < _LEAST_SIZE:
+            return
         seen = min(_MOST, max(_LEAST, size / tokens))
         before = self._rates.get(model)
         self._rates[model] = seen if before is None else before + _GAIN * (seen - before)

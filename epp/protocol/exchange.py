@@ -74,6 +74,7 @@ class Exchange:
     """The picker's side of one stream. `record` is what is known of it so far."""
 
     __slots__ = (
+        "_announced",
         "_body",
         "_director",
         "_early",
@@ -98,6 +99,7 @@ class Exchange:
         self._settings = settings
         self._stage = _Stage.HEADERS
         self._modes = Modes()
+        self._announced = False
         self._subset: tuple[str, ...] | None = None
         self._facts = RequestFacts()
         self._parsed: Parsed | None = None
@@ -120,6 +122,11 @@ class Exchange:
         """Whether everything has been said; later messages are ignored."""
         return self._stage is _Stage.CLOSED
 
+    @property
+    def announced(self) -> bool:
+        """Whether the proxy said what it would send: an earlier end is then a reset."""
+        return self._announced
+
     # What a transport calls.
 
     def receive(self, message: Message, now: float) -> list[Reply]:
@@ -127,7 +134,7 @@ class Exchange:
         if self._stage is _Stage.CLOSED:
             return []
         if message.modes is not None:
-            self._modes = message.modes
+            self._modes, self._announced = message.modes, True
         if message.subset is not None:
             self._subset = message.subset
         if message.served is not None and self.record.served is None:
@@ -310,6 +317,8 @@ class Exchange:
         self._body = []
         self._response.close()
         record = self.record
+        if record.decision is None and self._facts.method and outcome is Outcome.COMPLETED:
+            outcome = Outcome.ABORTED  # the proxy answered in everybody's place
         record.outcome = outcome
         record.finished_at = now
         if record.decision is not None:

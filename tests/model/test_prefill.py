@@ -84,3 +84,10 @@ def test_more_work_never_takes_less_time(uncached, cached, more):
     model = PrefillModel()
     assert model.seconds(uncached + more, cached) >= model.seconds(uncached, cached)
     assert model.seconds(uncached, cached + more) >= model.seconds(uncached, cached)
+
+
+def test_a_stall_counts_as_ten_times_what_was_predicted():
+    stalled, slow = PrefillModel(), PrefillModel()
+    stalled.learn(4000, 0, 300.0)
+    slow.learn(4000, 0, 10 * PrefillModel().seconds(4000, 0))
+    assert stalled.seconds(4000, 0) == slow.seconds(4000, 0)

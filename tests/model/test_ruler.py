@@ -76,3 +76,12 @@ def test_models_are_forgotten_before_memory_is():
     assert len(rulers._rates) == 1000
     assert rulers.of("model-2999", TEXT).bytes_per_token == pytest.approx(2.0)
     assert rulers.of("model-0", TEXT).bytes_per_token == DEFAULT_BYTES_PER_TOKEN
+
+
+def test_short_texts_teach_nothing():
+    rulers = Rulers()
+    rulers.learn("m", 2, 30)
+    rulers.learn("m", 511, 511)
+    assert rulers.of("m", Chain((), 0, 0)).bytes_per_token == 4.0
+    rulers.learn("m", 512, 256)
+    assert rulers.of("m", Chain((), 0, 0)).bytes_per_token == 2.0

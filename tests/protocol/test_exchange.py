@@ -298,6 +298,19 @@ class TestEnds:
         assert stub.events == [Aborted(machine.record.id, refused=True)]
         assert stub.closed[0].status == int(status)
 
+    def test_answer_of_the_proxys_own_before_any_decision_is_no_completion(self):
+        stub = Stub()
+        machine = exchange(stub)
+        machine.receive(headers(), 0)
+        machine.receive(ResponseHeaders(headers={":status": "408"}, end_of_stream=True), 9)
+        assert stub.closed[0].outcome is Outcome.ABORTED
+
+    @pytest.mark.parametrize("modes", [None, Modes()])
+    def test_a_proxy_that_announces_its_modes_says_so(self, modes):
+        machine = exchange(Stub())
+        machine.receive(RequestHeaders(headers=CHAT, modes=modes), 0)
+        assert machine.announced is (modes is not None)
+
     def test_response_only_stream_passes(self):
         stub = Stub()
         seen = outcome(
