@@ -25,8 +25,10 @@ def vllm(request):
         return
     if os.environ.get("WARMPICK_REQUIRE_VLLM") == "1":
         pytest.fail(HOW_TO_GET_VLLM)
-    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
-    terminal.write_line(f"\nSKIPPED {request.node.name}: {HOW_TO_GET_VLLM}", red=True, bold=True)
+    plugin = request.config.pluginmanager.get_plugin
+    with plugin("capturemanager").global_and_fixture_disabled():
+        line = f"\nSKIPPED {request.node.name}: {HOW_TO_GET_VLLM}"
+        plugin("terminalreporter").write_line(line, red=True, bold=True)
     pytest.skip(HOW_TO_GET_VLLM)
 
 
