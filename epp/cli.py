@@ -241,12 +241,6 @@ def _check(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _demo(arguments: argparse.Namespace) -> int:
-    from epp.demo.command import run  # noqa: PLC0415 (its libraries are an extra)
-
-    return run(arguments)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="epp", description="Pick the pod whose KV cache is already warm for a prompt."
@@ -275,10 +269,10 @@ each inference request should go. Try it: epp serve --endpoints-file endpoints.y
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
-    from epp.demo.command import add_arguments  # noqa: PLC0415 (its libraries are an extra)
+    from epp.demo.command import add_arguments, run  # noqa: PLC0415 (its libraries are an extra)
 
     add_arguments(parser)
-    parser.set_defaults(run=_demo)
+    parser.set_defaults(run=run)
 
 
 def main(argv: list[str] | None = None) -> int:
