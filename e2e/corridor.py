@@ -30,6 +30,7 @@ DECISION = "x-warmpick-decision"
 REASON = "x-warmpick-reason"
 SERVER = "x-sim-name"
 QUIET_PORTS = range(20_000, 32_000)
+_untried_ports = iter(secrets.SystemRandom().sample(QUIET_PORTS, len(QUIET_PORTS)))
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,13 +236,14 @@ SERVER_NAMES = "model_server.simulator"
 def quiet_port() -> int:
     """Find a free port that the kernel gives to no outgoing connection.
 
-    One that it does give may be taken while the process that owns it is down.
+    One that it does give may be taken while the process that owns it is down. No port is
+    given twice in a run: who got it may not have bound it yet.
     """
-    while True:
-        port = QUIET_PORTS[secrets.randbelow(len(QUIET_PORTS))]
+    for port in _untried_ports:
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.bind(("127.0.0.1", port))
             return port
+    raise RuntimeError("no port is left")
 
 
 @contextlib.asynccontextmanager
