@@ -1,7 +1,6 @@
 """The launcher with real vLLM on a CPU and the tiny model."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,26 +9,12 @@ from pathlib import Path
 import aiohttp
 import psutil
 import pytest
-from model_server.engine import HOW_TO_GET_VLLM, is_installed
 
 pytestmark = pytest.mark.vllm
 BLOCK = 32
 BLOCKS = 257
 START_SECONDS = 240
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def vllm(request):
-    if is_installed():
-        return
-    if os.environ.get("WARMPICK_REQUIRE_VLLM") == "1":
-        pytest.fail(HOW_TO_GET_VLLM)
-    plugin = request.config.pluginmanager.get_plugin
-    with plugin("capturemanager").global_and_fixture_disabled():
-        line = f"\nSKIPPED {request.node.name}: {HOW_TO_GET_VLLM}"
-        plugin("terminalreporter").write_line(line, red=True, bold=True)
-    pytest.skip(HOW_TO_GET_VLLM)
 
 
 def start(module, *arguments):

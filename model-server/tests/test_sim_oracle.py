@@ -1,23 +1,17 @@
 """The simulator's scheduler and pool beside vLLM's own, step by step."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from model_server.engine import HOW_TO_GET_VLLM, is_installed
 
 ORACLE = Path(__file__).with_name("oracle.py")
 
 
 @pytest.mark.vllm
 def test_every_step_hit_and_free_queue_is_vllms(tmp_path):
-    if not is_installed():
-        if os.environ.get("WARMPICK_REQUIRE_VLLM") == "1":
-            pytest.fail(HOW_TO_GET_VLLM)
-        pytest.skip(HOW_TO_GET_VLLM)
     model = tmp_path / "tiny"
     build = [sys.executable, "-m", "model_server.tiny_model", str(model), "--size", "tiny"]
     subprocess.run(build, check=True, capture_output=True, timeout=120)
