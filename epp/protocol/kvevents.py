@@ -38,13 +38,16 @@ _MEDIA = {"gpu": Medium.GPU, "cpu": Medium.CPU, "cpu_pinned": Medium.CPU}
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What one payload says. `rank` is the data-parallel rank, None where not told.
+    """What one payload says, at `time` (the engine's clock, Unix seconds).
+
+    `rank` is the data-parallel rank, None where not told.
 
     `unknown` counts events of types that nobody here knows, which change nothing that matters
     here; `malformed` those of known types that could not be read: content may be wrong now.
     """
 
     changes: Sequence[Change]
+    time: float
     rank: int | None = None
     unknown: int = 0
     malformed: int = 0
@@ -64,6 +67,10 @@ class _Batch(msgspec.Struct, array_like=True):
     time: float
     events: list[msgspec.Raw]
     rank: int | None = None
+
+
+class _Time(msgspec.Struct, array_like=True):
+    time: float
 
 
 class _Stored(msgspec.Struct, gc=False):
@@ -142,7 +149,15 @@ def read_batch(payload: bytes, model: str = "") -> Batch | Unreadable:
             unknown += 1
         else:
             changes.append(change)
-    return Batch(changes, batch.rank, unknown, malformed)
+    return Batch(changes, batch.time, batch.rank, unknown, malformed)
+
+
+def time_of(payload: bytes) -> float | None:
+    """Read when a batch was made; None where the payload is no batch."""
+    try:
+        return _TIME.decode(payload).time
+    except msgspec.MsgspecError:
+        return None
 
 
 def _read_event(event: msgspec.Raw, model: str) -> Change | None:
@@ -253,6 +268,7 @@ class _Forms(msgspec.Struct, frozen=True):
 
 
 _BATCH = msgspec.msgpack.Decoder(_Batch)
+_TIME = msgspec.msgpack.Decoder(_Time)
 _STORED = msgspec.msgpack.Decoder(_Stored)
 _STORED_ARRAY = msgspec.msgpack.Decoder(_StoredArray)
 _REMOVED = msgspec.msgpack.Decoder(_Removed)
