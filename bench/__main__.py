@@ -2,17 +2,23 @@
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, get_args
 
 import msgspec
 from rich.console import Console
 
 from bench import docs, table
+from bench.accuracy.benchmark import measure as measure_accuracy
+from bench.accuracy.engines import ENGINES
+from bench.accuracy.identities import Identity
 from bench.extproc.benchmark import measure as measure_extproc
 from bench.figures import Report
 from bench.machine import describe
+from bench.options import Options
 from bench.progress import Progress
 from epp.errors import WarmpickError
 
@@ -20,13 +26,17 @@ from epp.errors import WarmpickError
 class Measure(Protocol):
     """A benchmark: tells its progress and returns its figures."""
 
-    def __call__(self, progress: Progress, *, quick: bool) -> Awaitable[Report]: ...
+    def __call__(self, progress: Progress, options: Options) -> Awaitable[Report]: ...
 
 
 BENCHMARKS: dict[str, tuple[str, Measure]] = {
     "extproc": (
         "CPU, latency and memory of the picker behind a real Envoy, beside its floor",
         measure_extproc,
+    ),
+    "accuracy": (
+        "predicted against actual cached tokens, on real vLLM under eviction pressure",
+        measure_accuracy,
     ),
 }
 EVERYTHING = "all"
@@ -59,17 +69,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(name: str, options: argparse.Namespace, console: Console) -> None:
+def _run(name: str, asked: argparse.Namespace, console: Console) -> None:
     _, measure = BENCHMARKS[name]
-    machine, command = describe(), f"python -m bench {name}{' --quick' if options.quick else ''}"
-    report = asyncio.run(_awaited(lambda: measure(Progress(), quick=options.quick)))
+    machine, command = describe(), _command(name, asked)
+    options = Options(
+        quick=asked.quick,
+        engine=asked.engine,
+        identities=tuple(asked.identity),
+        traces=asked.trace,
+        records=asked.records,
+    )
+    report = asyncio.run(_awaited(lambda: measure(Progress(), options)))
     table.show(report, console)
-    if options.write_docs:
-        docs.write(name, table.markdown(report, machine=machine, command=command))
-    if options.json:
+    if asked.write_docs:
+        text = table.markdown(report, machine=machine, command=command)
+        docs.write(name, text, report.picture)
+    if asked.json:
         figures = {figure.key: round(figure.value, 6) for figure in report.figures}
         line = Line(name=name, figures=figures, machine=machine, command=command)
         sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+
+
+def _command(name: str, asked: argparse.Namespace) -> str:
+    """Write what gives the same figures again."""
+    words = ["python -m bench", name]
+    if name == "accuracy" and asked.engine != "vllm":
+        words.append(f"--engine {asked.engine}")
+    if name == "accuracy":
+        words += [f"--identity {identity}" for identity in asked.identity]
+    if name == "accuracy" and asked.trace:
+        words.append(f"--trace {asked.trace.name}")
+    return " ".join([*words, *(["--quick"] if asked.quick else [])])
 
 
 async def _awaited(work: Callable[[], Awaitable[Report]]) -> Report:
@@ -83,6 +113,28 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument(
         "--write-docs", action="store_true", help="refresh the table in docs/performance.md"
+    )
+    accuracy = parser.add_argument_group("accuracy")
+    accuracy.add_argument(
+        "--engine", choices=list(ENGINES), default="vllm", help="model servers (default: vllm)"
+    )
+    accuracy.add_argument(
+        "--identity",
+        choices=get_args(Identity),
+        action="append",
+        default=[],
+        help="how blocks are known; may be repeated (default: all that the engine allows)",
+    )
+    traces = os.environ.get("WARMPICK_TRACES")
+    accuracy.add_argument(
+        "--trace",
+        type=Path,
+        default=Path(traces) if traces else None,
+        metavar="PATH",
+        help="replay a trace, or all in a folder, instead (default: $WARMPICK_TRACES, if set)",
+    )
+    accuracy.add_argument(
+        "--records", type=Path, metavar="FILE", help="write every single prediction there, as JSON"
     )
     return parser
 

@@ -50,12 +50,28 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
         return median(self.runs)
 
 
+class Grid(msgspec.Struct, frozen=True):
+    """Figures that are read side by side: a row has a name and the key of a figure per column.
+
+    A row's promise is that of its first figure.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything one benchmark measured. Floors are figures too: `<key>_floor`."""
+    """Everything one benchmark measured. Floors are figures too: `<key>_floor`.
+
+    `picture`, a PNG, shows what figures cannot; empty where there is none.
+    """
 
     name: str
     figures: tuple[Figure, ...]
     notes: tuple[str, ...] = ()
+    grids: tuple[Grid, ...] = ()
+    picture: bytes = b""
 
     def find(self, key: str) -> Figure | None:
         """The figure with that key, if it was measured."""
@@ -87,6 +103,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def rows(self) -> Sequence[Figure]:
-        """The figures that get a line of their own: all but the floors shown beside another."""
+        """The figures that get a line of their own: those shown beside no other."""
         beside = {floor.key for figure in self.figures if (floor := self.floor_of(figure))}
+        beside |= {key for grid in self.grids for _, keys in grid.rows for key in keys}
         return [figure for figure in self.figures if figure.key not in beside]

@@ -1,10 +1,12 @@
 """A report as a table on the terminal and as Markdown. Both show the same cells."""
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bench.figures import Figure, Report
+from bench.figures import Figure, Grid, Report
 
 HEADINGS = ("key", "what", "median (min - max)", "floor", "of floor", "budget", "kept")
 _VERDICT = {True: "yes", False: "no", None: ""}
@@ -25,20 +27,44 @@ def cells(report: Report, figure: Figure) -> tuple[str, ...]:
     )
 
 
+def grid_cells(report: Report, grid: Grid) -> list[tuple[str, ...]]:
+    """All rows of a grid, as text; each ends with its promise and whether it was kept."""
+    rows = []
+    for name, keys in grid.rows:
+        figures = [report.find(key) for key in keys]
+        values = [_spread(figure) if figure else "" for figure in figures]
+        promised = cells(report, figures[0])[-2:] if figures[0] else ("", "")
+        rows.append((name, *values, *promised))
+    return rows
+
+
 def show(report: Report, console: Console) -> None:
     """Print the table and its notes."""
-    table = Table(*HEADINGS, title=report.name, box=SIMPLE_HEAD)
-    for figure in report.rows():
-        row = cells(report, figure)
-        table.add_row(*row, style=_COLOUR[row[-1]] or None)
-    console.print(table)
+    console.print(report.name, style="bold")
+    for grid in report.grids:
+        heads = (grid.title, *grid.columns, *HEADINGS[-2:])
+        _print(console, heads, grid_cells(report, grid))
+    _print(console, HEADINGS, [cells(report, figure) for figure in report.rows()])
     for note in report.notes:
         console.print(note, style="dim")
 
 
+def _print(console: Console, heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    table = Table(*heads, box=SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*row, style=_COLOUR[row[-1]] or None)
+    console.print(table)
+
+
 def markdown(report: Report, *, machine: str, command: str) -> str:
     """The table as Markdown, with the command and the machine above it."""
-    lines = [f"`{command}` on {machine}.", "", _line(HEADINGS)]
+    lines = [f"`{command}` on {machine}.", ""]
+    for grid in report.grids:
+        lines.append(_line((grid.title, *grid.columns, *HEADINGS[-2:])))
+        lines.append(_line(("---",) + ("--:",) * len(grid.columns) + ("---",) * 2))
+        lines += [_line(row) for row in grid_cells(report, grid)]
+        lines.append("")
+    lines.append(_line(HEADINGS))
     lines.append(_line(("---",) * 2 + ("--:",) * 3 + ("---",) * 2))
     for figure in report.rows():
         key, *rest = cells(report, figure)

@@ -9,6 +9,7 @@ from bench.extproc.figures import figures
 from bench.extproc.samples import Samples
 from bench.extproc.stack import running
 from bench.figures import Report
+from bench.options import Options
 from bench.progress import Progress
 
 PODS = 10
@@ -20,9 +21,9 @@ NOTES = (
 )
 
 
-async def measure(progress: Progress, *, quick: bool) -> Report:
+async def measure(progress: Progress, options: Options) -> Report:
     """Measure everything. Raises `MeasurementFailed` where a request was not answered."""
-    effort = QUICK if quick else FULL
+    effort = QUICK if options.quick else FULL
     samples = Samples()
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
         log_dir = Path(name)

@@ -1,0 +1,122 @@
+"""Runs the measurements of `accuracy` one after another and says what it is at."""
+
+import tempfile
+from array import array
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench.accuracy import picture
+from bench.accuracy.client import Player
+from bench.accuracy.engines import BLOCK, BLOCKS, ENGINES, MODEL
+from bench.accuracy.errors import Errors, errors
+from bench.accuracy.figures import counted, grid, noticed, scored
+from bench.accuracy.gateway import gateway
+from bench.accuracy.identities import IDENTITIES, Identity
+from bench.accuracy.observation import Guess, Observation
+from bench.accuracy.restart import noticed_after, reset, restart
+from bench.accuracy.run import Cache, baselines, own, retold
+from bench.accuracy.servers import Servers, running
+from bench.accuracy.workload import Shape, Workload
+from bench.figures import Figure, Report
+from bench.options import Options
+from bench.progress import Progress
+
+CACHE = Cache(BLOCKS - 1, BLOCK)
+NOTES = (
+    "In per cent of all prompt tokens; `off` in per cent of the requests.",
+    "Every predictor is asked before the same routed requests, in the order of sending.",
+    "The truth is the `cached_tokens` of each response's usage; aborted requests have none.",
+)
+
+NOTICES = {
+    "reset": "wrong predictions after a server silently lost its cache",
+    "restart": "wrong predictions after a server was killed and started again",
+}
+
+
+class Effort(msgspec.Struct, frozen=True):
+    """`requests` an identity and round; a round has a seed of its own, and so many at a time."""
+
+    requests: int
+    concurrency: tuple[int, ...]
+
+
+QUICK = Effort(160, (4,))
+FULL = Effort(400, (3, 4, 6))
+
+
+class _Results:
+    """What the runs gave: guesses and errors by predictor."""
+
+    def __init__(self) -> None:
+        self.guesses: defaultdict[str, list[Guess]] = defaultdict(list)
+        self.scores: defaultdict[str, list[Errors]] = defaultdict(list)
+        self.notices: defaultdict[str, list[int]] = defaultdict(list)
+        self.records: list[Mapping[str, object]] = []
+
+    def add(self, name: str, guesses: Sequence[Guess]) -> None:
+        self.guesses[name] += guesses
+        self.scores[name].append(errors(guesses, BLOCK))
+
+    def keep(self, identity: Identity, workload: Workload, seen: Sequence[Observation]) -> None:
+        place = {"identity": identity, "seed": workload.seed}
+        self.records += [place | msgspec.to_builtins(each) for each in seen]
+
+
+async def measure(progress: Progress, options: Options) -> Report:
+    """Measure everything. Raises `Refused` where a request was not answered."""
+    engine, results = ENGINES[options.engine], _Results()
+    effort = QUICK if options.quick else FULL
+    identities = options.identities or IDENTITIES[options.engine]
+    with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
+        progress.step(f"two servers: {engine.name}")
+        async with running(engine, Path(name)) as servers:
+            for turn, concurrency in enumerate(effort.concurrency):
+                workload = Workload(Shape(requests=effort.requests, concurrency=concurrency), turn)
+                for identity in identities:
+                    progress.step(f"{identity}, {concurrency} at a time")
+                    # A server that starts again takes its time: once, at the very end.
+                    last = (turn, identity) == (len(effort.concurrency) - 1, identities[-1])
+                    await _play(servers, identity, workload, results, restarts=last)
+    if options.records:
+        options.records.write_bytes(msgspec.json.encode(results.records))
+    return _report(results)
+
+
+async def _play(
+    servers: Servers, identity: Identity, workload: Workload, results: _Results, *, restarts: bool
+) -> None:
+    """Play a workload on servers that hold nothing, with a picker that knows nothing."""
+    await servers.reset(servers.ports)
+    async with gateway(servers, identity) as url:
+        player = Player(url, MODEL, servers.engine.words())
+        seen = await player.play(workload)
+        ids = [array("I", each) for each in await servers.tokenize(one.messages for one in seen)]
+        results.notices["reset"].append(await noticed_after(player, servers, reset))
+        if restarts:
+            results.notices["restart"].append(await noticed_after(player, servers, restart))
+    results.keep(identity, workload, seen)
+    results.add(identity, own(seen))
+    for name, make in baselines(CACHE).items():
+        results.add(name, retold(seen, ids, make()))
+
+
+def _report(results: _Results) -> Report:
+    scores = results.scores
+    return Report(
+        name="accuracy",
+        figures=(*scored(scores), *counted(scores), *_noticed(results)),
+        notes=NOTES,
+        grids=(grid("predictor", scores),),
+        picture=picture.draw(results.guesses, BLOCK),
+    )
+
+
+def _noticed(results: _Results) -> tuple[Figure, ...]:
+    return tuple(
+        noticed(f"{name}_noticed_after", says, results.notices[name])
+        for name, says in NOTICES.items()
+    )

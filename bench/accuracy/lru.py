@@ -1,0 +1,104 @@
+"""The predictors that the cache model is measured against, told exact token ids.
+
+Written from their published rules, without anything of `epp.model`.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Protocol
+
+INCUMBENT_ENTRIES = 31_250
+INCUMBENT_BLOCK = 64
+"""llm-d-router's approximate prefix cache: its default capacity, its smallest block (tokens)."""
+
+
+class Predictor(Protocol):
+    """Guesses cached tokens for one server."""
+
+    def predict(self, ids: "array[int]") -> int:
+        """How many of a prompt's tokens are cached."""
+
+    def sent(self, ids: "array[int]") -> None:
+        """The prompt goes to this server."""
+
+
+class Lru:
+    """`entries` blocks of `block` tokens, the least recently used one evicted first.
+
+    Blocks are written when a prompt is sent, its own tokens only, from the first one on, and a
+    prompt's hit ends at the first block that is missing.
+    """
+
+    def __init__(self, entries: int, block: int) -> None:
+        self._entries = entries
+        self._block = block
+        self._held: OrderedDict[bytes, None] = OrderedDict()
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._held
+
+    def predict(self, ids: "array[int]") -> int:
+        """Whole blocks, and never the last token."""
+        hits = 0
+        for name in names(ids, self._block):
+            if name not in self._held:
+                break
+            hits += self._block
+        return min(hits, (len(ids) - 1) // self._block * self._block)
+
+    def sent(self, ids: "array[int]") -> None:
+        """Write and touch all full blocks, the first one first."""
+        for name in names(ids, self._block):
+            self._held[name] = None
+            self._held.move_to_end(name)
+            if len(self._held) > self._entries:
+                self._held.popitem(last=False)
+
+
+class Incumbent:
+    """One index over all servers, as llm-d-router keeps it; made for one server at a time.
+
+    A prompt is looked up until the first block that no server holds; a server is credited with
+    each block that it holds itself, holes or not.
+    """
+
+    def __init__(self, entries: int) -> None:
+        self._entries = entries
+        self._servers: dict[str, Lru] = {}
+
+    def of(self, server: str) -> "IncumbentServer":
+        """Return the predictor for one server."""
+        own = self._servers.setdefault(server, Lru(self._entries, INCUMBENT_BLOCK))
+        return IncumbentServer(own, self._servers)
+
+
+class IncumbentServer:
+    """One server's share of the incumbent's index."""
+
+    def __init__(self, own: Lru, everybody: dict[str, Lru]) -> None:
+        self._own = own
+        self._everybody = everybody
+
+    def predict(self, ids: "array[int]") -> int:
+        """Credit each held block before the first one that nobody holds."""
+        credited = 0
+        for name in names(ids, INCUMBENT_BLOCK):
+            if not any(name in held for held in self._everybody.values()):
+                break
+            credited += name in self._own
+        return credited * INCUMBENT_BLOCK
+
+    def sent(self, ids: "array[int]") -> None:
+        """Write the prompt's blocks."""
+        self._own.sent(ids)
+
+
+def names(ids: "array[int]", block: int) -> Iterator[bytes]:
+    """Name each full block by all that stands before it and its own tokens."""
+    data, width = ids.tobytes(), block * ids.itemsize
+    name = b""
+    for start in range(0, len(data) - width + 1, width):
+        name = blake2b(name + data[start : start + width], digest_size=16).digest()
+        yield name

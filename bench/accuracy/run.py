@@ -1,0 +1,56 @@
+"""One identity, played once: what was observed, and what the LRUs would have predicted."""
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from bench.accuracy.lru import INCUMBENT_ENTRIES, Incumbent, Lru, Predictor
+from bench.accuracy.observation import Guess, Observation
+
+Ids = Sequence["array[int]"]
+
+
+class Cache(msgspec.Struct, frozen=True):
+    """What one server holds: `blocks` of `block` tokens that can be used."""
+
+    blocks: int
+    block: int
+
+
+def own(seen: Sequence[Observation]) -> list[Guess]:
+    """Return the picker's predictions, of those requests whose truth is known."""
+    return [
+        Guess(each.prompt, each.predicted, each.cached) for each in seen if each.cached is not None
+    ]
+
+
+def baselines(cache: Cache) -> Mapping[str, Callable[[], Callable[[str], Predictor]]]:
+    """Return, by name, how to make the predictors for servers by their target."""
+    return {
+        "incumbent": lambda: Incumbent(INCUMBENT_ENTRIES).of,
+        "incumbent_tuned": lambda: Incumbent(cache.blocks + 1).of,
+        "lru_true_capacity": lambda: _Separate(cache).of,
+    }
+
+
+class _Separate:
+    """An LRU of the true capacity for each server."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._servers: dict[str, Lru] = {}
+
+    def of(self, server: str) -> Lru:
+        return self._servers.setdefault(server, Lru(self._cache.blocks, self._cache.block))
+
+
+def retold(seen: Sequence[Observation], ids: Ids, of: Callable[[str], Predictor]) -> list[Guess]:
+    """Tell a predictor the same routed requests in the same order, and ask it before each."""
+    guesses = []
+    for each, prompt in zip(seen, ids, strict=True):
+        predictor = of(each.endpoint)
+        if each.cached is not None:
+            guesses.append(Guess(each.prompt, predictor.predict(prompt), each.cached))
+        predictor.sent(prompt)
+    return guesses

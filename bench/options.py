@@ -1,0 +1,22 @@
+"""What the command line lets a benchmark be told."""
+
+from pathlib import Path
+
+import msgspec
+
+from bench.accuracy.engines import EngineName
+from bench.accuracy.identities import Identity
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """`quick`: fewer repetitions of the same work. The rest is for `accuracy` alone.
+
+    `identities` is empty for all that the engine allows; `traces` is a trace file, or a folder
+    of them; `records` a file for every single prediction.
+    """
+
+    quick: bool = False
+    engine: EngineName = "vllm"
+    identities: tuple[Identity, ...] = ()
+    traces: Path | None = None
+    records: Path | None = None
