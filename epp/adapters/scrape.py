@@ -11,9 +11,10 @@ import msgspec
 import structlog
 
 from epp.errors import WarmpickError
-from epp.model.endpoint import UNREPORTED, Endpoint, EndpointId, Load
+from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event, LoadReported, ScrapeFailed
-from epp.protocol.vllm import Engine, engine_of, parse_metrics
+from epp.protocol.metrics import MetricsReader
+from epp.protocol.prometheus import Page
 
 _log = structlog.get_logger(__name__)
 
@@ -47,16 +48,14 @@ class PageRefused(WarmpickError):
     """The endpoint answered with something that is not a metrics page."""
 
 
-class _Pod:
-    """One watched endpoint, and what is known of it between two polls."""
+class _Server:
+    """One metrics page, the endpoints that it tells of, and what is known between two polls."""
 
-    def __init__(self, endpoint: Endpoint, url: str) -> None:
-        self.endpoint = endpoint
+    def __init__(self, url: str) -> None:
         self.url = url
-        self.load: Load = UNREPORTED
-        self.engine: Engine | None = None
+        self.readers: dict[EndpointId, MetricsReader] = {}
+        self.places: dict[bytes, int] = {}
         self.failures = 0
-        self.unreadable = False
         self.task: asyncio.Task[NoReturn] | None = None
 
 
@@ -77,38 +76,52 @@ class Scraper:
         self._apply = apply
         self._clock = clock
         self._settings = settings or ScrapeSettings()
-        self._pods: dict[EndpointId, _Pod] = {}
+        self._servers: dict[str, _Server] = {}
+        self._by_endpoint: dict[EndpointId, _Server] = {}
         self._phases = itertools.count()
-        self._start: Callable[[_Pod], None] | None = None
+        self._start: Callable[[_Server], None] | None = None
 
     def watch(self, endpoint: Endpoint) -> None:
-        """Poll this endpoint from now on; the same id at another address starts afresh."""
-        pod = self._pods.get(endpoint.id)
-        if pod and (pod.endpoint.target, pod.endpoint.uid) == (endpoint.target, endpoint.uid):
-            pod.endpoint, pod.engine = endpoint, None
+        """Poll this endpoint from now on; another engine under the same id starts afresh."""
+        known = self._by_endpoint.get(endpoint.id)
+        if known and known.readers[endpoint.id].endpoint.engine == endpoint.engine:
+            known.readers[endpoint.id].relabel(endpoint)
             return
         self.forget(endpoint.id)
-        url = f"{self._settings.scheme}://{endpoint.target}{self._settings.path}"
-        pod = self._pods[endpoint.id] = _Pod(endpoint, url)
-        if self._start:
-            self._start(pod)
+        server = self._server_at(f"{self._settings.scheme}://{endpoint.target}")
+        server.readers[endpoint.id] = MetricsReader(endpoint)
+        self._by_endpoint[endpoint.id] = server
+
+    def _server_at(self, base: str) -> _Server:
+        """Give the server at a URL; its page is polled once, however many endpoints it has."""
+        url = base + self._settings.path
+        if url not in self._servers:
+            server = self._servers[url] = _Server(url)
+            if self._start:
+                self._start(server)
+        return self._servers[url]
 
     def forget(self, endpoint_id: EndpointId) -> None:
         """Stop polling an endpoint; nothing is told of it any more."""
-        pod = self._pods.pop(endpoint_id, None)
-        if pod and pod.task:
-            pod.task.cancel()
+        server = self._by_endpoint.pop(endpoint_id, None)
+        if server is None:
+            return
+        del server.readers[endpoint_id]
+        if not server.readers:
+            del self._servers[server.url]
+            if server.task:
+                server.task.cancel()
 
     async def run(self) -> None:
         """Poll until cancelled; never returns."""
         async with self._session() as session, asyncio.TaskGroup() as tasks:
 
-            def start(pod: _Pod) -> None:
-                name = f"scrape {pod.endpoint.id}"
-                pod.task = tasks.create_task(self._poll(pod, session), name=name)
+            def start(server: _Server) -> None:
+                poll = self._poll(server, session)
+                server.task = tasks.create_task(poll, name=f"scrape {server.url}")
 
-            for pod in self._pods.values():
-                start(pod)
+            for server in self._servers.values():
+                start(server)
             self._start = start
             try:
                 await asyncio.Event().wait()
@@ -125,24 +138,24 @@ class Scraper:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
-    async def _poll(self, pod: _Pod, session: aiohttp.ClientSession) -> NoReturn:
-        """Poll one pod at its own phase of the interval, less often while it is dead."""
+    async def _poll(self, server: _Server, session: aiohttp.ClientSession) -> NoReturn:
+        """Poll one server at its own phase of the interval, less often while it is dead."""
         loop = asyncio.get_running_loop()
         interval = self._settings.interval
         due = loop.time() + interval * (next(self._phases) * _GOLDEN % 1)
         while True:
             await asyncio.sleep(due - loop.time())
-            await self._scrape(pod, session)
-            pause = interval if pod.failures < _DEAD else max(interval, self._settings.retry)
+            await self._scrape(server, session)
+            pause = interval if server.failures < _DEAD else max(interval, self._settings.retry)
             due = max(due + pause, loop.time())
 
-    async def _scrape(self, pod: _Pod, session: aiohttp.ClientSession) -> None:
+    async def _scrape(self, server: _Server, session: aiohttp.ClientSession) -> None:
         try:
-            page = await self._get(pod.url, session)
+            text = await self._get(server.url, session)
         except (aiohttp.ClientError, TimeoutError, OSError, PageRefused) as error:
-            self._failed(pod, error)
+            self._failed(server, error)
         else:
-            self._answered(pod, page)
+            self._answered(server, text)
 
     async def _get(self, url: str, session: aiohttp.ClientSession) -> bytes:
         limit = self._settings.max_bytes
@@ -156,23 +169,27 @@ class Scraper:
                     raise PageRefused(f"the page is larger than {limit} bytes")
             return bytes(page)
 
-    def _answered(self, pod: _Pod, page: bytes) -> None:
-        pod.engine = pod.engine or engine_of(pod.endpoint.labels, page)
-        pod.load = parse_metrics(page, self._clock(), pod.load, pod.engine)
-        recovered, pod.failures = pod.failures > 0, 0
-        unreadable, pod.unreadable = pod.unreadable, pod.engine is None
-        self._apply(LoadReported(pod.endpoint.id, pod.load))
-        if recovered:
-            _log.info("endpoint.recovered", endpoint=pod.endpoint.id, target=pod.endpoint.target)
-        if pod.unreadable and not unreadable:
-            _log.warning("endpoint.metrics_unknown", endpoint=pod.endpoint.id, url=pod.url)
+    def _answered(self, server: _Server, text: bytes) -> None:
+        page, at = Page(text, server.places), self._clock()
+        recovered, server.failures = server.failures > 0, 0
+        for reader in tuple(server.readers.values()):
+            endpoint, unknown = reader.endpoint, reader.unknown
+            reading = reader.read(page, at)
+            self._apply(LoadReported(endpoint.id, reading.load))
+            if recovered:
+                _log.info("endpoint.recovered", endpoint=endpoint.id, target=endpoint.target)
+            if reader.unknown and not unknown:
+                _log.warning("endpoint.metrics_unknown", endpoint=endpoint.id, url=server.url)
+            for doubt in reading.doubts:
+                _log.warning("endpoint.metrics_doubted", endpoint=endpoint.id, doubt=doubt)
 
-    def _failed(self, pod: _Pod, error: Exception) -> None:
-        pod.failures += 1
-        pod.engine = None
+    def _failed(self, server: _Server, error: Exception) -> None:
+        server.failures += 1
         cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
         refused = isinstance(cause, ConnectionRefusedError)
-        self._apply(ScrapeFailed(pod.endpoint.id, refused))
-        if pod.failures == 1:
-            reason = str(cause) or type(cause).__name__
-            _log.warning("endpoint.unreachable", endpoint=pod.endpoint.id, error=reason)
+        for reader in tuple(server.readers.values()):
+            reader.lost()
+            self._apply(ScrapeFailed(reader.endpoint.id, refused))
+            if server.failures == 1:
+                reason = str(cause) or type(cause).__name__
+                _log.warning("endpoint.unreachable", endpoint=reader.endpoint.id, error=reason)

@@ -7,10 +7,20 @@ from typing import NewType
 import msgspec
 
 EndpointId = NewType("EndpointId", str)
-"""`namespace/name`; one per (pod, target port)."""
+"""`namespace/name`; one per (pod, target port, data-parallel rank)."""
 
 Target = NewType("Target", str)
 """`ip:port`, IPv6 in brackets: the form that Envoy takes."""
+
+RANK_LABEL = "warmpick.io/data-parallel-rank"
+"""Which engine of a server that runs several behind one port an endpoint is: 0, 1, ..."""
+
+OFFLOAD_LABEL = "warmpick.io/offload-tokens"
+"""What the second tier of an endpoint's cache can hold, in tokens, where no metric says."""
+
+VLLM = "vllm"
+
+_LONGEST_NUMBER = 15
 
 
 def target_of(address: str, port: int) -> Target:
@@ -20,7 +30,11 @@ def target_of(address: str, port: int) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One model server that can be picked. `uid` tells two pods of one name apart."""
+    """One model server, or one engine of one, that can be picked.
+
+    `uid` tells two pods of one name apart. `rank` is the data-parallel rank of an engine that
+    shares its target with others; None (and no such label) where a target is one endpoint.
+    """
 
     namespace: str
     name: str
@@ -28,20 +42,49 @@ class Endpoint:
     port: int
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     uid: str = ""
+    rank: int | None = None
     id: EndpointId = field(init=False)
     target: Target = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", EndpointId(f"{self.namespace}/{self.name}"))
         object.__setattr__(self, "target", target_of(self.address, self.port))
+        if self.rank is None:
+            object.__setattr__(self, "rank", _number(self.labels.get(RANK_LABEL, "")))
+
+    @property
+    def engine(self) -> tuple[str, Target, int | None]:
+        """What tells two engines apart: an endpoint that changes in it starts afresh."""
+        return self.uid, self.target, self.rank
+
+    @property
+    def offload_tokens(self) -> int | None:
+        """What its labels say of a second tier; None without a label that is a number."""
+        return _number(self.labels.get(OFFLOAD_LABEL, ""))
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) <= _LONGEST_NUMBER else None
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """What an endpoint's metrics said at `at` (seconds of the picker's monotonic clock).
 
-    `kv_usage` is in 0..1. `block_size` is in tokens and `num_blocks` counts all blocks of the
-    engine's pool, the null block included; both are None while unknown. `started_at` is the
-    engine's process start in Unix seconds, None while unknown.
+    The sums are over the `ranks` engines that the endpoint stands for, which share nothing:
+    `waiting` and `running` requests, `num_blocks`, and the tokens of prompts that were looked up
+    in the prefix cache (`cache_queries`) and found there (`cache_hits`), counted since the engine
+    started. `kv_usage` is in 0..1.
+
+    None while unknown: `block_size` (tokens), `num_blocks` (all blocks, null blocks included),
+    `max_tokens` (an engine's own count of its cache, where that is not blocks), `match_unit`
+    (tokens: hits end at multiples of it, where not of the block), `sliding_window` (tokens),
+    `offload_tokens` (what a second tier can hold), `cache_queries`, `cache_hits`, and
+    `started_at` (Unix seconds). `engine` names the kind of server, "" while unknown. `caching`
+    is False where prefix caching is switched off.
+
+    `spread` is the number of blocks that `block_size` tokens of the longest request take: more
+    than 1 in hybrid models, whose kinds of layers all take blocks of the one pool, less where all
+    layers forget what is out of their window.
     """
 
     waiting: float = 0.0
@@ -50,10 +93,39 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     running_adapters: frozenset[str] = frozenset()
     waiting_adapters: frozenset[str] = frozenset()
     max_adapters: int = 0
+    engine: str = ""
+    ranks: int = 1
     block_size: int | None = None
     num_blocks: int | None = None
+    spread: float = 1.0
+    max_tokens: int | None = None
+    caching: bool = True
+    match_unit: int | None = None
+    sliding_window: int | None = None
+    offload_tokens: int | None = None
+    cache_queries: float | None = None
+    cache_hits: float | None = None
     started_at: float | None = None
     at: float = float("-inf")
+
+    @property
+    def capacity_tokens(self) -> int | None:
+        """What the caches of all `ranks` hold in tokens; None while unknown, never below 1.
+
+        vLLM, which an unknown engine is taken for, keeps one block of each pool for itself
+        (`BlockPool.null_block`). Of a hybrid model it is what the longest requests can fill.
+        """
+        if self.max_tokens is not None:
+            return self.max_tokens
+        if self.num_blocks is None or self.block_size is None:
+            return None
+        kept = self.ranks if self.engine in {"", VLLM} else 0
+        return max(1, int((self.num_blocks - kept) * self.block_size / max(1.0, self.spread)))
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether some layers keep less than every token, so that hits are bounded, not known."""
+        return self.spread != 1.0
 
 
 UNREPORTED = Load()

@@ -27,8 +27,9 @@ def vllm_page(
     reasons = [{**label, "reason": reason} for label in labels for reason in ("capacity", "lora")]
     _gauge(registry, "vllm:num_requests_waiting_by_reason", 1000, reasons)
     _gauge(registry, "vllm:kv_cache_usage_perc", kv_usage, labels)
-    for number in range(COUNTERS):
-        counter = Counter(f"vllm:some_{number}_tokens", "x", list(labels[0]), registry=registry)
+    names = ["prefix_cache_queries", "prefix_cache_hits"]
+    for number, name in enumerate(names + [f"some_{n}_tokens" for n in range(COUNTERS)]):
+        counter = Counter(f"vllm:{name}", "x", list(labels[0]), registry=registry)
         for label in labels:
             counter.labels(**label).inc(number)
     for number in range(HISTOGRAMS):
@@ -41,8 +42,11 @@ def vllm_page(
         )
         for label in labels:
             histogram.labels(**label).observe(number / 7)
-    cache = {"block_size": "16", "num_gpu_blocks": "1024", "cache_dtype": "auto"}
+    cache = {"block_size": "16", "cache_dtype": "auto", "enable_prefix_caching": "True"}
     cache |= {f"some_setting_{number}": "None" for number in range(25)}
+    # The blocks of all engines together, but the tokens of each (vLLM 0.32, core_client.py).
+    cache |= {"num_gpu_blocks": str(1024 * engines), "kv_cache_size_tokens": "16384"}
+    cache |= {"kv_cache_max_concurrency": "4.0", "prefix_match_unit": "None"}
     _gauge(registry, "vllm:cache_config_info", 1, [{**label, **cache} for label in labels])
     return generate_latest(registry)
 

@@ -3,9 +3,12 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from epp.model.endpoint import UNREPORTED, Load
-from epp.protocol.vllm import ENGINES, SGLANG, VLLM, engine_of, parse_metrics
+from epp.model.endpoint import UNREPORTED, Endpoint, Load
+from epp.protocol.engines import ENGINES, SGLANG, VLLM, engine_of
+from epp.protocol.metrics import MetricsReader
+from epp.protocol.prometheus import Page
 from tests.adapters.vllm_page import vllm_page
 
 PREVIOUS = Load(
@@ -15,11 +18,27 @@ PREVIOUS = Load(
     running_adapters=frozenset({"old"}),
     waiting_adapters=frozenset({"older"}),
     max_adapters=9,
+    engine="vllm",
+    ranks=2,
     block_size=94,
     num_blocks=95,
+    spread=1.5,
+    caching=False,
+    match_unit=98,
+    sliding_window=99,
+    offload_tokens=100,
+    cache_queries=101,
+    cache_hits=102,
     started_at=96,
     at=97,
 )
+
+
+def read(text, at=0.0, previous=UNREPORTED, engine=None, **endpoint):
+    """Read one page of an endpoint; `engine` as its label says."""
+    labels = {"llm-d.ai/engine-type": engine} if engine else {}
+    of = Endpoint("default", "a", "10.0.0.1", 8000, labels=labels, **endpoint)
+    return MetricsReader(of, previous).read(Page(text), at).load
 
 
 def lora(value, running="", waiting="", max_lora="4", engine="0"):
@@ -30,9 +49,13 @@ def lora(value, running="", waiting="", max_lora="4", engine="0"):
 
 
 def test_a_real_page():
-    load = parse_metrics(vllm_page(), at=5.0)
+    load = read(vllm_page(), at=5.0)
     assert (load.waiting, load.running, load.kv_usage) == (3, 7, 0.25)
-    assert (load.block_size, load.num_blocks) == (16, 1024)
+    assert (load.block_size, load.num_blocks, load.spread) == (16, 1024, 1)
+    assert load.capacity_tokens == 1023 * 16
+    assert (load.engine, load.caching, load.hybrid) == ("vllm", True, False)
+    assert (load.cache_queries, load.cache_hits) == (0, 1)
+    assert (load.match_unit, load.sliding_window, load.offload_tokens) == (None, None, None)
     assert load.started_at is not None
     assert load.started_at > 1e9
     assert load.at == 5.0
@@ -40,14 +63,15 @@ def test_a_real_page():
 
 
 def test_engines_of_one_server_are_one_endpoint():
-    load = parse_metrics(vllm_page(engines=4), at=0)
+    load = read(vllm_page(engines=4), at=0)
     assert (load.waiting, load.running, load.kv_usage) == (12, 28, 0.25)
-    assert (load.block_size, load.num_blocks) == (16, 4096)
+    assert (load.block_size, load.num_blocks, load.ranks) == (16, 4096, 4)
+    assert load.capacity_tokens == (4096 - 4) * 16
 
 
 def test_kv_usage_is_the_mean_of_the_engines():
     page = b'vllm:kv_cache_usage_perc{engine="0"} 1.0\nvllm:kv_cache_usage_perc{engine="1"} 0.5\n'
-    assert parse_metrics(page, at=0).kv_usage == 0.75
+    assert read(page, at=0).kv_usage == 0.75
 
 
 @pytest.mark.parametrize(
@@ -69,7 +93,7 @@ def test_kv_usage_is_the_mean_of_the_engines():
     ],
 )
 def test_lines(page, field, value):
-    assert getattr(parse_metrics(page, at=0, previous=PREVIOUS), field) == value
+    assert getattr(read(page, at=0, previous=PREVIOUS), field) == value
 
 
 @pytest.mark.parametrize(
@@ -95,16 +119,13 @@ def test_lines(page, field, value):
     ],
 )
 def test_what_is_absent_or_unusable_keeps_the_previous_value(page):
-    load = parse_metrics(page, at=1, previous=PREVIOUS)
-    assert load == Load(
-        **{name: getattr(PREVIOUS, name) for name in PREVIOUS.__struct_fields__ if name != "at"},
-        at=1,
-    )
+    load = read(page, at=1, previous=PREVIOUS)
+    assert load == replace(PREVIOUS, at=1)
 
 
 def test_the_newest_lora_series_counts():
     page = lora(1.795e9, "a,b", "c") + lora(1.796e9, "d, e", "", "2") + lora(1.794e9, "f")
-    load = parse_metrics(page, at=0)
+    load = read(page, at=0)
     assert load.running_adapters == {"d", "e"}
     assert load.waiting_adapters == frozenset()
     assert load.max_adapters == 2
@@ -112,18 +133,18 @@ def test_the_newest_lora_series_counts():
 
 def test_the_newest_lora_series_of_each_engine_count():
     page = lora(2, "a", "x") + lora(1, "b", engine="1") + lora(0, "c", engine="1")
-    load = parse_metrics(page, at=0)
+    load = read(page, at=0)
     assert load.running_adapters == {"a", "b"}
     assert load.waiting_adapters == {"x"}
 
 
 def test_adapter_names_are_unescaped():
-    load = parse_metrics(lora(1, r"a\"b\\c"), at=0)
+    load = read(lora(1, r"a\"b\\c"), at=0)
     assert load.running_adapters == {'a"b\\c'}
 
 
 def test_bad_lora_limit_is_none_at_all():
-    assert parse_metrics(lora(1, "a", max_lora="many"), at=0).max_adapters == 0
+    assert read(lora(1, "a", max_lora="many"), at=0).max_adapters == 0
 
 
 PAGES = {
@@ -151,15 +172,18 @@ PAGES = {
 
 @pytest.mark.parametrize("name", PAGES)
 def test_other_engines_are_told_by_their_page(name):
-    engine = engine_of({}, PAGES[name])
+    engine = engine_of({}, Page(PAGES[name]))
     assert engine is ENGINES[name]
-    load = parse_metrics(PAGES[name], at=3)
-    assert load == Load(waiting=1, running=2, kv_usage=0.5, block_size=64, num_blocks=100, at=3)
+    load = read(PAGES[name], at=3)
+    assert load == Load(
+        waiting=1, running=2, kv_usage=0.5, engine=name, block_size=64, num_blocks=100, at=3
+    )
+    assert load.capacity_tokens == 6400
 
 
 def test_triton_tells_requests_only():
     page = b"nv_inference_pending_request_count 4\nnv_inference_exec_count 5\n"
-    assert parse_metrics(page, at=0) == Load(waiting=4, running=5, at=0)
+    assert read(page, at=0) == Load(waiting=4, running=5, engine="triton", at=0)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +197,7 @@ def test_triton_tells_requests_only():
     ],
 )
 def test_the_label_decides_before_the_page(labels, page, engine):
-    assert engine_of(labels, page) is engine
+    assert engine_of(labels, Page(page)) is engine
 
 
 PIECES = st.sampled_from(
@@ -194,9 +218,12 @@ PIECES = st.sampled_from(
 )
 
 
-@given(st.lists(PIECES | st.binary(max_size=8)).map(b"".join), st.sampled_from([None, VLLM]))
+@given(
+    st.lists(PIECES | st.binary(max_size=8)).map(b"".join),
+    st.sampled_from([None, "vllm", "sglang"]),
+)
 def test_no_page_raises_or_gives_an_impossible_load(page, engine):
-    load = parse_metrics(page, at=1, previous=UNREPORTED, engine=engine)
+    load = read(page, at=1, previous=UNREPORTED, engine=engine)
     assert 0 <= load.waiting < math.inf
     assert 0 <= load.running < math.inf
     assert 0 <= load.kv_usage <= 1
@@ -207,6 +234,6 @@ def test_no_page_raises_or_gives_an_impossible_load(page, engine):
 @given(st.integers(0, 4000))
 def test_a_page_cut_anywhere_gives_whole_values_or_previous_ones(cut):
     page = vllm_page(waiting=123456, running=654321)[:cut]
-    load = parse_metrics(page, at=1, previous=PREVIOUS)
+    load = read(page, at=1, previous=PREVIOUS)
     assert load.waiting in {123456, 91}
     assert load.running in {654321, 92}
