@@ -368,11 +368,13 @@ class Channel:
         self.heard.said.append("answered")
         answer = self.publisher.replay(start, 2 if how == "cut off" else 10_000)
         self.damaged |= how != "whole"
-        if how in {"silence", "broken off"}:
+        fails = how in {"silence", "broken off"}
+        if fails:
             answer = answer[: len(answer) // 2] if how == "broken off" else []
         for message in answer:
             self.heard.hear(self.heard.feed.replayed(message))
-        self.heard.hear(self.heard.feed.replay_failed())
+        if fails:
+            self.heard.hear(self.heard.feed.replay_failed())
 
     def break_off(self, restarts):
         """What was on its way is lost with the connection."""
