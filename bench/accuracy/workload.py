@@ -84,10 +84,10 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     requests: int
-    active: int = 30
+    active: int = 32
     concurrency: int = 4
-    system: tuple[int, int] = (40, 300)
-    question: tuple[int, int] = (8, 90)
+    system: tuple[int, int] = (80, 320)
+    question: tuple[int, int] = (10, 200)
     turns: tuple[int, int] = (3, 9)
     tokens: tuple[int, int] = (2, 99)
     think: float = 0.02
