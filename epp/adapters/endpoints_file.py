@@ -67,10 +67,10 @@ class EndpointsFile:
             _log.error("endpoints_file.rejected", path=str(self._path), error=problem)
 
     def _replace(self, endpoints: tuple[Endpoint, ...]) -> None:
-        """Tell the difference, removals first; another address is another engine."""
+        """Tell the difference, removals first; another address or rank is another engine."""
         listed = {endpoint.id: endpoint for endpoint in endpoints}
         for key, known in self._known.items():
-            if key not in listed or listed[key].target != known.target:
+            if key not in listed or listed[key].engine != known.engine:
                 self._apply(EndpointRemoved(key))
         for key, endpoint in listed.items():
             if self._known.get(key) != endpoint:

@@ -119,6 +119,15 @@ async def test_another_address_is_another_endpoint(path):
         ]
 
 
+async def test_another_rank_is_another_endpoint(path):
+    entry = "endpoints: [{{name: a, address: 10.0.0.1, port: 1, dataParallelRank: {}}}]"
+    path.write_text(entry.format(0))
+    async with following(path) as told:
+        told.take()
+        path.write_text(entry.format(1))
+        assert await told.next(2) == [("gone", "default/a"), ("up", "default/a", "10.0.0.1:1")]
+
+
 async def test_labels_change_in_place(path):
     async with following(path) as told:
         told.take()

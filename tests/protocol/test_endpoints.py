@@ -35,6 +35,29 @@ def test_one_name_in_two_namespaces_is_two_endpoints():
     assert [endpoint.id for endpoint in parse_endpoints(text)] == ["default/a", "x/a"]
 
 
+def rows(text):
+    return [(each.id, each.target, each.rank) for each in parse_endpoints(text.encode())]
+
+
+def test_one_entry_stands_for_all_ranks_of_a_server():
+    assert rows("endpoints: [{name: a, address: 10.0.0.1, port: 1, dataParallelSize: 2}]") == [
+        ("default/a-rank-0", "10.0.0.1:1", 0),
+        ("default/a-rank-1", "10.0.0.1:1", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "more", ["dataParallelRank: 3", 'labels: {warmpick.io/data-parallel-rank: "3"}']
+)
+def test_an_entry_can_be_one_rank(more):
+    one = f"{{name: a, address: 10.0.0.1, port: 1, {more}}}"
+    other = "{name: b, address: 10.0.0.1, port: 1, dataParallelRank: 0}"
+    assert rows(f"endpoints: [{one}, {other}]") == [
+        ("default/a", "10.0.0.1:1", 3),
+        ("default/b", "10.0.0.1:1", 0),
+    ]
+
+
 GOOD = "{name: z, address: 10.9.9.9, port: 9}"
 
 
@@ -105,12 +128,60 @@ GOOD = "{name: z, address: 10.9.9.9, port: 9}"
             "endpoints[1].address",
             "10.9.9.9:9 is already the address of endpoints[0]",
         ),
+        (
+            f"endpoints: [{GOOD}, {{name: y, address: 10.9.9.9, port: 9, dataParallelSize: 2}}]",
+            "endpoints[1].address",
+            "10.9.9.9:9 is already the address of endpoints[0]",
+        ),
     ],
 )
 def test_errors_name_the_place(text, place, problem):
     with pytest.raises(ConfigError) as raised:
         parse_endpoints(text.encode("latin-1"))
     assert raised.value.place == place
+    assert problem in str(raised.value)
+
+
+Z = "name: z, address: 10.9.9.9, port: 9"
+Y = "name: y, address: 10.9.9.9, port: 9"
+LABELS = 'labels: {{warmpick.io/{}: "{}"}}'
+TWO = "dataParallelSize: 2"
+
+
+@pytest.mark.parametrize(
+    ("entries", "place", "problem"),
+    [
+        ([Z, f"{Y}, {TWO}"], "[1].address", "9:9 is already the address of endpoints[0]"),
+        (
+            [f"{Z}, {TWO}", f"{Y}, dataParallelRank: 1"],
+            "[1].address",
+            "rank 1 of 10.9.9.9:9 is already the address of endpoints[0]",
+        ),
+        (
+            [f"{Z}, {TWO}", "name: z-rank-1, address: 10.9.9.8, port: 9"],
+            "[1].name",
+            "default/z-rank-1 is already the name of endpoints[0]",
+        ),
+        ([f"{Z}, {TWO}, dataParallelRank: 1"], "[0].dataParallelSize", "has none itself"),
+        ([f"{Z}, dataParallelSize: 0"], "[0].dataParallelSize", "Expected `int` >= 1"),
+        ([f"{Z}, dataParallelRank: -1"], "[0].dataParallelRank", "Expected `int` >= 0"),
+        (
+            [f"{Z}, {LABELS.format('data-parallel-rank', 'one')}"],
+            "[0].labels",
+            "the label warmpick.io/data-parallel-rank is no number",
+        ),
+        (
+            [f"{Z}, {LABELS.format('offload-tokens', '1e6')}"],
+            "[0].labels",
+            "the label warmpick.io/offload-tokens is no number",
+        ),
+    ],
+)
+def test_ranks_and_sizes_that_cannot_be(entries, place, problem):
+    text = "endpoints: [" + ", ".join(f"{{{entry}}}" for entry in entries) + "]"
+    with pytest.raises(ConfigError) as raised:
+        parse_endpoints(text.encode())
+    assert raised.value.place == f"endpoints{place}"
     assert problem in str(raised.value)
 
 
