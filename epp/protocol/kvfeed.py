@@ -111,7 +111,9 @@ class Feed:
             self._asks += 1
             if self._asks >= _MOST_ASKS:
                 self._replays = False
-            self._resume(self._replays and self._reborn)
+            if self._next and not self._answered:  # nothing says that it is the same engine
+                self._clear(Cleared.GAP, None)
+            self._resume(ask=self._replays and self._reborn)
         return self._take_out()
 
     # What follows.
@@ -141,7 +143,8 @@ class Feed:
         if self._waiting.full:
             self._odd("backlog", f"{len(self._waiting)} batches waited for earlier ones")
             self._asking = False
-            self._give_up()
+            self._clear(Cleared.GAP, None)
+            self._waiting.take()
 
     def _advance(self, message: Message) -> None:
         """Take in a batch that nothing is waited for with."""
@@ -202,9 +205,9 @@ class Feed:
                 self._reborn = True
             else:
                 self._start_at(0)
-        self._resume(self._reborn)
+        self._resume(ask=self._reborn)
 
-    def _resume(self, ask: bool) -> None:  # noqa: FBT001 (a private step with two callers)
+    def _resume(self, *, ask: bool) -> None:
         """Go on with what waited, or ask again."""
         if ask and self._asks < _MOST_ASKS:
             self._asks += 1
@@ -226,11 +229,6 @@ class Feed:
                 self._clear(Cleared.GAP, message.sequence)
         self._advance(message)
 
-    def _give_up(self) -> None:
-        """Start anew with the next batch, whichever it is."""
-        self._clear(Cleared.GAP, None)
-        self._waiting.take()
-
     def _start_at(self, number: int) -> None:
         """Begin a sequence; before its first batch the engine held nothing."""
         if number == 0:
@@ -245,7 +243,7 @@ class Feed:
         self._start_at(0)
 
     def _clear(self, reason: Cleared, number: int | None) -> None:
-        """Take back what was said: it cannot be told what has changed since."""
+        """Take back what was said, and go on with `number`, or with whichever comes next."""
         self._out.append(Changed((BlocksCleared(reason),)))
         self._seen.clear()
         self._next = number
