@@ -1,0 +1,192 @@
+"""A model's tokenizer and chat template, read from the folder that vLLM serves.
+
+Mirrors what transformers 5 (`tokenization_utils_tokenizers.py`, `tokenization_utils_base.py`)
+reads there: `tokenizer.json`; `tokenizer_config.json` for special tokens, added tokens and
+`add_bos_token`; `chat_template.jinja` before the template in the configuration.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+from epp.adapters.tokens.instead import TextInstead
+from epp.adapters.tokens.template import ChatTemplate
+from epp.adapters.tokens.vocabulary import Vocabulary
+from epp.errors import ConfigError
+
+_NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_OTHER_RENDERERS = {
+    "deepseek_v32",
+    "deepseek_v4",
+    "deepseek_v41",
+    "gpt_oss",
+    "inkling",
+    "kimi_k3",
+}
+"""Model types whose chats vLLM renders by its own code, not by the template in the folder."""
+_PROBE = "Wq7z"
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+class Folder(msgspec.Struct, frozen=True):
+    """What a folder holds. `template` is None where chats cannot be rendered here: `missing`.
+
+    `ends` are the special tokens that close a message.
+    """
+
+    vocabulary: Vocabulary
+    template: ChatTemplate | None
+    ends: frozenset[str]
+    missing: str = ""
+
+
+def read_folder(
+    path: Path, template_path: Path | None = None, defaults: Mapping[str, Any] | None = None
+) -> Folder:
+    """Read a folder, or the folder of a `tokenizer.json`. Raises `ConfigError`.
+
+    `template_path` goes before the folder's own template, as vLLM's `--chat-template` does;
+    `defaults` are variables that it is given (`--default-chat-template-kwargs`).
+    """
+    file = path / "tokenizer.json" if path.is_dir() else path
+    config = _object(file.with_name("tokenizer_config.json"))
+    legacy = _object(file.with_name("special_tokens_map.json"))
+    special = dict(_special({**legacy, **config}))
+    tokenizer = _tokenizer(file)
+    _complete(tokenizer, config, special)
+    template, missing = _template(file.parent, config, template_path, special, defaults)
+    probe = "" if template is None else "".join(text for text in _probes(template))
+    source = probe + ("" if template is None else template.text)
+    added = (token.content for token in tokenizer.get_added_tokens_decoder().values())
+    cuts = [token for token in added if token in source or token in special.values()]
+    vocabulary = Vocabulary(tokenizer, cuts)
+    ends = frozenset() if template is None else frozenset(_ends(template, vocabulary))
+    return Folder(vocabulary, template, ends, missing)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """Read a JSON object; an absent file is an empty one."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        raise ConfigError(f"cannot read {path.name}: {error}") from error
+
+
+def _tokenizer(file: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_buffer(file.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    except Exception as error:  # the library raises bare ones
+        raise ConfigError(f"{file} is no tokenizer: {error}") from error
+
+
+def _special(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in _NAMED:
+        text = _content(config.get(f"{name}_token"))
+        if text is not None:
+            yield f"{name}_token", text
+    extra = config.get("extra_special_tokens")
+    if isinstance(extra, dict):
+        yield from ((name, text) for name, each in extra.items() if (text := _content(each)))
+
+
+def _content(token: object) -> str | None:
+    """Return the text of a token, which is written as a string or as an object."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
+
+
+def _complete(tokenizer: Tokenizer, config: Mapping[str, Any], special: Mapping[str, str]) -> None:
+    """Add what only the configuration says: further tokens, and what goes around a prompt."""
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    listed = config.get("added_tokens_decoder") or {}
+    for _, token in sorted(listed.items(), key=lambda item: int(item[0])):
+        text = _content(token)
+        if text is not None and text not in known:
+            flags = {key: value for key, value in token.items() if key in _FLAGS}
+            tokenizer.add_tokens([AddedToken(text, **flags)])
+            known.add(text)
+    missing = [text for text in dict.fromkeys(special.values()) if text not in known]
+    tokenizer.add_tokens([AddedToken(text, special=True, normalized=False) for text in missing])
+    if tokenizer.post_processor is None or config.keys() & {"add_bos_token", "add_eos_token"}:
+        tokenizer.post_processor = _surroundings(tokenizer, config, special)
+
+
+_FLAGS = {"single_word", "lstrip", "rstrip", "normalized", "special"}
+
+
+def _surroundings(
+    tokenizer: Tokenizer, config: Mapping[str, Any], special: Mapping[str, str]
+) -> TemplateProcessing:
+    first = special.get("bos_token") if config.get("add_bos_token") else None
+    last = special.get("eos_token") if config.get("add_eos_token") else None
+    single = [*([first] if first else []), "$A", *([last] if last else [])]
+    ids = [(text, tokenizer.token_to_id(text)) for text in (first, last) if text]
+    return TemplateProcessing(single=single, special_tokens=ids)
+
+
+def _template(
+    folder: Path,
+    config: Mapping[str, Any],
+    given: Path | None,
+    special: Mapping[str, str],
+    defaults: Mapping[str, Any] | None,
+) -> tuple[ChatTemplate | None, str]:
+    """Return the template, or None and why there is none."""
+    model = _object(folder / "config.json").get("model_type")
+    if given is None and model in _OTHER_RENDERERS:
+        return None, f"chats of `{model}` are not rendered by a template"
+    if given is None and any(folder.glob("tekken.json")):
+        return None, "chats of Mistral's own tokenizer are not rendered by a template"
+    sources = {"default": _text(given)} if given else dict(_sources(folder, config))
+    if not sources:
+        return None, "there is no chat template"
+    return ChatTemplate(sources, special, defaults), ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+
+
+def _sources(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Find templates by name; of one name the last found counts."""
+    sidecar = _object(folder / "chat_template.json").get("chat_template")
+    for given in (sidecar, config.get("chat_template")):
+        if isinstance(given, str):
+            yield "default", given
+        elif isinstance(given, list):
+            yield from ((each["name"], each["template"]) for each in given)
+    if (folder / "chat_template.jinja").exists():
+        yield "default", _text(folder / "chat_template.jinja")
+    for path in sorted(folder.glob("additional_chat_templates/*.jinja")):
+        yield path.stem, _text(path)
+
+
+def _probes(template: ChatTemplate) -> Iterator[str]:
+    """Render one message of each role, where the template takes it alone."""
+    for role in _ROLES:
+        body = {"messages": [{"role": role, "content": _PROBE}], "add_generation_prompt": False}
+        try:
+            yield template.render(body)
+        except TextInstead:
+            continue
+
+
+def _ends(template: ChatTemplate, vocabulary: Vocabulary) -> Iterator[str]:
+    for rendered in _probes(template):
+        _, _, after = rendered.partition(_PROBE)
+        for piece in vocabulary.pieces(after):
+            closing = next((cut for cut in vocabulary.cuts if piece.startswith(cut)), None)
+            if closing:
+                yield closing
+                break

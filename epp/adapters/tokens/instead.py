@@ -1,0 +1,59 @@
+"""Why a request is routed by its text and not by its tokens; counted, and said once each."""
+
+from collections import Counter
+from collections.abc import Mapping
+from enum import Enum
+
+import structlog
+
+from epp.errors import WarmpickError
+
+_log = structlog.get_logger(__name__)
+
+
+class Cause(Enum):
+    """What stood between a request and its tokens."""
+
+    BODY = "the body was not seen"
+    LARGE = "the body is larger than `maxBytes`"
+    API = "this API's prompts are not tokenized"
+    FIELD = "a field of the request changes its tokens in a way that is not modelled"
+    MEDIA = "images, audio and video are tokenized by the model server"
+    MALFORMED = "the model server will refuse the request"
+    TEMPLATE = "the chat template cannot render the request"
+    FAILED = "the tokenizer failed"
+    SLOW = "tokens did not come in time"
+    REFUSED = "the render endpoint refused the request"
+    UNAVAILABLE = "the render endpoint cannot be reached"
+
+
+class TextInstead(WarmpickError):
+    """There are no tokens for this request. `detail` never quotes the client."""
+
+    def __init__(self, cause: Cause, detail: str = "") -> None:
+        super().__init__(f"{cause.value}{': ' * bool(detail)}{detail}")
+        self.cause = cause
+        self.detail = detail
+
+
+class Regrets:
+    """Counts the requests that had to do with text, and logs the first of each cause."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[Cause] = Counter()
+
+    @property
+    def counts(self) -> Mapping[Cause, int]:
+        """Requests so far, by cause."""
+        return self._counts
+
+    def note(self, reason: TextInstead) -> None:
+        """Take note of one request."""
+        self._counts[reason.cause] += 1
+        if self._counts[reason.cause] == 1:
+            _log.warning(
+                "tokens.text_instead",
+                cause=reason.cause.name.lower(),
+                meaning=reason.cause.value,
+                detail=reason.detail,
+            )
