@@ -9,15 +9,16 @@ from pathlib import Path
 import msgspec
 
 from bench.accuracy import picture
+from bench.accuracy.baselines import Cache, baselines, own, retold
 from bench.accuracy.client import Player
 from bench.accuracy.engines import BLOCK, BLOCKS, ENGINES, MODEL
 from bench.accuracy.errors import Errors, errors
 from bench.accuracy.figures import counted, grid, noticed, scored
 from bench.accuracy.gateway import gateway
 from bench.accuracy.identities import IDENTITIES, Identity
+from bench.accuracy.lru import Blocks
 from bench.accuracy.observation import Guess, Observation
 from bench.accuracy.restart import noticed_after, reset, restart
-from bench.accuracy.run import Cache, baselines, own, retold
 from bench.accuracy.servers import Servers, running
 from bench.accuracy.workload import Shape, Workload
 from bench.figures import Figure, Report
@@ -94,14 +95,15 @@ async def _play(
     async with gateway(servers, identity) as url:
         player = Player(url, MODEL, servers.engine.words())
         seen = await player.play(workload)
-        ids = [array("I", each) for each in await servers.tokenize(one.messages for one in seen)]
+        ids = await servers.tokenize(each.messages for each in seen)
         results.notices["reset"].append(await noticed_after(player, servers, reset))
         if restarts:
             results.notices["restart"].append(await noticed_after(player, servers, restart))
     results.keep(identity, workload, seen)
     results.add(identity, own(seen))
-    for name, make in baselines(CACHE).items():
-        results.add(name, retold(seen, ids, make()))
+    prompts = [Blocks(array("I", each)) for each in ids]
+    for name, of in baselines(CACHE).items():
+        results.add(name, retold(seen, prompts, of))
 
 
 def _report(results: _Results) -> Report:

@@ -5,7 +5,6 @@ Written from their published rules, without anything of `epp.model`.
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Protocol
 
@@ -14,13 +13,35 @@ INCUMBENT_BLOCK = 64
 """llm-d-router's approximate prefix cache: its default capacity, its smallest block (tokens)."""
 
 
+class Blocks:
+    """A prompt as blocks of any size, each named by all that stands before it and its own."""
+
+    def __init__(self, ids: "array[int]") -> None:
+        self._ids = ids
+        self._names: dict[int, list[bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def names(self, block: int) -> list[bytes]:
+        """Names of all full blocks of `block` tokens."""
+        known = self._names.get(block)
+        if known is None:
+            known = self._names[block] = []
+            data, width, name = self._ids.tobytes(), block * self._ids.itemsize, b""
+            for start in range(0, len(data) - width + 1, width):
+                name = blake2b(name + data[start : start + width], digest_size=16).digest()
+                known.append(name)
+        return known
+
+
 class Predictor(Protocol):
     """Guesses cached tokens for one server."""
 
-    def predict(self, ids: "array[int]") -> int:
+    def predict(self, prompt: Blocks) -> int:
         """How many of a prompt's tokens are cached."""
 
-    def sent(self, ids: "array[int]") -> None:
+    def sent(self, prompt: Blocks) -> None:
         """The prompt goes to this server."""
 
 
@@ -39,18 +60,18 @@ class Lru:
     def __contains__(self, name: bytes) -> bool:
         return name in self._held
 
-    def predict(self, ids: "array[int]") -> int:
+    def predict(self, prompt: Blocks) -> int:
         """Whole blocks, and never the last token."""
         hits = 0
-        for name in names(ids, self._block):
+        for name in prompt.names(self._block):
             if name not in self._held:
                 break
             hits += self._block
-        return min(hits, (len(ids) - 1) // self._block * self._block)
+        return min(hits, (len(prompt) - 1) // self._block * self._block)
 
-    def sent(self, ids: "array[int]") -> None:
+    def sent(self, prompt: Blocks) -> None:
         """Write and touch all full blocks, the first one first."""
-        for name in names(ids, self._block):
+        for name in prompt.names(self._block):
             self._held[name] = None
             self._held.move_to_end(name)
             if len(self._held) > self._entries:
@@ -81,24 +102,15 @@ class IncumbentServer:
         self._own = own
         self._everybody = everybody
 
-    def predict(self, ids: "array[int]") -> int:
+    def predict(self, prompt: Blocks) -> int:
         """Credit each held block before the first one that nobody holds."""
         credited = 0
-        for name in names(ids, INCUMBENT_BLOCK):
+        for name in prompt.names(INCUMBENT_BLOCK):
             if not any(name in held for held in self._everybody.values()):
                 break
             credited += name in self._own
         return credited * INCUMBENT_BLOCK
 
-    def sent(self, ids: "array[int]") -> None:
+    def sent(self, prompt: Blocks) -> None:
         """Write the prompt's blocks."""
-        self._own.sent(ids)
-
-
-def names(ids: "array[int]", block: int) -> Iterator[bytes]:
-    """Name each full block by all that stands before it and its own tokens."""
-    data, width = ids.tobytes(), block * ids.itemsize
-    name = b""
-    for start in range(0, len(data) - width + 1, width):
-        name = blake2b(name + data[start : start + width], digest_size=16).digest()
-        yield name
+        self._own.sent(prompt)

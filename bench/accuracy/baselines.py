@@ -1,14 +1,11 @@
-"""One identity, played once: what was observed, and what the LRUs would have predicted."""
+"""What the LRUs would have predicted for the requests that the picker routed."""
 
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from bench.accuracy.lru import INCUMBENT_ENTRIES, Incumbent, Lru, Predictor
 from bench.accuracy.observation import Guess, Observation
-
-Ids = Sequence["array[int]"]
 
 
 class Cache(msgspec.Struct, frozen=True):
@@ -25,12 +22,12 @@ def own(seen: Sequence[Observation]) -> list[Guess]:
     ]
 
 
-def baselines(cache: Cache) -> Mapping[str, Callable[[], Callable[[str], Predictor]]]:
-    """Return, by name, how to make the predictors for servers by their target."""
+def baselines(cache: Cache) -> Mapping[str, Callable[[str], Predictor]]:
+    """Return, by name, predictors that know nothing, for servers by their target."""
     return {
-        "incumbent": lambda: Incumbent(INCUMBENT_ENTRIES).of,
-        "incumbent_tuned": lambda: Incumbent(cache.blocks + 1).of,
-        "lru_true_capacity": lambda: _Separate(cache).of,
+        "incumbent": Incumbent(INCUMBENT_ENTRIES).of,
+        "incumbent_tuned": Incumbent(cache.blocks + 1).of,
+        "lru_true_capacity": _Separate(cache).of,
     }
 
 
@@ -48,7 +45,7 @@ class _Separate:
 def retold(seen: Sequence[Observation], ids: Ids, of: Callable[[str], Predictor]) -> list[Guess]:
     """Tell a predictor the same routed requests in the same order, and ask it before each."""
     guesses = []
-    for each, prompt in zip(seen, ids, strict=True):
+    for each, prompt in zip(seen, prompts, strict=True):
         predictor = of(each.endpoint)
         if each.cached is not None:
             guesses.append(Guess(each.prompt, predictor.predict(prompt), each.cached))
