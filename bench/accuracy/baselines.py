@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from bench.accuracy.lru import INCUMBENT_ENTRIES, Incumbent, Lru, Predictor
+from bench.accuracy.lru import INCUMBENT_ENTRIES, Blocks, Incumbent, Lru, Predictor
 from bench.accuracy.observation import Guess, Observation
 
 
@@ -42,7 +42,9 @@ class _Separate:
         return self._servers.setdefault(server, Lru(self._cache.blocks, self._cache.block))
 
 
-def retold(seen: Sequence[Observation], ids: Ids, of: Callable[[str], Predictor]) -> list[Guess]:
+def retold(
+    seen: Sequence[Observation], prompts: Sequence[Blocks], of: Callable[[str], Predictor]
+) -> list[Guess]:
     """Tell a predictor the same routed requests in the same order, and ask it before each."""
     guesses = []
     for each, prompt in zip(seen, prompts, strict=True):
