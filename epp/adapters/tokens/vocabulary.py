@@ -10,17 +10,12 @@ words, or that overlaps another is matched by looking at its neighbours, and is 
 """
 
 import re
-import sys
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 
 from tokenizers import AddedToken, Tokenizer
 
+from epp.adapters.tokens.ids import Ids, packed
 from epp.adapters.tokens.instead import Cause, TextInstead
-from epp.model.request import TOKEN_BYTES
-
-Ids = bytes
-"""Token ids, four little-endian bytes each, as `Prompt` holds them."""
 
 _PROBES = ("a", "b c")
 
@@ -53,11 +48,11 @@ class Vocabulary:
     def encode(self, texts: Sequence[str]) -> dict[str, Ids]:
         """Return each text's ids, nothing added. Raises `TextInstead`."""
         encodings = self._batch(texts, special=False)
-        return {text: _packed(ids) for text, ids in zip(texts, encodings, strict=True)}
+        return {text: packed(ids) for text, ids in zip(texts, encodings, strict=True)}
 
     def encode_whole(self, text: str) -> Ids:
         """Return a whole prompt's ids with what the tokenizer adds (`add_special_tokens`)."""
-        return _packed(self._batch([text], special=True)[0])
+        return packed(self._batch([text], special=True)[0])
 
     def _batch(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
         try:
@@ -77,18 +72,8 @@ class Vocabulary:
             )
             if before is None or not bare:
                 return None
-            found.add((_packed(whole[:before]), _packed(whole[before + len(bare) :])))
+            found.add((packed(whole[:before]), packed(whole[before + len(bare) :])))
         return found.pop() if len(found) == 1 else None
-
-
-def _packed(ids: Sequence[int]) -> Ids:
-    packed = array(_FOUR_BYTES, ids)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
-
-
-_FOUR_BYTES = next(code for code in "IL" if array(code).itemsize == TOKEN_BYTES)
 
 
 def _places(added: Iterable[AddedToken], candidates: Iterable[str]) -> tuple[str, ...]:

@@ -1,0 +1,20 @@
+"""Token ids as bytes, the form in which a `Prompt` holds them."""
+
+import sys
+from array import array
+from collections.abc import Sequence
+
+from epp.model.request import TOKEN_BYTES
+
+Ids = bytes
+"""Token ids, `TOKEN_BYTES` little-endian bytes each."""
+
+_CODE = next(code for code in "IL" if array(code).itemsize == TOKEN_BYTES)
+
+
+def packed(ids: Sequence[int]) -> Ids:
+    """Write ids as bytes. Raises `OverflowError` outside 0..2^32-1."""
+    made = array(_CODE, ids)
+    if sys.byteorder == "big":
+        made.byteswap()
+    return made.tobytes()
