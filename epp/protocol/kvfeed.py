@@ -55,7 +55,7 @@ class Feed:
     def _forget(self) -> None:
         self._next: int | None = None  # the number expected, None before the first
         self._up = self._complete = False
-        self._asking = self._answered = self._reborn = False
+        self._asking = self._answered = self._void = False
         self._asks = 0
         self._unreadable = 0
         self._latest = -inf  # the engine's time on this connection
@@ -100,7 +100,7 @@ class Feed:
             self._caught_up()
             return self._take_out()
         message = self._message(frames[-FRAMES:])
-        if message is not None and not self._reborn:
+        if message is not None and not self._void:
             self._again(message)
         return self._take_out()
 
@@ -113,7 +113,7 @@ class Feed:
                 self._replays = False
             if self._next and not self._answered:  # nothing says that it is the same engine
                 self._clear(Cleared.GAP, None)
-            self._resume(ask=self._replays and self._reborn)
+            self._resume(ask=self._replays and self._void)
         return self._take_out()
 
     # What follows.
@@ -134,7 +134,7 @@ class Feed:
 
     def _ask(self) -> None:
         """Ask for everything from the last batch that was seen on, or from the first."""
-        self._asking, self._answered, self._reborn = True, False, False
+        self._asking, self._answered, self._void = True, False, False
         self.counts.replays += 1
         self._out.append(Replay(max(0, (self._next or 0) - 1)))
 
@@ -188,24 +188,25 @@ class Feed:
             if not self._seen.has_other(message):
                 return
             self._restart()
-            self._reborn = number > 0  # else this answer is what would be asked for
-            if self._reborn:
-                return
-        elif number > self._next or (first and self._next > 0):
-            # What was seen last is not there any more, so nothing says that it is one sequence.
+            self._void = number > 0  # else this answer is what would be asked for
+        elif first and number:
+            # What came before is not kept any more, and nothing says that it is one sequence.
             self._clear(Cleared.GAP, number)
-        self._read(message)
+        elif number > self._next:
+            self._void = True  # more than a ROUTER's queue held was dropped: ask for the rest
+        if not self._void:
+            self._read(message)
 
     def _caught_up(self) -> None:
         """All that the publisher has was sent again."""
         self._asking = False
-        if not self._answered and not self._reborn:
+        if not self._answered and not self._void:
             if self._next:  # what was seen last is not there: it began anew
                 self._restart()
-                self._reborn = True
+                self._void = True
             else:
                 self._start_at(0)
-        self._resume(ask=self._reborn)
+        self._resume(ask=self._void)
 
     def _resume(self, *, ask: bool) -> None:
         """Go on with what waited, or ask again."""

@@ -320,6 +320,20 @@ def test_what_waits_is_bounded(limit):
     assert not heard.complete
 
 
+def test_an_answer_that_a_full_queue_cut_holes_into_is_asked_for_until_it_is_whole():
+    publisher = Publisher()
+    batches(publisher, *range(30))
+    heard = Listener(REPLAYING).connect()
+    while (start := heard.asked()) is not None:
+        heard.said.append("answered")
+        answer = publisher.replay(start)
+        for message in [*answer[:8], *answer[12:]]:
+            heard.hear(heard.feed.replayed(message))
+    assert heard.held == publisher.cache
+    assert heard.complete
+    assert len(heard.of(Replay)) == 4
+
+
 def test_an_answer_that_nobody_asked_for_changes_nothing():
     publisher = Publisher()
     heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1))
@@ -330,7 +344,7 @@ def test_an_answer_that_nobody_asked_for_changes_nothing():
 
 
 FATES = st.sampled_from(["heard"] * 4 + ["lost", "lost", "twice", "late", "after the next"])
-REPLAYS = st.sampled_from(["whole"] * 4 + ["cut off", "silence", "broken off"])
+REPLAYS = st.sampled_from(["whole"] * 4 + ["holed", "cut off", "silence", "broken off"])
 STEPS = st.one_of(
     st.tuples(st.just("publish"), FATES, st.integers(0, 5), st.integers(0, 3)),
     st.tuples(st.just("publish"), FATES, st.integers(0, 5), st.integers(0, 3)),
@@ -367,7 +381,9 @@ class Channel:
             return
         self.heard.said.append("answered")
         answer = self.publisher.replay(start, 2 if how == "cut off" else 10_000)
-        self.damaged |= how != "whole"
+        self.damaged |= how not in {"whole", "holed"}
+        if how == "holed":  # a queue was full
+            answer = [*answer[:2], *answer[-2:]]
         fails = how in {"silence", "broken off"}
         if fails:
             answer = answer[: len(answer) // 2] if how == "broken off" else []
