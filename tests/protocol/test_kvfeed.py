@@ -327,7 +327,7 @@ def test_an_answer_that_a_full_queue_cut_holes_into_is_asked_for_until_it_is_who
     while (start := heard.asked()) is not None:
         heard.said.append("answered")
         answer = publisher.replay(start)
-        for message in [*answer[:8], *answer[12:]]:
+        for message in [*answer[:8], *answer[12:]] if len(answer) > 13 else answer:
             heard.hear(heard.feed.replayed(message))
     assert heard.held == publisher.cache
     assert heard.complete
