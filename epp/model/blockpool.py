@@ -1,59 +1,53 @@
 """One pod's KV block pool: allocates, touches, frees and evicts as vLLM v1 does.
 
-Mirrors vLLM 0.32 `vllm/v1/core/block_pool.py`, `kv_cache_manager.py` and
-`FreeKVCacheBlockQueue`: lookup is the longest cached run from the start; admission touches the
-hits, then takes new blocks from the head of the free queue, whose old content is evicted only
-then, and registers all full blocks at once; a request that does not fit holds nothing; blocks
-are freed in reverse order, hashed ones to the tail of the queue, others to its head; equal blocks
-are not merged; recency is the time of the last release.
+Mirrors vLLM 0.32 `vllm/v1/core/block_pool.py` and `kv_cache_manager.py`: lookup is the longest
+cached run from the start; admission touches the hits, then takes new blocks from the head of the
+free queue, whose old content is evicted only then, and registers all full blocks at once; a
+request that does not fit holds nothing; what is generated becomes a block whenever one is full;
+blocks are freed in reverse order, hashed ones to the tail of the queue, others to its head; equal
+blocks are not merged; recency is the time of the last release.
 
 The unit is a token, so that blocks may differ in size: with equal sizes, and a capacity of
-`(num_gpu_blocks - 1) * block_size`, the rules are vLLM's to the letter. Free blocks without a
-hash are interchangeable and always ahead of the others, so they are a number, not a queue.
+`(num_gpu_blocks - 1) * block_size`, the rules are vLLM's to the letter. The engine names what it
+generates; here such blocks have no name until `name` or `store` gives them one.
 
-There is no object per block, and where nothing is shared no loop over blocks either: what happens
-to a request's blocks happens to all of them at once. A block is a key: its hash, or, for a second
-copy of one, the hash with a number above its 64 bits, or, for generated content that nobody can
-name, a negative number. It has a size and a stamp: 0 while in use, else the number of the release
-that freed it. The free queue is made of releases: what a request gave back, in order, of which
-only keys that still bear the release's stamp count.
+Where nothing is shared there is no loop over blocks: what happens to a request's blocks happens
+to all of them at once. What is held is in `epp.model.contents`, the order of eviction in
+`epp.model.freequeue`; free blocks without content, all alike and first to be taken, are a number.
 """
 
-from collections import deque
-from collections.abc import Sequence
-from itertools import count, filterfalse
-from typing import cast
+from collections.abc import Iterator, Sequence
 
 from epp.model.blocks import BlockHash
-from epp.model.lease import Key, Lease, Release
+from epp.model.contents import IN_USE, Contents, hash_of
+from epp.model.freequeue import FreeQueue, is_run
+from epp.model.lease import Key, Lease
+from epp.model.nameless import Nameless
 
-_HASH_BITS = 64
-_HASH = (1 << _HASH_BITS) - 1
-_IN_USE = 0
-_SLACK = 1024
+BLOCK = 16
 
 
 class BlockPool:
-    """`capacity` is in tokens. Not thread-safe; one writer.
+    """`capacity` is in tokens, and so is `block`, the engine's block size.
 
-    Callers learn of changed content by `take_stored` and `take_evicted`.
+    A `CacheModel`. Not thread-safe; one writer.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, block: int = BLOCK) -> None:
         self._capacity = capacity
+        self._block = block
         self._blank = capacity  # free and without content; below 0 after shrinking under load
-        self._queued = 0  # free with content
-        self._stamps: dict[Key, int] = {}
-        self._sizes: dict[Key, int] = {}
-        self._shared: dict[Key, int] = {}  # references beyond the first
-        self._copies: dict[BlockHash, list[Key]] = {}
-        self._promoted: dict[Key, Key] = {}  # copies that took the place of the first
-        self._queue: deque[Release] = deque()
-        self._entries = 0
-        self._releases = count(1)
-        self._numbers = count(1)
-        self._stored: list[BlockHash] = []
-        self._evicted: list[Key] = []  # hashes, all of them
+        self._contents = Contents()
+        self._queue = FreeQueue(self._contents)
+        self._nameless = Nameless()
+        self._holed = 0  # blocks of releases up to this one may lack what stands before them
+
+    def __len__(self) -> int:
+        return len(self._contents.stamps)
+
+    def __iter__(self) -> Iterator[BlockHash]:
+        """Go through all that can be found; the pool must not change meanwhile."""
+        return self._contents.findable()
 
     @property
     def capacity(self) -> int:
@@ -63,16 +57,28 @@ class BlockPool:
     @property
     def free(self) -> int:
         """What could be allocated now, in tokens."""
-        return self._blank + self._queued
+        return self._blank + self._queue.tokens
+
+    @property
+    def closed(self) -> bool:
+        """Whether no block is held without all that stand before it, each by its own hash.
+
+        The rules alone keep it so: what a request holds it holds from the start of the chain, and
+        gives back together, to be evicted from its end. Only what the engine says by itself can
+        leave a hole (`store`, `discard`), and only blocks that are free by then can lack what
+        stands before them: until they are evicted, or hit again together with it.
+        """
+        return self._queue.oldest > self._holed and not self._contents.spans
 
     def hashes(self) -> Sequence[BlockHash]:
         """All blocks that can be found."""
-        return [BlockHash(key) for key in self._stamps if 0 <= key <= _HASH]
+        return list(self)
 
     def match(self, hashes: Sequence[BlockHash]) -> int:
         """Count the leading blocks that are held."""
-        missing = next(filterfalse(self._stamps.__contains__, hashes), None)
-        return len(hashes) if missing is None else hashes.index(missing)
+        return self._contents.find(hashes)[0]
+
+    # What requests do.
 
     def admit(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], blank: int, lookup: int
@@ -83,42 +89,128 @@ class BlockPool:
         hit. None: it does not fit now, nothing changed. A prompt larger than the whole pool is
         given an empty lease, for the engine will never hold it.
         """
-        hits = self.match(hashes[:lookup])
-        found, fresh = hashes[:hits], sizes[hits : len(hashes)]
-        idle = self._idle(found)
-        held, new = self._tokens(found), sum(fresh)
-        idle_tokens = held if idle is found else self._tokens(idle)
+        contents = self._contents
+        hits, found = contents.find(hashes[:lookup])
+        fresh = sizes[hits : len(hashes)]
+        idle = contents.idle(found)
+        held, new = contents.tokens(found), sum(fresh)
+        idle_tokens = held if idle is found else contents.tokens(idle)
         if new + blank > self.free - idle_tokens:
             return None if held + new + blank <= self._capacity else Lease((), 0, 0, 0)
-        self._touch(found, idle)
-        self._queued -= idle_tokens
+        contents.touch(found, idle)
+        self._queue.tokens -= idle_tokens
         self._take(new + blank)
-        return Lease(self._register(hashes, fresh, hits), hits, held + new, blank)
+        keys: Sequence[Key] = found
+        if fresh:
+            if found:
+                contents.joints.add(found[-1])
+            added = contents.register(hashes[hits:], fresh, IN_USE)
+            keys = [*found, *added] if found else added
+        lease = Lease(keys, hits, held + new, blank)
+        lease.found = len(found)
+        return lease
 
-    def grow(self, lease: Lease, tokens: int) -> None:
-        """Add generated tokens: full blocks whose content nobody can name yet, but which age.
+    def grow(self, lease: Lease, computed: int) -> bool:
+        """Follow a request that has computed `computed` tokens of prompt and output.
 
-        What does not fit is left out: the engine would preempt a request instead.
+        Space is given out in blocks of the engine's; each that is full is kept without a name.
+        False: there is no space, nothing changed; the engine would preempt a request. A lease
+        that is empty or was given back never grows.
         """
-        tokens = min(tokens, self.free)
-        if tokens > 0:
-            self._take(tokens)
-            key = -next(self._numbers)
-            self._stamps[key], self._sizes[key] = _IN_USE, tokens
-            lease.keys = [*lease.keys, key]
-            lease.tokens += tokens
+        block, space = self._block, lease.tokens + lease.blank
+        full = computed - computed % block
+        need = (full if full == computed else full + block) - space
+        if need <= 0 and full <= lease.tokens:
+            return True
+        if lease.stamp or not space:
+            return True
+        if need > self.free:
+            return False
+        if need > 0:
+            self._take(need)
+            lease.blank += need
+        self._fill(lease, full)
+        return True
+
+    def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
+        """Name what `lease` generated, from its first nameless token on, as blocks of a chain.
+
+        Works while the lease is held and after it was given back; returns how many blocks got
+        a name: those that are still held, less than a block of the engine's excepted. Their
+        places in the free queue are those of what they name.
+        """
+        nameless = self._nameless.of(lease, self._contents.stamps)
+        named, rest = self._contents.rename(nameless, hashes, sizes, self._block)
+        if not named:
+            return 0
+        self._nameless.forget(lease)
+        if lease.stamp:
+            self._queue.replace(lease, [*lease.keys[: lease.left - len(nameless)], *named, *rest])
+        else:
+            lease.keys, lease.tail = [*lease.keys, *named], rest
+        if rest:
+            self._nameless.add(lease, hashes[len(named) - 1])
+        return len(named)
 
     def release(self, lease: Lease) -> None:
-        """Free what a request holds, last block first."""
-        self._release(lease)
+        """Free what a request holds, last block first; a second time changes nothing."""
+        if lease.stamp:
+            return
+        contents, queue = self._contents, self._queue
+        keys: Sequence[Key] = [*lease.keys, *lease.tail] if lease.tail else lease.keys
+        tokens, blank = lease.tokens, lease.blank
+        if contents.promoted or not contents.shared.keys().isdisjoint(keys):
+            held, keys = keys, contents.unshare(keys)
+            tokens, lease.whole = contents.tokens(keys), is_run(keys, held)
+        queue.append(lease, keys, tokens)
+        lease.tail, lease.tokens, lease.blank = [], 0, 0
+        self._blank += blank
+        self._take(0)
 
     def revoke(self, lease: Lease) -> None:
-        """Free what a request holds; what it did not find was never computed, and is dropped."""
-        fresh = [self._promoted.get(key, key) for key in lease.keys[lease.cached :]]
-        stamp = self._release(lease)
-        for key in fresh:
-            if self._stamps.get(key) == stamp:
-                self._drop(key)
+        """Free what a request holds; what it did not find was never computed, and is dropped.
+
+        Not so what another request found meanwhile: that one computed it.
+        """
+        if lease.stamp:
+            return
+        contents = self._contents
+        held = [contents.promoted.get(key, key) for key in lease.keys[lease.found :]]
+        fresh = [key for key in held if key not in contents.shared] + lease.tail
+        self.release(lease)
+        for key in reversed(fresh):
+            if contents.stamps.get(key) == lease.stamp:
+                self._blank += self._queue.drop(key)
+
+    # What is heard of the engine.
+
+    def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
+        """The engine says that it holds blocks, consecutive ones of one chain: believe it.
+
+        The first may be held already, so as to say what the others follow. Where they follow
+        what a request has computed, its nameless blocks are these. Others that are not held
+        become free content, the last to be evicted, as far as there is space.
+        """
+        contents, nameless = self._contents, self._nameless
+        held = self.match(hashes)
+        while 0 < held < len(hashes):
+            lease = nameless.after(hashes[held - 1], contents.stamps)
+            named = 0 if lease is None else self.name(lease, hashes[held:], sizes[held:])
+            if not named:
+                break
+            held += named
+        self._believe(hashes[held:], sizes[held:])
+
+    def discard(self, hashes: Sequence[BlockHash]) -> None:
+        """The engine says that it evicted blocks; those in use here are about to be computed."""
+        contents, queue = self._contents, self._queue
+        for block_hash in hashes:
+            for key in (*contents.copies.get(block_hash, ()), block_hash):
+                if not contents.stamps.get(key):
+                    continue
+                if key != queue.next():
+                    self._holed = queue.latest
+                self._blank += queue.drop(key)
 
     def resize(self, capacity: int) -> None:
         """Change the capacity; blocks in use stay, and are owed until they are freed."""
@@ -126,156 +218,62 @@ class BlockPool:
         self._capacity = capacity
         self._take(0)
 
-    def take_stored(self) -> list[BlockHash]:
+    def coarsen(self, blocks: int) -> None:
+        """Hold `blocks` fewer, those free for longest first, at the cost of precision.
+
+        Adjacent ones are merged, so that a chain that parts in between finds less; where that is
+        not enough, the oldest are evicted.
+        """
+        target = max(0, len(self) - blocks)
+        self._queue.merge(len(self) - target)
+        while len(self) > target and (oldest := self._queue.next()) is not None:
+            self._blank += self._queue.evict(self._contents.sizes[oldest] or 1)
+
+    # What is new.
+
+    def take_stored(self) -> Sequence[BlockHash]:
         """Return the hashes that became findable since the last call."""
-        stored, self._stored = self._stored, []
-        return stored
+        return self._contents.take_stored()
 
-    def take_evicted(self) -> list[BlockHash]:
+    def take_evicted(self) -> Sequence[BlockHash]:
         """Return the hashes that can no longer be found since the last call."""
-        evicted, self._evicted = self._evicted, []
-        return cast("list[BlockHash]", evicted)
+        return self._contents.take_evicted()
 
-    def _tokens(self, keys: Sequence[Key]) -> int:
-        return sum(map(self._sizes.__getitem__, keys))
-
-    def _idle(self, keys: Sequence[Key]) -> Sequence[Key]:
-        """Return those that are free; the same sequence where all of them are."""
-        stamps = self._stamps
-        if all(map(stamps.__getitem__, keys)):
-            return keys
-        return [key for key in keys if stamps[key]]
-
-    def _touch(self, found: Sequence[Key], idle: Sequence[Key]) -> None:
-        """Take one more reference to each block; `idle` are those that nobody held."""
-        if idle is not found:
-            first = set(idle)
-            for key in found:
-                if key not in first:
-                    self._shared[key] = self._shared.get(key, 0) + 1
-        self._stamps.update(dict.fromkeys(idle, _IN_USE))
-
-    def _register(
-        self, hashes: Sequence[BlockHash], sizes: Sequence[int], hits: int
-    ) -> Sequence[Key]:
-        """Give the blocks after the hits their keys; return those of the whole chain."""
-        fresh = hashes[hits:]
-        keys: Sequence[Key] = hashes
-        new: Sequence[Key] = fresh
-        if self._stamps.keys().isdisjoint(fresh):
-            self._stored += fresh
-        else:
-            new = [self._key_of(block_hash) for block_hash in fresh]
-            keys = [*hashes[:hits], *new]
-        self._stamps.update(dict.fromkeys(new, _IN_USE))
-        self._sizes.update(zip(new, sizes, strict=True))
-        return keys
-
-    def _key_of(self, block_hash: BlockHash) -> Key:
-        """Name a new block: by its hash, or as one more copy of what is there."""
-        if block_hash not in self._stamps:
-            self._stored.append(block_hash)
-            return block_hash
-        key = block_hash | next(self._numbers) << _HASH_BITS
-        self._copies.setdefault(block_hash, []).append(key)
-        return key
-
-    def _release(self, lease: Lease) -> int:
-        """Free a lease under a new stamp, and return that."""
-        keys, tokens, stamp = lease.keys, lease.tokens, next(self._releases)
-        if self._promoted or not self._shared.keys().isdisjoint(keys):
-            keys = self._unshare(keys)
-            tokens = self._tokens(keys)
-        self._stamps.update(dict.fromkeys(keys, stamp))
-        self._queued += tokens
-        self._queue.append(Release(keys, stamp))
-        self._entries += len(keys)
-        self._blank += lease.blank
-        lease.keys, lease.tokens, lease.blank = (), 0, 0
-        if self._entries > 4 * len(self._stamps) + _SLACK:
-            self._sweep()
-        self._take(0)
-        return stamp
-
-    def _unshare(self, keys: Sequence[Key]) -> list[Key]:
-        """Give back one reference each; return the keys that nobody holds any more."""
-        last: list[Key] = []
-        for each in keys:
-            key = self._promoted.pop(each, each)
-            others = self._shared.get(key, 0)
-            if others > 1:
-                self._shared[key] = others - 1
-            elif others:
-                del self._shared[key]
-            else:
-                last.append(key)
-        return last
+    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
+        """Return the hashes that stand for more or fewer blocks since the last call: how many."""
+        return self._contents.take_merged()
 
     def _take(self, tokens: int) -> None:
-        """Take tokens from the head of the free queue, evicting what stands there."""
+        """Take tokens: blank ones, then from the head of the free queue, evicting what is there."""
         self._blank -= tokens
-        while self._blank < 0 and self._queue:
-            release = self._queue[0]
-            self._entries -= release.left
-            self._evict(release)
-            self._entries += release.left
-            if not release.left:
-                self._queue.popleft()
+        if self._blank < 0:
+            self._blank += self._queue.evict(-self._blank)
 
-    def _evict(self, release: Release) -> None:
-        """Evict of a release, last block first, what is needed and still counts."""
-        keys, left, stamp, stamps = release.keys, release.left, release.stamp, self._stamps
-        plain = not self._copies and not self._promoted
-        while left and self._blank < 0:
-            left -= 1
-            key = keys[left] if plain else self._promoted.pop(keys[left], keys[left])
-            if stamps.get(key) != stamp:
+    def _fill(self, lease: Lease, full: int) -> None:
+        """Make nameless blocks of a lease's blank space, up to `full` tokens from its start."""
+        if full > lease.tokens and not lease.tail and lease.keys:
+            self._nameless.add(lease, hash_of(lease.keys[-1]))
+        while full > lease.tokens:
+            size = self._block - lease.tokens % self._block
+            lease.tail.append(self._contents.register_nameless(size))
+            lease.tokens += size
+            lease.blank -= size
+
+    def _believe(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
+        """Put what is not held at the tail of the queue, as far as there is space."""
+        names: list[BlockHash] = []
+        lengths: list[int] = []
+        tokens = 0
+        for block_hash, size in zip(hashes, sizes, strict=False):
+            if block_hash in self._contents.stamps:
                 continue
-            if plain and key >= 0:
-                del stamps[key]
-                size = self._sizes.pop(key)
-                self._queued -= size
-                self._blank += size
-                self._evicted.append(key)
-            else:
-                self._drop(key)
-        release.left = left
-
-    def _drop(self, key: Key) -> None:
-        """Make a free block blank."""
-        del self._stamps[key]
-        size = self._sizes.pop(key)
-        self._queued -= size
-        self._blank += size
-        if key < 0:
-            return
-        block_hash = BlockHash(key & _HASH)
-        copies = self._copies.get(block_hash)
-        if copies is None:
-            self._evicted.append(block_hash)
-            return
-        if key > _HASH:
-            copies.remove(key)
-        else:
-            self._promote(block_hash, copies.pop(0))
-        if not copies:
-            del self._copies[block_hash]
-
-    def _promote(self, block_hash: BlockHash, copy: Key) -> None:
-        """Let a copy be found in the place of the first, which is evicted."""
-        self._stamps[block_hash] = self._stamps.pop(copy)
-        self._sizes[block_hash] = self._sizes.pop(copy)
-        if copy in self._shared:
-            self._shared[block_hash] = self._shared.pop(copy)
-        self._promoted[copy] = block_hash
-
-    def _sweep(self) -> None:
-        """Leave out of the queue what no longer counts."""
-        kept: deque[Release] = deque()
-        for release in self._queue:
-            own = (self._promoted.pop(key, key) for key in release.keys[: release.left])
-            keys = [key for key in own if self._stamps.get(key) == release.stamp]
-            if keys:
-                kept.append(Release(keys, release.stamp))
-        self._queue = kept
-        self._entries = sum(release.left for release in kept)
+            if tokens + size > self.free:
+                break
+            names.append(block_hash)
+            lengths.append(size)
+            tokens += size
+        if names:
+            self._take(tokens)
+            keys = self._contents.register(names, lengths, IN_USE)
+            self._queue.append(Lease((), 0, 0, 0), keys, tokens)
+            self._holed = self._queue.latest

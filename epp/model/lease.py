@@ -1,33 +1,42 @@
-"""What a request holds in a block pool, and what is left of it once it was given back."""
+"""What a request holds in a cache, and what is left of it once it was given back."""
 
 from collections.abc import Sequence
 
 Key = int
-"""A block's name within one pool (`epp.model.blockpool`)."""
+"""A block's name within one cache (`epp.model.contents`)."""
 
 
 class Lease:
-    """What one request holds.
+    """What one request holds, and after its release its place in the free queue.
 
-    Its blocks in order (`keys`, of `tokens` in all), the first `cached` of which it found, and
-    `blank` tokens of blocks without a hash.
+    Its blocks in order are `keys`, then `tail`, generated blocks without a name; they are `tokens`
+    in all, beside `blank` tokens of space without content. It found `cached` blocks, as the
+    first `found` keys.
+
+    Released, `stamp` numbers the release (0 before), `keys` holds all blocks that became free by
+    it, and the first `left` of these have not had their turn to be evicted. `whole` says that
+    what is adjacent in `keys` is adjacent in the chain.
     """
 
-    __slots__ = ("blank", "cached", "keys", "tokens")
+    __slots__ = (
+        "blank",
+        "cached",
+        "found",
+        "keys",
+        "left",
+        "stamp",
+        "tail",
+        "tokens",
+        "whole",
+    )
 
     def __init__(self, keys: Sequence[Key], cached: int, tokens: int, blank: int) -> None:
         self.keys = keys
         self.cached = cached
+        self.found = cached
         self.tokens = tokens
         self.blank = blank
-
-
-class Release:
-    """What one lease gave back; `left` counts the keys whose turn to be evicted has not come."""
-
-    __slots__ = ("keys", "left", "stamp")
-
-    def __init__(self, keys: Sequence[Key], stamp: int) -> None:
-        self.keys = keys
-        self.left = len(keys)
-        self.stamp = stamp
+        self.tail: list[Key] = []
+        self.stamp = 0
+        self.left = 0
+        self.whole = True
