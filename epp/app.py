@@ -94,7 +94,12 @@ class Picker:
         self._draining = False
         self._fleet = Fleet(BlockHasher(options.hash_secret or os.urandom(_SECRET_BYTES)))
         self._telemetry = Telemetry(
-            Sources(options.pool_name, self._fleet.loads, lambda: self._fleet.indexed_blocks)
+            Sources(
+                options.pool_name,
+                self._fleet.loads,
+                self._fleet.beliefs,
+                lambda: self._fleet.indexed_blocks,
+            )
         )
         scheduler = Scheduler(self._fleet, options.settings.profile, random.Random().randrange)  # noqa: S311 (chance, not secrets)
         self._service = Service(scheduler, self._telemetry, self._clock)

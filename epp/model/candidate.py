@@ -13,7 +13,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     Seconds: `owed_seconds` of prefill sent before and not yet done, `prefill_seconds` that this
     request would take, `decode_seconds` that running decodes would add to it. `requests` counts
     what this picker sent and has not seen end. `busy_share` is the fleet's, in 0..1: the share
-    of endpoints with prefill to do, averaged over ten seconds.
+    of endpoints with prefill to do, averaged over ten seconds. `trust`, in 0..1, is how far the
+    endpoint's cache has done of late what was predicted of it; `cached_tokens` takes it in.
     """
 
     endpoint: Endpoint
@@ -27,3 +28,4 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     decode_seconds: float = 0.0
     requests: int = 0
     busy_share: float = 0.0
+    trust: float = 1.0

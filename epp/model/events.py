@@ -3,6 +3,7 @@
 import msgspec
 
 from epp.model.endpoint import Endpoint, EndpointId, Load, Target
+from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.request import InferenceRequest, RequestId, Usage
 
 
@@ -65,8 +66,15 @@ class FirstToken(msgspec.Struct, frozen=True):
     request_id: RequestId
 
 
+class Generated(msgspec.Struct, frozen=True):
+    """A streamed response has brought about so many tokens up to now."""
+
+    request_id: RequestId
+    tokens: int
+
+
 class Finished(msgspec.Struct, frozen=True):
-    """The response ended; `generated` counts streamed chunks where `usage` is None."""
+    """The response ended; `generated` are the tokens streamed, where `usage` is None."""
 
     request_id: RequestId
     usage: Usage | None = None
@@ -97,7 +105,11 @@ Event = (
     | Admitted
     | Served
     | FirstToken
+    | Generated
     | Finished
     | Aborted
     | Unobserved
+    | CacheChanged
+    | CacheFeedUp
+    | CacheFeedLost
 )

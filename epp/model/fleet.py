@@ -5,10 +5,11 @@ time, which never goes back.
 """
 
 from collections.abc import Callable
-from math import exp
 from typing import Any
 
+from epp.model.belief import Belief
 from epp.model.blocks import BlockHasher
+from epp.model.busy import BusyShare
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, EndpointId, Load, Target
 from epp.model.events import (
@@ -19,6 +20,7 @@ from epp.model.events import (
     Event,
     Finished,
     FirstToken,
+    Generated,
     Listed,
     LoadReported,
     OrcaReported,
@@ -26,17 +28,19 @@ from epp.model.events import (
     Served,
     Unobserved,
 )
-from epp.model.pod import Pod
+from epp.model.feedback import Verdict
+from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
+from epp.model.pod import Pod, PodEvent
 from epp.model.prefill import PrefillModel
 from epp.model.prefixindex import PrefixIndex
-from epp.model.request import InferenceRequest, RequestId
-from epp.model.ruler import Rulers
+from epp.model.prompts import Prompts
+from epp.model.request import InferenceRequest, RequestId, Usage
+from epp.model.stay import Stay
 from epp.model.visit import Asked, Visit
 
 CLASS_LABEL = "warmpick.io/endpoint-class"
 """Endpoints with the same value of this label are taken to be equally fast."""
 
-_BUSY_SECONDS = 10.0
 _DECODE_SECONDS = 20e-6
 """What one running decode adds to a step (study, cost model A)."""
 _MIN_LEARNED_TOKENS = 64
@@ -47,15 +51,13 @@ class Fleet:
 
     def __init__(self, hasher: BlockHasher) -> None:
         self.synced = False
-        self._hasher = hasher
+        self._prompts = Prompts(hasher)
         self._index = PrefixIndex()
         self._pods: dict[EndpointId, Pod] = {}
         self._by_target: dict[Target, Pod] = {}
         self._visits: dict[RequestId, Visit] = {}
-        self._rulers = Rulers()
         self._prefill: dict[str, PrefillModel] = {}
-        self._busy_share = 0.0
-        self._busy_at = 0.0
+        self._busy = BusyShare()
         self._asked: Asked | None = None
 
     # What others may ask.
@@ -74,6 +76,10 @@ class Fleet:
         """Return each endpoint, what it last reported, and whether it answers."""
         return [(pod.endpoint, pod.load, pod.reachable) for pod in self._pods.values()]
 
+    def beliefs(self) -> list[Belief]:
+        """Return what is believed of each endpoint's cache."""
+        return [pod.belief() for pod in self._pods.values()]
+
     def candidates(self, request: InferenceRequest, now: float) -> list[Candidate]:
         """Return the endpoints that may be picked, with what is believed of them for a request.
 
@@ -81,10 +87,13 @@ class Fleet:
         long as there are others.
         """
         asked = self._ask(request)
-        self._find(asked)
         pods = self._eligible(request.subset)
+        for pod in pods:
+            if pod.waiting:
+                pod.settle(now)
+        self._find(asked)
         owed = [pod.ledger.owed(now) for pod in pods]
-        self._average_busy(owed, now)
+        self._busy.note(owed, now)
         return [self._candidate(pod, asked, owes) for pod, owes in zip(pods, owed, strict=True)]
 
     def _find(self, asked: Asked) -> None:
@@ -104,12 +113,9 @@ class Fleet:
         return [pod for pod in pods if pod.reachable] or pods
 
     def _ask(self, request: InferenceRequest) -> Asked:
-        """Hash a request's prompts, once for asking and admitting."""
+        """Hash and measure a request's prompts, once for asking and admitting."""
         if self._asked is None or self._asked.request_id != request.id:
-            model, salt = request.target_model, request.cache_salt
-            chains = [self._hasher.chain(prompt, model, salt) for prompt in request.prompts]
-            rulers = [self._rulers.of(model, chain) for chain in chains]
-            self._asked = Asked(request.id, chains, rulers)
+            self._asked = self._prompts.read(request)
         return self._asked
 
     def _candidate(self, pod: Pod, asked: Asked, owed: float) -> Candidate:
@@ -119,27 +125,23 @@ class Fleet:
             # What others queued there is seen in scrapes alone: a floor, at this prompt's price.
             owed += pod.foreign * (prefill or pod.prefill.step)
         running = max(requests, load.running)
+        cached = pod.feedback.discount(estimate.cached)
+        if cached < estimate.cached:
+            prefill = pod.prefill.seconds(asked.tokens - cached, cached)
         return Candidate(
             endpoint=pod.endpoint,
             load=load,
             prompt_tokens=asked.tokens,
-            cached_tokens=estimate.cached,
+            cached_tokens=cached,
             matched_blocks=estimate.matched,
             total_blocks=asked.blocks,
             owed_seconds=owed,
             prefill_seconds=prefill,
             decode_seconds=_DECODE_SECONDS * running,
             requests=requests,
-            busy_share=self._busy_share,
+            busy_share=self._busy.value,
+            trust=pod.feedback.trust,
         )
-
-    def _average_busy(self, owed: list[float], now: float) -> None:
-        """Take note of how many of the endpoints that were asked for have prefill to do."""
-        if owed:
-            gain = 1.0 - exp(-max(0.0, now - self._busy_at) / _BUSY_SECONDS)
-            busy = len(owed) - owed.count(0.0)
-            self._busy_share += gain * (busy / len(owed) - self._busy_share)
-            self._busy_at = now
 
     # What happens.
 
@@ -152,12 +154,12 @@ class Fleet:
         pod = self._pods.get(endpoint.id)
         if pod is not None:
             old = pod.endpoint
-            if (old.uid, old.target) == (endpoint.uid, endpoint.target):
+            if old.engine == endpoint.engine:
                 pod.endpoint = endpoint
                 pod.prefill = self._class_of(endpoint)
                 return
             self._drop(pod)
-        pod = Pod(endpoint, self._index, self._class_of(endpoint))
+        pod = Pod(endpoint, self._index, self._class_of(endpoint), self._prompts.hasher)
         self._asked = None  # what was found goes by slots, and one of them is another's now
         self._pods[endpoint.id] = pod
         self._by_target[endpoint.target] = pod
@@ -180,15 +182,14 @@ class Fleet:
     def _listed(self, _event: Listed, _: float) -> None:
         self.synced = True
 
-    def _reported(self, event: LoadReported, _: float) -> None:
+    def _of_pod(self, event: PodEvent, _: float) -> None:
         pod = self._pods.get(event.endpoint_id)
         if pod is not None:
-            pod.report(event.load)
+            pod.hear(event)
 
-    def _scrape_failed(self, event: ScrapeFailed, _: float) -> None:
-        pod = self._pods.get(event.endpoint_id)
-        if pod is not None:
-            pod.fail(refused=event.refused)
+    def _reported(self, event: LoadReported, now: float) -> None:
+        self._of_pod(event, now)
+        self._prompts.fit([each.engine_block for each in self._pods.values()])
 
     def _orca(self, event: OrcaReported, now: float) -> None:
         pod = self._by_target.get(event.target)
@@ -201,7 +202,7 @@ class Fleet:
             return
         before = self._visits.pop(event.request.id, None)
         if before is not None:  # sent anew: it was not served where it was
-            before.leave(0, now, revoked=True)
+            before.leave(now, revoked=True)
         asked = self._ask(event.request)
         visit = Visit(event.request, asked, now)
         self._visits[event.request.id] = visit
@@ -213,21 +214,22 @@ class Fleet:
         if not asked.finds:
             self._find(asked)
         estimate = asked.estimate(pod)
-        visit.cached = estimate.cached
+        visit.cached, visit.found = estimate.cached, estimate.matched
         visit.met_idle = not pod.ledger.owed(now)
         observed = visit.request.stream and bool(asked.tokens)
         pod.ledger.admit(visit.request.id, estimate.seconds, now, observed=observed)
         visit.pod = pod
         visit.stays = [
-            pod.enter(chain, ruler) for chain, ruler in zip(asked.chains, asked.rulers, strict=True)
+            pod.enter(visit.request.id, chain, measure, now)
+            for chain, measure in zip(asked.chains, asked.measures, strict=True)
         ]
 
     def _served(self, event: Served, now: float) -> None:
         visit = self._visits.get(event.request_id)
         pod = self._by_target.get(event.target)
-        if visit is None or pod is None or visit.pod is pod:
+        if visit is None or pod is None or visit.pod.endpoint.target == event.target:
             return
-        visit.leave(0, now, revoked=True)
+        visit.leave(now, revoked=True)
         visit.asked.finds = []
         self._enter(visit, pod, now)
 
@@ -241,21 +243,36 @@ class Fleet:
         if visit.met_idle and uncached >= _MIN_LEARNED_TOKENS:
             pod.prefill.learn(uncached, visit.cached, now - visit.sent_at)
 
+    def _generated(self, event: Generated, _: float) -> None:
+        visit = self._visits.get(event.request_id)
+        if visit is not None:
+            visit.progress(0, event.tokens)
+
     def _finished(self, event: Finished, now: float) -> None:
         visit = self._visits.pop(event.request_id, None)
         if visit is None:
             return
-        usage = event.usage
-        visit.leave(usage.completion_tokens if usage else event.generated, now, revoked=False)
-        chains = visit.asked.chains
-        if usage and usage.prompt_tokens and len(chains) == 1 and not chains[0].exact:
-            model = visit.request.target_model
-            self._rulers.learn(model, chains[0].size, usage.prompt_tokens)
+        usage = event.usage or Usage(completion_tokens=event.generated)
+        visit.progress(usage.prompt_tokens, usage.completion_tokens)
+        stays = visit.stays
+        visit.leave(now, revoked=False)
+        if len(stays) == 1:
+            self._learn(visit, stays[0], usage)
+
+    def _learn(self, visit: Visit, stay: Stay, usage: Usage) -> None:
+        """Take in what a response said of its prompt, and how much of it was cached."""
+        pod, cached = visit.pod, usage.cached_tokens
+        if cached is not None and pod.judge(visit.cached, cached) is Verdict.RESTARTED:
+            return
+        self._prompts.learn(visit.request, visit.asked, usage)
+        self._prompts.learn_prefix(visit.asked, visit.found, cached or 0, pod.engine_block)
+        self._prompts.remember(visit.request, pod, stay, usage)
 
     def _aborted(self, event: Aborted, now: float) -> None:
         visit = self._visits.pop(event.request_id, None)
         if visit is not None:
-            visit.leave(event.generated, now, revoked=event.refused)
+            visit.progress(0, event.generated)
+            visit.leave(now, revoked=event.refused)
 
     def _unobserved(self, event: Unobserved, now: float) -> None:
         visit = self._visits.pop(event.request_id, None)
@@ -268,12 +285,16 @@ _READERS: dict[type[Event], Callable[[Fleet, Any, float], None]] = {
     EndpointRemoved: Fleet._remove,  # noqa: SLF001
     Listed: Fleet._listed,  # noqa: SLF001
     LoadReported: Fleet._reported,  # noqa: SLF001
-    ScrapeFailed: Fleet._scrape_failed,  # noqa: SLF001
+    ScrapeFailed: Fleet._of_pod,  # noqa: SLF001
     OrcaReported: Fleet._orca,  # noqa: SLF001
     Admitted: Fleet._admitted,  # noqa: SLF001
     Served: Fleet._served,  # noqa: SLF001
     FirstToken: Fleet._first_token,  # noqa: SLF001
+    Generated: Fleet._generated,  # noqa: SLF001
     Finished: Fleet._finished,  # noqa: SLF001
     Aborted: Fleet._aborted,  # noqa: SLF001
     Unobserved: Fleet._unobserved,  # noqa: SLF001
+    CacheChanged: Fleet._of_pod,  # noqa: SLF001
+    CacheFeedUp: Fleet._of_pod,  # noqa: SLF001
+    CacheFeedLost: Fleet._of_pod,  # noqa: SLF001
 }

@@ -53,6 +53,18 @@ class Ledger:
         # The head may take longer than predicted, and sums of floats may fall short.
         return max(_ANY, self._owed - done)
 
+    def owed_before(self, request: RequestId, now: float) -> float:
+        """Return the seconds of prefill that stand before a request; 0 once its own is over."""
+        self._advance(now)
+        if request not in self._line:
+            return 0.0
+        before = 0.0
+        for other, entry in self._line.items():
+            if other == request:
+                break
+            before += entry.seconds
+        return max(0.0, before - max(0.0, now - self._head_since))
+
     def admit(self, request: RequestId, seconds: float, now: float, *, observed: bool) -> None:
         """Book a request; `observed` when its first token will be seen."""
         self.first_token(request, now)  # where it is booked already, this is all that it owes

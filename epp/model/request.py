@@ -24,15 +24,22 @@ class Api(Enum):
     OTHER = "other"
 
 
+TOKEN_BYTES = 4
+"""What a token id takes in an exact prompt, little-endian."""
+
+
 class Prompt(msgspec.Struct, frozen=True):
     """One prompt as bytes whose common prefixes are common prefixes of the engine's tokens.
 
-    `exact` prompts hold four little-endian bytes a token (the client sent token ids); others
-    hold canonical text, whose bytes a token are learned.
+    `exact` prompts hold token ids, `TOKEN_BYTES` each; others hold canonical text, whose bytes a
+    token are learned. `marks` say, ascending, where the messages of a conversation end: offsets
+    in tokens into exact prompts, in bytes into others. What a message holds before its mark does
+    not depend on what comes after it.
     """
 
     data: bytes
     exact: bool = False
+    marks: Sequence[int] = ()
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +48,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     `model` is the client's name, `target_model` the one that the model server is asked for
     (they differ under a rewrite). `prompts` is empty where nothing is known of the prompt.
     `subset`, where not None, holds the only targets (`ip:port` or bare `ip`) that may be picked.
-    `max_tokens` is the client's limit on generated tokens, None where it gave none.
+    `max_tokens` is the client's limit on generated tokens, None where it gave none. `body` is
+    the client's JSON as it came, empty where it was not seen or is none.
     """
 
     id: RequestId
@@ -57,6 +65,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     objective: str = ""
     fairness_id: str = "default-flow"
     priority: int = 0
+    body: bytes = b""
 
 
 class Score(msgspec.Struct, frozen=True):

@@ -1,65 +1,117 @@
-"""How many tokens a prompt's bytes are: learned per model from what servers report."""
+"""How many tokens the blocks of a text are: learned from what servers report.
 
-from functools import lru_cache
+Two things are learned. Bytes a token, per model and kind of content, from every prompt whose
+length was reported. And the exact length of prefixes that were whole prompts once: the second
+turn of a conversation starts with the first, whose tokens the server has counted.
+"""
 
+from collections import OrderedDict
+from collections.abc import Sequence
+from enum import Enum
+from itertools import pairwise
+
+import msgspec
 from cachetools import LRUCache
 
-from epp.model.blocks import BLOCK_ENDS, Chain
+from epp.model.blocks import BlockHash, Chain
 
 DEFAULT_BYTES_PER_TOKEN = 4.0
-_EXACT_BYTES_PER_TOKEN = 4.0
 _LEAST, _MOST = 1.0, 16.0
 _GAIN = 0.1
 _LEAST_SIZE = 512
-_STEPS_PER_BYTE = 20
 _MODELS = 1000
+_PINS = 1 << 18
+_SAMPLE = 2048
+_WORDS = bytes(range(ord("a"), ord("z") + 1)) + bytes(range(ord("A"), ord("Z") + 1)) + b" "
+_ASCII = bytes(range(128))
 
 
-class Ruler:
-    """Block boundaries in tokens at one rate: `sizes[i]` of block i, `ends[i]` from the start."""
+class Kind(Enum):
+    """What a text is made of, as far as it matters to tokens."""
 
-    __slots__ = ("bytes_per_token", "ends", "sizes")
+    PROSE = "words and spaces"
+    CODE = "much else in ASCII: code, tables, JSON"
+    SCRIPT = "much beyond ASCII, as it is or escaped"
 
-    def __init__(self, bytes_per_token: float) -> None:
-        self.bytes_per_token = bytes_per_token
-        self.ends = tuple(int(end / bytes_per_token) for end in BLOCK_ENDS)
-        starts = (0, *self.ends)
-        self.sizes = tuple(end - start for start, end in zip(starts, self.ends, strict=False))
 
-    def tokens(self, size: int) -> int:
-        """Return how many tokens `size` bytes are, at least one."""
-        return max(1, round(size / self.bytes_per_token))
+def kind_of(text: bytes) -> Kind:
+    """Tell the kind of a text from a sample of its middle."""
+    start = max(0, len(text) - _SAMPLE) // 2
+    sample = text[start : start + _SAMPLE]
+    foreign = len(sample.translate(None, _ASCII)) + 6 * sample.count(b"\\u")
+    if 5 * foreign > len(sample):
+        return Kind.SCRIPT
+    return Kind.CODE if 5 * len(sample.translate(None, _WORDS)) > len(sample) else Kind.PROSE
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """A prompt in tokens: `total`, and `ends[i]` where its block i ends."""
+
+    total: int
+    ends: Sequence[int]
 
     def covered(self, blocks: int) -> int:
         """Return how many tokens the first `blocks` blocks are."""
         return self.ends[blocks - 1] if blocks else 0
 
-
-@lru_cache(maxsize=64)
-def _ruler(steps: int) -> Ruler:
-    return Ruler(steps / _STEPS_PER_BYTE)
+    def sizes(self) -> list[int]:
+        """Return the length of each block."""
+        return [end - start for start, end in pairwise((0, *self.ends))]
 
 
 class Rulers:
-    """The rulers in use, one a model; token ids need no learning."""
+    """What is known of texts' lengths; token ids need no learning."""
 
     def __init__(self) -> None:
-        self._rates: LRUCache[str, float] = LRUCache(_MODELS)
+        self._rates: LRUCache[tuple[str, Kind], float] = LRUCache(_MODELS)
+        self._pins: OrderedDict[BlockHash, int] = OrderedDict()
 
-    def of(self, model: str, chain: Chain) -> Ruler:
-        """Return the ruler for a prompt of a model."""
+    def rate(self, model: str, kind: Kind) -> float:
+        """Return the bytes a token of a model and kind of text; another kind's at first."""
+        kinds = (kind, *Kind)
+        known = (self._rates.get((model, each)) for each in kinds)
+        return next((rate for rate in known if rate is not None), DEFAULT_BYTES_PER_TOKEN)
+
+    def measure(self, chain: Chain, rate: float) -> Measure:
+        """Measure a prompt whose tokens, where nothing better is known, are `rate` bytes."""
         if chain.exact:
-            return _ruler(round(_EXACT_BYTES_PER_TOKEN * _STEPS_PER_BYTE))
-        rate = self._rates.get(model, DEFAULT_BYTES_PER_TOKEN)
-        return _ruler(round(rate * _STEPS_PER_BYTE))
+            return Measure(chain.size, chain.ends)
+        pins = self._pins
+        if pins.keys().isdisjoint(chain.hashes):
+            ends = [int(end / rate) for end in chain.ends]
+            return Measure(max(1, round(chain.size / rate)), ends)
+        return self._between_pins(chain, rate)
 
-    def learn(self, model: str, size: int, tokens: int) -> None:
+    def _between_pins(self, chain: Chain, rate: float) -> Measure:
+        ends: list[int] = []
+        bytes_before = tokens_before = 0
+        for position, pin in enumerate(map(self._pins.get, chain.hashes)):
+            if pin is None or pin < tokens_before:
+                continue
+            stretch = chain.ends[len(ends) : position + 1]
+            slope = (pin - tokens_before) / (stretch[-1] - bytes_before)
+            ends += [tokens_before + int((end - bytes_before) * slope) for end in stretch[:-1]]
+            ends.append(pin)
+            bytes_before, tokens_before = stretch[-1], pin
+        rest = chain.ends[len(ends) :]
+        ends += [tokens_before + int((end - bytes_before) / rate) for end in rest]
+        return Measure(max(1, tokens_before + round((chain.size - bytes_before) / rate)), ends)
+
+    def learn(self, model: str, kind: Kind, size: int, tokens: int) -> None:
         """Take in that a text of `size` bytes was `tokens` tokens.
 
         Short ones are passed over: a chat template is most of what they are.
         """
-        if size < _LEAST_SIZE:
+        if size < _LEAST_SIZE or tokens < 1:
             return
         seen = min(_MOST, max(_LEAST, size / tokens))
-        before = self._rates.get(model)
-        self._rates[model] = seen if before is None else before + _GAIN * (seen - before)
+        before = self._rates.get((model, kind))
+        after = seen if before is None else before + _GAIN * (seen - before)
+        self._rates[model, kind] = after
+
+    def pin(self, block_hash: BlockHash, tokens: int) -> None:
+        """Take in how many tokens there are up to the end of a block, from the start."""
+        self._pins[block_hash] = tokens
+        self._pins.move_to_end(block_hash)
+        if len(self._pins) > _PINS:
+            self._pins.popitem(last=False)

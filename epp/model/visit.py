@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import msgspec
 
 from epp.model.blocks import Chain
-from epp.model.pod import Pod, Stay
+from epp.model.pod import Pod
 from epp.model.prefill import PrefillModel
 from epp.model.request import InferenceRequest, RequestId
-from epp.model.ruler import Ruler
+from epp.model.ruler import Kind, Measure
+from epp.model.stay import Stay
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
@@ -20,7 +21,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Asked:
-    """A request's prompts as blocks (`chains`) and tokens (`sizes`, by their `rulers`).
+    """A request's prompts as blocks (`chains`), in tokens (`measures`), and their `kinds`.
 
     `finds` holds, per prompt and slot, the blocks that were found when it was last asked.
     """
@@ -30,21 +31,25 @@ class Asked:
         "blocks",
         "chains",
         "finds",
+        "kinds",
+        "measures",
         "request_id",
-        "rulers",
-        "sizes",
         "tokens",
     )
 
     def __init__(
-        self, request_id: RequestId, chains: Sequence[Chain], rulers: Sequence[Ruler]
+        self,
+        request_id: RequestId,
+        chains: Sequence[Chain],
+        kinds: Sequence[Kind],
+        measures: Sequence[Measure],
     ) -> None:
         self.request_id = request_id
         self.chains = chains
-        self.rulers = rulers
+        self.kinds = kinds
+        self.measures = measures
         self.finds: Sequence[Sequence[int]] = ()
-        self.sizes = [ruler.tokens(chain.size) for chain, ruler in zip(chains, rulers, strict=True)]
-        self.tokens = sum(self.sizes)
+        self.tokens = sum([measure.total for measure in measures])
         self.blocks = sum([len(chain.hashes) for chain in chains])
         self._estimates: dict[tuple[object, int, PrefillModel], Estimate] = {}
 
@@ -64,17 +69,19 @@ class Asked:
         if not self.tokens:
             return Estimate(0, 0, 0.0)
         block, cached = pod.engine_block, 0
-        for depth, ruler, tokens in zip(depths, self.rulers, self.sizes, strict=True):
+        for depth, measure in zip(depths, self.measures, strict=True):
             if depth:
-                cached += min(ruler.covered(depth), tokens - 1) // block * block
-        seconds = pod.prefill.seconds(self.tokens - cached, cached)
-        return Estimate(cached, sum(depths), seconds)
+                cached += min(measure.covered(depth), measure.total - 1) // block * block
+        return Estimate(cached, sum(depths), pod.prefill.seconds(self.tokens - cached, cached))
 
 
 class Visit:
-    """A request at a pod. `cached` tokens were predicted to hit; it met the pod idle or not."""
+    """A request at a pod.
 
-    __slots__ = ("asked", "cached", "met_idle", "pod", "request", "sent_at", "stays")
+    `cached` tokens in `found` blocks were predicted to hit; it met the pod idle or not.
+    """
+
+    __slots__ = ("asked", "cached", "found", "met_idle", "pod", "request", "sent_at", "stays")
 
     pod: Pod
 
@@ -83,21 +90,28 @@ class Visit:
         self.asked = asked
         self.sent_at = sent_at
         self.cached = 0
+        self.found = 0
         self.met_idle = False
         self.stays: Sequence[Stay] = ()
 
-    def leave(self, generated: int, now: float, *, revoked: bool) -> None:
+    def progress(self, prompt_tokens: int, generated: int) -> None:
+        """Take in how far the request is; the last token that was sampled is not computed."""
+        if len(self.stays) == 1 and generated > 0:
+            stay = self.stays[0]
+            prompt = prompt_tokens or stay.measure.total
+            self.pod.progress(stay, prompt + generated - 1)
+
+    def leave(self, now: float, *, revoked: bool) -> None:
         """The request is over, or was never there (`revoked`)."""
         self.pod.ledger.end(self.request.id, now)
-        self._release(generated, revoked=revoked)
+        self._release(now, revoked=revoked)
 
     def fade(self, now: float) -> None:
         """Nothing more will be heard of the request: the clock pays for its prefill."""
         self.pod.ledger.unobserved(self.request.id)
-        self._release(0, revoked=False)
+        self._release(now, revoked=False)
 
-    def _release(self, generated: int, *, revoked: bool) -> None:
+    def _release(self, now: float, *, revoked: bool) -> None:
         for stay in self.stays:
-            self.pod.exit(stay, generated, revoked=revoked)
-            generated = 0
+            self.pod.exit(stay, now, revoked=revoked)
         self.stays = ()

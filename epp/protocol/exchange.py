@@ -52,12 +52,14 @@ _CLIENT_ERROR = 400
 class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`max_body_bytes`: 413 beyond it. `show_decision`: tell the client what was decided.
 
-    `request_orca` asks model servers for load reports in their response headers.
+    `request_orca` asks model servers for load reports in their response headers. `keep_body`
+    hands the director the body of a request, for as long as that lasts.
     """
 
     max_body_bytes: int = 64 << 20
     show_decision: bool = False
     request_orca: bool = False
+    keep_body: bool = False
 
 
 class _Stage(Enum):
@@ -240,7 +242,8 @@ class Exchange:
             self._body = [b"".join(self._body)]
             if facts.api is not Api.OTHER:
                 self._parsed = self._parse(self._body[0])
-        self.record.request = facts.request(self.record.id, self._parsed, self._subset)
+        kept = self._body[0] if self._parsed and self._settings.keep_body else b""
+        self.record.request = facts.request(self.record.id, self._parsed, self._subset, kept)
         self._stage = _Stage.PENDING
         decision = self._director.route(self.record.request, now)
         return [] if isinstance(decision, Pending) else self._answer(decision, now)

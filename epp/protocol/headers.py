@@ -16,6 +16,7 @@ _OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 _FAIRNESS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 _REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 _REQUEST_ID = "x-request-id"
+_RANK = "x-data-parallel-rank"
 _PATHS = (":path", "x-original-path", "x-forwarded-path")
 
 CONTROL_HEADERS = frozenset(
@@ -63,8 +64,9 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
         request_id: RequestId,
         parsed: Parsed | None,
         subset: tuple[str, ...] | None,
+        body: bytes = b"",
     ) -> InferenceRequest:
-        """Put together what routing depends on."""
+        """Put together what routing depends on; `body` for those who read more of it."""
         model = parsed.model if parsed else ""
         return InferenceRequest(
             id=request_id,
@@ -79,6 +81,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
             subset=subset,
             objective=_first(self.headers, _OBJECTIVE),
             fairness_id=_first(self.headers, _FAIRNESS) or "default-flow",
+            body=body,
         )
 
 
@@ -94,8 +97,14 @@ def request_mutation(
     orca: bool,
     content_length: int | None,
 ) -> Mutation:
-    """Send a request to its destination, with as few changes as that takes."""
+    """Send a request to its destination, with as few changes as that takes.
+
+    An endpoint that is one rank of a server is named to it by a header (vLLM `serving.py`,
+    `_get_data_parallel_rank`; SGLang reads the same), in place of the client's own.
+    """
     headers = [(DESTINATION, decision.destination)]
+    if decision.endpoint.rank is not None:
+        headers.append((_RANK, str(decision.endpoint.rank)))
     if _REQUEST_ID not in facts.headers:
         headers.append((_REQUEST_ID, request_id))
     if content_length is not None:

@@ -8,16 +8,16 @@ Envoy nor tokens.
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 import xxhash
 
 from epp.errors import MalformedRequest
-from epp.model.request import Api, Prompt
+from epp.model.request import TOKEN_BYTES, Api, Prompt
 
 _RAW = msgspec.Raw(b"")
-_TOKEN_BYTES = 4
 _MEDIA_BYTES = 900
 """What an image or another medium counts as: 225 tokens of 4 bytes, the incumbent's default."""
 
@@ -131,18 +131,28 @@ def _complaint(body: bytes, error: Exception) -> str:
 def _chat_prompts(body: _Chat) -> tuple[Prompt, ...]:
     if not body.messages:
         raise MalformedRequest("`messages` is missing or empty", reason="missing-prompt")
-    return (Prompt(_conversation(body.messages, bytes(body.tools))),)
+    return (_conversation(body.messages, bytes(body.tools)),)
 
 
-def _conversation(messages: Iterable[_Message], head: bytes) -> bytes:
+def _conversation(messages: Iterable[_Message], head: bytes) -> Prompt:
     """Join messages so that a longer conversation starts with the bytes of a shorter one."""
-    pieces: list[bytes | memoryview | msgspec.Raw] = [head]
-    for message in messages:
-        pieces.append(f"\n<{message.role}>".encode())
-        content = memoryview(message.content)
-        pieces.append(_flatten(content) if content[:1].tobytes() == b"[" else content)
-        pieces += (message.reasoning_content, message.tool_calls, message.tool_call_id)
-    return b"".join(pieces)
+    pieces = [head]
+    pieces += map(_rendered, messages)
+    marks = list(accumulate(map(len, pieces)))
+    return Prompt(b"".join(pieces), marks=marks if head else marks[1:])
+
+
+def _rendered(message: _Message) -> bytes:
+    content = memoryview(message.content)
+    return b"".join(
+        (
+            f"\n<{message.role}>".encode(),
+            _flatten(content) if content[:1].tobytes() == b"[" else content,
+            message.reasoning_content,
+            message.tool_calls,
+            message.tool_call_id,
+        )
+    )
 
 
 def _flatten(content: memoryview) -> bytes:
@@ -164,14 +174,14 @@ def _completion_prompts(body: _Completions) -> tuple[Prompt, ...]:
 
 def _embedding_prompts(body: _Embeddings) -> tuple[Prompt, ...]:
     if body.messages:
-        return (Prompt(_conversation(body.messages, b"")),)
+        return (_conversation(body.messages, b""),)
     return _prompts(bytes(body.input), "input")
 
 
 def _prompts(raw: bytes, field: str) -> tuple[Prompt, ...]:
     """Read `str | [str] | [int] | [[int]]`, the forms that OpenAI and vLLM take."""
     if raw[:1] == b'"':
-        return (Prompt(raw),)
+        return (Prompt(raw[:-1]),)
     if raw[:1] != b"[":
         raise MalformedRequest(
             f"`{field}` must be a string, a list of strings or a list of token ids",
@@ -190,13 +200,13 @@ def _prompt_item(raw: bytes, field: str) -> Prompt:
         return _exact(_token_ids.decode(raw), field)
     if raw[:1] != b'"':
         raise MalformedRequest(f"`{field}` holds something that is neither text nor token ids")
-    return Prompt(raw)
+    return Prompt(raw[:-1])
 
 
 def _exact(tokens: list[int], field: str) -> Prompt:
     try:
         return Prompt(
-            b"".join(token.to_bytes(_TOKEN_BYTES, "little") for token in tokens), exact=True
+            b"".join(token.to_bytes(TOKEN_BYTES, "little") for token in tokens), exact=True
         )
     except OverflowError:
         raise MalformedRequest(f"`{field}` holds a token id outside 0..2^32-1") from None
@@ -209,8 +219,9 @@ def _response_prompts(body: _Responses) -> tuple[Prompt, ...]:
         raise MalformedRequest("`input` is missing", reason="missing-prompt")
     if raw[:1] != b"[":
         return (Prompt(head + b"\n<user>" + raw),)
-    items = [_response_item(bytes(item)) for item in _raw_items.decode(raw)]
-    return (Prompt(head + b"".join(items)),)
+    pieces = [head, *(_response_item(bytes(item)) for item in _raw_items.decode(raw))]
+    marks = list(accumulate(map(len, pieces)))
+    return (Prompt(b"".join(pieces), marks=marks if head else marks[1:]),)
 
 
 def _response_item(raw: bytes) -> bytes:
@@ -219,7 +230,7 @@ def _response_item(raw: bytes) -> bytes:
         message = msgspec.json.decode(raw, type=_Message)
     except msgspec.ValidationError:
         return raw
-    return _conversation((message,), b"") if message.role else raw
+    return _rendered(message) if message.role else raw
 
 
 _Reader = tuple[Callable[[bytes], Any], Callable[[Any], tuple[Prompt, ...]]]

@@ -6,7 +6,7 @@ generated token crosses it as a chunk.
 
 from collections.abc import Callable, Mapping
 
-from epp.model.events import Event, FirstToken
+from epp.model.events import Event, FirstToken, Generated
 from epp.model.request import RequestRecord
 from epp.protocol.headers import decision_header
 from epp.protocol.messages import (
@@ -27,6 +27,9 @@ from epp.protocol.rewrite import ModelRestorer
 from epp.protocol.usage import UsageScanner
 
 Observe = Callable[[Event, float], None]
+
+_CHUNKS_TOLD = 32
+"""How often the fleet hears of a stream's progress: two blocks of most engines."""
 
 
 class Response:
@@ -84,6 +87,8 @@ class Response:
         if data:
             record.response_bytes += len(data)
             record.response_chunks += 1
+            if not record.response_chunks % _CHUNKS_TOLD and record.streaming:
+                self._progress(now)
             if record.first_byte_at is None:
                 self._first_byte(now)
             if self._scanner is not None:
@@ -100,6 +105,11 @@ class Response:
         if self._restorer is not None:
             data = self._restorer.feed(data, last=last)
         return chunks(data, response=True, last=last) if data or last else []
+
+    def _progress(self, now: float) -> None:
+        """Tell how many tokens have come: about one a chunk."""
+        if self._record.decision is not None:
+            self._observe(Generated(self._record.id, self._record.response_chunks), now)
 
     def _first_byte(self, now: float) -> None:
         self._record.first_byte_at = now

@@ -13,6 +13,7 @@ from epp.adapters.telemetry.cardinality import BoundedLabel
 from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.adapters.telemetry.series import Distribution
 from epp.errors import MalformedRequest, NoEndpoints, Overloaded
+from epp.model.belief import Belief
 from epp.model.endpoint import UNREPORTED, Endpoint, Load
 from epp.model.request import (
     Decision,
@@ -31,10 +32,16 @@ POOL = [
     (B, Load(waiting=2, running=20, kv_usage=0.25, at=1), True),
     (C, UNREPORTED, False),
 ]
+BELIEFS = [
+    Belief(A, 1000, 250, 40, 0.75, "vllm", live=True),
+    Belief(B, 1_000_000, 0, 0, 1.0, "sglang", live=False),
+]
 
 
 def telemetry(pool=POOL):
-    return Telemetry(Sources("pool", lambda: pool, lambda: 77, commit="abc", build_ref="v1"))
+    return Telemetry(
+        Sources("pool", lambda: pool, lambda: BELIEFS, lambda: 77, commit="abc", build_ref="v1")
+    )
 
 
 def request(number=1, **fields):
@@ -128,6 +135,11 @@ TABLE = [
     ("llm_d_epp_std_dev_running_requests", "gauge", ("name",), ""),
     ("llm_d_epp_ready_endpoints", "gauge", ("name",), ""),
     ("llm_d_epp_per_endpoint_queue_size", "gauge", ("name", "model_server_endpoint"), ""),
+    ("warmpick_endpoint_cache_trust", "gauge", ("name", "model_server_endpoint"), ""),
+    ("warmpick_endpoint_cache_capacity_tokens", "gauge", ("name", "model_server_endpoint"), ""),
+    ("warmpick_endpoint_cache_used_tokens", "gauge", ("name", "model_server_endpoint"), ""),
+    ("warmpick_endpoint_cache_blocks", "gauge", ("name", "model_server_endpoint"), ""),
+    ("warmpick_endpoint_cache_events_live", "gauge", ("name", "model_server_endpoint"), ""),
     ("llm_d_epp_scheduler_e2e_duration_seconds", "histogram", (), SCHEDULER),
     (
         "llm_d_epp_scheduler_attempts",
@@ -345,6 +357,22 @@ def test_the_pool():
     assert value(counted, "llm_d_epp_info", commit="abc", build_ref="v1") == 1
 
 
+@pytest.mark.parametrize(
+    ("what", "of_a", "of_b"),
+    [
+        ("trust", 0.75, 1.0),
+        ("capacity_tokens", 1000, 1_000_000),
+        ("used_tokens", 250, 0),
+        ("blocks", 40, 0),
+        ("events_live", 1, 0),
+    ],
+)
+def test_what_is_believed_of_caches(what, of_a, of_b):
+    name, counted = f"warmpick_endpoint_cache_{what}", telemetry()
+    assert value(counted, name, model_server_endpoint="a") == of_a
+    assert value(counted, name, model_server_endpoint="b") == of_b
+
+
 def test_an_empty_pool():
     counted = telemetry(pool=[])
     assert value(counted, "llm_d_epp_ready_endpoints") == 0
@@ -353,7 +381,7 @@ def test_an_empty_pool():
 
 @pytest.mark.parametrize("field", ["model", "target_model", "fairness_id"])
 def test_what_clients_name_cannot_fill_the_memory(field):
-    counted = Telemetry(Sources("pool", list, int), most_flows=5)
+    counted = Telemetry(Sources("pool", list, list, int), most_flows=5)
     for number in range(100):
         serve(counted, record(number, request=request(number, **{field: f"x{number}"})))
     assert len(values(counted, "llm_d_epp_request_total")) <= 6

@@ -1,5 +1,7 @@
 """The fleet under any events in any order: it never raises, and its books always agree."""
 
+from collections import Counter
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -13,6 +15,7 @@ from epp.model.events import (
     EndpointUpserted,
     Finished,
     FirstToken,
+    Generated,
     Listed,
     LoadReported,
     OrcaReported,
@@ -67,6 +70,7 @@ events = st.one_of(
     st.builds(OrcaReported, targets, st.floats(0, 1), st.floats(0, 9), st.none()),
     st.builds(Served, ids, targets),
     st.builds(FirstToken, ids),
+    st.builds(Generated, ids, counts),
     st.builds(Finished, ids, usages, counts),
     st.builds(Aborted, ids, counts, st.booleans()),
     st.builds(Unobserved, ids),
@@ -115,7 +119,7 @@ class AnyOrder(RuleBasedStateMachine):
     def the_index_is_the_pools(self):
         expected: dict[int, int] = {}
         for pod in self.fleet._pods.values():
-            for block_hash in pod._pool.hashes():
+            for block_hash in {*pod.cache.hashes(), *pod._promised}:
                 expected[block_hash] = expected.get(block_hash, 0) | 1 << pod.slot
         assert self.fleet._index._holders == expected
 
@@ -126,10 +130,10 @@ class AnyOrder(RuleBasedStateMachine):
         assert len(slots) == len(set(slots))
 
     @invariant()
-    def nobody_waits_who_would_fit(self):
+    def what_is_promised_waits(self):
         for pod in self.fleet._pods.values():
-            if pod._waiting:
-                assert pod._pool.free < pod.capacity
+            waiting = [each for stay in pod._waiting for each in stay.chain.hashes]
+            assert pod._promised == Counter(waiting)
 
     @invariant()
     def requests_under_way_are_where_they_are_booked(self):
@@ -145,7 +149,8 @@ class AnyOrder(RuleBasedStateMachine):
         for pod in pods:
             assert pod.ledger.requests == 0
             assert len(pod._waiting) == 0
-            assert pod._pool.free == pod.capacity
+            assert not pod._promised
+            assert pod.cache.free == pod.cache.capacity
             assert pod.ledger.owed(self.now + 1e6) == 0
 
 

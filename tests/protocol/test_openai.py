@@ -91,11 +91,11 @@ def test_limits_and_salt():
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
-        ("ab", (Prompt(b'"ab"'),)),
-        (["a", "b"], (Prompt(b'"a"'), Prompt(b'"b"'))),
+        ("ab", (Prompt(b'"ab'),)),
+        (["a", "b"], (Prompt(b'"a'), Prompt(b'"b'))),
         ([1, 258], (Prompt(b"\x01\0\0\0\x02\x01\0\0", True),)),
         ([[1], [2]], (Prompt(b"\x01\0\0\0", True), Prompt(b"\x02\0\0\0", True))),
-        ([[1], "a"], (Prompt(b"\x01\0\0\0", True), Prompt(b'"a"'))),
+        ([[1], "a"], (Prompt(b"\x01\0\0\0", True), Prompt(b'"a'))),
     ],
 )
 @pytest.mark.parametrize(("api", "field"), [(Api.COMPLETIONS, "prompt"), (Api.EMBEDDINGS, "input")])

@@ -144,6 +144,24 @@ CACHED_ERROR = Family(
     kind="histogram",
     labels=FLOW,
 )
+
+
+def _cache_gauge(name: str, text: str) -> Family:
+    labels = ("name", "model_server_endpoint")
+    return Family(name=f"warmpick_endpoint_cache_{name}", help=text, kind="gauge", labels=labels)
+
+
+CACHE_TRUST = _cache_gauge(
+    "trust", "How far (0..1) an endpoint's cache did of late what was predicted of it."
+)
+CACHE_CAPACITY = _cache_gauge("capacity_tokens", "Size of an endpoint's cache, as believed.")
+CACHE_USED = _cache_gauge(
+    "used_tokens", "Tokens of an endpoint's cache that requests in flight are believed to hold."
+)
+CACHE_BLOCKS = _cache_gauge("blocks", "Blocks that an endpoint's cache is believed to hold.")
+CACHE_LIVE = _cache_gauge(
+    "events_live", "Whether (0 or 1) an endpoint's own events correct what is believed of it."
+)
 SCHEDULER_SECONDS = Family(
     name="llm_d_epp_scheduler_e2e_duration_seconds",
     help="Seconds that picking an endpoint took.",

@@ -8,7 +8,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER
-from epp.adapters.telemetry.pool import PoolGauges, PoolView
+from epp.adapters.telemetry.pool import CacheView, PoolGauges, PoolView
 from epp.adapters.telemetry.requests import Flows
 from epp.adapters.telemetry.series import Block, Distribution, Labels, expose
 from epp.errors import NoEndpoints
@@ -22,12 +22,13 @@ _MOST_ENDPOINTS = 10 * MOST_VALUES
 class Sources:
     """What is looked up when the metrics are read, and what never changes.
 
-    `pool` gives every endpoint with its load and whether it can be picked, `index_size` the
-    number of blocks that the prefix index holds.
+    `pool` gives every endpoint with its load and whether it can be picked, `caches` what is
+    believed of their caches, `index_size` the number of blocks that the prefix index holds.
     """
 
     pool_name: str
     pool: PoolView
+    caches: CacheView
     index_size: Callable[[], int]
     commit: str = "unknown"
     build_ref: str = "unknown"
@@ -42,7 +43,7 @@ class Telemetry:
 
     def __init__(self, sources: Sources, *, most_flows: int = MOST_VALUES) -> None:
         self._sources = sources
-        self._pool = PoolGauges(sources.pool_name, sources.pool)
+        self._pool = PoolGauges(sources.pool_name, sources.pool, sources.caches)
         self._flows = Flows(most_flows)
         self._attempts: dict[Labels, int] = {}
         self._outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)

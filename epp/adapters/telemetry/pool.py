@@ -6,18 +6,32 @@ from collections.abc import Callable, Iterator, Sequence
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.series import Block, Family, expose
+from epp.model.belief import Belief
 from epp.model.endpoint import Endpoint, Load
 
 PoolView = Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
 """Gives each endpoint with its load and whether it can be picked."""
 
 
+CacheView = Callable[[], Sequence[Belief]]
+"""Gives what is believed of each endpoint's cache."""
+
+_CACHE_GAUGES: tuple[tuple[Family, Callable[[Belief], float]], ...] = (
+    (families.CACHE_TRUST, lambda belief: belief.trust),
+    (families.CACHE_CAPACITY, lambda belief: belief.capacity),
+    (families.CACHE_USED, lambda belief: belief.used),
+    (families.CACHE_BLOCKS, lambda belief: belief.blocks),
+    (families.CACHE_LIVE, lambda belief: belief.live),
+)
+
+
 class PoolGauges:
     """Gauges over the endpoints of the pool `name`."""
 
-    def __init__(self, name: str, view: PoolView) -> None:
+    def __init__(self, name: str, view: PoolView, caches: CacheView) -> None:
         self._name = name
         self._view = view
+        self._caches = caches
 
     def collect(self) -> Iterator[Block]:
         """Give the gauges; means and deviations only where an endpoint's load is known."""
@@ -35,6 +49,14 @@ class PoolGauges:
         yield from self._summary(
             families.AVERAGE_RUNNING, families.DEVIATION_RUNNING, [load.running for load in loads]
         )
+
+        yield from self._beliefs()
+
+    def _beliefs(self) -> Iterator[Block]:
+        beliefs = self._caches()
+        for family, value in _CACHE_GAUGES:
+            rows = [((self._name, each.endpoint.name), value(each)) for each in beliefs]
+            yield from expose(family, rows)
 
     def _summary(self, mean: Family, deviation: Family, values: list[float]) -> Iterator[Block]:
         """Sum up over a sample: the incumbent divides by one less than the number, too."""

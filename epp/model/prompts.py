@@ -1,0 +1,90 @@
+"""Reads prompts as the fleet's caches see them: as blocks, and in tokens.
+
+It learns from what servers report of prompts: how long they were, and what was generated after
+them.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import gcd
+
+from epp.model.blocks import TOKEN_BLOCK, BlockHasher, Chain
+from epp.model.pod import Pod
+from epp.model.request import InferenceRequest, Prompt, Usage
+from epp.model.ruler import Rulers, kind_of
+from epp.model.stay import Stay
+from epp.model.tails import Tail, Tails, tail_of
+from epp.model.visit import Asked
+
+
+class Prompts:
+    """What is known of prompts. `hasher` names blocks; replicas share its secret."""
+
+    def __init__(self, hasher: BlockHasher) -> None:
+        self.hasher = hasher
+        self._rulers = Rulers()
+        self._tails = Tails()
+
+    def fit(self, engine_blocks: list[int]) -> None:
+        """Cut token ids into blocks that fit the engines', given in tokens."""
+        self.hasher.token_block = max(TOKEN_BLOCK, gcd(*engine_blocks))
+
+    def read(self, request: InferenceRequest) -> Asked:
+        """Hash and measure a request's prompts; responses that they quote get their names."""
+        model, salt, rulers = request.target_model, request.cache_salt, self._rulers
+        chains = [self.hasher.chain(prompt, model, salt) for prompt in request.prompts]
+        kinds = [kind_of(prompt.data) for prompt in request.prompts]
+        rates = [rulers.rate(model, kind) for kind in kinds]
+        for chain, prompt, rate in zip(chains, request.prompts, rates, strict=True):
+            self._name_quoted(chain, prompt, rate)
+        return Asked(request.id, chains, kinds, list(map(rulers.measure, chains, rates)))
+
+    def _name_quoted(self, chain: Chain, prompt: Prompt, rate: float) -> None:
+        for claim in self._tails.claims(chain, prompt, rate):
+            tail, first, last = claim.tail, claim.first, claim.last
+            if not chain.exact:
+                self._rulers.pin(chain.hashes[last - 1], tail.computed)
+            sizes = self._rulers.measure(chain, rate).sizes()[first:last]
+            tail.pod.name(tail.stay, chain.hashes[first:last], _within(tail, sizes))
+
+    def learn(self, request: InferenceRequest, asked: Asked, usage: Usage) -> None:
+        """Take in how long a request's only prompt was."""
+        chain = asked.chains[0]
+        if chain.exact or not usage.prompt_tokens:
+            return
+        model, kind = request.target_model, asked.kinds[0]
+        self._rulers.learn(model, kind, chain.size, usage.prompt_tokens)
+        if chain.hashes and chain.ends[-1] == chain.size:
+            self._rulers.pin(chain.hashes[-1], usage.prompt_tokens)
+
+    def learn_prefix(self, asked: Asked, blocks: int, tokens: int, block: int) -> None:
+        """Take in that a cache served `tokens` where `blocks` leading blocks were found.
+
+        Where a message ends there, and the server's count is near what was believed, it tells
+        how long the prefix is, but for the engine's last `block`, of which half is assumed.
+        """
+        chain = asked.chains[0]
+        if chain.exact or not 0 < blocks <= len(chain.ends) or not tokens:
+            return
+        believed = asked.measures[0].covered(blocks)
+        near = abs(tokens - believed) <= believed * _NEAR + block
+        if chain.ends[blocks - 1] in chain.marks[:-1] and near:
+            self._rulers.pin(chain.hashes[blocks - 1], tokens + block // 2)
+
+    def remember(self, request: InferenceRequest, pod: Pod, stay: Stay, usage: Usage) -> None:
+        """Take note of what a response left in a cache."""
+        if usage.prompt_tokens and usage.completion_tokens > 1 and stay.chain.hashes:
+            self._tails.leave(tail_of(pod, stay, request.prompts[0], usage))
+
+
+def _within(tail: Tail, sizes: Sequence[int]) -> list[int]:
+    """Shorten blocks to what the engine holds of a response: whole blocks of its own."""
+    block, stay = tail.pod.engine_block, tail.stay
+    known = stay.measure.covered(len(stay.chain.hashes))
+    held = max(0, tail.computed // block * block - known)
+    ends = [min(held, end) for end in accumulate(sizes)]
+    return [end - start for start, end in pairwise((0, *ends))]
+
+
+_NEAR = 0.15
+"""How far off, as a share, a report may be that corrects the length of a prefix."""

@@ -1,0 +1,60 @@
+"""One prompt at one endpoint: in line there, or in its cache, and what it generated."""
+
+from collections.abc import Sequence
+
+from epp.model.blocks import BlockHash, Chain
+from epp.model.cache import CacheModel
+from epp.model.lease import Lease
+from epp.model.request import RequestId
+from epp.model.ruler import Measure
+
+
+class Stay:
+    """A prompt's blocks (`chain`), their tokens (`measure`), and what is held for it (`lease`).
+
+    It waits while `lease` is None. `computed` counts its tokens, of prompt and output, that the
+    engine has computed since.
+    """
+
+    __slots__ = ("cache", "chain", "computed", "lease", "measure", "request")
+
+    def __init__(
+        self, request: RequestId, chain: Chain, measure: Measure, cache: CacheModel
+    ) -> None:
+        self.request = request
+        self.chain = chain
+        self.measure = measure
+        self.cache = cache
+        self.lease: Lease | None = None
+        self.computed = measure.total
+
+    def try_admit(self, block: int) -> bool:
+        """Allocate the prompt if it fits; the engine gives out space in blocks of `block`."""
+        chain, measure = self.chain, self.measure
+        space = -(-measure.total // block) * block
+        blank = max(0, space - measure.covered(len(chain.hashes)))
+        self.lease = self.cache.admit(chain.hashes, measure.sizes(), blank, chain.lookup)
+        return self.lease is not None
+
+    def grow(self) -> bool:
+        """Allocate what was computed; False where there is no space for it."""
+        return self.lease is None or self.cache.grow(self.lease, self.computed)
+
+    def put_back(self) -> None:
+        """Give up what is held, to wait again (vLLM's scheduler: preemption)."""
+        if self.lease is not None:
+            self.cache.release(self.lease)
+            self.lease = None
+
+    def end(self, *, revoked: bool) -> None:
+        """Give up what is held for good; `revoked` where the engine never computed it."""
+        if self.lease is None:
+            return
+        if revoked:
+            self.cache.revoke(self.lease)
+        else:
+            self.cache.release(self.lease)
+
+    def name(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
+        """Name what was generated; return how many of the blocks are still there."""
+        return 0 if self.lease is None else self.cache.name(self.lease, hashes, sizes)
