@@ -16,6 +16,7 @@ import msgspec
 from epp.errors import ConfigError
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.plugins import Filter, Picker, Plugin, Scorer
+from epp.policy.producers import Knowledge, knowledge
 from epp.policy.profile import Profile, WeightedScorer
 from epp.policy.registry import PLUGINS, BuiltIn, FileDiscovery, build, imported, instantiate, near
 from epp.protocol.document import convert, load_yaml
@@ -89,7 +90,7 @@ class EndpointPickerConfig(msgspec.Struct, forbid_unknown_fields=True, rename="c
     data_layer: DataLayer | None = None
 
 
-class Settings(msgspec.Struct, frozen=True):
+class Settings(Knowledge, frozen=True, kw_only=True):
     """What a configuration comes to: a profile, and the endpoints file where it names one.
 
     `effective` is the configuration with everything in it that was left out.
@@ -139,7 +140,12 @@ def load(text: str) -> Settings:
     instances = _instances(config.plugins)
     profile = _profile(config, instances)
     _check_references(config, instances)
-    return Settings(profile, _endpoints_file(config, instances), config)
+    return Settings(
+        profile=profile,
+        endpoints_file=_endpoints_file(config, instances),
+        effective=config,
+        **msgspec.structs.asdict(knowledge(instances.values())),
+    )
 
 
 def _decode(text: str) -> EndpointPickerConfig:

@@ -19,6 +19,7 @@ from epp.policy.pickers import (
     RoundRobinPicker,
 )
 from epp.policy.plugins import Plugin
+from epp.policy.producers import ApproxProducer, PreciseProducer, TokenProducer
 from epp.policy.scorers import (
     KvCacheUtilizationScorer,
     LoraAffinityScorer,
@@ -53,19 +54,20 @@ PLUGINS: dict[str, type[Any]] = {
     "least-request-picker": LeastRequestPicker,
     "round-robin-picker": RoundRobinPicker,
     "single-profile-handler": SingleProfileHandler,
+    "token-producer": TokenProducer,
+    "approx-prefix-cache-producer": ApproxProducer,
+    "precise-prefix-cache-producer": PreciseProducer,
     "file-discovery": FileDiscovery,
 }
 """Every plug-in that a configuration may name."""
 
 BUILT_IN = frozenset(
     (
-        "approx-prefix-cache-producer",
         "core-metrics-extractor",
         "inflight-load-producer",
         "metrics-data-source",
         "openai-parser",
         "passthrough-parser",
-        "token-producer",
     )
 )
 """Names of the incumbent's for what this picker does without being asked."""
@@ -108,7 +110,6 @@ ELSEWHERE = frozenset(
         "multicluster-session-affinity-filter",
         "no-hit-lru-scorer",
         "pd-profile-handler",
-        "precise-prefix-cache-producer",
         "precise-prefix-cache-scorer",
         "predicted-latency-producer",
         "prefill-filter",

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -29,16 +30,35 @@ def test_every_plug_in_has_a_section_and_no_section_is_of_none():
 def said(value):
     if value is msgspec.NODEFAULT:
         return "required"
-    if isinstance(value, bool | str):
+    if value is None:
+        return "none"
+    if isinstance(value, bool | str | dict):
         return f"`{msgspec.json.encode(value).decode()}`"
-    return f"{value:g}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def parameters(kind, prefix=""):
+    """Every parameter with its default; those of a group under the group's name."""
+    for field in msgspec.structs.fields(kind):
+        name, value = prefix + field.encode_name, field.default
+        if field.default_factory is not msgspec.NODEFAULT:
+            value = field.default_factory()
+        group = next((each for each in (field.type, *get_args(field.type)) if is_group(each)), None)
+        if group is None or value is None:
+            yield name, said(value)
+        if group is not None:
+            yield from parameters(group, f"{name}.")
+
+
+def is_group(kind):
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 @pytest.mark.parametrize("name", PLUGINS)
 def test_every_parameter_is_there_with_its_default(name):
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", SECTIONS[name], re.MULTILINE)
-    fields = msgspec.structs.fields(PLUGINS[name])
-    assert rows == [(field.encode_name, said(field.default)) for field in fields]
+    rows = re.findall(r"^\| `([\w.]+)` \| (.*?) \|", SECTIONS[name], re.MULTILINE)
+    fields = list(parameters(PLUGINS[name]))
+    assert rows == fields
     assert bool(fields) != ("No parameters" in SECTIONS[name])
 
 

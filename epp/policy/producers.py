@@ -1,0 +1,242 @@
+"""What a configuration says of where knowledge of caches comes from: the incumbent's producers.
+
+Names, parameters and defaults are the incumbent's; `tokenizer`, `chatTemplate`,
+`chatTemplateKwargs`, `maxBytes`, `cacheBytes` and `patience` are not. What has no place here is
+accepted where it changes nothing, and refused where it would.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from epp.errors import ConfigError
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)"
+_ENTRY_TOKENS = 64
+"""Tokens of an entry of the incumbent's index, whatever its block size says (64 at least)."""
+_LAST_PORT = 65_535
+
+
+def seconds(text: str) -> float:
+    """Read a duration as Go writes it (`500ms`, `1m30s`). Raises `ValueError` for 0 too."""
+    if not re.fullmatch(f"(?:{_PART})+", text):
+        raise ValueError(f"`{text}` is no duration; write 500ms, 5s or 1m30s")
+    total = sum(float(value) * _UNITS[unit] for value, unit in re.findall(_PART, text))
+    if total <= 0:
+        raise ValueError(f"`{text}` is no time at all")
+    return total
+
+
+class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How prompts become tokens: of the folder `tokenizer`, else of the server at `url`.
+
+    Times in seconds, sizes in bytes. `model` is what the server is asked for, the request's own
+    where it is empty.
+    """
+
+    tokenizer: str = ""
+    chat_template: str = ""
+    chat_template_kwargs: dict[str, Any] = {}
+    url: str = ""
+    model: str = ""
+    timeout: float = 5.0
+    media_timeout: float = 30.0
+    patience: float = 2.0
+    max_bytes: int = 4 << 20
+    cache_bytes: int = 128 << 20
+
+
+class KvEventSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where engines publish what their caches hold. `replay_port` None: none is asked for.
+
+    A data-parallel rank's port is `port` plus its number.
+    """
+
+    port: int = 5557
+    replay_port: int | None = None
+    topic_filter: str = "kv@"
+    engine: Literal["vllm", "sglang"] = "vllm"
+
+
+class RenderEndpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A vLLM server that renders and tokenizes."""
+
+    url: str = "http://localhost:8000"
+    timeout: str = "5s"
+    mm_timeout: str = "30s"
+
+    def __post_init__(self) -> None:
+        if not re.match(r"https?://[^/]", self.url):
+            raise ValueError(f"`{self.url}` is no URL; write http://host:port")
+        seconds(self.timeout or "5s")
+        seconds(self.mm_timeout or "30s")
+
+
+class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Says how prompts become tokens; with neither `tokenizer`, `vllm` nor `modelName` text."""
+
+    model_name: str = ""
+    estimate: dict[str, Any] | None = None
+    vllm: RenderEndpoint | None = None
+    tokenizer: str = ""
+    chat_template: str = ""
+    chat_template_kwargs: dict[str, Any] = {}
+    max_bytes: int = 4 << 20
+    cache_bytes: int = 128 << 20
+    patience: str = "2s"
+
+    def __post_init__(self) -> None:
+        asked = self.vllm is not None or (self.model_name and not self.tokenizer)
+        if (self.estimate is not None) + bool(asked) + bool(self.tokenizer) > 1:
+            raise ValueError("only one of `estimate`, `vllm` (or `modelName`) and `tokenizer`")
+        if min(self.max_bytes, self.cache_bytes) < 0:
+            raise ValueError("a size is less than nothing")
+        seconds(self.patience)
+
+    def settings(self) -> TokenSettings | None:
+        """Return what that comes to; None: text."""
+        if not (self.tokenizer or self.vllm or self.model_name):
+            return None
+        endpoint = self.vllm or RenderEndpoint()
+        return TokenSettings(
+            tokenizer=self.tokenizer,
+            chat_template=self.chat_template,
+            chat_template_kwargs=self.chat_template_kwargs,
+            url="" if self.tokenizer else endpoint.url,
+            model=self.model_name,
+            timeout=seconds(endpoint.timeout or "5s"),
+            media_timeout=seconds(endpoint.mm_timeout or "30s"),
+            patience=seconds(self.patience),
+            max_bytes=self.max_bytes,
+            cache_bytes=self.cache_bytes,
+        )
+
+
+class TokenProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """How token ids are named in blocks."""
+
+    block_size_tokens: int = 16
+    block_size: int = 0
+    hash_seed: str = ""
+    hash_algorithm: Literal["", "cbor-fnv", "xxh64"] = ""
+
+    def __post_init__(self) -> None:
+        if self.block_size_tokens < 0 or self.block_size < 0:
+            raise ValueError("a block is less than nothing")
+
+    @property
+    def tokens(self) -> int:
+        """The length of a block in tokens; the old name counts where the other is 0."""
+        return self.block_size_tokens or self.block_size or 16
+
+
+class PodDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Where each pod publishes."""
+
+    socket_port: int = 5557
+    replay_socket_port: int = 0
+    pod_label_selector: str = ""
+    pod_namespace: str = ""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.socket_port <= _LAST_PORT and self.replay_socket_port <= _LAST_PORT):
+            raise ValueError(f"a port is beyond 1 to {_LAST_PORT}")
+
+
+class KvEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """How events of engines are heard."""
+
+    zmq_endpoint: str = ""
+    topic_filter: str = "kv@"
+    concurrency: int = 4
+    engine_type: Literal["vllm", "sglang"] = "vllm"
+    discover_pods: bool = True
+    pod_discovery_config: PodDiscovery = PodDiscovery()
+
+    def __post_init__(self) -> None:
+        if not self.discover_pods:
+            raise ValueError("engines are asked one by one here; `discoverPods` cannot be false")
+
+
+class PreciseProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Takes what engines say of their caches for what they hold."""
+
+    token_processor_config: TokenProcessor = TokenProcessor()
+    indexer_config: dict[str, Any] = {}
+    kv_events_config: KvEvents = KvEvents()
+    speculative_indexing: bool = False
+    speculative_ttl: str = msgspec.field(default="2s", name="speculativeTTL")
+
+    def __post_init__(self) -> None:
+        if "tokenizersPoolConfig" in self.indexer_config:
+            raise ValueError("`tokenizersPoolConfig` does not exist; a token-producer makes tokens")
+        seconds(self.speculative_ttl or "2s")
+
+    def settings(self) -> KvEventSettings:
+        """Return where to listen."""
+        events, pods = self.kv_events_config, self.kv_events_config.pod_discovery_config
+        return KvEventSettings(
+            port=pods.socket_port,
+            replay_port=pods.replay_socket_port if pods.replay_socket_port > 0 else None,
+            topic_filter=events.topic_filter,
+            engine=events.engine_type,
+        )
+
+
+class ApproxProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Bounds what is remembered of endpoints that do not say how much they hold."""
+
+    auto_tune: bool = True
+    block_size_tokens: int = 16
+    block_size: int = 0
+    max_prefix_blocks_to_match: int = 2048
+    max_prefix_tokens_to_match: int = 131_072
+    lru_capacity_per_server: int = msgspec.field(default=31_250, name="lruCapacityPerServer")
+
+    def __post_init__(self) -> None:
+        if self.lru_capacity_per_server < 0:
+            raise ValueError("`lruCapacityPerServer` is less than nothing")
+
+    @property
+    def capacity(self) -> int | None:
+        """Tokens that an endpoint which reports none is taken to hold; None: the default."""
+        return None if self.auto_tune else self.lru_capacity_per_server * _ENTRY_TOKENS
+
+
+class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
+    """What all producers of a configuration come to.
+
+    `tokens` None: prompts stay text. `kv_events` None: nobody is asked what it holds.
+    `token_block` is the length of blocks of token ids, None: the engines'. `capacity` is what an
+    endpoint that does not say is taken to hold, in tokens, None: the default.
+    """
+
+    tokens: TokenSettings | None = None
+    kv_events: KvEventSettings | None = None
+    token_block: int | None = None
+    capacity: int | None = None
+
+
+def knowledge(plugins: Iterable[object]) -> Knowledge:
+    """Gather what producers say. Raises `ConfigError` where two would contradict each other.
+
+    Of several approximate ones, one for each tier of caches, the first counts.
+    """
+    each = list(plugins)
+    makers = [plugin.settings() for plugin in each if isinstance(plugin, TokenProducer)]
+    tokens = [settings for settings in makers if settings is not None]
+    precise = [plugin for plugin in each if isinstance(plugin, PreciseProducer)]
+    approx = [plugin for plugin in each if isinstance(plugin, ApproxProducer)]
+    if len(tokens) > 1:
+        raise ConfigError("a second `token-producer` makes tokens of the same prompts", "plugins")
+    if len(precise) > 1:
+        raise ConfigError("a second `precise-prefix-cache-producer` hears the same", "plugins")
+    return Knowledge(
+        tokens=tokens[0] if tokens else None,
+        kv_events=precise[0].settings() if precise else None,
+        token_block=precise[0].token_processor_config.tokens if precise else None,
+        capacity=approx[0].capacity if approx else None,
+    )
