@@ -107,10 +107,10 @@ def _spread(
     if engine.longest is None or not block_size or not num_blocks:
         return None
     fit, tokens = (figures.total(metric, 0.0) for metric in engine.longest)
-    if fit < 1 or not tokens:
+    if fit < 1 or tokens < fit:
         return None
     taken = num_blocks / fit
-    filled = ceil(ceil(tokens / fit - _FUZZ) / block_size)
+    filled = ceil(ceil(tokens / fit - _FUZZ) / block_size)  # the length is rounded down to tokens
     exact = abs(taken - round(taken)) < _FUZZ
     slack = _FUZZ if exact else taken * _UNEQUAL
     return 1.0 if abs(taken - filled) <= slack else taken / filled

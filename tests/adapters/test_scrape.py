@@ -264,6 +264,57 @@ async def test_an_unknown_engine_is_logged_once():
     assert [entry["event"] for entry in logs] == ["endpoint.metrics_unknown"]
 
 
+async def test_ranks_of_one_server_share_its_page():
+    async with pods(1) as (pod,):
+        pod.page = vllm_page(waiting=5, engines=3)
+        ranks = [pod.endpoint(f"r{rank}", rank=rank) for rank in range(3)]
+        async with scraping(*ranks) as (scraper, told):
+            for rank in range(3):
+                load = await told.loads(f"r{rank}", 4)
+                assert (load.waiting, load.ranks, load.num_blocks) == (5, 1, 1024)
+            assert pod.most_in_flight == 1
+            reports = [event for event in told.events if isinstance(event, LoadReported)]
+            assert pod.requests <= len(reports) // 3 + 1
+            scraper.forget(ranks[0].id)
+            told.events.clear()
+            await told.loads("r1", 3)
+            assert {event.endpoint_id for event in told.events} == {"default/r1", "default/r2"}
+            scraper.forget(ranks[1].id)
+            scraper.forget(ranks[2].id)
+            scraper.watch(ranks[0])
+            told.events.clear()
+            await told.loads("r0", 2)
+            assert {event.endpoint_id for event in told.events} == {"default/r0"}
+
+
+async def test_another_rank_under_the_same_name_starts_afresh():
+    async with pods(1) as (pod,), scraping(pod.endpoint("a", rank=0)) as (scraper, told):
+        pod.page = vllm_page(engines=2)
+        await told.loads("a", 2)
+        scraper.watch(pod.endpoint("a", rank=7))
+        told.events.clear()
+        load = await told.loads("a", 2)
+        assert load.num_blocks is None
+
+
+async def test_what_is_not_believed_is_logged_once():
+    async with pods(1) as (pod,):
+        with capture_logs() as logs:
+            async with scraping(pod.endpoint("a")) as (_, told):
+                await told.loads("a")
+                pod.page = vllm_page().replace(b'num_gpu_blocks="1024"', b'num_gpu_blocks="-5"')
+                pod.page = pod.page.replace(b"} 3.0", b"} 1e30")
+                told.events.clear()
+                load = await told.loads("a", 4)
+                assert (load.num_blocks, load.waiting) == (1024, 3)
+    assert {entry["event"] for entry in logs} == {"endpoint.metrics_doubted"}
+    assert [entry["endpoint"] for entry in logs] == ["default/a"] * 2
+    assert sorted(entry["doubt"] for entry in logs) == [
+        "vllm:cache_config_info{num_gpu_blocks} is -5, which is ignored",
+        "vllm:num_requests_waiting is 1e+30, which is ignored",
+    ]
+
+
 async def test_first_polls_are_spread_over_the_interval():
     settings = ScrapeSettings(interval=0.5, timeout=2.0)
     async with pods(1) as (pod,):
