@@ -26,7 +26,7 @@ def write(page):
 
 @given(st.lists(pages, min_size=1, max_size=6))
 def test_what_stood_where_before_changes_nothing(written):
-    places = {}
+    places: dict[bytes, int] = {}
     for page in map(write, written):
         known, afresh = Page(page, places), Page(page)
         for family in WANTED:
@@ -42,7 +42,7 @@ def test_every_sample_of_a_family_is_found_and_no_other(page):
 
 
 def test_a_family_that_pages_may_lack_is_found_within_eight_pages():
-    places = {}
+    places: dict[bytes, int] = {}
     assert Page(b"b 1\n", places).rare(b"a") == []
     found = [Page(b"b 1\na 2\n", places).rare(b"a") for _ in range(9)]
     assert found[-1] == [(b"", 2.0)]
