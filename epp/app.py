@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
@@ -20,22 +21,29 @@ from epp.adapters.extproc import ExtProcServer, ExtProcSettings
 from epp.adapters.health import Health, HealthServices, serve_health
 from epp.adapters.scrape import Scraper, ScrapeSettings
 from epp.adapters.telemetry.http import OperatorServer
-from epp.adapters.telemetry.logs import ExchangeLog
 from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.adapters.tls import certificate
+from epp.adapters.tokens.build import build_tokenizer
+from epp.adapters.tokens.tokenizer import PromptTokenizer
 from epp.config import Settings
 from epp.errors import ConfigError
-from epp.model.blocks import BlockHasher
+from epp.model.blocks import TOKEN_BLOCK, BlockHasher
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
 from epp.model.fleet import Fleet
-from epp.model.request import Decision, InferenceRequest, RequestId, RequestRecord
+from epp.model.request import RequestId
+from epp.policy.producers import TokenSettings
 from epp.policy.scheduler import Scheduler
 from epp.protocol.exchange import Exchange, ExchangeSettings
+from epp.service import Service
+
+if TYPE_CHECKING:  # it needs an extra
+    from epp.adapters.kvevents.listener import KvEvents
 
 _log = structlog.get_logger(__name__)
 
 _SECRET_BYTES = 32
 _GC_THRESHOLDS = (50_000, 20, 100)
+_EVENTS_EXTRA = "pip install 'warmpick[events]'"
 _QUIET_SECONDS = 1.0
 _LAST_GRACE_SECONDS = 1.0
 
@@ -61,30 +69,6 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     hash_secret: bytes = b""
 
 
-class Service:
-    """The director of all exchanges: the scheduler, with telemetry beside it."""
-
-    def __init__(
-        self, scheduler: Scheduler, telemetry: Telemetry, clock: Callable[[], float]
-    ) -> None:
-        self._scheduler = scheduler
-        self._telemetry = telemetry
-        self._clock = clock
-        self._log = ExchangeLog(clock)
-        self.observe = scheduler.observe
-
-    def route(self, request: InferenceRequest, now: float) -> Decision:
-        """Decide, and say how long that took."""
-        decision = self._scheduler.route(request, now)
-        self._telemetry.scheduled(request, decision, self._clock() - now)
-        return decision
-
-    def close(self, record: RequestRecord) -> None:
-        """Count and log an exchange that is over."""
-        self._telemetry.finished(record)
-        self._log.log_exchange(record)
-
-
 class Picker:
     """One pool's endpoint picker: everything that `epp serve` runs."""
 
@@ -92,7 +76,9 @@ class Picker:
         self._options = options
         self._clock = time.monotonic
         self._draining = False
-        self._fleet = Fleet(BlockHasher(options.hash_secret or os.urandom(_SECRET_BYTES)))
+        secret = options.hash_secret or os.urandom(_SECRET_BYTES)
+        block = options.settings.token_block or TOKEN_BLOCK
+        self._fleet = Fleet(BlockHasher(secret, block))
         self._telemetry = Telemetry(
             Sources(
                 options.pool_name,
@@ -102,10 +88,12 @@ class Picker:
             )
         )
         scheduler = Scheduler(self._fleet, options.settings.profile, random.Random().randrange)  # noqa: S311 (chance, not secrets)
-        self._service = Service(scheduler, self._telemetry, self._clock)
+        self._tokenizer = _tokenizer(options.settings.tokens)
+        self._service = Service(scheduler, self._telemetry, self._clock, self._tokenizer)
         self._scraper = Scraper(
             self._apply, self._clock, ScrapeSettings(interval=options.scrape_interval)
         )
+        self._kv_events = _kv_events(options.settings, self._apply)
         self._source = EndpointsFile(options.endpoints_file, self._apply)
         self._health = HealthServices()
         self._extproc = self._ext_proc_server()
@@ -132,6 +120,7 @@ class Picker:
                 tls=certificate(options.cert_path) if options.secure else None,
                 max_receive_bytes=options.max_body_bytes + (1 << 20),
             ),
+            self._service.decide,
         )
         if options.health_on_grpc_port:
             self._health.attach(server.server)
@@ -143,6 +132,7 @@ class Picker:
             max_body_bytes=options.max_body_bytes,
             show_decision=options.show_decision,
             request_orca=options.request_orca,
+            keep_body=self._tokenizer is not None,
         )
         return lambda now: Exchange(
             service, settings, RequestId(str(UUID(int=draw(128), version=4))), now
@@ -153,8 +143,12 @@ class Picker:
         self._fleet.apply(event, self._clock())
         if isinstance(event, EndpointUpserted):
             self._scraper.watch(event.endpoint)
+            if self._kv_events is not None:
+                self._kv_events.watch(event.endpoint)
         elif isinstance(event, EndpointRemoved):
             self._scraper.forget(event.endpoint_id)
+            if self._kv_events is not None:
+                self._kv_events.forget(event.endpoint_id)
         elif isinstance(event, ScrapeFailed):
             self._telemetry.scrape_failed()
 
@@ -162,10 +156,7 @@ class Picker:
         """Serve until `stop` is set, then drain. Raises `ConfigError` for what cannot start."""
         async with asyncio.TaskGroup() as tasks:
             self._source.load()
-            running = [
-                tasks.create_task(_forever(job), name=name)
-                for name, job in (("endpoints", self._source.run), ("scrape", self._scraper.run))
-            ]
+            running = [tasks.create_task(_forever(job), name=name) for name, job in self._jobs()]
             await self._start()
             try:
                 await stop.wait()
@@ -174,6 +165,12 @@ class Picker:
                 await self._stop()
                 for task in running:
                     task.cancel()
+
+    def _jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+        yield "endpoints", self._source.run
+        yield "scrape", self._scraper.run
+        if self._kv_events is not None:
+            yield "kv events", self._kv_events.run
 
     async def _start(self) -> None:
         options = self._options
@@ -211,7 +208,43 @@ class Picker:
         await self._extproc.stop(_LAST_GRACE_SECONDS)
         await self._health_server.stop(0)
         await self._operators.stop()
+        if self._tokenizer is not None:
+            await self._tokenizer.close()
         _log.info("stopped")
+
+
+def _tokenizer(settings: TokenSettings | None) -> PromptTokenizer | None:
+    """Build the tokenizer, if one is wanted; one that cannot be loaded is none."""
+    try:
+        return None if settings is None else build_tokenizer(settings)
+    except ConfigError as error:
+        _log.error("tokens.not_loaded", error=str(error), instead="prompts are routed as text")
+        return None
+
+
+def _kv_events(settings: Settings, apply: Callable[[Event], None]) -> "KvEvents | None":
+    """Build what listens to engines, if that is wanted and of use."""
+    wanted = settings.kv_events
+    if wanted is None:
+        return None
+    if settings.tokens is None:
+        _log.error("kv_events.useless", reason="no token-producer makes tokens of prompts")
+        return None
+    try:
+        from epp.adapters.kvevents.listener import KvEvents  # noqa: PLC0415 (an extra)
+        from epp.adapters.kvevents.sources import KvEventSettings  # noqa: PLC0415
+    except ImportError as error:
+        _log.error("kv_events.not_loaded", missing=error.name, remedy=_EVENTS_EXTRA)
+        return None
+    return KvEvents(
+        apply,
+        KvEventSettings(
+            port=wanted.port,
+            replay_port=wanted.replay_port,
+            topic_prefix=wanted.topic_filter,
+            model=wanted.model,
+        ),
+    )
 
 
 def _settle_memory() -> None:

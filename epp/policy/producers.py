@@ -52,13 +52,15 @@ class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
 class KvEventSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where engines publish what their caches hold. `replay_port` None: none is asked for.
 
-    A data-parallel rank's port is `port` plus its number.
+    A data-parallel rank's port is `port` plus its number. `model` is the base model where topics
+    do not name it.
     """
 
     port: int = 5557
     replay_port: int | None = None
     topic_filter: str = "kv@"
     engine: Literal["vllm", "sglang"] = "vllm"
+    model: str = ""
 
 
 class RenderEndpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -175,14 +177,15 @@ class PreciseProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
             raise ValueError("`tokenizersPoolConfig` does not exist; a token-producer makes tokens")
         seconds(self.speculative_ttl or "2s")
 
-    def settings(self) -> KvEventSettings:
-        """Return where to listen."""
+    def settings(self, model: str) -> KvEventSettings:
+        """Return where to listen, for the base model of that name."""
         events, pods = self.kv_events_config, self.kv_events_config.pod_discovery_config
         return KvEventSettings(
             port=pods.socket_port,
             replay_port=pods.replay_socket_port if pods.replay_socket_port > 0 else None,
             topic_filter=events.topic_filter,
             engine=events.engine_type,
+            model=model,
         )
 
 
@@ -236,7 +239,7 @@ def knowledge(plugins: Iterable[object]) -> Knowledge:
         raise ConfigError("a second `precise-prefix-cache-producer` hears the same", "plugins")
     return Knowledge(
         tokens=tokens[0] if tokens else None,
-        kv_events=precise[0].settings() if precise else None,
+        kv_events=precise[0].settings(tokens[0].model if tokens else "") if precise else None,
         token_block=precise[0].token_processor_config.tokens if precise else None,
         capacity=approx[0].capacity if approx else None,
     )

@@ -1,0 +1,37 @@
+"""Builds the tokenizer that a configuration asks for."""
+
+from pathlib import Path
+
+from epp.adapters.tokens.render import RenderSettings, RenderTokenizer
+from epp.adapters.tokens.tokenizer import PromptTokenizer
+from epp.errors import ConfigError
+from epp.policy.producers import TokenSettings
+
+_EXTRA = "pip install 'warmpick[tokens]'"
+
+
+def build_tokenizer(settings: TokenSettings) -> PromptTokenizer:
+    """Return a tokenizer. Raises `ConfigError`, which says what to do."""
+    if not settings.tokenizer:
+        return RenderTokenizer(
+            RenderSettings(
+                url=settings.url,
+                model=settings.model,
+                timeout=settings.timeout,
+                media_timeout=settings.media_timeout,
+                most_bytes=settings.max_bytes,
+            )
+        )
+    try:
+        from epp.adapters.tokens.files import read_folder  # noqa: PLC0415 (an extra)
+        from epp.adapters.tokens.local import LocalLimits, LocalTokenizer  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(f"`{error.name}` is missing: {_EXTRA}", "tokenizer") from error
+    template = Path(settings.chat_template) if settings.chat_template else None
+    folder = read_folder(Path(settings.tokenizer), template, settings.chat_template_kwargs)
+    limits = LocalLimits(
+        most_bytes=settings.max_bytes,
+        cache_bytes=settings.cache_bytes,
+        patience=settings.patience,
+    )
+    return LocalTokenizer(folder, limits)

@@ -1,0 +1,66 @@
+"""The director of all exchanges: tokenizes, has the scheduler decide, lets telemetry know."""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from epp.adapters.telemetry.logs import ExchangeLog
+from epp.adapters.telemetry.metrics import Telemetry
+from epp.adapters.tokens.tokenizer import PromptTokenizer
+from epp.errors import PickerFault, RequestError
+from epp.model.request import Decision, InferenceRequest, RequestRecord
+from epp.policy.scheduler import Scheduler
+from epp.protocol.director import Pending
+
+
+class Service:
+    """The director of all exchanges: the scheduler, with telemetry beside it.
+
+    `tokenizer` None: prompts stay what they came as.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        telemetry: Telemetry,
+        clock: Callable[[], float],
+        tokenizer: PromptTokenizer | None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._telemetry = telemetry
+        self._clock = clock
+        self._tokenizer = tokenizer
+        self._log = ExchangeLog(clock)
+        self.observe = scheduler.observe
+
+    def route(self, request: InferenceRequest, now: float) -> Decision | Pending:
+        """Decide at once where the prompts are known; else `decide` must be awaited."""
+        if self._tokenizer is None:
+            return self._decide(request, now)
+        prompts = self._tokenizer.ready(request)
+        if prompts is None:
+            return Pending.PENDING
+        return self._decide(replace(request, prompts=prompts, body=b""), now)
+
+    async def decide(self, record: RequestRecord) -> Decision | RequestError:
+        """Decide on a pending request once its prompts are tokenized."""
+        request, tokenizer = record.request, self._tokenizer
+        if request is None or tokenizer is None:
+            return PickerFault(f"no one decides on request {record.id}")
+        prompts = await tokenizer.tokenize(request)
+        record.request = replace(request, prompts=prompts, body=b"")
+        try:
+            return self._decide(record.request, self._clock())
+        except RequestError as error:
+            return error
+
+    def _decide(self, request: InferenceRequest, now: float) -> Decision:
+        """Decide, and say how long that took."""
+        decision = self._scheduler.route(request, now)
+        self._telemetry.scheduled(request, decision, self._clock() - now)
+        return decision
+
+    def close(self, record: RequestRecord) -> None:
+        """Count and log an exchange that is over."""
+        self._telemetry.finished(record)
+        self._log.log_exchange(record)
