@@ -30,6 +30,9 @@ async def test_metrics_have_vllms_names_types_and_labels():
     assert found["process_start_time_seconds", ()] > 0
     config = next(dict(key[1]) for key in found if key[0] == "vllm:cache_config_info")
     assert (config["block_size"], config["num_gpu_blocks"]) == ("16", "100")
+    # As `get_kv_cache_capacity` counts: one request of the greatest length fits, 1,600 tokens.
+    said = (config["kv_cache_max_concurrency"], config["kv_cache_size_tokens"])
+    assert said == ("1.0", "1600")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from math import ceil
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import generate_latest
@@ -150,16 +151,25 @@ class Metrics:
 
     def _cache_config(self) -> None:
         limits = self._settings.limits
+        longest = min(limits.max_model_len, limits.num_gpu_blocks * limits.block_size)
+        fit = limits.num_gpu_blocks / ceil(longest / limits.block_size)
         labels = {
             "block_size": str(limits.block_size),
             "cache_dtype": "auto",
+            "cache_hit_alignment_tokens": "None",
+            "effective_attention_block_size": str(limits.block_size),
             "enable_prefix_caching": "True",
             "engine": "0",
             "gpu_memory_utilization": "0.92",
-            "kv_cache_size_tokens": str(limits.num_gpu_blocks * limits.block_size),
+            "hash_block_size": "None",
+            "kv_cache_max_concurrency": str(fit),
+            "kv_cache_size_tokens": str(int(fit * longest)),
+            "kv_offloading_size": "None",
             "num_gpu_blocks": str(limits.num_gpu_blocks),
             "num_gpu_blocks_override": str(limits.num_gpu_blocks),
+            "prefix_cache_retention_interval": "0",
             "prefix_caching_hash_algo": "blake2b",
+            "prefix_match_unit": "None",
             "sliding_window": "None",
             "user_specified_block_size": "True",
         }
