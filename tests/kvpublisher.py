@@ -5,7 +5,7 @@ from itertools import count, pairwise
 
 import msgspec
 
-from epp.model.kvchange import BlocksCleared, BlocksRemoved, BlocksStored
+from epp.model.kvchange import BlocksRemoved, BlocksStored
 
 TOPIC = b"kv@pod-0@base"
 END = (2**64 - 1).to_bytes(8, "big")
@@ -55,7 +55,7 @@ class Publisher:
     """`cache` counts the copies of every block that the engine holds."""
 
     def __init__(self):
-        self.cache = Counter()
+        self.cache: Counter[int] = Counter()
         self.batches = []
 
     def publish(self, *events):
@@ -84,13 +84,12 @@ class Publisher:
 def believe(cache, changes):
     """Apply changes to a count of copies."""
     for change in changes:
-        match change:
-            case BlocksStored():
-                cache.update(change.hashes)
-            case BlocksRemoved():
-                cache.subtract({name: 1 for name in change.hashes if cache[name]})
-            case BlocksCleared():
-                cache.clear()
+        if isinstance(change, BlocksStored):
+            cache.update(change.hashes)
+        elif isinstance(change, BlocksRemoved):
+            cache.subtract({name: 1 for name in change.hashes if cache[name]})
+        else:
+            cache.clear()
     return cache
 
 

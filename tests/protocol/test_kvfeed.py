@@ -32,7 +32,7 @@ class Listener:
 
     def __init__(self, settings=PLAIN):
         self.feed = Feed(settings)
-        self.cache = Counter()
+        self.cache: Counter[int] = Counter()
         self.said = []
 
     def hear(self, notices):
@@ -349,7 +349,7 @@ STEPS = st.one_of(
     st.tuples(st.just("publish"), FATES, st.integers(0, 5), st.integers(0, 3)),
     st.tuples(st.just("publish"), FATES, st.integers(0, 5), st.integers(0, 3)),
     st.tuples(st.just("answer"), REPLAYS),
-    st.tuples(st.just("break"), st.booleans()),
+    st.tuples(st.just("break_off"), st.booleans()),
 )
 
 
@@ -413,9 +413,7 @@ class Channel:
 def test_whatever_is_lost_replay_ends_in_the_engines_content_or_in_less(steps):
     channel = Channel(replays=True)
     for name, *details in steps:
-        {"publish": channel.publish, "answer": channel.answer, "break": channel.break_off}[name](
-            *details
-        )
+        getattr(channel, name)(*details)
     channel.settle()
     heard, cache = channel.heard, channel.publisher.cache
     assert heard.held <= cache

@@ -1,0 +1,362 @@
+"""Subscriptions to real ZMQ publishers: late, broken, silent, restarted, garbled."""
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from epp.adapters.kvevents.listener import KvEvents
+from epp.adapters.kvevents.sources import (
+    PORT_LABEL,
+    REPLAY_PORT_LABEL,
+    KvEventSettings,
+    Sources,
+)
+from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
+from tests.adapters.zmq_publisher import ZmqPublisher
+from tests.kvpublisher import believe, frames, payload, removed, stored
+from tests.strategies import endpoint
+
+DEADLINE = 10
+FAST = KvEventSettings(replay_timeout=0.5, reconnect=(0.01, 0.05))
+IMPATIENT = msgspec.structs.replace(FAST, patience=0.3)
+
+
+class Told:
+    """What was told of each endpoint's cache; waits for what it is to show."""
+
+    def __init__(self):
+        self.caches = {}
+        self.events = []
+        self.changed = asyncio.Event()
+
+    def __call__(self, event):
+        self.events.append(event)
+        if isinstance(event, CacheChanged):
+            believe(self.caches.setdefault(event.endpoint_id, Counter()), event.changes)
+        elif isinstance(event, CacheFeedLost):
+            self.caches.pop(event.endpoint_id, None)
+        self.changed.set()
+
+    def held(self, name="pod-0"):
+        return +self.caches.get(f"default/{name}", Counter())
+
+    def of(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+    async def until(self, condition):
+        async with asyncio.timeout(DEADLINE):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def holds(self, *names, pod="pod-0"):
+        await self.until(lambda: self.held(pod) == Counter(names))
+
+
+@contextlib.asynccontextmanager
+async def listening(settings=FAST):
+    told = Told()
+    listener = KvEvents(told, settings)
+    task = asyncio.create_task(listener.run())
+    try:
+        yield listener, told
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+
+def at(publisher, name="pod-0", **more):
+    """The endpoint that a publisher belongs to."""
+    labels = {PORT_LABEL: str(publisher.port), REPLAY_PORT_LABEL: str(publisher.again)}
+    return endpoint(name, "127.0.0.1", labels=labels | more)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.asynccontextmanager
+async def followed(**more):
+    """A publisher with one listener, whose subscription has arrived."""
+    async with ZmqPublisher(**more).open() as publisher, listening() as (listener, told):
+        listener.watch(at(publisher))
+        await publisher.heard()
+        await told.until(lambda: told.of(CacheFeedUp))
+        yield publisher, told
+
+
+@pytest.mark.parametrize("replays", [True, False])
+async def test_events_are_told_in_order(replays):
+    async with followed(replays=replays) as (publisher, told):
+        await publisher.store(1, 2, 3)
+        await publisher.publish(removed(1), stored([4]))
+        await told.holds(2, 3, 4)
+        assert told.of(CacheFeedUp)[-1].complete
+
+
+async def test_who_comes_late_is_told_what_was_before():
+    async with ZmqPublisher().open() as publisher, listening() as (listener, told):
+        await publisher.store(*range(300))
+        listener.watch(at(publisher))
+        await told.holds(*range(300))
+        assert publisher.asked == [0]
+        assert told.of(CacheFeedUp)[-1].complete
+
+
+async def test_a_history_longer_than_any_queue_comes_through():
+    async with ZmqPublisher().open() as publisher, listening() as (listener, told):
+        await publisher.store(*range(6000))
+        listener.watch(at(publisher))
+        await told.holds(*range(6000))
+
+
+async def test_who_comes_late_without_replay_hears_what_comes_after():
+    async with ZmqPublisher(replays=False).open() as publisher:
+        await publisher.store(1, 2)
+        async with listening() as (listener, told):
+            listener.watch(at(publisher))
+            await publisher.heard()
+            await publisher.store(3)
+            await told.holds(3)
+            assert not told.of(CacheFeedUp)[-1].complete
+
+
+async def test_a_missing_batch_is_asked_for():
+    async with followed() as (publisher, told):
+        await publisher.store(1)
+        publisher.publisher.publish(stored([2]))  # sent to nobody
+        await publisher.store(3)
+        await told.holds(1, 2, 3)
+        assert publisher.asked == [0, 0]
+
+
+async def test_a_replay_port_that_nobody_answers_at_is_said_once_and_done_without():
+    with capture_logs() as logs:
+        async with ZmqPublisher(replays=False).open() as publisher, listening() as (listener, told):
+            publisher.again = free_port()
+            listener.watch(at(publisher))
+            await publisher.heard()
+            await publisher.store(1)
+            await told.holds(1)
+            for number in (2, 3):
+                publisher.publisher.publish(stored([100]))
+                await publisher.store(number)
+                await told.holds(number)
+    assert [log["event"] for log in logs].count("kv_events.no_replay") == 1
+
+
+async def test_a_publisher_that_dies_and_comes_back_empty():
+    peer = ZmqPublisher()
+    with capture_logs() as logs:
+        async with listening(IMPATIENT) as (listener, told):
+            async with peer.open():
+                listener.watch(at(peer))
+                await peer.heard()
+                await peer.store(1, 2)
+                await told.holds(1, 2)
+            await told.until(lambda: told.of(CacheFeedLost))
+            peer.publisher.restart()
+            async with peer.open():
+                await peer.heard()
+                await peer.store(7)
+                await told.holds(7)
+                await told.until(lambda: told.of(CacheFeedUp)[-1].complete)
+    said = [log["event"] for log in logs]
+    assert (said.count("kv_events.lost"), said.count("kv_events.back")) == (1, 1)
+    assert peer.asked == [0, 0]
+
+
+async def test_a_restart_too_short_to_be_missed_is_found_out():
+    peer = ZmqPublisher()
+    async with listening() as (listener, told):
+        async with peer.open():
+            listener.watch(at(peer))
+            await peer.heard()
+            await peer.store(1, 2)
+            await told.holds(1, 2)
+        peer.publisher.restart()
+        peer.publisher.publish(stored([5]))
+        peer.publisher.publish(stored([6]))
+        async with peer.open():
+            await told.holds(5, 6)
+            await peer.heard()
+            await peer.store(7)
+            await told.holds(5, 6, 7)
+    assert told.of(CacheFeedLost) == []
+    assert peer.asked[:2] == [0, 1]
+
+
+async def test_nobody_there_is_said_once_and_then_that_somebody_is():
+    peer = ZmqPublisher()
+    peer.port, peer.again = free_port(), free_port()
+    with capture_logs() as logs:
+        async with listening(IMPATIENT) as (listener, told):
+            listener.watch(at(peer))
+            await told.until(lambda: told.of(CacheFeedLost))
+            async with peer.open():
+                await told.until(lambda: told.of(CacheFeedUp))
+                await peer.heard()
+                await peer.store(1)
+                await told.holds(1)
+    said = [log["event"] for log in logs]
+    assert (said.count("kv_events.lost"), said.count("kv_events.back")) == (1, 1)
+
+
+async def test_a_server_of_another_protocol_is_nobody():
+    async def greet(reader, writer):
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, listening(IMPATIENT) as (listener, told):
+        listener.watch(endpoint(labels={PORT_LABEL: str(port)}, address="127.0.0.1"))
+        await told.until(lambda: told.of(CacheFeedLost))
+        assert told.of(CacheFeedUp) == []
+
+
+GARBAGE = {
+    "too few frames": [b"kv@pod@m"],
+    "too many": [b"kv@pod@m", bytes(8), payload(), b"", b""],
+    "a short number": [b"kv@pod@m", b"\x01", payload()],
+    "another topic": [b"load@pod", bytes(8), payload(stored([9]))],
+    "no topic": [b"", bytes(8), payload(stored([9]))],
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+async def test_garbage_is_said_once_and_left_out(garbage):
+    with capture_logs() as logs:
+        async with followed() as (publisher, told):
+            await publisher.store(1)
+            for _ in range(3):
+                await publisher.send(garbage)
+            await publisher.store(2)
+            await told.holds(1, 2)
+    assert [log["event"] for log in logs if log["log_level"] == "warning"] in (
+        ["kv_events.frames"],
+        ["kv_events.topic"],
+    )
+
+
+async def test_a_payload_that_cannot_be_read_costs_what_was_known():
+    with capture_logs() as logs:
+        async with followed() as (publisher, told):
+            await publisher.store(1)
+            await publisher.send(frames(1, payload(stored([2]))[:-2]))
+            await publisher.send(frames(2, payload(stored([3]))))
+            await told.holds(3)
+    assert [log["event"] for log in logs] == ["kv_events.unreadable"]
+
+
+async def test_a_publisher_may_take_the_place_of_another_server():
+    peer = ZmqPublisher()
+
+    async def hang_up(_, writer):
+        writer.write(b"SSH-2.0-x\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    peer.port = server.sockets[0].getsockname()[1]
+    async with listening(IMPATIENT) as (listener, told):
+        async with server:
+            listener.watch(at(peer))
+            await told.until(lambda: told.of(CacheFeedLost))
+        async with peer.open():
+            await told.until(lambda: told.of(CacheFeedUp))
+            await peer.heard()
+            await peer.store(1)
+            await told.holds(1)
+
+
+async def test_a_message_larger_than_allowed_is_not_taken_in():
+    settings = msgspec.structs.replace(IMPATIENT, max_bytes=20_000)
+    async with ZmqPublisher(replays=False).open() as publisher, listening(settings) as made:
+        listener, told = made
+        listener.watch(at(publisher))
+        await publisher.heard()
+        await publisher.store(1)
+        await told.holds(1)
+        await publisher.publish(stored(range(2000)))
+        await told.until(lambda: told.of(CacheFeedLost))
+        await publisher.heard()
+        await publisher.store(3)
+        await told.holds(3)
+
+
+async def test_several_endpoints_do_not_mix_and_go_one_by_one():
+    async with contextlib.AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(ZmqPublisher().open()) for _ in range(3)]
+        listener, told = await stack.enter_async_context(listening())
+        for number, peer in enumerate(peers):
+            listener.watch(at(peer, f"pod-{number}"))
+        for number, peer in enumerate(peers):
+            await peer.heard()
+            await peer.store(number)
+        for number in range(3):
+            await told.holds(number, pod=f"pod-{number}")
+        listener.forget("default/pod-1")
+        assert set(listener.counts()) == {"default/pod-0", "default/pod-2"}
+        async with asyncio.timeout(DEADLINE):
+            while peers[1]._listeners:
+                await asyncio.sleep(0.01)
+        await peers[1].store(100)
+        await peers[2].store(200)
+        await told.holds(2, 200, pod="pod-2")
+        assert told.held("pod-1") == Counter([1])
+
+
+async def test_an_endpoint_that_is_another_engine_is_listened_to_anew():
+    async with (
+        ZmqPublisher().open() as first,
+        ZmqPublisher().open() as second,
+        listening() as (listener, told),
+    ):
+        listener.watch(at(first))
+        await first.heard()
+        await first.store(1)
+        await told.holds(1)
+        listener.watch(at(second))
+        await second.heard()
+        await second.store(2)
+        await told.holds(2)
+        listener.watch(at(second))
+        await second.store(3)
+        await told.holds(2, 3)
+        assert second.asked == [0]
+
+
+WHERE = {
+    "settings": ({}, None, ("tcp://10.0.0.1:5557", "")),
+    "replay of the settings": ({"replay_port": 6000}, None, (..., "tcp://10.0.0.1:6000")),
+    "rank": ({"replay_port": 6000}, 2, ("tcp://10.0.0.1:5559", "tcp://10.0.0.1:6002")),
+}
+
+
+@pytest.mark.parametrize(("given", "rank", "expected"), WHERE.values(), ids=WHERE)
+def test_where_an_endpoint_publishes(given, rank, expected):
+    sources = Sources.of(endpoint(rank=rank), KvEventSettings(**given))
+    assert sources is not None
+    for found, wanted in zip((sources.events, sources.again), expected, strict=True):
+        assert wanted in {..., found}
+
+
+def test_labels_go_before_settings_and_zero_means_nowhere():
+    settings = KvEventSettings(replay_port=6000)
+    labels = {PORT_LABEL: "7000", REPLAY_PORT_LABEL: "0"}
+    assert Sources.of(endpoint(labels=labels), settings) == Sources("tcp://10.0.0.1:7000", "")
+    assert Sources.of(endpoint(labels={PORT_LABEL: "0"}), settings) is None
+    for odd in ("", "x", "-1", "70000", "5557.0"):
+        found = Sources.of(endpoint(labels={PORT_LABEL: odd}, address="fd00::1"), settings)
+        assert found == Sources("tcp://[fd00::1]:5557", "tcp://[fd00::1]:6000")
