@@ -159,19 +159,19 @@ def _decode(text: str) -> EndpointPickerConfig:
         if unknown is None:
             raise
         word = unknown[1]
-        raise ConfigError(f"unknown field `{word}`{near(word, _FIELDS)}", error.place) from None
+        problem = f"unknown field `{word}`{near(word, _FIELDS)}"
+        if word in _ELSEWHERE:
+            problem = f"`{word}` does not exist in this version of Warmpick"
+        raise ConfigError(problem, error.place) from None
 
 
 _STRUCTS = (
-    EndpointPickerConfig,
-    PluginSpec,
-    PluginRef,
-    ProfileSpec,
-    DataLayer,
-    Source,
-    RequestHandler,
+    *(EndpointPickerConfig, PluginSpec, PluginRef, ProfileSpec),
+    *(DataLayer, Source, RequestHandler),
 )
 _FIELDS = {field.encode_name for each in _STRUCTS for field in msgspec.structs.fields(each)}
+_ELSEWHERE = {"flowControl", "peerDiscovery", "saturationDetector"}
+"""Sections of the incumbent's for features that do not exist here."""
 
 
 def _check_gates(gates: list[str]) -> None:

@@ -191,7 +191,8 @@ ERRORS = [
     ("apiVersion: v1", "apiVersion", "llm-d.ai/v1alpha1, inference.networking.x-k8s.io/v1alpha1"),
     ("plugin: []", "", "unknown field `plugin`: did you mean `plugins`"),
     ("schedulingProfile: []", "", "did you mean `schedulingProfiles`"),
-    ("flowControl: {}", "", "unknown field `flowControl`"),
+    ("flowControl: {}", "", "`flowControl` does not exist in this version of Warmpick"),
+    ("saturationDetector: {pluginRef: x}", "", "`saturationDetector` does not exist in this"),
     ("plugins: [{name: queue-scorer}]", "plugins[0]", "missing required field `type`"),
     ("plugins: [{type: queue-scorer, param: {}}]", "plugins[0]", "did you mean `parameters`"),
     ("plugins: [{type: queue-scorer}, {type: 7}]", "plugins[1].type", "Expected `str`, got `int`"),
@@ -278,7 +279,7 @@ dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: 
     (
         "dataLayer: {peerDiscovery: {pluginRef: x}}",
         "dataLayer",
-        "unknown field `peerDiscovery`",
+        "`peerDiscovery` does not exist in this version of Warmpick",
     ),
 ]
 
