@@ -14,14 +14,15 @@ import time
 import uvloop
 
 from bench.extproc.fixed import FixedExchange
-from epp.adapters.extproc import ExtProcServer, ExtProcSettings
+from epp.adapters.extproc.conversation import ExtProcSettings
+from epp.adapters.extproc.grpcio import GrpcioServer
 
 
 async def serve(port: int, target: str) -> None:
     """Answer `target` to everybody on 127.0.0.1 until SIGTERM; one JSON line says the port."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    server = ExtProcServer(
+    server = GrpcioServer(
         lambda _now: FixedExchange(target),
         time.monotonic,
         ExtProcSettings(address="127.0.0.1", port=port),

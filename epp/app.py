@@ -17,7 +17,8 @@ import msgspec
 import structlog
 
 from epp.adapters.endpoints_file import EndpointsFile
-from epp.adapters.extproc import ExtProcServer, ExtProcSettings
+from epp.adapters.extproc.conversation import ExtProcSettings
+from epp.adapters.extproc.grpcio import GrpcioServer
 from epp.adapters.health import Health, HealthServices, serve_health
 from epp.adapters.scrape import Scraper, ScrapeSettings
 from epp.adapters.telemetry.http import OperatorServer
@@ -109,9 +110,9 @@ class Picker:
         """Whether traffic may come: endpoints are known, and no shutdown has begun."""
         return self._fleet.synced and not self._draining
 
-    def _ext_proc_server(self) -> ExtProcServer:
+    def _ext_proc_server(self) -> GrpcioServer:
         options = self._options
-        server = ExtProcServer(
+        server = GrpcioServer(
             self._exchanges(),
             self._clock,
             ExtProcSettings(

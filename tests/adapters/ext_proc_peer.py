@@ -12,7 +12,8 @@ from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import Proces
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProcessorStub
 
-from epp.adapters.extproc import ExtProcServer, ExtProcSettings
+from epp.adapters.extproc.conversation import ExtProcSettings
+from epp.adapters.extproc.grpcio import GrpcioServer
 from epp.model.endpoint import Endpoint
 from epp.model.request import Decision, RequestId
 from epp.protocol.director import Pending
@@ -67,7 +68,7 @@ async def until(condition):
 async def serving(director, *awaiting, **settings):
     """A server, and a channel to it."""
     made = ExtProcSettings(**{"address": "127.0.0.1", "port": 0, **settings})
-    server = ExtProcServer(director.exchange, time.monotonic, made, *awaiting)
+    server = GrpcioServer(director.exchange, time.monotonic, made, *awaiting)
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         yield server, channel

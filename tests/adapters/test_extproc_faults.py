@@ -10,7 +10,8 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.extproc import ExtProcServer, ExtProcSettings
+from epp.adapters.extproc.conversation import ExtProcSettings
+from epp.adapters.extproc.grpcio import GrpcioServer
 from epp.adapters.tls import certificate
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.events import Aborted
@@ -238,7 +239,7 @@ class TestServer:
 
     async def test_a_taken_port(self, director, server):
         settings = ExtProcSettings(address="127.0.0.1", port=server.port)
-        other = ExtProcServer(director.exchange, time.monotonic, settings)
+        other = GrpcioServer(director.exchange, time.monotonic, settings)
         with pytest.raises(RuntimeError):
             await other.start()
         await other.stop(0)

@@ -1,0 +1,120 @@
+"""What both transports know of the conversations that they carry."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from epp.errors import Overloaded, PickerFault, RequestError
+from epp.model.request import Decision, RequestRecord
+from epp.protocol.messages import Message, Reply
+
+log = structlog.get_logger()
+
+
+class Conversation(Protocol):
+    """What a transport needs of an exchange (`epp.protocol.exchange.Exchange`)."""
+
+    record: RequestRecord
+
+    @property
+    def pending(self) -> bool:
+        """Whether a decision is awaited."""
+
+    @property
+    def over(self) -> bool:
+        """Whether everything has been said."""
+
+    @property
+    def announced(self) -> bool:
+        """Whether the proxy said what it would send: an earlier end is then a reset."""
+
+    def receive(self, message: Message, now: float) -> Sequence[Reply]:
+        """Take a message."""
+
+    def resume(self, outcome: Decision | RequestError, now: float) -> Sequence[Reply]:
+        """Take the decision that was pending."""
+
+    def fail(self, error: RequestError, now: float) -> Sequence[Reply]:
+        """Give up with an error."""
+
+    def half_closed(self, now: float) -> None:
+        """Hear that the peer sends no more."""
+
+    def cancelled(self, now: float) -> None:
+        """Hear that the peer is gone."""
+
+
+Awaiting = Callable[[RequestRecord], Awaitable[Decision | RequestError]]
+"""Waits for a decision that its director called pending."""
+
+
+class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and how to listen.
+
+    `tls` is a (key, certificate chain) pair in PEM, None for plaintext. Sizes are in bytes.
+    `decision_timeout` bounds a pending decision, in seconds.
+    """
+
+    address: str = "0.0.0.0"  # noqa: S104 (a pod is reached from outside)
+    port: int = 9002
+    tls: tuple[bytes, bytes] | None = None
+    max_receive_bytes: int = 65 << 20
+    max_send_bytes: int = -1
+    decision_timeout: float = 60.0
+
+
+class Streams:
+    """Counts the streams that are open. `clock` tells the time in seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.open = 0
+        self._clock = clock
+        self._last_end = clock()
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def opened(self) -> None:
+        """Count one more."""
+        self.open += 1
+        self._none.clear()
+
+    def closed(self, now: float) -> None:
+        """Count one less."""
+        self.open -= 1
+        self._last_end = now
+        if not self.open:
+            self._none.set()
+
+    async def quiet(self, seconds: float) -> None:
+        """Wait until no stream is open, and none has been for `seconds`."""
+        while True:
+            await self._none.wait()
+            left = self._last_end + seconds - self._clock()
+            if left <= 0:
+                return
+            await asyncio.sleep(left)
+
+
+async def undecided(record: RequestRecord) -> Decision | RequestError:
+    """Wait for nobody: a director that calls a decision pending is alone in that."""
+    return PickerFault(f"no one decides on request {record.id}")
+
+
+async def decided(
+    awaiting: Awaiting, record: RequestRecord, seconds: float
+) -> Decision | RequestError:
+    """Wait for a decision; that there is none in time is one too."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await awaiting(record)
+    except TimeoutError:
+        return Overloaded("no decision in time", reason="decision-timeout", retry_after=1)
+
+
+def broken(exchange: Conversation, error: Exception, now: float) -> Sequence[Reply]:
+    """Log an exchange that raised, and let it say so to the client."""
+    log.error("exchange.failed", request_id=exchange.record.id, exc_info=error)
+    return exchange.fail(PickerFault(f"the picker failed: {type(error).__name__}"), now)

@@ -1,0 +1,118 @@
+"""The ext_proc service over grpc.aio: pumps streams through exchanges.
+
+It moves bytes and keeps time; every decision is the exchange's. One stream is one exchange and
+one coroutine, which stops reading while a decision is pending.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from epp.adapters.extproc.conversation import (
+    Awaiting,
+    Conversation,
+    ExtProcSettings,
+    Streams,
+    broken,
+    decided,
+    undecided,
+)
+from epp.protocol.envoy import METHOD, SERVICE, ProtocolError, decode, encode
+
+_RESET_SECONDS = 0.05
+"""A stream that is reset reads as one that has ended, and is cancelled a moment later."""
+
+
+class GrpcioServer:
+    """Serves `envoy.service.ext_proc.v3.ExternalProcessor/Process`.
+
+    `open_exchange` makes one exchange, given the time; `clock` tells it. After `start`, `port`
+    is the bound one.
+    """
+
+    def __init__(
+        self,
+        open_exchange: Callable[[float], Conversation],
+        clock: Callable[[], float],
+        settings: ExtProcSettings,
+        awaiting: Awaiting = undecided,
+    ) -> None:
+        self._open = open_exchange
+        self._clock = clock
+        self._settings = settings
+        self._awaiting = awaiting
+        self._streams = Streams(clock)
+        self.quiet = self._streams.quiet
+        self.port = 0
+        self.server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", settings.max_receive_bytes),
+                ("grpc.max_send_message_length", settings.max_send_bytes),
+                ("grpc.so_reuseport", 0),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
+            )
+        )
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
+            self._process
+        )
+        self.server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
+        )
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+        return self._streams.open
+
+    async def start(self) -> None:
+        """Bind and serve. Raises `RuntimeError` where the port is taken."""
+        where = f"{self._settings.address}:{self._settings.port}"
+        if self._settings.tls is None:
+            self.port = self.server.add_insecure_port(where)
+        else:
+            credentials = grpc.ssl_server_credentials([self._settings.tls])
+            self.port = self.server.add_secure_port(where, credentials)
+        await self.server.start()
+
+    async def stop(self, grace: float) -> None:
+        """Take no more streams; give those that are open `grace` seconds to end."""
+        await self.server.stop(grace)
+
+    async def _process(self, _: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
+        clock = self._clock
+        exchange = self._open(clock())
+        self._streams.opened()
+        try:
+            await self._pump(exchange, context)
+        except ProtocolError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except Exception as error:  # noqa: BLE001 (whatever it is, the client is answered)
+            for reply in broken(exchange, error, clock()):
+                await context.write(encode(reply))
+        finally:
+            now = clock()
+            self._streams.closed(now)
+            exchange.cancelled(now)
+
+    async def _pump(
+        self, exchange: Conversation, context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> None:
+        clock, read, write = self._clock, context.read, context.write
+        while not exchange.over:
+            data = await read()
+            if data is grpc.aio.EOF:
+                if exchange.announced:
+                    await asyncio.sleep(_RESET_SECONDS)
+                exchange.half_closed(clock())
+                return
+            replies = exchange.receive(decode(data), clock())
+            if exchange.pending:
+                seconds = self._settings.decision_timeout
+                outcome = await decided(self._awaiting, exchange.record, seconds)
+                replies = exchange.resume(outcome, clock())
+            for reply in replies:
+                await write(encode(reply))
