@@ -58,6 +58,8 @@ _NOT_EXTRA = frozenset(
 _BILLING = "x-anthropic-billing-header"
 _CALL_ORDER = ("id", "function", "type")
 _FUNCTION_ORDER = ("arguments", "name")
+_TOOL_ORDER = ("function", "type")
+_DEFINITION_ORDER = ("name", "description", "parameters", "strict")
 
 
 def conversation(messages: Sequence[Any], shape: ContentFormat) -> list[Message]:
@@ -77,11 +79,11 @@ def _message(message: Mapping[str, Any], shape: ContentFormat) -> Message:
     seen = [part for part in map(_part, parts) if part is not None]
     made: Message = {"role": role, "content": seen}
     if shape is ContentFormat.STRING:
-        made["content"] = "\n".join(part[_TEXT_OF[part["type"]]] for part in seen)
+        made["content"] = "\n".join(filter(None, (part[_TEXT_OF[part["type"]]] for part in seen)))
     _ROLES.get(role, _as_it_is)(made, message)
     made |= {key: message[key] for key in ("name", "task") if isinstance(message.get(key), str)}
     if role == "developer":
-        made["tools"] = message.get("tools")
+        made["tools"] = _developer_tools(message.get("tools"))
     return made
 
 
@@ -158,6 +160,21 @@ _ROLES: dict[str, Callable[[Message, Mapping[str, Any]], None]] = {
     "assistant": _assistant,
     "tool": _tool,
 }
+
+
+def _developer_tools(tools: object) -> list[Message] | None:
+    if tools is None:
+        return None
+    if not isinstance(tools, list):
+        raise TextInstead(Cause.MALFORMED, "a developer's `tools` is no list")
+    return [_developer_tool(tool) for tool in tools]
+
+
+def _developer_tool(tool: object) -> Message:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(tool, dict) or not isinstance(function, dict):
+        raise TextInstead(Cause.MALFORMED, "a developer's tool is no function")
+    return _in_order({**tool, "function": _in_order(function, _DEFINITION_ORDER)}, _TOOL_ORDER)
 
 
 def _tool_call(call: object) -> Message:
