@@ -93,7 +93,7 @@ def _run(name: str, asked: argparse.Namespace, console: Console) -> None:
 def _command(name: str, asked: argparse.Namespace) -> str:
     """Write what gives the same figures again."""
     words = ["python -m bench", name]
-    if name == "accuracy" and asked.engine != "vllm":
+    if name == "accuracy" and asked.engine:
         words.append(f"--engine {asked.engine}")
     if name == "accuracy":
         words += [f"--identity {identity}" for identity in asked.identity]
@@ -116,7 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     accuracy = parser.add_argument_group("accuracy")
     accuracy.add_argument(
-        "--engine", choices=list(ENGINES), default="vllm", help="model servers (default: vllm)"
+        "--engine",
+        choices=[*ENGINES, "none"],
+        help="model servers (default: vllm, or simulator where that is not installed)",
     )
     accuracy.add_argument(
         "--identity",
@@ -131,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path(traces) if traces else None,
         metavar="PATH",
-        help="replay a trace, or all in a folder, instead (default: $WARMPICK_TRACES, if set)",
+        help="replay a trace too, or all in a folder (default: $WARMPICK_TRACES, if set)",
     )
     accuracy.add_argument(
         "--records", type=Path, metavar="FILE", help="write every single prediction there, as JSON"

@@ -1,6 +1,7 @@
 """What the command line lets a benchmark be told."""
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -11,12 +12,13 @@ from bench.accuracy.identities import Identity
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """`quick`: fewer repetitions of the same work. The rest is for `accuracy` alone.
 
+    `engine` None is vLLM where it is installed, else the simulator; "none" starts no servers.
     `identities` is empty for all that the engine allows; `traces` is a trace file, or a folder
     of them; `records` a file for every single prediction.
     """
 
     quick: bool = False
-    engine: EngineName = "vllm"
+    engine: EngineName | Literal["none"] | None = None
     identities: tuple[Identity, ...] = ()
     traces: Path | None = None
     records: Path | None = None

@@ -7,27 +7,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from model_server.engine import is_installed
 
 from bench.accuracy import picture
 from bench.accuracy.baselines import Cache, baselines, own, retold
 from bench.accuracy.client import Player
-from bench.accuracy.engines import BLOCK, BLOCKS, ENGINES, MODEL
+from bench.accuracy.engines import BLOCK, BLOCKS, ENGINES, MODEL, Engine
 from bench.accuracy.errors import Errors, errors
-from bench.accuracy.figures import counted, grid, noticed, scored
+from bench.accuracy.figures import Part, counted, grid, noticed, scored
 from bench.accuracy.gateway import gateway
 from bench.accuracy.identities import IDENTITIES, Identity
 from bench.accuracy.lru import Blocks
 from bench.accuracy.observation import Guess, Observation
 from bench.accuracy.restart import noticed_after, reset, restart
 from bench.accuracy.servers import Servers, running
+from bench.accuracy.traces import NOTE as TRACES_NOTE
+from bench.accuracy.traces import replayed
 from bench.accuracy.workload import Shape, Workload
 from bench.figures import Figure, Report
 from bench.options import Options
 from bench.progress import Progress
+from epp.errors import ConfigError
 
 CACHE = Cache(BLOCKS - 1, BLOCK)
 NOTES = (
-    "In per cent of all prompt tokens; `off` in per cent of the requests.",
+    "Errors are in per cent of all prompt tokens, the last column in per cent of the requests.",
     "Every predictor is asked before the same routed requests, in the order of sending.",
     "The truth is the `cached_tokens` of each response's usage; aborted requests have none.",
 )
@@ -69,9 +73,27 @@ class _Results:
 
 async def measure(progress: Progress, options: Options) -> Report:
     """Measure everything. Raises `Refused` where a request was not answered."""
-    engine, results = ENGINES[options.engine], _Results()
-    effort = QUICK if options.quick else FULL
-    identities = options.identities or IDENTITIES[options.engine]
+    engine = options.engine or ("vllm" if is_installed() else "simulator")
+    parts = []
+    if engine != "none":
+        parts.append(await _served(ENGINES[engine], progress, options))
+    if options.traces:
+        parts += replayed(progress, options.traces, quick=options.quick)
+    if not parts:
+        raise ConfigError("without servers and without a trace there is nothing to measure")
+    return Report(
+        name="accuracy",
+        figures=tuple(figure for part in parts for figure in part.figures),
+        notes=(*NOTES, TRACES_NOTE) if options.traces else NOTES,
+        grids=tuple(part.grid for part in parts),
+        picture=b"".join(part.picture for part in parts),
+    )
+
+
+async def _served(engine: Engine, progress: Progress, options: Options) -> Part:
+    """Play against servers, every identity in every round."""
+    results, effort = _Results(), QUICK if options.quick else FULL
+    identities = options.identities or IDENTITIES[engine.name]
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
         progress.step(f"two servers: {engine.name}")
         async with running(engine, Path(name)) as servers:
@@ -84,7 +106,7 @@ async def measure(progress: Progress, options: Options) -> Report:
                     await _play(servers, identity, workload, results, restarts=last)
     if options.records:
         options.records.write_bytes(msgspec.json.encode(results.records))
-    return _report(results)
+    return _part(results, engine.title)
 
 
 async def _play(
@@ -106,15 +128,10 @@ async def _play(
         results.add(name, retold(seen, prompts, of))
 
 
-def _report(results: _Results) -> Report:
+def _part(results: _Results, title: str) -> Part:
     scores = results.scores
-    return Report(
-        name="accuracy",
-        figures=(*scored(scores), *counted(scores), *_noticed(results)),
-        notes=NOTES,
-        grids=(grid("predictor", scores),),
-        picture=picture.draw(results.guesses, BLOCK),
-    )
+    figures = (*scored(scores), *counted(scores), *_noticed(results))
+    return Part(figures, grid(title, scores), picture.draw(results.guesses, BLOCK))
 
 
 def _noticed(results: _Results) -> tuple[Figure, ...]:

@@ -43,6 +43,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: EngineName
+    title: str
     start_seconds: float
     grace: float
 
@@ -123,8 +124,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ENGINES: dict[EngineName, Engine] = {
-    "vllm": Engine(name="vllm", start_seconds=300.0, grace=15.0),
-    "simulator": Engine(name="simulator", start_seconds=30.0, grace=1.0),
+    "vllm": Engine(name="vllm", title="real vLLM on the CPU", start_seconds=300.0, grace=15.0),
+    "simulator": Engine(name="simulator", title="simulated servers", start_seconds=30.0, grace=1.0),
 }
 
 

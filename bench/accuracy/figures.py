@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from bench.accuracy.errors import Errors
 from bench.figures import Budget, Figure, Grid
 
@@ -24,6 +26,14 @@ _MEASURES = {
 }
 _COLUMNS = ("mean absolute error", "too much", "too little", "off by ≥ 1 block")
 NOTICE = Budget(most=3)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One source of truth, such as real vLLM or a trace: its figures, and how to lay them out."""
+
+    figures: tuple[Figure, ...]
+    grid: Grid
+    picture: bytes = b""
 
 
 def scored(scores: Mapping[str, Sequence[Errors]], suffix: str = "") -> tuple[Figure, ...]:

@@ -1,0 +1,159 @@
+"""A trace in virtual time: the product's own fleet and policy in front of simulated engines."""
+
+import random
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+from model_server.simulator.scheduler import Request, Sampled, Token
+from model_server.simulator.settings import Limits
+
+from bench.accuracy.baselines import Cache, baselines
+from bench.accuracy.lru import Blocks
+from bench.accuracy.observation import Guess
+from bench.accuracy.trace import Content, Trace
+from bench.accuracy.virtual import Clock, Pods
+from epp.config import POLICIES, load
+from epp.model.blocks import BlockHasher
+from epp.model.endpoint import Endpoint, Load
+from epp.model.events import (
+    EndpointUpserted,
+    Event,
+    Finished,
+    FirstToken,
+    Generated,
+    Listed,
+    LoadReported,
+)
+from epp.model.fleet import Fleet
+from epp.model.request import Api, InferenceRequest, Prompt, RequestId, Usage
+from epp.policy.scheduler import Scheduler
+
+BLOCK = 16
+PORT = 8000
+MODEL = "m"
+SCRAPE_SECONDS = 1.0
+Known = Literal["text", "tokens"]
+
+
+class _Visit(msgspec.Struct, frozen=True):
+    """A request under way: its place in the trace, and what everybody predicted for it."""
+
+    number: int
+    id: RequestId
+    predicted: dict[str, int]
+
+
+class Replay:
+    """Plays one trace, once. `guesses` are, by predictor, those of all calls that are over."""
+
+    def __init__(self, trace: Trace, known: Known) -> None:
+        self.guesses: defaultdict[str, list[Guess]] = defaultdict(list)
+        self._trace = trace
+        self._known: Known = known
+        self._clock = Clock()
+        self._endpoints = [
+            Endpoint("bench", f"pod-{number}", f"10.0.0.{number}", PORT)
+            for number in range(1, trace.pods + 1)
+        ]
+        limits = Limits(block_size=BLOCK, num_gpu_blocks=trace.blocks)
+        targets = [endpoint.target for endpoint in self._endpoints]
+        self._pods = Pods(targets, limits, self._clock, self._sampled)
+        self._visits: dict[Request, _Visit] = {}
+        self._left = len(trace.calls)
+        self._followers: defaultdict[int, list[int]] = defaultdict(list)
+        self._baselines = baselines(Cache(trace.blocks - 1, BLOCK))
+        profile = load(POLICIES["least-ttft"]).profile
+        fleet = Fleet(BlockHasher(b"bench"))
+        self._router = Scheduler(fleet, profile, random.Random(0).randrange)
+
+    def run(self) -> None:
+        """Play it to the end."""
+        for endpoint in self._endpoints:
+            self._hear(EndpointUpserted(endpoint))
+        self._hear(Listed())
+        self._scrape()
+        for number, call in enumerate(self._trace.calls):
+            if call.after is None:
+                self._plan(number, call.at)
+            else:
+                self._followers[call.after].append(number)
+        self._clock.run(lambda: not self._left)
+
+    def _hear(self, event: Event) -> None:
+        self._router.observe(event, self._clock.now)
+
+    def _plan(self, number: int, when: float) -> None:
+        self._clock.at(when, lambda: self._arrive(number))
+
+    def _scrape(self) -> None:
+        now = self._clock.now
+        for endpoint in self._endpoints:
+            waiting, running = self._pods.queues(endpoint.target)
+            load = Load(
+                waiting=waiting,
+                running=running,
+                block_size=BLOCK,
+                num_blocks=self._trace.blocks,
+                started_at=1.0,
+                at=now,
+            )
+            self._hear(LoadReported(endpoint.id, load))
+        self._clock.at(now + SCRAPE_SECONDS, self._scrape)
+
+    def _arrive(self, number: int) -> None:
+        content = self._trace.calls[number].content()
+        request = self._request(number, content)
+        decision = self._router.route(request, self._clock.now)
+        target, blocks = decision.endpoint.target, Blocks(content.ids)
+        predicted: dict[str, int] = {self._known: decision.predicted_cached_tokens}
+        for name, of in self._baselines.items():
+            predictor = of(target)
+            predicted[name] = predictor.predict(blocks)
+            predictor.sent(blocks)
+        # The engine appends what it generates to the prompt: it is given its own.
+        asked = Request(array("I", content.ids), len(content.answer), _tokens(content.answer))
+        self._visits[asked] = _Visit(number, request.id, predicted)
+        self._pods.submit(target, asked)
+
+    def _request(self, number: int, content: Content) -> InferenceRequest:
+        if self._known == "tokens":
+            prompt = Prompt(content.ids.tobytes(), exact=True, marks=content.marks)
+        else:
+            prompt = Prompt(content.text, marks=content.text_marks)
+        return InferenceRequest(
+            id=RequestId(str(number)),
+            api=Api.COMPLETIONS,
+            model=MODEL,
+            target_model=MODEL,
+            prompts=(prompt,),
+            stream=True,
+            max_tokens=len(content.answer),
+        )
+
+    def _sampled(self, sampled: Sampled) -> None:
+        request = sampled.request
+        visit = self._visits[request]
+        if sampled.first:
+            self._hear(FirstToken(visit.id))
+        self._hear(Generated(visit.id, request.generated))
+        if sampled.finish is not None:
+            self._finish(request, self._visits.pop(request))
+
+    def _finish(self, request: Request, visit: _Visit) -> None:
+        cached = request.cached_tokens or 0
+        usage = Usage(request.prompt_len, request.generated, cached)
+        self._hear(Finished(visit.id, usage))
+        for name, predicted in visit.predicted.items():
+            self.guesses[name].append(Guess(request.prompt_len, predicted, cached))
+        self._left -= 1
+        for number in self._followers.pop(visit.number, ()):
+            call = self._trace.calls[number]
+            self._plan(number, max(call.at, self._clock.now + call.think))
+
+
+def _tokens(ids: "array[int]") -> Iterator[Token]:
+    for token in ids:
+        yield Token(token, "")
