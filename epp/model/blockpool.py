@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 
 from epp.model.blocks import BlockHash
 from epp.model.contents import IN_USE, Contents, hash_of
-from epp.model.freequeue import FreeQueue, is_run
+from epp.model.freequeue import FreeQueue
 from epp.model.lease import Key, Lease
 from epp.model.nameless import Nameless
 
@@ -160,8 +160,8 @@ class BlockPool:
         keys: Sequence[Key] = [*lease.keys, *lease.tail] if lease.tail else lease.keys
         tokens, blank = lease.tokens, lease.blank
         if contents.promoted or not contents.shared.keys().isdisjoint(keys):
-            held, keys = keys, contents.unshare(keys)
-            tokens, lease.whole = contents.tokens(keys), is_run(keys, held)
+            keys, lease.whole = contents.unshare(keys)
+            tokens = contents.tokens(keys)
         queue.append(lease, keys, tokens)
         lease.tail, lease.tokens, lease.blank = [], 0, 0
         self._blank += blank

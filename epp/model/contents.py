@@ -167,19 +167,24 @@ class Contents:
 
     # What goes.
 
-    def unshare(self, keys: Sequence[Key]) -> list[Key]:
-        """Give back one reference each; return the keys that nobody holds any more."""
+    def unshare(self, keys: Sequence[Key]) -> tuple[list[Key], bool]:
+        """Give back one reference each; return the keys that nobody holds any more.
+
+        And whether they are the end of `keys`, with none in between that somebody holds.
+        """
         last: list[Key] = []
+        whole = True
         for each in keys:
             key = self.promoted.pop(each, each)
             others = self.shared.get(key)
             if others:
                 self.shared[key] = others - 1
+                whole = whole and not last
                 continue
             if others is not None:
                 del self.shared[key]
             last.append(key)
-        return last
+        return last, whole
 
     def drop(self, key: Key) -> int:
         """Forget a free block; return its size."""

@@ -150,7 +150,7 @@ class FreeQueue:
         for lease in self._leases:
             own = list(map(contents.own, lease.keys[: lease.left]))
             keys = [key for key in own if contents.stamps.get(key) == lease.stamp]
-            lease.whole = lease.whole and is_run(keys, own)
+            lease.whole = lease.whole and _is_run(keys, own)
             lease.keys, lease.left = keys, len(keys)
             if keys:
                 kept.append(lease)
@@ -159,7 +159,7 @@ class FreeQueue:
         contents.tidy()
 
 
-def is_run(part: Sequence[Key], whole: Sequence[Key]) -> bool:
+def _is_run(part: Sequence[Key], whole: Sequence[Key]) -> bool:
     """Say whether `part` stands in `whole` without anything in between."""
     if not part:
         return True
