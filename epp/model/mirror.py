@@ -70,10 +70,12 @@ class Mirror:
         self._unfollowed: set[Group] = set()
         self._stale: list[BlockHash] = []
         # By engine block: the hash that seeds what comes after it; the tokens since that, where
-        # a block of ours is not full yet; our blocks that it filled, where not exactly one.
+        # a block of ours is not full yet; our blocks that it filled, where sizes differ.
         self._seeds: dict[EngineHash, int] = {}
         self._open: dict[EngineHash, bytes] = {}
         self._filled: dict[EngineHash, Sequence[BlockHash]] = {}
+        # Where the engine's blocks are not ours one by one, several may begin with one of ours.
+        self._homes: dict[BlockHash, set[EngineHash]] = {}
 
     def __len__(self) -> int:
         return len(self._seeds)
@@ -122,9 +124,17 @@ class Mirror:
             for name in placed:
                 copies[name] = copies.get(name, 0) + 1
         ours = self._all_of(placed)
+        if change.medium is Medium.GPU and change.parent is not None:
+            ours = [*self._before(change.parent, change.group), *ours]
         tier.store(ours, [self._hasher.token_block] * len(ours))
         if len(self._seeds) > self._most_blocks:
             self._shed(tier)
+
+    def _before(self, parent: EngineHash, group: int | None) -> Sequence[BlockHash]:
+        """Return our block that ends where the engine's does: what comes next continues it."""
+        if parent in self._open or parent not in self._copies.get((Medium.GPU, group), {}):
+            return ()
+        return (BlockHash(self._seeds[parent]),)
 
     def _place(self, change: BlocksStored) -> Sequence[EngineHash]:
         """Name the blocks; return those that have a name now."""
@@ -177,8 +187,9 @@ class Mirror:
             self._note(name, ours, begun)
 
     def _note(self, name: EngineHash, ours: Sequence[BlockHash], begun: bytes) -> None:
-        if len(ours) != 1:
-            self._filled[name] = ours
+        self._filled[name] = ours
+        for own in ours:
+            self._homes.setdefault(own, set()).add(name)
         if begun:
             self._open[name] = begun
 
@@ -210,8 +221,15 @@ class Mirror:
                 self.tally.unknown += 1
         self.tally.removed += len(gone)
         if tier is not None and gone:
-            tier.discard(self._all_of(gone))
+            tier.discard(self._homeless(gone, copies))
         self._forget([name for name in gone if not self._held(name)])
+
+    def _homeless(self, gone: Sequence[EngineHash], copies: _Copies) -> Sequence[BlockHash]:
+        """Return our blocks that went with these of the engine's, of which `copies` are left."""
+        ours = self._all_of(gone)
+        if not self._homes:
+            return ours
+        return [own for own in ours if copies.keys().isdisjoint(self._homes.get(own, ()))]
 
     def _held(self, name: EngineHash) -> bool:
         return any(name in copies for copies in self._copies.values())
@@ -220,16 +238,20 @@ class Mirror:
         for name in names:
             del self._seeds[name]
             self._open.pop(name, None)
-            self._filled.pop(name, None)
+            for own in self._filled.pop(name, ()):
+                homes = self._homes.get(own, set())
+                homes.discard(name)
+                if not homes:
+                    self._homes.pop(own, None)
 
     def _shed(self, tier: CacheModel) -> None:
         """Give up the blocks that were named first."""
         oldest = list(islice(self._seeds, max(1, self._most_blocks // _AT_ONCE)))
         self.tally.dropped += len(oldest)
-        tier.discard(self._all_of(oldest))
         for copies in self._copies.values():
             for name in oldest:
                 copies.pop(name, None)
+        tier.discard(self._homeless(oldest, {}))
         self._forget(oldest)
 
     def _clear(self, reason: Cleared, tiers: Sequence[CacheModel]) -> None:
@@ -237,5 +259,6 @@ class Mirror:
         told = self.hashes() if reason is Cleared.GAP else ()
         for tier in tiers:
             tier.discard(told if reason is Cleared.GAP else tier.hashes())
-        for known in (self._copies, self._seeds, self._open, self._filled, self._unfollowed):
+        for known in (self._copies, self._seeds, self._open, self._filled, self._homes):
             known.clear()
+        self._unfollowed.clear()
