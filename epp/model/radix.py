@@ -14,7 +14,8 @@ Mirrors SGLang 0.5.23, `srt/mem_cache/radix_cache.py` (`checkpoint`, `inc_lock_r
 
 A prompt is in the tree from the moment it is let in, where SGLang has it once it is computed:
 until then SGLang keeps back requests that share its prefix (`schedule_policy.py`, in-batch prefix
-caching). Boundaries that chunked prefill leaves in the tree are not known here.
+caching). Boundaries that chunked prefill leaves in the tree are not known here; output that is
+named bit by bit may leave some that SGLang does not have.
 """
 
 from bisect import bisect_right

@@ -329,7 +329,11 @@ def named(tokens, page, start=0):
 
 
 class RadixBesideOracle(RuleBasedStateMachine):
-    """Token ids in the oracle, hashes in the cache: they hold and evict the same."""
+    """Token ids in the oracle, hashes in the cache: they hold and evict the same.
+
+    Output is named at once, before or after its end. In two parts, the first may split a node
+    that SGLang leaves whole.
+    """
 
     requests = Bundle("requests")
     histories = Bundle("histories")
@@ -393,7 +397,7 @@ class RadixBesideOracle(RuleBasedStateMachine):
         start = len(request.prompt) // self.page * self.page
         names = self.hashes(request.computed, start)
         sizes = [self.page] * len(names)
-        cut = len(names) // 2 if early else 0
+        cut = len(names) if early else 0
         assert self.cache.name(lease, names[:cut], sizes) == cut
         self.cache.release(lease)
         assert self.cache.name(lease, names[cut:], sizes) == len(names) - cut
