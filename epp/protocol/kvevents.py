@@ -129,10 +129,10 @@ class Malformed(ValueError):
     """An event of a known type cannot be read."""
 
 
-def read_batch(payload: bytes, model: str = "") -> Batch | Unreadable:
+def read_batch(payload: bytes, model: str = "", most_bytes: int = MOST_BYTES) -> Batch | Unreadable:
     """Read one payload; `model` names the base model in events without an adapter. Never raises."""
-    if len(payload) > MOST_BYTES:
-        return Unreadable(f"{len(payload)} bytes, more than {MOST_BYTES}")
+    if len(payload) > most_bytes:
+        return Unreadable(f"{len(payload)} bytes, more than {most_bytes}")
     try:
         batch = _BATCH.decode(payload)
     except (msgspec.MsgspecError, RecursionError) as error:
