@@ -1,0 +1,246 @@
+"""The block pool beside vLLM's own, under the same requests: they agree to the block.
+
+What requests generate has names at once in the engine. Here it gets them at once too, or as late as
+possible: when a prompt looks for it, by then perhaps released, or evicted in part.
+"""
+
+import importlib
+import os
+from collections import Counter
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from epp.model.blockpool import BlockPool
+from epp.model.blocks import BlockHash, BlockHasher
+from epp.model.lease import Lease
+from epp.model.request import TOKEN_BYTES, Prompt
+
+pytestmark = pytest.mark.vllm
+engine = importlib.import_module("model_server.engine")  # by name: mypy cannot find it
+SECRET = b"pool"
+EXAMPLES = 600
+STEPS = 50
+MUST_BE_SEEN = (
+    "hit",
+    "refused",
+    "too large",
+    "preempted",
+    "resumed with hits",
+    "named late",
+    "gone before it was named",
+    "next turn hits",
+)
+
+
+class Run:
+    """One request in both: `computed` tokens are in the cache, `known` full blocks of them."""
+
+    def __init__(self, request, lease, block):
+        self.request = request
+        self.block = block
+        self.readmitted(lease)
+
+    def readmitted(self, lease):
+        self.lease = lease
+        self.computed = len(self.tokens)
+        self.known = self.computed // self.block
+
+    @property
+    def tokens(self):
+        return self.request.all_token_ids
+
+
+class PoolBesideVllm(RuleBasedStateMachine):
+    """Few blocks, prompts that begin alike, answers that repeat what others asked."""
+
+    engine_class: ClassVar[Any] = None
+    seen: ClassVar[Counter[str]] = Counter()
+
+    @initialize(block=st.integers(1, 32), blocks=st.integers(1, 14), promptly=st.booleans())
+    def start(self, block, blocks, promptly):
+        self.block, self.capacity, self.promptly = block, blocks, promptly
+        self.hasher = BlockHasher(SECRET, block)
+        self.engine = self.engine_class(blocks, block)
+        self.pool = BlockPool(blocks * block, block)
+        self.said: list[list[int]] = [[]]  # all that was ever computed
+        self.running: list[Run] = []
+        self.waiting: list[Run] = []
+        self.unnamed: list[tuple[Lease, BlockHash]] = []
+        self.number = 0
+
+    def chain(self, tokens):
+        data = b"".join(token.to_bytes(TOKEN_BYTES, "little") for token in tokens)
+        return self.hasher.chain(Prompt(data, exact=True), "model", "")
+
+    def let_in(self, tokens):
+        """Let a prompt into the pool as `epp.model.stay` does."""
+        chain, size = self.chain(tokens), self.block
+        blank = size if len(tokens) % size else 0
+        return self.pool.admit(chain.hashes, [size] * len(chain.hashes), blank, chain.lookup)
+
+    def name_what(self, tokens):
+        """Name what a prompt looks for; what nobody looks for keeps waiting for its name."""
+        wanted = set(self.chain(tokens).hashes)
+        self.name([pair for pair in self.unnamed if pair[1] in wanted])
+        self.unnamed = [pair for pair in self.unnamed if pair[1] not in wanted]
+
+    def name(self, pairs):
+        for lease, each in pairs:
+            named = self.pool.name(lease, [each], [self.block])
+            self.seen["named late" if lease.stamp else "named"] += named
+            self.seen["gone before it was named"] += not named
+
+    @rule(
+        base=st.integers(0),
+        cut=st.integers(0, 4),
+        ragged=st.integers(0, 3),
+        token=st.integers(0, 1),
+        more=st.integers(0, 3),
+    )
+    def prompt(self, base, cut, ragged, token, more):
+        said = self.said[-1 - base % len(self.said)]
+        kept = len(said) if cut == 4 else cut * self.block + ragged
+        tokens = [*said[:kept], *[token] * (more * self.block // 2)] or [token]
+        self.name_what(tokens)
+        request = self.engine.begin(f"request {self.number}", tokens)
+        self.number += 1
+        hit, lease = self.engine.admit(request), self.let_in(tokens)
+        if lease is not None and not lease.keys and not lease.blank:
+            assert hit is None
+            assert len(tokens) > self.capacity * self.block
+            self.seen["too large"] += 1
+            return
+        assert (hit is None) == (lease is None)
+        self.seen["refused"] += lease is None
+        if lease is not None:
+            assert lease.cached * self.block == hit
+            self.seen["hit"] += hit > 0
+            self.running.append(Run(request, lease, self.block))
+
+    @precondition(lambda self: self.running)
+    @rule(which=st.integers(0), token=st.integers(0, 1), steps=st.integers(1, 48))
+    def decode(self, which, token, steps):
+        run = self.running[which % len(self.running)]
+        done = 0
+        while done < steps and self.engine.decode(run.request, token):
+            done += 1
+        assert self.follow(run, run.computed + done)
+        if done < steps:
+            self.make_room(run)
+
+    def follow(self, run, computed):
+        """Let the pool grow, and note in which order the engine named what is full now."""
+        if not self.pool.grow(run.lease, computed):
+            return False
+        run.computed = computed
+        full = computed // self.block
+        hashes = self.chain(run.tokens).hashes[run.known : full]
+        self.unnamed += [(run.lease, each) for each in hashes]
+        run.known = full
+        if self.promptly:
+            self.name(self.unnamed)
+            self.unnamed = []
+        return True
+
+    def make_room(self, run):
+        """Preempt whoever was let in last until one step fits, as the scheduler does."""
+        assert not self.follow(run, run.computed + 1)
+        while run in self.running:
+            victim = self.running.pop()
+            self.seen["preempted"] += 1
+            self.leave(victim)
+            self.waiting.insert(0, victim)
+            if run in self.running and self.engine.decode(run.request, 0):
+                assert self.follow(run, run.computed + 1)
+                return
+
+    def leave(self, run):
+        self.said.append(list(run.tokens[: run.computed + 1]))
+        self.engine.free_up(run.request)
+        self.pool.release(run.lease)
+
+    @precondition(lambda self: self.waiting)
+    @rule()
+    def resume(self):
+        run = self.waiting[0]
+        self.name_what(run.tokens)
+        hit, lease = self.engine.admit(run.request), self.let_in(run.tokens)
+        if lease is not None and not lease.keys and not lease.blank:
+            assert hit is None
+            self.waiting.remove(run)
+            return
+        assert (hit is None) == (lease is None)
+        if lease is not None:
+            assert lease.cached * self.block == hit
+            self.waiting.remove(run)
+            self.seen["resumed with hits"] += hit > 0
+            run.readmitted(lease)
+            self.running.append(run)
+
+    @precondition(lambda self: self.running)
+    @rule(which=st.integers(0))
+    def finish(self, which):
+        """End a request: it is done, or its client went away."""
+        run = self.running.pop(which % len(self.running))
+        self.leave(run)
+
+    @precondition(lambda self: len(self.said) > 1)
+    @rule(base=st.integers(0))
+    def ask(self, base):
+        """Look at what a next turn would hit."""
+        tokens = [*self.said[base % len(self.said)], 9]
+        self.name_what(tokens)
+        chain = self.chain(tokens)
+        found = self.pool.match(chain.hashes[: chain.lookup])
+        assert found * self.block == self.engine.hits(tokens)
+        self.seen["next turn hits"] += found > 0
+
+    @invariant()
+    def as_much_is_free(self):
+        if hasattr(self, "pool"):
+            assert self.pool.free == self.engine.free * self.block
+
+    @invariant()
+    def as_much_is_cached(self):
+        if hasattr(self, "pool"):
+            assert len(self.pool) == self.engine.cached
+
+    @invariant()
+    def as_much_can_be_found(self):
+        if hasattr(self, "pool") and not self.unnamed:
+            assert len(self.pool.hashes()) == self.engine.findable
+
+    @invariant()
+    def no_hole_ever(self):
+        assert not hasattr(self, "pool") or self.pool.closed
+
+
+@pytest.fixture(scope="module")
+def vllm_engine():
+    """vLLM's manager; skips loudly where vLLM is missing, or fails where it is demanded."""
+    if not engine.is_installed():
+        if os.environ.get("WARMPICK_REQUIRE_VLLM") == "1":
+            pytest.fail(engine.HOW_TO_GET_VLLM)
+        pytest.skip(engine.HOW_TO_GET_VLLM)
+    return importlib.import_module("e2e.pool_oracle").Engine
+
+
+def test_the_pool_does_what_vllm_does(vllm_engine):
+    PoolBesideVllm.engine_class = vllm_engine
+    seen = PoolBesideVllm.seen
+    seen.clear()
+    use = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None)
+    run_state_machine_as_test(PoolBesideVllm, settings=use)
+    missing = {each: seen[each] for each in MUST_BE_SEEN if seen[each] < EXAMPLES // 20}
+    assert not missing, dict(seen)
