@@ -42,7 +42,7 @@ demo: setup ## Envoy, four simulated model servers and the picker: round robin a
 	@$(BIN)/epp demo
 
 bench: setup ## run all benchmarks and refresh docs/performance.md
-	@$(BIN)/python -m bench extproc --write-docs
+	@$(BIN)/python -m bench all --write-docs
 
 proto: setup ## generate epp/_pb from proto/
 	@.ci/proto

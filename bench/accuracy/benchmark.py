@@ -49,7 +49,7 @@ class Effort(msgspec.Struct, frozen=True):
     concurrency: tuple[int, ...]
 
 
-QUICK = Effort(160, (4,))
+QUICK = Effort(110, (4,))
 FULL = Effort(400, (3, 4, 6))
 
 

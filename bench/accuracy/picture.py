@@ -51,7 +51,7 @@ def draw(guesses: Mapping[str, Sequence[Guess]], block: int) -> bytes:
             )
         for axes in list(panels)[len(names) :]:
             axes.set_visible(False)
-        figure.supxlabel("cached tokens, reported by vLLM", fontsize=9.5)
+        figure.supxlabel("cached tokens, reported by the server", fontsize=9.5)
         figure.supylabel("predicted when the request was routed", fontsize=9.5)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
