@@ -1,6 +1,7 @@
 """Virtual time goes in order, and as fast as it can."""
 
 from array import array
+from functools import partial
 
 import pytest
 from model_server.simulator.scheduler import Request, Token
@@ -11,9 +12,13 @@ from bench.accuracy.virtual import Clock, Pods
 
 def test_what_is_planned_happens_in_order_of_time_and_then_of_asking():
     clock, seen = Clock(), []
+
+    def note(name):
+        seen.append((clock.now, name))
+
     for when, name in ((2.0, "c"), (1.0, "a"), (1.0, "b")):
-        clock.at(when, lambda name=name: seen.append((clock.now, name)))
-    clock.at(3.0, lambda: clock.at(1.0, lambda: seen.append((clock.now, "late"))))
+        clock.at(when, partial(note, name))
+    clock.at(3.0, lambda: clock.at(1.0, partial(note, "late")))
     clock.run(lambda: False)
     assert seen == [(1.0, "a"), (1.0, "b"), (2.0, "c"), (3.0, "late")]
 
