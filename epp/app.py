@@ -17,8 +17,8 @@ import msgspec
 import structlog
 
 from epp.adapters.endpoints_file import EndpointsFile
-from epp.adapters.extproc.conversation import ExtProcSettings
-from epp.adapters.extproc.grpcio import GrpcioServer
+from epp.adapters.extproc.conversation import ExtProcServer, ExtProcSettings
+from epp.adapters.extproc.transports import Transport, server_class
 from epp.adapters.health import Health, HealthServices, serve_health
 from epp.adapters.scrape import Scraper, ScrapeSettings
 from epp.adapters.telemetry.http import OperatorServer
@@ -62,6 +62,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     secure: bool = True
     cert_path: Path | None = None
     health_on_grpc_port: bool = False
+    transport: Transport = "grpcio"
     max_body_bytes: int = 64 << 20
     scrape_interval: float = 1.0
     drain_timeout: float = 30.0
@@ -110,9 +111,9 @@ class Picker:
         """Whether traffic may come: endpoints are known, and no shutdown has begun."""
         return self._fleet.synced and not self._draining
 
-    def _ext_proc_server(self) -> GrpcioServer:
+    def _ext_proc_server(self) -> ExtProcServer:
         options = self._options
-        server = GrpcioServer(
+        server = server_class(options.transport)(
             self._exchanges(),
             self._clock,
             ExtProcSettings(
@@ -124,7 +125,7 @@ class Picker:
             self._service.decide,
         )
         if options.health_on_grpc_port:
-            self._health.attach(server.server)
+            server.offer_health(self._health)
         return server
 
     def _exchanges(self) -> Callable[[float], Exchange]:
@@ -191,6 +192,7 @@ class Picker:
             health_port=health_port,
             metrics_port=self._operators.port,
             secure=options.secure,
+            transport=self._extproc.transport,
             endpoints=len(self._fleet.endpoints),
             profile=options.settings.profile.name,
             picker=type(options.settings.profile.picker).__name__,

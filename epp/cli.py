@@ -124,6 +124,9 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
         help="tls.crt and tls.key for it; without, a self-signed certificate is made",
     )
     _flag(group, "--health-checking", default=False, help="gRPC health on the ext_proc port too")
+    group.add_argument(
+        "--transport", choices=("native", "grpcio"), default="grpcio", help="(default: grpcio)"
+    )
 
 
 def _add_behaviour(parser: argparse.ArgumentParser) -> None:
@@ -224,6 +227,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         secure=arguments.secure_serving,
         cert_path=arguments.cert_path,
         health_on_grpc_port=arguments.health_checking,
+        transport=arguments.transport,
         max_body_bytes=arguments.max_body_bytes,
         scrape_interval=arguments.scrape_interval,
         drain_timeout=arguments.drain_timeout,

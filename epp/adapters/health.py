@@ -3,6 +3,7 @@
 from enum import Enum
 
 import grpc.aio
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from epp.protocol.envoy import SERVICE
@@ -26,6 +27,7 @@ class HealthServices:
 
     def __init__(self) -> None:
         self._servicer = health.aio.HealthServicer()
+        self._states: dict[str, int] = {}
 
     def attach(self, server: grpc.aio.Server) -> None:
         """Offer the services on a server that has not started."""
@@ -33,10 +35,25 @@ class HealthServices:
 
     async def tell(self, state: Health) -> None:
         """Set whether the picker is ready."""
-        for service in _LIVE:
-            await self._servicer.set(service, Health.SERVING.value)
-        for service in _READY:
-            await self._servicer.set(service, state.value)
+        self._states = dict.fromkeys(_READY, state.value)
+        self._states |= dict.fromkeys(_LIVE, Health.SERVING.value)
+        for service, value in self._states.items():
+            await self._servicer.set(service, value)
+
+    def check(self, request: bytes) -> bytes | None:
+        """Answer a `HealthCheckRequest` of a server that is not grpcio's.
+
+        None where there is no such service. Raises `ValueError` for what is no request.
+        """
+        try:
+            service = health_pb2.HealthCheckRequest.FromString(request).service
+        except DecodeError as error:
+            raise ValueError(f"not a HealthCheckRequest: {error}") from None
+        state = self._states.get(service)
+        if state is None:
+            return None
+        answer: bytes = health_pb2.HealthCheckResponse(status=state).SerializeToString()
+        return answer
 
 
 async def serve_health(services: HealthServices, where: str) -> tuple[grpc.aio.Server, int]:

@@ -1,8 +1,21 @@
-"""Fixtures of the tests of the ext_proc transport."""
+"""Fixtures of the tests of the ext_proc transports, which all run on each of them."""
+
+from functools import partial
 
 import pytest
 
-from tests.adapters.ext_proc_peer import Director, serving
+from tests.adapters.ext_proc_peer import TRANSPORTS, Director, serving
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request):
+    """The class of a server."""
+    return TRANSPORTS[request.param]
+
+
+@pytest.fixture
+def serve(transport):
+    return partial(serving, transport)
 
 
 @pytest.fixture
@@ -11,8 +24,8 @@ def director():
 
 
 @pytest.fixture
-async def served(director):
-    async with serving(director) as made:
+async def served(serve, director):
+    async with serve(director) as made:
         yield made
 
 

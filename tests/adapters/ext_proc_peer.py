@@ -14,6 +14,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProces
 
 from epp.adapters.extproc.conversation import ExtProcSettings
 from epp.adapters.extproc.grpcio import GrpcioServer
+from epp.adapters.extproc.native import NativeServer
 from epp.model.endpoint import Endpoint
 from epp.model.request import Decision, RequestId
 from epp.protocol.director import Pending
@@ -28,6 +29,7 @@ CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]
 ANSWER = json.dumps({"usage": {"prompt_tokens": 3, "completion_tokens": 1}}).encode()
 DUPLEX, STREAMED = ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.STREAMED
 BUFFERED, NONE = ProcessingMode.BUFFERED, ProcessingMode.NONE
+TRANSPORTS = {"grpcio": GrpcioServer, "native": NativeServer}
 
 
 class Director:
@@ -65,10 +67,10 @@ async def until(condition):
 
 
 @asynccontextmanager
-async def serving(director, *awaiting, **settings):
+async def serving(transport, director, *awaiting, **settings):
     """A server, and a channel to it."""
     made = ExtProcSettings(**{"address": "127.0.0.1", "port": 0, **settings})
-    server = GrpcioServer(director.exchange, time.monotonic, made, *awaiting)
+    server = transport(director.exchange, time.monotonic, made, *awaiting)
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         yield server, channel

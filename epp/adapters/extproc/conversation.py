@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -64,6 +64,55 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_receive_bytes: int = 65 << 20
     max_send_bytes: int = -1
     decision_timeout: float = 60.0
+
+
+class HealthSource(Protocol):
+    """What a transport needs of the health services to offer them on its port."""
+
+    def attach(self, server: Any) -> None:  # noqa: ANN401 (grpc.aio.Server, maybe not there)
+        """Offer them on a server of grpcio's that has not started."""
+
+    def check(self, request: bytes) -> bytes | None:
+        """Answer one request; None where there is no such service; `ValueError` for no request."""
+
+
+class ExtProcServer(Protocol):
+    """Either transport.
+
+    It is made of `open_exchange`, which makes one exchange given the time, `clock`, which tells
+    it, settings, and whom to wait for where a decision is pending.
+    """
+
+    transport: str
+    """Its name."""
+
+    def __init__(
+        self,
+        open_exchange: Callable[[float], Conversation],
+        clock: Callable[[], float],
+        settings: ExtProcSettings,
+        awaiting: Awaiting = ...,
+    ) -> None: ...
+
+    @property
+    def port(self) -> int:
+        """Where it listens, after `start`."""
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+
+    def offer_health(self, health: HealthSource) -> None:
+        """Answer health checks too; before `start`."""
+
+    async def start(self) -> None:
+        """Bind and serve. Raises `OSError` or `RuntimeError` where the port is taken."""
+
+    async def stop(self, grace: float) -> None:
+        """Take no more streams; give those that are open `grace` seconds to end."""
+
+    async def quiet(self, seconds: float) -> None:
+        """Wait until no stream is open, and none has been for `seconds`."""
 
 
 class Streams:

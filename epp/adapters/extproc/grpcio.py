@@ -15,6 +15,7 @@ from epp.adapters.extproc.conversation import (
     Awaiting,
     Conversation,
     ExtProcSettings,
+    HealthSource,
     Streams,
     broken,
     decided,
@@ -29,9 +30,10 @@ _RESET_SECONDS = 0.05
 class GrpcioServer:
     """Serves `envoy.service.ext_proc.v3.ExternalProcessor/Process`.
 
-    `open_exchange` makes one exchange, given the time; `clock` tells it. After `start`, `port`
-    is the bound one.
+    See `conversation.ExtProcServer` for what it is made of.
     """
+
+    transport = "grpcio"
 
     def __init__(
         self,
@@ -45,9 +47,8 @@ class GrpcioServer:
         self._settings = settings
         self._awaiting = awaiting
         self._streams = Streams(clock)
-        self.quiet = self._streams.quiet
-        self.port = 0
-        self.server = grpc.aio.server(
+        self._port = 0
+        self._server = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", settings.max_receive_bytes),
                 ("grpc.max_send_message_length", settings.max_send_bytes),
@@ -59,28 +60,41 @@ class GrpcioServer:
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
             self._process
         )
-        self.server.add_generic_rpc_handlers(
+        self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
         )
+
+    @property
+    def port(self) -> int:
+        """Where it listens, after `start`."""
+        return self._port
 
     @property
     def streams(self) -> int:
         """How many streams are open."""
         return self._streams.open
 
+    def offer_health(self, health: HealthSource) -> None:
+        """Offer all of grpcio's own health services on this port too."""
+        health.attach(self._server)
+
+    async def quiet(self, seconds: float) -> None:
+        """Wait until no stream is open, and none has been for `seconds`."""
+        await self._streams.quiet(seconds)
+
     async def start(self) -> None:
         """Bind and serve. Raises `RuntimeError` where the port is taken."""
         where = f"{self._settings.address}:{self._settings.port}"
         if self._settings.tls is None:
-            self.port = self.server.add_insecure_port(where)
+            self._port = self._server.add_insecure_port(where)
         else:
             credentials = grpc.ssl_server_credentials([self._settings.tls])
-            self.port = self.server.add_secure_port(where, credentials)
-        await self.server.start()
+            self._port = self._server.add_secure_port(where, credentials)
+        await self._server.start()
 
     async def stop(self, grace: float) -> None:
         """Take no more streams; give those that are open `grace` seconds to end."""
-        await self.server.stop(grace)
+        await self._server.stop(grace)
 
     async def _process(self, _: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
         clock = self._clock
