@@ -35,7 +35,7 @@ class BlockPool:
 
     def __init__(self, capacity: int, block: int = BLOCK) -> None:
         self._capacity = capacity
-        self._block = block
+        self.block = block
         self._blank = capacity  # free and without content; below 0 after shrinking under load
         self._contents = Contents()
         self._queue = FreeQueue(self._contents)
@@ -117,7 +117,7 @@ class BlockPool:
         False: there is no space, nothing changed; the engine would preempt a request. A lease
         that is empty or was given back never grows.
         """
-        block, space = self._block, lease.tokens + lease.blank
+        block, space = self.block, lease.tokens + lease.blank
         full = computed - computed % block
         need = (full if full == computed else full + block) - space
         if need <= 0 and full <= lease.tokens:
@@ -132,6 +132,22 @@ class BlockPool:
         self._fill(lease, full)
         return True
 
+    def settle(self, lease: Lease, sizes: Sequence[int]) -> None:
+        """Correct the sizes of a lease's named blocks, now that it is known how long they are.
+
+        The space that was allocated stays: what blocks lose is blank, and the other way round.
+        Blocks that others hold too, or that were found, keep theirs.
+        """
+        contents, last = self._contents, len(sizes) - lease.cached + lease.found
+        if lease.stamp or last != len(lease.keys):
+            return
+        for key, size in zip(lease.keys[lease.found :], sizes[lease.cached :], strict=True):
+            change = size - contents.sizes[key]
+            if change <= lease.blank and key not in contents.shared:
+                contents.sizes[key] = size
+                lease.tokens += change
+                lease.blank -= change
+
     def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Name what `lease` generated, from its first nameless token on, as blocks of a chain.
 
@@ -140,7 +156,7 @@ class BlockPool:
         places in the free queue are those of what they name.
         """
         nameless = self._nameless.of(lease, self._contents.stamps)
-        named, rest = self._contents.rename(nameless, hashes, sizes, self._block)
+        named, rest = self._contents.rename(nameless, hashes, sizes, self.block)
         if not named:
             return 0
         self._nameless.forget(lease)
@@ -254,7 +270,7 @@ class BlockPool:
         if full > lease.tokens and not lease.tail and lease.keys:
             self._nameless.add(lease, hash_of(lease.keys[-1]))
         while full > lease.tokens:
-            size = self._block - lease.tokens % self._block
+            size = self.block - lease.tokens % self.block
             lease.tail.append(self._contents.register_nameless(size))
             lease.tokens += size
             lease.blank -= size

@@ -7,12 +7,12 @@ promises in a row of which nothing was true mean that the engine has begun anew.
 
 from enum import Enum
 
-_FALLS, _RISES = 0.2, 0.1
+_FALLS, _RISES = 0.1, 0.05
 _EMPTY_HANDED = 2
 """So many broken promises in a row are a restart."""
 _LARGE_TOKENS = 64
 _LITTLE = 0.1
-_DOUBT = 0.9
+_DOUBT = 0.75
 
 
 class Verdict(Enum):

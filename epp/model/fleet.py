@@ -253,18 +253,19 @@ class Fleet:
         if visit is None:
             return
         usage = event.usage or Usage(completion_tokens=event.generated)
-        visit.progress(usage.prompt_tokens, usage.completion_tokens)
         stays = visit.stays
+        if len(stays) == 1:
+            stays[0].settle(self._prompts.learn(visit.request, visit.asked, usage))
+        visit.progress(usage.prompt_tokens, usage.completion_tokens)
         visit.leave(now, revoked=False)
         if len(stays) == 1:
             self._learn(visit, stays[0], usage)
 
     def _learn(self, visit: Visit, stay: Stay, usage: Usage) -> None:
-        """Take in what a response said of its prompt, and how much of it was cached."""
+        """Take in how much of a prompt was cached, and what was generated after it."""
         pod, cached = visit.pod, usage.cached_tokens
         if cached is not None and pod.judge(visit.cached, cached) is Verdict.RESTARTED:
             return
-        self._prompts.learn(visit.request, visit.asked, usage)
         self._prompts.learn_prefix(visit.asked, visit.found, cached or 0, pod.engine_block)
         self._prompts.remember(visit.request, pod, stay, usage)
 

@@ -63,6 +63,7 @@ class Pod:
         self.reachable = True
         self.foreign = 0.0
         self.engine_block = TOKEN_BLOCK
+        self._knows_block = False
         self.cache: CacheModel = BlockPool(UNKNOWN_CAPACITY, self.engine_block)
         self.mirror: Mirror | None = None
         self._index = index
@@ -123,15 +124,24 @@ class Pod:
         self.load = load
         self._failures, self.reachable = 0, True
         self._count_foreign()
-        if load.block_size and load.block_size != self.engine_block:
-            self.engine_block = load.block_size
-            self.restart()
+        self._reblock(load.block_size)
         capacity = load.capacity_tokens
         if capacity is not None and capacity != self.cache.capacity:
             self.cache.resize(capacity)
             self._mirror()
         if self._began_anew(load) and self.mirror is None:
             self.restart()  # an engine that is followed says so itself
+
+    def _reblock(self, block: int | None) -> None:
+        """Take in the size of the engine's blocks; another one than before is another engine."""
+        if not block or block == self.engine_block:
+            return
+        first, self.engine_block = not self._knows_block, block
+        self._knows_block = True
+        if first and isinstance(self.cache, BlockPool):
+            self.cache.block = block
+        else:
+            self.restart()
 
     def _began_anew(self, load: Load) -> bool:
         """Tell a restart from another start time, or from a counter that went back."""

@@ -11,7 +11,7 @@ from math import gcd
 from epp.model.blocks import TOKEN_BLOCK, BlockHasher, Chain
 from epp.model.pod import Pod
 from epp.model.request import InferenceRequest, Prompt, Usage
-from epp.model.ruler import Rulers, kind_of
+from epp.model.ruler import Measure, Rulers, kind_of
 from epp.model.stay import Stay
 from epp.model.tails import Tail, Tails, tail_of
 from epp.model.visit import Asked
@@ -47,15 +47,17 @@ class Prompts:
             sizes = self._rulers.measure(chain, rate).sizes()[first:last]
             tail.pod.name(tail.stay, chain.hashes[first:last], _within(tail, sizes))
 
-    def learn(self, request: InferenceRequest, asked: Asked, usage: Usage) -> None:
-        """Take in how long a request's only prompt was."""
-        chain = asked.chains[0]
-        if chain.exact or not usage.prompt_tokens:
-            return
+    def learn(self, request: InferenceRequest, asked: Asked, usage: Usage) -> Measure:
+        """Take in how long a request's only prompt was, and measure it anew."""
+        chain, measure, total = asked.chains[0], asked.measures[0], usage.prompt_tokens
+        if chain.exact or not total:
+            return measure
         model, kind = request.target_model, asked.kinds[0]
-        self._rulers.learn(model, kind, chain.size, usage.prompt_tokens)
+        self._rulers.learn(model, kind, chain.size, total)
         if chain.hashes and chain.ends[-1] == chain.size:
-            self._rulers.pin(chain.hashes[-1], usage.prompt_tokens)
+            self._rulers.pin(chain.hashes[-1], total)
+            return self._rulers.measure(chain, self._rulers.rate(model, kind))
+        return Measure(total, [end * total // measure.total for end in measure.ends])
 
     def learn_prefix(self, asked: Asked, blocks: int, tokens: int, block: int) -> None:
         """Take in that a cache served `tokens` where `blocks` leading blocks were found.
@@ -80,8 +82,8 @@ class Prompts:
 def _within(tail: Tail, sizes: Sequence[int]) -> list[int]:
     """Shorten blocks to what the engine holds of a response: whole blocks of its own."""
     block, stay = tail.pod.engine_block, tail.stay
-    known = stay.measure.covered(len(stay.chain.hashes))
-    held = max(0, tail.computed // block * block - known)
+    named = stay.measure.covered(len(stay.chain.hashes))
+    held = max(0, tail.computed // block * block - named)
     ends = [min(held, end) for end in accumulate(sizes)]
     return [end - start for start, end in pairwise((0, *ends))]
 

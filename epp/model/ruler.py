@@ -73,7 +73,10 @@ class Rulers:
         return next((rate for rate in known if rate is not None), DEFAULT_BYTES_PER_TOKEN)
 
     def measure(self, chain: Chain, rate: float) -> Measure:
-        """Measure a prompt whose tokens, where nothing better is known, are `rate` bytes."""
+        """Measure a prompt whose tokens, where nothing better is known, are `rate` bytes.
+
+        What follows a long prefix of known length is taken to be like it.
+        """
         if chain.exact:
             return Measure(chain.size, chain.ends)
         pins = self._pins
@@ -93,6 +96,8 @@ class Rulers:
             ends += [tokens_before + int((end - bytes_before) * slope) for end in stretch[:-1]]
             ends.append(pin)
             bytes_before, tokens_before = stretch[-1], pin
+        if bytes_before >= _LEAST_SIZE and tokens_before:
+            rate = bytes_before / tokens_before  # more of the same is likelier than the average
         rest = chain.ends[len(ends) :]
         ends += [tokens_before + int((end - bytes_before) / rate) for end in rest]
         return Measure(max(1, tokens_before + round((chain.size - bytes_before) / rate)), ends)

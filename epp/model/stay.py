@@ -36,6 +36,13 @@ class Stay:
         self.lease = self.cache.admit(chain.hashes, measure.sizes(), blank, chain.lookup)
         return self.lease is not None
 
+    def settle(self, measure: Measure) -> None:
+        """Take in how long the prompt really is."""
+        self.computed += measure.total - self.measure.total
+        self.measure = measure
+        if self.lease is not None:
+            self.cache.settle(self.lease, measure.sizes())
+
     def grow(self) -> bool:
         """Allocate what was computed; False where there is no space for it."""
         return self.lease is None or self.cache.grow(self.lease, self.computed)

@@ -18,8 +18,9 @@ from epp.model.stay import Stay
 
 _MOST = 1 << 16
 _MOST_ALIKE = 8
-_SLACK_TOKENS = 12
-_RATIO = 1.6
+_SLACK_BYTES = 48
+_LEAST_BYTES, _MOST_BYTES = 1, 8
+"""Bytes that a token of a generated text may have, less or more than its prompt's."""
 
 
 class Tail(msgspec.Struct, frozen=True, eq=False):
@@ -143,6 +144,6 @@ def _limit(tail: Tail, chain: Chain, end: int | None, rate: float) -> int:
         return tail.size + tail.generated - 1
     if end is None:
         return tail.size + int((tail.generated - 1) * rate)
-    quoted = (end - tail.size) / rate
-    longest = tail.generated * _RATIO + _SLACK_TOKENS
-    return end if tail.generated / _RATIO - _SLACK_TOKENS <= quoted <= longest else 0
+    size, tokens = end - tail.size, tail.generated
+    alike = tokens * _LEAST_BYTES - _SLACK_BYTES <= size <= tokens * _MOST_BYTES + _SLACK_BYTES
+    return end if alike else 0

@@ -91,12 +91,12 @@ def test_a_last_partial_block_is_not_held_against_a_longer_prompt(rig):
 
 def test_reports_of_less_than_predicted_take_from_what_is_predicted(rig):
     for number in range(2):
-        serve(rig, f"r{number}", ids(10_000 * number, 700))
-    before = rig.ask(ids(0, 700))["pod-0"]
-    for number in range(6):
-        serve(rig, f"miss{number}", ids(10_000, 700), Usage(700, 1, 688))
-        serve(rig, f"hit{number}", ids(10_000, 700), Usage(700, 1, 350))
-    after = rig.ask(ids(0, 700))["pod-0"]
+        serve(rig, f"r{number}", ids(10_000 * number, 790))
+    before = rig.ask(ids(0, 790))["pod-0"]
+    for number in range(12):
+        serve(rig, f"hit{number}", ids(10_000, 790), Usage(790, 1, 784))
+        serve(rig, f"miss{number}", ids(10_000, 790), Usage(790, 1, 150))
+    after = rig.ask(ids(0, 790))["pod-0"]
     assert after.cached_tokens < before.cached_tokens
     assert after.trust < before.trust == 1.0
 
