@@ -24,6 +24,7 @@ from epp.demo.processes import Process, free_port, spawn
 START_SECONDS = 30
 DEADLINE = 30
 POLL_SECONDS = 0.02
+TRANSPORT = os.environ.get("WARMPICK_TRANSPORT", "grpcio")
 MODEL = "sim-model"
 CHAT = "/v1/chat/completions"
 DECISION = "x-warmpick-decision"
@@ -151,6 +152,7 @@ class Corridor:
             f"--grpc-health-port={self.health_port}",
             f"--metrics-port={self.metrics_port}",
             f"--secure-serving={str(plan.tls).lower()}",
+            f"--transport={TRANSPORT}",
             *("--log-format=json", "--scrape-interval=200ms", "--debug-headers"),
             *plan.picker_flags,
         ]
