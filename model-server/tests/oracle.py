@@ -14,9 +14,12 @@ from itertools import count
 
 os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
+import msgspec
 import torch
+from model_server.simulator.kv_events import EventLog
 from model_server.simulator.scheduler import Request, Scheduler, Token
 from model_server.simulator.settings import Limits
+from vllm.config import KVEventsConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import get_hash_fn_by_name
@@ -66,6 +69,53 @@ def vllm_scheduler(config, limits: Limits) -> VllmScheduler:
     )
 
 
+class Recorder:
+    """Stands where vLLM's publisher does, and keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+
+    def publish(self, batch) -> None:
+        self.events += batch.events
+
+    def take(self) -> list[object]:
+        events, self.events = self.events, []
+        return events
+
+
+class Names:
+    """Which of our block hashes stands for which of vLLM's; never two for one, nor one for two."""
+
+    def __init__(self) -> None:
+        self._ours: dict[int, int] = {}
+        self._theirs: dict[int, int] = {}
+
+    def translate(self, theirs, ours):
+        """Their events as they are on the wire, with our hashes in place of theirs."""
+        return [
+            self._event(wire(event), wire(mine)) for event, mine in zip(theirs, ours, strict=True)
+        ]
+
+    def _event(self, theirs, ours):
+        mine = ours.get("block_hashes", [])
+        theirs = dict(theirs)
+        for key in ("block_hashes", "parent_block_hash"):
+            if theirs.get(key) is not None:
+                names = theirs[key] if key == "block_hashes" else [theirs[key]]
+                known = mine if key == "block_hashes" else [ours[key]]
+                found = [self._name(*pair) for pair in zip(names, known, strict=True)]
+                theirs[key] = found if key == "block_hashes" else found[0]
+        return theirs
+
+    def _name(self, their: int, our: int) -> int:
+        same(self._theirs.setdefault(our, their), their)
+        return self._ours.setdefault(their, our)
+
+
+def wire(event):
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(event))
+
+
 @dataclass
 class Trial:
     """One random workload on one random engine, stepped in both."""
@@ -77,6 +127,9 @@ class Trial:
     requests: dict[str, Request] = field(default_factory=dict)
     names: dict[Request, str] = field(default_factory=dict)
     conversations: list[list[int]] = field(default_factory=list)
+    hashes: Names = field(default_factory=Names)
+    events: int = 0
+    resets: int = 0
 
     def arrive(self) -> None:
         """Queue a request that continues, or begins like, something seen before."""
@@ -135,7 +188,18 @@ class Trial:
         same(
             [r.request_id for r in self.theirs.waiting], [self.names[r] for r in self.ours.waiting]
         )
+        self.compare_events()
+        if not self.ours.busy and self.rng.random() < 0.3:
+            self.resets += 1
+            same(self.theirs.reset_prefix_cache(), self.ours.pool.reset())
         return bool(step)
+
+    def compare_events(self) -> None:
+        """What both would publish after this step."""
+        theirs, ours = self.theirs.kv_event_publisher.take(), self.ours.log.take()
+        same([type(event).__name__ for event in theirs], [type(event).__name__ for event in ours])
+        same(self.hashes.translate(theirs, ours), [wire(event) for event in ours])
+        self.events += len(ours)
 
     def sampled(self, name: str) -> list[int]:
         """What the model gives vLLM for a request in this step."""
@@ -160,7 +224,9 @@ def run(config, seed: int) -> dict[str, int]:
         max_num_seqs=rng.choice([2, 4, 6]),
         max_model_len=2048,
     )
-    trial = Trial(rng, limits, vllm_scheduler(config, limits), Scheduler(limits))
+    ours = Scheduler(limits, EventLog(limits.block_size))
+    trial = Trial(rng, limits, vllm_scheduler(config, limits), ours)
+    trial.theirs.kv_event_publisher = Recorder()
     trial.conversations = [
         [rng.randrange(VOCABULARY) for _ in range(rng.randrange(10, 80))] for _ in range(4)
     ]
@@ -175,11 +241,15 @@ def run(config, seed: int) -> dict[str, int]:
         "requests": len(trial.requests),
         "preemptions": counts.preemptions,
         "hit_tokens": counts.prefix_hits,
+        "events": trial.events,
+        "resets": trial.resets,
     }
 
 
 def main(model: str, trials: int) -> None:
-    config = EngineArgs(model=model, max_model_len=2048, block_size=32).create_engine_config()
+    events = KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+    arguments = EngineArgs(model=model, max_model_len=2048, block_size=32, kv_events_config=events)
+    config = arguments.create_engine_config()
     totals: dict[str, int] = {}
     for seed in range(trials):
         for name, number in run(config, seed).items():

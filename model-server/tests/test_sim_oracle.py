@@ -11,7 +11,7 @@ ORACLE = Path(__file__).with_name("oracle.py")
 
 
 @pytest.mark.vllm
-def test_every_step_hit_and_free_queue_is_vllms(tmp_path):
+def test_every_step_hit_free_queue_and_event_is_vllms(tmp_path):
     model = tmp_path / "tiny"
     build = [sys.executable, "-m", "model_server.tiny_model", str(model), "--size", "tiny"]
     subprocess.run(build, check=True, capture_output=True, timeout=120)
@@ -27,3 +27,5 @@ def test_every_step_hit_and_free_queue_is_vllms(tmp_path):
     assert totals["steps"] > 5000
     assert totals["preemptions"] > 20
     assert totals["hit_tokens"] > 10_000
+    assert totals["events"] > 5000
+    assert totals["resets"] > 20

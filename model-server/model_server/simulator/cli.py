@@ -10,6 +10,7 @@ import msgspec
 import uvloop
 from aiohttp import web
 
+from model_server.simulator.kv_config import parse_config
 from model_server.simulator.server import Server
 from model_server.simulator.settings import Limits, Settings, Speed
 
@@ -67,6 +68,10 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     given = parser.parse_args(arguments)
     if given.block_size < 1 or given.num_gpu_blocks_override < 2 or given.speed <= 0:
         parser.error("block size, blocks (at least 2) and speed must be positive")
+    try:
+        kv_events = parse_config(given.kv_events_config)
+    except ValueError as error:
+        parser.error(f"--kv-events-config: {error}")
     return Settings(
         host=given.host,
         port=given.port,
@@ -81,6 +86,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         seed=given.seed,
         faults=given.faults,
         drain_seconds=given.drain_seconds,
+        kv_events=kv_events,
     )
 
 
@@ -152,6 +158,7 @@ _FLAGS: dict[str, dict[str, tuple[type, object, str]]] = {
         "--max-num-seqs": (int, 256, "running requests at most"),
         "--max-model-len": (int, 131072, "longest sequence; the KV blocks may bound it lower"),
         "--max-loras": (int, 1, "different adapters in one step"),
+        "--kv-events-config": (str, "{}", "JSON: where KV events are published"),
     },
     "speed": {
         "--step-ms": (float, 6.0, "fixed cost of one step, ms"),

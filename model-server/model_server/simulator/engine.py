@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from model_server.simulator.cost import step_seconds
+from model_server.simulator.kv_events import Event, EventLog
 from model_server.simulator.metrics import Load, Metrics, Timing
 from model_server.simulator.scheduler import Finish, Request, Sampled, Scheduler, loras
 from model_server.simulator.settings import Settings
@@ -67,10 +68,21 @@ class Call:
 
 
 class Engine:
-    """Runs the scheduler in simulated time. `run` must be running for calls to be answered."""
+    """Runs the scheduler in simulated time. `run` must be running for calls to be answered.
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self.scheduler = Scheduler(settings.limits)
+    `publish`, where given, gets what each step changed in the cache, when the step is over.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        publish: Callable[[Sequence[Event]], None] | None = None,
+    ) -> None:
+        size, loras = settings.limits.block_size, settings.lora_modules
+        self._log = EventLog(size, loras) if publish else None
+        self._emit = publish
+        self.scheduler = Scheduler(settings.limits, self._log)
         self._speed = settings.speed
         self._tokens_per_chunk = settings.tokens_per_chunk
         self._metrics = metrics
@@ -107,8 +119,15 @@ class Engine:
                 due = self._breath = time.monotonic()
                 continue
             due = await self._reach(due + step_seconds(step, self._speed))
-            self._deliver(self.scheduler.complete(step), time.monotonic())
+            sampled = self.scheduler.complete(step)
+            self._tell_events()
+            self._deliver(sampled, time.monotonic())
             self._publish()
+
+    def _tell_events(self) -> None:
+        events = self._log.take() if self._log is not None else []
+        if events and self._emit is not None:
+            self._emit(events)
 
     async def _reach(self, due: float) -> float:
         """Wait until about `due`; returns the time from which the next step counts."""

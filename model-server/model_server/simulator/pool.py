@@ -8,15 +8,20 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from model_server.simulator.hashes import BlockHash
+from model_server.simulator.kv_events import EventLog
 
 
 class BlockPool:
-    """`num_blocks - 1` usable blocks with reference counts, hashes and a free queue."""
+    """`num_blocks - 1` usable blocks with reference counts, hashes and a free queue.
 
-    def __init__(self, num_blocks: int) -> None:
+    What is evicted or cleared is told to `log`.
+    """
+
+    def __init__(self, num_blocks: int, log: EventLog | None = None) -> None:
         if num_blocks < 2:
             raise ValueError(f"num_blocks must be at least 2 (one is the null block): {num_blocks}")
         self.num_blocks = num_blocks
+        self._log = log
         self._references = [0] * num_blocks
         self._hashes: list[BlockHash | None] = [None] * num_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
@@ -103,6 +108,8 @@ class BlockPool:
             return False
         self._cached.clear()
         self._hashes = [None] * self.num_blocks
+        if self._log is not None:
+            self._log.cleared()
         return True
 
     def _forget(self, block: int) -> None:
@@ -110,6 +117,8 @@ class BlockPool:
         if block_hash is None:
             return
         self._hashes[block] = None
+        if self._log is not None:
+            self._log.removed(block_hash)
         copies = self._cached[block_hash]
         del copies[block]
         if not copies:

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from model_server.simulator.hashes import BlockHash, BlockHasher, root_hash
+from model_server.simulator.kv_events import EventLog
 from model_server.simulator.pool import BlockPool
 from model_server.simulator.settings import Limits
 
@@ -93,11 +94,15 @@ class Counts:
 
 
 class Scheduler:
-    """Decides what each engine step computes, and owns the block pool."""
+    """Decides what each engine step computes, and owns the block pool.
 
-    def __init__(self, limits: Limits) -> None:
+    What changes in the cache is told to `log`.
+    """
+
+    def __init__(self, limits: Limits, log: EventLog | None = None) -> None:
         self.limits = limits
-        self.pool = BlockPool(limits.num_gpu_blocks)
+        self.log = log
+        self.pool = BlockPool(limits.num_gpu_blocks, log)
         self.hasher = BlockHasher(limits.block_size)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -230,6 +235,8 @@ class Scheduler:
             self.hasher.extend(request.hashes, request.root, request.tokens)
             for index in range(request.registered, full):
                 self.pool.register(request.blocks[index], request.hashes[index])
+            if self.log is not None:
+                self.log.stored(request, request.registered, full)
             request.registered = full
         return Chunk(request, request.computed, count)
 

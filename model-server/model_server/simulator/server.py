@@ -2,10 +2,10 @@
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
@@ -37,6 +37,9 @@ from model_server.simulator.responses import ResponseEvents, whole_response
 from model_server.simulator.scheduler import Finish, Request
 from model_server.simulator.settings import Settings
 from model_server.simulator.stream import Form, collect, stream
+
+if TYPE_CHECKING:
+    from model_server.simulator.kv_publisher import KvPublisher
 
 VERSION = "0.32.0+simulator"
 _MAX_BODY_BYTES = 512 * 1024 * 1024
@@ -82,7 +85,9 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics(settings)
-        self.engine = Engine(settings, self.metrics)
+        self._publisher = _publisher(settings)
+        publish = None if self._publisher is None else self._publisher.publish
+        self.engine = Engine(settings, self.metrics, publish)
         self._intake = Intake(settings)
         self._started = int(time.time())
 
@@ -90,16 +95,26 @@ class Server:
         """Build the aiohttp application."""
         app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[self._guard])
         app.on_response_prepare.append(self._sign)
+        app.cleanup_ctx.append(self._publishing)
         for path, api in APIS.items():
             app.router.add_post(path, self._generating(api))
         app.router.add_post("/v1/embeddings", self._embeddings)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/reset_prefix_cache", self._reset)
+        app.router.add_get("/kv_event_sources", self._sources)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_get("/version", self._version)
         app.router.add_get("/metrics", self._metrics)
         return app
+
+    async def _publishing(self, _: web.Application) -> AsyncIterator[None]:
+        """Publish KV events, where that is wanted, for as long as the server runs."""
+        if self._publisher is None:
+            yield
+        else:
+            async with self._publisher.open():
+                yield
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -191,6 +206,10 @@ class Server:
     async def _reset(self, http: web.Request) -> web.Response:
         return _json(msgspec.json.encode({"success": self.engine.scheduler.pool.reset()}))
 
+    async def _sources(self, http: web.Request) -> web.Response:
+        config = None if self._publisher is None else self._publisher.config
+        return _json(msgspec.json.encode({} if config is None else {0: config}))
+
     async def _models(self, http: web.Request) -> web.Response:
         base = self.settings.served_model_name
         models = [self._model(base, None)]
@@ -216,6 +235,15 @@ class Server:
 
     async def _metrics(self, http: web.Request) -> web.Response:
         return web.Response(body=self.metrics.render(), headers={"Content-Type": _METRICS_TYPE})
+
+
+def _publisher(settings: Settings) -> "KvPublisher | None":
+    """Build what publishes KV events; pyzmq is needed for nothing else."""
+    if not settings.kv_events.publishes:
+        return None
+    from model_server.simulator.kv_publisher import KvPublisher  # noqa: PLC0415 (an extra)
+
+    return KvPublisher(settings.kv_events, settings.host)
 
 
 def _request_id(http: web.Request) -> str:

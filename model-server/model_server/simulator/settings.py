@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from model_server.simulator.kv_config import KvEventsConfig
+
 
 @dataclass(frozen=True, slots=True)
 class Speed:
@@ -55,3 +57,4 @@ class Settings:
     seed: int = 0
     faults: bool = False
     drain_seconds: float = 5.0
+    kv_events: KvEventsConfig = field(default_factory=KvEventsConfig)
