@@ -16,6 +16,7 @@ from epp.protocol.prometheus import Page
 pytestmark = pytest.mark.vllm
 vllm = test_vllm.vllm
 BLOCK, BLOCKS, RANKS = 32, 512, 2
+CAPACITY = "warmpick_endpoint_cache_capacity_tokens"
 FLAGS = {
     "--served-model-name": test_vllm.MODEL,
     "--block-size": str(BLOCK),
@@ -33,6 +34,8 @@ async def gateway(tmp_path_factory):
     argv = (sys.executable, "-m", "model_server.launch", str(test_vllm.FOLDER), *flags, *more)
     async with corridor(Plan(simulators=("dp",), argv=argv, stop_seconds=20), directory) as made:
         await split_into_ranks(made, made.targets["dp"], RANKS)
+        # What is admitted before the first scrape is modelled in blocks of another size.
+        await made.metric_becomes(RANKS * (BLOCKS - 1) * BLOCK, CAPACITY)
         yield made
 
 
