@@ -3,6 +3,7 @@
 Nothing here touches a file, a process, the environment or vLLM itself. Flags are those of 0.32.
 """
 
+import json
 from typing import Literal
 
 import msgspec
@@ -20,6 +21,8 @@ COUNTS = (
     "max_num_seqs",
     "max_num_batched_tokens",
     "threads",
+    "kv_events_port",
+    "kv_replay_port",
 )
 """The fields of Settings that are positive when they are set."""
 
@@ -51,6 +54,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Compute threads on a CPU."""
     offline: bool = False
     """Never ask a model hub for anything."""
+    kv_events_port: int | None = None
+    """Where changes of the KV cache are published (ZMQ), on every interface: vLLM binds no other.
+    None: nowhere. Pickers look for 5557, plus the data-parallel rank."""
+    kv_replay_port: int | None = None
+    """Where the last 10,000 steps of them are sent again, to those who missed some."""
+    pod: str = "pod"
+    """What the topic of the changes calls this server."""
     drain_seconds: int = 5
     """How long running requests may go on after SIGTERM."""
     extra: tuple[str, ...] = ()
@@ -95,6 +105,7 @@ def serve_arguments(settings: Settings) -> list[str]:
         # Collision-safe: nobody can craft a prompt that hits another one's blocks.
         "--prefix-caching-hash-algo": "sha256",
         "--shutdown-timeout": settings.drain_seconds,
+        "--kv-events-config": _kv_events(settings),
     }
     switches = [
         "--enable-prefix-caching",
@@ -104,6 +115,21 @@ def serve_arguments(settings: Settings) -> list[str]:
     ]
     pairs = [text for flag, v in chosen.items() if v is not None for text in (flag, str(v))]
     return [settings.model, *pairs, *switches, *settings.extra]
+
+
+def _kv_events(settings: Settings) -> str | None:
+    """Return vLLM's `KVEventsConfig` as JSON; None where nothing is published."""
+    if settings.kv_events_port is None:
+        return None
+    config = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://*:{settings.kv_events_port}",
+        "topic": f"kv@{settings.pod}@{settings.served_model_name}",
+    }
+    if settings.kv_replay_port is not None:
+        config["replay_endpoint"] = f"tcp://*:{settings.kv_replay_port}"
+    return json.dumps(config)
 
 
 def environment(settings: Settings) -> dict[str, str]:

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import re
 import signal
+import socket
 import sys
 from collections import deque
 from pathlib import Path
@@ -79,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-num-seqs", type=int, metavar="N")
     add("--max-num-batched-tokens", type=int, metavar="N")
     add("--threads", type=int, default=1, help="compute threads on a CPU (default: %(default)s)")
+    add("--kv-events-port", type=int, metavar="PORT", help="publish changes of the KV cache here")
+    add("--kv-replay-port", type=int, metavar="PORT", help="send the last changes again here")
+    add("--pod-name", metavar="NAME", help="for the topic of the changes (default: the host's)")
     add("--drain-seconds", type=int, default=5, metavar="S", help="default: %(default)s")
     add("--start-seconds", type=float, default=600.0, metavar="S", help="give up after this long")
     add("--log-file", type=Path, metavar="PATH", help="the engine's log; default: stderr")
@@ -108,6 +112,9 @@ def parse(arguments: list[str]) -> Launch:
             max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=options.max_num_batched_tokens,
             threads=options.threads,
+            kv_events_port=options.kv_events_port,
+            kv_replay_port=options.kv_replay_port,
+            pod=options.pod_name or socket.gethostname(),
             offline=Path(options.model).is_dir(),
             drain_seconds=options.drain_seconds,
             extra=tuple(arguments[cut + 1 :]),

@@ -1,3 +1,4 @@
+import json
 import socket
 
 import pytest
@@ -38,6 +39,21 @@ def test_extra_arguments_come_last_so_that_they_win():
     assert serve_arguments(launch.settings)[-4:] == ["--max-num-seqs", "8", "--seed", "1"]
 
 
+def test_kv_events_are_published_where_a_picker_looks_for_them():
+    assert "--kv-events-config" not in serve_arguments(parse(["m"]).settings)
+    flags = ["--kv-events-port", "5557", "--kv-replay-port", "5558", "--pod-name", "pod-3"]
+    for replay in (True, False):
+        settings = parse(["hub/model", *(flags if replay else flags[:2] + flags[4:])]).settings
+        config = json.loads(pairs(serve_arguments(settings))["--kv-events-config"])
+        expected = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": "tcp://*:5557",
+            "topic": "kv@pod-3@model",
+        }
+        assert config == expected | ({"replay_endpoint": "tcp://*:5558"} if replay else {})
+
+
 def test_defaults_of_the_command_line():
     on_cpu = parse(["hub/some-model", "--device", "cpu"]).settings
     on_gpu = parse(["hub/some-model", "--device", "gpu"]).settings
@@ -69,6 +85,7 @@ def test_sizes(text, size):
         (["--kv-cache-bytes", "lots"], "not a size"),
         (["--kv-cache-bytes", "0"], "positive"),
         (["--drain-seconds", "-1"], "0 or more"),
+        (["--kv-events-port", "0"], "positive"),
         (
             ["--device", "cpu", "--num-gpu-blocks", "128", "--max-model-len", "4096"],
             "needs 129 with the null block",
