@@ -1,8 +1,10 @@
 """A model's tokenizer and chat template, read from the folder that vLLM serves.
 
 Mirrors what transformers 5 (`tokenization_utils_tokenizers.py`, `tokenization_utils_base.py`)
-reads there: `tokenizer.json`; `tokenizer_config.json` for special tokens, added tokens and
-`add_bos_token`; `chat_template.jinja` before the template in the configuration.
+reads there: `tokenizer.json`, and what surrounds a prompt as it says there (`add_bos_token` in
+the configuration does not count beside it); `tokenizer_config.json` for special and added tokens;
+`chat_template.jinja` before the template in the configuration. Classes that transformers builds
+anew from their vocabulary (`LlamaTokenizer`) are taken as their file says.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +13,6 @@ from typing import Any
 
 import msgspec
 from tokenizers import AddedToken, Tokenizer
-from tokenizers.processors import TemplateProcessing
 
 from epp.adapters.tokens.instead import TextInstead
 from epp.adapters.tokens.template import ChatTemplate
@@ -104,32 +105,29 @@ def _content(token: object) -> str | None:
 
 
 def _complete(tokenizer: Tokenizer, config: Mapping[str, Any], special: Mapping[str, str]) -> None:
-    """Add what only the configuration says: further tokens, and what goes around a prompt."""
+    """Add the tokens that only the configuration lists, in the order that gives them their ids."""
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    listed = config.get("added_tokens_decoder") or {}
-    for _, token in sorted(listed.items(), key=lambda item: int(item[0])):
-        text = _content(token)
-        if text is not None and text not in known:
-            flags = {key: value for key, value in token.items() if key in _FLAGS}
-            tokenizer.add_tokens([AddedToken(text, **flags)])
-            known.add(text)
-    missing = [text for text in dict.fromkeys(special.values()) if text not in known]
-    tokenizer.add_tokens([AddedToken(text, special=True, normalized=False) for text in missing])
-    if tokenizer.post_processor is None or config.keys() & {"add_bos_token", "add_eos_token"}:
-        tokenizer.post_processor = _surroundings(tokenizer, config, special)
+    listed: dict[str, Any] = config.get("added_tokens_decoder") or {}
+    tokens = [_added(token) for _, token in sorted(listed.items(), key=lambda item: int(item[0]))]
+    further = [*special.values(), *_further(config)]
+    tokens += [AddedToken(text, special=True, normalized=False) for text in further]
+    for token in tokens:
+        if token.content not in known:
+            known.add(token.content)
+            tokenizer.add_tokens([token])
+    tokenizer.encode_special_tokens = bool(config.get("split_special_tokens"))
 
 
-_FLAGS = {"single_word", "lstrip", "rstrip", "normalized", "special"}
+def _added(token: Mapping[str, Any]) -> AddedToken:
+    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    return AddedToken(token["content"], **{key: token[key] for key in flags if key in token})
 
 
-def _surroundings(
-    tokenizer: Tokenizer, config: Mapping[str, Any], special: Mapping[str, str]
-) -> TemplateProcessing:
-    first = special.get("bos_token") if config.get("add_bos_token") else None
-    last = special.get("eos_token") if config.get("add_eos_token") else None
-    single = [*([first] if first else []), "$A", *([last] if last else [])]
-    ids = [(text, tokenizer.token_to_id(text)) for text in (first, last) if text]
-    return TemplateProcessing(single=single, special_tokens=ids)
+def _further(config: Mapping[str, Any]) -> Iterator[str]:
+    for field in ("additional_special_tokens", "extra_special_tokens"):
+        listed = config.get(field)
+        if isinstance(listed, list):
+            yield from (text for each in listed if (text := _content(each)) is not None)
 
 
 def _template(

@@ -29,9 +29,10 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer, cuts: Iterable[str]) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        tokenizer.encode_special_tokens = False
         self._tokenizer = tokenizer
-        self.cuts = _places(tokenizer.get_added_tokens_decoder().values(), cuts)
+        plain = tokenizer.encode_special_tokens  # special tokens are text like any other
+        added = tokenizer.get_added_tokens_decoder().values()
+        self.cuts = () if plain else _places(added, cuts)
         self._cut = re.compile("|".join(map(re.escape, self.cuts)))
         self.affixes = self._find_affixes()
 
