@@ -59,8 +59,7 @@ def draw(guesses: Mapping[str, Sequence[Guess]], block: int) -> bytes:
 
 
 def _panel(axes: Axes, guesses: Sequence[Guess], block: int, colour: str) -> None:
-    limit = max(max(guess.predicted, guess.actual) for guess in guesses)
-    axes.plot([0, limit], [0, limit], color="#9aa3b0", lw=1)
+    axes.axline((0, 0), slope=1, color="#9aa3b0", lw=1)
     actual = [guess.actual for guess in guesses]
     predicted = [guess.predicted for guess in guesses]
     axes.plot(actual, predicted, "o", color=colour, ms=3.2, alpha=0.4, mew=0)
