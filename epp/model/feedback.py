@@ -12,6 +12,8 @@ _EMPTY_HANDED = 2
 """So many broken promises in a row are a restart."""
 _LARGE_TOKENS = 64
 _LITTLE = 0.1
+_MOST_OF = 0.8
+"""A prediction that held so far is as good as held: lengths of texts are estimates."""
 _DOUBT = 0.75
 
 
@@ -52,7 +54,8 @@ class Feedback:
         if not broken:
             if actual > 0:
                 self._broken = 0
-            return Verdict.MISSED if actual <= predicted - 2 * block else Verdict.HELD
+            missed = held < _MOST_OF and actual <= predicted - 2 * block
+            return Verdict.MISSED if missed else Verdict.HELD
         self._broken += 1
         if self._broken < _EMPTY_HANDED or not self._reported:
             return Verdict.MISSED

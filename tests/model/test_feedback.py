@@ -23,8 +23,10 @@ def reporting():
         (0, 640, Verdict.HELD),
         (640, 640, Verdict.HELD),
         (640, 656, Verdict.HELD),
-        (640, 624, Verdict.HELD),
-        (640, 608, Verdict.MISSED),
+        (640, 528, Verdict.HELD),
+        (640, 496, Verdict.MISSED),
+        (32, 16, Verdict.HELD),
+        (48, 16, Verdict.MISSED),
         (640, 0, Verdict.MISSED),
     ],
 )
