@@ -13,6 +13,13 @@ from epp.protocol.messages import Message, Reply
 
 log = structlog.get_logger()
 
+RESET_SECONDS = 0.05
+"""How long after its end a stream that said what it would send may still turn out to be reset.
+
+Envoy ends a stream that it gives up, and resets it a moment later; grpcio tells both apart only
+then.
+"""
+
 
 class Conversation(Protocol):
     """What a transport needs of an exchange (`epp.protocol.exchange.Exchange`)."""

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from epp.adapters.extproc.conversation import (
+    RESET_SECONDS,
     Awaiting,
     Conversation,
     ExtProcSettings,
@@ -22,9 +23,6 @@ from epp.adapters.extproc.conversation import (
     undecided,
 )
 from epp.protocol.envoy import METHOD, SERVICE, ProtocolError, decode, encode
-
-_RESET_SECONDS = 0.05
-"""A stream that is reset reads as one that has ended, and is cancelled a moment later."""
 
 
 class GrpcioServer:
@@ -120,7 +118,7 @@ class GrpcioServer:
             data = await read()
             if data is grpc.aio.EOF:
                 if exchange.announced:
-                    await asyncio.sleep(_RESET_SECONDS)
+                    await asyncio.sleep(RESET_SECONDS)
                 exchange.half_closed(clock())
                 return
             replies = exchange.receive(decode(data), clock())

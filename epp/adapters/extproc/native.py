@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from epp.adapters.extproc.connection import HELD_ABOVE, Connection, Open, Status
 from epp.adapters.extproc.conversation import (
+    RESET_SECONDS,
     Awaiting,
     Conversation,
     ExtProcSettings,
@@ -116,6 +117,7 @@ class ExchangeCall:
     """One stream and its exchange. While a decision is pending, messages wait."""
 
     __slots__ = (
+        "_alarm",
         "_connection",
         "_ended",
         "_exchange",
@@ -135,6 +137,7 @@ class ExchangeCall:
         self._connection = connection
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[bytes] = []
+        self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
         self._over = False
 
@@ -158,21 +161,32 @@ class ExchangeCall:
             self._end()
 
     def ended(self) -> None:
-        """Hear that the peer says no more: the exchange ends, once nothing is pending."""
+        """Hear that the peer says no more: the exchange ends, once nothing is pending.
+
+        Where that is too early, a reset may follow, which says why.
+        """
         self._ended = True
         if self._task is not None:
             return
-        try:
-            self._exchange.half_closed(self._server.clock())
-        except Exception as error:  # noqa: BLE001 (as above)
-            self._fail(error)
-        self._end()
+        if self._exchange.announced:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(RESET_SECONDS, self._half_closed)
+        else:
+            self._half_closed()
 
     def closed(self) -> None:
         """Hear that the peer is gone."""
         if self._task is not None:
             self._task.cancel()
         self._leave()
+
+    def _half_closed(self) -> None:
+        try:
+            self._exchange.half_closed(self._server.clock())
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._fail(error)
+        self._end()
+        self._connection.flush_soon()
 
     def _say(self, replies: Sequence[Reply]) -> None:
         stream = self._stream
@@ -230,6 +244,8 @@ class ExchangeCall:
         if self._over:
             return
         self._over = True
+        if self._alarm is not None:
+            self._alarm.cancel()
         now = self._server.clock()
         self._server.counter.closed(now)
         try:
