@@ -15,11 +15,17 @@ import msgspec
 from tokenizers import AddedToken, Tokenizer
 
 from epp.adapters.tokens.instead import TextInstead
+from epp.adapters.tokens.settings_file import (
+    ModelConfig,
+    Sidecar,
+    Token,
+    TokenizerConfig,
+    read_json,
+)
 from epp.adapters.tokens.template import ChatTemplate
 from epp.adapters.tokens.vocabulary import Vocabulary
 from epp.errors import ConfigError
 
-_NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _OTHER_RENDERERS = {
     "deepseek_v32",
     "deepseek_v4",
@@ -54,9 +60,9 @@ def read_folder(
     `defaults` are variables that it is given (`--default-chat-template-kwargs`).
     """
     file = path / "tokenizer.json" if path.is_dir() else path
-    config = _object(file.with_name("tokenizer_config.json"))
-    legacy = _object(file.with_name("special_tokens_map.json"))
-    special = dict(_special({**legacy, **config}))
+    config = read_json(file.with_name("tokenizer_config.json"), TokenizerConfig)
+    legacy = read_json(file.with_name("special_tokens_map.json"), TokenizerConfig)
+    special = dict(legacy.special()) | dict(config.special())
     tokenizer = _tokenizer(file)
     _complete(tokenizer, config, special)
     template, missing = _template(file.parent, config, template_path, special, defaults)
@@ -69,16 +75,6 @@ def read_folder(
     return Folder(vocabulary, template, ends, missing)
 
 
-def _object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an absent file is an empty one."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
-        raise ConfigError(f"cannot read {path.name}: {error}") from error
-
-
 def _tokenizer(file: Path) -> Tokenizer:
     try:
         return Tokenizer.from_buffer(file.read_bytes())
@@ -88,57 +84,36 @@ def _tokenizer(file: Path) -> Tokenizer:
         raise ConfigError(f"{file} is no tokenizer: {error}") from error
 
 
-def _special(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name in _NAMED:
-        text = _content(config.get(f"{name}_token"))
-        if text is not None:
-            yield f"{name}_token", text
-    extra = config.get("extra_special_tokens")
-    if isinstance(extra, dict):
-        yield from ((name, text) for name, each in extra.items() if (text := _content(each)))
-
-
-def _content(token: object) -> str | None:
-    """Return the text of a token, which is written as a string or as an object."""
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else None
-
-
-def _complete(tokenizer: Tokenizer, config: Mapping[str, Any], special: Mapping[str, str]) -> None:
+def _complete(tokenizer: Tokenizer, config: TokenizerConfig, special: Mapping[str, str]) -> None:
     """Add the tokens that only the configuration lists, in the order that gives them their ids."""
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    listed: dict[str, Any] = config.get("added_tokens_decoder") or {}
-    tokens = [_added(token) for _, token in sorted(listed.items(), key=lambda item: int(item[0]))]
-    further = [*special.values(), *_further(config)]
+    listed = sorted((config.added_tokens_decoder or {}).items())
+    tokens = [_added(token) for _, token in listed]
+    further = [*special.values(), *config.further()]
     tokens += [AddedToken(text, special=True, normalized=False) for text in further]
     for token in tokens:
         if token.content not in known:
             known.add(token.content)
             tokenizer.add_tokens([token])
-    tokenizer.encode_special_tokens = bool(config.get("split_special_tokens"))
+    tokenizer.encode_special_tokens = config.split_special_tokens
 
 
-def _added(token: Mapping[str, Any]) -> AddedToken:
-    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    return AddedToken(token["content"], **{key: token[key] for key in flags if key in token})
-
-
-def _further(config: Mapping[str, Any]) -> Iterator[str]:
-    for field in ("additional_special_tokens", "extra_special_tokens"):
-        listed = config.get(field)
-        if isinstance(listed, list):
-            yield from (text for each in listed if (text := _content(each)) is not None)
+def _added(token: Token) -> AddedToken:
+    flags = msgspec.structs.asdict(token)
+    if token.normalized is None:
+        flags["normalized"] = not token.special
+    return AddedToken(**flags)
 
 
 def _template(
     folder: Path,
-    config: Mapping[str, Any],
+    config: TokenizerConfig,
     given: Path | None,
     special: Mapping[str, str],
     defaults: Mapping[str, Any] | None,
 ) -> tuple[ChatTemplate | None, str]:
     """Return the template, or None and why there is none."""
-    model = _object(folder / "config.json").get("model_type")
+    model = read_json(folder / "config.json", ModelConfig).model_type
     if given is None and model in _OTHER_RENDERERS:
         return None, f"chats of `{model}` are not rendered by a template"
     if given is None and any(folder.glob("tekken.json")):
@@ -156,14 +131,14 @@ def _text(path: Path) -> str:
         raise ConfigError(f"cannot read {path}: {error}") from error
 
 
-def _sources(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _sources(folder: Path, config: TokenizerConfig) -> Iterator[tuple[str, str]]:
     """Find templates by name; of one name the last found counts."""
-    sidecar = _object(folder / "chat_template.json").get("chat_template")
-    for given in (sidecar, config.get("chat_template")):
+    sidecar = read_json(folder / "chat_template.json", Sidecar)
+    for given in (sidecar.chat_template, config.chat_template):
         if isinstance(given, str):
             yield "default", given
-        elif isinstance(given, list):
-            yield from ((each["name"], each["template"]) for each in given)
+        for named in given if isinstance(given, list) else ():
+            yield named.name, named.template
     if (folder / "chat_template.jinja").exists():
         yield "default", _text(folder / "chat_template.jinja")
     for path in sorted(folder.glob("additional_chat_templates/*.jinja")):

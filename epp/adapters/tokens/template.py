@@ -147,6 +147,8 @@ class ChatTemplate:
             if continued:
                 return _render_continued(source, seen, variables)
             return source.compiled.render(messages=seen, **variables)
+        except TextInstead:
+            raise
         except Exception as error:  # a template runs code of its own
             raise TextInstead(Cause.TEMPLATE, type(error).__name__) from error
 

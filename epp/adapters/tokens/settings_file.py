@@ -1,0 +1,90 @@
+"""`tokenizer_config.json` and what stands beside it, as far as tokens depend on them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from epp.errors import ConfigError
+
+T = TypeVar("T")
+
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""Special tokens that templates may refer to by name."""
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A token with how it is matched; `normalized` None: what the library makes of `special`."""
+
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool | None = None
+    special: bool = False
+
+
+class NamedTemplate(msgspec.Struct, frozen=True):
+    """One of several chat templates."""
+
+    name: str
+    template: str
+
+
+class TokenizerConfig(msgspec.Struct, frozen=True):
+    """The fields that are read; others are passed over."""
+
+    bos_token: str | Token | None = None
+    eos_token: str | Token | None = None
+    unk_token: str | Token | None = None
+    sep_token: str | Token | None = None
+    pad_token: str | Token | None = None
+    cls_token: str | Token | None = None
+    mask_token: str | Token | None = None
+    additional_special_tokens: list[str | Token] | None = None
+    extra_special_tokens: list[str | Token] | dict[str, str | Token] | None = None
+    added_tokens_decoder: dict[int, Token] | None = None
+    split_special_tokens: bool = False
+    chat_template: str | list[NamedTemplate] | None = None
+
+    def special(self) -> Iterator[tuple[str, str]]:
+        """Yield the names and texts of special tokens that have both."""
+        named = ((name, getattr(self, name)) for name in NAMED)
+        yield from ((name, text_of(token)) for name, token in named if token is not None)
+        if isinstance(self.extra_special_tokens, dict):
+            for name, token in self.extra_special_tokens.items():
+                yield name, text_of(token)
+
+    def further(self) -> Iterator[str]:
+        """Yield the texts of special tokens that have no name."""
+        for listed in (self.additional_special_tokens, self.extra_special_tokens):
+            if isinstance(listed, list):
+                yield from map(text_of, listed)
+
+
+class ModelConfig(msgspec.Struct, frozen=True):
+    """`config.json`."""
+
+    model_type: str = ""
+
+
+class Sidecar(msgspec.Struct, frozen=True):
+    """`chat_template.json`."""
+
+    chat_template: str | list[NamedTemplate] | None = None
+
+
+def text_of(token: str | Token) -> str:
+    """Return the text of a token, which is written as a string or as an object."""
+    return token.content if isinstance(token, Token) else token
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """Read a file; an absent one has nothing but defaults. Raises `ConfigError`."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return kind()
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"cannot read {path.name}: {error}") from error

@@ -1,0 +1,47 @@
+"""The cache holds what it was given last, and no more than it may."""
+
+from collections import OrderedDict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.adapters.tokens.segments import Segments
+
+STEPS = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=60)
+
+
+@given(steps=STEPS, capacity=st.integers(0, 2000))
+def test_it_is_the_plain_rule(steps, capacity):
+    cache, plain = Segments(capacity), OrderedDict()
+    room = 0
+    for text, writes in steps:
+        if writes:
+            before = cache.size
+            cache.put(text, text.encode())
+            room = room or cache.size - before
+            plain.setdefault(text, text.encode())
+            while room and len(plain) > capacity // room:
+                plain.popitem(last=False)
+            if not room:
+                plain.clear()
+        else:
+            assert cache.get(text) == plain.get(text)
+            if text in plain:
+                plain.move_to_end(text)
+        assert cache.size <= capacity
+        assert len(cache) == len(plain)
+
+
+def test_the_size_is_that_of_text_and_ids():
+    cache = Segments(1 << 20)
+    cache.put("x" * 1000, b"y" * 4000)
+    assert 5000 < cache.size < 6000
+    cache.put("東" * 1000, b"")
+    assert 7000 < cache.size < 8500
+
+
+def test_what_is_larger_than_the_cache_is_not_kept():
+    cache = Segments(1000)
+    cache.put("a", b"a")
+    cache.put("x" * 2000, b"")
+    assert (len(cache), cache.size) == (0, 0)

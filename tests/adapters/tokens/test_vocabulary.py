@@ -1,0 +1,85 @@
+"""The pieces of a text have the tokens of the text, whatever the tokenizer."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.adapters.tokens.vocabulary import Vocabulary
+from tests.adapters.tokens.folders import KINDS, ODD, SPECIAL, byte_level, texts
+
+VOCABULARIES = {name: Vocabulary(make(), (*SPECIAL, *ODD)) for name, make in KINDS.items()}
+TEXTS = st.lists(st.sampled_from(texts()) | st.text(max_size=3), max_size=12).map("".join)
+
+
+def joined(vocabulary, pieces):
+    ids = vocabulary.encode(pieces)
+    return b"".join(ids[piece] for piece in pieces)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS)
+def test_pieces_have_the_tokens_of_the_whole(name, text):
+    vocabulary = VOCABULARIES[name]
+    pieces = vocabulary.pieces(text)
+    assert "".join(pieces) == text
+    assert joined(vocabulary, pieces) == vocabulary.encode([text])[text]
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=15, deadline=None)
+@given(text=TEXTS)
+def test_what_surrounds_a_prompt_is_known(name, text):
+    vocabulary = VOCABULARIES[name]
+    before, after = vocabulary.affixes
+    assert before + vocabulary.encode([text])[text] + after == vocabulary.encode_whole(text)
+
+
+def test_a_text_is_cut_before_special_tokens():
+    vocabulary = VOCABULARIES["byte level"]
+    assert vocabulary.cuts == ("<s>", "<unk>", "<|im_end|>", "<|im_start|>")
+    assert vocabulary.pieces("<s>a<|im_end|>\n<|im_end|>b") == [
+        "<s>a",
+        "<|im_end|>\n",
+        "<|im_end|>b",
+    ]
+    assert vocabulary.pieces("a<s>") == ["a", "<s>"]
+    assert vocabulary.pieces("") == [""]
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        ("takes blanks", {"<left>", "<right>"}),
+        ("single word", {"<word>"}),
+        # What begins further left wins, then the longest: the others are not always matched.
+        ("overlapping", {"<|im_start|>system", "<|im_start|>", "<|im_end|>"}),
+        ("normalized", {"keeper"}),
+    ],
+)
+def test_some_tokens_are_no_place_to_cut(name, refused):
+    assert set(VOCABULARIES[name].cuts) & refused == set()
+    assert {"<s>", "<unk>"} <= set(VOCABULARIES[name].cuts)
+
+
+def test_cutting_at_a_refused_one_would_change_tokens():
+    vocabulary = VOCABULARIES["takes blanks"]
+    whole, parts = "boats  <left>", ["boats  ", "<left>"]
+    assert joined(vocabulary, parts) != vocabulary.encode([whole])[whole]
+
+
+def test_nothing_is_cut_where_special_tokens_are_text():
+    tokenizer = byte_level()
+    tokenizer.encode_special_tokens = True
+    vocabulary = Vocabulary(tokenizer, SPECIAL)
+    assert vocabulary.pieces("a<s>b") == ["a<s>b"]
+
+
+def test_limits_in_the_file_do_not_count():
+    tokenizer = byte_level()
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=8)
+    vocabulary = Vocabulary(tokenizer, SPECIAL)
+    assert vocabulary.encode(["the keeper of the lighthouse", "the"]) == VOCABULARIES[
+        "byte level"
+    ].encode(["the keeper of the lighthouse", "the"])
