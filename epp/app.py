@@ -47,6 +47,8 @@ _GC_THRESHOLDS = (50_000, 20, 100)
 _EVENTS_EXTRA = "pip install 'warmpick[events]'"
 _QUIET_SECONDS = 1.0
 _LAST_GRACE_SECONDS = 1.0
+_FIRST_REPORTS_SECONDS = 0.3
+"""How long a start waits for what endpoints say of themselves; most answer within a tenth."""
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +161,7 @@ class Picker:
         async with asyncio.TaskGroup() as tasks:
             self._source.load()
             running = [tasks.create_task(_forever(job), name=name) for name, job in self._jobs()]
+            await self._scraper.polled_once(_FIRST_REPORTS_SECONDS)
             await self._start()
             try:
                 await stop.wait()

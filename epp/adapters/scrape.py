@@ -22,6 +22,8 @@ _GOLDEN = 0.6180339887498949
 """Multiples of it, modulo 1, stay evenly spread whatever their number."""
 _DEAD = 2
 """Failures in a row after which a pod is polled less often."""
+_AT_ONCE = 0.1
+"""Seconds over which the first polls of endpoints are spread."""
 _KEEP_IDLE = 15.0
 _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
 """Compressing a page would cost the pod more than sending it."""
@@ -56,6 +58,7 @@ class _Server:
         self.readers: dict[EndpointId, MetricsReader] = {}
         self.places: dict[bytes, int] = {}
         self.failures = 0
+        self.polled = asyncio.Event()
         self.task: asyncio.Task[NoReturn] | None = None
 
 
@@ -128,6 +131,14 @@ class Scraper:
             finally:
                 self._start = None
 
+    async def polled_once(self, seconds: float) -> None:
+        """Wait until everything that is watched now was polled, but no longer than `seconds`."""
+        polls = [asyncio.ensure_future(each.polled.wait()) for each in self._servers.values()]
+        if polls:
+            _, late = await asyncio.wait(polls, timeout=seconds)
+            for poll in late:
+                poll.cancel()
+
     def _session(self) -> aiohttp.ClientSession:
         """Open a session that keeps one idle connection a pod for longer than an interval."""
         keep = _KEEP_IDLE + 2 * self._settings.interval
@@ -139,10 +150,13 @@ class Scraper:
         )
 
     async def _poll(self, server: _Server, session: aiohttp.ClientSession) -> NoReturn:
-        """Poll one server at its own phase of the interval, less often while it is dead."""
+        """Poll one server at once, then at its own phase of the interval, dead ones less often."""
         loop = asyncio.get_running_loop()
-        interval = self._settings.interval
-        due = loop.time() + interval * (next(self._phases) * _GOLDEN % 1)
+        interval, phase = self._settings.interval, next(self._phases) * _GOLDEN % 1
+        due = loop.time() + interval * phase
+        await asyncio.sleep(min(interval, _AT_ONCE) * phase)
+        await self._scrape(server, session)
+        server.polled.set()
         while True:
             await asyncio.sleep(due - loop.time())
             await self._scrape(server, session)

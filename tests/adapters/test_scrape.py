@@ -323,3 +323,15 @@ async def test_first_polls_are_spread_over_the_interval():
             for number in range(8):
                 await told.loads(f"p{number}")
             assert pod.most_in_flight < 8
+
+
+async def test_a_start_waits_for_the_first_polls_but_not_for_one_that_hangs():
+    slow = ScrapeSettings(interval=0.02, timeout=DEADLINE)
+    async with pods(2) as (good, bad):
+        bad.hang = True
+        async with scraping(good.endpoint("a"), settings=slow) as (scraper, told):
+            await scraper.polled_once(DEADLINE)
+            assert told.of(LoadReported, "a")
+            scraper.watch(bad.endpoint("b"))
+            await scraper.polled_once(0.05)
+            assert not told.of(LoadReported, "b")
