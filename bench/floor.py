@@ -15,14 +15,14 @@ import uvloop
 
 from bench.extproc.fixed import FixedExchange
 from epp.adapters.extproc.conversation import ExtProcSettings
-from epp.adapters.extproc.grpcio import GrpcioServer
+from epp.adapters.extproc.transports import TRANSPORTS, Transport, server_class
 
 
-async def serve(port: int, target: str) -> None:
+async def serve(port: int, target: str, transport: Transport) -> None:
     """Answer `target` to everybody on 127.0.0.1 until SIGTERM; one JSON line says the port."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    server = GrpcioServer(
+    server = server_class(transport)(
         lambda _now: FixedExchange(target),
         time.monotonic,
         ExtProcSettings(address="127.0.0.1", port=port),
@@ -38,8 +38,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="the floor of the benchmark extproc")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--target", required=True, help="ip:port that every request goes to")
+    parser.add_argument("--transport", choices=TRANSPORTS, default="grpcio")
     options = parser.parse_args()
-    uvloop.run(serve(options.port, options.target))
+    uvloop.run(serve(options.port, options.target, options.transport))
 
 
 if __name__ == "__main__":

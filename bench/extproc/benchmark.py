@@ -16,7 +16,7 @@ PODS = 10
 
 NOTES = (
     "Floor: the same transport, a handler that parses the body and answers a fixed endpoint.",
-    "Product: `epp serve` with its defaults on the grpcio transport, plaintext, scraping its pods.",
+    "Product: `epp serve` with its defaults on either transport, plaintext, scraping its pods.",
     "CPU is user and system time of the picker's processes, idling taken off.",
 )
 

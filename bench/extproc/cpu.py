@@ -3,7 +3,7 @@
 from bench.extproc.effort import Effort
 from bench.extproc.load import Order, Result
 from bench.extproc.samples import Samples
-from bench.extproc.stack import PICKERS, Route, Stack, in_turn
+from bench.extproc.stack import MAIN, PICKERS, Route, Stack, in_turn, transport_of
 from bench.extproc.workload import Shape
 
 SIZES = {"2k": 2 << 10, "20k": 20 << 10, "220k": 220 << 10}
@@ -36,8 +36,10 @@ async def per_request(stack: Stack, effort: Effort, samples: Samples) -> None:
                     connections=CONNECTIONS,
                 )
                 cost, result = await _cpu_us(stack, route, order)
-                if turn >= 0:
-                    samples.add(f"cpu_us_{size}_grpcio", cost, route)
+                if turn < 0:
+                    continue
+                samples.add(f"cpu_us_{size}_{transport_of(route)}", cost, route)
+                if route in MAIN:
                     samples.add(f"rps_{size}", result.requests / result.seconds, route)
 
 
@@ -53,7 +55,7 @@ async def per_chunk(stack: Stack, effort: Effort, samples: Samples) -> None:
                 (await _cpu_us(stack, route, _stream_order(stack, route, effort, chunks)))[0]
                 for chunks in (CHUNKS, 1)
             ]
-            samples.add("cpu_us_chunk_grpcio", (long - short) / (CHUNKS - 1), route)
+            samples.add(f"cpu_us_chunk_{transport_of(route)}", (long - short) / (CHUNKS - 1), route)
 
 
 def _stream_order(stack: Stack, route: Route, effort: Effort, chunks: int) -> Order:

@@ -3,13 +3,20 @@
 from bench.extproc.samples import Samples
 from bench.figures import Budget, Figure
 
-_OVERHEAD = Budget(of_floor=1.40)
+_CPU = (
+    ("2k", "per request, 2 KB body", Budget(most=100, of_floor=2.5)),
+    ("20k", "per request, 20 KB body", Budget(most=150, of_floor=2.0)),
+    ("220k", "per request, 220 KB body", Budget(most=750, of_floor=1.6)),
+    ("chunk", "per streamed response chunk", Budget(most=10, of_floor=1.3)),
+)
+_GRPCIO = Budget(of_floor=1.40)
 
 _DEFINED: tuple[tuple[str, str, str, Budget | None], ...] = (
-    ("cpu_us_2k_grpcio", "CPU per request, 2 KB body", "µs", _OVERHEAD),
-    ("cpu_us_20k_grpcio", "CPU per request, 20 KB body", "µs", _OVERHEAD),
-    ("cpu_us_220k_grpcio", "CPU per request, 220 KB body", "µs", _OVERHEAD),
-    ("cpu_us_chunk_grpcio", "CPU per streamed response chunk", "µs", Budget(of_floor=1.30)),
+    *(
+        (f"cpu_us_{size}_native", f"CPU {says}, native", "µs", budget)
+        for size, says, budget in _CPU
+    ),
+    *((f"cpu_us_{size}_grpcio", f"CPU {says}, grpcio", "µs", _GRPCIO) for size, says, _ in _CPU),
     ("rps_2k", "requests/s, 16 connections, 2 KB", "/s", None),
     ("rps_20k", "requests/s, 16 connections, 20 KB", "/s", None),
     ("rps_220k", "requests/s, 16 connections, 220 KB", "/s", None),

@@ -13,7 +13,7 @@ from bench.extproc.generator import MeasurementFailed
 from bench.extproc.load import Order
 from bench.extproc.pickers import READY_S, Product, endpoints_file
 from bench.extproc.samples import Samples
-from bench.extproc.stack import PICKERS, Route, Stack, start_backends
+from bench.extproc.stack import MAIN, PICKERS, TRANSPORT, Route, Stack, start_backends
 from bench.extproc.workload import Shape
 
 MODULE = "epp.app"
@@ -34,7 +34,7 @@ async def start_and_import(effort: Effort, log_dir: Path, samples: Samples) -> N
         endpoints = endpoints_file(ports, log_dir / "endpoints-start.yaml")
         for _ in range(effort.rounds):
             samples.add("import_s", await _import_seconds())
-            samples.add("ready_s", await _ready_seconds(Product(endpoints)))
+            samples.add("ready_s", await _ready_seconds(Product(endpoints, TRANSPORT)))
 
 
 async def _import_seconds() -> float:
@@ -94,7 +94,7 @@ async def idling(stack: Stack, effort: Effort, samples: Samples) -> None:
         seen = await asyncio.gather(*(idle_cores(pid, effort.idle_s) for pid in pids))
         for route, cores in zip(PICKERS, seen, strict=True):
             runs[route].append(cores)
-    for cores in runs["product"]:
+    for cores in runs[TRANSPORT]:
         samples.add("idle_cores_10_pods", cores)
     for route in PICKERS:
         stack.meter[route].idle_cores = sum(runs[route]) / len(runs[route])
@@ -105,7 +105,7 @@ async def idling_with_many_pods(effort: Effort, log_dir: Path, samples: Samples)
     async with AsyncExitStack() as exits:
         backends, ports = await start_backends(MANY_PODS, log_dir)
         exits.push_async_callback(backends.stop)
-        product = Product(endpoints_file(ports, log_dir / "endpoints-100.yaml"))
+        product = Product(endpoints_file(ports, log_dir / "endpoints-100.yaml"), TRANSPORT)
         process = await product.start(log_dir, "product-100")
         exits.push_async_callback(process.stop)
         await asyncio.sleep(SETTLE_S)
@@ -119,7 +119,7 @@ async def memory(stack: Stack, samples: Samples) -> None:
 
     A single run: memory that a second one finds already taken would say nothing.
     """
-    for route in PICKERS:
+    for route in MAIN:
         order = Order(
             port=stack.port[route],
             shape=STREAM_SHAPE,

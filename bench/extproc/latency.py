@@ -7,9 +7,10 @@ from bench.extproc.effort import Effort
 from bench.extproc.generator import Generator
 from bench.extproc.load import Order, Result
 from bench.extproc.samples import Samples, percentile
-from bench.extproc.stack import PICKERS, ROUTES, Route, Stack, in_turn
+from bench.extproc.stack import MAIN, Route, Stack, in_turn
 from bench.extproc.workload import Shape
 
+ROUTES: tuple[Route, ...] = (*MAIN, "none")
 RATES = {"2k": 300.0, "220k": 60.0}
 CONNECTIONS = 32
 LARGE = Shape(size=20 << 20)
@@ -60,5 +61,5 @@ def _order(stack: Stack, route: Route, size: str, effort: Effort, turn: int) -> 
 
 def _add(samples: Samples, key: str, share: float, seen: dict[Route, Result]) -> None:
     alone = percentile(seen["none"].first_byte_ms, share)
-    for route in PICKERS:
+    for route in MAIN:
         samples.add(key, percentile(seen[route].first_byte_ms, share) - alone, route)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from epp.adapters.extproc.transports import Transport
 from epp.demo.processes import Process, free_port, spawn
 
 READY_S = 30.0
@@ -24,7 +25,7 @@ def endpoints_file(ports: Sequence[int], path: Path) -> Path:
 class Product:
     """`epp serve` with its defaults, over plaintext: default policy, telemetry, scraping."""
 
-    def __init__(self, endpoints: Path) -> None:
+    def __init__(self, endpoints: Path, transport: Transport) -> None:
         self.grpc_port = free_port()
         self._metrics_port = free_port()
         self.ready_url = f"http://127.0.0.1:{self._metrics_port}/readyz"
@@ -36,9 +37,10 @@ class Product:
             *("--grpc-health-port", str(free_port())),
             *("--metrics-port", str(self._metrics_port)),
             "--secure-serving=false",
+            f"--transport={transport}",
         )
 
-    async def start(self, log_dir: Path, name: str = "product") -> Process:
+    async def start(self, log_dir: Path, name: str) -> Process:
         """Start it and wait until it calls itself ready."""
         process = await spawn(name, self.argv, log_dir=log_dir)
         await process.wait_http(self.ready_url, READY_S)
@@ -48,15 +50,16 @@ class Product:
 class Floor:
     """The product's transport and codec around a handler that only parses the body."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, transport: Transport) -> None:
         self.grpc_port = free_port()
         self.argv = (
             *(sys.executable, "-m", "bench.floor"),
             *("--port", str(self.grpc_port)),
             *("--target", f"127.0.0.1:{port}"),
+            *("--transport", transport),
         )
 
-    async def start(self, log_dir: Path, name: str = "floor") -> Process:
+    async def start(self, log_dir: Path, name: str) -> Process:
         """Start it and wait until it listens."""
         process = await spawn(name, self.argv, log_dir=log_dir)
         await process.wait_ready_line(READY_S)

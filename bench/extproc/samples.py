@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from bench.extproc.stack import Route
+from bench.extproc.stack import Route, is_floor
 
 
 class Samples:
@@ -12,9 +12,9 @@ class Samples:
     def __init__(self) -> None:
         self.runs: defaultdict[str, list[float]] = defaultdict(list)
 
-    def add(self, key: str, value: float, route: Route = "product") -> None:
+    def add(self, key: str, value: float, route: Route = "none") -> None:
         """Note one run; the floor's are kept under the same key with `_floor` appended."""
-        self.runs[f"{key}_floor" if route == "floor" else key].append(value)
+        self.runs[f"{key}_floor" if is_floor(route) else key].append(value)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -4,18 +4,39 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from bench.accounting import Meter
 from bench.extproc.generator import Generator
 from bench.extproc.pickers import Floor, Product, endpoints_file
+from epp.adapters.extproc.transports import Transport, native_fault
 from epp.demo.envoy import EnvoySettings, start_envoy
 from epp.demo.processes import Process, free_port, spawn
 
-Route = Literal["product", "floor", "none"]
-PICKERS: tuple[Route, ...] = ("product", "floor")
-ROUTES: tuple[Route, ...] = ("product", "floor", "none")
+Route = Literal["native", "native_floor", "grpcio", "grpcio_floor", "none"]
+"""The product on either transport, what is beneath it, and Envoy alone."""
+
 READY_S = 10.0
+
+
+def transport_of(route: Route) -> Transport:
+    """The transport of a route with a picker."""
+    return "native" if route.startswith("native") else "grpcio"
+
+
+def is_floor(route: Route) -> bool:
+    """Whether a route's picker is the floor."""
+    return route.endswith("_floor")
+
+
+TRANSPORT: Transport = "grpcio" if native_fault() else "native"
+"""The one that figures without a transport in their name are taken on."""
+
+MAIN: tuple[Route, ...] = tuple(route for route in get_args(Route) if route.startswith(TRANSPORT))
+PICKERS: tuple[Route, ...] = tuple(
+    route for route in get_args(Route) if route.startswith((TRANSPORT, "grpcio"))
+)
+ROUTES: tuple[Route, ...] = (*PICKERS, "none")
 
 
 class Stack:
@@ -48,11 +69,15 @@ async def running(log_dir: Path, pods: int) -> AsyncIterator[Stack]:
         backends, ports = await start_backends(pods, log_dir)
         exits.push_async_callback(backends.stop)
         stack = Stack(await exits.enter_async_context(Generator()), log_dir)
-        product = Product(endpoints_file(ports, log_dir / "endpoints.yaml"))
-        floor = Floor(ports[0])
-        pickers: dict[Route, Product | Floor] = {"product": product, "floor": floor}
+        endpoints = endpoints_file(ports, log_dir / "endpoints.yaml")
+        pickers: dict[Route, Product | Floor] = {
+            route: Floor(ports[0], transport_of(route))
+            if is_floor(route)
+            else Product(endpoints, transport_of(route))
+            for route in PICKERS
+        }
         for route, picker in pickers.items():
-            process = await picker.start(log_dir)
+            process = await picker.start(log_dir, route)
             exits.push_async_callback(process.stop)
             stack.meter[route] = Meter(pid=process.pid)
         grpc_ports = {route: picker.grpc_port for route, picker in pickers.items()}
