@@ -1,25 +1,8 @@
-"""The block pool: vLLM's rules as tables, and beside an oracle under random use."""
+"""The block pool: vLLM's rules as tables."""
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from epp.model.blockpool import BlockPool
-from tests.model.oracle import Oracle
-
-BLOCK = 16
-
-
-def admit(pool, tokens, names, bs=BLOCK):
-    """Admit a prompt of `tokens` tokens whose full blocks are called `names`."""
-    full = tokens // bs
-    partial = bs if tokens % bs else 0
-    return pool.admit(names[:full], [bs] * full, partial, max(0, tokens - 1) // bs)
-
-
-def pool_of(blocks, bs=BLOCK):
-    return BlockPool(blocks * bs)
+from tests.model.poolrig import admit, pool_of, pool_with
 
 
 @pytest.mark.parametrize("bs", [16, 32])
@@ -172,44 +155,6 @@ def test_a_prompt_larger_than_the_pool_is_let_through_with_nothing():
     assert pool.free == 32
 
 
-@pytest.mark.parametrize(("generated", "blocks"), [(0, 6), (16, 7), (160, 16), (10_000, 100)])
-def test_generated_tokens_take_room_until_they_age_out(generated, blocks):
-    pool = pool_of(100)
-    lease = admit(pool, 96, list(range(1, 7)))
-    pool.grow(lease, generated)
-    assert pool.free == (100 - blocks) * BLOCK
-    pool.release(lease)
-    assert pool.free == pool.capacity
-    assert pool.match(list(range(1, 7))) == 6
-    admit(pool, (100 - blocks) * BLOCK, list(range(1000, 1100)))
-    assert pool.take_evicted() == []
-
-
-def test_generated_tokens_go_before_the_prompt_they_followed():
-    pool = pool_of(4)
-    lease = admit(pool, 32, [1, 2])
-    pool.grow(lease, 32)
-    pool.release(lease)
-    admit(pool, 32, [8, 9])
-    assert pool.match([1, 2]) == 2
-
-
-def test_growing_by_nothing_or_less_changes_nothing():
-    pool = pool_of(4)
-    lease = admit(pool, 16, [1])
-    pool.grow(lease, 0)
-    pool.grow(lease, -5)
-    assert (pool.free, len(lease.keys)) == (48, 1)
-
-
-def test_growing_evicts():
-    pool = pool_of(3)
-    pool.release(admit(pool, 32, [1, 2]))
-    lease = admit(pool, 16, [3])
-    pool.grow(lease, 16)
-    assert pool.take_evicted() == [2]
-
-
 def test_revoking_leaves_no_trace_of_what_was_never_computed():
     pool = pool_of(8)
     pool.release(admit(pool, 32, [1, 2]))
@@ -290,7 +235,7 @@ def test_shrinking_under_load_and_growing_back_is_as_before():
 
 
 def test_blocks_of_any_size_are_accounted_for():
-    pool = pool_of(100, 1)
+    pool = pool_with(100, 16)
     lease = pool.admit([1, 2, 3], [10, 20, 30], 5, 3)
     assert pool.free == 35
     pool.release(lease)
@@ -301,148 +246,49 @@ def test_blocks_of_any_size_are_accounted_for():
     assert pool.free == 100
 
 
-def name_of(path):
-    """Name a block by all that stands before it, as a chained hash does."""
-    number = 1
-    for step in path:
-        number = number * 3 + step + 1
-    return number
+def test_what_another_request_found_outlives_the_one_that_was_revoked():
+    """The other found it nowhere, then: it computed it."""
+    pool = pool_of(8)
+    gone = admit(pool, 48, [1, 2, 3])
+    other = admit(pool, 65, [1, 2, 3, 4])
+    pool.release(other)
+    pool.revoke(gone)
+    assert pool.match([1, 2, 3, 4]) == 4
+    assert pool.closed
 
 
-paths = st.lists(st.integers(0, 1), max_size=7).map(tuple)
+def test_news_are_what_is_so_in_the_end():
+    pool = pool_of(2)
+    pool.release(admit(pool, 16, [1]))
+    pool.release(admit(pool, 32, [2, 3]))
+    pool.release(admit(pool, 16, [1]))
+    assert set(pool.take_stored()) == {1, 2}
+    assert set(pool.take_evicted()) == {3}
 
 
-class PoolBesideOracle(RuleBasedStateMachine):
-    """Whatever is asked of both, they say the same."""
-
-    leases = Bundle("leases")
-    SIZE = 10
-
-    def __init__(self):
-        super().__init__()
-        self.pool = pool_of(self.SIZE)
-        self.oracle = Oracle(self.SIZE)
-        self.findable = set()
-
-    @rule(target=leases, path=paths, partial=st.booleans())
-    def admit(self, path, partial):
-        names = [name_of(path[:end]) for end in range(1, len(path) + 1)]
-        lookup = len(names) if partial else max(0, len(names) - 1)
-        assert self.pool.match(names) == len(self.oracle.hits(names))
-        lease = self.pool.admit(names, [BLOCK] * len(names), BLOCK * partial, lookup)
-        held = self.oracle.admit(names, partial, lookup)
-        assert (lease is None) == (held is None)
-        if lease is not None:
-            assert lease.cached == held.hits
-        return lease, held
-
-    @rule(pair=leases, blocks=st.integers(0, 3))
-    def grow(self, pair, blocks):
-        lease, held = pair
-        if lease is not None and held.blocks:
-            self.pool.grow(lease, blocks * BLOCK)
-            self.oracle.grow(held, blocks)
-
-    @rule(pair=consumes(leases))
-    def release(self, pair):
-        lease, held = pair
-        if lease is not None:
-            self.pool.release(lease)
-            self.oracle.release(held)
-
-    @rule(pair=consumes(leases))
-    def revoke(self, pair):
-        lease, held = pair
-        if lease is not None:
-            self.pool.revoke(lease)
-            self.oracle.revoke(held)
-
-    @invariant()
-    def as_much_is_free(self):
-        assert self.pool.free == len(self.oracle.free) * BLOCK
-
-    @invariant()
-    def the_same_can_be_found(self):
-        assert set(self.pool.hashes()) == self.oracle.hashes()
-
-    @invariant()
-    def news_add_up(self):
-        self.findable -= set(self.pool.take_evicted())
-        self.findable |= set(self.pool.take_stored())
-        assert self.findable == set(self.pool.hashes())
+@pytest.mark.parametrize(("capacity", "block"), [(0, 16), (1, 16), (15, 16), (16, 4096), (1, 1)])
+def test_a_pool_too_small_for_a_block_holds_nothing_and_says_so(capacity, block):
+    pool = pool_with(capacity, block)
+    lease = pool.admit([1, 2], [block, block], block, 2)
+    assert (lease.cached, lease.keys) == (0, ())
+    assert pool.grow(lease, 10 * block)
+    assert pool.name(lease, [3], [block]) == 0
+    pool.store([5, 6], [block, block])
+    pool.release(lease)
+    assert pool.free == capacity
+    assert len(pool) == capacity // block
 
 
-TestPoolBesideOracle = PoolBesideOracle.TestCase
-TestPoolBesideOracle.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+def test_prompts_without_a_full_block_leave_nothing_behind():
+    pool = pool_of(4)
+    for _ in range(5000):
+        pool.release(admit(pool, 7, []))
+    assert (pool.free, len(pool), len(pool._queue._leases)) == (64, 0, 0)
 
 
-HASH = (1 << 64) - 1
-
-
-class PoolUnderResizing(RuleBasedStateMachine):
-    """Blocks of many sizes, capacities that change: the books always balance."""
-
-    leases = Bundle("leases")
-    SIZES = (3, 5, 8, 13, 21, 34, 55)
-
-    def __init__(self):
-        super().__init__()
-        self.pool = BlockPool(200)
-        self.held = {}
-
-    def used(self):
-        blocks = {self.own(key) for lease in self.held.values() for key in lease.keys}
-        assert not any(self.pool._stamps[key] for key in blocks), "none is free"
-        return sum(map(self.pool._sizes.__getitem__, blocks)) + sum(
-            lease.blank for lease in self.held.values()
-        )
-
-    def own(self, key):
-        return self.pool._promoted.get(key, key)
-
-    @rule(target=leases, path=paths, blank=st.integers(0, 20))
-    def admit(self, path, blank):
-        names = [name_of(path[:end]) for end in range(1, len(path) + 1)]
-        lease = self.pool.admit(names, self.SIZES, blank, len(names))
-        if lease is not None:
-            self.held[id(lease)] = lease
-        return lease
-
-    @rule(lease=leases, tokens=st.integers(0, 40))
-    def grow(self, lease, tokens):
-        if lease is not None and lease.keys:
-            self.pool.grow(lease, tokens)
-
-    @rule(lease=consumes(leases), revoked=st.booleans())
-    def leave(self, lease, revoked):
-        if lease is not None:
-            (self.pool.revoke if revoked else self.pool.release)(lease)
-            del self.held[id(lease)]
-
-    @rule(capacity=st.integers(0, 300))
-    def resize(self, capacity):
-        self.pool.resize(capacity)
-
-    @invariant()
-    def books_balance(self):
-        assert self.pool.free == self.pool.capacity - self.used()
-
-    @invariant()
-    def content_fits_or_is_in_use(self):
-        assert self.pool._stamps.keys() == self.pool._sizes.keys()
-        idle = sum(self.pool._sizes[key] for key, stamp in self.pool._stamps.items() if stamp)
-        assert idle <= max(0, self.pool.capacity - self.used())
-
-    @invariant()
-    def what_is_held_can_be_found(self):
-        found = set(self.pool.hashes())
-        assert all(
-            self.own(key) & HASH in found
-            for lease in self.held.values()
-            for key in lease.keys
-            if key > 0
-        )
-
-
-TestPoolUnderResizing = PoolUnderResizing.TestCase
-TestPoolUnderResizing.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+def test_what_no_longer_counts_is_swept_from_the_queue():
+    pool = pool_of(64)
+    for _ in range(500):
+        pool.release(admit(pool, 161, list(range(1, 11))))
+    assert sum(lease.left for lease in pool._queue._leases) <= 4 * len(pool) + 1024
+    assert pool.match(list(range(1, 11))) == 10
