@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from epp import __version__
+from epp.adapters.tokens.build import complaint
 from epp.config import DEFAULT_POLICY, POLICIES, Settings, dump, load
 from epp.errors import ConfigError
 
@@ -242,6 +243,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     settings = load(_text(arguments.config, "CONFIG"))
     print(dump(settings.effective), end="")
+    print(complaint(settings.tokens), end="", file=sys.stderr)
     return 0
 
 
@@ -293,7 +295,3 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         os.close(sys.stdout.fileno())
         return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from epp.adapters.telemetry.logs import ExchangeLog
 from epp.adapters.telemetry.metrics import Telemetry
+from epp.adapters.tokens.agreement import Agreement
 from epp.adapters.tokens.tokenizer import PromptTokenizer
 from epp.errors import PickerFault, RequestError
 from epp.model.request import Decision, InferenceRequest, RequestRecord
@@ -31,6 +32,7 @@ class Service:
         self._clock = clock
         self._tokenizer = tokenizer
         self._log = ExchangeLog(clock)
+        self._agreement = Agreement()
         self.observe = scheduler.observe
 
     def route(self, request: InferenceRequest, now: float) -> Decision | Pending:
@@ -58,9 +60,12 @@ class Service:
         """Decide, and say how long that took."""
         decision = self._scheduler.route(request, now)
         self._telemetry.scheduled(request, decision, self._clock() - now)
+        if self._tokenizer is not None:
+            self._agreement.decided(request, decision)
         return decision
 
     def close(self, record: RequestRecord) -> None:
         """Count and log an exchange that is over."""
         self._telemetry.finished(record)
         self._log.log_exchange(record)
+        self._agreement.ended(record)

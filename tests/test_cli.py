@@ -84,6 +84,21 @@ def test_check_prints_the_effective_configuration(policy, written, capsys):
     assert said.err == ""
 
 
+def test_check_warns_of_a_tokenizer_that_cannot_be_loaded(written, capsys):
+    text = """
+plugins:
+- {type: random-picker}
+- {type: token-producer, parameters: {tokenizer: /nowhere}}
+"""
+    assert main(["check", written(text)]) == 0
+    said = capsys.readouterr()
+    assert "tokenizer: /nowhere" in said.out
+    assert said.err == (
+        "epp: warning: cannot read /nowhere: No such file or directory;"
+        " prompts would be routed as text\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from epp.adapters.tokens.render import RenderSettings, RenderTokenizer
 from epp.adapters.tokens.tokenizer import PromptTokenizer
 from epp.errors import ConfigError
 from epp.policy.producers import TokenSettings
@@ -12,16 +11,34 @@ _EXTRA = "pip install 'warmpick[tokens]'"
 
 def build_tokenizer(settings: TokenSettings) -> PromptTokenizer:
     """Return a tokenizer. Raises `ConfigError`, which says what to do."""
-    if not settings.tokenizer:
-        return RenderTokenizer(
-            RenderSettings(
-                url=settings.url,
-                model=settings.model,
-                timeout=settings.timeout,
-                media_timeout=settings.media_timeout,
-                most_bytes=settings.max_bytes,
-            )
+    return _in_process(settings) if settings.tokenizer else _of_a_server(settings)
+
+
+def complaint(settings: TokenSettings | None) -> str:
+    """Return a line that says why there would be no tokenizer; empty where there is nothing."""
+    try:
+        if settings is not None:
+            build_tokenizer(settings)
+    except ConfigError as error:
+        return f"epp: warning: {error}; prompts would be routed as text\n"
+    return ""
+
+
+def _of_a_server(settings: TokenSettings) -> PromptTokenizer:
+    from epp.adapters.tokens.render import RenderSettings, RenderTokenizer  # noqa: PLC0415 (slow)
+
+    return RenderTokenizer(
+        RenderSettings(
+            url=settings.url,
+            model=settings.model,
+            timeout=settings.timeout,
+            media_timeout=settings.media_timeout,
+            most_bytes=settings.max_bytes,
         )
+    )
+
+
+def _in_process(settings: TokenSettings) -> PromptTokenizer:
     try:
         from epp.adapters.tokens.files import read_folder  # noqa: PLC0415 (an extra)
         from epp.adapters.tokens.local import LocalLimits, LocalTokenizer  # noqa: PLC0415

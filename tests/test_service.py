@@ -1,0 +1,104 @@
+"""What is tokenized before it is decided on, and what happens when that is not at once."""
+
+import pytest
+from msgspec.structs import replace
+
+from epp.adapters.telemetry.metrics import Sources, Telemetry
+from epp.adapters.tokens.files import read_folder
+from epp.adapters.tokens.local import LocalLimits, LocalTokenizer
+from epp.config import load
+from epp.errors import PickerFault
+from epp.model.blocks import BlockHasher
+from epp.model.endpoint import Endpoint, Target
+from epp.model.events import EndpointUpserted, Listed
+from epp.model.fleet import Fleet
+from epp.model.request import Decision, Outcome, RequestId, RequestRecord, Usage
+from epp.policy.scheduler import Scheduler
+from epp.protocol.director import Pending
+from epp.service import Service
+from tests.adapters.tokens.bodies import chat
+from tests.adapters.tokens.folders import byte_level, write
+
+LONG = "the keeper of the lighthouse counted 42 boats\n" * 100
+ENDPOINT = Endpoint("default", "a", "10.0.0.1", 8000)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return read_folder(write(tmp_path / "m", byte_level()))
+
+
+@pytest.fixture
+def fleet():
+    fleet = Fleet(BlockHasher(b"secret"))
+    fleet.apply(EndpointUpserted(ENDPOINT), 0)
+    fleet.apply(Listed(), 0)
+    return fleet
+
+
+@pytest.fixture
+async def service(folder, fleet):
+    tokenizer = LocalTokenizer(folder, LocalLimits())
+    yield serving(fleet, tokenizer)
+    await tokenizer.close()
+
+
+def serving(fleet, tokenizer):
+    profile = load("plugins: [{type: least-ttft-picker}]").profile
+    scheduler = Scheduler(fleet, profile, lambda _: 0)
+    telemetry = Telemetry(Sources("pool", fleet.loads, fleet.beliefs, lambda: fleet.indexed_blocks))
+    return Service(scheduler, telemetry, lambda: 1.0, tokenizer)
+
+
+def tokens_of(folder, asked):
+    (prompt,) = LocalTokenizer(folder, LocalLimits(at_once_chars=1 << 20)).ready(asked)
+    return len(prompt.data) // 4
+
+
+async def test_what_is_short_is_decided_on_at_once(service, folder):
+    asked = chat("hello")
+    decision = service.route(asked, 1.0)
+    assert decision.prompt_tokens == tokens_of(folder, asked)
+
+
+async def test_what_is_long_is_decided_on_when_it_is_tokenized(service, folder):
+    asked = chat(LONG)
+    record = RequestRecord(id=asked.id, received_at=0, request=asked)
+    assert service.route(asked, 1.0) is Pending.PENDING
+    decision = await service.decide(record)
+    assert isinstance(decision, Decision)
+    assert decision.prompt_tokens == tokens_of(folder, asked)
+    assert record.request is not None
+    assert record.request.body == b""
+    assert service.route(replace(asked, id=RequestId("again")), 1.0).predicted_cached_tokens > 0
+
+
+async def test_no_endpoint_is_an_answer_too(folder):
+    fleet = Fleet(BlockHasher(b"secret"))
+    fleet.apply(Listed(), 0)
+    service = serving(fleet, LocalTokenizer(folder, LocalLimits()))
+    asked = chat(LONG)
+    assert service.route(asked, 1.0) is Pending.PENDING
+    outcome = await service.decide(RequestRecord(id=asked.id, received_at=0, request=asked))
+    assert (outcome.status, outcome.reason) == (503, "no-endpoints")
+
+
+async def test_without_a_tokenizer_nothing_is_pending(fleet):
+    service = serving(fleet, None)
+    asked = chat(LONG)
+    assert isinstance(service.route(asked, 1.0), Decision)
+    outcome = await service.decide(RequestRecord(id=asked.id, received_at=0, request=asked))
+    assert isinstance(outcome, PickerFault)
+
+
+@pytest.mark.parametrize(("counted", "said"), [(None, 0), (0, 0), (1, 1)])
+async def test_a_server_that_counts_other_tokens_is_noticed_once(service, capsys, counted, said):
+    for _ in range(2):
+        asked = chat("hello")
+        decision = service.route(asked, 1.0)
+        usage = counted and Usage(decision.prompt_tokens + counted)
+        record = RequestRecord(id=asked.id, received_at=0, request=asked, decision=decision)
+        record.outcome, record.finished_at, record.usage = Outcome.COMPLETED, 2.0, usage or None
+        record.served = Target("10.0.0.1:8000")
+        service.close(record)
+    assert capsys.readouterr().out.count("tokens.differ") == said
