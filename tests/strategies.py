@@ -38,8 +38,12 @@ def prompt(words):
 
 def text(tokens, seed=""):
     """Write a text of `tokens` tokens at the default four bytes each; equal seeds, equal starts."""
-    words = "".join(f"{seed}{number:07d} " for number in range(tokens))
+    words = "".join(f"{seed}{number:07d} ".translate(_LETTERS) for number in range(tokens))
     return words[: tokens * 4]
+
+
+_LETTERS = str.maketrans("0123456789", "etaoinshrd")
+"""Numbers in letters, so that a text is prose to those who tell prose from code."""
 
 
 shares = st.floats(0, 1)

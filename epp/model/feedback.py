@@ -1,15 +1,14 @@
 """How far an endpoint's cache does what is predicted of it: trust, and signs of a restart.
 
 Predictions are held to the `cached_tokens` that responses report. One that promised too much
-lowers trust, which is what predictions are discounted by; one that held raises it. Several large
-promises in a row of which nothing was true mean that the engine has begun anew.
+lowers trust, which is what predictions are discounted by; one that held raises it. A large
+promise of which nothing was true, and one broken after it, mean that the engine has begun anew:
+its first request found nothing, the next ones at most what that has left.
 """
 
 from enum import Enum
 
 _FALLS, _RISES = 0.1, 0.05
-_EMPTY_HANDED = 2
-"""So many broken promises in a row are a restart."""
 _LARGE_TOKENS = 64
 _LITTLE = 0.1
 _MOST_OF = 0.8
@@ -28,11 +27,11 @@ class Verdict(Enum):
 class Feedback:
     """What was learned of one endpoint from reports. `trust` is in 0..1."""
 
-    __slots__ = ("_broken", "_reported", "trust")
+    __slots__ = ("_empty", "_reported", "trust")
 
     def __init__(self) -> None:
         self.trust = 1.0
-        self._broken = 0
+        self._empty = False
         self._reported = False
 
     def discount(self, cached: int) -> int:
@@ -50,14 +49,13 @@ class Feedback:
             return Verdict.HELD
         held = min(predicted, actual) / predicted
         self.trust += (_FALLS if held < self.trust else _RISES) * (held - self.trust)
-        broken = predicted >= max(_LARGE_TOKENS, 2 * block) and held < _LITTLE
-        if not broken:
-            if actual > 0:
-                self._broken = 0
-            missed = held < _MOST_OF and actual <= predicted - 2 * block
-            return Verdict.MISSED if missed else Verdict.HELD
-        self._broken += 1
-        if self._broken < _EMPTY_HANDED or not self._reported:
+        missed = held < _MOST_OF and actual <= predicted - 2 * block
+        empty = held < _LITTLE and predicted >= max(_LARGE_TOKENS, 2 * block)
+        if not missed:
+            self._empty = self._empty and actual == 0
+            return Verdict.HELD
+        if not self._reported or not self._empty:
+            self._empty = empty
             return Verdict.MISSED
         self.restarted()
         return Verdict.RESTARTED
@@ -65,4 +63,4 @@ class Feedback:
     def restarted(self) -> None:
         """Forget what an engine that is gone has done."""
         self.trust = 1.0
-        self._broken = 0
+        self._empty = False

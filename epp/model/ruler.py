@@ -15,7 +15,6 @@ from cachetools import LRUCache
 
 from epp.model.blocks import BlockHash, Chain
 
-DEFAULT_BYTES_PER_TOKEN = 4.0
 _LEAST, _MOST = 1.0, 16.0
 _GAIN = 0.1
 _LEAST_SIZE = 512
@@ -32,6 +31,10 @@ class Kind(Enum):
     PROSE = "words and spaces"
     CODE = "much else in ASCII: code, tables, JSON"
     SCRIPT = "much beyond ASCII, as it is or escaped"
+
+
+DEFAULT_RATES = {Kind.PROSE: 4.0, Kind.CODE: 3.2, Kind.SCRIPT: 2.4}
+"""Bytes a token where nothing is known: about what tokenizers of the day come to."""
 
 
 def kind_of(text: bytes) -> Kind:
@@ -67,10 +70,16 @@ class Rulers:
         self._pins: OrderedDict[BlockHash, int] = OrderedDict()
 
     def rate(self, model: str, kind: Kind) -> float:
-        """Return the bytes a token of a model and kind of text; another kind's at first."""
-        kinds = (kind, *Kind)
-        known = (self._rates.get((model, each)) for each in kinds)
-        return next((rate for rate in known if rate is not None), DEFAULT_BYTES_PER_TOKEN)
+        """Return the bytes a token of a model and kind of text.
+
+        Of a kind that was not seen yet, the model is taken to be as far from the default as of
+        one that was.
+        """
+        for known in (kind, *Kind):
+            rate = self._rates.get((model, known))
+            if rate is not None:
+                return rate * DEFAULT_RATES[kind] / DEFAULT_RATES[known]
+        return DEFAULT_RATES[kind]
 
     def measure(self, chain: Chain, rate: float) -> Measure:
         """Measure a prompt whose tokens, where nothing better is known, are `rate` bytes.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from epp.model.blocks import BlockHasher
 from epp.model.request import Prompt
-from epp.model.ruler import DEFAULT_BYTES_PER_TOKEN, Kind, Rulers, kind_of
+from epp.model.ruler import DEFAULT_RATES, Kind, Rulers, kind_of
 
 HASHER = BlockHasher(b"")
 PROSE = Kind.PROSE
@@ -65,16 +65,17 @@ def test_token_ids_are_measured_as_they_are():
 
 def test_a_model_starts_at_the_default_and_takes_the_first_report_whole():
     rulers = Rulers()
-    assert rulers.rate("m", PROSE) == DEFAULT_BYTES_PER_TOKEN
+    assert rulers.rate("m", PROSE) == DEFAULT_RATES[PROSE]
     rulers.learn("m", PROSE, 3000, 1000)
     assert rulers.rate("m", PROSE) == pytest.approx(3.0)
-    assert rulers.rate("other", PROSE) == DEFAULT_BYTES_PER_TOKEN
+    assert rulers.rate("other", PROSE) == DEFAULT_RATES[PROSE]
 
 
 def test_kinds_are_learned_apart_and_stand_in_for_each_other():
     rulers = Rulers()
     rulers.learn("m", Kind.CODE, 2000, 1000)
-    assert rulers.rate("m", PROSE) == pytest.approx(2.0)
+    expected = 2.0 * DEFAULT_RATES[PROSE] / DEFAULT_RATES[Kind.CODE]
+    assert rulers.rate("m", PROSE) == pytest.approx(expected)
     rulers.learn("m", PROSE, 4500, 1000)
     assert rulers.rate("m", PROSE) == pytest.approx(4.5)
     assert rulers.rate("m", Kind.CODE) == pytest.approx(2.0)
@@ -104,14 +105,14 @@ def test_models_are_forgotten_before_memory_is():
         rulers.learn(f"model-{number}", PROSE, 2000, 1000)
     assert len(rulers._rates) == 1000
     assert rulers.rate("model-2999", PROSE) == pytest.approx(2.0)
-    assert rulers.rate("model-0", PROSE) == DEFAULT_BYTES_PER_TOKEN
+    assert rulers.rate("model-0", PROSE) == DEFAULT_RATES[PROSE]
 
 
 def test_short_texts_teach_nothing():
     rulers = Rulers()
     rulers.learn("m", PROSE, 2, 30)
     rulers.learn("m", PROSE, 511, 511)
-    assert rulers.rate("m", PROSE) == DEFAULT_BYTES_PER_TOKEN
+    assert rulers.rate("m", PROSE) == DEFAULT_RATES[PROSE]
     rulers.learn("m", PROSE, 512, 256)
     assert rulers.rate("m", PROSE) == 2.0
 
