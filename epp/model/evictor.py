@@ -1,300 +1,50 @@
-"""One endpoint's cache as vLLM's first engine (v0, until 0.10) keeps it.
+"""The order in which vLLM's first engine (v0) evicts blocks that nobody uses.
 
-Mirrors vLLM `vllm/core/block_manager_v1.py` (0.4-0.6: `CachedBlockAllocator`, `can_allocate`,
-`_promote_last_block`), the same rules in `vllm/core/block/prefix_caching_block.py` (0.6-0.10), and
-`vllm/core/evictor.py` (`LRUEvictor`):
-
-- blocks are named by content, and equal blocks are one: a second request takes one more
-  reference, and a generated block that is full gives way to one that is there already;
-- a prompt is let in where as many blocks as it has in all, those that it would hit included, are
-  free, and 1 % of all blocks remain (`watermark`);
-- a block without references is evictable; of these the one last accessed the longest ago goes,
-  of one access the one with the most tokens before it. All blocks of a running request are
-  accessed in every step, so a block's last access is the last release of it.
-
-Not modelled: until 0.6 a request's last full block counts as computed once there is one more.
+Mirrors vLLM `vllm/core/evictor.py` (`LRUEvictor`): the block last accessed the longest ago goes;
+of one access, the one with the most hashed tokens, that is to say, the deepest. As there, a heap
+keeps entries that no longer count, and is rebuilt when there are too many.
 """
 
-from bisect import bisect_right
-from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from itertools import accumulate, count, filterfalse
 
-from epp.model.blocks import BlockHash
-from epp.model.lease import Key, Lease
-from epp.model.news import News
-
-WATERMARK = 0.01
-"""What of all blocks stays free when a prompt is let in (`BlockSpaceManager`)."""
+from epp.model.lease import Key
 
 _SLACK = 64
 
 Place = tuple[int, int, Key]
-"""When a block was accessed, minus the tokens up to its end, its key: the least goes first."""
+"""When a block was accessed, minus its hashed tokens, its key: the least goes first."""
 
 
-class CachedLease(Lease):
-    """What one request holds: the blocks `keys`, of `tokens` in all, and `blank` space.
+class LruEvictor:
+    """Blocks without references, by key. `step` counts accesses, `hashed` tokens to its end."""
 
-    `named` are those and the ones that it generated, `fresh` what it did not find. `full` counts
-    the tokens of full blocks that it generated and nobody named; `ends` all before them. When the
-    request is over they are the block `rest`, last accessed at `stamp`.
-    """
-
-    __slots__ = ("ends", "fresh", "full", "named", "rest", "stamp")
-
-    def __init__(self, keys: Sequence[Key], cached: int, tokens: int, blank: int) -> None:
-        super().__init__(keys, cached, tokens, blank)
-        self.named: list[Key] = [*keys]
-        self.fresh: set[Key] = set()
-        self.full = 0
-        self.ends = tokens
-        self.rest: Key = 0
-        self.stamp = 0
-
-
-class CachedBlocks:
-    """A `CacheModel`: `capacity` in tokens, `block` the engine's block size."""
-
-    def __init__(self, capacity: int, block: int = 16) -> None:
-        self._capacity = capacity
-        self._block = max(1, block)
-        self._blank = capacity  # free and without content; below 0 after shrinking under load
-        self._evictable = 0
-        self._references: dict[Key, int] = {}
-        self._sizes: dict[Key, int] = {}
-        self._places: dict[Key, Place] = {}  # of those without references
-        self._ends: dict[Key, int] = {}
+    def __init__(self) -> None:
+        self._places: dict[Key, Place] = {}
         self._order: list[Place] = []
-        self._nameless = 0
-        self._steps = count(1)
-        self._numbers = count(1)
-        self._whole = True
-        self._news = News(self._sizes.__contains__)
 
-    @property
-    def capacity(self) -> int:
-        """All that the cache can hold, in tokens."""
-        return self._capacity
-
-    @property
-    def free(self) -> int:
-        """What could be allocated now, by evicting all that no request uses."""
-        return self._blank + self._evictable
-
-    @property
-    def closed(self) -> bool:
-        """Whether each held block has all before it: so until events come, and after a flush."""
-        return self._whole or not self._sizes
+    def __contains__(self, key: Key) -> bool:
+        return key in self._places
 
     def __len__(self) -> int:
-        return len(self._sizes) - self._nameless
+        return len(self._places)
 
-    def hashes(self) -> Sequence[BlockHash]:
-        """All blocks that can be found."""
-        return [BlockHash(key) for key in self._sizes if key >= 0]
-
-    def match(self, hashes: Sequence[BlockHash]) -> int:
-        """Count the leading blocks that are held."""
-        missing = next(filterfalse(self._sizes.__contains__, hashes), None)
-        return len(hashes) if missing is None else hashes.index(missing)
-
-    def admit(
-        self, hashes: Sequence[BlockHash], sizes: Sequence[int], blank: int, lookup: int
-    ) -> CachedLease | None:
-        """Let a prompt in, as `CacheModel.admit` says."""
-        sizes = sizes[: len(hashes)]
-        total = sum(sizes) + blank
-        spare = int(self._capacity // self._block * WATERMARK) * self._block
-        if total > self._capacity - spare:
-            return CachedLease((), 0, 0, 0)
-        if total > self.free - spare:
-            return None
-        lease = CachedLease(hashes, min(self.match(hashes), lookup), total - blank, blank)
-        end = 0
-        for key, size in zip(hashes, sizes, strict=True):
-            end += size
-            self._allocate(lease, key, size, end)
-        self._take(blank)
-        return lease
-
-    def grow(self, lease: Lease, computed: int) -> bool:
-        """Follow a request that has now computed `computed` tokens; see `CacheModel.grow`."""
-        held = _own(lease)
-        if held.stamp or not held.tokens + held.blank:
-            return True
-        full = computed // self._block * self._block
-        space = -(-computed // self._block) * self._block
-        need = max(0, space - held.tokens - held.blank)
-        if need and need > self.free:
-            return False
-        self._take(need)
-        more = max(0, full - held.tokens)
-        held.full += more
-        held.tokens += more
-        held.blank += need - more
-        return True
-
-    def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
-        """Name what `lease` generated: each block from then on is one with its equals."""
-        held = _own(lease)
-        sizes = sizes[: len(hashes)]
-        left = self._sizes.get(held.rest, 0) if held.stamp else held.full
-        named = bisect_right(list(accumulate(sizes)), left)
-        if not named:
-            return 0
-        if held.stamp:
-            self._shrink(held.rest, sum(sizes[:named]))
-        for key, size in zip(hashes[:named], sizes, strict=False):
-            held.ends += size
-            if held.stamp:
-                self._rest_at(key, size, held.ends, held.stamp)
-            else:
-                held.full -= size
-                self._blank += size
-                self._allocate(held, key, size, held.ends)
-                held.named.append(key)
-        return named
-
-    def release(self, lease: Lease) -> None:
-        """The request is over: what nobody else uses may be evicted, deepest first."""
-        self._release(_own(lease), set())
-
-    def revoke(self, lease: Lease) -> None:
-        """The request was never computed: what it did not find, and nobody uses, is dropped."""
-        held = _own(lease)
-        self._blank += held.full
-        held.full = 0
-        self._release(held, held.fresh)
-
-    def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """The engine says that it holds blocks of one chain; as many as there is room for."""
-        step, known, end = next(self._steps), self.match(hashes), 0
-        for key in hashes[:known]:
-            end = self._ends[key]
-            if key in self._places:
-                self._place(key, step)
-        idle = sum(self._sizes[key] for key in hashes[:known] if key in self._places)
-        fit = bisect_right(list(accumulate(sizes[known : len(hashes)])), self.free - idle)
-        self._whole = self._whole and (known > 0 or not fit)
-        for key, size in zip(hashes[known:], sizes[known : known + fit], strict=False):
-            end += size
-            self._take(size)
-            self._blank += size
-            self._rest_at(key, size, end, step)
-
-    def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """The engine says that it evicted blocks; those in use here stay."""
-        for key in hashes:
-            if key in self._places:
-                self._whole = False
-                self._drop(key)
-
-    def resize(self, capacity: int) -> None:
-        """Change the capacity; what is in use stays, and is owed until it is free."""
-        self._blank += capacity - self._capacity
-        self._capacity = capacity
-        self._take(0)
-
-    def take_stored(self) -> Sequence[BlockHash]:
-        """Return the hashes that became findable since the last call."""
-        return self._news.take_stored()
-
-    def take_evicted(self) -> Sequence[BlockHash]:
-        """Return the hashes that can no longer be found since the last call."""
-        return self._news.take_evicted()
-
-    def _allocate(self, lease: CachedLease, key: Key, size: int, end: int) -> None:
-        """Give a request a block: the one of that name, or another in place of the evicted."""
-        if key in self._places:
-            self._evictable -= self._sizes[key]
-            del self._places[key]
-        elif key not in self._sizes:
-            self._take(size)
-            self._sizes[key], self._ends[key] = size, end
-            self._news.stored((BlockHash(key),))
-            lease.fresh.add(key)
-        self._references[key] = self._references.get(key, 0) + 1
-
-    def _release(self, lease: CachedLease, dropped: set[Key]) -> None:
-        if lease.stamp:
+    def add(self, key: Key, step: int, hashed: int) -> None:
+        """Put a block in its place, or in another than it had, unless that is of a later access."""
+        if key in self._places and self._places[key][0] > step:
             return
-        lease.stamp = step = next(self._steps)
-        for key in lease.named:
-            self._references[key] -= 1
-            if self._references[key]:
-                continue
-            del self._references[key]
-            self._place(key, step)
-            if key in dropped:
-                self._drop(key)
-        if lease.full:
-            lease.rest = -next(self._numbers)
-            self._nameless += 1
-            self._blank += lease.full
-            self._rest_at(lease.rest, lease.full, lease.ends + lease.full, step)
-        self._blank += lease.blank
-        lease.keys, lease.tokens, lease.blank, lease.full = (), 0, 0, 0
-        self._take(0)
-
-    def _rest_at(self, key: Key, size: int, end: int, step: int) -> None:
-        """Make blank space a block without references; a second of its name is not kept."""
-        if key in self._sizes:
-            if key in self._places and self._places[key][0] < step:
-                self._place(key, step)
-            return
-        self._sizes[key], self._ends[key] = size, end
-        self._blank -= size
-        if key >= 0:
-            self._news.stored((BlockHash(key),))
-        self._place(key, step)
-
-    def _place(self, key: Key, step: int) -> None:
-        """Give a block without references its place among those to be evicted."""
-        if key not in self._places:
-            self._evictable += self._sizes[key]
-        self._places[key] = place = (step, -self._ends[key], key)
+        self._places[key] = place = (step, -hashed, key)
         heappush(self._order, place)
         if len(self._order) > 2 * len(self._places) + _SLACK:
             self._order = list(self._places.values())
             heapify(self._order)
 
-    def _take(self, tokens: int) -> None:
-        """Take blank space, evicting for it what comes first."""
-        self._blank -= tokens
-        while self._blank < 0 and self._order:
-            place = heappop(self._order)
-            key = place[-1]
-            if self._places.get(key) is not place:
-                continue
-            if key < 0 and self._sizes[key] > self._block:
-                self._shrink(key, self._block)
-                self._ends[key] -= self._block
-                self._place(key, place[0])
-            else:
-                self._drop(key)
+    def remove(self, key: Key) -> None:
+        """Take a block out, to be used or forgotten."""
+        del self._places[key]
 
-    def _shrink(self, key: Key, tokens: int) -> None:
-        """Make a part of what has no name blank."""
-        self._sizes[key] -= tokens
-        self._evictable -= tokens
-        self._blank += tokens
-        if not self._sizes[key]:
-            self._drop(key)
-
-    def _drop(self, key: Key) -> None:
-        """Make a block without references blank."""
-        size = self._sizes.pop(key)
-        del self._places[key], self._ends[key]
-        self._evictable -= size
-        self._blank += size
-        if key < 0:
-            self._nameless -= 1
-        else:
-            self._news.evicted((BlockHash(key),))
-
-
-def _own(lease: Lease) -> CachedLease:
-    if not isinstance(lease, CachedLease):
-        raise TypeError("a lease of another kind of cache")
-    return lease
+    def first(self) -> tuple[Key, int]:
+        """Return the block that goes first, and when it was accessed; there must be one."""
+        while self._places.get(self._order[0][-1]) is not self._order[0]:
+            heappop(self._order)
+        step, _, key = self._order[0]
+        return key, step

@@ -25,23 +25,24 @@ from itertools import accumulate, count
 from epp.model.blocks import BlockHash
 from epp.model.eviction import DEFAULT_STRATEGY, STRATEGIES
 from epp.model.lease import Key, Lease
-from epp.model.radixtree import Node, RadixTree
+from epp.model.leasekind import own
+from epp.model.radixnode import Node
+from epp.model.radixtree import RadixTree
 
 
 class RadixLease(Lease):
     """What one request holds: the path to `node`, and `blank` tokens outside the tree.
 
-    `fresh` are the keys that it put there, `computed` counts its tokens that were computed.
-    `names` and `name_sizes` are known of its output and not yet in the tree; `unnamed` is the key
-    of output that nobody has named, once it is in the tree.
+    `computed` counts its tokens that were computed. `names` and `name_sizes` are known of its
+    output and not yet in the tree; `unnamed` is the key of output that nobody has named, once it
+    is in the tree.
     """
 
-    __slots__ = ("computed", "fresh", "name_sizes", "names", "node", "unnamed")
+    __slots__ = ("computed", "name_sizes", "names", "node", "unnamed")
 
     def __init__(self, keys: Sequence[Key], cached: int, tokens: int, blank: int) -> None:
         super().__init__(keys, cached, tokens, blank)
         self.node: Node | None = None
-        self.fresh: Sequence[Key] = ()
         self.computed = 0
         self.names: list[BlockHash] = []
         self.name_sizes: list[int] = []
@@ -110,7 +111,6 @@ class RadixCache:
         tree.lock(path)
         self._make_room(need + self._spare(1))
         lease = RadixLease(hashes, hits, total - blank, blank)
-        lease.fresh = [key for key in hashes[hits:] if key not in tree.owners]
         lease.node = tree.insert(tree.root, hashes, sizes)
         tree.lock(lease.node)
         tree.unlock(path)
@@ -120,7 +120,7 @@ class RadixCache:
 
     def grow(self, lease: Lease, computed: int) -> bool:
         """Follow a request that has now computed `computed` tokens; see `CacheModel.grow`."""
-        held = _own(lease)
+        held = own(RadixLease, lease)
         if held.node is None or computed <= held.computed:
             return True
         space = -(-computed // self._page) * self._page
@@ -134,9 +134,20 @@ class RadixCache:
         self._private += need
         return True
 
+    def settle(self, lease: Lease, sizes: Sequence[int]) -> None:
+        """Correct the sizes of what a prompt brought, where no other request holds it."""
+        held = own(RadixLease, lease)
+        if held.node is None or len(sizes) != len(held.keys):
+            return
+        known = dict(zip(held.keys, sizes, strict=True))
+        change = self._tree.remeasure(held.node, known, held.blank)
+        held.tokens += change
+        held.blank -= change
+        self._private -= change
+
     def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Name what `lease` generated; it can be found once the request is over."""
-        held, sizes = _own(lease), sizes[: len(hashes)]
+        held, sizes = own(RadixLease, lease), sizes[: len(hashes)]
         if held.node is not None:
             left = self._output(held) - sum(held.name_sizes)
             named = bisect_right(list(accumulate(sizes)), left)
@@ -148,30 +159,27 @@ class RadixCache:
 
     def release(self, lease: Lease) -> None:
         """The request is over: the whole pages that it computed are the tree's."""
-        held = _own(lease)
+        held = own(RadixLease, lease)
         node = held.node
         if node is None:
             return
         tree, rest = self._tree, self._output(held) - sum(held.name_sizes)
         keys, sizes = self._with_tail(held, held.names, held.name_sizes, rest)
         self._leave(held)
-        tree.insert(node, keys, sizes)
+        tree.insert(node, keys, sizes).proven = True
         tree.touch(node, priority=1 if keys else 0)
         tree.unlock(node)
         self._pay()
 
     def revoke(self, lease: Lease) -> None:
-        """The request was never computed: what it put into the tree is dropped."""
-        held = _own(lease)
+        """The request was never computed: what only such ones put into the tree is dropped."""
+        held = own(RadixLease, lease)
         node = held.node
         if node is None:
             return
-        fresh = set(held.fresh)
         self._leave(held)
         self._tree.unlock(node)
-        while node.parent is not None and not node.locks | len(node.children):
-            if not fresh.issuperset(node.keys):
-                break
+        while not (node.parent is None or node.proven or node.locks or node.children):
             above = node.parent
             self._tree.cut(node, 0)
             node = above
@@ -191,7 +199,7 @@ class RadixCache:
         fit = bisect_right(list(accumulate(sizes[known : len(hashes)])), self.free)
         new, parts = hashes[known : known + fit], sizes[known : known + fit]
         self._make_room(sum(parts))
-        tree.insert(start, new, parts)
+        tree.insert(start, new, parts).proven = True
         if new and not known:
             tree.strand(new[0])
         tree.unlock(start)
@@ -273,9 +281,3 @@ class RadixCache:
             return [*hashes], [*sizes]
         lease.unnamed = -next(self._tails)
         return [*hashes, lease.unnamed], [*sizes, rest]
-
-
-def _own(lease: Lease) -> RadixLease:
-    if not isinstance(lease, RadixLease):
-        raise TypeError("a lease of another kind of cache")
-    return lease

@@ -11,55 +11,17 @@ the owner of the next hash. A node whose parent is not known (the engine told of
 middle of a chain) hangs below the root as an orphan until a walk comes by.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count, filterfalse
 
 from epp.model.blocks import BlockHash
-from epp.model.eviction import Rank, Strategy
+from epp.model.eviction import Strategy
 from epp.model.lease import Key
 from epp.model.news import News
+from epp.model.radixnode import Node, Ticket
 
 _SLACK = 64
-
-
-class Node:
-    """A run of blocks that only ever occur together: `keys` of `sizes`, `tokens` in all.
-
-    `locks` counts the requests that hold it or something below it. `ticket` is its valid place
-    in the eviction order, None while it has none.
-    """
-
-    __slots__ = (
-        "accessed",
-        "children",
-        "created",
-        "hits",
-        "keys",
-        "locks",
-        "orphan",
-        "parent",
-        "priority",
-        "sizes",
-        "ticket",
-        "tokens",
-    )
-
-    def __init__(
-        self, parent: "Node | None", keys: Sequence[Key], sizes: Sequence[int], now: int
-    ) -> None:
-        self.parent = parent
-        self.keys = list(keys)
-        self.sizes = list(sizes)
-        self.tokens = sum(sizes)
-        self.accessed = self.created = now
-        self.hits = self.locks = self.priority = 0
-        self.children: set[Node] = set()
-        self.orphan = False
-        self.ticket: Ticket | None = None
-
-
-Ticket = tuple[Rank, int, Node]
 
 
 class RadixTree:
@@ -161,7 +123,24 @@ class RadixTree:
             return
         above = node.parent
         self.cut(node, len(node.keys) - 1)
-        self.insert(node if node.keys or above is None else above, keys, sizes)
+        self.insert(node if node.keys or above is None else above, keys, sizes).proven = True
+
+    def remeasure(self, node: Node, known: Mapping[Key, int], most: int) -> int:
+        """Correct sizes on the way up, as far as only one request holds it.
+
+        Returns how many tokens that made more in all, never above `most`.
+        """
+        change = 0
+        while node.parent is not None and node.locks == 1:
+            for at, key in enumerate(node.keys):
+                more = known.get(key, node.sizes[at]) - node.sizes[at]
+                if change + more <= most:
+                    node.sizes[at] += more
+                    node.tokens += more
+                    change += more
+            node = node.parent
+        self.tokens += change
+        return change
 
     def strand(self, key: Key) -> None:
         """Say that it is not known what stands before a block at the top of the tree."""
@@ -178,10 +157,11 @@ class RadixTree:
         self._add_locks(node, -1)
 
     def touch(self, node: Node, priority: int) -> None:
-        """Refresh a node and all above it, and raise them to a priority."""
+        """Refresh a node and all above it, which were computed, and raise their priority."""
         each, now = node, next(self._clock)
         while each.parent is not None:
             each.accessed, each.priority = now, max(each.priority, priority)
+            each.proven = True
             self._enrol(each)
             each = each.parent
 
@@ -212,7 +192,8 @@ class RadixTree:
         """Give the first blocks of a node to a new parent of it; return that."""
         upper = Node(node.parent, node.keys[:length], node.sizes[:length], now)
         upper.created, upper.hits, upper.priority = node.created, node.hits, node.priority
-        upper.locks, upper.orphan, node.orphan = node.locks, node.orphan, False
+        upper.locks, upper.proven = node.locks, node.proven
+        upper.orphan, node.orphan = node.orphan, False
         upper.children.add(node)
         if node.parent is not None:
             node.parent.children.remove(node)

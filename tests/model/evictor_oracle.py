@@ -52,7 +52,7 @@ class EvictorOracle:
             return None
         table = Table()
         held = [name in self.used or name in self.evictor for name in names[:lookup]]
-        table.hits = (held + [False]).index(False)
+        table.hits = [*held, False].index(False)
         for at, name in enumerate(names):
             table.blocks.append(self.allocate(name, at + 1))
         if partial:

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 )
 
 from epp.model.blockpool import BlockPool
-from epp.model.evictor import CachedBlocks
+from epp.model.cachedblocks import CachedBlocks
 from tests.model.evictor_oracle import EvictorOracle
 
 BLOCK = 16
