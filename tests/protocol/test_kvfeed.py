@@ -382,7 +382,7 @@ class Channel:
         self.heard.said.append("answered")
         answer = self.publisher.replay(start, 2 if how == "cut off" else 10_000)
         self.damaged |= how not in {"whole", "holed"}
-        if how == "holed":  # a queue was full
+        if how == "holed" and len(answer) > 4:  # a queue was full
             answer = [*answer[:2], *answer[-2:]]
         fails = how in {"silence", "broken off"}
         if fails:
