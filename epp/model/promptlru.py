@@ -49,7 +49,7 @@ class PromptLru:
         self._capacity = capacity
         self._entries: LRUCache[int, Entry] = LRUCache(inf, _size)  # those that are over
         self._held = 0  # tokens of those under way
-        self._holders: dict[BlockHash, dict[int, None]] = {}
+        self._holders: dict[BlockHash, dict[int, Entry]] = {}
         self._numbers = count(1)
         self._whole = True
         self._news = News(self._holders.__contains__)
@@ -178,12 +178,10 @@ class PromptLru:
         What their other blocks take is not known by itself: it stays as it was until they go.
         """
         for block_hash in hashes:
-            for number in list(self._holders.get(block_hash, ())):
-                if number in self._entries:
-                    entry = self._entries[number]
-                    self._shorten(entry, entry.hashes.index(block_hash))
-                    if not entry.hashes:
-                        self._forget(entry)
+            for entry in self._over(block_hash):
+                self._shorten(entry, entry.hashes.index(block_hash))
+                if not entry.hashes:
+                    self._forget(entry)
 
     def resize(self, capacity: int) -> None:
         """Change the capacity; what is under way stays, and is owed until it is over."""
@@ -201,13 +199,14 @@ class PromptLru:
     def _add(self, entry: Entry, hashes: Sequence[BlockHash]) -> None:
         entry.number = entry.number or next(self._numbers)
         for block_hash in hashes:
-            self._holders.setdefault(block_hash, {})[entry.number] = None
+            self._holders.setdefault(block_hash, {})[entry.number] = entry
         self._news.stored(hashes)
 
     def _use(self, block_hash: BlockHash) -> None:
         """Make the entry that a prompt starts from the newest; of several, the last to come."""
-        number = max(filter(self._entries.__contains__, self._holders[block_hash]), default=0)
-        self._entries.get(number)
+        numbers = [entry.number for entry in self._over(block_hash)]
+        if numbers:
+            self._entries.get(max(numbers))
 
     def _end(self, entry: Entry) -> None:
         entry.over = True
@@ -217,21 +216,20 @@ class PromptLru:
         """Keep one of two entries where one contains the other: the longer."""
         if not entry.hashes:
             return
-        longer = self._others(entry, entry.hashes[-1])
-        if longer and not entry.nameless:
-            self._entries.get(max(longer))
+        end = entry.hashes[-1]
+        if not entry.nameless and len(self._over(end)) > 1:
             self._forget(entry)
+            self._use(end)
             return
         contained = set(entry.hashes)
-        for number in self._others(entry, entry.hashes[0]):
-            other = self._entries[number]
-            if not other.nameless and other.hashes[-1] in contained:
+        for other in self._over(entry.hashes[0]):
+            if other is not entry and not other.nameless and other.hashes[-1] in contained:
                 self._forget(other)
 
-    def _others(self, entry: Entry, block_hash: BlockHash) -> list[int]:
-        """Return the other entries with a block that are over."""
-        numbers = filter(self._entries.__contains__, self._holders[block_hash])
-        return [number for number in numbers if number != entry.number]
+    def _over(self, block_hash: BlockHash) -> list[Entry]:
+        """Return the entries with a block that are over."""
+        holders = self._holders.get(block_hash, {}).values()
+        return [entry for entry in holders if entry.number in self._entries]
 
     def _trim(self) -> None:
         """Forget the oldest entries until the rest fits beside what is under way."""
