@@ -235,7 +235,7 @@ class BlockPool:
         self._take(0)
 
     def coarsen(self, blocks: int) -> None:
-        """Hold `blocks` fewer, those free for longest first, at the cost of precision.
+        """Hold at least `blocks` fewer, at the cost of precision about those longest free.
 
         Adjacent ones are merged, so that a chain that parts in between finds less; where that is
         not enough, the oldest are evicted.

@@ -23,10 +23,10 @@ Slot = NewType("Slot", int)
 BUDGET = 2 << 30
 """Bytes that all that is known of caches may take, about."""
 
-HELD_BYTES = 200
+HELD_BYTES = 140
 """What one block at one endpoint takes in its `BlockPool`: two entries of maps, a place in the
 free queue, the hash itself (measured: `tests/model/test_prefixindex_budget.py`)."""
-HASH_BYTES = 100
+HASH_BYTES = 80
 """What one block takes here, whoever holds it: an entry of the map, and the set."""
 
 _PURGED_AT_LEAST = 1024

@@ -292,3 +292,20 @@ def test_what_no_longer_counts_is_swept_from_the_queue():
         pool.release(admit(pool, 161, list(range(1, 11))))
     assert sum(lease.left for lease in pool._queue._leases) <= 4 * len(pool) + 1024
     assert pool.match(list(range(1, 11))) == 10
+
+
+def test_of_several_copies_the_oldest_is_hit():
+    pool = pool_of(6)
+    first, second, third = (admit(pool, 16, [7]) for _ in range(3))
+    pool.release(first)
+    filler = admit(pool, 64, [21, 22, 23, 24])  # takes the blank blocks and the first copy
+    assert pool.match([7]) == 1
+    pool.release(filler)
+    hit = admit(pool, 17, [7])
+    before = pool.free
+    pool.release(second)
+    assert pool.free == before  # the hit holds it
+    pool.release(third)
+    assert pool.free == before + 16
+    pool.release(hit)
+    assert pool.free == pool.capacity
