@@ -110,7 +110,7 @@ class FreeQueue:
     def merge(self, blocks: int) -> int:
         """Merge adjacent blocks, those freed first before others, until `blocks` fewer are held.
 
-        Returns how many fewer are. Every pass halves what a release is held as, at best.
+        Returns how many fewer are. A release is halved as a whole, at best.
         """
         fewer = 0
         for lease in self._leases:
@@ -119,8 +119,7 @@ class FreeQueue:
             while lease.whole and fewer < blocks:
                 saved = self._halve(lease)
                 fewer += saved
-                if not saved:
-                    break
+                lease.whole = saved > 0  # else there is nothing to look for here again
         return fewer
 
     def _halve(self, lease: Lease) -> int:

@@ -15,7 +15,7 @@ class Lease:
 
     Released, `stamp` numbers the release (0 before), `keys` holds all blocks that became free by
     it, and the first `left` of these have not had their turn to be evicted. `whole` says that
-    what is adjacent in `keys` is adjacent in the chain.
+    what is adjacent in `keys` is adjacent in the chain, and may be merged for want of memory.
     """
 
     __slots__ = (
