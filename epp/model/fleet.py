@@ -43,7 +43,6 @@ CLASS_LABEL = "warmpick.io/endpoint-class"
 
 _DECODE_SECONDS = 20e-6
 """What one running decode adds to a step (study, cost model A)."""
-_MIN_LEARNED_TOKENS = 64
 
 
 class Fleet:
@@ -89,7 +88,7 @@ class Fleet:
         asked = self._ask(request)
         pods = self._eligible(request.subset)
         for pod in pods:
-            if pod.waiting:
+            if pod.tenants.waiting:
                 pod.settle(now)
         self._find(asked)
         owed = [pod.ledger.owed(now) for pod in pods]
@@ -176,8 +175,7 @@ class Fleet:
     def _drop(self, pod: Pod) -> None:
         pod.leave()
         del self._pods[pod.endpoint.id]
-        if self._by_target.get(pod.endpoint.target) is pod:
-            del self._by_target[pod.endpoint.target]
+        self._by_target = {each.endpoint.target: each for each in self._pods.values()}
 
     def _listed(self, _event: Listed, _: float) -> None:
         self.synced = True
@@ -208,10 +206,13 @@ class Fleet:
         self._visits[event.request.id] = visit
         self._enter(visit, pod, now)
         self._asked = None
+        if self._index.excess:
+            fullest = max(self._pods.values(), key=lambda each: len(each.tenants.cache))
+            fullest.tenants.thin(self._index.excess)
 
     def _enter(self, visit: Visit, pod: Pod, now: float) -> None:
         asked = visit.asked
-        if not asked.finds:
+        if not asked.finds or len(asked.finds[0]) <= pod.slot:
             self._find(asked)
         estimate = asked.estimate(pod)
         visit.cached, visit.found = estimate.cached, estimate.matched
@@ -237,11 +238,7 @@ class Fleet:
         visit = self._visits.get(event.request_id)
         if visit is None:
             return
-        pod = visit.pod
-        pod.ledger.first_token(event.request_id, now)
-        uncached = visit.asked.tokens - visit.cached
-        if visit.met_idle and uncached >= _MIN_LEARNED_TOKENS:
-            pod.prefill.learn(uncached, visit.cached, now - visit.sent_at)
+        visit.first_token(now)
 
     def _generated(self, event: Generated, _: float) -> None:
         visit = self._visits.get(event.request_id)
@@ -264,7 +261,7 @@ class Fleet:
     def _learn(self, visit: Visit, stay: Stay, usage: Usage) -> None:
         """Take in how much of a prompt was cached, and what was generated after it."""
         pod, cached = visit.pod, usage.cached_tokens
-        if cached is not None and pod.judge(visit.cached, cached) is Verdict.RESTARTED:
+        if cached is not None and pod.judge(visit.cached, cached, stay) is Verdict.RESTARTED:
             return
         self._prompts.learn_prefix(visit.asked, visit.found, cached or 0, pod.engine_block)
         self._prompts.remember(visit.request, pod, stay, usage)

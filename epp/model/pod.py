@@ -1,15 +1,13 @@
 """Everything that is believed of one endpoint: its load, its books, its cache."""
 
-from collections import Counter, deque
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from epp.model.belief import Belief
-from epp.model.blockpool import BlockPool
 from epp.model.blocks import TOKEN_BLOCK, BlockHash, BlockHasher, Chain
-from epp.model.cache import CacheModel
-from epp.model.endpoint import UNREPORTED, VLLM, Endpoint, Load
+from epp.model.endpoint import UNREPORTED, Endpoint, Load
+from epp.model.engines import DEFAULT_MODEL, CacheSpec, eviction_of, model_of
 from epp.model.events import LoadReported, OrcaReported, ScrapeFailed
 from epp.model.feedback import Feedback, Verdict
 from epp.model.kvchange import (
@@ -27,24 +25,24 @@ from epp.model.prefixindex import PrefixIndex, Slot
 from epp.model.request import RequestId
 from epp.model.ruler import Measure
 from epp.model.stay import Stay
+from epp.model.tenants import Tenants
 
 UNKNOWN_CAPACITY = 1_000_000
 """Tokens of cache where an endpoint has not said: too much costs little, too little a lot."""
 
+_UNKNOWN = CacheSpec(model=DEFAULT_MODEL, capacity=UNKNOWN_CAPACITY, block=TOKEN_BLOCK)
 _SCRAPES_TO_DOUBT = 3
 _PRESSURE = 0.01
 """What is evicted, as a share of the cache, for a prediction that promised too much."""
-
 
 PodEvent = LoadReported | ScrapeFailed | CacheChanged | CacheFeedUp | CacheFeedLost
 """What an endpoint itself takes in, whatever requests do."""
 
 
 class Pod:
-    """One endpoint. Its cache's content is mirrored in the fleet's index under `slot`.
+    """One endpoint.
 
-    `foreign` counts requests that waited there at the last report and are not this picker's;
-    `engine_block` is the size of the engine's blocks, in tokens.
+    `foreign` counts requests that waited there at the last report and are not this picker's.
     """
 
     def __init__(
@@ -59,30 +57,47 @@ class Pod:
         self.load: Load = UNREPORTED
         self.ledger = Ledger()
         self.feedback = Feedback()
-        self.slot: Slot = index.open()
         self.reachable = True
         self.foreign = 0.0
-        self.engine_block = TOKEN_BLOCK
-        self._knows_block = False
-        self.cache: CacheModel = BlockPool(UNKNOWN_CAPACITY, self.engine_block)
         self.mirror: Mirror | None = None
-        self._index = index
+        self.tenants = Tenants(index, self.ledger, self._spec(UNREPORTED, _UNKNOWN))
         self._hasher = hasher
+        self._heard = False
         self._failures = 0
         self._started_at: float | None = None
         self._queries = 0.0
-        self._running: dict[Stay, None] = {}
-        self._waiting: deque[Stay] = deque()
-        self._promised: Counter[BlockHash] = Counter()
-        self._present = True
+
+    @property
+    def slot(self) -> Slot:
+        """Where the index has its blocks."""
+        return self.tenants.slot
+
+    @property
+    def engine_block(self) -> int:
+        """The size of the engine's blocks, in tokens."""
+        return self.tenants.spec.block
+
+    @property
+    def hit_unit(self) -> int:
+        """What hits are multiples of, in tokens; 0 where there are none."""
+        return (self.load.match_unit or self.engine_block) if self.load.caching else 0
+
+    @property
+    def _step(self) -> float:
+        """How long the engine's longest step takes, in seconds."""
+        return self.prefill.seconds(BUDGET_TOKENS, 0)
 
     def belief(self) -> Belief:
         """Say what is believed of the cache."""
-        cache = self.cache
-        used, trust = cache.capacity - cache.free, self.feedback.trust
-        engine = self.load.engine or VLLM
+        cache, spec = self.tenants.cache, self.tenants.spec
         return Belief(
-            self.endpoint, cache.capacity, used, len(cache), trust, engine, self.mirror is not None
+            self.endpoint,
+            cache.capacity,
+            cache.capacity - cache.free,
+            len(cache),
+            self.feedback.trust,
+            spec.model,
+            live=self.mirror is not None,
         )
 
     # What is heard of the engine.
@@ -99,12 +114,11 @@ class Pod:
             case CacheFeedUp():
                 self.follow(())
             case CacheFeedLost():
-                self.unfollow()
+                self.mirror = None
 
     def leave(self) -> None:
         """The endpoint is gone; requests still under way change nothing any more."""
-        self._index.close(self.slot, [*self.cache.hashes(), *self._promised])
-        self._present = False
+        self.tenants.leave()
 
     def restart(self) -> None:
         """The engine began anew: its cache is empty."""
@@ -112,36 +126,31 @@ class Pod:
         self._renew()
 
     def _renew(self) -> None:
-        self._index.remove(self.slot, [*self.cache.hashes(), *self._promised])
-        self._promised.clear()
-        self._running.clear()
-        self._waiting.clear()
-        self.cache = BlockPool(self.cache.capacity, self.engine_block)
+        self.tenants.renew(self.tenants.spec)
         self.feedback.restarted()
 
     def report(self, load: Load) -> None:
-        """Take in a scrape: capacity, restarts, reachability."""
+        """Take in a scrape: the cache's make, restarts, reachability."""
         self.load = load
         self._failures, self.reachable = 0, True
         self._count_foreign()
-        self._reblock(load.block_size)
-        capacity = load.capacity_tokens
-        if capacity is not None and capacity != self.cache.capacity:
-            self.cache.resize(capacity)
-            self._mirror()
+        spec = self._spec(load, self.tenants.spec)
+        if spec != self.tenants.spec:
+            self.tenants.fit(spec, first=not self._heard)
+        self._heard = True
         if self._began_anew(load) and self.mirror is None:
             self.restart()  # an engine that is followed says so itself
 
-    def _reblock(self, block: int | None) -> None:
-        """Take in the size of the engine's blocks; another one than before is another engine."""
-        if not block or block == self.engine_block:
-            return
-        first, self.engine_block = not self._knows_block, block
-        self._knows_block = True
-        if first and isinstance(self.cache, BlockPool):
-            self.cache.block = block
-        else:
-            self.restart()
+    def _spec(self, load: Load, before: CacheSpec) -> CacheSpec:
+        """Say what the cache is made of; what is not reported is as it was `before`."""
+        labels, second = self.endpoint.labels, load.offload_tokens
+        return CacheSpec(
+            model=model_of(labels, load.engine),
+            capacity=load.capacity_tokens or before.capacity,
+            block=load.block_size or before.block,
+            eviction=eviction_of(labels),
+            offload=self.endpoint.offload_tokens or 0 if second is None else second,
+        )
 
     def _began_anew(self, load: Load) -> bool:
         """Tell a restart from another start time, or from a counter that went back."""
@@ -166,12 +175,7 @@ class Pod:
         for change in changes:
             if isinstance(change, BlocksCleared) and change.reason is Cleared.RESTART:
                 self._renew()
-            self.mirror.apply(change, self.cache)
-        self._mirror()
-
-    def unfollow(self) -> None:
-        """The engine says nothing any more: its cache is modelled from requests alone."""
-        self.mirror = None
+            self.tenants.follow(self.mirror, change)
 
     def _count_foreign(self) -> None:
         """Compare a report with the books of the same moment; later they no longer go together."""
@@ -183,116 +187,37 @@ class Pod:
         if refused or self._failures >= _SCRAPES_TO_DOUBT:
             self.reachable = False
 
-    def judge(self, predicted: int, actual: int) -> Verdict:
+    def judge(self, predicted: int, actual: int, stay: Stay) -> Verdict:
         """Hold a prediction to what the engine reported, and correct the cache by it."""
         verdict = self.feedback.judge(predicted, actual, self.engine_block)
         if verdict is Verdict.RESTARTED:
             self.restart()
+            self.tenants.believe(stay)
         elif verdict is Verdict.MISSED:
-            capacity = self.cache.capacity
-            self.cache.resize(capacity - int(capacity * _PRESSURE))
-            self.cache.resize(capacity)
-            self._mirror()
+            self.tenants.press(_PRESSURE)
         return verdict
 
     # What its requests do.
 
     def enter(self, request: RequestId, chain: Chain, measure: Measure, now: float) -> Stay:
-        """Let a prompt in as the engine will: once it is scheduled, and where it fits.
-
-        What waits is promised: it will be there by the time that a later request is scheduled.
-        The ledger knows the request already.
-        """
-        stay = Stay(request, chain, measure, self.cache)
-        if self._waiting or not self._admit(stay, now):
-            self._waiting.append(stay)
-            self._promise(stay)
-        self._mirror()
+        """Let a prompt in, or put it in line; the ledger knows its request already."""
+        stay = Stay(request, chain, measure, self.tenants.cache)
+        self.tenants.enter(stay, self._step, now)
         return stay
 
     def progress(self, stay: Stay, computed: int) -> None:
         """Follow a request that has computed so many tokens, prompt and output."""
-        if computed <= stay.computed or stay.cache is not self.cache:
-            return
-        stay.computed = computed
-        while not stay.grow():
-            self._preempt()
-        self._mirror()
+        self.tenants.progress(stay, computed)
 
     def exit(self, stay: Stay, now: float, *, revoked: bool) -> None:
-        """Let a prompt out: what it computed stays, to be evicted in its turn.
-
-        `revoked`: the engine never computed it.
-        """
-        if stay.cache is not self.cache:
-            return
-        if stay in self._running:
-            del self._running[stay]
-            stay.end(revoked=revoked)
-        elif stay in self._waiting:
-            self._waiting.remove(stay)
-            self._keep_promise(stay)
-            if not revoked and stay.try_admit(self.engine_block):
-                stay.end(revoked=False)  # its end says that it was there after all
+        """Let a prompt out; `revoked` where the engine never computed it."""
+        self.tenants.exit(stay, revoked=revoked)
         self.settle(now)
 
     def settle(self, now: float) -> None:
-        """Let in those in line that are scheduled by now, and tell the index."""
-        while self._waiting and self._admit(self._waiting[0], now):
-            self._keep_promise(self._waiting.popleft())
-        self._mirror()
-
-    @property
-    def waiting(self) -> int:
-        """How many prompts wait to be let in."""
-        return len(self._waiting)
+        """Let in those in line that are scheduled by now."""
+        self.tenants.settle(self._step, now)
 
     def name(self, stay: Stay, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
         """Name what a request generated here."""
-        if stay.cache is self.cache:
-            stay.name(hashes, sizes)
-            self._mirror()
-
-    def _admit(self, stay: Stay, now: float) -> bool:
-        """Schedule a prompt if one step can reach it, and it fits."""
-        step = self.prefill.seconds(BUDGET_TOKENS, 0)
-        if self.ledger.owed_before(stay.request, now) >= step:
-            return False
-        if not stay.try_admit(self.engine_block):
-            return False
-        stay.grow()
-        self._running[stay] = None
-        return True
-
-    def _preempt(self) -> None:
-        """Put the request that was let in last back in line (vLLM's scheduler, FCFS)."""
-        victim, _ = self._running.popitem()
-        victim.put_back()
-        self._waiting.appendleft(victim)
-        self._promise(victim)
-
-    def _promise(self, stay: Stay) -> None:
-        self._promised.update(stay.chain.hashes)
-        if self._present:
-            self._index.add(self.slot, stay.chain.hashes)
-
-    def _keep_promise(self, stay: Stay) -> None:
-        """Take back a promise: what was let in is held now, the rest is not."""
-        self._promised -= Counter(stay.chain.hashes)
-        gone = [
-            each
-            for each in stay.chain.hashes
-            if each not in self._promised and not self.cache.match((each,))
-        ]
-        if self._present and gone:
-            self._index.remove(self.slot, gone)
-
-    def _mirror(self) -> None:
-        stored, evicted = self.cache.take_stored(), self.cache.take_evicted()
-        if not self._present:
-            return
-        if self._promised:
-            evicted = [each for each in evicted if each not in self._promised]
-        # A block may be evicted and stored anew in one step, never the other way round.
-        self._index.remove(self.slot, evicted)
-        self._index.add(self.slot, stored)
+        self.tenants.name(stay, hashes, sizes)

@@ -11,6 +11,8 @@ from epp.model.request import InferenceRequest, RequestId
 from epp.model.ruler import Kind, Measure
 from epp.model.stay import Stay
 
+_MIN_LEARNED_TOKENS = 64
+
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
     """Tokens predicted to be cached, blocks found, seconds that the prefill would take."""
@@ -57,7 +59,7 @@ class Asked:
         """Predict what a pod's cache saves; pods of one speed that hold as much share it."""
         slot, finds = pod.slot, self.finds
         found = finds[0][slot] if len(finds) == 1 else tuple([each[slot] for each in finds])
-        key = (found, pod.engine_block, pod.prefill)
+        key = (found, pod.hit_unit, pod.prefill)
         known = self._estimates.get(key)
         if known is None:
             known = self._predict([each[slot] for each in finds], pod)
@@ -68,10 +70,10 @@ class Asked:
         """Count hits in whole blocks of the engine's, and never all of a prompt."""
         if not self.tokens:
             return Estimate(0, 0, 0.0)
-        block, cached = pod.engine_block, 0
+        unit, cached = pod.hit_unit, 0
         for depth, measure in zip(depths, self.measures, strict=True):
-            if depth:
-                cached += min(measure.covered(depth), measure.total - 1) // block * block
+            if depth and unit:
+                cached += min(measure.covered(depth), measure.total - 1) // unit * unit
         return Estimate(cached, sum(depths), pod.prefill.seconds(self.tokens - cached, cached))
 
 
@@ -93,6 +95,13 @@ class Visit:
         self.found = 0
         self.met_idle = False
         self.stays: Sequence[Stay] = ()
+
+    def first_token(self, now: float) -> None:
+        """The prefill is over, and tells how long one takes where it had the pod for itself."""
+        pod, uncached = self.pod, self.asked.tokens - self.cached
+        pod.ledger.first_token(self.request.id, now)
+        if self.met_idle and uncached >= _MIN_LEARNED_TOKENS:
+            pod.prefill.learn(uncached, self.cached, now - self.sent_at)
 
     def progress(self, prompt_tokens: int, generated: int) -> None:
         """Take in how far the request is; the last token that was sampled is not computed."""

@@ -167,11 +167,11 @@ def test_a_request_from_before_a_restart_leaves_nothing_behind():
 
 def test_capacity_is_what_the_engine_says_less_the_null_block():
     rig = Rig()
-    assert rig.pod("pod-0").cache.capacity == UNKNOWN_CAPACITY
+    assert rig.pod("pod-0").tenants.cache.capacity == UNKNOWN_CAPACITY
     rig.report("pod-0", block_size=16, num_blocks=101)
-    assert rig.pod("pod-0").cache.capacity == 1600
+    assert rig.pod("pod-0").tenants.cache.capacity == 1600
     rig.report("pod-0")
-    assert rig.pod("pod-0").cache.capacity == 1600
+    assert rig.pod("pod-0").tenants.cache.capacity == 1600
 
 
 def test_a_small_cache_forgets():
@@ -366,7 +366,7 @@ def test_a_request_admitted_twice_is_at_the_second_place_only():
     assert rig.owed() == {"pod-0": 0, "pod-1": 0}
     for name in ("pod-0", "pod-1"):
         assert rig.ask()[name].requests == 0
-        assert rig.pod(name).cache.free == UNKNOWN_CAPACITY
+        assert rig.pod(name).tenants.cache.free == UNKNOWN_CAPACITY
 
 
 def test_a_fleet_that_changed_since_it_was_asked():
@@ -532,7 +532,7 @@ SIZES = {"a": 1000, "b": 900, "c": 300}
 def held(rig):
     """Name those that the cache holds blocks of."""
     chains = {n: rig.fleet._ask(request(f"of {n}", text(SIZES[n], n))).chains[0] for n in SIZES}
-    return [name for name in SIZES if rig.pod("pod-0").cache.match(chains[name].hashes)]
+    return [name for name in SIZES if rig.pod("pod-0").tenants.cache.match(chains[name].hashes)]
 
 
 def found(rig):
@@ -575,4 +575,4 @@ def test_waiting_requests_die_with_the_engine():
     for name in "abc":
         rig.tell(Aborted(RequestId(name)))
     assert held(rig) == found(rig) == []
-    assert rig.pod("pod-0").cache.free == 1600
+    assert rig.pod("pod-0").tenants.cache.free == 1600

@@ -119,7 +119,7 @@ class AnyOrder(RuleBasedStateMachine):
     def the_index_is_the_pools(self):
         expected: dict[int, int] = {}
         for pod in self.fleet._pods.values():
-            for block_hash in {*pod.cache.hashes(), *pod._promised}:
+            for block_hash in {*pod.tenants.cache.hashes(), *pod.tenants._promised}:
                 expected[block_hash] = expected.get(block_hash, 0) | 1 << pod.slot
         assert self.fleet._index._holders == expected
 
@@ -132,8 +132,8 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def what_is_promised_waits(self):
         for pod in self.fleet._pods.values():
-            waiting = [each for stay in pod._waiting for each in stay.chain.hashes]
-            assert pod._promised == Counter(waiting)
+            waiting = [each for stay in pod.tenants._waiting for each in stay.chain.hashes]
+            assert pod.tenants._promised == Counter(waiting)
 
     @invariant()
     def requests_under_way_are_where_they_are_booked(self):
@@ -148,9 +148,9 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.fleet._visits == {}
         for pod in pods:
             assert pod.ledger.requests == 0
-            assert len(pod._waiting) == 0
-            assert not pod._promised
-            assert pod.cache.free == pod.cache.capacity
+            assert len(pod.tenants._waiting) == 0
+            assert not pod.tenants._promised
+            assert pod.tenants.cache.free == pod.tenants.cache.capacity
             assert pod.ledger.owed(self.now + 1e6) == 0
 
 

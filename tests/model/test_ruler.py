@@ -46,8 +46,9 @@ def test_pins_hold_and_the_rest_goes_on_from_them(data):
     assert all(size >= 0 for size in measure.sizes())
     assert measure.total >= max(1, *measure.ends)
     last = max(pins, default=0)
-    rate = last / pins[last] if last >= 512 and pins[last] else 4.0
-    assert measure.total == max(1, pins.get(last, 0) + round((prompt.size - last) / rate))
+    known = pins.get(last) or 0
+    rate = last / known if last >= 512 and known else 4.0
+    assert measure.total == max(1, known + round((prompt.size - last) / rate))
 
 
 def test_a_pin_before_a_greater_one_is_passed_over():

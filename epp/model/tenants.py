@@ -1,0 +1,205 @@
+"""Who is in an endpoint's cache, who waits to be, and what the fleet's index knows of it.
+
+The scheduler's part of the engine (vLLM `v1/core/sched/scheduler.py`): a request is let in once
+a step can reach it and its whole prompt fits, in the order of arrival; one that outgrows the cache
+puts the one that was let in last back at the head of the line.
+"""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from itertools import chain
+
+from epp.model.blockpool import BlockPool
+from epp.model.blocks import BlockHash
+from epp.model.cache import CacheModel
+from epp.model.engines import CacheSpec
+from epp.model.kvchange import Change
+from epp.model.ledger import Ledger
+from epp.model.mirror import Mirror
+from epp.model.prefixindex import PrefixIndex, Slot
+from epp.model.stay import Stay
+
+
+class Tenants:
+    """One endpoint's cache and its requests. What it holds is in the index under `slot`."""
+
+    def __init__(self, index: PrefixIndex, ledger: Ledger, spec: CacheSpec) -> None:
+        self.spec = spec
+        self.cache: CacheModel = spec.build()
+        self.slot: Slot = index.open()
+        self._index = index
+        self._ledger = ledger
+        self._present = True
+        self._running: dict[Stay, None] = {}
+        self._waiting: deque[Stay] = deque()
+        self._promised: Counter[BlockHash] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._running) + len(self._waiting)
+
+    @property
+    def waiting(self) -> int:
+        """How many prompts wait to be let in."""
+        return len(self._waiting)
+
+    # The cache itself.
+
+    def leave(self) -> None:
+        """The endpoint is gone; requests still under way change nothing any more."""
+        self._index.close(self.slot, chain(self.cache.hashes(), self._promised))
+        self._present = False
+        self._empty()
+
+    def renew(self, spec: CacheSpec) -> None:
+        """Begin anew with an empty cache; requests still under way change nothing any more."""
+        self.spec = spec
+        if self._present:
+            self._index.close(self.slot, chain(self.cache.hashes(), self._promised))
+            self.slot = self._index.open()
+        self._empty()
+
+    def _empty(self) -> None:
+        self.cache = self.spec.build()
+        self._running, self._waiting, self._promised = {}, deque(), Counter()
+
+    def fit(self, spec: CacheSpec, *, first: bool) -> None:
+        """Take in what the cache is made of; another make than before is another cache.
+
+        What the `first` report says was so all along: nothing is forgotten for it.
+        """
+        if _make(spec) != _make(self.spec) or not (first or spec.block == self.spec.block):
+            self.renew(spec)
+            return
+        self.spec = spec
+        if isinstance(self.cache, BlockPool):
+            self.cache.block = spec.block
+        self.cache.resize(spec.capacity)
+        self._mirror()
+
+    def press(self, share: float) -> None:
+        """Evict a share of the cache, blank space first: it holds less than was believed."""
+        capacity = self.cache.capacity
+        self.cache.resize(capacity - int(capacity * share))
+        self.cache.resize(capacity)
+        self._mirror()
+
+    def thin(self, blocks: int) -> None:
+        """Hold so many blocks fewer, for want of memory, at the cost of precision."""
+        if isinstance(self.cache, BlockPool):
+            self.cache.coarsen(blocks)
+        else:
+            self.cache.resize(max(1, self.cache.capacity - blocks * self.spec.block))
+        self._mirror()
+
+    def believe(self, stay: Stay) -> None:
+        """Take in that the engine holds a request's prompt."""
+        self.cache.store(stay.chain.hashes, stay.measure.sizes())
+        self._mirror()
+
+    def follow(self, mirror: Mirror, change: Change) -> None:
+        """Correct the cache by what the engine says of it."""
+        mirror.apply(change, self.cache)
+        self._mirror()
+
+    # Its requests. `step` is how long the engine's longest step takes, in seconds.
+
+    def enter(self, stay: Stay, step: float, now: float) -> None:
+        """Let a prompt in as the engine will: once it is scheduled, and where it fits.
+
+        What waits is promised: it will be there by the time that a later request is scheduled.
+        The ledger knows the request already.
+        """
+        if self._waiting or not self._admit(stay, step, now):
+            self._waiting.append(stay)
+            self._promise(stay)
+        self._mirror()
+
+    def progress(self, stay: Stay, computed: int) -> None:
+        """Follow a request that has computed so many tokens, prompt and output."""
+        if computed <= stay.computed or stay.cache is not self.cache:
+            return
+        stay.computed = computed
+        while not stay.grow():
+            self._preempt()
+        self._mirror()
+
+    def exit(self, stay: Stay, *, revoked: bool) -> None:
+        """Let a prompt out: what it computed stays, to be evicted in its turn.
+
+        `revoked`: the engine never computed it.
+        """
+        if stay.cache is not self.cache:
+            return
+        if stay in self._running:
+            del self._running[stay]
+            stay.end(revoked=revoked)
+        elif stay in self._waiting:
+            self._waiting.remove(stay)
+            self._keep_promise(stay)
+            if not revoked and stay.try_admit(self.spec.block):
+                stay.end(revoked=False)  # its end says that it was there after all
+
+    def settle(self, step: float, now: float) -> None:
+        """Let in those in line that are scheduled by now, and tell the index."""
+        while self._waiting and self._admit(self._waiting[0], step, now):
+            self._keep_promise(self._waiting.popleft())
+        self._mirror()
+
+    def name(self, stay: Stay, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
+        """Name what a request generated here."""
+        if stay.cache is self.cache:
+            stay.name(hashes, sizes)
+            self._mirror()
+
+    def _admit(self, stay: Stay, step: float, now: float) -> bool:
+        """Schedule a prompt if one step can reach it, and it fits."""
+        if self._ledger.owed_before(stay.request, now) >= step:
+            return False
+        if not stay.try_admit(self.spec.block):
+            return False
+        stay.grow()
+        self._running[stay] = None
+        return True
+
+    def _preempt(self) -> None:
+        """Put the request that was let in last back in line (FCFS)."""
+        victim, _ = self._running.popitem()
+        victim.put_back()
+        self._waiting.appendleft(victim)
+        self._promise(victim)
+
+    def _promise(self, stay: Stay) -> None:
+        self._promised.update(stay.chain.hashes)
+        if self._present:
+            self._index.add(self.slot, stay.chain.hashes)
+
+    def _keep_promise(self, stay: Stay) -> None:
+        """Take back a promise: what was let in is held now, the rest is not."""
+        self._promised -= Counter(stay.chain.hashes)
+        gone = [
+            each
+            for each in stay.chain.hashes
+            if each not in self._promised and not self.cache.match((each,))
+        ]
+        if self._present and gone:
+            self._index.remove(self.slot, gone)
+
+    def _mirror(self) -> None:
+        """Tell the index what is new."""
+        cache, index, slot = self.cache, self._index, self.slot
+        stored, evicted = cache.take_stored(), cache.take_evicted()
+        if not self._present:
+            return
+        if self._promised:
+            evicted = [each for each in evicted if each not in self._promised]
+        # A block may be evicted and stored anew in one step, never the other way round.
+        index.remove(slot, evicted)
+        index.add(slot, stored)
+        if isinstance(cache, BlockPool):
+            index.widen(slot, cache.take_merged())
+        index.mark(slot, closed=cache.closed)
+
+
+def _make(spec: CacheSpec) -> tuple[str, str, int]:
+    """Return what a cache cannot change without being another one."""
+    return spec.model, spec.eviction, spec.offload
