@@ -188,6 +188,13 @@ def test_shrinking_under_load_is_paid_when_requests_end():
     assert (cache.free, cache.match([1, 2, 3])) == (2 * BLOCK, 2)
 
 
+def test_the_order_of_eviction_does_not_outgrow_the_cache():
+    cache = cache_of(20)
+    for turn in range(2000):
+        run(cache, 1, 2 + turn % 5)
+    assert len(cache._evictor._order) < 200
+
+
 def test_a_lease_of_another_cache_is_an_error():
     lease = admit(BlockPool(4 * BLOCK, BLOCK), 1)
     with pytest.raises(TypeError):
