@@ -141,7 +141,8 @@ class BlockPool:
         contents, last = self._contents, len(sizes) - lease.cached + lease.found
         if lease.stamp or last != len(lease.keys):
             return
-        for key, size in zip(lease.keys[lease.found :], sizes[lease.cached :], strict=True):
+        own = (contents.promoted.get(key, key) for key in lease.keys[lease.found :])
+        for key, size in zip(own, sizes[lease.cached :], strict=True):
             change = size - contents.sizes[key]
             if change <= lease.blank and key not in contents.shared:
                 contents.sizes[key] = size

@@ -161,6 +161,13 @@ class PoolUnderResizing(RuleBasedStateMachine):
             assert lease.tokens + lease.blank >= before
             assert grown or self.pool.free < 70
 
+    @rule(lease=leases, sizes=st.lists(st.integers(0, 60), min_size=7, max_size=7))
+    def settle(self, lease, sizes):
+        if lease is not None:
+            before = self.pool.free
+            self.pool.settle(lease, sizes[: lease.cached + len(lease.keys) - lease.found])
+            assert self.pool.free == before
+
     @rule(lease=leases, path=paths)
     def name(self, lease, path):
         if lease is not None:
