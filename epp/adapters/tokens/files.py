@@ -3,8 +3,7 @@
 Mirrors what transformers 5 (`tokenization_utils_tokenizers.py`, `tokenization_utils_base.py`)
 reads there: `tokenizer.json`, and what surrounds a prompt as it says there (`add_bos_token` in
 the configuration does not count beside it); `tokenizer_config.json` for special and added tokens;
-`chat_template.jinja` before the template in the configuration. Classes that transformers builds
-anew from their vocabulary (`LlamaTokenizer`) are taken as their file says.
+`chat_template.jinja` before the template in the configuration.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import msgspec
 from tokenizers import AddedToken, Tokenizer
 
+from epp.adapters.tokens.classes import as_its_class_says
 from epp.adapters.tokens.instead import TextInstead
 from epp.adapters.tokens.settings_file import (
     ModelConfig,
@@ -62,8 +62,10 @@ def read_folder(
     file = path / "tokenizer.json" if path.is_dir() else path
     config = read_json(file.with_name("tokenizer_config.json"), TokenizerConfig)
     legacy = read_json(file.with_name("special_tokens_map.json"), TokenizerConfig)
+    model = read_json(file.with_name("config.json"), ModelConfig).model_type
     special = dict(legacy.special()) | dict(config.special())
     tokenizer = _tokenizer(file)
+    as_its_class_says(tokenizer, config, model)
     _complete(tokenizer, config, special)
     template, missing = _template(file.parent, config, template_path, special, defaults)
     probe = "" if template is None else "".join(text for text in _probes(template))

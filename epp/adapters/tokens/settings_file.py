@@ -46,6 +46,9 @@ class TokenizerConfig(msgspec.Struct, frozen=True):
     extra_special_tokens: list[str | Token] | dict[str, str | Token] | None = None
     added_tokens_decoder: dict[int, Token] | None = None
     split_special_tokens: bool = False
+    tokenizer_class: str | None = None
+    add_prefix_space: bool | None = None
+    legacy: bool | None = None
     chat_template: str | list[NamedTemplate] | None = None
 
     def special(self) -> Iterator[tuple[str, str]]:
@@ -57,10 +60,10 @@ class TokenizerConfig(msgspec.Struct, frozen=True):
                 yield name, text_of(token)
 
     def further(self) -> Iterator[str]:
-        """Yield the texts of special tokens that have no name."""
-        for listed in (self.additional_special_tokens, self.extra_special_tokens):
-            if isinstance(listed, list):
-                yield from map(text_of, listed)
+        """Yield the texts of special tokens without a name; the older field where it is alone."""
+        extra = self.extra_special_tokens
+        listed = self.additional_special_tokens if extra is None else extra
+        yield from map(text_of, listed if isinstance(listed, list) else ())
 
 
 class ModelConfig(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import pytest
 
 from epp.adapters.tokens.files import read_folder
 from epp.errors import ConfigError
-from tests.adapters.tokens.folders import CHATML, byte_level, split_then_bytes, write
+from tests.adapters.tokens.folders import CHATML, byte_level, prepended, split_then_bytes, write
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 
@@ -175,3 +175,23 @@ def test_ends_of_messages_are_learned_from_the_template(tmp_path):
     assert read.ends == {"<s>"}
     bare = read_folder(write(tmp_path / "n", byte_level(), "{{ messages[0].content }}"))
     assert bare.ends == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("make", "model", "fields", "changes"),
+    [
+        (byte_level, "qwen2", {}, True),
+        (byte_level, "qwen3", {"tokenizer_class": "Qwen2TokenizerFast"}, True),
+        (byte_level, "qwen3", {}, False),
+        (prepended, "llama", {"tokenizer_class": "LlamaTokenizerFast"}, True),
+        (prepended, "llama", {"tokenizer_class": "LlamaTokenizer", "legacy": True}, False),
+        (prepended, "mistral", {"tokenizer_class": "LlamaTokenizer"}, False),
+        (prepended, "llama", {}, False),
+    ],
+)
+def test_some_classes_know_better_than_the_file(tmp_path, make, model, fields, changes):
+    folder = write(tmp_path / "m", make(), **fields)
+    (folder / "config.json").write_text(json.dumps({"model_type": model}))
+    text = "boats 1729<|im_end|>boats"
+    plain = make().encode(text, add_special_tokens=False).ids
+    assert (ids(folder, text) != plain) is changes
