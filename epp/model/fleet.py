@@ -105,9 +105,7 @@ class Fleet:
         if subset is not None:
             allowed = set(subset)
             pods = [
-                pod
-                for pod in pods
-                if pod.endpoint.target in allowed or pod.endpoint.address in allowed
+                each for each in pods if allowed & {each.endpoint.target, each.endpoint.address}
             ]
         return [pod for pod in pods if pod.reachable] or pods
 
@@ -268,9 +266,13 @@ class Fleet:
 
     def _aborted(self, event: Aborted, now: float) -> None:
         visit = self._visits.pop(event.request_id, None)
-        if visit is not None:
-            visit.progress(0, event.generated)
-            visit.leave(now, revoked=event.refused)
+        if visit is None:
+            return
+        visit.progress(0, event.generated)
+        stays = visit.stays
+        visit.leave(now, revoked=event.refused)
+        if len(stays) == 1 and not event.refused:
+            self._prompts.remember_broken(visit.request, visit.pod, stays[0], event.generated)
 
     def _unobserved(self, event: Unobserved, now: float) -> None:
         visit = self._visits.pop(event.request_id, None)

@@ -11,7 +11,7 @@ from math import gcd
 from epp.model.blocks import TOKEN_BLOCK, BlockHasher, Chain
 from epp.model.pod import Pod
 from epp.model.request import InferenceRequest, Prompt, Usage
-from epp.model.ruler import Measure, Rulers, kind_of
+from epp.model.ruler import Kind, Measure, Rulers, kind_of
 from epp.model.stay import Stay
 from epp.model.tails import Tail, Tails, tail_of
 from epp.model.visit import Asked
@@ -33,18 +33,21 @@ class Prompts:
         """Hash and measure a request's prompts; responses that they quote get their names."""
         model, salt, rulers = request.target_model, request.cache_salt, self._rulers
         chains = [self.hasher.chain(prompt, model, salt) for prompt in request.prompts]
-        kinds = [kind_of(prompt.data) for prompt in request.prompts]
-        rates = [rulers.rate(model, kind) for kind in kinds]
-        for chain, prompt, rate in zip(chains, request.prompts, rates, strict=True):
-            self._name_quoted(chain, prompt, rate)
-        return Asked(request.id, chains, kinds, list(map(rulers.measure, chains, rates)))
+        for chain, prompt in zip(chains, request.prompts, strict=True):
+            self._name_quoted(chain, prompt, model)
+        measures = [
+            rulers.measure(chain, model, prompt.data)
+            for chain, prompt in zip(chains, request.prompts, strict=True)
+        ]
+        return Asked(request.id, chains, measures)
 
-    def _name_quoted(self, chain: Chain, prompt: Prompt, rate: float) -> None:
+    def _name_quoted(self, chain: Chain, prompt: Prompt, model: str) -> None:
+        rate = self._rulers.rate(model, Kind.PROSE)
         for claim in self._tails.claims(chain, prompt, rate):
             tail, first, last = claim.tail, claim.first, claim.last
             if not chain.exact:
                 self._rulers.pin(chain.hashes[last - 1], tail.computed)
-            sizes = self._rulers.measure(chain, rate).sizes()[first:last]
+            sizes = self._rulers.measure(chain, model, prompt.data).sizes()[first:last]
             tail.pod.name(tail.stay, chain.hashes[first:last], _within(tail, sizes))
 
     def learn(self, request: InferenceRequest, asked: Asked, usage: Usage) -> Measure:
@@ -52,11 +55,11 @@ class Prompts:
         chain, measure, total = asked.chains[0], asked.measures[0], usage.prompt_tokens
         if chain.exact or not total:
             return measure
-        model, kind = request.target_model, asked.kinds[0]
-        self._rulers.learn(model, kind, chain.size, total)
+        model, text = request.target_model, request.prompts[0].data
+        self._rulers.learn(model, kind_of(text), chain.size, total)
         if chain.hashes and chain.ends[-1] == chain.size:
             self._rulers.pin(chain.hashes[-1], total)
-            return self._rulers.measure(chain, self._rulers.rate(model, kind))
+            return self._rulers.measure(chain, model, text)
         return Measure(total, [end * total // measure.total for end in measure.ends])
 
     def learn_prefix(self, asked: Asked, blocks: int, tokens: int, block: int) -> None:
@@ -71,12 +74,20 @@ class Prompts:
         believed = asked.measures[0].covered(blocks)
         near = abs(tokens - believed) <= believed * _NEAR + block
         if chain.ends[blocks - 1] in chain.marks[:-1] and near:
-            self._rulers.pin(chain.hashes[blocks - 1], tokens + block // 2)
+            self._rulers.pin_at_most(chain.hashes[blocks - 1], tokens + block // 2)
 
     def remember(self, request: InferenceRequest, pod: Pod, stay: Stay, usage: Usage) -> None:
         """Take note of what a response left in a cache."""
         if usage.prompt_tokens and usage.completion_tokens > 1 and stay.chain.hashes:
             self._tails.leave(tail_of(pod, stay, request.prompts[0], usage))
+
+    def remember_broken(
+        self, request: InferenceRequest, pod: Pod, stay: Stay, generated: int
+    ) -> None:
+        """Take note of what a response left that broke off, as far as it was seen."""
+        if generated > 1 and stay.chain.hashes:
+            guess = Usage(stay.measure.total, generated)
+            self._tails.leave(tail_of(pod, stay, request.prompts[0], guess, broken=True))
 
 
 def _within(tail: Tail, sizes: Sequence[int]) -> list[int]:

@@ -81,20 +81,20 @@ class Rulers:
                 return rate * DEFAULT_RATES[kind] / DEFAULT_RATES[known]
         return DEFAULT_RATES[kind]
 
-    def measure(self, chain: Chain, rate: float) -> Measure:
-        """Measure a prompt whose tokens, where nothing better is known, are `rate` bytes.
+    def measure(self, chain: Chain, model: str, text: bytes) -> Measure:
+        """Measure a prompt, whose bytes are `text`.
 
-        What follows a long prefix of known length is taken to be like it.
+        What follows a long prefix of known length is taken to be like it, where it is of a kind.
         """
         if chain.exact:
             return Measure(chain.size, chain.ends)
-        pins = self._pins
-        if pins.keys().isdisjoint(chain.hashes):
-            ends = [int(end / rate) for end in chain.ends]
-            return Measure(max(1, round(chain.size / rate)), ends)
-        return self._between_pins(chain, rate)
+        if not self._pins.keys().isdisjoint(chain.hashes):
+            return self._between_pins(chain, model, text)
+        rate = self.rate(model, kind_of(text))
+        ends = [int(end / rate) for end in chain.ends]
+        return Measure(max(1, round(chain.size / rate)), ends)
 
-    def _between_pins(self, chain: Chain, rate: float) -> Measure:
+    def _between_pins(self, chain: Chain, model: str, text: bytes) -> Measure:
         ends: list[int] = []
         bytes_before = tokens_before = 0
         for position, pin in enumerate(map(self._pins.get, chain.hashes)):
@@ -105,11 +105,17 @@ class Rulers:
             ends += [tokens_before + int((end - bytes_before) * slope) for end in stretch[:-1]]
             ends.append(pin)
             bytes_before, tokens_before = stretch[-1], pin
-        if bytes_before >= _LEAST_SIZE and tokens_before:
-            rate = bytes_before / tokens_before  # more of the same is likelier than the average
+        rate = self._rate_after(model, text, bytes_before, tokens_before)
         rest = chain.ends[len(ends) :]
         ends += [tokens_before + int((end - bytes_before) / rate) for end in rest]
         return Measure(max(1, tokens_before + round((chain.size - bytes_before) / rate)), ends)
+
+    def _rate_after(self, model: str, text: bytes, size: int, tokens: int) -> float:
+        """Return the rate of what comes after `size` bytes that were `tokens` tokens."""
+        kind = kind_of(text[size:])
+        if size >= _LEAST_SIZE and tokens and kind is kind_of(text[:size]):
+            return size / tokens
+        return self.rate(model, kind)
 
     def learn(self, model: str, kind: Kind, size: int, tokens: int) -> None:
         """Take in that a text of `size` bytes was `tokens` tokens.
@@ -129,3 +135,7 @@ class Rulers:
         self._pins.move_to_end(block_hash)
         if len(self._pins) > _PINS:
             self._pins.popitem(last=False)
+
+    def pin_at_most(self, block_hash: BlockHash, tokens: int) -> None:
+        """Take in a length that may be too great: what lies behind may have been alike, too."""
+        self.pin(block_hash, min(tokens, self._pins.get(block_hash, tokens)))

@@ -18,6 +18,7 @@ from epp.model.stay import Stay
 
 _MOST = 1 << 16
 _MOST_ALIKE = 8
+_BROKEN_TOKENS = 4
 _SLACK_BYTES = 48
 _LEAST_BYTES, _MOST_BYTES = 1, 8
 """Bytes that a token of a generated text may have, less or more than its prompt's."""
@@ -27,7 +28,8 @@ class Tail(msgspec.Struct, frozen=True, eq=False):
     """What one response left at one endpoint.
 
     Its prompt was `size` long in the unit of its chain, of which `rest` (as `digest`) came after
-    the last full block; `prompt_tokens` and `generated` tokens were counted by the server.
+    the last full block; `prompt_tokens` and `generated` tokens were counted by the server, or
+    where the response broke off (`broken`) guessed from what had been streamed.
     """
 
     pod: Pod
@@ -37,6 +39,7 @@ class Tail(msgspec.Struct, frozen=True, eq=False):
     digest: int
     prompt_tokens: int
     generated: int
+    broken: bool
 
     @property
     def computed(self) -> int:
@@ -44,8 +47,8 @@ class Tail(msgspec.Struct, frozen=True, eq=False):
         return self.prompt_tokens + self.generated - 1
 
 
-def tail_of(pod: Pod, stay: Stay, prompt: Prompt, usage: Usage) -> Tail:
-    """Note what a response left of a prompt of at least one full block."""
+def tail_of(pod: Pod, stay: Stay, prompt: Prompt, usage: Usage, *, broken: bool = False) -> Tail:
+    """Note what a response left after a prompt of at least one full block."""
     chain = stay.chain
     start = chain.ends[-1]
     return Tail(
@@ -56,6 +59,7 @@ def tail_of(pod: Pod, stay: Stay, prompt: Prompt, usage: Usage) -> Tail:
         digest(prompt, start, chain.size),
         usage.prompt_tokens,
         usage.completion_tokens,
+        broken,
     )
 
 
@@ -136,12 +140,14 @@ def _limit(tail: Tail, chain: Chain, end: int | None, rate: float) -> int:
     """Return where, in the prompt's unit, what was generated ends; 0 where it is not quoted.
 
     Of token ids, a message is the response if it is exactly as long: the response's last token
-    ended it, or the template did where the response was cut off.
+    ended it, or the template did where the response was cut off. One that broke off may have lost
+    some on the way.
     """
     if chain.exact:
-        if end is not None and end - tail.size - tail.generated not in {0, 1}:
+        slack = _BROKEN_TOKENS if tail.broken else 0
+        if end is not None and not -slack <= end - tail.size - tail.generated <= 1 + slack:
             return 0
-        return tail.size + tail.generated - 1
+        return min(end or chain.size, tail.size + tail.generated) - 1
     if end is None:
         return tail.size + int((tail.generated - 1) * rate)
     size, tokens = end - tail.size, tail.generated

@@ -8,7 +8,7 @@ from epp.model.blocks import Chain
 from epp.model.pod import Pod
 from epp.model.prefill import PrefillModel
 from epp.model.request import InferenceRequest, RequestId
-from epp.model.ruler import Kind, Measure
+from epp.model.ruler import Measure
 from epp.model.stay import Stay
 
 _MIN_LEARNED_TOKENS = 64
@@ -23,7 +23,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Asked:
-    """A request's prompts as blocks (`chains`), in tokens (`measures`), and their `kinds`.
+    """A request's prompts as blocks (`chains`) and in tokens (`measures`).
 
     `finds` holds, per prompt and slot, the blocks that were found when it was last asked.
     """
@@ -33,7 +33,6 @@ class Asked:
         "blocks",
         "chains",
         "finds",
-        "kinds",
         "measures",
         "request_id",
         "tokens",
@@ -43,12 +42,10 @@ class Asked:
         self,
         request_id: RequestId,
         chains: Sequence[Chain],
-        kinds: Sequence[Kind],
         measures: Sequence[Measure],
     ) -> None:
         self.request_id = request_id
         self.chains = chains
-        self.kinds = kinds
         self.measures = measures
         self.finds: Sequence[Sequence[int]] = ()
         self.tokens = sum([measure.total for measure in measures])

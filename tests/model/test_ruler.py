@@ -14,16 +14,24 @@ HASHER = BlockHasher(b"")
 PROSE = Kind.PROSE
 
 
-def chain(size, marks=(), *, exact=False):
-    return HASHER.chain(
-        Prompt(bytes(range(256)) * (size // 256) + bytes(size % 256), exact, marks), "m", ""
-    )
+def text(size):
+    return (b"words " * (size // 6 + 1))[:size]
 
 
-@given(st.floats(1, 16), st.integers(0, 100_000))
+def chain(size, marks=()):
+    return HASHER.chain(Prompt(text(size), marks=marks), "m", "")
+
+
+def measured(rulers, prompt):
+    return rulers.measure(prompt, "m", text(prompt.size))
+
+
+@given(st.integers(1, 16), st.integers(512, 100_000))
 def test_blocks_without_pins_follow_the_rate(rate, size):
-    measure = Rulers().measure(chain(size), rate)
-    assert list(measure.ends) == [int(end / rate) for end in chain(size).ends]
+    rulers = Rulers()
+    rulers.learn("m", PROSE, 1000 * rate, 1000)
+    measure = measured(rulers, chain(size))
+    assert list(measure.ends) == [end // rate for end in chain(size).ends]
     assert measure.total == max(1, round(size / rate))
     assert sum(measure.sizes()) == measure.covered(len(measure.ends)) <= measure.total
     assert measure.covered(0) == 0
@@ -31,35 +39,51 @@ def test_blocks_without_pins_follow_the_rate(rate, size):
 
 @given(st.data())
 def test_pins_hold_and_the_rest_goes_on_from_them(data):
-    marks = sorted(data.draw(st.sets(st.integers(1, 30_000), min_size=1, max_size=12)))
+    marks = sorted(data.draw(st.sets(st.integers(600, 30_000), min_size=1, max_size=12)))
     prompt = chain(marks[-1] + data.draw(st.integers(0, 5000)), marks)
     rulers = Rulers()
-    pins = dict.fromkeys(data.draw(st.sets(st.sampled_from(marks))))
-    tokens = 0
-    for mark in sorted(pins):
-        tokens += data.draw(st.integers(0, 4000))
-        pins[mark] = tokens
-        rulers.pin(prompt.hashes[list(prompt.ends).index(mark)], tokens)
-    measure = rulers.measure(prompt, 4.0)
+    pins: dict[int, int] = {}
+    for mark in sorted(data.draw(st.sets(st.sampled_from(marks)))):
+        pins[mark] = max(pins.values(), default=0) + data.draw(st.integers(1, 4000))
+        rulers.pin(prompt.hashes[list(prompt.ends).index(mark)], pins[mark])
+    measure = measured(rulers, prompt)
     known = dict(zip(prompt.ends, measure.ends, strict=True))
     assert all(known[mark] == tokens for mark, tokens in pins.items())
     assert all(size >= 0 for size in measure.sizes())
     assert measure.total >= max(1, *measure.ends)
     last = max(pins, default=0)
-    known = pins.get(last) or 0
-    rate = last / known if last >= 512 and known else 4.0
-    assert measure.total == max(1, known + round((prompt.size - last) / rate))
+    rate = last / pins[last] if pins else 4.0
+    assert measure.total == pytest.approx(max(1, last / rate + (prompt.size - last) / rate), abs=1)
+
+
+def test_what_is_of_another_kind_than_a_prefix_is_not_measured_by_it():
+    code = b"for (i = 0; i < n; ++i) { s += a[i] * b[i]; }\n" * 30
+    whole = text(1200) + code
+    prompt = HASHER.chain(Prompt(whole, marks=(1200, len(whole))), "m", "")
+    rulers = Rulers()
+    rulers.learn("m", Kind.CODE, len(code), len(code) // 2)
+    rulers.pin(prompt.hashes[list(prompt.ends).index(1200)], 200)
+    assert rulers.measure(prompt, "m", whole).total == 200 + len(code) // 2
+
+
+def test_a_length_that_may_be_too_great_only_ever_shrinks():
+    prompt, rulers = chain(2000, (1000,)), Rulers()
+    block = list(prompt.ends).index(1000)
+    for tokens, known in ((260, 260), (300, 260), (240, 240)):
+        rulers.pin_at_most(prompt.hashes[block], tokens)
+        assert measured(rulers, prompt).ends[block] == known
 
 
 def test_a_pin_before_a_greater_one_is_passed_over():
-    prompt, rulers = chain(2000, (500, 1000)), Rulers()
-    rulers.pin(prompt.hashes[list(prompt.ends).index(500)], 300)
+    prompt, rulers = chain(2000, (600, 1000)), Rulers()
+    rulers.pin(prompt.hashes[list(prompt.ends).index(600)], 300)
     rulers.pin(prompt.hashes[list(prompt.ends).index(1000)], 200)
-    assert rulers.measure(prompt, 4.0).total == 300 + 375  # the pin is too short to go by
+    assert measured(rulers, prompt).total == 300 + round(1400 / (600 / 300))
 
 
 def test_token_ids_are_measured_as_they_are():
-    measure = Rulers().measure(chain(4 * 100, exact=True), 2.0)
+    prompt = HASHER.chain(Prompt(bytes(4 * 100), exact=True), "m", "")
+    measure = Rulers().measure(prompt, "m", bytes(4 * 100))
     assert measure.total == 100
     assert list(measure.ends) == [16, 32, 48, 64, 80, 96]
 

@@ -110,6 +110,16 @@ def test_a_prompt_that_differs_after_its_last_full_block_continues_nothing():
     assert cached(rig, other)["pod-0"] == 96
 
 
+@pytest.mark.parametrize(("streamed", "quoted"), [(60, 60), (60, 57), (57, 60)])
+def test_a_response_that_broke_off_is_found_as_far_as_it_was_seen(streamed, quoted):
+    rig, user = Rig(), list(range(100))
+    rig.send("pod-0", "r1", prompts=(tokens(user),))
+    rig.tell(Aborted(RequestId("r1"), streamed))
+    turn = tokens(user, list(range(1000, 1000 + quoted)), [5] * 30)
+    hit = (100 + min(streamed, quoted) - 1) // BLOCK * BLOCK
+    assert cached(rig, turn)["pod-0"] == hit
+
+
 def test_what_is_generated_takes_room_while_it_streams():
     rig = Rig()
     rig.report("pod-0", block_size=BLOCK, num_blocks=101)
