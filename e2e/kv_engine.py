@@ -11,9 +11,10 @@ import aiohttp
 import zmq
 import zmq.asyncio
 
+from e2e.corridor import quiet_port
 from epp.adapters.kvevents.listener import KvEvents
 from epp.adapters.kvevents.sources import PORT_LABEL, REPLAY_PORT_LABEL, KvEventSettings
-from epp.demo.processes import Process, free_port, spawn
+from epp.demo.processes import Process, spawn
 from epp.model.blockpool import BlockPool
 from epp.model.blocks import BlockHasher
 from epp.model.endpoint import Endpoint
@@ -71,7 +72,7 @@ class Followed:
 
     def __init__(self, model):
         self.model = model
-        self.ports = (free_port(), free_port())
+        self.ports = (quiet_port(), quiet_port())
         self.hasher = BlockHasher(b"end to end", BLOCK)
         self.events = []
         self.changed = asyncio.Event()
