@@ -227,11 +227,15 @@ class PoolBesideVllm(RuleBasedStateMachine):
 
 
 @pytest.fixture(scope="module")
-def vllm_engine():
+def vllm_engine(request):
     """vLLM's manager; skips loudly where vLLM is missing, or fails where it is demanded."""
     if not engine.is_installed():
         if os.environ.get("WARMPICK_REQUIRE_VLLM") == "1":
             pytest.fail(engine.HOW_TO_GET_VLLM)
+        plugin = request.config.pluginmanager.get_plugin
+        with plugin("capturemanager").global_and_fixture_disabled():
+            line = f"\nSKIPPED {request.node.name}: {engine.HOW_TO_GET_VLLM}"
+            plugin("terminalreporter").write_line(line, red=True, bold=True)
         pytest.skip(engine.HOW_TO_GET_VLLM)
     return importlib.import_module("e2e.pool_oracle").Engine
 
