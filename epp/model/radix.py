@@ -22,12 +22,17 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, count
 
+from cachetools import LRUCache
+
 from epp.model.blocks import BlockHash
 from epp.model.eviction import DEFAULT_STRATEGY, STRATEGIES
 from epp.model.lease import Key, Lease
 from epp.model.leasekind import own
 from epp.model.radixnode import Node
 from epp.model.radixtree import RadixTree
+
+_OPEN = 1 << 12
+"""Requests whose output an event may name; of more, the latest."""
 
 
 class RadixLease(Lease):
@@ -62,6 +67,7 @@ class RadixCache:
         self._private = 0  # allocated to requests, outside the tree
         self._running = 0
         self._tails = count(1)
+        self._open: LRUCache[Key, RadixLease] = LRUCache(_OPEN)  # by what their output follows
 
     @property
     def capacity(self) -> int:
@@ -116,6 +122,8 @@ class RadixCache:
         tree.unlock(path)
         self._private += blank
         self._running += 1
+        if hashes:
+            self._open[hashes[-1]] = lease
         return lease
 
     def grow(self, lease: Lease, computed: int) -> bool:
@@ -153,9 +161,12 @@ class RadixCache:
             named = bisect_right(list(accumulate(sizes)), left)
             held.names += hashes[:named]
             held.name_sizes += sizes[:named]
-            return named
-        owner = self._tree.owners.get(held.unnamed) if held.unnamed else None
-        return 0 if owner is None else self._rename(held, owner, hashes, sizes)
+        else:
+            owner = self._tree.owners.get(held.unnamed) if held.unnamed else None
+            named = 0 if owner is None else self._rename(held, owner, hashes, sizes)
+        if named:
+            self._open[hashes[named - 1]] = held
+        return named
 
     def release(self, lease: Lease) -> None:
         """The request is over: the whole pages that it computed are the tree's."""
@@ -188,19 +199,23 @@ class RadixCache:
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
         """The engine says that it holds blocks of one chain.
 
-        Those whose place is not known, because the block before them is not held, count as
-        orphans until a prompt goes that way.
+        Where they follow what a request holds they are its output. Those whose place is not
+        known, because the block before them is not held, are orphans until a prompt goes there.
         """
         tree, known = self._tree, self.match(hashes)
+        lease = self._open.get(hashes[known - 1]) if known else None
+        if lease is not None:
+            known += self.name(lease, hashes[known:], sizes[known:])
         if known == len(hashes):
             return
-        start = tree.ends_at(hashes[known - 1]) if known else tree.root
+        placed = known and hashes[known - 1] in tree.owners
+        start = tree.ends_at(hashes[known - 1]) if placed else tree.root
         tree.lock(start)
         fit = bisect_right(list(accumulate(sizes[known : len(hashes)])), self.free)
         new, parts = hashes[known : known + fit], sizes[known : known + fit]
         self._make_room(sum(parts))
         tree.insert(start, new, parts).proven = True
-        if new and not known:
+        if new and not placed:
             tree.strand(new[0])
         tree.unlock(start)
 

@@ -281,6 +281,37 @@ def test_what_the_engine_says_it_holds_is_believed_where_it_stands():
     assert cache.take_stored() == [3, 4, 1, 2, 5, 6]
 
 
+def test_what_follows_a_request_is_its_output():
+    """The engine may tell of the end of a request before its client has heard of it, or after."""
+    for early in (True, False):
+        cache = cache_of(6)
+        lease = admit(cache, 1)
+        cache.grow(lease, PAGE)
+        cache.grow(lease, 3 * PAGE)
+        if early:
+            cache.store([1, 2, 3], [PAGE] * 3)
+            assert cache.free == 3 * PAGE
+        cache.release(lease)
+        if not early:
+            cache.store([1, 2], [PAGE] * 2)
+            cache.store([2, 3], [PAGE] * 2)
+        assert (cache.match([1, 2, 3]), cache.closed) == (3, True)
+        run(cache, 7, 8)
+        assert cache.take_evicted() == []
+
+
+def test_output_that_the_engine_tells_of_before_it_is_counted_is_believed():
+    cache = cache_of(8)
+    lease = admit(cache, 1)
+    cache.grow(lease, PAGE)
+    cache.grow(lease, 2 * PAGE)
+    cache.store([1, 2, 3], [PAGE] * 3)
+    cache.release(lease)
+    assert cache.match([1, 2, 3]) == 3
+    assert run(cache, 1, 2, 3, partial=True) == 3
+    assert cache.closed
+
+
 def test_no_more_is_believed_than_there_is_room_for():
     cache = cache_of(3)
     held = admit(cache, 1, 2)
