@@ -199,8 +199,6 @@ class Laws(RuleBasedStateMachine):
 
     @rule(lease=leases, sizes=st.lists(st.integers(0, 60), min_size=7, max_size=7))
     def settle(self, lease, sizes):
-        if self.kind[0] == "vllm":
-            return  # test_blockpool.py says what holds there
         free = self.cache.free
         self.cache.settle(lease, sizes[: len(self.paths_of.get(lease, ()))])
         assert self.cache.free == free
