@@ -51,7 +51,7 @@ def serving(fleet, tokenizer):
 
 
 def tokens_of(folder, asked):
-    (prompt,) = LocalTokenizer(folder, LocalLimits(at_once_chars=1 << 20)).ready(asked)
+    (prompt,) = LocalTokenizer(folder, LocalLimits(at_once_chars=1 << 20)).ready(asked) or ()
     return len(prompt.data) // 4
 
 

@@ -185,7 +185,9 @@ def test_names_and_tasks_are_kept():
     ],
 )
 def test_tools_are_written_out(tool, made):
-    (found,) = tools_of({"tools": [tool]})
+    tools = tools_of({"tools": [tool]})
+    assert tools is not None
+    (found,) = tools
     assert found == made
     assert [*found, *found["function"]] == [*made, *made["function"]]
 

@@ -52,14 +52,16 @@ def whole(folder, asked):
     return folder.vocabulary.encode([text])[text]
 
 
-async def prompts_of(tokenizer, asked):
+def at_once(tokenizer, asked):
+    """What is known without waiting."""
     found = tokenizer.ready(asked)
-    return await tokenizer.tokenize(asked) if found is None else found
+    assert found is not None
+    return found
 
 
 async def test_a_short_chat_is_answered_at_once(local, folder):
     asked = chat("hello")
-    (prompt,) = local.ready(asked)
+    (prompt,) = at_once(local, asked)
     assert prompt.exact
     assert prompt.data == whole(folder, asked)
     assert local.counts == {}
@@ -72,7 +74,7 @@ async def test_a_long_one_is_not_and_then_it_is(local, folder):
     assert prompt.data == whole(folder, asked)
     assert local.ready(asked) == (prompt,)
     longer = chat(LONG, "and then?", "none")
-    (prompt,) = local.ready(longer)
+    (prompt,) = at_once(local, longer)
     assert prompt.data == whole(folder, longer)
 
 
@@ -85,7 +87,7 @@ async def test_conversations_that_grow_have_the_tokens_of_the_whole(folder, data
     before = b""
     for turn in range(1, len(said) + 1):
         asked = chat(*said[:turn])
-        (prompt,) = tokenizer.ready(asked)
+        (prompt,) = at_once(tokenizer, asked)
         assert prompt.data == whole(folder, asked)
         closed = prompt.data[: prompt.marks[turn - 1] * 4]
         assert closed.startswith(before)
@@ -94,13 +96,13 @@ async def test_conversations_that_grow_have_the_tokens_of_the_whole(folder, data
 
 
 async def test_marks_are_where_messages_end(local):
-    (prompt,) = local.ready(chat("one", "two", "three"))
+    (prompt,) = at_once(local, chat("one", "two", "three"))
     tokens = ids(prompt)
     end = 1  # <|im_end|>
     assert len(prompt.marks) == 3
     assert [tokens[mark - 1] for mark in prompt.marks] == [end] * 3
     assert tokens.count(end) == 3
-    (longer,) = local.ready(chat("one", "two", "three", "four"))
+    (longer,) = at_once(local, chat("one", "two", "three", "four"))
     assert longer.marks[:3] == prompt.marks
 
 
@@ -113,9 +115,9 @@ async def test_completions(tmp_path, make, special):
     text = "<s>the keeper<|im_end|> of\n"
     plain = folder.vocabulary.encode([text])[text]
     want = plain if special is False else folder.vocabulary.encode_whole(text)
-    prompts = local.ready(completions(text, **fields))
+    prompts = at_once(local, completions(text, **fields))
     assert [prompt.data for prompt in prompts] == [want]
-    prompts = local.ready(completions([text, "x"], **fields))
+    prompts = at_once(local, completions([text, "x"], **fields))
     assert next(prompt.data for prompt in prompts) == want
     assert len(prompts) == 2
     await local.close()
@@ -123,8 +125,8 @@ async def test_completions(tmp_path, make, special):
 
 async def test_a_chat_may_ask_for_what_surrounds_a_prompt(local, folder):
     before, _ = folder.vocabulary.affixes
-    (plain,) = local.ready(chat("hello"))
-    (more,) = local.ready(chat("hello", add_special_tokens=True))
+    (plain,) = at_once(local, chat("hello"))
+    (more,) = at_once(local, chat("hello", add_special_tokens=True))
     assert more.data == before + plain.data
     assert list(more.marks) == [mark + 1 for mark in plain.marks]
 
@@ -133,7 +135,7 @@ async def test_token_ids_stay_what_they_are(local):
     for prompt in ([1, 2, 3], [[1, 2], [3]]):
         asked = completions(prompt)
         assert local.ready(asked) is asked.prompts
-    mixed = local.ready(completions([[7, 8], "x"]))
+    mixed = at_once(local, completions([[7, 8], "x"]))
     assert [prompt.exact for prompt in mixed] == [True, True]
     assert ids(mixed[0]) == [7, 8]
     assert local.counts == {}
@@ -186,7 +188,7 @@ async def test_a_chat_without_a_template_stays_text(tmp_path):
     asked = chat("hello")
     assert local.ready(asked) is asked.prompts
     assert local.counts == {Cause.TEMPLATE: 1}
-    (prompt,) = local.ready(completions("hello"))
+    (prompt,) = at_once(local, completions("hello"))
     assert prompt.exact
     await local.close()
 
@@ -209,19 +211,16 @@ async def test_a_body_that_is_long_to_read_is_read_in_a_thread(limited, folder):
     assert tokenizer.counts == {Cause.MEDIA: 1}
 
 
-class Counting:
-    """A tokenizer of the library that keeps what it is given."""
+class Counting(Vocabulary):
+    """Keeps what it was given."""
 
-    def __init__(self, real):
-        self.real = real
+    def __init__(self, *more):
+        super().__init__(*more)
         self.given = []
 
-    def __getattr__(self, name):
-        return getattr(self.real, name)
-
-    def encode_batch_fast(self, texts, **more):
+    def encode(self, texts):
         self.given += texts
-        return self.real.encode_batch_fast(texts, **more)
+        return super().encode(texts)
 
 
 async def test_patience_ends_but_the_work_is_kept(limited, folder):
@@ -237,14 +236,13 @@ async def test_patience_ends_but_the_work_is_kept(limited, folder):
 
 
 async def test_what_several_wait_for_is_tokenized_once(folder):
-    library = Counting(split_then_bytes())
-    watched = replace(folder, vocabulary=Vocabulary(library, ("<|im_start|>", "<|im_end|>")))
-    tokenizer = LocalTokenizer(watched, LocalLimits())
+    vocabulary = Counting(split_then_bytes(), ("<|im_start|>", "<|im_end|>"))
+    tokenizer = LocalTokenizer(replace(folder, vocabulary=vocabulary), LocalLimits())
     asked = [chat(LONG * 5, "x", str(number)) for number in range(20)]
     assert [tokenizer.ready(each) for each in asked] == [None] * 20
     found = await asyncio.gather(*map(tokenizer.tokenize, asked))
     assert [prompt.data for (prompt,) in found] == [whole(folder, each) for each in asked]
-    assert sum(LONG in text for text in library.given) == 1
+    assert sum(LONG in text for text in vocabulary.given) == 1
     await tokenizer.close()
 
 

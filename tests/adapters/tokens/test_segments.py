@@ -12,7 +12,8 @@ STEPS = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size
 
 @given(steps=STEPS, capacity=st.integers(0, 2000))
 def test_it_is_the_plain_rule(steps, capacity):
-    cache, plain = Segments(capacity), OrderedDict()
+    cache = Segments(capacity)
+    plain: OrderedDict[str, bytes] = OrderedDict()
     room = 0
     for text, writes in steps:
         if writes:
