@@ -124,7 +124,7 @@ class BlockPool:
             return True
         if lease.stamp or not space:
             return True
-        if need > self.free:
+        if need > max(0, self.free):
             return False
         if need > 0:
             self._take(need)
@@ -141,8 +141,20 @@ class BlockPool:
         contents, last = self._contents, len(sizes) - lease.cached + lease.found
         if lease.stamp or last != len(lease.keys):
             return
-        own = (contents.promoted.get(key, key) for key in lease.keys[lease.found :])
-        for key, size in zip(own, sizes[lease.cached :], strict=True):
+        own, new = lease.keys[lease.found :], sizes[lease.cached :]
+        if not contents.promoted and contents.shared.keys().isdisjoint(own):
+            change = sum(new) - contents.tokens(own)
+            if change <= lease.blank:
+                contents.sizes.update(zip(own, new, strict=True))
+                lease.tokens += change
+                lease.blank -= change
+                return
+        self._settle_each(lease, own, new)
+
+    def _settle_each(self, lease: Lease, own: Sequence[Key], sizes: Sequence[int]) -> None:
+        contents = self._contents
+        keys = (contents.promoted.get(key, key) for key in own)
+        for key, size in zip(keys, sizes, strict=True):
             change = size - contents.sizes[key]
             if change <= lease.blank and key not in contents.shared:
                 contents.sizes[key] = size

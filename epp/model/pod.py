@@ -43,6 +43,7 @@ class Pod:
     """One endpoint.
 
     `foreign` counts requests that waited there at the last report and are not this picker's.
+    Hits are multiples of `hit_unit` tokens; 0 where there are none.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Pod:
         self.foreign = 0.0
         self.mirror: Mirror | None = None
         self.tenants = Tenants(index, self.ledger, self._spec(UNREPORTED, _UNKNOWN))
+        self.hit_unit = self.engine_block
         self._hasher = hasher
         self._heard = False
         self._failures = 0
@@ -76,11 +78,6 @@ class Pod:
     def engine_block(self) -> int:
         """The size of the engine's blocks, in tokens."""
         return self.tenants.spec.block
-
-    @property
-    def hit_unit(self) -> int:
-        """What hits are multiples of, in tokens; 0 where there are none."""
-        return (self.load.match_unit or self.engine_block) if self.load.caching else 0
 
     @property
     def _step(self) -> float:
@@ -137,6 +134,7 @@ class Pod:
         spec = self._spec(load, self.tenants.spec)
         if spec != self.tenants.spec:
             self.tenants.fit(spec, first=not self._heard)
+        self.hit_unit = (load.match_unit or spec.block) if load.caching else 0
         self._heard = True
         if self._began_anew(load) and self.mirror is None:
             self.restart()  # an engine that is followed says so itself

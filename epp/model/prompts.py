@@ -11,7 +11,7 @@ from math import gcd
 from epp.model.blocks import TOKEN_BLOCK, BlockHasher, Chain
 from epp.model.pod import Pod
 from epp.model.request import InferenceRequest, Prompt, Usage
-from epp.model.ruler import Kind, Measure, Rulers, kind_of
+from epp.model.ruler import Measure, Rulers, kind_of
 from epp.model.stay import Stay
 from epp.model.tails import Tail, Tails, tail_of
 from epp.model.visit import Asked
@@ -34,7 +34,8 @@ class Prompts:
         model, salt, rulers = request.target_model, request.cache_salt, self._rulers
         chains = [self.hasher.chain(prompt, model, salt) for prompt in request.prompts]
         for chain, prompt in zip(chains, request.prompts, strict=True):
-            self._name_quoted(chain, prompt, model)
+            if self._tails.touch(chain):
+                self._name_quoted(chain, prompt, model)
         measures = [
             rulers.measure(chain, model, prompt.data)
             for chain, prompt in zip(chains, request.prompts, strict=True)
@@ -42,7 +43,7 @@ class Prompts:
         return Asked(request.id, chains, measures)
 
     def _name_quoted(self, chain: Chain, prompt: Prompt, model: str) -> None:
-        rate = self._rulers.rate(model, Kind.PROSE)
+        rate = self._rulers.rate(model, "prose")
         for claim in self._tails.claims(chain, prompt, rate):
             tail, first, last = claim.tail, claim.first, claim.last
             if not chain.exact:
@@ -59,6 +60,9 @@ class Prompts:
         self._rulers.learn(model, kind_of(text), chain.size, total)
         if chain.hashes and chain.ends[-1] == chain.size:
             self._rulers.pin(chain.hashes[-1], total)
+        if abs(total - measure.total) <= measure.total * _EXACT_ENOUGH:
+            return measure
+        if chain.hashes and chain.ends[-1] == chain.size:
             return self._rulers.measure(chain, model, text)
         return Measure(total, [end * total // measure.total for end in measure.ends])
 
@@ -99,5 +103,7 @@ def _within(tail: Tail, sizes: Sequence[int]) -> list[int]:
     return [end - start for start, end in pairwise((0, *ends))]
 
 
+_EXACT_ENOUGH = 0.01
+"""How far off, as a share, a prompt's length may be without being booked anew."""
 _NEAR = 0.15
 """How far off, as a share, a report may be that corrects the length of a prefix."""

@@ -6,9 +6,9 @@ turn of a conversation starts with the first, whose tokens the server has counte
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Literal
 
 import msgspec
 from cachetools import LRUCache
@@ -20,31 +20,28 @@ _GAIN = 0.1
 _LEAST_SIZE = 512
 _MODELS = 1000
 _PINS = 1 << 18
-_SAMPLE = 2048
+_SAMPLE = 1024
 _WORDS = bytes(range(ord("a"), ord("z") + 1)) + bytes(range(ord("A"), ord("Z") + 1)) + b" "
 _ASCII = bytes(range(128))
 
 
-class Kind(Enum):
-    """What a text is made of, as far as it matters to tokens."""
+Kind = Literal["prose", "code", "script"]
+"""What a text is made of, as far as it matters to tokens: words and spaces; much else in ASCII
+(code, tables, JSON); much beyond ASCII, as it is or escaped."""
 
-    PROSE = "words and spaces"
-    CODE = "much else in ASCII: code, tables, JSON"
-    SCRIPT = "much beyond ASCII, as it is or escaped"
-
-
-DEFAULT_RATES = {Kind.PROSE: 4.0, Kind.CODE: 3.2, Kind.SCRIPT: 2.4}
+DEFAULT_RATES: Mapping[Kind, float] = {"prose": 4.0, "code": 3.2, "script": 2.4}
 """Bytes a token where nothing is known: about what tokenizers of the day come to."""
 
 
-def kind_of(text: bytes) -> Kind:
-    """Tell the kind of a text from a sample of its middle."""
-    start = max(0, len(text) - _SAMPLE) // 2
-    sample = text[start : start + _SAMPLE]
+def kind_of(text: bytes, start: int = 0, end: int | None = None) -> Kind:
+    """Tell the kind of a text, or of a part of one, by a sample of its middle."""
+    end = len(text) if end is None else end
+    start += max(0, end - start - _SAMPLE) // 2
+    sample = text[start : min(end, start + _SAMPLE)]
+    if 5 * len(sample.translate(None, _WORDS)) <= len(sample):
+        return "prose"
     foreign = len(sample.translate(None, _ASCII)) + 6 * sample.count(b"\\u")
-    if 5 * foreign > len(sample):
-        return Kind.SCRIPT
-    return Kind.CODE if 5 * len(sample.translate(None, _WORDS)) > len(sample) else Kind.PROSE
+    return "script" if 5 * foreign > len(sample) else "code"
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -66,7 +63,7 @@ class Rulers:
     """What is known of texts' lengths; token ids need no learning."""
 
     def __init__(self) -> None:
-        self._rates: LRUCache[tuple[str, Kind], float] = LRUCache(_MODELS)
+        self._rates: LRUCache[str, dict[Kind, float]] = LRUCache(_MODELS)
         self._pins: OrderedDict[BlockHash, int] = OrderedDict()
 
     def rate(self, model: str, kind: Kind) -> float:
@@ -75,11 +72,13 @@ class Rulers:
         Of a kind that was not seen yet, the model is taken to be as far from the default as of
         one that was.
         """
-        for known in (kind, *Kind):
-            rate = self._rates.get((model, known))
-            if rate is not None:
-                return rate * DEFAULT_RATES[kind] / DEFAULT_RATES[known]
-        return DEFAULT_RATES[kind]
+        rates = self._rates.get(model)
+        if rates is None:
+            return DEFAULT_RATES[kind]
+        if kind in rates:
+            return rates[kind]
+        known, rate = next(iter(rates.items()))
+        return rate * DEFAULT_RATES[kind] / DEFAULT_RATES[known]
 
     def measure(self, chain: Chain, model: str, text: bytes) -> Measure:
         """Measure a prompt, whose bytes are `text`.
@@ -112,10 +111,12 @@ class Rulers:
 
     def _rate_after(self, model: str, text: bytes, size: int, tokens: int) -> float:
         """Return the rate of what comes after `size` bytes that were `tokens` tokens."""
-        kind = kind_of(text[size:])
-        if size >= _LEAST_SIZE and tokens and kind is kind_of(text[:size]):
+        alike = len(text) - size < _LEAST_SIZE
+        if size < _LEAST_SIZE or not tokens:
+            return self.rate(model, kind_of(text, size))
+        if alike or kind_of(text, 0, size) == kind_of(text, size):
             return size / tokens
-        return self.rate(model, kind)
+        return self.rate(model, kind_of(text, size))
 
     def learn(self, model: str, kind: Kind, size: int, tokens: int) -> None:
         """Take in that a text of `size` bytes was `tokens` tokens.
@@ -125,9 +126,9 @@ class Rulers:
         if size < _LEAST_SIZE or tokens < 1:
             return
         seen = min(_MOST, max(_LEAST, size / tokens))
-        before = self._rates.get((model, kind))
-        after = seen if before is None else before + _GAIN * (seen - before)
-        self._rates[model, kind] = after
+        rates = self._rates.setdefault(model, {})
+        before = rates.get(kind, seen)
+        rates[kind] = before + _GAIN * (seen - before)
 
     def pin(self, block_hash: BlockHash, tokens: int) -> None:
         """Take in how many tokens there are up to the end of a block, from the start."""

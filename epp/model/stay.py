@@ -38,6 +38,8 @@ class Stay:
 
     def settle(self, measure: Measure) -> None:
         """Take in how long the prompt really is."""
+        if measure is self.measure:
+            return
         self.computed += measure.total - self.measure.total
         self.measure = measure
         if self.lease is not None:

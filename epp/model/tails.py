@@ -89,10 +89,12 @@ class Tails:
         if len(self._tails) > _MOST:
             self._tails.popitem(last=False)
 
+    def touch(self, chain: Chain) -> bool:
+        """Whether a prompt may quote anything."""
+        return not self._tails.keys().isdisjoint(chain.hashes)
+
     def claims(self, chain: Chain, prompt: Prompt, rate: float) -> list[Claim]:
         """Return, and forget, what a prompt quotes; text of it is `rate` bytes a token."""
-        if self._tails.keys().isdisjoint(chain.hashes):
-            return []
         found: list[Claim] = []
         for position, block_hash in enumerate(chain.hashes):
             alike = self._tails.get(block_hash)

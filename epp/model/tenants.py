@@ -6,7 +6,7 @@ puts the one that was let in last back at the head of the line.
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from epp.model.blockpool import BlockPool
@@ -30,6 +30,7 @@ class Tenants:
         self._index = index
         self._ledger = ledger
         self._present = True
+        self._closed = False
         self._running: dict[Stay, None] = {}
         self._waiting: deque[Stay] = deque()
         self._promised: Counter[BlockHash] = Counter()
@@ -46,7 +47,7 @@ class Tenants:
 
     def leave(self) -> None:
         """The endpoint is gone; requests still under way change nothing any more."""
-        self._index.close(self.slot, chain(self.cache.hashes(), self._promised))
+        self._index.close(self.slot, chain(self._held(), self._promised))
         self._present = False
         self._empty()
 
@@ -54,9 +55,14 @@ class Tenants:
         """Begin anew with an empty cache; requests still under way change nothing any more."""
         self.spec = spec
         if self._present:
-            self._index.close(self.slot, chain(self.cache.hashes(), self._promised))
+            self._index.close(self.slot, chain(self._held(), self._promised))
             self.slot = self._index.open()
+            self._closed = False
         self._empty()
+
+    def _held(self) -> Iterable[BlockHash]:
+        """Go through what the cache holds; step by step where it can be."""
+        return self.cache if isinstance(self.cache, BlockPool) else self.cache.hashes()
 
     def _empty(self) -> None:
         self.cache = self.spec.build()
@@ -190,14 +196,18 @@ class Tenants:
         stored, evicted = cache.take_stored(), cache.take_evicted()
         if not self._present:
             return
-        if self._promised:
-            evicted = [each for each in evicted if each not in self._promised]
-        # A block may be evicted and stored anew in one step, never the other way round.
-        index.remove(slot, evicted)
-        index.add(slot, stored)
+        if evicted:
+            promised = self._promised
+            index.remove(slot, [e for e in evicted if e not in promised] if promised else evicted)
+        if stored:
+            index.add(slot, stored)
         if isinstance(cache, BlockPool):
-            index.widen(slot, cache.take_merged())
-        index.mark(slot, closed=cache.closed)
+            merged = cache.take_merged()
+            if merged:
+                index.widen(slot, merged)
+        if cache.closed is not self._closed:
+            self._closed = cache.closed
+            index.mark(slot, closed=self._closed)
 
 
 def _make(spec: CacheSpec) -> tuple[str, str, int]:

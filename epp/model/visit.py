@@ -54,7 +54,7 @@ class Asked:
 
     def estimate(self, pod: Pod) -> Estimate:
         """Predict what a pod's cache saves; pods of one speed that hold as much share it."""
-        slot, finds = pod.slot, self.finds
+        slot, finds = pod.tenants.slot, self.finds
         found = finds[0][slot] if len(finds) == 1 else tuple([each[slot] for each in finds])
         key = (found, pod.hit_unit, pod.prefill)
         known = self._estimates.get(key)
