@@ -17,6 +17,7 @@ import xxhash
 from epp.errors import MalformedRequest
 from epp.model.request import TOKEN_BYTES, Api, Prompt
 
+_Piece = bytes | memoryview | msgspec.Raw
 _RAW = msgspec.Raw(b"")
 _MEDIA_BYTES = 900
 """What an image or another medium counts as: 225 tokens of 4 bytes, the incumbent's default."""
@@ -136,22 +137,24 @@ def _chat_prompts(body: _Chat) -> tuple[Prompt, ...]:
 
 def _conversation(messages: Iterable[_Message], head: bytes) -> Prompt:
     """Join messages so that a longer conversation starts with the bytes of a shorter one."""
-    pieces = [head]
-    pieces += map(_rendered, messages)
-    marks = list(accumulate(map(len, pieces)))
-    return Prompt(b"".join(pieces), marks=marks if head else marks[1:])
+    pieces: list[_Piece] = [head]
+    size, marks = len(head), [len(head)] if head else []
+    for message in messages:
+        parts = _parts(message)
+        pieces += parts
+        size += sum([memoryview(part).nbytes for part in parts])
+        marks.append(size)
+    return Prompt(b"".join(pieces), marks=marks)
 
 
-def _rendered(message: _Message) -> bytes:
+def _parts(message: _Message) -> tuple[_Piece, ...]:
     content = memoryview(message.content)
-    return b"".join(
-        (
-            f"\n<{message.role}>".encode(),
-            _flatten(content) if content[:1].tobytes() == b"[" else content,
-            message.reasoning_content,
-            message.tool_calls,
-            message.tool_call_id,
-        )
+    return (
+        f"\n<{message.role}>".encode(),
+        _flatten(content) if content[:1].tobytes() == b"[" else content,
+        message.reasoning_content,
+        message.tool_calls,
+        message.tool_call_id,
     )
 
 
@@ -230,7 +233,7 @@ def _response_item(raw: bytes) -> bytes:
         message = msgspec.json.decode(raw, type=_Message)
     except msgspec.ValidationError:
         return raw
-    return _rendered(message) if message.role else raw
+    return b"".join(_parts(message)) if message.role else raw
 
 
 _Reader = tuple[Callable[[bytes], Any], Callable[[Any], tuple[Prompt, ...]]]
