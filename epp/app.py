@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
@@ -24,27 +23,18 @@ from epp.adapters.scrape import Scraper, ScrapeSettings
 from epp.adapters.telemetry.http import OperatorServer
 from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.adapters.tls import certificate
-from epp.adapters.tokens.build import build_tokenizer
-from epp.adapters.tokens.tokenizer import PromptTokenizer
+from epp.caches import fleet_of, kv_events_of, tokenizer_of
 from epp.config import Settings
 from epp.errors import ConfigError
-from epp.model.blocks import TOKEN_BLOCK, BlockHasher
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
-from epp.model.fleet import Fleet
 from epp.model.request import RequestId
-from epp.policy.producers import TokenSettings
 from epp.policy.scheduler import Scheduler
 from epp.protocol.exchange import Exchange, ExchangeSettings
 from epp.service import Service
 
-if TYPE_CHECKING:  # it needs an extra
-    from epp.adapters.kvevents.listener import KvEvents
-
 _log = structlog.get_logger(__name__)
 
-_SECRET_BYTES = 32
 _GC_THRESHOLDS = (50_000, 20, 100)
-_EVENTS_EXTRA = "pip install 'warmpick[events]'"
 _QUIET_SECONDS = 1.0
 _LAST_GRACE_SECONDS = 1.0
 _FIRST_REPORTS_SECONDS = 0.3
@@ -80,9 +70,7 @@ class Picker:
         self._options = options
         self._clock = time.monotonic
         self._draining = False
-        secret = options.hash_secret or os.urandom(_SECRET_BYTES)
-        block = options.settings.token_block or TOKEN_BLOCK
-        self._fleet = Fleet(BlockHasher(secret, block))
+        self._fleet = fleet_of(options.settings, options.hash_secret)
         self._telemetry = Telemetry(
             Sources(
                 options.pool_name,
@@ -92,12 +80,12 @@ class Picker:
             )
         )
         scheduler = Scheduler(self._fleet, options.settings.profile, random.Random().randrange)  # noqa: S311 (chance, not secrets)
-        self._tokenizer = _tokenizer(options.settings.tokens)
+        self._tokenizer = tokenizer_of(options.settings.tokens)
         self._service = Service(scheduler, self._telemetry, self._clock, self._tokenizer)
         self._scraper = Scraper(
             self._apply, self._clock, ScrapeSettings(interval=options.scrape_interval)
         )
-        self._kv_events = _kv_events(options.settings, self._apply)
+        self._kv_events = kv_events_of(options.settings, self._apply)
         self._source = EndpointsFile(options.endpoints_file, self._apply)
         self._health = HealthServices()
         self._extproc = self._ext_proc_server()
@@ -217,40 +205,6 @@ class Picker:
         if self._tokenizer is not None:
             await self._tokenizer.close()
         _log.info("stopped")
-
-
-def _tokenizer(settings: TokenSettings | None) -> PromptTokenizer | None:
-    """Build the tokenizer, if one is wanted; one that cannot be loaded is none."""
-    try:
-        return None if settings is None else build_tokenizer(settings)
-    except ConfigError as error:
-        _log.error("tokens.not_loaded", error=str(error), instead="prompts are routed as text")
-        return None
-
-
-def _kv_events(settings: Settings, apply: Callable[[Event], None]) -> "KvEvents | None":
-    """Build what listens to engines, if that is wanted and of use."""
-    wanted = settings.kv_events
-    if wanted is None:
-        return None
-    if settings.tokens is None:
-        _log.error("kv_events.useless", reason="no token-producer makes tokens of prompts")
-        return None
-    try:
-        from epp.adapters.kvevents.listener import KvEvents  # noqa: PLC0415 (an extra)
-        from epp.adapters.kvevents.sources import KvEventSettings  # noqa: PLC0415
-    except ImportError as error:
-        _log.error("kv_events.not_loaded", missing=error.name, remedy=_EVENTS_EXTRA)
-        return None
-    return KvEvents(
-        apply,
-        KvEventSettings(
-            port=wanted.port,
-            replay_port=wanted.replay_port,
-            topic_prefix=wanted.topic_filter,
-            model=wanted.model,
-        ),
-    )
 
 
 def _settle_memory() -> None:

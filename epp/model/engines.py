@@ -19,6 +19,9 @@ from epp.model.tiers import TieredCache
 CACHE_LABEL = "warmpick.io/cache-model"
 """A pod label: one of `MODELS`. Another value counts as none."""
 
+UNKNOWN_CAPACITY = 1_000_000
+"""Tokens of cache where an endpoint has not said: too much costs little, too little a lot."""
+
 EVICTION_LABEL = "warmpick.io/eviction-policy"
 """A pod label: SGLang's `--radix-eviction-policy`, one of `STRATEGIES`, where not its default."""
 

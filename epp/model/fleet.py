@@ -11,7 +11,8 @@ from epp.model.belief import Belief
 from epp.model.blocks import BlockHasher
 from epp.model.busy import BusyShare
 from epp.model.candidate import Candidate
-from epp.model.endpoint import Endpoint, EndpointId, Load, Target
+from epp.model.endpoint import Endpoint, Load
+from epp.model.engines import UNKNOWN_CAPACITY
 from epp.model.events import (
     Aborted,
     Admitted,
@@ -31,31 +32,29 @@ from epp.model.events import (
 from epp.model.feedback import Verdict
 from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.pod import Pod, PodEvent
-from epp.model.prefill import PrefillModel
+from epp.model.pods import Pods
 from epp.model.prefixindex import PrefixIndex
 from epp.model.prompts import Prompts
 from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.model.stay import Stay
 from epp.model.visit import Asked, Visit
 
-CLASS_LABEL = "warmpick.io/endpoint-class"
-"""Endpoints with the same value of this label are taken to be equally fast."""
-
 _DECODE_SECONDS = 20e-6
 """What one running decode adds to a step (study, cost model A)."""
 
 
 class Fleet:
-    """What is believed of all endpoints. `hasher` names blocks; replicas share its secret."""
+    """What is believed of all endpoints. `hasher` names blocks; replicas share its secret.
 
-    def __init__(self, hasher: BlockHasher) -> None:
+    `capacity`, in tokens, is that of a cache whose endpoint has not said.
+    """
+
+    def __init__(self, hasher: BlockHasher, capacity: int = UNKNOWN_CAPACITY) -> None:
         self.synced = False
         self._prompts = Prompts(hasher)
         self._index = PrefixIndex()
-        self._pods: dict[EndpointId, Pod] = {}
-        self._by_target: dict[Target, Pod] = {}
+        self._pods = Pods(self._index, hasher, capacity)
         self._visits: dict[RequestId, Visit] = {}
-        self._prefill: dict[str, PrefillModel] = {}
         self._busy = BusyShare()
         self._asked: Asked | None = None
 
@@ -86,7 +85,7 @@ class Fleet:
         long as there are others.
         """
         asked = self._ask(request)
-        pods = self._eligible(request.subset)
+        pods = self._pods.eligible(request.subset)
         for pod in pods:
             if pod.tenants.waiting:
                 pod.settle(now)
@@ -99,15 +98,6 @@ class Fleet:
         """Look up what every endpoint holds of the prompts."""
         match = self._index.match
         asked.finds = [match(chain.hashes[: chain.lookup]) for chain in asked.chains]
-
-    def _eligible(self, subset: tuple[str, ...] | None) -> list[Pod]:
-        pods = list(self._pods.values())
-        if subset is not None:
-            allowed = set(subset)
-            pods = [
-                each for each in pods if allowed & {each.endpoint.target, each.endpoint.address}
-            ]
-        return [pod for pod in pods if pod.reachable] or pods
 
     def _ask(self, request: InferenceRequest) -> Asked:
         """Hash and measure a request's prompts, once for asking and admitting."""
@@ -147,33 +137,11 @@ class Fleet:
         _READERS[type(event)](self, event, now)
 
     def _upsert(self, event: EndpointUpserted, _: float) -> None:
-        endpoint = event.endpoint
-        pod = self._pods.get(endpoint.id)
-        if pod is not None:
-            old = pod.endpoint
-            if old.engine == endpoint.engine:
-                pod.endpoint = endpoint
-                pod.prefill = self._class_of(endpoint)
-                return
-            self._drop(pod)
-        pod = Pod(endpoint, self._index, self._class_of(endpoint), self._prompts.hasher)
-        self._asked = None  # what was found goes by slots, and one of them is another's now
-        self._pods[endpoint.id] = pod
-        self._by_target[endpoint.target] = pod
-
-    def _class_of(self, endpoint: Endpoint) -> PrefillModel:
-        name = endpoint.labels.get(CLASS_LABEL, "")
-        return self._prefill.setdefault(name, PrefillModel())
+        if self._pods.upsert(event.endpoint):
+            self._asked = None  # what was found goes by slots, and one of them is another's now
 
     def _remove(self, event: EndpointRemoved, _: float) -> None:
-        pod = self._pods.get(event.endpoint_id)
-        if pod is not None:
-            self._drop(pod)
-
-    def _drop(self, pod: Pod) -> None:
-        pod.leave()
-        del self._pods[pod.endpoint.id]
-        self._by_target = {each.endpoint.target: each for each in self._pods.values()}
+        self._pods.remove(event.endpoint_id)
 
     def _listed(self, _event: Listed, _: float) -> None:
         self.synced = True
@@ -188,7 +156,7 @@ class Fleet:
         self._prompts.fit([each.engine_block for each in self._pods.values()])
 
     def _orca(self, event: OrcaReported, now: float) -> None:
-        pod = self._by_target.get(event.target)
+        pod = self._pods.at(event.target)
         if pod is not None:
             pod.overhear(event, now)
 
@@ -205,8 +173,7 @@ class Fleet:
         self._enter(visit, pod, now)
         self._asked = None
         if self._index.excess:
-            fullest = max(self._pods.values(), key=lambda each: len(each.tenants.cache))
-            fullest.tenants.thin(self._index.excess)
+            self._pods.fullest().tenants.thin(self._index.excess)
 
     def _enter(self, visit: Visit, pod: Pod, now: float) -> None:
         asked = visit.asked
@@ -225,7 +192,7 @@ class Fleet:
 
     def _served(self, event: Served, now: float) -> None:
         visit = self._visits.get(event.request_id)
-        pod = self._by_target.get(event.target)
+        pod = self._pods.at(event.target)
         if visit is None or pod is None or visit.pod.endpoint.target == event.target:
             return
         visit.leave(now, revoked=True)

@@ -13,6 +13,7 @@ stored before anybody listened) has no place in any chain and is left out.
 
 from collections.abc import Sequence
 from itertools import chain, islice, repeat
+from typing import Protocol
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -38,6 +39,19 @@ _AT_ONCE = 16
 
 Group = tuple[Medium, int | None]
 _Copies = dict[EngineHash, int]
+
+
+class Tier(Protocol):
+    """What the mirror needs of a place that holds blocks; every `CacheModel` is one."""
+
+    def hashes(self) -> Sequence[BlockHash]:
+        """All blocks that it holds."""
+
+    def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> object:
+        """Believe that it holds blocks, consecutive ones of one chain."""
+
+    def discard(self, hashes: Sequence[BlockHash]) -> object:
+        """Believe that it holds them no longer."""
 
 
 class Tally(msgspec.Struct):
@@ -89,7 +103,7 @@ class Mirror:
         """Our names of all blocks that are followed."""
         return list(chain.from_iterable(map(self._ours, self._seeds)))
 
-    def apply(self, change: Change, pool: CacheModel, lower: CacheModel | None = None) -> None:
+    def apply(self, change: Change, pool: CacheModel, lower: Tier | None = None) -> None:
         """Take in one change. `lower` is the tier below the GPU's; without one it is skipped."""
         match change:
             case BlocksStored():
@@ -105,10 +119,10 @@ class Mirror:
                 self._clear(change.reason, [pool] if lower is None else [pool, lower])
 
     @staticmethod
-    def _tier(medium: Medium, pool: CacheModel, lower: CacheModel | None) -> CacheModel | None:
+    def _tier(medium: Medium, pool: CacheModel, lower: Tier | None) -> Tier | None:
         return {Medium.GPU: pool, Medium.CPU: lower}.get(medium)
 
-    def _store(self, change: BlocksStored, tier: CacheModel) -> None:
+    def _store(self, change: BlocksStored, tier: Tier) -> None:
         placed = self._place(change)
         if self._stale:
             tier.discard(self._stale)
@@ -203,7 +217,7 @@ class Mirror:
             return list(chain.from_iterable(map(self._ours, names)))
         return [BlockHash(self._seeds[name]) for name in names]
 
-    def _remove(self, change: BlocksRemoved, tier: CacheModel | None) -> None:
+    def _remove(self, change: BlocksRemoved, tier: Tier | None) -> None:
         group = (change.medium, change.group)
         if group in self._unfollowed:
             self.tally.skipped += len(change.hashes)
@@ -244,7 +258,7 @@ class Mirror:
                 if not homes:
                     self._homes.pop(own, None)
 
-    def _shed(self, tier: CacheModel) -> None:
+    def _shed(self, tier: Tier) -> None:
         """Give up the blocks that were named first."""
         oldest = list(islice(self._seeds, max(1, self._most_blocks // _AT_ONCE)))
         self.tally.dropped += len(oldest)
@@ -254,7 +268,7 @@ class Mirror:
         tier.discard(self._homeless(oldest, {}))
         self._forget(oldest)
 
-    def _clear(self, reason: Cleared, tiers: Sequence[CacheModel]) -> None:
+    def _clear(self, reason: Cleared, tiers: Sequence[Tier]) -> None:
         """Forget everything; after a gap only what was told is taken back."""
         told = self.hashes() if reason is Cleared.GAP else ()
         for tier in tiers:

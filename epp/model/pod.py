@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from epp.model.belief import Belief
-from epp.model.blocks import TOKEN_BLOCK, BlockHash, BlockHasher, Chain
+from epp.model.blocks import BlockHash, BlockHasher, Chain
 from epp.model.endpoint import UNREPORTED, Endpoint, Load
-from epp.model.engines import DEFAULT_MODEL, CacheSpec, eviction_of, model_of
+from epp.model.engines import CacheSpec, eviction_of, model_of
 from epp.model.events import LoadReported, OrcaReported, ScrapeFailed
 from epp.model.feedback import Feedback, Verdict
 from epp.model.kvchange import (
@@ -27,10 +27,6 @@ from epp.model.ruler import Measure
 from epp.model.stay import Stay
 from epp.model.tenants import Tenants
 
-UNKNOWN_CAPACITY = 1_000_000
-"""Tokens of cache where an endpoint has not said: too much costs little, too little a lot."""
-
-_UNKNOWN = CacheSpec(model=DEFAULT_MODEL, capacity=UNKNOWN_CAPACITY, block=TOKEN_BLOCK)
 _SCRAPES_TO_DOUBT = 3
 _PRESSURE = 0.01
 """What is evicted, as a share of the cache, for a prediction that promised too much."""
@@ -43,7 +39,8 @@ class Pod:
     """One endpoint.
 
     `foreign` counts requests that waited there at the last report and are not this picker's.
-    Hits are multiples of `hit_unit` tokens; 0 where there are none.
+    Hits are multiples of `hit_unit` tokens; 0 where there are none. Its cache is taken to be an
+    `unknown` one until it has said what it is.
     """
 
     def __init__(
@@ -52,6 +49,7 @@ class Pod:
         index: PrefixIndex,
         prefill: PrefillModel,
         hasher: BlockHasher,
+        unknown: CacheSpec,
     ) -> None:
         self.endpoint = endpoint
         self.prefill = prefill
@@ -61,7 +59,7 @@ class Pod:
         self.reachable = True
         self.foreign = 0.0
         self.mirror: Mirror | None = None
-        self.tenants = Tenants(index, self.ledger, self._spec(UNREPORTED, _UNKNOWN))
+        self.tenants = Tenants(index, self.ledger, self._spec(UNREPORTED, unknown))
         self.hit_unit = self.engine_block
         self._hasher = hasher
         self._heard = False

@@ -18,6 +18,7 @@ from epp.model.ledger import Ledger
 from epp.model.mirror import Mirror
 from epp.model.prefixindex import PrefixIndex, Slot
 from epp.model.stay import Stay
+from epp.model.tiers import TieredCache
 
 
 class Tenants:
@@ -104,7 +105,8 @@ class Tenants:
 
     def follow(self, mirror: Mirror, change: Change) -> None:
         """Correct the cache by what the engine says of it."""
-        mirror.apply(change, self.cache)
+        cache = self.cache
+        mirror.apply(change, cache, cache.second if isinstance(cache, TieredCache) else None)
         self._mirror()
 
     # Its requests. `step` is how long the engine's longest step takes, in seconds.

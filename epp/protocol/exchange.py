@@ -260,6 +260,8 @@ class Exchange:
         self.record.decision = decision
         self.record.decided_at = now
         self._stage = _Stage.ANSWERED
+        if self._settings.keep_body and self.record.request is not None:
+            self.record.request = msgspec.structs.replace(self.record.request, body=b"")
         length = self._rewrite()
         mutation = request_mutation(
             self._facts,

@@ -3,6 +3,7 @@
 import pytest
 
 from epp.model.endpoint import EndpointId, Load, Target
+from epp.model.engines import UNKNOWN_CAPACITY
 from epp.model.events import (
     Aborted,
     Admitted,
@@ -17,8 +18,7 @@ from epp.model.events import (
     Served,
     Unobserved,
 )
-from epp.model.fleet import CLASS_LABEL
-from epp.model.pod import UNKNOWN_CAPACITY
+from epp.model.pods import CLASS_LABEL
 from epp.model.prefill import STEP_SECONDS, PrefillModel
 from epp.model.request import RequestId, Usage
 from tests.model.rig import Rig, predicted

@@ -1,0 +1,70 @@
+"""Builds what the picker knows caches by, as the configuration asks for it.
+
+What asks for an extra that is not installed, or cannot be loaded, is left out and said so: the
+picker then knows less, and goes on.
+"""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from epp.adapters.tokens.build import build_tokenizer
+from epp.adapters.tokens.tokenizer import PromptTokenizer
+from epp.config import Settings
+from epp.errors import ConfigError
+from epp.model.blocks import TOKEN_BLOCK, BlockHasher
+from epp.model.engines import UNKNOWN_CAPACITY
+from epp.model.events import Event
+from epp.model.fleet import Fleet
+from epp.policy.producers import TokenSettings
+
+if TYPE_CHECKING:  # it needs an extra
+    from epp.adapters.kvevents.listener import KvEvents
+
+_log = structlog.get_logger(__name__)
+
+_SECRET_BYTES = 32
+_EVENTS_EXTRA = "pip install 'warmpick[events]'"
+
+
+def fleet_of(settings: Settings, secret: bytes) -> Fleet:
+    """Build an empty fleet; without a `secret` its block hashes are this process's own."""
+    secret = secret or os.urandom(_SECRET_BYTES)
+    hasher = BlockHasher(secret, settings.token_block or TOKEN_BLOCK)
+    return Fleet(hasher, settings.capacity or UNKNOWN_CAPACITY)
+
+
+def tokenizer_of(settings: TokenSettings | None) -> PromptTokenizer | None:
+    """Build the tokenizer, if one is wanted; one that cannot be loaded is none."""
+    try:
+        return None if settings is None else build_tokenizer(settings)
+    except ConfigError as error:
+        _log.error("tokens.not_loaded", error=str(error), instead="prompts are routed as text")
+        return None
+
+
+def kv_events_of(settings: Settings, apply: Callable[[Event], None]) -> "KvEvents | None":
+    """Build what listens to engines, if that is wanted and of use."""
+    wanted = settings.kv_events
+    if wanted is None:
+        return None
+    if settings.tokens is None:
+        _log.error("kv_events.useless", reason="no token-producer makes tokens of prompts")
+        return None
+    try:
+        from epp.adapters.kvevents.listener import KvEvents  # noqa: PLC0415 (an extra)
+        from epp.adapters.kvevents.sources import KvEventSettings  # noqa: PLC0415
+    except ImportError as error:
+        _log.error("kv_events.not_loaded", missing=error.name, remedy=_EVENTS_EXTRA)
+        return None
+    return KvEvents(
+        apply,
+        KvEventSettings(
+            port=wanted.port,
+            replay_port=wanted.replay_port,
+            topic_prefix=wanted.topic_filter,
+            model=wanted.model,
+        ),
+    )

@@ -1,0 +1,73 @@
+"""The endpoints there are, by id and by target."""
+
+from collections.abc import Collection
+
+from epp.model.blocks import TOKEN_BLOCK, BlockHasher
+from epp.model.endpoint import Endpoint, EndpointId, Target
+from epp.model.engines import DEFAULT_MODEL, CacheSpec
+from epp.model.pod import Pod
+from epp.model.prefill import PrefillModel
+from epp.model.prefixindex import PrefixIndex
+
+CLASS_LABEL = "warmpick.io/endpoint-class"
+"""Endpoints with the same value of this label are taken to be equally fast."""
+
+
+class Pods:
+    """All pods. `capacity`, in tokens, is that of a cache whose endpoint has not said."""
+
+    def __init__(self, index: PrefixIndex, hasher: BlockHasher, capacity: int) -> None:
+        self._index = index
+        self._hasher = hasher
+        self._unknown = CacheSpec(model=DEFAULT_MODEL, capacity=capacity, block=TOKEN_BLOCK)
+        self._by_id: dict[EndpointId, Pod] = {}
+        self._by_target: dict[Target, Pod] = {}
+        self._prefill: dict[str, PrefillModel] = {}
+
+    def __getitem__(self, endpoint_id: EndpointId) -> Pod:
+        return self._by_id[endpoint_id]
+
+    def get(self, endpoint_id: EndpointId) -> Pod | None:
+        """Return an endpoint's pod; None for an unknown one."""
+        return self._by_id.get(endpoint_id)
+
+    def at(self, target: Target) -> Pod | None:
+        """Return a pod that listens at a target; one of several where they share it."""
+        return self._by_target.get(target)
+
+    def values(self) -> Collection[Pod]:
+        """All pods, in the order in which they came."""
+        return self._by_id.values()
+
+    def upsert(self, endpoint: Endpoint) -> bool:
+        """Take in an endpoint; return whether it is another engine than was known by its name."""
+        pod = self._by_id.get(endpoint.id)
+        prefill = self._prefill.setdefault(endpoint.labels.get(CLASS_LABEL, ""), PrefillModel())
+        if pod is not None and pod.endpoint.engine == endpoint.engine:
+            pod.endpoint, pod.prefill = endpoint, prefill
+            return False
+        self.remove(endpoint.id)
+        pod = Pod(endpoint, self._index, prefill, self._hasher, self._unknown)
+        self._by_id[endpoint.id] = self._by_target[endpoint.target] = pod
+        return True
+
+    def remove(self, endpoint_id: EndpointId) -> None:
+        """Let an endpoint go, if there is one."""
+        pod = self._by_id.pop(endpoint_id, None)
+        if pod is not None:
+            pod.leave()
+            self._by_target = {each.endpoint.target: each for each in self._by_id.values()}
+
+    def fullest(self) -> Pod:
+        """Return the pod of whose cache most is remembered."""
+        return max(self._by_id.values(), key=lambda pod: len(pod.tenants.cache))
+
+    def eligible(self, subset: tuple[str, ...] | None) -> list[Pod]:
+        """Return who may be picked within a subset: those who answer, or where none does, all."""
+        pods = list(self._by_id.values())
+        if subset is not None:
+            allowed = set(subset)
+            pods = [
+                each for each in pods if allowed & {each.endpoint.target, each.endpoint.address}
+            ]
+        return [pod for pod in pods if pod.reachable] or pods
