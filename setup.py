@@ -1,8 +1,9 @@
 """Builds the compiled kernels where that can be done; everything else is in pyproject.toml.
 
 Without a C compiler or nghttp2's headers the kernels are left out, and their twins do the work;
-with WARMPICK_NATIVE=require in the environment that is an error. WARMPICK_SANITIZE=1 builds them
-with the address and undefined-behaviour sanitizers (`make test-native`).
+with WARMPICK_NATIVE=require in the environment that is an error. WARMPICK_SANITIZE=address builds
+them with the address and undefined-behaviour sanitizers, WARMPICK_SANITIZE=fuzzer (with clang) with
+what atheris needs beside the first (`make test-native`, `tests/native/fuzz.py`).
 """
 
 import os
@@ -10,19 +11,23 @@ import os
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-O1", "-g"]
+SANITIZE = {
+    "": ["-O2"],
+    "address": ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-O1", "-g"],
+    "fuzzer": ["-fsanitize=address,fuzzer-no-link", "-fno-omit-frame-pointer", "-O1", "-g"],
+}
 
 
 def kernel(name: str, *libraries: str) -> Extension:
     """Describe one, of `epp/native/NAME.pyx`."""
-    sanitized = bool(os.environ.get("WARMPICK_SANITIZE"))
+    flags = SANITIZE[os.environ.get("WARMPICK_SANITIZE", "")]
     return Extension(
         f"epp.native.{name}",
         [f"epp/native/{name}.pyx"],
         libraries=list(libraries),
         include_dirs=["epp/native"],
-        extra_compile_args=SANITIZERS if sanitized else ["-O2"],
-        extra_link_args=SANITIZERS[:1] if sanitized else [],
+        extra_compile_args=flags,
+        extra_link_args=flags[:1] if flags[0].startswith("-fsanitize") else [],
         optional=os.environ.get("WARMPICK_NATIVE") != "require",
     )
 

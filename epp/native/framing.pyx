@@ -50,7 +50,7 @@ cdef class Deframer:
     cdef bint amid(self):
         return self._head_size > 0
 
-    def feed(self, bytes data):
+    def feed(self, bytes data not None):
         """Take bytes; return the messages that they complete."""
         cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(data)
         cdef size_t left = len(data)

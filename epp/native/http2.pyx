@@ -73,7 +73,7 @@ cdef class Stream:
     def __init__(self):
         raise TypeError("streams are opened by the peer")
 
-    def send(self, bytes message):
+    def send(self, bytes message not None):
         """Queue a message for the peer."""
         cdef size_t size = PyBytes_GET_SIZE(message)
         cdef uint8_t head[5]
@@ -91,7 +91,7 @@ cdef class Stream:
         self.session.queued += size + 5
         self._proceed()
 
-    def end(self, int status, str message=""):
+    def end(self, int status, str message not None=""):
         """Say gRPC's status once all messages are out; the peer is listened to no more."""
         if self.closed or self.ending:
             return
@@ -252,8 +252,8 @@ cdef class Session:
             nghttp2_session_del(self._handle)
         PyMem_Free(self._out)
 
-    def receive(self, bytes data):
-        """Take what the peer sent; return what happened: a list of (stream, event, value).
+    def receive(self, bytes data not None):
+        """Take what the peer sent; return what has happened: a list of (stream, event, value).
 
         Raises `ConnectionFailure` where the connection cannot go on; what `take` still gives
         tells the peer why.
@@ -271,8 +271,17 @@ cdef class Session:
         if got < 0:
             nghttp2_session_terminate_session(self._handle, NGHTTP2_ENHANCE_YOUR_CALM)
             raise ConnectionFailure(nghttp2_strerror(<int>got).decode())
+        return self.hear()
+
+    def hear(self):
+        """Return what has happened since it was last told, which `take` may have brought about."""
         events, self._events = self._events, []
         return events
+
+    @property
+    def unheard(self):
+        """Whether there is something to hear."""
+        return len(self._events) > 0
 
     def take(self, size_t most):
         """Give bytes for the peer, about `most` of them; `full` says whether there are more."""
@@ -336,6 +345,7 @@ cdef class Session:
         cdef Stream stream
         self._lost = True
         lost = [stream for stream in self.streams.values() if not stream.ending]
+        lost += [stream for stream, event, _ in self.hear() if event == CLOSED]
         for stream in self.streams.values():
             stream.closed = True
         self.streams.clear()

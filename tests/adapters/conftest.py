@@ -4,13 +4,21 @@ from functools import partial
 
 import pytest
 
-from tests.adapters.ext_proc_peer import TRANSPORTS, Director, serving
+from epp.adapters.extproc.transports import server_class
+from tests.adapters.ext_proc_peer import Director, serving
+from tests.native.built import FAULT, REASON, needs_native
 
 
-@pytest.fixture(params=TRANSPORTS)
+@pytest.fixture(params=["grpcio", pytest.param("native", marks=needs_native)])
 def transport(request):
     """The class of a server."""
-    return TRANSPORTS[request.param]
+    return server_class(request.param)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say loudly which transports were tested."""
+    said = f"grpcio only; native {REASON}" if FAULT else "grpcio and native"
+    terminalreporter.write_line(f"ext_proc transports: {said}", yellow=bool(FAULT), bold=True)
 
 
 @pytest.fixture

@@ -13,8 +13,6 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProcessorStub
 
 from epp.adapters.extproc.conversation import ExtProcSettings
-from epp.adapters.extproc.grpcio import GrpcioServer
-from epp.adapters.extproc.native import NativeServer
 from epp.model.endpoint import Endpoint
 from epp.model.request import Decision, RequestId
 from epp.protocol.director import Pending
@@ -29,7 +27,6 @@ CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]
 ANSWER = json.dumps({"usage": {"prompt_tokens": 3, "completion_tokens": 1}}).encode()
 DUPLEX, STREAMED = ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.STREAMED
 BUFFERED, NONE = ProcessingMode.BUFFERED, ProcessingMode.NONE
-TRANSPORTS = {"grpcio": GrpcioServer, "native": NativeServer}
 
 
 class Director:
@@ -72,8 +69,10 @@ async def serving(transport, director, *awaiting, **settings):
     made = ExtProcSettings(**{"address": "127.0.0.1", "port": 0, **settings})
     server = transport(director.exchange, time.monotonic, made, *awaiting)
     await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        yield server, channel
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            yield server, channel
+    finally:
         await server.stop(0)
 
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import IntEnum
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import structlog
 
@@ -116,15 +116,7 @@ class Connection(asyncio.Protocol):
         except ConnectionFailure as failure:
             self._leave(str(failure))
             return
-        for stream, event, value in events:
-            owner: Call | None = stream.owner
-            if event == MESSAGE:
-                if owner is not None:
-                    owner.message(value)
-            elif owner is not None:
-                self._tell(stream, owner, event, value)
-            else:
-                self._open(stream, event)
+        self._handle(events)
         if session.nuisance:
             self._charge()
         if self._last_pong and session.pongs >= self._last_pong:
@@ -166,6 +158,12 @@ class Connection(asyncio.Protocol):
             return
         if data:
             self._transport.write(data)
+        if session.unheard:
+            self._handle(session.hear())
+        self._go_on()
+
+    def _go_on(self) -> None:
+        session = self._session
         if session.full:
             self.flush_soon()
         elif session.queued > self._limits.max_queued:
@@ -199,6 +197,17 @@ class Connection(asyncio.Protocol):
         self._last_words()
 
     # The parts of it.
+
+    def _handle(self, events: list[tuple[Stream, int, Any]]) -> None:
+        for stream, event, value in events:
+            owner: Call | None = stream.owner
+            if event == MESSAGE:
+                if owner is not None:
+                    owner.message(value)
+            elif owner is not None:
+                self._tell(stream, owner, event, value)
+            else:
+                self._open(stream, event)
 
     def _open(self, stream: Stream, event: int) -> None:
         if event or stream.ending:

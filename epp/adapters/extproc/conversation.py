@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from epp.adapters.extproc.limits import Limits
 from epp.errors import Overloaded, PickerFault, RequestError
 from epp.model.request import Decision, RequestRecord
 from epp.protocol.messages import Message, Reply
@@ -62,7 +63,7 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where and how to listen.
 
     `tls` is a (key, certificate chain) pair in PEM, None for plaintext. Sizes are in bytes.
-    `decision_timeout` bounds a pending decision, in seconds.
+    `decision_timeout` bounds a pending decision, in seconds. `limits` are the native transport's.
     """
 
     address: str = "0.0.0.0"  # noqa: S104 (a pod is reached from outside)
@@ -71,6 +72,7 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_receive_bytes: int = 65 << 20
     max_send_bytes: int = -1
     decision_timeout: float = 60.0
+    limits: Limits = Limits()
 
 
 class HealthSource(Protocol):
@@ -111,6 +113,9 @@ class ExtProcServer(Protocol):
 
     def offer_health(self, health: HealthSource) -> None:
         """Answer health checks too; before `start`."""
+
+    def renew(self, tls: tuple[bytes, bytes]) -> None:
+        """Serve with this pair from the next handshake on; after `start`, and with TLS only."""
 
     async def start(self) -> None:
         """Bind and serve. Raises `OSError` or `RuntimeError` where the port is taken."""

@@ -46,6 +46,7 @@ class GrpcioServer:
         self._awaiting = awaiting
         self._streams = Streams(clock)
         self._port = 0
+        self._pair = (b"", b"")
         self._server = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", settings.max_receive_bytes),
@@ -80,13 +81,23 @@ class GrpcioServer:
         """Wait until no stream is open, and none has been for `seconds`."""
         await self._streams.quiet(seconds)
 
+    def renew(self, tls: tuple[bytes, bytes]) -> None:
+        """Serve with this pair from the next handshake on."""
+        self._pair = tls
+
+    def _certificate(self) -> grpc.ServerCertificateConfiguration:
+        """Give the pair for one handshake."""
+        return grpc.ssl_server_certificate_configuration([self._pair])
+
     async def start(self) -> None:
         """Bind and serve. Raises `RuntimeError` where the port is taken."""
         where = f"{self._settings.address}:{self._settings.port}"
         if self._settings.tls is None:
             self._port = self._server.add_insecure_port(where)
         else:
-            credentials = grpc.ssl_server_credentials([self._settings.tls])
+            self._pair = self._settings.tls
+            first = self._certificate()
+            credentials = grpc.dynamic_ssl_server_credentials(first, self._certificate)
             self._port = self._server.add_secure_port(where, credentials)
         await self._server.start()
 

@@ -9,7 +9,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     After `ping_after` without a word from the peer it is asked whether it is there, and has
     `ping_timeout` to answer. `nuisance_burst` and `nuisance_rate` say how many frames that ask
     for work and move nothing a peer may send (`Session.nuisance`). A peer that lets more than
-    `max_queued` wait for its windows is left.
+    `max_queued` wait for its windows is left. `max_message_bytes` is as the transport is told.
     """
 
     max_streams: int = 10_000

@@ -27,6 +27,10 @@ class Listener:
         self._listener = await loop.create_server(lambda: Connection(self), address, port, ssl=tls)
         self.port = self._listener.sockets[0].getsockname()[1]
 
+    def accept(self) -> Connection:
+        """Make what serves one connection."""
+        return Connection(self)
+
     async def stop(self, grace: float) -> None:
         """Take no more connections; give the streams that are open `grace` seconds to end."""
         if self._listener is None:

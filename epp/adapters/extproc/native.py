@@ -5,9 +5,10 @@ read that brings its message, without a task of its own unless a decision is pen
 """
 
 import asyncio
-import os
 import ssl
 from collections.abc import Callable, Sequence
+
+import msgspec
 
 from epp.adapters.extproc.connection import HELD_ABOVE, Connection, Open, Status
 from epp.adapters.extproc.conversation import (
@@ -22,7 +23,8 @@ from epp.adapters.extproc.conversation import (
     log,
     undecided,
 )
-from epp.adapters.extproc.limits import Limits
+from epp.adapters.extproc.handshake import load_pair, server_context
+from epp.adapters.extproc.health_call import HealthCall
 from epp.adapters.extproc.listener import Listener
 from epp.native.http2 import Stream
 from epp.protocol.envoy import METHOD, SERVICE, ProtocolError, decode, encode
@@ -53,9 +55,12 @@ class NativeServer:
         self.counter = Streams(clock)
         self._open = open_exchange
         self._settings = settings
+        self._tls: ssl.SSLContext | None = None
         self._methods: dict[bytes, Open] = {_PATH: self._process}
-        limits = Limits(max_message_bytes=settings.max_receive_bytes)
+        most = settings.max_receive_bytes
+        limits = msgspec.structs.replace(settings.limits, max_message_bytes=most)
         self._listener = Listener(self._methods, limits)
+        self.accept = self._listener.accept
 
     @property
     def streams(self) -> int:
@@ -79,38 +84,22 @@ class NativeServer:
         """Take no more streams; give those that are open `grace` seconds to end."""
         await self._listener.stop(grace)
 
+    def renew(self, tls: tuple[bytes, bytes]) -> None:
+        """Serve with this pair from the next handshake on."""
+        if self._tls is not None:
+            load_pair(self._tls, *tls)
+
     async def start(self) -> None:
         """Bind and serve. Raises `OSError` where the port is taken."""
         settings = self._settings
-        tls = None if settings.tls is None else server_context(*settings.tls)
-        await self._listener.start(settings.address, settings.port, tls)
+        if settings.tls is not None:
+            self._tls = server_context(*settings.tls)
+        await self._listener.start(settings.address, settings.port, self._tls)
 
     def _process(self, stream: Stream, connection: Connection) -> "ExchangeCall":
         exchange = self._open(self.clock())
         self.counter.opened()
         return ExchangeCall(self, exchange, stream, connection)
-
-
-def server_context(key: bytes, chain: bytes) -> ssl.SSLContext:
-    """Make a context that serves HTTP/2 with a pair of PEM texts."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
-    load_pair(context, key, chain)
-    return context
-
-
-def load_pair(context: ssl.SSLContext, key: bytes, chain: bytes) -> None:
-    """Let a context serve with a pair of PEM texts from the next handshake on.
-
-    It only reads files; this one is in memory and has no name.
-    """
-    number = os.memfd_create("certificate")
-    try:
-        os.write(number, key + b"\n" + chain)
-        context.load_cert_chain(f"/proc/self/fd/{number}")
-    finally:
-        os.close(number)
 
 
 class ExchangeCall:
@@ -252,36 +241,3 @@ class ExchangeCall:
             self._exchange.cancelled(now)
         except Exception:  # noqa: BLE001 (as above)
             log.exception("exchange.failed", request_id=self._exchange.record.id)
-
-
-class HealthCall:
-    """One health check."""
-
-    __slots__ = ("_health", "_stream")
-
-    def __init__(self, stream: Stream, health: HealthSource) -> None:
-        self._stream = stream
-        self._health = health
-
-    def message(self, data: bytes) -> None:
-        """Answer."""
-        stream, status, problem = self._stream, Status.OK, ""
-        try:
-            answer = self._health.check(data)
-        except ValueError as error:
-            status, problem = Status.INVALID_ARGUMENT, str(error)
-        else:
-            if answer is None:
-                status, problem = Status.NOT_FOUND, "there is no such service"
-            else:
-                stream.send(answer)
-        stream.owner = None
-        stream.end(status, problem)
-
-    def ended(self) -> None:
-        """Complain: a check has one message."""
-        self._stream.owner = None
-        self._stream.end(Status.INVALID_ARGUMENT, "a check without a request")
-
-    def closed(self) -> None:
-        """Nothing is kept."""

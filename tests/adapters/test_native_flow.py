@@ -1,0 +1,386 @@
+"""The native transport's flow control, its patience, and its goodbyes."""
+
+import asyncio
+import socket
+import ssl
+from contextlib import AsyncExitStack, suppress
+
+import pytest
+from structlog.testing import capture_logs
+
+from epp.adapters.extproc.limits import Limits, Patience
+from epp.adapters.extproc.transports import server_class
+from epp.model.request import Outcome
+from epp.protocol.director import Pending
+from tests.adapters.ext_proc_peer import (
+    CHAT,
+    DEADLINE,
+    DECISION,
+    body,
+    head,
+    kind,
+    response_body,
+    response_head,
+    streamed,
+    until,
+)
+from tests.adapters.raw_peer import GET, RawPeer, connected, greeted, serves
+from tests.native import wire
+from tests.native.built import needs_native
+from tests.native.wire import Code, Kind
+
+pytestmark = needs_native
+
+WIDE = 1 << 30
+LARGE = CHAT[:-1] + b', "x": "' + b"x" * 3_000_000 + b'"}'
+
+
+@pytest.fixture
+def transport():
+    return server_class("native")
+
+
+@pytest.fixture
+async def peer(server):
+    async with greeted(server) as made:
+        yield made
+
+
+def pieces(replies):
+    return [streamed(reply) for reply in replies if kind(reply) == "request_body"]
+
+
+def come(peer, stream):
+    return sum(map(len, peer.seen(Kind.DATA, stream)))
+
+
+class TestWindowsOfThePeer:
+    async def test_not_a_byte_more_than_it_takes(self, server):
+        async with greeted(server, window=0) as peer:
+            peer.begin(1, head(), body(LARGE))
+            await peer.heard(Kind.HEADERS, 1)
+            await peer.works()
+            allowed = 0
+            for grant in (1, 5, 9_000, 16_384, 16_385):
+                peer.say(wire.window_update(1, grant))
+                allowed += grant
+                await peer.hear(lambda allowed=allowed: come(peer, 1) == allowed)
+                await peer.works()
+                assert come(peer, 1) == allowed
+            peer.say(wire.window_update(1, WIDE))
+            await peer.hear(lambda: come(peer, 1) >= 65_535)
+            await peer.works()
+            assert come(peer, 1) == 65_535, "the connection's window"
+            peer.say(wire.window_update(0, WIDE))
+            await peer.hear(lambda: pieces(peer.replies[1])[-1:] and pieces(peer.replies[1])[-1][1])
+            assert b"".join(data for data, _ in pieces(peer.replies[1])) == LARGE
+
+    async def test_a_window_that_closes_and_opens(self, server):
+        async with greeted(server, window=100) as peer:
+            peer.begin(1, head(), body())
+            await peer.hear(lambda: come(peer, 1) == 100)
+            peer.say(wire.settings(window=50))  # now it is 50 bytes below nothing
+            await peer.works()
+            peer.say(wire.window_update(1, 60))
+            await peer.hear(lambda: come(peer, 1) == 110)
+            peer.say(wire.settings(window=1 << 20))
+            assert len(await peer.replied(1, 2)) == 2
+
+    async def test_a_stream_that_is_not_read_slows_what_it_sends(self, director, server):
+        """Its replies wait, so its window stays shut; others go on."""
+        async with greeted(server, window=10_000) as peer:
+            peer.begin(1, head(), body())
+            peer.tell(1, response_head())
+            chunk = response_body(b"x" * 60_000, end=False)
+            window, sent = 1 << 20, 0
+            while sent < window - 70_000:
+                peer.tell(1, chunk)
+                sent += chunk.ByteSize() + 5
+            await peer.works()
+            given = sum(int.from_bytes(each, "big") for each in peer.seen(Kind.WINDOW_UPDATE, 1))
+            while sent < window + given - 70_000:
+                peer.tell(1, chunk)
+                sent += chunk.ByteSize() + 5
+            await peer.works()
+            later = sum(int.from_bytes(each, "big") for each in peer.seen(Kind.WINDOW_UPDATE, 1))
+            assert later <= given + (1 << 20)
+            assert sent <= 3 << 20
+            peer.begin(3, GET)
+            await peer.replied(3, 1)
+            peer.say(wire.window_update(0, WIDE), wire.window_update(1, WIDE))
+            await peer.hear(lambda: len(peer.replies[1]) > sent // 60_100)
+            seen = len(peer.seen(Kind.WINDOW_UPDATE, 1))
+            peer.tell(1, chunk, chunk, chunk, chunk, chunk, chunk, chunk, chunk, chunk)
+            await peer.hear(lambda: len(peer.seen(Kind.WINDOW_UPDATE, 1)) > seen)
+
+    async def test_a_peer_that_lets_too_much_wait_is_left(self, serve, director):
+        little = Limits(max_queued=1_000_000)
+        with capture_logs() as logs:
+            async with serve(director, limits=little) as (server, _):
+                async with greeted(server, window=0) as peer:
+                    for stream in (1, 3, 5):
+                        peer.begin(stream, head(), body(CHAT[:-1] + b" " * 600_000 + b"}"))
+                    await peer.lost()
+                await until(lambda: server.streams == 0)
+                await serves(server)
+        assert "connection.left" in [line["event"] for line in logs]
+
+
+class TestWindowsGiven:
+    async def test_while_a_decision_is_pending_one_window_is_taken(self, serve, director):
+        director.answer = Pending.PENDING
+        told = asyncio.Event()
+
+        async def awaiting(_):
+            await told.wait()
+            return DECISION
+
+        async with serve(director, awaiting) as (server, _), greeted(server, window=WIDE) as peer:
+            peer.say(wire.window_update(0, WIDE))
+            peer.begin(1, head(), body())
+            await until(lambda: director.opened)
+            await peer.works()
+            large = b"x" * (1 << 19)
+            peer.tell(1, response_head(), response_body(large, end=False))
+            await peer.works()
+            assert peer.seen(Kind.WINDOW_UPDATE, 1) == []
+            told.set()
+            await peer.heard(Kind.WINDOW_UPDATE, 1)
+            replies = await peer.replied(1, 3 + -(-len(large) // 62_000))
+            assert b"".join(streamed(each)[0] for each in replies[3:]) == large
+
+    async def test_more_than_a_window_is_an_error(self, serve, director):
+        director.answer = Pending.PENDING
+        small = Limits(stream_window=1_000)
+
+        async def awaiting(_):
+            return await asyncio.get_running_loop().create_future()
+
+        async with serve(director, awaiting, limits=small) as (server, _):
+            async with greeted(server) as peer:
+                peer.begin(1, head(), body())
+                await until(lambda: director.opened)
+                await peer.works()
+                peer.say(wire.data(1, bytes(1_001)))
+                await peer.hear(lambda: peer.gone or peer.codes(Kind.RST_STREAM, 1))
+                codes = peer.codes(Kind.RST_STREAM, 1) + peer.codes(Kind.GOAWAY)
+                assert codes == [Code.FLOW_CONTROL_ERROR]
+            await until(lambda: server.streams == 0)
+        assert director.ends() == [Outcome.ABORTED]
+
+    async def test_a_body_of_many_windows(self, serve, director):
+        small = Limits(stream_window=70_000)
+        async with serve(director, limits=small) as (_, channel):
+            from tests.adapters.ext_proc_peer import Peer  # noqa: PLC0415
+
+            peer = Peer(channel)
+            await peer.send(head(), body(LARGE))
+            found: list[tuple[bytes, bool]] = []
+            while not found or not found[-1][1]:
+                found += pieces([await peer.receive()])
+            assert b"".join(data for data, _ in found) == LARGE
+
+
+class TestPeersThatDoNotRead:
+    async def test_one_holds_up_nobody(self, serve, director):
+        """What it does not take stays in its own buffers, bounded, until it is given up."""
+        quick = Limits(ping_after=0.3, ping_timeout=0.3)
+        async with serve(director, limits=quick) as (server, _):
+            with socket.socket() as deaf:
+                deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                deaf.connect(("127.0.0.1", server.port))
+                deaf.setblocking(False)
+                wide = wire.greeting(window=(1 << 31) - 1) + wire.window_update(0, WIDE)
+                said = [wide, wire.acknowledged()]
+                stream = 1
+                message = wire.message(head().SerializeToString())
+                message += wire.message(body(LARGE).SerializeToString())
+                blocked = False
+                async with asyncio.timeout(DEADLINE):
+                    while not blocked and stream < 400:
+                        said += [wire.headers(stream), wire.data(stream, message)]
+                        blocked = not await _pushed(deaf, b"".join(said))
+                        said, stream = [], stream + 2
+                assert blocked
+                await serves(server)
+                await until(lambda: server.streams == 0)
+            await serves(server)
+
+    async def test_one_that_is_silent_is_asked_and_left(self, serve, director):
+        quick = Limits(ping_after=0.02, ping_timeout=0.02)
+        async with serve(director, limits=quick) as (server, _):
+            async with greeted(server) as peer:
+                peer.begin(1, head(), body())
+                await peer.replied(1, 2)
+                await peer.heard(Kind.PING)
+                await peer.lost()
+            await until(lambda: server.streams == 0)
+            assert director.ends() == [Outcome.ABORTED]
+
+    async def test_one_that_answers_stays(self, serve, director):
+        quick = Limits(ping_after=0.02, ping_timeout=0.5)
+        async with serve(director, limits=quick) as (server, _), greeted(server) as peer:
+            for count in (1, 2):
+                await peer.hear(lambda count=count: len(peer.seen(Kind.PING)) == count)
+                peer.say(wire.frame(Kind.PING, 0, peer.seen(Kind.PING)[-1], wire.Flag.ACK))
+            peer.begin(1, GET)
+            await peer.replied(1, 1)
+
+    async def test_one_that_never_says_hello(self, serve, director):
+        quick = Limits(ping_after=0.02, ping_timeout=0.02)
+        async with serve(director, limits=quick) as (server, _), connected(server, b"") as peer:
+            await peer.lost()
+
+
+async def _pushed(sock, data):
+    """Send; whether it went within a moment."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await asyncio.get_running_loop().sock_sendall(sock, data)
+            return True
+    return False
+
+
+PRIORITY = wire.frame(Kind.PRIORITY, 1, bytes(5))
+
+
+class TestNuisance:
+    @pytest.mark.parametrize(
+        "again",
+        [
+            pytest.param(lambda _: wire.ping(), id="ping"),
+            pytest.param(lambda _: wire.settings(), id="settings"),
+            pytest.param(lambda _: PRIORITY[:5] + b"\0\0\0\3" + PRIORITY[9:], id="priority"),
+            pytest.param(lambda _: wire.data(1, b""), id="empty data"),
+            pytest.param(lambda at: wire.headers(at) + wire.reset(at), id="rapid reset"),
+        ],
+    )
+    async def test_frames_that_move_nothing(self, serve, director, again):
+        little = Limits(nuisance_burst=200, nuisance_rate=1)
+        with capture_logs() as logs:
+            async with serve(director, limits=little) as (server, _), greeted(server) as peer:
+                peer.say(wire.headers(1))
+                for number in range(3, 603, 2):
+                    peer.say(again(number))
+                await peer.lost()
+                assert peer.codes(Kind.GOAWAY) == [Code.ENHANCE_YOUR_CALM]
+                await until(lambda: server.streams == 0)
+                assert len(director.ends()) == director.opened
+                await serves(server)
+        assert [line["event"] for line in logs] == ["connection.left"]
+
+    async def test_headers_in_crumbs(self, server, peer):
+        block = wire.request()
+        peer.say(wire.frame(Kind.HEADERS, 1, block[:1]))
+        for _ in range(30_000):
+            peer.say(wire.frame(Kind.CONTINUATION, 1, b""))
+        await peer.lost()
+        await serves(server)
+
+    async def test_resets_of_what_was_answered_are_envoys_way(self, serve, director):
+        """Envoy resets every stream that it is done with: more than nghttp2 takes by itself."""
+        little = Limits(nuisance_burst=50, nuisance_rate=0)
+        async with serve(director, limits=little) as (server, _), greeted(server) as peer:
+            peer.say(wire.window_update(0, WIDE))
+            for start in range(1, 3_001, 200):
+                batch = range(start, start + 200, 2)
+                for stream in batch:
+                    peer.begin(stream, GET)
+                await peer.hear(lambda batch=batch: all(peer.replies.get(at) for at in batch))
+                peer.say(*(wire.reset(stream) for stream in batch))
+            await peer.works()
+            await until(lambda: server.streams == 0)
+            assert director.ends() == [Outcome.ABORTED] * 1_500
+
+    def test_patience_comes_back(self):
+        patience = Patience(burst=10, rate=2)
+        assert patience.bears(10, now=100)
+        assert patience.bears(4, now=102)
+        assert not patience.bears(1, now=102)
+        assert patience.bears(9, now=200)
+        assert not patience.bears(2, now=200)
+
+
+class TestGoodbyes:
+    async def test_a_server_that_stops_takes_what_is_under_way(self, director, server, peer):
+        peer.begin(1, head(), body())
+        await peer.replied(1, 2)
+        stopping = asyncio.create_task(server.stop(DEADLINE))
+        await peer.heard(Kind.GOAWAY)
+        assert int.from_bytes(peer.seen(Kind.GOAWAY)[0][:4], "big") == (1 << 31) - 1
+        peer.begin(3, GET)  # sent before the peer could know
+        await peer.replied(3, 1)
+        peer.say(wire.frame(Kind.PING, 0, peer.seen(Kind.PING)[0], wire.Flag.ACK))
+        await peer.hear(lambda: len(peer.seen(Kind.GOAWAY)) == 2)
+        assert int.from_bytes(peer.seen(Kind.GOAWAY)[1][:4], "big") == 3
+        peer.begin(5, GET)
+        peer.tell(1, response_head(end=True))
+        peer.tell(3, response_head(end=True))
+        await peer.lost()
+        assert {1, 3} <= peer.ended
+        assert 5 not in peer.replies
+        await asyncio.wait_for(stopping, DEADLINE)
+        assert director.ends() == [Outcome.COMPLETED] * 2
+        with pytest.raises(ConnectionError):
+            await asyncio.open_connection("127.0.0.1", server.port)
+
+    async def test_a_peer_that_goes_away(self, director, server, peer):
+        peer.begin(1, head(), body())
+        await peer.replied(1, 2)
+        peer.say(wire.goaway())
+        peer.tell(1, response_head(end=True))
+        await peer.lost()
+        assert 1 in peer.ended
+        assert director.ends() == [Outcome.COMPLETED]
+
+    async def test_a_peer_that_hangs_up_amid_everything(self, director, server):
+        for said in (1, 20, 60, 200):
+            async with greeted(server) as peer:
+                request = wire.headers(1) + wire.data(1, wire.message(head().SerializeToString()))
+                peer.say(request[:said])
+        await until(lambda: server.streams == 0)
+        assert set(director.ends()) <= {Outcome.ABORTED}
+        assert len(director.ends()) == director.opened
+
+    async def test_a_reset_is_told_at_once(self, director, server, peer):
+        peer.begin(1, head(), body())
+        await peer.replied(1, 2)
+        peer.say(wire.reset(1))
+        await peer.works()
+        assert director.ends() == [Outcome.ABORTED]
+
+
+class TestFairness:
+    async def test_small_streams_pass_a_large_one(self, server):
+        async with greeted(server, window=WIDE) as peer:
+            peer.say(wire.window_update(0, WIDE))
+            peer.begin(1, head(), body(LARGE))
+            peer.begin(3, GET)
+            await peer.replied(3, 1)
+            assert come(peer, 1) < len(LARGE)
+
+    async def test_many_connections(self, director, server):
+        async with AsyncExitStack() as stack:
+            peers = [await stack.enter_async_context(greeted(server)) for _ in range(50)]
+            for peer in peers:
+                peer.begin(1, head(), body())
+            for peer in peers:
+                await peer.replied(1, 2)
+            assert server.streams == 50
+
+
+class TestTls:
+    async def test_without_alpn_and_with_garbage(self, serve, director):
+        from epp.adapters.tls import certificate  # noqa: PLC0415
+
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        async with serve(director, tls=certificate(None)) as (server, _):
+            async with connected(server, b"", ssl=context) as peer:
+                assert isinstance(peer, RawPeer)
+                peer.say(wire.greeting())
+                peer.begin(1, GET)
+                await peer.replied(1, 1)
+            async with connected(server, b"") as peer:
+                peer.say(wire.greeting())
+                await peer.lost()
