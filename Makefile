@@ -3,14 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := epp tests e2e bench model-server
 
-.PHONY: help setup vllm check lint types contracts proto-check unit test demo bench proto format clean
+.PHONY: help setup vllm check lint types contracts proto-check unit test test-native demo bench proto format clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: .venv/.ready ## create .venv with everything but vLLM
 
-.venv/.ready: pyproject.toml model-server/pyproject.toml .ci/constraints.txt .ci/setup
+.venv/.ready: pyproject.toml setup.py $(wildcard epp/native/*.p[yx][xd]) model-server/pyproject.toml .ci/constraints.txt .ci/setup
 	PYTHON=$(PYTHON) .ci/setup
 
 vllm: setup ## add the CPU build of vLLM to .venv (exit 3: it cannot be had here)
@@ -37,6 +37,9 @@ test: setup ## everything that a machine without a GPU can run (what .ci/run cal
 	@.ci/install-vllm .venv || [ $$? -eq 3 ]
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/pytest -q model-server/tests e2e
+
+test-native: setup ## the native kernels, built with sanitizers, under their tests
+	@.ci/test-native
 
 demo: setup ## Envoy, four simulated model servers and the picker: round robin against least-ttft
 	@$(BIN)/epp demo
