@@ -142,24 +142,9 @@ class BlockPool:
         if lease.stamp or last != len(lease.keys):
             return
         own, new = lease.keys[lease.found :], sizes[lease.cached :]
-        if not contents.promoted and contents.shared.keys().isdisjoint(own):
-            change = sum(new) - contents.tokens(own)
-            if change <= lease.blank:
-                contents.sizes.update(zip(own, new, strict=True))
-                lease.tokens += change
-                lease.blank -= change
-                return
-        self._settle_each(lease, own, new)
-
-    def _settle_each(self, lease: Lease, own: Sequence[Key], sizes: Sequence[int]) -> None:
-        contents = self._contents
-        keys = (contents.promoted.get(key, key) for key in own)
-        for key, size in zip(keys, sizes, strict=True):
-            change = size - contents.sizes[key]
-            if change <= lease.blank and key not in contents.shared:
-                contents.sizes[key] = size
-                lease.tokens += change
-                lease.blank -= change
+        change = contents.correct(own, new, lease.blank)
+        lease.tokens += change
+        lease.blank -= change
 
     def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Name what `lease` generated, from its first nameless token on, as blocks of a chain.

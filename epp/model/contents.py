@@ -127,6 +127,24 @@ class Contents:
         self.copies.setdefault(block_hash, []).append(key)
         return key
 
+    def correct(self, keys: Sequence[Key], sizes: Sequence[int], room: int) -> int:
+        """Correct the sizes of blocks that nobody shares; they may grow by `room` together.
+
+        Return by how much they grew.
+        """
+        if not self.promoted and self.shared.keys().isdisjoint(keys):
+            grown = sum(sizes) - self.tokens(keys)
+            if grown <= room:
+                self.sizes.update(zip(keys, sizes, strict=True))
+                return grown
+        grown = 0
+        for key, size in zip((self.promoted.get(each, each) for each in keys), sizes, strict=True):
+            change = size - self.sizes[key]
+            if grown + change <= room and key not in self.shared:
+                self.sizes[key] = size
+                grown += change
+        return grown
+
     def register_nameless(self, size: int) -> Key:
         """Take in a block in use that has no name yet."""
         key = -next(self._numbers)
