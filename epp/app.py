@@ -23,7 +23,7 @@ from epp.adapters.scrape import Scraper, ScrapeSettings
 from epp.adapters.telemetry.http import OperatorServer
 from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.adapters.tls import certificate
-from epp.caches import fleet_of, kv_events_of, tokenizer_of
+from epp.caches import batches, fleet_of, kv_events_of, left_as_text, tokenizer_of
 from epp.config import Settings
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
@@ -71,21 +71,14 @@ class Picker:
         self._clock = time.monotonic
         self._draining = False
         self._fleet = fleet_of(options.settings, options.hash_secret)
-        self._telemetry = Telemetry(
-            Sources(
-                options.pool_name,
-                self._fleet.loads,
-                self._fleet.beliefs,
-                lambda: self._fleet.indexed_blocks,
-            )
-        )
-        scheduler = Scheduler(self._fleet, options.settings.profile, random.Random().randrange)  # noqa: S311 (chance, not secrets)
         self._tokenizer = tokenizer_of(options.settings.tokens)
+        self._kv_events = kv_events_of(options.settings, self._apply)
+        self._telemetry = Telemetry(self._sources())
+        scheduler = Scheduler(self._fleet, options.settings.profile, random.Random().randrange)  # noqa: S311 (chance, not secrets)
         self._service = Service(scheduler, self._telemetry, self._clock, self._tokenizer)
         self._scraper = Scraper(
             self._apply, self._clock, ScrapeSettings(interval=options.scrape_interval)
         )
-        self._kv_events = kv_events_of(options.settings, self._apply)
         self._source = EndpointsFile(options.endpoints_file, self._apply)
         self._health = HealthServices()
         self._extproc = self._ext_proc_server()
@@ -94,6 +87,17 @@ class Picker:
             lambda: self.ready,
             options.bind_address,
             options.metrics_port,
+        )
+
+    def _sources(self) -> Sources:
+        """Say where the metrics page looks things up."""
+        return Sources(
+            self._options.pool_name,
+            self._fleet.loads,
+            self._fleet.beliefs,
+            lambda: self._fleet.indexed_blocks,
+            lambda: batches(self._kv_events),
+            lambda: left_as_text(self._tokenizer),
         )
 
     @property

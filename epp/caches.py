@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 
 from epp.adapters.tokens.build import build_tokenizer
@@ -68,3 +69,21 @@ def kv_events_of(settings: Settings, apply: Callable[[Event], None]) -> "KvEvent
             model=wanted.model,
         ),
     )
+
+
+def batches(kv_events: "KvEvents | None") -> dict[tuple[str, str], int]:
+    """Count batches of KV events by endpoint and what became of them."""
+    if kv_events is None:
+        return {}
+    return {
+        (endpoint, outcome): times
+        for endpoint, counts in kv_events.counts().items()
+        for outcome, times in msgspec.structs.asdict(counts).items()
+    }
+
+
+def left_as_text(tokenizer: PromptTokenizer | None) -> dict[str, int]:
+    """Count prompts that were to be tokenized and were not, by cause."""
+    if tokenizer is None:
+        return {}
+    return {cause.name.lower(): times for cause, times in tokenizer.counts.items()}

@@ -40,7 +40,16 @@ BELIEFS = [
 
 def telemetry(pool=POOL):
     return Telemetry(
-        Sources("pool", lambda: pool, lambda: BELIEFS, lambda: 77, commit="abc", build_ref="v1")
+        Sources(
+            "pool",
+            lambda: pool,
+            lambda: BELIEFS,
+            lambda: 77,
+            lambda: {("prod/a", "batches"): 9, ("prod/a", "gaps"): 1},
+            lambda: {"media": 4},
+            commit="abc",
+            build_ref="v1",
+        )
     )
 
 
@@ -135,6 +144,8 @@ TABLE = [
     ("llm_d_epp_std_dev_running_requests", "gauge", ("name",), ""),
     ("llm_d_epp_ready_endpoints", "gauge", ("name",), ""),
     ("llm_d_epp_per_endpoint_queue_size", "gauge", ("name", "model_server_endpoint"), ""),
+    ("warmpick_kv_event_batches", "counter", ("model_server_endpoint", "outcome"), ""),
+    ("warmpick_prompts_left_as_text", "counter", ("cause",), ""),
     ("warmpick_endpoint_cache_trust", "gauge", ("name", "model_server_endpoint"), ""),
     ("warmpick_endpoint_cache_capacity_tokens", "gauge", ("name", "model_server_endpoint"), ""),
     ("warmpick_endpoint_cache_used_tokens", "gauge", ("name", "model_server_endpoint"), ""),
@@ -371,6 +382,13 @@ def test_what_is_believed_of_caches(what, of_a, of_b):
     name, counted = f"warmpick_endpoint_cache_{what}", telemetry()
     assert value(counted, name, model_server_endpoint="a") == of_a
     assert value(counted, name, model_server_endpoint="b") == of_b
+
+
+def test_what_becomes_of_events_and_prompts():
+    counted = telemetry()
+    assert value(counted, "warmpick_kv_event_batches_total", outcome="gaps") == 1
+    assert value(counted, "warmpick_kv_event_batches_total", outcome="batches") == 9
+    assert value(counted, "warmpick_prompts_left_as_text_total", cause="media") == 4
 
 
 def test_an_empty_pool():

@@ -1,6 +1,6 @@
 """What is counted, from the moment a request is placed to the end of its exchange."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -23,13 +23,16 @@ class Sources:
     """What is looked up when the metrics are read, and what never changes.
 
     `pool` gives every endpoint with its load and whether it can be picked, `caches` what is
-    believed of their caches, `index_size` the number of blocks that the prefix index holds.
+    believed of their caches, `index_size` the number of blocks that the prefix index holds;
+    `kv_events` counts batches by endpoint and outcome, `left_as_text` prompts by cause.
     """
 
     pool_name: str
     pool: PoolView
     caches: CacheView
     index_size: Callable[[], int]
+    kv_events: Callable[[], Mapping[tuple[str, str], int]] = dict
+    left_as_text: Callable[[], Mapping[str, int]] = dict
     commit: str = "unknown"
     build_ref: str = "unknown"
 
@@ -103,5 +106,8 @@ class Telemetry:
         yield from expose(families.SCRAPE_FAILURES, [((), self._scrape_failures)])
         size = self._sources.index_size()
         yield from expose(families.INDEX_SIZE, [((_INDEX, _INDEX), size)])
+        yield from expose(families.KV_EVENTS, self._sources.kv_events().items())
+        causes = self._sources.left_as_text().items()
+        yield from expose(families.TEXT_INSTEAD, [((cause,), times) for cause, times in causes])
         build = (self._sources.commit, self._sources.build_ref)
         yield from expose(families.INFO, [(build, 1)])
