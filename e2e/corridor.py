@@ -24,7 +24,7 @@ from epp.demo.processes import Process, free_port, spawn
 START_SECONDS = 30
 DEADLINE = 30
 POLL_SECONDS = 0.02
-TRANSPORT = os.environ.get("WARMPICK_TRANSPORT", "grpcio")
+TRANSPORT = os.environ.get("WARMPICK_TRANSPORT", "native")
 MODEL = "sim-model"
 CHAT = "/v1/chat/completions"
 DECISION = "x-warmpick-decision"

@@ -54,7 +54,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     secure: bool = True
     cert_path: Path | None = None
     health_on_grpc_port: bool = False
-    transport: Transport = "grpcio"
+    transport: Transport = "native"
     max_body_bytes: int = 64 << 20
     scrape_interval: float = 1.0
     drain_timeout: float = 30.0

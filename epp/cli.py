@@ -126,7 +126,7 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
     )
     _flag(group, "--health-checking", default=False, help="gRPC health on the ext_proc port too")
     group.add_argument(
-        "--transport", choices=("native", "grpcio"), default="grpcio", help="(default: grpcio)"
+        "--transport", choices=("native", "grpcio"), default="native", help="(default: native)"
     )
 
 
