@@ -22,7 +22,7 @@ from epp.adapters.health import Health, HealthServices, serve_health
 from epp.adapters.scrape import Scraper, ScrapeSettings
 from epp.adapters.telemetry.http import OperatorServer
 from epp.adapters.telemetry.metrics import Sources, Telemetry
-from epp.adapters.tls import certificate
+from epp.adapters.tls import CertificateWatch, certificate
 from epp.caches import batches, fleet_of, kv_events_of, left_as_text, tokenizer_of
 from epp.config import Settings
 from epp.errors import ConfigError
@@ -168,6 +168,9 @@ class Picker:
         yield "scrape", self._scraper.run
         if self._kv_events is not None:
             yield "kv events", self._kv_events.run
+        if self._options.secure and self._options.cert_path is not None:
+            watch = CertificateWatch(self._options.cert_path, self._extproc.renew)
+            yield "certificate", watch.run
 
     async def _start(self) -> None:
         options = self._options

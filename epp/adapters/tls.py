@@ -1,9 +1,12 @@
 """The certificate that the picker serves with: an operator's, or one that it signs itself."""
 
+import asyncio
 import datetime as dt
 import ipaddress
+from collections.abc import Callable
 from pathlib import Path
 
+import structlog
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
@@ -26,6 +29,45 @@ CERTIFICATE_FILE = "tls.crt"
 _ORGANIZATION = "Warmpick"
 _LIFETIME = dt.timedelta(days=3650)
 _CLOCK_SKEW = dt.timedelta(hours=1)
+
+_log = structlog.get_logger()
+
+
+class CertificateWatch:
+    """Follows an operator's pair, which is renewed while the picker runs (cert-manager does so).
+
+    `renew` is called with each pair that is another than the one before. Files that cannot be
+    used change nothing; they are complained of and read again.
+    """
+
+    def __init__(
+        self,
+        cert_path: Path,
+        renew: Callable[[tuple[bytes, bytes]], None],
+        interval: float = 10.0,
+    ) -> None:
+        self._path = cert_path
+        self._renew = renew
+        self._interval = interval
+        self._pair = certificate(cert_path)
+
+    async def run(self) -> None:
+        """Look again every `interval` seconds."""
+        while True:
+            await asyncio.sleep(self._interval)
+            self.look()
+
+    def look(self) -> None:
+        """Read the files, and hand them on where they have changed."""
+        try:
+            pair = certificate(self._path)
+        except ConfigError as error:
+            _log.warning("certificate.unusable", place=error.place, problem=str(error))
+            return
+        if pair != self._pair:
+            self._renew(pair)
+            self._pair = pair
+            _log.info("certificate.renewed")
 
 
 def certificate(cert_path: Path | None) -> tuple[bytes, bytes]:

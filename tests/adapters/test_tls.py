@@ -12,8 +12,9 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
 )
+from structlog.testing import capture_logs
 
-from epp.adapters.tls import certificate
+from epp.adapters.tls import CertificateWatch, certificate
 from epp.errors import ConfigError
 
 
@@ -83,6 +84,47 @@ def test_an_operators_pair_is_given_as_it_is(tmp_path):
     assert certificate(store(tmp_path, *pair)) == pair
     chain = pair[1] + other
     assert certificate(store(tmp_path, pair[0], chain)) == (pair[0], chain)
+
+
+def test_a_pair_that_is_renewed_is_handed_on_once(tmp_path):
+    first, second = certificate(None), certificate(None)
+    store(tmp_path, *first)
+    seen: list[tuple[bytes, bytes]] = []
+    watch = CertificateWatch(tmp_path, seen.append)
+    watch.look()
+    assert seen == []
+    store(tmp_path, *second)
+    for _ in range(2):
+        watch.look()
+    assert seen == [second]
+    store(tmp_path, *first)
+    watch.look()
+    assert seen == [second, first]
+
+
+def test_a_pair_that_is_half_renewed_is_waited_for(tmp_path):
+    first, second = certificate(None), certificate(None)
+    store(tmp_path, *first)
+    seen: list[tuple[bytes, bytes]] = []
+    watch = CertificateWatch(tmp_path, seen.append)
+    (tmp_path / "tls.key").write_bytes(second[0])
+    with capture_logs() as logs:
+        watch.look()
+    assert [line["event"] for line in logs] == ["certificate.unusable"]
+    assert seen == []
+    (tmp_path / "tls.crt").write_bytes(second[1])
+    watch.look()
+    assert seen == [second]
+
+
+async def test_it_goes_on_looking(tmp_path):
+    store(tmp_path, *certificate(None))
+    renewed = asyncio.Event()
+    watch = CertificateWatch(tmp_path, lambda _: renewed.set(), interval=0.01)
+    looking = asyncio.create_task(watch.run())
+    store(tmp_path, *certificate(None))
+    await asyncio.wait_for(renewed.wait(), 10)
+    looking.cancel()
 
 
 KEY, CHAIN = certificate(None)
