@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import structlog
 from msgspec.structs import replace
 
 from epp.adapters.telemetry.logs import ExchangeLog
@@ -9,9 +10,12 @@ from epp.adapters.telemetry.metrics import Telemetry
 from epp.adapters.tokens.agreement import Agreement
 from epp.adapters.tokens.tokenizer import PromptTokenizer
 from epp.errors import PickerFault, RequestError
+from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.request import Decision, InferenceRequest, RequestRecord
 from epp.policy.scheduler import Scheduler
 from epp.protocol.director import Pending
+
+_log = structlog.get_logger(__name__)
 
 
 class Service:
@@ -33,6 +37,7 @@ class Service:
         self._tokenizer = tokenizer
         self._log = ExchangeLog(clock)
         self._agreement = Agreement()
+        self._doubted: set[EndpointId] = set()
         self.observe = scheduler.observe
 
     def route(self, request: InferenceRequest, now: float) -> Decision | Pending:
@@ -69,3 +74,15 @@ class Service:
         self._telemetry.finished(record)
         self._log.log_exchange(record)
         self._agreement.ended(record)
+        if record.usage is not None and record.usage.doubtful and record.decision is not None:
+            self._doubt(record.decision.endpoint)
+
+    def _doubt(self, endpoint: Endpoint) -> None:
+        """Say once of an endpoint that its usage cannot be."""
+        if endpoint.id not in self._doubted:
+            self._doubted.add(endpoint.id)
+            _log.warning(
+                "usage.doubted",
+                endpoint=endpoint.id,
+                doubt="more tokens were cached than the prompt has, which is ignored",
+            )

@@ -2,6 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.adapters.tokens.files import read_folder
@@ -102,3 +103,20 @@ async def test_a_server_that_counts_other_tokens_is_noticed_once(service, capsys
         record.served = Target("10.0.0.1:8000")
         service.close(record)
     assert capsys.readouterr().out.count("tokens.differ") == said
+
+
+async def test_usage_that_cannot_be_is_said_once_of_an_endpoint(fleet):
+    service = serving(fleet, None)
+    with capture_logs() as logs:
+        for number in range(3):
+            usage = Usage(8, 1, doubtful=number > 0)
+            record = RequestRecord(
+                id=RequestId(str(number)),
+                received_at=0.0,
+                decision=Decision(endpoints=(ENDPOINT,)),
+                outcome=Outcome.COMPLETED,
+                usage=usage,
+            )
+            service.close(record)
+    said = [entry for entry in logs if entry["event"] == "usage.doubted"]
+    assert [entry["endpoint"] for entry in said] == ["default/a"]

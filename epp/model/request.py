@@ -106,11 +106,15 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What the model server said it computed, in tokens. `cached_tokens` None: it did not say."""
+    """What the model server said it computed, in tokens. `cached_tokens` None: it did not say.
+
+    `doubtful`: it said something that cannot be, which is left out.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int | None = None
+    doubtful: bool = False
 
 
 class Outcome(Enum):

@@ -95,6 +95,9 @@ class UsageScanner:
         generated = _first(seen.completion_tokens, seen.output_tokens, before.completion_tokens)
         if prompt < 0 or generated < 0 or (cached is not None and cached < 0):
             return
+        if cached is not None and cached > prompt:
+            self.usage = Usage(prompt, generated, before.cached_tokens, doubtful=True)
+            return
         self.usage = Usage(prompt, generated, before.cached_tokens if cached is None else cached)
 
 

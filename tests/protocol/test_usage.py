@@ -37,6 +37,11 @@ CASES = [
         Usage(8, 30, None),
         id="split over events",
     ),
+    pytest.param(
+        b'{"usage":{"prompt_tokens":8,"prompt_tokens_details":{"cached_tokens":9}}}',
+        Usage(8, 0, None, doubtful=True),
+        id="more cached than there is",
+    ),
     pytest.param(b'{"text":"\\"usage\\": {\\"prompt_tokens\\": 1}"}', None, id="in a text"),
     pytest.param(b'{"usage":"none","usage2":{"prompt_tokens":1}}', None, id="not an object"),
     pytest.param(b'{"usage":{"prompt_tokens":"1"}}', None, id="wrong type"),
