@@ -72,7 +72,7 @@ class Picker:
         self._draining = False
         self._fleet = fleet_of(options.settings, options.hash_secret)
         self._tokenizer = tokenizer_of(options.settings.tokens)
-        self._kv_events = kv_events_of(options.settings, self._apply)
+        self._kv_events = kv_events_of(options.settings.kv_events, self._tokenizer, self._apply)
         self._telemetry = Telemetry(self._sources())
         scheduler = Scheduler(self._fleet, options.settings.profile, random.Random().randrange)  # noqa: S311 (chance, not secrets)
         self._service = Service(scheduler, self._telemetry, self._clock, self._tokenizer)

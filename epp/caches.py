@@ -19,7 +19,7 @@ from epp.model.blocks import TOKEN_BLOCK, BlockHasher
 from epp.model.engines import UNKNOWN_CAPACITY
 from epp.model.events import Event
 from epp.model.fleet import Fleet
-from epp.policy.producers import TokenSettings
+from epp.policy.producers import KvEventSettings, TokenSettings
 
 if TYPE_CHECKING:  # it needs an extra
     from epp.adapters.kvevents.listener import KvEvents
@@ -46,23 +46,31 @@ def tokenizer_of(settings: TokenSettings | None) -> PromptTokenizer | None:
         return None
 
 
-def kv_events_of(settings: Settings, apply: Callable[[Event], None]) -> "KvEvents | None":
-    """Build what listens to engines, if that is wanted and of use."""
-    wanted = settings.kv_events
+def kv_events_of(
+    wanted: KvEventSettings | None,
+    tokenizer: PromptTokenizer | None,
+    apply: Callable[[Event], None],
+) -> "KvEvents | None":
+    """Build what listens to engines, if that is wanted and of use.
+
+    Events name blocks by token ids: beside prompts that are text, they would book all twice.
+    """
     if wanted is None:
         return None
-    if settings.tokens is None:
+    if tokenizer is None:
         _log.error("kv_events.useless", reason="no token-producer makes tokens of prompts")
         return None
     try:
         from epp.adapters.kvevents.listener import KvEvents  # noqa: PLC0415 (an extra)
-        from epp.adapters.kvevents.sources import KvEventSettings  # noqa: PLC0415
+        from epp.adapters.kvevents.sources import (  # noqa: PLC0415
+            KvEventSettings as Listening,
+        )
     except ImportError as error:
         _log.error("kv_events.not_loaded", missing=error.name, remedy=_EVENTS_EXTRA)
         return None
     return KvEvents(
         apply,
-        KvEventSettings(
+        Listening(
             port=wanted.port,
             replay_port=wanted.replay_port,
             topic_prefix=wanted.topic_filter,
