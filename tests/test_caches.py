@@ -12,17 +12,16 @@ EVENTS = "plugins: [{type: least-ttft-picker}, {type: precise-prefix-cache-produ
 
 
 def tokens_from(folder):
-    parameters = f"{{tokenizer: {folder}, modelName: m}}"
-    return load(
-        f"plugins: [{{type: least-ttft-picker}}, {{type: token-producer, parameters: {parameters}}}]"
-    )
+    producer = f"{{type: token-producer, parameters: {{tokenizer: {folder}, modelName: m}}}}"
+    return load(f"plugins: [{{type: least-ttft-picker}}, {producer}]")
 
 
 def test_without_tokens_or_events_there_is_text_alone():
     settings = load("plugins: [{type: least-ttft-picker}]")
     assert tokenizer_of(settings.tokens) is None
     assert kv_events_of(settings.kv_events, None, print) is None
-    assert batches(None) == left_as_text(None) == {}
+    assert batches(None) == {}
+    assert left_as_text(None) == {}
 
 
 def test_a_tokenizer_that_cannot_be_loaded_is_said_once_and_prompts_stay_text(tmp_path):
