@@ -101,8 +101,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def destination(self) -> str:
-        """The value of `x-gateway-destination-endpoint`."""
-        return ",".join(endpoint.target for endpoint in self.endpoints)
+        """The value of `x-gateway-destination-endpoint`; ranks of one server share a target."""
+        return ",".join(dict.fromkeys(endpoint.target for endpoint in self.endpoints))
 
 
 class Usage(msgspec.Struct, frozen=True):
