@@ -83,7 +83,7 @@ def _run(name: str, asked: argparse.Namespace, console: Console) -> None:
     table.show(report, console)
     if asked.write_docs:
         text = table.markdown(report, machine=machine, command=command)
-        docs.write(name, text, report.picture)
+        docs.write(f"{name}-traces" if asked.engine == "none" else name, text, report.picture)
     if asked.json:
         figures = {figure.key: round(figure.value, 6) for figure in report.figures}
         line = Line(name=name, figures=figures, machine=machine, command=command)
