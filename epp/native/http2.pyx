@@ -10,12 +10,19 @@ send one window more and has to wait. Either side's windows bound what is in mem
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_XDECREF
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memcpy
 
 from epp.native.framing cimport Deframer
 from epp.native.nghttp2 cimport *
+
+cdef extern from "Python.h":
+    PyObject* _new_bytes "PyBytes_FromStringAndSize"(const char*, Py_ssize_t) except NULL
+    int _PyBytes_Resize(PyObject**, Py_ssize_t) except -1
+    char* _start_of "PyBytes_AS_STRING"(PyObject*)
+    Py_ssize_t _size_of "PyBytes_GET_SIZE"(PyObject*)
 
 OPENED = 0
 """A request's headers are complete."""
@@ -32,7 +39,7 @@ cdef object _OPENED = OPENED, _MESSAGE = MESSAGE, _ENDED = ENDED, _FAULT = FAULT
 cdef object _AMID_A_MESSAGE = 13  # gRPC's INTERNAL
 
 cdef size_t _ENTRY_OVERHEAD = 32  # of a header, RFC 9113 section 6.5.2
-cdef size_t _KEPT = 1 << 16
+cdef size_t _SPARE = 512  # for frames that are not data, and the heads of those that are
 cdef int32_t _CONNECTION_WINDOW = 0x7fffffff
 
 
@@ -215,9 +222,8 @@ cdef class Session:
     cdef bint _busy
     cdef bint _lost
     cdef object _failure
-    cdef uint8_t* _out
+    cdef PyObject* _out
     cdef size_t _size
-    cdef size_t _capacity
     cdef size_t _most
 
     def __cinit__(
@@ -250,7 +256,7 @@ cdef class Session:
     def __dealloc__(self):
         if self._handle != NULL:
             nghttp2_session_del(self._handle)
-        PyMem_Free(self._out)
+        Py_XDECREF(self._out)
 
     def receive(self, bytes data not None):
         """Take what the peer sent; return what has happened: a list of (stream, event, value).
@@ -290,10 +296,13 @@ cdef class Session:
         if self._lost:
             return b""
         self._enter()
-        self._size = 0
         self._most = most
         self.full = False
         try:
+            self._size = 0
+            Py_XDECREF(self._out)  # of one that failed
+            self._out = NULL
+            self._out = _new_bytes(NULL, min(self.queued + (self.queued >> 8), most) + _SPARE)
             while not self.full:
                 size = nghttp2_session_mem_send(self._handle, &piece)
                 if size <= 0:
@@ -305,10 +314,10 @@ cdef class Session:
         self._raise_failure()
         if size < 0:
             raise ConnectionFailure(nghttp2_strerror(<int>size).decode())
-        taken = PyBytes_FromStringAndSize(<char*>self._out, self._size) if self._size else b""
-        if self._capacity > _KEPT:
-            PyMem_Free(self._out)
-            self._out, self._capacity = NULL, 0
+        _PyBytes_Resize(&self._out, self._size)
+        taken = <bytes>self._out  # a second reference; the first goes
+        Py_XDECREF(self._out)
+        self._out = NULL
         return taken
 
     @property
@@ -371,14 +380,10 @@ cdef class Session:
     cdef uint8_t* _room(self, size_t size) except NULL:
         """Make room for `size` bytes behind what is in the buffer."""
         cdef size_t wanted = self._size + size
-        cdef void* grown
-        if wanted > self._capacity:
-            wanted = max(wanted, min(2 * self._capacity, self._most + _KEPT), <size_t>4096)
-            grown = PyMem_Realloc(self._out, wanted)
-            if grown == NULL:
-                raise MemoryError
-            self._out, self._capacity = <uint8_t*>grown, wanted
-        return self._out + self._size
+        cdef size_t held = _size_of(self._out)
+        if wanted > held:
+            _PyBytes_Resize(&self._out, max(wanted, 2 * held))
+        return <uint8_t*>_start_of(self._out) + self._size
 
     cdef int _open(self, int32_t stream_id) except -1:
         cdef Stream stream = Stream.__new__(Stream)
