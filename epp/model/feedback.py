@@ -2,8 +2,9 @@
 
 Predictions are held to the `cached_tokens` that responses report. One that promised too much
 lowers trust, which is what predictions are discounted by; one that held raises it. A large
-promise of which nothing was true, and one broken after it, mean that the engine has begun anew:
-its first request found nothing, the next ones at most what that has left.
+promise of which nothing was true raises the suspicion that the engine has begun anew. Then a
+request finds at most what has come since: one that finds more clears the engine, a second broken
+promise convicts it.
 """
 
 from enum import Enum
@@ -25,42 +26,44 @@ class Verdict(Enum):
 
 
 class Feedback:
-    """What was learned of one endpoint from reports. `trust` is in 0..1."""
+    """What was learned of one endpoint from reports. `trust` is in 0..1.
 
-    __slots__ = ("_empty", "_reported", "trust")
+    `suspicious` where its cache may be a new one.
+    """
+
+    __slots__ = ("_reported", "suspicious", "trust")
 
     def __init__(self) -> None:
         self.trust = 1.0
-        self._empty = False
+        self.suspicious = False
         self._reported = False
 
     def discount(self, cached: int) -> int:
         """Return what may be counted on of a prediction; small doubts change nothing."""
         return cached if self.trust >= _DOUBT else int(cached * self.trust)
 
-    def judge(self, predicted: int, actual: int, block: int) -> Verdict:
+    def judge(self, predicted: int, actual: int, block: int, fresh: int = 0) -> Verdict:
         """Hold a prediction to a report, both in tokens; blocks are of `block` tokens.
 
-        An endpoint that has reported nothing but zeros may not report at all: it is not taken
-        for restarted.
+        `fresh` is the most that a cache could serve that was empty when suspicion arose. An
+        endpoint that has reported nothing but zeros may not report at all: it is not suspected.
         """
         self._reported = self._reported or actual > 0
+        self.suspicious = self.suspicious and actual <= fresh + block
         if predicted <= 0:
             return Verdict.HELD
         held = min(predicted, actual) / predicted
         self.trust += (_FALLS if held < self.trust else _RISES) * (held - self.trust)
-        missed = held < _MOST_OF and actual <= predicted - 2 * block
-        empty = held < _LITTLE and predicted >= max(_LARGE_TOKENS, 2 * block)
-        if not missed:
-            self._empty = self._empty and actual == 0
+        if held >= _MOST_OF or actual > predicted - 2 * block:
             return Verdict.HELD
-        if not self._reported or not self._empty:
-            self._empty = empty
-            return Verdict.MISSED
-        self.restarted()
-        return Verdict.RESTARTED
+        if self.suspicious:
+            self.restarted()
+            return Verdict.RESTARTED
+        empty = held < _LITTLE and predicted >= max(_LARGE_TOKENS, 2 * block)
+        self.suspicious = empty and self._reported
+        return Verdict.MISSED
 
     def restarted(self) -> None:
         """Forget what an engine that is gone has done."""
         self.trust = 1.0
-        self._empty = False
+        self.suspicious = False

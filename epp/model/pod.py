@@ -28,6 +28,8 @@ from epp.model.stay import Stay
 from epp.model.tenants import Tenants
 
 _SCRAPES_TO_DOUBT = 3
+_MOST_SINCE = 16
+"""Reports after which a suspicion that nothing has confirmed is dropped."""
 _PRESSURE = 0.01
 """What is evicted, as a share of the cache, for a prediction that promised too much."""
 
@@ -63,6 +65,7 @@ class Pod:
         self.hit_unit = self.engine_block
         self._hasher = hasher
         self._heard = False
+        self._since: list[Stay] = []
         self._failures = 0
         self._started_at: float | None = None
         self._queries = 0.0
@@ -185,12 +188,18 @@ class Pod:
 
     def judge(self, predicted: int, actual: int, stay: Stay) -> Verdict:
         """Hold a prediction to what the engine reported, and correct the cache by it."""
-        verdict = self.feedback.judge(predicted, actual, self.engine_block)
+        fresh = self.tenants.fresh(stay, self._since) if self.feedback.suspicious else 0
+        verdict = self.feedback.judge(predicted, actual, self.engine_block, fresh)
+        self._since.append(stay)
         if verdict is Verdict.RESTARTED:
             self.restart()
-            self.tenants.believe(stay)
+            for each in self._since:
+                self.tenants.believe(each)
         elif verdict is Verdict.MISSED:
             self.tenants.press(_PRESSURE)
+        if not self.feedback.suspicious or len(self._since) > _MOST_SINCE:
+            self.feedback.suspicious = False
+            self._since.clear()
         return verdict
 
     # What its requests do.

@@ -1,6 +1,8 @@
 """One prompt at one endpoint: in line there, or in its cache, and what it generated."""
 
 from collections.abc import Sequence
+from itertools import takewhile
+from operator import eq
 
 from epp.model.blocks import BlockHash, Chain
 from epp.model.cache import CacheModel
@@ -48,6 +50,11 @@ class Stay:
     def grow(self) -> bool:
         """Allocate what was computed; False where there is no space for it."""
         return self.lease is None or self.cache.grow(self.lease, self.computed)
+
+    def common(self, other: "Stay") -> int:
+        """Return how many tokens of the prompt another one starts with, in whole blocks."""
+        pairs = zip(self.chain.hashes, other.chain.hashes, strict=False)
+        return self.measure.covered(sum(1 for _ in takewhile(lambda pair: eq(*pair), pairs)))
 
     def put_back(self) -> None:
         """Give up what is held, to wait again (vLLM's scheduler: preemption)."""

@@ -103,6 +103,13 @@ class Tenants:
         self.cache.store(stay.chain.hashes, stay.measure.sizes())
         self._mirror()
 
+    def fresh(self, stay: Stay, since: Sequence[Stay]) -> int:
+        """Return how many tokens of a prompt requests `since` some moment could have left here.
+
+        Those that are here now count too.
+        """
+        return max((stay.common(other) for other in chain(since, self._running)), default=0)
+
     def follow(self, mirror: Mirror, change: Change) -> None:
         """Correct the cache by what the engine says of it."""
         cache = self.cache

@@ -48,22 +48,24 @@ def test_requests_without_a_promise_between_do_not_hide_a_restart():
     assert feedback.judge(640, 0, BLOCK) is Verdict.RESTARTED
 
 
-def test_what_the_first_request_left_does_not_hide_a_restart():
+def test_what_came_since_does_not_hide_a_restart():
     feedback = reporting()
     assert feedback.judge(640, 0, BLOCK) is Verdict.MISSED
-    assert feedback.judge(640, 320, BLOCK) is Verdict.RESTARTED
+    assert feedback.judge(400, 400, BLOCK, fresh=400) is Verdict.HELD
+    assert feedback.judge(640, 400, BLOCK, fresh=400) is Verdict.RESTARTED
+
+
+def test_finding_more_than_came_since_proves_that_there_was_no_restart():
+    feedback = reporting()
+    assert feedback.judge(640, 0, BLOCK) is Verdict.MISSED
+    assert feedback.judge(640, 320, BLOCK, fresh=100) is Verdict.MISSED
+    assert not feedback.suspicious
+    assert feedback.judge(640, 320, BLOCK) is Verdict.MISSED
 
 
 def test_broken_promises_that_held_in_part_are_no_restart():
     feedback = reporting()
     assert [feedback.judge(640, 320, BLOCK) for _ in range(5)] == [Verdict.MISSED] * 5
-
-
-def test_a_hit_between_two_misses_is_no_restart():
-    feedback = reporting()
-    assert feedback.judge(640, 0, BLOCK) is Verdict.MISSED
-    assert feedback.judge(320, 320, BLOCK) is Verdict.HELD
-    assert feedback.judge(640, 0, BLOCK) is Verdict.MISSED
 
 
 @pytest.mark.parametrize(("predicted", "block"), [(48, 16), (112, 64)])

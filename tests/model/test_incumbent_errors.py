@@ -132,6 +132,17 @@ def test_a_restart_that_nothing_tells_of_is_noticed_within_three_requests(rig):
     assert rig.cached(ids(20_000, 400))["pod-0"] == 0
 
 
+def test_a_restart_is_noticed_although_all_share_a_system_prompt(rig):
+    system = ids(0, 160)
+    for number in range(4):
+        serve(rig, f"r{number}", [*system, *ids(10_000 * number + 10_000, 200)])
+    serve(rig, "hit", [*system, *ids(10_000, 200)], Usage(360, 1, 352))
+    for number, reported in enumerate((0, 160, 160)):
+        prompt = [*system, *ids(10_000 * number + 10_000, 200)]
+        serve(rig, f"after {number}", prompt, Usage(360, 1, reported))
+    assert rig.cached([*system, *ids(40_000, 200)])["pod-0"] == 160
+
+
 def test_the_endpoint_that_served_is_the_one_that_holds_it(rig):
     rig.send("pod-0", "r1", ids(0, 400))
     rig.tell(Served(RequestId("r1"), Target("10.0.0.2:8000")))
