@@ -93,16 +93,17 @@ async def test_without_a_tokenizer_nothing_is_pending(fleet):
 
 
 @pytest.mark.parametrize(("counted", "said"), [(None, 0), (0, 0), (1, 1)])
-async def test_a_server_that_counts_other_tokens_is_noticed_once(service, capsys, counted, said):
-    for _ in range(2):
-        asked = chat("hello")
-        decision = service.route(asked, 1.0)
-        usage = counted and Usage(decision.prompt_tokens + counted)
-        record = RequestRecord(id=asked.id, received_at=0, request=asked, decision=decision)
-        record.outcome, record.finished_at, record.usage = Outcome.COMPLETED, 2.0, usage or None
-        record.served = Target("10.0.0.1:8000")
-        service.close(record)
-    assert capsys.readouterr().out.count("tokens.differ") == said
+async def test_a_server_that_counts_other_tokens_is_noticed_once(service, counted, said):
+    with capture_logs() as logs:
+        for _ in range(2):
+            asked = chat("hello")
+            decision = service.route(asked, 1.0)
+            usage = counted and Usage(decision.prompt_tokens + counted)
+            record = RequestRecord(id=asked.id, received_at=0, request=asked, decision=decision)
+            record.outcome, record.finished_at = Outcome.COMPLETED, 2.0
+            record.usage, record.served = usage or None, Target("10.0.0.1:8000")
+            service.close(record)
+    assert [entry["event"] for entry in logs].count("tokens.differ") == said
 
 
 async def test_usage_that_cannot_be_is_said_once_of_an_endpoint(fleet):

@@ -93,7 +93,7 @@ def test_a_filter_that_leaves_nothing_is_named():
 def test_the_decision_tells_what_is_expected_of_the_first():
     decision = run([(1, Fixed(0, 0.5, 1))], most=2)
     assert [each.name for each in decision.endpoints] == ["pod-2", "pod-1"]
-    assert decision.destination == "10.0.0.1:8000,10.0.0.1:8000"
+    assert decision.destination == "10.0.0.1:8000"  # both listen there
     assert (decision.prompt_tokens, decision.predicted_cached_tokens) == (100, 20)
     assert decision.predicted_ttft == 2 + 0.5 + 0.25
     assert decision.profile == "p"
