@@ -14,5 +14,5 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float
 
 
-QUICK = Effort(rounds=3, slow_rounds=2, closed_s=2.5, stream_s=3.0, open_s=4.0, idle_s=5.0)
+QUICK = Effort(rounds=3, slow_rounds=2, closed_s=1.75, stream_s=2.25, open_s=3.0, idle_s=4.0)
 FULL = Effort(rounds=5, slow_rounds=4, closed_s=4.0, stream_s=5.0, open_s=8.0, idle_s=10.0)
