@@ -28,15 +28,13 @@ def kernel(name: str, *libraries: str) -> Extension:
         include_dirs=["epp/native"],
         extra_compile_args=flags,
         extra_link_args=flags[:1] if flags[0].startswith("-fsanitize") else [],
-        optional=os.environ.get("WARMPICK_NATIVE") != "require",
     )
 
 
-setup(
-    ext_modules=cythonize(
-        [kernel("framing"), kernel("http2", "nghttp2")],
-        build_dir="build",
-        language_level=3,
-        quiet=True,
-    )
+modules = cythonize(
+    [kernel("framing"), kernel("http2", "nghttp2")], build_dir="build", language_level=3, quiet=True
 )
+for module in modules:  # cythonize does not hand this on
+    module.optional = os.environ.get("WARMPICK_NATIVE") != "require"
+
+setup(ext_modules=modules)

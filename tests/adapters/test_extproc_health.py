@@ -1,0 +1,78 @@
+"""gRPC health on the ext_proc port, asked by grpcio's own client of it."""
+
+import time
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from epp.adapters.extproc.conversation import ExtProcSettings
+from epp.adapters.extproc.transports import server_class
+from epp.adapters.health import Health, HealthServices
+from tests.adapters.ext_proc_peer import DEADLINE, Peer, body, head, kind
+from tests.native.built import needs_native
+
+CHECK = "/grpc.health.v1.Health/Check"
+
+
+@asynccontextmanager
+async def checked(transport, director, *, offered=True):
+    services = HealthServices()
+    settings = ExtProcSettings(address="127.0.0.1", port=0)
+    server = transport(director.exchange, time.monotonic, settings)
+    if offered:
+        server.offer_health(services)
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            yield services, channel
+    finally:
+        await server.stop(0)
+
+
+def asked(channel, service):
+    request = health_pb2.HealthCheckRequest(service=service)
+    return health_pb2_grpc.HealthStub(channel).Check(request, timeout=DEADLINE)
+
+
+async def refusal(call):
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call
+    return refused.value.code()
+
+
+@pytest.mark.parametrize("state", Health)
+async def test_it_says_how_it_is_beside_ext_proc(transport, director, state):
+    async with checked(transport, director) as (services, channel):
+        await services.tell(state)
+        for service in ("", "readiness", "inference-extension"):
+            assert (await asked(channel, service)).status == state.value
+        assert (await asked(channel, "liveness")).status == Health.SERVING.value
+        assert kind(await Peer(channel).ask(head(), body())) == "request_headers"
+
+
+async def test_a_service_that_does_not_exist(transport, director):
+    async with checked(transport, director) as (services, channel):
+        await services.tell(Health.SERVING)
+        code = await refusal(asked(channel, "nonsense"))
+        assert code is grpc.StatusCode.NOT_FOUND
+
+
+async def test_bytes_that_are_no_check(transport, director):
+    async with checked(transport, director) as (_, channel):
+        code = await refusal(channel.unary_unary(CHECK)(b"\xff", timeout=DEADLINE))
+        assert code in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNKNOWN}
+
+
+@needs_native  # grpcio waits for the deadline
+async def test_a_check_without_a_request(director):
+    async with checked(server_class("native"), director) as (_, channel):
+        call = channel.stream_unary(CHECK)(iter(()), timeout=DEADLINE)
+        assert await refusal(call) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_it_is_not_there_unless_it_is_asked_for(transport, director):
+    async with checked(transport, director, offered=False) as (_, channel):
+        assert await refusal(asked(channel, "")) is grpc.StatusCode.UNIMPLEMENTED
