@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from epp.model.belief import Belief
-from epp.model.blocks import BlockHash, BlockHasher, Chain
+from epp.model.blocks import BlockHasher, Chain
 from epp.model.endpoint import UNREPORTED, Endpoint, Load
 from epp.model.engines import CacheSpec, eviction_of, model_of
 from epp.model.events import LoadReported, OrcaReported, ScrapeFailed
@@ -222,7 +222,3 @@ class Pod:
     def settle(self, now: float) -> None:
         """Let in those in line that are scheduled by now."""
         self.tenants.settle(self._step, now)
-
-    def name(self, stay: Stay, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Name what a request generated here."""
-        self.tenants.name(stay, hashes, sizes)

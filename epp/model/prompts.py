@@ -46,10 +46,14 @@ class Prompts:
         rate = self._rulers.rate(model, "prose")
         for claim in self._tails.claims(chain, prompt, rate):
             tail, first, last = claim.tail, claim.first, claim.last
+            pod = tail.pod()
+            if pod is None or pod.tenants.generation != tail.generation:
+                continue
             if not chain.exact:
                 self._rulers.pin(chain.hashes[last - 1], tail.computed)
             sizes = self._rulers.measure(chain, model, prompt.data).sizes()[first:last]
-            tail.pod.name(tail.stay, chain.hashes[first:last], _within(tail, sizes))
+            sizes = _within(tail, sizes, pod.engine_block)
+            pod.tenants.name(tail.lease, chain.hashes[first:last], sizes)
 
     def learn(self, request: InferenceRequest, asked: Asked, usage: Usage) -> Measure:
         """Take in how long a request's only prompt was, and measure it anew."""
@@ -82,23 +86,25 @@ class Prompts:
 
     def remember(self, request: InferenceRequest, pod: Pod, stay: Stay, usage: Usage) -> None:
         """Take note of what a response left in a cache."""
-        if usage.prompt_tokens and usage.completion_tokens > 1 and stay.chain.hashes:
-            self._tails.leave(tail_of(pod, stay, request.prompts[0], usage))
+        if usage.prompt_tokens and usage.completion_tokens > 1:
+            self._leave(tail_of(pod, stay, request.prompts[0], usage))
 
     def remember_broken(
         self, request: InferenceRequest, pod: Pod, stay: Stay, generated: int
     ) -> None:
         """Take note of what a response left that broke off, as far as it was seen."""
-        if generated > 1 and stay.chain.hashes:
+        if generated > 1:
             guess = Usage(stay.measure.total, generated)
-            self._tails.leave(tail_of(pod, stay, request.prompts[0], guess, broken=True))
+            self._leave(tail_of(pod, stay, request.prompts[0], guess, broken=True))
+
+    def _leave(self, tail: Tail | None) -> None:
+        if tail is not None:
+            self._tails.leave(tail)
 
 
-def _within(tail: Tail, sizes: Sequence[int]) -> list[int]:
+def _within(tail: Tail, sizes: Sequence[int], block: int) -> list[int]:
     """Shorten blocks to what the engine holds of a response: whole blocks of its own."""
-    block, stay = tail.pod.engine_block, tail.stay
-    named = stay.measure.covered(len(stay.chain.hashes))
-    held = max(0, tail.computed // block * block - named)
+    held = max(0, tail.computed // block * block - tail.named)
     ends = [min(held, end) for end in accumulate(sizes)]
     return [end - start for start, end in pairwise((0, *ends))]
 

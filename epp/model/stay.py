@@ -1,10 +1,9 @@
 """One prompt at one endpoint: in line there, or in its cache, and what it generated."""
 
-from collections.abc import Sequence
 from itertools import takewhile
 from operator import eq
 
-from epp.model.blocks import BlockHash, Chain
+from epp.model.blocks import Chain
 from epp.model.cache import CacheModel
 from epp.model.lease import Lease
 from epp.model.request import RequestId
@@ -70,7 +69,3 @@ class Stay:
             self.cache.revoke(self.lease)
         else:
             self.cache.release(self.lease)
-
-    def name(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
-        """Name what was generated; return how many of the blocks are still there."""
-        return 0 if self.lease is None else self.cache.name(self.lease, hashes, sizes)

@@ -7,16 +7,21 @@ then that message is the response: its blocks get their names from the prompt th
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from weakref import ReferenceType, ref
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 from epp.model.blocks import BlockHash, Chain
+from epp.model.lease import Lease
 from epp.model.pod import Pod
 from epp.model.request import TOKEN_BYTES, Prompt, Usage
 from epp.model.stay import Stay
 
-_MOST = 1 << 16
+_ROOM = 1 << 20
+"""Blocks whose names are kept for tails: some 60 MB."""
+_OVERHEAD = 16
+"""Blocks that a tail counts for besides."""
 _MOST_ALIKE = 8
 _BROKEN_TOKENS = 4
 _SLACK_BYTES = 48
@@ -25,15 +30,21 @@ _LEAST_BYTES, _MOST_BYTES = 1, 8
 
 
 class Tail(msgspec.Struct, frozen=True, eq=False):
-    """What one response left at one endpoint.
+    """What one response left at one endpoint, as nameless blocks of `lease`.
 
-    Its prompt was `size` long in the unit of its chain, of which `rest` (as `digest`) came after
-    the last full block; `prompt_tokens` and `generated` tokens were counted by the server, or
-    where the response broke off (`broken`) guessed from what had been streamed.
+    They are in the cache of this `generation`, if the endpoint is still there (`pod` is weak).
+    Its prompt was `size` long in the unit of its chain: `blocks` full ones, `named` tokens in
+    all, the last of them `anchor`, and `rest` (as `digest`) after these. `prompt_tokens` and
+    `generated` tokens were counted by the server, or where the response broke off (`broken`)
+    guessed from what had been streamed.
     """
 
-    pod: Pod
-    stay: Stay
+    pod: ReferenceType[Pod]
+    generation: int
+    lease: Lease
+    anchor: BlockHash
+    blocks: int
+    named: int
     size: int
     rest: int
     digest: int
@@ -47,19 +58,27 @@ class Tail(msgspec.Struct, frozen=True, eq=False):
         return self.prompt_tokens + self.generated - 1
 
 
-def tail_of(pod: Pod, stay: Stay, prompt: Prompt, usage: Usage, *, broken: bool = False) -> Tail:
-    """Note what a response left after a prompt of at least one full block."""
+def tail_of(
+    pod: Pod, stay: Stay, prompt: Prompt, usage: Usage, *, broken: bool = False
+) -> Tail | None:
+    """Note what a response left; None after a prompt without a full block, or never let in."""
     chain = stay.chain
+    if stay.lease is None or not chain.hashes or stay.cache is not pod.tenants.cache:
+        return None
     start = chain.ends[-1]
     return Tail(
-        pod,
-        stay,
-        chain.size,
-        chain.size - start,
-        digest(prompt, start, chain.size),
-        usage.prompt_tokens,
-        usage.completion_tokens,
-        broken,
+        pod=ref(pod),
+        generation=pod.tenants.generation,
+        lease=stay.lease,
+        anchor=chain.hashes[-1],
+        blocks=len(chain.hashes),
+        named=stay.measure.covered(len(chain.hashes)),
+        size=chain.size,
+        rest=chain.size - start,
+        digest=digest(prompt, start, chain.size),
+        prompt_tokens=usage.prompt_tokens,
+        generated=usage.completion_tokens,
+        broken=broken,
     )
 
 
@@ -72,22 +91,28 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Tails:
-    """Tails by the last full block of their prompts, the oldest forgotten first."""
+    """Tails by the last full block of their prompts; the oldest are forgotten for want of room.
 
-    def __init__(self) -> None:
+    `room` is in blocks: a tail keeps the names of all that its request held.
+    """
+
+    def __init__(self, room: int = _ROOM) -> None:
         self._tails: OrderedDict[BlockHash, list[Tail]] = OrderedDict()
+        self._room = room
 
     def __len__(self) -> int:
         return len(self._tails)
 
     def leave(self, tail: Tail) -> None:
         """Remember what a response left."""
-        anchor = tail.stay.chain.hashes[-1]
-        alike = self._tails.setdefault(anchor, [])
+        alike = self._tails.setdefault(tail.anchor, [])
         alike.append(tail)
-        del alike[:-_MOST_ALIKE]
-        if len(self._tails) > _MOST:
-            self._tails.popitem(last=False)
+        self._room -= _room_of(tail)
+        while len(alike) > _MOST_ALIKE:
+            self._room += _room_of(alike.pop(0))
+        while self._room < 0:
+            _, oldest = self._tails.popitem(last=False)
+            self._room += sum(map(_room_of, oldest))
 
     def touch(self, chain: Chain) -> bool:
         """Whether a prompt may quote anything."""
@@ -106,11 +131,16 @@ class Tails:
 
     def _forget(self, block_hash: BlockHash, claims: list[Claim]) -> None:
         quoted = {id(claim.tail) for claim in claims}
+        self._room += sum(_room_of(claim.tail) for claim in claims)
         left = [tail for tail in self._tails[block_hash] if id(tail) not in quoted]
         if left:
             self._tails[block_hash] = left
         else:
             del self._tails[block_hash]
+
+
+def _room_of(tail: Tail) -> int:
+    return tail.blocks + _OVERHEAD
 
 
 def digest(prompt: Prompt, start: int, size: int) -> int:

@@ -14,6 +14,7 @@ from epp.model.blocks import BlockHash
 from epp.model.cache import CacheModel
 from epp.model.engines import CacheSpec
 from epp.model.kvchange import Change
+from epp.model.lease import Lease
 from epp.model.ledger import Ledger
 from epp.model.mirror import Mirror
 from epp.model.prefixindex import PrefixIndex, Slot
@@ -22,10 +23,14 @@ from epp.model.tiers import TieredCache
 
 
 class Tenants:
-    """One endpoint's cache and its requests. What it holds is in the index under `slot`."""
+    """One endpoint's cache and its requests. What it holds is in the index under `slot`.
+
+    `generation` counts the caches that there were: leases are good for the one they are of.
+    """
 
     def __init__(self, index: PrefixIndex, ledger: Ledger, spec: CacheSpec) -> None:
         self.spec = spec
+        self.generation = 0
         self.cache: CacheModel = spec.build()
         self.slot: Slot = index.open()
         self._index = index
@@ -67,6 +72,7 @@ class Tenants:
 
     def _empty(self) -> None:
         self.cache = self.spec.build()
+        self.generation += 1
         self._running, self._waiting, self._promised = {}, deque(), Counter()
 
     def fit(self, spec: CacheSpec, *, first: bool) -> None:
@@ -160,11 +166,10 @@ class Tenants:
             self._keep_promise(self._waiting.popleft())
         self._mirror()
 
-    def name(self, stay: Stay, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Name what a request generated here."""
-        if stay.cache is self.cache:
-            stay.name(hashes, sizes)
-            self._mirror()
+    def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
+        """Name what a request of this generation of the cache has generated."""
+        self.cache.name(lease, hashes, sizes)
+        self._mirror()
 
     def _admit(self, stay: Stay, step: float, now: float) -> bool:
         """Schedule a prompt if one step can reach it, and it fits."""

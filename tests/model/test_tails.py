@@ -1,11 +1,16 @@
 """Generated tokens: an engine keeps them, and the next turn of a conversation finds them."""
 
+from gc import collect
+from weakref import ref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.events import Aborted, Finished, FirstToken, Generated
+from epp.model.endpoint import EndpointId
+from epp.model.events import Aborted, EndpointRemoved, Finished, FirstToken, Generated
 from epp.model.request import Prompt, RequestId, Usage
+from epp.model.tails import Tails
 from tests.model.rig import Rig
 from tests.strategies import text
 
@@ -143,6 +148,27 @@ def test_a_request_that_outgrows_the_cache_puts_the_last_one_back_in_line():
     rig.tell(Aborted(RequestId("first"), 400))
     assert rig.pod("pod-0").tenants.waiting == 0
     assert rig.visit("last").stays[0].lease is not None
+
+
+def test_the_oldest_are_forgotten_before_memory_is():
+    rig = Rig()
+    rig.fleet._prompts._tails = Tails(room=2000)
+    for number in range(300):
+        serve(rig, f"r{number}", tokens([number] * 160), Usage(160, 40, 0))
+    kept = rig.fleet._prompts._tails
+    assert 20 < len(kept) < 100
+    assert cached(rig, tokens([0] * 160, [1] * 40, [5] * 30))["pod-0"] == 160
+    assert cached(rig, tokens([299] * 160, [1] * 40, [5] * 30))["pod-0"] == 192
+
+
+def test_tails_keep_no_endpoint_that_is_gone():
+    rig = Rig()
+    serve(rig, "r1", chat(USER), Usage(700, 300, 0))
+    gone = ref(rig.pod("pod-0"))
+    rig.tell(EndpointRemoved(EndpointId("default/pod-0")))
+    collect()
+    assert gone() is None
+    assert cached(rig, chat(USER, ANSWER, AGAIN)) == {"pod-1": 0}
 
 
 def test_what_a_restarted_engine_generated_is_gone():
