@@ -60,6 +60,7 @@ class CachedBlocks:
         self._nameless = 0
         self._steps = count(1)
         self._whole = True
+        self._told = False
         self._news = News(self._sizes.__contains__)
 
     @property
@@ -173,6 +174,7 @@ class CachedBlocks:
         """The request was never computed: what only such ones used is dropped."""
         held = own(CachedLease, lease)
         if not held.stamp:
+            self._whole = self._whole and not self._told  # what was told may stand on what goes
             self._blank += held.full
             held.full = 0
             self._release(held)
@@ -187,6 +189,7 @@ class CachedBlocks:
         idle = sum([self._sizes[key] for key in hashes[:known] if key in self._evictor])
         fit = bisect_right(list(accumulate(sizes[known : len(hashes)])), self.free - idle)
         self._whole = self._whole and (known > 0 or not fit)
+        self._told = self._told or fit > 0
         for key, size in zip(hashes[known:], sizes[known : known + fit], strict=False):
             end += size
             self._take(size)

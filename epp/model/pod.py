@@ -28,7 +28,7 @@ from epp.model.stay import Stay
 from epp.model.tenants import Tenants
 
 _SCRAPES_TO_DOUBT = 3
-_MOST_SINCE = 16
+_MOST_SINCE = 3
 """Reports after which a suspicion that nothing has confirmed is dropped."""
 _PRESSURE = 0.01
 """What is evicted, as a share of the cache, for a prediction that promised too much."""
