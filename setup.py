@@ -17,9 +17,15 @@ SANITIZE = {
     "fuzzer": ["-fsanitize=address,fuzzer-no-link", "-fno-omit-frame-pointer", "-O1", "-g"],
 }
 
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "framing": (),
+    "http2": ("nghttp2",),
+}
+"""What each kernel, `epp/native/NAME.pyx`, is linked with; `epp.native.KERNELS` names its twin."""
 
-def kernel(name: str, *libraries: str) -> Extension:
-    """Describe one, of `epp/native/NAME.pyx`."""
+
+def kernel(name: str, libraries: tuple[str, ...]) -> Extension:
+    """Describe one."""
     flags = SANITIZE[os.environ.get("WARMPICK_SANITIZE", "")]
     return Extension(
         f"epp.native.{name}",
@@ -32,7 +38,10 @@ def kernel(name: str, *libraries: str) -> Extension:
 
 
 modules = cythonize(
-    [kernel("framing"), kernel("http2", "nghttp2")], build_dir="build", language_level=3, quiet=True
+    [kernel(name, libraries) for name, libraries in LIBRARIES.items()],
+    build_dir="build",
+    language_level=3,
+    quiet=True,
 )
 for module in modules:  # cythonize does not hand this on
     module.optional = os.environ.get("WARMPICK_NATIVE") != "require"
