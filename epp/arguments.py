@@ -1,0 +1,49 @@
+"""What may stand behind a flag: durations, sizes, ports, Go's booleans."""
+
+import argparse
+import re
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+_LAST_PORT = 65_535
+_TRUE, _FALSE = {"true", "1", "t", "yes"}, {"false", "0", "f", "no"}
+
+
+def duration(text: str) -> float:
+    """Read a Go duration (`500ms`, `30s`, `1m30s`) or plain seconds."""
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text)
+    if not parts or "".join(map("".join, parts)) != text:
+        raise argparse.ArgumentTypeError(f"`{text}` is no duration; write 500ms, 30s or 1m30s")
+    return sum(float(value) * _UNITS[unit] for value, unit in parts)
+
+
+def size(text: str) -> int:
+    """Read a Kubernetes quantity of bytes (`16Mi`, `1G`, `65536`)."""
+    found = re.fullmatch(r"(\d+)(K|M|G|Ki|Mi|Gi)?", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"`{text}` is no size; write 65536, 16Mi or 1G")
+    return int(found[1]) * _SIZES[found[2] or ""]
+
+
+def port_number(text: str) -> int:
+    """Read a port; 0 is any."""
+    if not text.isdecimal() or int(text) > _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"`{text}` is no port; write 0 to {_LAST_PORT}")
+    return int(text)
+
+
+def interval(text: str) -> float:
+    """Read a duration that is longer than nothing."""
+    seconds = duration(text)
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"`{text}` is no interval; write 500ms or 1s")
+    return seconds
+
+
+def boolean(text: str) -> bool:
+    """Read a Go boolean."""
+    if text.lower() not in _TRUE | _FALSE:
+        raise argparse.ArgumentTypeError(f"`{text}` is neither true nor false")
+    return text.lower() in _TRUE
