@@ -6,19 +6,13 @@ import pytest
 
 from epp.adapters.extproc.transports import server_class
 from tests.adapters.ext_proc_peer import Director, serving
-from tests.native.built import FAULT, REASON, needs_native
+from tests.native.built import needs_native
 
 
 @pytest.fixture(params=["grpcio", pytest.param("native", marks=needs_native)])
 def transport(request):
     """The class of a server."""
     return server_class(request.param)
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Say loudly which transports were tested."""
-    said = f"grpcio only; native {REASON}" if FAULT else "grpcio and native"
-    terminalreporter.write_line(f"ext_proc transports: {said}", yellow=bool(FAULT), bold=True)
 
 
 @pytest.fixture

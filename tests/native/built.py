@@ -1,19 +1,21 @@
-"""Whether the kernels were built. With WARMPICK_REQUIRE_NATIVE=1 they must have been."""
+"""Which kernels there are to be tested. With WARMPICK_REQUIRE_NATIVE=1 all must be there."""
 
 import os
 
 import pytest
 
-from epp.adapters.extproc.transports import native_fault
+from epp.native import faults
 
-FAULT = native_fault()
-REASON = f"NOT TESTED: the native kernels were not built: {FAULT}"
-if FAULT and os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1":
-    raise RuntimeError(REASON)
+FAULTS = {name: why for name, why in faults().items() if why}
+REQUIRED = os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1"
+FAULT = FAULTS.get("http2", "")
+REASON = f"NOT TESTED: the native kernels: {FAULT}"
+if FAULTS and REQUIRED:
+    raise RuntimeError(f"native kernels are required, and these are not there: {FAULTS}")
 needs_native = pytest.mark.skipif(bool(FAULT), reason=REASON)
 
 
 def require_native():
-    """Skip the rest of a module where they were not."""
+    """Skip the rest of a module where HTTP/2 of our own is not there."""
     if FAULT:
         pytest.skip(REASON, allow_module_level=True)

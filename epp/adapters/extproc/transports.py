@@ -3,6 +3,7 @@
 from typing import Literal, get_args
 
 from epp.adapters.extproc.conversation import ExtProcServer, log
+from epp.native import fault
 
 Transport = Literal["native", "grpcio"]
 TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
@@ -10,11 +11,7 @@ TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 
 def native_fault() -> str:
     """Say why the native transport cannot be had; empty where it can."""
-    try:
-        import epp.native.http2  # noqa: F401, PLC0415 (looked for only where it is wanted)
-    except ImportError as error:
-        return str(error)
-    return ""
+    return fault("http2")
 
 
 def server_class(wanted: Transport) -> type[ExtProcServer]:
