@@ -2,8 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := epp tests e2e bench model-server
+TWINS := $(addprefix tests/,model/test_fleet.py policy protocol/test_exchange.py test_service.py test_caches.py \
+  adapters/test_extproc.py adapters/test_health.py native/test_kernels.py)
 
-.PHONY: help setup vllm check lint types contracts proto-check unit test test-native demo bench proto format clean
+.PHONY: help setup vllm check lint types contracts proto-check unit twins test test-native demo bench proto format clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -16,7 +18,7 @@ setup: .venv/.ready ## create .venv with everything but vLLM
 vllm: setup ## add the CPU build of vLLM to .venv (exit 3: it cannot be had here)
 	@.ci/install-vllm .venv
 
-check: lint types contracts proto-check unit ## lint, types, contracts, unit tests: about a minute
+check: lint types contracts proto-check unit twins ## lint, types, contracts, unit tests: about a minute
 
 lint: setup
 	@$(BIN)/ruff format --check --quiet $(SOURCES) && $(BIN)/ruff check --quiet $(SOURCES)
@@ -32,6 +34,10 @@ proto-check: setup
 
 unit: setup
 	@$(BIN)/pytest -q tests
+
+# What uses kernels that have twins, once more on the twins; WARMPICK_NATIVE=off suits any test.
+twins: setup
+	@WARMPICK_NATIVE=off WARMPICK_REQUIRE_NATIVE= $(BIN)/pytest -q $(TWINS)
 
 test: setup ## everything that a machine without a GPU can run (what .ci/run calls)
 	@.ci/install-vllm .venv || [ $$? -eq 3 ]

@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
+from epp import native
 from epp.adapters.endpoints_file import EndpointsFile
 from epp.adapters.extproc.conversation import ExtProcServer, ExtProcSettings
 from epp.adapters.extproc.transports import Transport, server_class
@@ -191,6 +192,7 @@ class Picker:
             metrics_port=self._operators.port,
             secure=options.secure,
             transport=self._extproc.transport,
+            native=native.summary(),
             endpoints=len(self._fleet.endpoints),
             profile=options.settings.profile.name,
             picker=type(options.settings.profile.picker).__name__,

@@ -11,6 +11,7 @@ from epp.adapters.tokens.build import complaint
 from epp.config import DEFAULT_POLICY, POLICIES, Settings, dump, load
 from epp.errors import ConfigError
 from epp.flags import add_serve
+from epp.native import KERNELS, faults
 
 
 def _read(path: Path, flag: str) -> bytes:
@@ -76,10 +77,23 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    if arguments.native:
+        return _check_native()
     settings = load(_text(arguments.config, "CONFIG"))
     print(dump(settings.effective), end="")
     print(complaint(settings.tokens), end="", file=sys.stderr)
     return 0
+
+
+def _check_native() -> int:
+    """Print what is compiled; fail where WARMPICK_REQUIRE_NATIVE=1 and something is not."""
+    found = faults()
+    print(f"{'KERNEL':10}{'IN USE':32}WHY")
+    for kernel in KERNELS:
+        why = found[kernel.name]
+        used = kernel.twin if why else f"epp.native.{kernel.name}"
+        print(f"{kernel.name:10}{used:32}{why or 'compiled'}")
+    return int(os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1" and any(found.values()))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -98,7 +112,11 @@ def _parser() -> argparse.ArgumentParser:
         help="validate a configuration and print the effective one",
         description="Validate an EndpointPickerConfig; print it with everything left out put in.",
     )
-    check_parser.add_argument("config", type=Path, metavar="CONFIG", help="the file (YAML)")
+    checked = check_parser.add_mutually_exclusive_group(required=True)
+    checked.add_argument("config", type=Path, nargs="?", metavar="CONFIG", help="the file (YAML)")
+    checked.add_argument(
+        "--native", action="store_true", help="say which compiled kernels are in use, and why not"
+    )
     check_parser.set_defaults(run=_check)
     _add_demo(commands.add_parser("demo", help="Envoy, model servers and the picker on loopback"))
     return parser

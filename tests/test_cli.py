@@ -1,5 +1,6 @@
 """The command: what it takes, what it prints, and its exit codes."""
 
+import os
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 from epp import __version__
 from epp.cli import main
 from epp.config import POLICIES, load
+from epp.native import KERNELS, OFF
 
 ENDPOINTS = "endpoints: [{name: a, address: 127.0.0.1, port: 8000}]"
 
@@ -102,7 +104,8 @@ def test_a_secret_that_is_not_there(written, capsys):
         (["serve", "--max-body-bytes", "big"], "`big` is no size"),
         (["serve", "--secure-serving=perhaps"], "neither true nor false"),
         (["serve", "--policy", "random", "--config-text", ""], "not allowed with"),
-        (["check"], "required: CONFIG"),
+        (["check"], "one of the arguments CONFIG --native is required"),
+        (["check", "file", "--native"], "not allowed with"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(argv, said, capsys):
@@ -155,3 +158,27 @@ def test_as_a_program(written):
     told = run("check", written("plugins: [{type: nothing}]"))
     assert (told.returncode, told.stdout) == (2, "")
     assert told.stderr == "epp: plugins[0].type: unknown plug-in type `nothing`\n"
+
+
+def checked_native(**environment):
+    """Ask a process of its own, since what is imported stays imported."""
+    return subprocess.run(
+        [sys.executable, "-m", "epp", "check", "--native"],
+        env=os.environ | {"WARMPICK_REQUIRE_NATIVE": ""} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_check_native_says_what_each_kernel_is_replaced_by():
+    asked = checked_native(WARMPICK_NATIVE="off")
+    assert (asked.returncode, asked.stderr) == (0, "")
+    head, *lines = asked.stdout.splitlines()
+    assert head.split() == ["KERNEL", "IN", "USE", "WHY"]
+    assert [line.split()[:2] for line in lines] == [[each.name, each.twin] for each in KERNELS]
+    assert all(line.endswith(OFF) for line in lines)
+
+
+def test_check_native_fails_where_kernels_are_required():
+    assert checked_native(WARMPICK_NATIVE="off", WARMPICK_REQUIRE_NATIVE="1").returncode == 1
