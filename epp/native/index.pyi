@@ -1,0 +1,2 @@
+# The kernel promises what its twin does.
+from epp.model.prefixindex import PrefixIndex as PrefixIndex
