@@ -1,6 +1,5 @@
 """How busy the fleet is: the share of endpoints with prefill to do, averaged over some seconds."""
 
-from collections.abc import Sequence
 from math import exp
 
 _SECONDS = 10.0
@@ -15,10 +14,9 @@ class BusyShare:
         self.value = 0.0
         self._at = 0.0
 
-    def note(self, owed: Sequence[float], now: float) -> None:
-        """Take note of the seconds of prefill that each endpoint that was asked for owes."""
-        if owed:
+    def note(self, busy: int, asked: int, now: float) -> None:
+        """Take note that so many of the endpoints that were asked for have prefill to do."""
+        if asked:
             gain = 1.0 - exp(-max(0.0, now - self._at) / _SECONDS)
-            busy = len(owed) - owed.count(0.0)
-            self.value += gain * (busy / len(owed) - self.value)
+            self.value += gain * (busy / asked - self.value)
             self._at = now

@@ -10,7 +10,7 @@ from typing import Any
 from epp.model.belief import Belief
 from epp.model.blocks import BlockHasher
 from epp.model.busy import BusyShare
-from epp.model.candidate import Candidate
+from epp.model.candidates import Candidates
 from epp.model.endpoint import Endpoint, Load
 from epp.model.engines import UNKNOWN_CAPACITY
 from epp.model.events import (
@@ -31,6 +31,7 @@ from epp.model.events import (
 )
 from epp.model.feedback import Verdict
 from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
+from epp.model.ledger import survey
 from epp.model.pod import Pod, PodEvent
 from epp.model.pods import Pods
 from epp.model.prefixindex import PrefixIndex
@@ -38,9 +39,6 @@ from epp.model.prompts import Prompts
 from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.model.stay import Stay
 from epp.model.visit import Asked, Visit
-
-_DECODE_SECONDS = 20e-6
-"""What one running decode adds to a step (study, cost model A)."""
 
 
 class Fleet:
@@ -78,7 +76,7 @@ class Fleet:
         """Return what is believed of each endpoint's cache."""
         return [pod.belief() for pod in self._pods.values()]
 
-    def candidates(self, request: InferenceRequest, now: float) -> list[Candidate]:
+    def candidates(self, request: InferenceRequest, now: float) -> Candidates:
         """Return the endpoints that may be picked, with what is believed of them for a request.
 
         Endpoints outside the request's subset are left out; those that do not answer too, as
@@ -90,9 +88,21 @@ class Fleet:
             if pod.tenants.waiting:
                 pod.settle(now)
         self._find(asked)
-        owed = [pod.ledger.owed(now) for pod in pods]
-        self._busy.note(owed, now)
-        return [self._candidate(pod, asked, owes) for pod, owes in zip(pods, owed, strict=True)]
+        estimates = asked.estimates(pods)
+        prices = [
+            each.seconds or pod.prefill.step for each, pod in zip(estimates, pods, strict=True)
+        ]
+        found = survey([pod.ledger for pod in pods], prices, now)
+        self._busy.note(found.busy, len(pods), now)
+        return Candidates(
+            asked,
+            [pod.endpoint for pod in pods],
+            [pod.load for pod in pods],
+            estimates,
+            [pod.feedback.trust for pod in pods],
+            found,
+            self._busy.value,
+        )
 
     def _find(self, asked: Asked) -> None:
         """Look up what every endpoint holds of the prompts."""
@@ -104,31 +114,6 @@ class Fleet:
         if self._asked is None or self._asked.request_id != request.id:
             self._asked = self._prompts.read(request)
         return self._asked
-
-    def _candidate(self, pod: Pod, asked: Asked, owed: float) -> Candidate:
-        estimate = asked.estimate(pod)
-        load, requests, prefill = pod.load, pod.ledger.requests, estimate.seconds
-        if pod.foreign:
-            # What others queued there is seen in scrapes alone: a floor, at this prompt's price.
-            owed += pod.foreign * (prefill or pod.prefill.step)
-        running = max(requests, load.running)
-        cached = pod.feedback.discount(estimate.cached)
-        if cached < estimate.cached:
-            prefill = pod.prefill.seconds(asked.tokens - cached, cached)
-        return Candidate(
-            endpoint=pod.endpoint,
-            load=load,
-            prompt_tokens=asked.tokens,
-            cached_tokens=cached,
-            matched_blocks=estimate.matched,
-            total_blocks=asked.blocks,
-            owed_seconds=owed,
-            prefill_seconds=prefill,
-            decode_seconds=_DECODE_SECONDS * running,
-            requests=requests,
-            busy_share=self._busy.value,
-            trust=pod.feedback.trust,
-        )
 
     # What happens.
 

@@ -5,6 +5,9 @@ the line works from the moment it got there, and is over when its predicted seco
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
 
 from epp.model.request import RequestId
 
@@ -13,6 +16,19 @@ OVERDUE_SECONDS = 60.0
 
 
 _ANY = 1e-9
+
+
+class Survey(msgspec.Struct, frozen=True, gc=False):
+    """The books of several endpoints at one moment, aligned with them.
+
+    `owed` seconds of prefill, what others sent included; `requests` whose end was not seen;
+    `running` requests there, whoever sent them; and how many have prefill of ours to do (`busy`).
+    """
+
+    owed: Sequence[float]
+    requests: Sequence[int]
+    running: Sequence[float]
+    busy: int
 
 
 class _Entry:
@@ -24,11 +40,17 @@ class _Entry:
 
 
 class Ledger:
-    """The books of one endpoint. Times are seconds of the caller's clock, which never goes back."""
+    """The books of one endpoint. Times are seconds of the caller's clock, which never goes back.
 
-    __slots__ = ("_head_since", "_line", "_open", "_owed")
+    Beside them stands what a scrape showed of others' requests: `running` there in all, and
+    `foreign` ones that wait.
+    """
+
+    __slots__ = ("_head_since", "_line", "_open", "_owed", "foreign", "running")
 
     def __init__(self) -> None:
+        self.foreign = 0.0
+        self.running = 0.0
         self._line: OrderedDict[RequestId, _Entry] = OrderedDict()
         self._owed = 0.0
         self._head_since = 0.0
@@ -107,3 +129,18 @@ class Ledger:
             if now < over:
                 return
             self._strike(request, over)
+
+
+def survey(ledgers: Sequence[Ledger], prices: Sequence[float], now: float) -> Survey:
+    """Look through the books of endpoints, where a prompt like the one at hand takes `prices`.
+
+    What others queued there is seen in scrapes alone: a floor, at this prompt's price.
+    """
+    owed = [ledger.owed(now) for ledger in ledgers]
+    busy = len(owed) - owed.count(0.0)
+    requests = [ledger.requests for ledger in ledgers]
+    running = [max(ledger.requests, ledger.running) for ledger in ledgers]
+    for position, ledger in enumerate(ledgers):
+        if ledger.foreign:
+            owed[position] += ledger.foreign * prices[position]
+    return Survey(owed, requests, running, busy)

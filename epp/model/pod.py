@@ -40,7 +40,6 @@ PodEvent = LoadReported | ScrapeFailed | CacheChanged | CacheFeedUp | CacheFeedL
 class Pod:
     """One endpoint.
 
-    `foreign` counts requests that waited there at the last report and are not this picker's.
     Hits are multiples of `hit_unit` tokens; 0 where there are none. Its cache is taken to be an
     `unknown` one until it has said what it is.
     """
@@ -59,7 +58,6 @@ class Pod:
         self.ledger = Ledger()
         self.feedback = Feedback()
         self.reachable = True
-        self.foreign = 0.0
         self.mirror: Mirror | None = None
         self.tenants = Tenants(index, self.ledger, self._spec(UNREPORTED, unknown))
         self.hit_unit = self.engine_block
@@ -178,7 +176,8 @@ class Pod:
 
     def _count_foreign(self) -> None:
         """Compare a report with the books of the same moment; later they no longer go together."""
-        self.foreign = max(0.0, self.load.waiting - self.ledger.requests)
+        self.ledger.running = self.load.running
+        self.ledger.foreign = max(0.0, self.load.waiting - self.ledger.requests)
 
     def fail(self, *, refused: bool) -> None:
         """Take in a scrape that failed: nobody at home at once, silence after three times."""

@@ -63,6 +63,17 @@ class Asked:
             self._estimates[key] = known
         return known
 
+    def estimates(self, pods: Sequence[Pod]) -> list[Estimate]:
+        """Predict what each pod's cache saves, as far as it has done what was predicted of it."""
+        return [self._trusted(self.estimate(pod), pod) for pod in pods]
+
+    def _trusted(self, estimate: Estimate, pod: Pod) -> Estimate:
+        cached = pod.feedback.discount(estimate.cached)
+        if cached == estimate.cached:
+            return estimate
+        seconds = pod.prefill.seconds(self.tokens - cached, cached)
+        return Estimate(cached, estimate.matched, seconds)
+
     def _predict(self, depths: Sequence[int], pod: Pod) -> Estimate:
         """Count hits in whole blocks of the engine's, and never all of a prompt."""
         if not self.tokens:

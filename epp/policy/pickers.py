@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from epp.model.candidate import Candidate
+from epp.model.candidates import Candidates
 from epp.policy.plugins import Draw
 
 _MOST_PENALTY = 8.0
@@ -58,6 +59,8 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     """
     busy = candidates[0].busy_share
     price = 1 + (min(_MOST_PENALTY, 2 * busy / (1 - busy)) if busy < 1 else _MOST_PENALTY)
+    if isinstance(candidates, Candidates):
+        return candidates.seconds(price)
     return [
         each.owed_seconds + price * each.prefill_seconds + each.decode_seconds
         for each in candidates

@@ -1,0 +1,87 @@
+"""The endpoints that may be picked for one request, by column.
+
+A policy that compares numbers reads columns; a `Candidate` is made when one is looked at, so that
+a pick among a thousand endpoints makes one.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import Endpoint, Load
+from epp.model.ledger import Survey
+from epp.model.visit import Asked, Estimate
+
+_DECODE_SECONDS = 20e-6
+"""What one running decode adds to a step (study, cost model A)."""
+
+
+class Candidates(Sequence[Candidate]):
+    """What is believed of endpoints at one moment, all columns aligned; it never changes.
+
+    `busy_share` is the fleet's; the rest is as `Candidate` says.
+    """
+
+    __slots__ = ("_asked", "_endpoints", "_estimates", "_loads", "_survey", "_trust", "busy_share")
+
+    def __init__(  # noqa: PLR0913, PLR0917 (one column each)
+        self,
+        asked: Asked,
+        endpoints: Sequence[Endpoint],
+        loads: Sequence[Load],
+        estimates: Sequence[Estimate],
+        trust: Sequence[float],
+        survey: Survey,
+        busy_share: float,
+    ) -> None:
+        self._asked = asked
+        self._endpoints = endpoints
+        self._loads = loads
+        self._estimates = estimates
+        self._trust = trust
+        self._survey = survey
+        self.busy_share = busy_share
+
+    def __len__(self) -> int:
+        return len(self._endpoints)
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Candidate]: ...
+
+    def __getitem__(self, index: int | slice) -> Candidate | list[Candidate]:
+        if isinstance(index, slice):
+            return [self._make(position) for position in range(*index.indices(len(self)))]
+        return self._make(index)
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return map(self._make, range(len(self)))
+
+    def _make(self, position: int) -> Candidate:
+        asked, survey, estimate = self._asked, self._survey, self._estimates[position]
+        return Candidate(
+            endpoint=self._endpoints[position],
+            load=self._loads[position],
+            prompt_tokens=asked.tokens,
+            cached_tokens=estimate.cached,
+            matched_blocks=estimate.matched,
+            total_blocks=asked.blocks,
+            owed_seconds=survey.owed[position],
+            prefill_seconds=estimate.seconds,
+            decode_seconds=_DECODE_SECONDS * survey.running[position],
+            requests=survey.requests[position],
+            busy_share=self.busy_share,
+            trust=self._trust[position],
+        )
+
+    def seconds(self, price: float) -> list[float]:
+        """Return owed, prefill at a `price`, and decode seconds of each, added up."""
+        survey = self._survey
+        return [
+            owed + price * estimate.seconds + _DECODE_SECONDS * running
+            for owed, estimate, running in zip(
+                survey.owed, self._estimates, survey.running, strict=True
+            )
+        ]
