@@ -250,6 +250,7 @@ class CachedBlocks:
     def _rest_at(self, key: Key, size: int, end: int, step: int) -> None:
         """Make blank space a block without references; a second of its name is not kept."""
         if key in self._sizes:
+            self._unproven.discard(key)
             if key in self._evictor:
                 self._place(key, step)
             return
