@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from epp import native
 from epp.adapters.endpoints_file import EndpointsFile
@@ -31,6 +32,7 @@ from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFai
 from epp.model.request import RequestId
 from epp.policy.scheduler import Scheduler
 from epp.protocol.exchange import Exchange, ExchangeSettings
+from epp.protocol.observation import Observation
 from epp.service import Service
 
 _log = structlog.get_logger(__name__)
@@ -57,6 +59,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     health_on_grpc_port: bool = False
     transport: Transport = "native"
     max_body_bytes: int = 64 << 20
+    observation: Observation = Observation()
     scrape_interval: float = 1.0
     drain_timeout: float = 30.0
     show_decision: bool = False
@@ -124,15 +127,20 @@ class Picker:
         return server
 
     def _exchanges(self) -> Callable[[float], Exchange]:
-        options, service, draw = self._options, self._service, random.Random().getrandbits  # noqa: S311
+        options, service, chance = self._options, self._service, random.Random()  # noqa: S311
+        leaves, randrange, draw = options.observation.leaves, chance.randrange, chance.getrandbits
         settings = ExchangeSettings(
             max_body_bytes=options.max_body_bytes,
             show_decision=options.show_decision,
             request_orca=options.request_orca,
             keep_body=self._tokenizer is not None,
         )
+        leaving = replace(settings, leave=True)
         return lambda now: Exchange(
-            service, settings, RequestId(str(UUID(int=draw(128), version=4))), now
+            service,
+            leaving if leaves(randrange) else settings,
+            RequestId(str(UUID(int=draw(128), version=4))),
+            now,
         )
 
     def _apply(self, event: Event) -> None:

@@ -66,6 +66,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         health_on_grpc_port=arguments.health_checking,
         transport=arguments.transport,
         max_body_bytes=arguments.max_body_bytes,
+        observation=arguments.observe_responses,
         scrape_interval=arguments.scrape_interval,
         drain_timeout=arguments.drain_timeout,
         show_decision=arguments.debug_headers,

@@ -6,11 +6,20 @@ from pathlib import Path
 
 from epp.arguments import boolean, duration, interval, port_number, size
 from epp.config import DEFAULT_POLICY, POLICIES
+from epp.protocol.observation import Observation
 
 
 def _flag(group: argparse._ArgumentGroup, name: str, **more: object) -> None:
     """Add a boolean flag that takes `--flag`, `--flag=true` and `--flag=false`, as Go's do."""
     group.add_argument(name, type=boolean, nargs="?", const=True, metavar="BOOL", **more)  # type: ignore[arg-type]  # argparse's own loose signature
+
+
+def observation(text: str) -> Observation:
+    """Read which responses are observed to their end."""
+    try:
+        return Observation.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _add_policy(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +98,14 @@ def _add_behaviour(parser: argparse.ArgumentParser) -> None:
         default=64 << 20,
         metavar="SIZE",
         help="larger request bodies get 413 (default: 64Mi)",
+    )
+    group.add_argument(
+        "--observe-responses",
+        type=observation,
+        default="all",
+        metavar="WHICH",
+        help="responses to watch to the end: all, first (chunk of each) or sample:1/N"
+        " (default: all; others take response_body_mode STREAMED in the gateway)",
     )
     group.add_argument(
         "--drain-timeout",

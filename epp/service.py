@@ -11,11 +11,12 @@ from epp.adapters.tokens.agreement import Agreement
 from epp.adapters.tokens.tokenizer import PromptTokenizer
 from epp.errors import PickerFault, RequestError
 from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.request import Decision, InferenceRequest, RequestRecord
+from epp.model.request import Decision, InferenceRequest, RequestRecord, Tie
 from epp.policy.scheduler import Scheduler
 from epp.protocol.director import Pending
 
 _log = structlog.get_logger(__name__)
+_REMEDY = "set response_body_mode: STREAMED in the ext_proc filter; Envoy 1.40 announces its modes"
 
 
 class Service:
@@ -38,6 +39,7 @@ class Service:
         self._log = ExchangeLog(clock)
         self._agreement = Agreement()
         self._doubted: set[EndpointId] = set()
+        self._ties: set[Tie] = set()
         self.observe = scheduler.observe
 
     def route(self, request: InferenceRequest, now: float) -> Decision | Pending:
@@ -76,6 +78,14 @@ class Service:
         self._agreement.ended(record)
         if record.usage is not None and record.usage.doubtful and record.decision is not None:
             self._doubt(record.decision.endpoint)
+        if record.tie is not None:
+            self._tied(record.tie)
+
+    def _tied(self, tie: Tie) -> None:
+        """Say once that responses cannot be left early, and what would help."""
+        if tie not in self._ties:
+            self._ties.add(tie)
+            _log.warning("observe_responses.impossible", reason=tie.value, remedy=_REMEDY)
 
     def _doubt(self, endpoint: Endpoint) -> None:
         """Say once of an endpoint that its usage cannot be."""

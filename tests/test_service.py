@@ -13,7 +13,7 @@ from epp.model.blocks import BlockHasher
 from epp.model.endpoint import Endpoint, Target
 from epp.model.events import EndpointUpserted, Listed
 from epp.model.fleet import Fleet
-from epp.model.request import Decision, Outcome, RequestId, RequestRecord, Usage
+from epp.model.request import Decision, Outcome, RequestId, RequestRecord, Tie, Usage
 from epp.policy.scheduler import Scheduler
 from epp.protocol.director import Pending
 from epp.service import Service
@@ -121,3 +121,13 @@ async def test_usage_that_cannot_be_is_said_once_of_an_endpoint(fleet):
             service.close(record)
     said = [entry for entry in logs if entry["event"] == "usage.doubted"]
     assert [entry["endpoint"] for entry in said] == ["default/a"]
+
+
+async def test_that_responses_cannot_be_left_is_said_once(fleet):
+    service = serving(fleet, None)
+    with capture_logs() as logs:
+        for number, tie in enumerate((None, Tie.DUPLEX, Tie.DUPLEX)):
+            service.close(RequestRecord(id=RequestId(str(number)), received_at=0.0, tie=tie))
+    (said,) = [entry for entry in logs if entry["event"] == "observe_responses.impossible"]
+    assert "full duplex" in said["reason"]
+    assert "response_body_mode: STREAMED" in said["remedy"]

@@ -122,14 +122,22 @@ class Outcome(Enum):
 
     COMPLETED = "completed"
     REJECTED = "rejected"  # answered by the picker itself
-    UNOBSERVED = "unobserved"  # routed; the gateway shows no response phase
+    UNOBSERVED = "unobserved"  # routed; how the response ended is not shown, or not looked at
     ABORTED = "aborted"  # the client, the proxy or the model server went away
+
+
+class Tie(Enum):
+    """Why a stream must not be closed before its response ends."""
+
+    DUPLEX = "the response body comes in full duplex: what is in flight would be lost"
+    UNANNOUNCED = "the proxy does not announce its modes (protocol_config)"
 
 
 class RequestRecord(msgspec.Struct, kw_only=True):
     """One exchange from its first message to its end; times in seconds of the monotonic clock.
 
-    Filled in by the exchange as the facts arrive, read by telemetry when it is over.
+    Filled in by the exchange as the facts arrive, read by telemetry when it is over. `tie` says
+    what kept a response observed that was to be left early.
     """
 
     id: RequestId
@@ -148,3 +156,4 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     response_bytes: int = 0
     response_chunks: int = 0
     usage: Usage | None = None
+    tie: Tie | None = None

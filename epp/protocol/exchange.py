@@ -7,7 +7,8 @@ their source:
 - Per direction, replies go out as headers, body, trailers; in full duplex the header reply may
   wait for the whole body (Envoy, `FULL_DUPLEX_STREAMED`; GIE proposal 004).
 - The destination travels as one header and the same value in metadata; it is never set twice.
-- The response phase is optional; a half-close after the request ends the exchange.
+- The response phase is optional; a half-close after the request ends the exchange, and so may the
+  picker itself where the response body is `STREAMED` (`epp.protocol.observation`).
 - Nothing that a peer sends raises out of `receive`.
 """
 
@@ -42,6 +43,7 @@ from epp.protocol.messages import (
     TrailersReply,
     chunks,
 )
+from epp.protocol.observation import tie
 from epp.protocol.openai import Parsed, parse_request
 from epp.protocol.response import Response
 from epp.protocol.rewrite import replace_model
@@ -53,13 +55,15 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`max_body_bytes`: 413 beyond it. `show_decision`: tell the client what was decided.
 
     `request_orca` asks model servers for load reports in their response headers. `keep_body`
-    hands the director the body of a request, for as long as that lasts.
+    hands the director the body of a request, for as long as that lasts. `leave`: close the stream
+    once a streamed response has begun, where the proxy goes on alone.
     """
 
     max_body_bytes: int = 64 << 20
     show_decision: bool = False
     request_orca: bool = False
     keep_body: bool = False
+    leave: bool = False
 
 
 class _Stage(Enum):
@@ -83,6 +87,7 @@ class Exchange:
         "_ended",
         "_facts",
         "_half_closed",
+        "_leaving",
         "_modes",
         "_parsed",
         "_response",
@@ -110,6 +115,7 @@ class Exchange:
         self._ended = False  # the request's end was seen
         self._trailers = False  # ... and it was trailers
         self._half_closed = False
+        self._leaving = False  # the response is left to the proxy once it has begun
         self._response = Response(
             self.record, director.observe, show_decision=settings.show_decision
         )
@@ -299,13 +305,30 @@ class Exchange:
         replies = self._response.headers(message, now)
         if message.end_of_stream:
             self._settle(Outcome.COMPLETED, now)
+        elif self._settings.leave:
+            self.record.tie = tie(self._modes, announced=self._announced)
+            self._leaving = self._may_leave()
         return replies
+
+    def _may_leave(self) -> bool:
+        """Whether the proxy goes on alone, with nothing left to edit or to learn but the end."""
+        record = self.record
+        if record.tie is not None or record.decision is None or _refused(record):
+            return False
+        return self._modes.response is BodyMode.STREAMED and self._response.streams
 
     def _response_body(self, message: ResponseBody, now: float) -> list[Reply]:
         replies = self._response.body(message, self._modes.response, now)
         if message.end_of_stream:
             self._settle(Outcome.COMPLETED, now)
+        elif self._leaving and self.record.first_byte_at is not None:
+            self._leave(now)
         return replies
+
+    def _leave(self, now: float) -> None:
+        """Leave the rest of the response to the proxy, which has all of the request."""
+        if self._ended or not self._duplex:
+            self._settle(Outcome.COMPLETED if self._response.done else Outcome.UNOBSERVED, now)
 
     def _response_trailers(self, _: ResponseTrailers, now: float) -> list[Reply]:
         replies = self._response.trailers(self._modes.response)
@@ -320,7 +343,8 @@ class Exchange:
             return
         self._stage = _Stage.CLOSED
         self._body = []
-        self._response.close()
+        if outcome is not Outcome.UNOBSERVED:
+            self._response.close()
         record = self.record
         if record.decision is None and self._facts.method and outcome is Outcome.COMPLETED:
             outcome = Outcome.ABORTED  # the proxy answered in everybody's place
@@ -335,9 +359,13 @@ def _with_body(mutation: Mutation, body: bytes) -> Mutation:
     return msgspec.structs.replace(mutation, body=body)
 
 
+def _refused(record: RequestRecord) -> bool:
+    return record.status is not None and record.status >= _CLIENT_ERROR
+
+
 def _end_of(record: RequestRecord, outcome: Outcome) -> Event:
     generated = record.response_chunks if record.streaming else 0
-    if record.status is not None and record.status >= _CLIENT_ERROR:
+    if _refused(record):
         return Aborted(record.id, refused=True)
     if outcome is Outcome.COMPLETED:
         return Finished(record.id, record.usage, generated)

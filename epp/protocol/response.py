@@ -7,7 +7,7 @@ generated token crosses it as a chunk.
 from collections.abc import Callable, Mapping
 
 from epp.model.events import Event, FirstToken, Generated
-from epp.model.request import RequestRecord
+from epp.model.request import Api, RequestRecord
 from epp.protocol.headers import decision_header
 from epp.protocol.messages import (
     UNCHANGED,
@@ -30,12 +30,16 @@ Observe = Callable[[Event, float], None]
 
 _CHUNKS_TOLD = 32
 """How often the fleet hears of a stream's progress: two blocks of most engines."""
+_DONE = b"data: [DONE]\n\n"
 
 
 class Response:
-    """One response as it passes. Facts go into `record`, news of the fleet to `observe`."""
+    """One response as it passes. Facts go into `record`, news of the fleet to `observe`.
 
-    __slots__ = ("_observe", "_record", "_restorer", "_scanner", "_show_decision")
+    `done`: what came first was a stream of events to its end.
+    """
+
+    __slots__ = ("_observe", "_record", "_restorer", "_scanner", "_show_decision", "done")
 
     def __init__(self, record: RequestRecord, observe: Observe, *, show_decision: bool) -> None:
         self._record = record
@@ -43,6 +47,7 @@ class Response:
         self._show_decision = show_decision
         self._scanner: UsageScanner | None = None
         self._restorer: ModelRestorer | None = None
+        self.done = False
 
     def headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
         """Take the response's head."""
@@ -55,6 +60,18 @@ class Response:
             self._restorer = None if message.end_of_stream else self._restoration()
         self._note_load(headers, now)
         return [HeadersReply(response=True, mutation=self._mutation())]
+
+    @property
+    def streams(self) -> bool:
+        """Whether it tells all but its end with its first piece, and passes as it is.
+
+        An answer that comes whole has its usage at the end, a few pieces on.
+        """
+        if self._restorer is not None:
+            return False
+        request = self._record.request
+        asked = request is None or request.stream or request.api is Api.OTHER
+        return asked or self._record.streaming
 
     def _restoration(self) -> ModelRestorer | None:
         request = self._record.request
@@ -91,6 +108,7 @@ class Response:
                 self._progress(now)
             if record.first_byte_at is None:
                 self._first_byte(now)
+                self.done = data.endswith(_DONE)
             if self._scanner is not None:
                 self._scanner.feed(data)
         last = message.end_of_stream
