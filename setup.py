@@ -18,8 +18,10 @@ SANITIZE = {
 }
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
+    "codec": (),
     "framing": (),
     "http2": ("nghttp2",),
+    "ledger": (),
 }
 """What each kernel, `epp/native/NAME.pyx`, is linked with; `epp.native.KERNELS` names its twin."""
 

@@ -1,1 +1,1 @@
-"""Generated from proto/ by `make proto`; only `epp.protocol.envoy` may import it."""
+"""Generated from proto/ by `make proto`; only `epp.protocol.protobuf` may import it."""

@@ -23,9 +23,11 @@ class Kernel(msgspec.Struct, frozen=True):
 KERNELS = (
     Kernel("framing", "epp.adapters.extproc.grpcio"),
     Kernel("http2", "epp.adapters.extproc.grpcio"),
+    Kernel("codec", "epp.protocol.protobuf"),
     Kernel("hashing", "epp.model.blocks"),
     Kernel("index", "epp.model.prefixindex"),
     Kernel("pool", "epp.model.blockpool"),
+    Kernel("ledger", "epp.model.ledger"),
     Kernel("body", "epp.protocol.openai"),
 )
 

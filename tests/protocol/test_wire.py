@@ -28,6 +28,7 @@ from epp.protocol.messages import (
     ResponseTrailers,
     TrailersReply,
 )
+from tests.protocol.codecs import CODECS
 
 ELSEWHERE = {
     **base_pb2.DESCRIPTOR.message_types_by_name,
@@ -84,7 +85,12 @@ def metadata(**namespaces: dict[str, object]) -> base_pb2.Metadata:
 
 
 def read(**fields: object) -> Message:
-    return envoy.decode(upstream.ProcessingRequest(**fields).SerializeToString())
+    """Read it with every codec there is."""
+    data = upstream.ProcessingRequest(**fields).SerializeToString()
+    first: Message
+    first, *others = [codec.decode(data) for codec in CODECS.values()]
+    assert others == [first] * len(others)
+    return first
 
 
 HEADERS = upstream.HttpHeaders(
@@ -129,8 +135,10 @@ def test_reads_modes():
 
 def test_modes_of_a_later_envoy_are_a_protocol_error():
     config = upstream.ProtocolConfiguration(request_body_mode=99)
-    with pytest.raises(envoy.ProtocolError):
-        read(request_headers=upstream.HttpHeaders(), protocol_config=config)
+    data = upstream.ProcessingRequest(protocol_config=config).SerializeToString()
+    for codec in CODECS.values():
+        with pytest.raises(envoy.ProtocolError, match="99"):
+            codec.decode(data + b"\x12\x00")
 
 
 @pytest.mark.parametrize(
@@ -162,14 +170,20 @@ def test_reads_who_served():
     assert message.served == "1.1.1.1:1"
 
 
+@pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("data", [b"\xff", b"", b"\x12\x7f"])
-def test_garbage_is_a_protocol_error(data):
+def test_garbage_is_a_protocol_error(codec, data):
     with pytest.raises(envoy.ProtocolError):
-        envoy.decode(data)
+        CODECS[codec].decode(data)
 
 
 def written(reply) -> upstream.ProcessingResponse:
-    return upstream.ProcessingResponse.FromString(envoy.encode(reply))
+    """Write it with every codec there is."""
+    first, *others = [
+        upstream.ProcessingResponse.FromString(codec.encode(reply)) for codec in CODECS.values()
+    ]
+    assert others == [first] * len(others)
+    return first
 
 
 MUTATION = Mutation(

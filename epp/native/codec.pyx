@@ -1,0 +1,381 @@
+# cython: language_level=3, boundscheck=True, wraparound=False
+"""ext_proc messages straight from and to bytes, without an object for each part of them.
+
+The twin is `epp.protocol.protobuf`, over generated code. What is rare or doubtful here is left to
+it. The numbers of fields are those of `proto/ext_proc.proto`.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object)
+
+cdef enum:
+    _VARINT = 0
+    _EIGHT_BYTES = 1
+    _LENGTH = 2
+    _FOUR_BYTES = 5
+
+cdef enum:  # of ProcessingRequest
+    _FIRST_KIND = 2
+    _LAST_KIND = 7
+    _METADATA = 8
+    _CONFIG = 11
+
+cdef struct Span:
+    const uint8_t* at
+    const uint8_t* end
+
+cdef struct Field:
+    uint64_t number
+    int kind
+    uint64_t value  # of a varint
+    Span inside  # of what has a length
+
+
+cdef bint _varint(Span* span, uint64_t* value) noexcept nogil:
+    """Read one; return whether it was there."""
+    cdef int shift = 0
+    cdef uint8_t byte
+    value[0] = 0
+    while span.at < span.end and shift < 64:
+        byte = span.at[0]
+        span.at += 1
+        value[0] |= <uint64_t>(byte & 0x7f) << shift
+        if byte < 0x80:
+            return shift < 63 or byte < 2
+        shift += 7
+    return False
+
+
+cdef bint _field(Span* span, Field* field) noexcept nogil:
+    """Read one field of a message; return whether it could be."""
+    cdef uint64_t size = 0
+    if not _varint(span, &size):
+        return False
+    field.number = size >> 3
+    field.kind = size & 7
+    if field.number == 0:
+        return False
+    if field.kind == _VARINT:
+        return _varint(span, &field.value)
+    if field.kind == _LENGTH:
+        if not _varint(span, &size):
+            return False
+    elif field.kind == _EIGHT_BYTES:
+        size = 8
+    elif field.kind == _FOUR_BYTES:
+        size = 4
+    else:
+        return False
+    if size > <uint64_t>(span.end - span.at):
+        return False
+    field.inside.at = span.at
+    span.at += size
+    field.inside.end = span.at
+    return True
+
+
+cdef str _text(Span span):
+    """Give what is UTF-8; None for what is not."""
+    if span.at == span.end:
+        return ""
+    try:
+        return PyUnicode_DecodeUTF8(<const char*>span.at, span.end - span.at, NULL)
+    except UnicodeDecodeError:
+        return None
+
+
+cdef class Decoder:
+    """Reads `ProcessingRequest`s.
+
+    `kinds` makes the six messages, in the order of their fields, from what is given by name:
+    `headers` or `body`, `end_of_stream`, and where the message has them, `modes`, which
+    `modes(request, response)` makes of two numbers. `twin(data)` reads what is rare or doubtful:
+    metadata, a part that comes twice, text that is not what it has to be, and what is no message.
+    """
+
+    cdef tuple _kinds
+    cdef object _modes
+    cdef object _twin
+
+    def __init__(self, tuple kinds not None, modes, twin):
+        if len(kinds) != _LAST_KIND - _FIRST_KIND + 1:
+            raise ValueError("six kinds of messages")
+        self._kinds = kinds
+        self._modes = modes
+        self._twin = twin
+
+    def __call__(self, bytes data not None):
+        """Read one."""
+        message = self._read(data)
+        return self._twin(data) if message is None else message
+
+    cdef object _read(self, bytes data):
+        cdef Span span
+        cdef Span part
+        cdef Field field
+        cdef uint64_t kind = 0
+        cdef uint64_t[2] numbers
+        cdef bint configured = False
+        modes = None
+        span.at = <const uint8_t*>PyBytes_AS_STRING(data)
+        span.end = span.at + PyBytes_GET_SIZE(data)
+        while span.at < span.end:
+            if not _field(&span, &field) or field.number == _METADATA:
+                return None
+            if _FIRST_KIND <= field.number <= _LAST_KIND:
+                if field.kind != _LENGTH or kind:
+                    return None
+                kind = field.number
+                part = field.inside
+            elif field.number == _CONFIG:
+                if field.kind != _LENGTH or configured or not _config(numbers, field.inside):
+                    return None
+                configured = True
+        if kind == 0:
+            return None
+        if configured:
+            modes = self._modes(numbers[0], numbers[1])
+        make = self._kinds[kind - _FIRST_KIND]
+        if kind < 4:
+            return self._headers(make, part, modes)
+        if kind < 6:
+            return self._body(make, part, modes)
+        return self._trailers(make, part, modes)
+
+    cdef object _body(self, make, Span span, modes):
+        cdef Field field
+        cdef Span body
+        cdef bint ends = False, ends_without = False
+        body.at = body.end = NULL
+        while span.at < span.end:
+            if not _field(&span, &field):
+                return None
+            if field.number > 3:
+                continue
+            if field.kind != (_LENGTH if field.number == 1 else _VARINT):
+                return None
+            if field.number == 1:
+                body = field.inside
+            elif field.number == 2:
+                ends = field.value != 0
+            else:
+                ends_without = field.value != 0
+        found = PyBytes_FromStringAndSize(<const char*>body.at, body.end - body.at)
+        if modes is None:
+            return make(body=found, end_of_stream=ends or ends_without)
+        return make(body=found, end_of_stream=ends or ends_without, modes=modes)
+
+    cdef object _headers(self, make, Span span, modes):
+        cdef Field field
+        cdef bint ends = False
+        cdef dict found = {}
+        while span.at < span.end:
+            if not _field(&span, &field):
+                return None
+            if field.number == 1:
+                if field.kind != _LENGTH or not _header_map(found, field.inside):
+                    return None
+            elif field.number == 3:
+                if field.kind != _VARINT:
+                    return None
+                ends = field.value != 0
+        if modes is None:
+            return make(headers=found, end_of_stream=ends)
+        return make(headers=found, end_of_stream=ends, modes=modes)
+
+    cdef object _trailers(self, make, Span span, modes):
+        cdef Field field
+        cdef dict found = {}
+        while span.at < span.end:
+            if not _field(&span, &field):
+                return None
+            if field.number == 1:
+                if field.kind != _LENGTH or not _header_map(found, field.inside):
+                    return None
+        return make() if modes is None else make(modes=modes)
+
+
+cdef bint _config(uint64_t* numbers, Span span) noexcept:
+    """Read the numbers of both modes; return whether it could be."""
+    cdef Field field
+    numbers[0] = numbers[1] = 0
+    while span.at < span.end:
+        if not _field(&span, &field):
+            return False
+        if field.number <= 2:
+            if field.kind != _VARINT or field.value > 0x7fffffff:
+                return False
+            numbers[field.number - 1] = field.value
+    return True
+
+
+cdef bint _header_map(dict found, Span span) except -1:
+    cdef Field field
+    while span.at < span.end:
+        if not _field(&span, &field):
+            return False
+        if field.number == 1 and (field.kind != _LENGTH or not _header(found, field.inside)):
+            return False
+    return True
+
+
+cdef bint _header(dict found, Span span) except -1:
+    """Put a header where none of its name is; return whether it could be read."""
+    cdef Field field
+    cdef Span[3] parts
+    cdef str key
+    cdef str plain
+    cdef int number
+    for number in range(3):
+        parts[number].at = parts[number].end = NULL
+    while span.at < span.end:
+        if not _field(&span, &field):
+            return False
+        if field.number <= 3:
+            if field.kind != _LENGTH or parts[field.number - 1].at != NULL:
+                return False
+            parts[field.number - 1] = field.inside
+    key, plain = _text(parts[0]), _text(parts[1])
+    if key is None or plain is None or not PyUnicode_IS_ASCII(key):
+        return False
+    key = key.lower()
+    if key not in found:
+        if parts[2].at < parts[2].end:
+            plain = PyUnicode_DecodeUTF8(
+                <const char*>parts[2].at, parts[2].end - parts[2].at, "replace"
+            )
+        found[key] = plain
+    return True
+
+
+# Writing. The tag of a field is its number * 8 + its kind; all have one byte here.
+
+cdef inline int _length(uint64_t value) noexcept nogil:
+    """Say how many bytes a varint has."""
+    cdef int bytes_ = 1
+    while value >= 0x80:
+        value >>= 7
+        bytes_ += 1
+    return bytes_
+
+
+cdef inline uint8_t* _head(uint8_t* at, uint8_t tag, uint64_t size) noexcept nogil:
+    """Write a tag and a length; return where they end."""
+    at[0] = tag
+    at += 1
+    while size >= 0x80:
+        at[0] = <uint8_t>(size | 0x80)
+        size >>= 7
+        at += 1
+    at[0] = <uint8_t>size
+    return at + 1
+
+
+cdef bytes _nested(uint8_t tag, bytes inside):
+    """Make a field of what is inside it."""
+    cdef size_t size = PyBytes_GET_SIZE(inside)
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, 1 + _length(size) + size)
+    memcpy(_head(<uint8_t*>PyBytes_AS_STRING(made), tag, size), PyBytes_AS_STRING(inside), size)
+    return made
+
+
+cdef bytes _string(uint8_t tag, str text):
+    return _nested(tag, text.encode()) if text else b""
+
+
+def chunk(reply):
+    """Write a `Chunk`."""
+    cdef bytes body = reply.body
+    cdef bint ends = reply.end_of_stream
+    cdef uint8_t outermost = 0x22 if reply.response else 0x1a
+    cdef uint64_t size = PyBytes_GET_SIZE(body)
+    cdef uint64_t streamed = (1 + _length(size) + size if size else 0) + (2 if ends else 0)
+    cdef uint64_t mutation = 1 + _length(streamed) + streamed
+    cdef uint64_t common = 1 + _length(mutation) + mutation
+    cdef uint64_t response = 1 + _length(common) + common
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, 1 + _length(response) + response)
+    cdef uint8_t* at = _head(<uint8_t*>PyBytes_AS_STRING(made), outermost, response)
+    at = _head(at, 0x0a, common)
+    at = _head(at, 0x1a, mutation)
+    at = _head(at, 0x1a, streamed)
+    if size:
+        at = _head(at, 0x0a, size)
+        memcpy(at, PyBytes_AS_STRING(body), size)
+        at += size
+    if ends:
+        at[0] = 0x10
+        at[1] = 1
+    return made
+
+
+def headers_reply(reply):
+    """Write a `HeadersReply`."""
+    return _changed(0x12 if reply.response else 0x0a, reply.mutation, b"")
+
+
+def body_reply(reply):
+    """Write a `BodyReply`."""
+    mutation = reply.mutation
+    cdef bytes body = mutation.body
+    cdef bytes changed = b""
+    if body is not None:
+        changed = _nested(0x1a, _nested(0x0a, body))
+    return _changed(0x22 if reply.response else 0x1a, mutation, changed)
+
+
+def trailers_reply(reply):
+    """Write a `TrailersReply`."""
+    return b"\x32\x00" if reply.response else b"\x2a\x00"
+
+
+def immediate_reply(reply):
+    """Write an `ImmediateReply`."""
+    cdef uint64_t status = reply.status
+    cdef bytes code = b""
+    cdef uint8_t[11] digits
+    if status:
+        code = digits[: _head(digits, 0x08, status) - digits]
+    headers = _header_mutation(reply.headers, ())
+    body = reply.body
+    inside = _nested(0x0a, code) + (_nested(0x12, headers) if headers else b"")
+    inside += (_nested(0x1a, body) if body else b"") + _string(0x2a, reply.details)
+    return _nested(0x3a, inside)
+
+
+cdef bytes _changed(uint8_t tag, mutation, bytes body):
+    cdef bytes common = _header_mutation(mutation.set_headers, mutation.remove_headers)
+    cdef str destination = mutation.destination
+    cdef bytes made
+    if common:
+        common = _nested(0x12, common)
+    common += body
+    if mutation.clear_route_cache:
+        common += b"\x28\x01"
+    made = _nested(tag, _nested(0x0a, common) if common else b"")
+    if destination:
+        made += _metadata(destination)
+    return made
+
+
+cdef bytes _header_mutation(tuple set_headers, tuple remove_headers):
+    cdef bytes made = b""
+    for key, value in set_headers:
+        header = _nested(0x0a, _string(0x0a, key) + _string(0x1a, value))
+        made += _nested(0x0a, header + b"\x18\x02")
+    for key in remove_headers:
+        made += _nested(0x12, (<str>key).encode())
+    return made
+
+
+cdef bytes _LB = _nested(0x0a, b"envoy.lb")
+cdef bytes _DESTINATION = _nested(0x0a, b"x-gateway-destination-endpoint")
+
+
+cdef bytes _metadata(str destination):
+    inner = _nested(0x0a, _DESTINATION + _nested(0x12, _string(0x1a, destination)))
+    return _nested(0x42, _nested(0x0a, _LB + _nested(0x12, _nested(0x2a, inner))))
