@@ -22,7 +22,17 @@ class Candidates(Sequence[Candidate]):
     `busy_share` is the fleet's; the rest is as `Candidate` says.
     """
 
-    __slots__ = ("_asked", "_endpoints", "_estimates", "_loads", "_survey", "_trust", "busy_share")
+    __slots__ = (
+        "_asked",
+        "_endpoints",
+        "_estimates",
+        "_loads",
+        "_owed",
+        "_requests",
+        "_running",
+        "_trust",
+        "busy_share",
+    )
 
     def __init__(  # noqa: PLR0913, PLR0917 (one column each)
         self,
@@ -39,7 +49,7 @@ class Candidates(Sequence[Candidate]):
         self._loads = loads
         self._estimates = estimates
         self._trust = trust
-        self._survey = survey
+        self._owed, self._requests, self._running, _ = survey
         self.busy_share = busy_share
 
     def __len__(self) -> int:
@@ -60,7 +70,7 @@ class Candidates(Sequence[Candidate]):
         return map(self._make, range(len(self)))
 
     def _make(self, position: int) -> Candidate:
-        asked, survey, estimate = self._asked, self._survey, self._estimates[position]
+        asked, estimate = self._asked, self._estimates[position]
         return Candidate(
             endpoint=self._endpoints[position],
             load=self._loads[position],
@@ -68,20 +78,19 @@ class Candidates(Sequence[Candidate]):
             cached_tokens=estimate.cached,
             matched_blocks=estimate.matched,
             total_blocks=asked.blocks,
-            owed_seconds=survey.owed[position],
+            owed_seconds=self._owed[position],
             prefill_seconds=estimate.seconds,
-            decode_seconds=_DECODE_SECONDS * survey.running[position],
-            requests=survey.requests[position],
+            decode_seconds=_DECODE_SECONDS * self._running[position],
+            requests=self._requests[position],
             busy_share=self.busy_share,
             trust=self._trust[position],
         )
 
     def seconds(self, price: float) -> list[float]:
         """Return owed, prefill at a `price`, and decode seconds of each, added up."""
-        survey = self._survey
         return [
             owed + price * estimate.seconds + _DECODE_SECONDS * running
             for owed, estimate, running in zip(
-                survey.owed, self._estimates, survey.running, strict=True
+                self._owed, self._estimates, self._running, strict=True
             )
         ]

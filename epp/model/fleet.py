@@ -30,8 +30,8 @@ from epp.model.events import (
     Unobserved,
 )
 from epp.model.feedback import Verdict
+from epp.model.kernels import survey
 from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
-from epp.model.ledger import survey
 from epp.model.pod import Pod, PodEvent
 from epp.model.pods import Pods
 from epp.model.prefixindex import PrefixIndex
@@ -92,15 +92,15 @@ class Fleet:
         prices = [
             each.seconds or pod.prefill.step for each, pod in zip(estimates, pods, strict=True)
         ]
-        found = survey([pod.ledger for pod in pods], prices, now)
-        self._busy.note(found.busy, len(pods), now)
+        books = survey([pod.ledger for pod in pods], prices, now)
+        self._busy.note(books[3], len(pods), now)
         return Candidates(
             asked,
             [pod.endpoint for pod in pods],
             [pod.load for pod in pods],
             estimates,
             [pod.feedback.trust for pod in pods],
-            found,
+            books,
             self._busy.value,
         )
 

@@ -8,4 +8,9 @@ try:
 except ImportError:
     from epp.model.prefixindex import PrefixIndex
 
-__all__ = ["PrefixIndex"]
+try:
+    from epp.native.ledger import Ledger, survey
+except ImportError:
+    from epp.model.ledger import Ledger, survey
+
+__all__ = ["Ledger", "PrefixIndex", "survey"]

@@ -5,9 +5,6 @@ the line works from the moment it got there, and is over when its predicted seco
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
-
-import msgspec
 
 from epp.model.request import RequestId
 
@@ -18,17 +15,12 @@ OVERDUE_SECONDS = 60.0
 _ANY = 1e-9
 
 
-class Survey(msgspec.Struct, frozen=True, gc=False):
-    """The books of several endpoints at one moment, aligned with them.
+Survey = tuple[list[float], list[int], list[float], int]
+"""The books of several endpoints at one moment, three columns and a number.
 
-    `owed` seconds of prefill, what others sent included; `requests` whose end was not seen;
-    `running` requests there, whoever sent them; and how many have prefill of ours to do (`busy`).
-    """
-
-    owed: Sequence[float]
-    requests: Sequence[int]
-    running: Sequence[float]
-    busy: int
+Seconds of prefill owed, those for others' requests included; requests whose end was not seen;
+requests that run there, whoever sent them; and how many endpoints have prefill of ours to do.
+"""
 
 
 class _Entry:
@@ -131,7 +123,7 @@ class Ledger:
             self._strike(request, over)
 
 
-def survey(ledgers: Sequence[Ledger], prices: Sequence[float], now: float) -> Survey:
+def survey(ledgers: list[Ledger], prices: list[float], now: float) -> Survey:
     """Look through the books of endpoints, where a prompt like the one at hand takes `prices`.
 
     What others queued there is seen in scrapes alone: a floor, at this prompt's price.
@@ -139,8 +131,8 @@ def survey(ledgers: Sequence[Ledger], prices: Sequence[float], now: float) -> Su
     owed = [ledger.owed(now) for ledger in ledgers]
     busy = len(owed) - owed.count(0.0)
     requests = [ledger.requests for ledger in ledgers]
-    running = [max(ledger.requests, ledger.running) for ledger in ledgers]
+    running = [max(float(ledger.requests), ledger.running) for ledger in ledgers]
     for position, ledger in enumerate(ledgers):
         if ledger.foreign:
             owed[position] += ledger.foreign * prices[position]
-    return Survey(owed, requests, running, busy)
+    return owed, requests, running, busy

@@ -10,6 +10,7 @@ from epp.model.endpoint import UNREPORTED, Endpoint, Load
 from epp.model.engines import CacheSpec, eviction_of, model_of
 from epp.model.events import LoadReported, OrcaReported, ScrapeFailed
 from epp.model.feedback import Feedback, Verdict
+from epp.model.kernels import Ledger
 from epp.model.kvchange import (
     BlocksCleared,
     CacheChanged,
@@ -18,7 +19,6 @@ from epp.model.kvchange import (
     Change,
     Cleared,
 )
-from epp.model.ledger import Ledger
 from epp.model.mirror import Mirror
 from epp.model.prefill import BUDGET_TOKENS, PrefillModel
 from epp.model.prefixindex import PrefixIndex, Slot

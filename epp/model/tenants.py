@@ -13,9 +13,9 @@ from epp.model.blockpool import BlockPool
 from epp.model.blocks import BlockHash
 from epp.model.cache import CacheModel
 from epp.model.engines import CacheSpec
+from epp.model.kernels import Ledger
 from epp.model.kvchange import Change
 from epp.model.lease import Lease
-from epp.model.ledger import Ledger
 from epp.model.mirror import Mirror
 from epp.model.prefixindex import PrefixIndex, Slot
 from epp.model.stay import Stay

@@ -1,10 +1,26 @@
 """The ledger: who pays, and when; and that it never owes less than nothing."""
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.ledger import OVERDUE_SECONDS, Ledger
+from epp.model import kernels
+from epp.model import ledger as twin
+from epp.model.ledger import OVERDUE_SECONDS
+from epp.model.request import RequestId
+
+Ledger = kernels.Ledger
+KINDS = sorted({twin.Ledger, kernels.Ledger}, key=lambda kind: kind.__module__)
+
+
+@pytest.fixture(autouse=True, scope="module", params=KINDS, ids=lambda kind: kind.__module__)
+def implementation(request):
+    """Have every test here run on the kernel, if it was built, and on its twin."""
+    global Ledger  # noqa: PLW0603 (what all tests of this module are about)
+    Ledger = request.param
+    return request.param
 
 
 def books(*entries, observed=False, now=0.0):
@@ -139,17 +155,18 @@ steps = st.lists(
 
 @given(steps)
 def test_books_in_any_order(script):
-    ledger, now, booked = Ledger(), 0.0, set()
+    ledger, now, booked, owing = Ledger(), 0.0, set(), {}
     for verb, name, amount, observed in script:
         if verb == "admit":
             ledger.admit(name, amount, now, observed=observed)
             booked.add(name)
+            owing[name] = amount
         else:
             now += amount
             ledger.unobserved(name) if verb == "unobserved" else getattr(ledger, verb)(name, now)
             if verb != "first_token":
                 booked.discard(name)
-        assert 0 <= ledger.owed(now) <= sum(each.seconds for each in ledger._line.values()) + 1e-9
+        assert 0 <= ledger.owed(now) <= sum(owing.values()) + 1e-9
         assert ledger.requests == len(booked)
     assert ledger.owed(now + 1e6) == 0
 
@@ -163,3 +180,49 @@ def test_owed_is_the_sum_of_what_is_left(amounts, data):
         ledger.first_token(str(gone), 0)
         del left[gone]
     assert ledger.owed(0) == 0
+
+
+@given(steps, st.floats(0, 3), st.floats(0, 3))
+def test_the_kernel_says_what_its_twin_says(script, foreign, running):
+    pair, now = (twin.Ledger(), kernels.Ledger()), 0.0
+    for ledger in pair:
+        ledger.foreign, ledger.running = foreign, running
+    for verb, name, amount, observed in script:
+        now += 0.0 if verb == "admit" else amount
+        for ledger in pair:
+            if verb == "admit":
+                ledger.admit(name, amount, now, observed=observed)
+            else:
+                getattr(ledger, verb)(name, *(() if verb == "unobserved" else (now,)))
+        plain, compiled = pair
+        assert twin.survey([plain], [0.5], now) == kernels.survey([compiled], [0.5], now)
+        for each in map(RequestId, "012345"):
+            assert plain.owed_before(each, now) == compiled.owed_before(each, now)
+        assert plain.prefilling(now) == compiled.prefilling(now)
+
+
+def test_a_survey_has_a_row_for_each():
+    first, second = books(("a", 2), ("b", 1)), books()
+    second.foreign, second.running = 2.0, 3.0
+    surveys = {kernels.Ledger: kernels.survey, twin.Ledger: twin.survey}
+    seen = surveys[Ledger]([first, second], [1.0, 0.5], 1.5)
+    assert seen == ([1.5, 1.0], [2, 0], [2.0, 3.0], 1)
+
+
+def test_the_kernel_knows_the_same_grace():
+    home = sys.modules[kernels.Ledger.__module__]
+    assert home.OVERDUE_SECONDS == OVERDUE_SECONDS
+
+
+@pytest.mark.parametrize("wrong", [[None], ["x"], [object()]])
+def test_a_survey_of_something_else_is_a_type_error(wrong):
+    with pytest.raises((TypeError, AttributeError)):
+        kernels.survey(wrong, [1.0], 0.0)
+
+
+def test_a_long_line_is_freed():
+    ledger = books()
+    for number in range(200_000):
+        ledger.admit(str(number), 1.0, 0.0, observed=True)
+    assert ledger.owed(0.0) == pytest.approx(200_000)
+    del ledger
