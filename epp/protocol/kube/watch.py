@@ -1,0 +1,173 @@
+"""Watch streams and lists as data: lines of JSON become typed events. This file does no I/O."""
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from epp.errors import WarmpickError
+from epp.protocol.kube.objects import KubeObject, Status
+
+T = TypeVar("T", bound=KubeObject)
+
+_GONE = 410
+_LONGEST_LINE = 8 << 20
+"""More than five times what etcd takes for one object."""
+
+
+class ApiRefused(WarmpickError):
+    """The API answered with a refusal, as a response or as an event of a watch."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status.message or f"HTTP status {status.code}")
+        self.status = status
+
+    @property
+    def code(self) -> int:
+        """The HTTP status."""
+        return self.status.code
+
+    @property
+    def expired(self) -> bool:
+        """Whether a resource version or a continue token is too old: one must list anew."""
+        return self.status.code == _GONE or self.status.reason in {"Expired", "Gone"}
+
+
+class StreamBroken(WarmpickError):
+    """What came is no JSON of the expected form: nothing after it can be trusted."""
+
+
+class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
+    """`type` is ADDED, MODIFIED, DELETED or BOOKMARK."""
+
+    type: str
+    object: T
+
+
+class ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    """`continue_token` is empty on the last page."""
+
+    resource_version: str = ""
+    continue_token: str = msgspec.field(default="", name="continue")
+
+
+class ListPage(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a list. `strange` counts items left out because they do not fit their kind."""
+
+    metadata: ListMetadata
+    items: tuple[T, ...] = ()
+    strange: int = 0
+
+
+class _RawPage(msgspec.Struct, frozen=True):
+    metadata: ListMetadata
+    items: tuple[msgspec.Raw, ...] = ()
+
+
+class _EventType(msgspec.Struct, frozen=True):
+    type: str
+
+
+class _ErrorEvent(msgspec.Struct, frozen=True):
+    object: Status
+
+
+_status = msgspec.json.Decoder(Status)
+_event_type = msgspec.json.Decoder(_EventType)
+_error_event = msgspec.json.Decoder(_ErrorEvent)
+_raw_page = msgspec.json.Decoder(_RawPage)
+
+
+class Reader(Generic[T]):
+    """Reads lists and watch streams of one kind of object."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._event: msgspec.json.Decoder[WatchEvent[T]] = msgspec.json.Decoder(WatchEvent[kind])  # type: ignore[valid-type]  # a type made at run time
+        self._page: msgspec.json.Decoder[ListPage[T]] = msgspec.json.Decoder(ListPage[kind])  # type: ignore[valid-type]  # the same
+        self._item: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind)
+
+    def page(self, body: bytes) -> ListPage[T]:
+        """Read one page of a list. Raises `StreamBroken` for what is none."""
+        try:
+            return self._page.decode(body)
+        except msgspec.ValidationError:
+            return self._lenient(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StreamBroken(f"not a list: {error}") from None
+
+    def _lenient(self, body: bytes) -> ListPage[T]:
+        """Read a page item by item, leaving out what does not fit."""
+        try:
+            page = _raw_page.decode(body)
+        except msgspec.ValidationError as error:
+            raise StreamBroken(f"not a list: {error}") from None
+        items = []
+        for raw in page.items:
+            try:
+                items.append(self._item.decode(raw))
+            except msgspec.ValidationError:
+                continue
+        return ListPage(page.metadata, tuple(items), len(page.items) - len(items))
+
+    def event(self, line: bytes) -> WatchEvent[T] | None:
+        """Read one line of a watch; None for an object that does not fit its kind.
+
+        Raises `ApiRefused` for an ERROR event and `StreamBroken` for what is no event.
+        """
+        try:
+            event = self._event.decode(line)
+            if event.type != "ERROR":
+                return event
+        except msgspec.ValidationError as error:
+            _refuse(line, error)
+            return None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StreamBroken(f"not an event: {error}") from None
+        _refuse(line)
+        return None
+
+
+def _refuse(line: bytes, error: msgspec.ValidationError | None = None) -> None:
+    """Raise what an event says that holds no object of the kind that was asked for."""
+    try:
+        if _event_type.decode(line).type != "ERROR":
+            return
+        status = _error_event.decode(line).object
+    except msgspec.ValidationError:
+        raise StreamBroken(f"not an event: {error}") from None
+    raise ApiRefused(status)
+
+
+def read_status(code: int, body: bytes) -> Status:
+    """Read why a request was refused; a body that does not say leaves the HTTP status `code`."""
+    try:
+        status = _status.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return Status(code=code)
+    return msgspec.structs.replace(status, code=code)
+
+
+class Lines:
+    """Cuts a stream, which may be split anywhere, into its lines."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Give the lines that are complete; raises `StreamBroken` for one that never ends."""
+        first, *others = chunk.split(b"\n")
+        self._hold(first)
+        for other in others:
+            line = b"".join(self._held)
+            self._held, self._size = [], 0
+            if line.strip():
+                yield line
+            self._hold(other)
+
+    def _hold(self, piece: bytes) -> None:
+        if piece:
+            self._held.append(piece)
+            self._size += len(piece)
+            if self._size > _LONGEST_LINE:
+                raise StreamBroken(f"a line is longer than {_LONGEST_LINE} bytes")

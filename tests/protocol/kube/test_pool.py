@@ -1,0 +1,284 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.endpoint import Endpoint
+from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
+from epp.protocol.kube.notes import Notes
+from epp.protocol.kube.objects import Pod
+from epp.protocol.kube.pool import PoolState
+from tests.protocol.kube.objects import LABELS, pod, pool, read
+
+
+def state(*pods, ports=(8000,)):
+    made = PoolState(Notes())
+    made.pool_is(read(pool(ports=ports)))
+    made.pods_are([read(each) for each in pods])
+    made.pods_listed({each["metadata"]["name"] for each in pods})
+    return made
+
+
+def summary(event):
+    match event:
+        case EndpointUpserted(endpoint):
+            return "up", endpoint.id, endpoint.target
+        case EndpointRemoved(endpoint_id):
+            return "gone", endpoint_id
+        case _:
+            return (type(event).__name__,)
+
+
+def told(made):
+    return [summary(event) for event in made.events()]
+
+
+def test_pool_and_pods_are_told_and_then_that_these_are_all():
+    made = state(pod("a", "10.0.0.1"), pod("b", "fd00:0::0002"), ports=(8000, 8001))
+    assert told(made) == [
+        ("up", "default/a-rank-0", "10.0.0.1:8000"),
+        ("up", "default/a-rank-1", "10.0.0.1:8001"),
+        ("up", "default/b-rank-0", "[fd00::2]:8000"),
+        ("up", "default/b-rank-1", "[fd00::2]:8001"),
+        ("Listed",),
+    ]
+    (first, *_) = made.endpoints
+    assert (first.uid, first.labels, first.rank) == ("uid-a", LABELS, None)
+
+
+@pytest.mark.parametrize(
+    "absent",
+    [
+        pod("a", ready=False),
+        pod("a", going=True),
+        pod("a", ip=""),
+        pod("a", ip="no:address"),
+        pod("a", ports=""),
+        pod("a", ports="9999"),
+        pod("a", ports="x"),
+    ],
+    ids=["not ready", "terminating", "no IP", "no address", "no port", "other port", "malformed"],
+)
+def test_these_pods_are_no_endpoints(absent):
+    made = state(pod("a"))
+    made.events()
+    made.pods_are([read(absent)])
+    assert told(made) == [("gone", "default/a-rank-0")]
+    made.pods_are([read(pod("a"))])
+    assert told(made) == [("up", "default/a-rank-0", "10.0.0.1:8000")]
+
+
+@pytest.mark.parametrize(
+    ("declared", "annotation", "ranks"),
+    [
+        ("8001", "llm-d.ai/active-ports", [1]),
+        (" 8002 ,8000", "llm-d.ai/active-ports", [0, 2]),
+        ("8001,x,70000,-1,²", "inference.networking.k8s.io/active-ports", [1]),
+        ("8000", "example.com/active-ports", [0, 1, 2]),
+    ],
+)
+def test_a_pod_may_serve_some_of_the_ports(declared, annotation, ranks):
+    made = state(pod("a", ports=declared, annotation=annotation), ports=(8000, 8001, 8002))
+    assert [each.name for each in made.endpoints] == [f"a-rank-{rank}" for rank in ranks]
+
+
+def test_the_newer_annotation_wins():
+    both = pod("a", ports="8000")
+    both["metadata"]["annotations"]["inference.networking.k8s.io/active-ports"] = "8001"
+    made = state(both, ports=(8000, 8001))
+    assert [each.port for each in made.endpoints] == [8000]
+
+
+def test_a_malformed_annotation_is_noted_once_until_it_changes():
+    notes = Notes()
+    made = PoolState(notes)
+    made.pool_is(read(pool(ports=(8000, 8001))))
+    for _ in range(3):
+        made.pods_are([read(pod("a", ports="8000, eight"))])
+    (note,) = notes.take()
+    assert note.event == "pod.active_ports_malformed"
+    assert note.fields == {"object": "pod/a", "no_ports": "eight", "instead": "passed over"}
+    made.pods_are([read(pod("a", ports="8000"))])
+    assert notes.take() == []
+    made.pods_are([read(pod("a", ports="eight"))])
+    assert len(notes.take()) == 1
+    made.pods_gone(["a"])
+    made.pods_are([read(pod("a", ports="eight"))])
+    assert len(notes.take()) == 1
+
+
+def test_what_says_nothing_new_tells_nothing():
+    made = state(pod("a"))
+    made.events()
+    made.pods_are([read(pod("a"))])
+    made.pool_is(read(pool()))
+    made.pods_listed({"a"})
+    assert told(made) == []
+
+
+def test_labels_change_an_endpoint_in_place():
+    made = state(pod("a"))
+    made.events()
+    made.pods_are([read(pod("a", labels={**LABELS, "llm-d.ai/role": "decode"}))])
+    assert told(made) == [("up", "default/a-rank-0", "10.0.0.1:8000")]
+
+
+@pytest.mark.parametrize("again", [pod("a", uid="other"), pod("a", "10.0.0.2")])
+def test_one_name_with_another_uid_or_address_is_another_engine(again):
+    made = state(pod("a"))
+    made.events()
+    made.pods_are([read(again)])
+    (removed, added) = told(made)
+    assert (removed, added[:2]) == (("gone", "default/a-rank-0"), ("up", "default/a-rank-0"))
+
+
+def test_an_address_used_again_is_the_younger_pods_and_goes_back_when_that_leaves():
+    old = pod("z", created="2026-01-01T00:00:00Z")
+    new = pod("a", created="2026-01-01T00:00:01Z")
+    made = state(old)
+    made.events()
+    made.pods_are([read(new)])
+    taken = [("gone", "default/z-rank-0"), ("up", "default/a-rank-0", "10.0.0.1:8000")]
+    assert told(made) == taken
+    made.pods_are([read(old)])
+    assert told(made) == []
+    made.pods_gone(["a"])
+    assert told(made) == [
+        ("gone", "default/a-rank-0"),
+        ("up", "default/z-rank-0", "10.0.0.1:8000"),
+    ]
+
+
+def test_other_ports_are_other_endpoints_and_those_that_stay_are_left_alone():
+    made = state(pod("a"), ports=(8000, 8001))
+    made.events()
+    made.pool_is(read(pool(ports=(8000, 9001))))
+    assert told(made) == [
+        ("gone", "default/a-rank-1"),
+        ("up", "default/a-rank-1", "10.0.0.1:9001"),
+    ]
+    made.pool_is(read(pool(ports=(8000,))))
+    assert told(made) == [("gone", "default/a-rank-1")]
+
+
+def test_another_selector_keeps_its_old_pods_until_the_new_ones_are_listed():
+    made = state(pod("a", "10.0.0.1"), pod("b", "10.0.0.2"))
+    made.events()
+    made.pool_is(read(pool(labels={"app": "other"})))
+    assert (told(made), made.selector) == ([], {"app": "other"})
+    made.pods_are([read(pod("c", "10.0.0.3"))])
+    made.pods_listed({"b", "c"})
+    assert told(made) == [("up", "default/c-rank-0", "10.0.0.3:8000"), ("gone", "default/a-rank-0")]
+
+
+def test_scaled_to_zero_it_is_complete_all_the_same():
+    made = state(pod("a"))
+    made.pods_gone(["a"])
+    assert made.complete
+    assert list(made.endpoints) == []
+
+
+def test_a_pool_that_goes_takes_its_endpoints_and_comes_back_with_its_pods():
+    made = state(pod("a"))
+    made.events()
+    made.pool_gone()
+    assert (told(made), made.complete) == ([("gone", "default/a-rank-0")], False)
+    made.pool_is(read(pool()))
+    assert (told(made), made.complete) == ([], False)
+    made.pods_are([read(pod("a"))])
+    made.pods_listed({"a"})
+    assert told(made) == [("up", "default/a-rank-0", "10.0.0.1:8000"), ("Listed",)]
+    assert made.complete
+
+
+def test_without_a_pool_nothing_is_complete():
+    made = PoolState(Notes())
+    made.pods_listed(set())
+    assert (told(made), made.complete) == ([], False)
+
+
+NAMES, ADDRESSES = ["a", "b", "c"], ["10.0.0.1", "10.0.0.2", ""]
+PODS = st.builds(
+    lambda name, ip, uid, ready, ports, age: pod(
+        name, ip, uid=uid, ready=ready, ports=ports, created=f"2026-01-01T00:00:0{age}Z"
+    ),
+    st.sampled_from(NAMES),
+    st.sampled_from(ADDRESSES),
+    st.sampled_from(["1", "2"]),
+    st.booleans(),
+    st.sampled_from([None, "8000", "8001", "8000,8001", "?"]),
+    st.integers(0, 2),
+)
+CHANGES = st.lists(
+    st.one_of(
+        PODS.map(lambda each: ("pods_are", [read(each)])),
+        st.sampled_from(NAMES).map(lambda name: ("pods_gone", [name])),
+        st.sets(st.sampled_from(NAMES)).map(lambda names: ("pods_listed", names)),
+        st.sampled_from([(8000,), (8001, 8000), (8000, 8001)]).map(
+            lambda ports: ("pool_is", read(pool(ports=ports)))
+        ),
+        st.just(("pool_gone",)),
+    ),
+    max_size=30,
+)
+
+
+class Oracle:
+    """Computes the endpoints anew from all that there is."""
+
+    def __init__(self):
+        self.pods: dict[str, Pod] = {}
+        self.ports: list[int] = []
+
+    def pods_are(self, pods):
+        self.pods |= {each.metadata.name: each for each in pods}
+
+    def pods_gone(self, names):
+        self.pods_listed([name for name in self.pods if name not in names])
+
+    def pods_listed(self, names):
+        self.pods = {name: each for name, each in self.pods.items() if name in names}
+
+    def pool_is(self, pool):
+        self.ports = list(pool.spec.ports)
+
+    def pool_gone(self):
+        self.pods, self.ports = {}, []
+
+    def endpoints(self):
+        found = {}
+        for each in sorted(self.pods.values(), key=lambda each: each.metadata.age):
+            said = each.metadata.annotations.get("llm-d.ai/active-ports")
+            ready = each.status.conditions[1].status == "True" and each.status.pod_ip
+            for rank, port in enumerate(self.ports):
+                if ready and (said is None or str(port) in said.split(",")):
+                    name = f"default/{each.metadata.name}-rank-{rank}"
+                    found[f"{each.status.pod_ip}:{port}"] = name, each.metadata.uid
+        return found
+
+
+@given(CHANGES)
+def test_whatever_happens_the_fleet_is_told_what_there_is(changes):
+    made, oracle = PoolState(Notes()), Oracle()
+    fleet: dict[str, Endpoint] = {}
+    for name, *arguments in changes:
+        getattr(made, name)(*arguments)
+        getattr(oracle, name)(*arguments)
+        for event in made.events():
+            if isinstance(event, EndpointUpserted):
+                known = fleet.get(event.endpoint.id, event.endpoint)
+                assert known.engine == event.endpoint.engine
+                fleet[event.endpoint.id] = event.endpoint
+            elif isinstance(event, EndpointRemoved):
+                del fleet[event.endpoint_id]
+            targets = [each.target for each in fleet.values()]
+            assert len(targets) == len(set(targets))
+        there = {each.target: (each.id, each.uid) for each in fleet.values()}
+        assert there == oracle.endpoints()
+
+
+def test_listed_is_among_the_events_of_each_completion():
+    made = PoolState(Notes())
+    made.pool_is(read(pool()))
+    made.pods_listed(set())
+    made.pods_listed(set())
+    assert made.events() == [Listed()]

@@ -1,0 +1,159 @@
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.request import InferenceRequest, RequestId
+from epp.protocol.kube.notes import Notes
+from epp.protocol.kube.resources import OBJECT_GROUPS
+from epp.protocol.kube.routing import PoolName, RoutingState
+from epp.protocol.routing import NO_ROUTING, Routing, Targets
+from tests.protocol.kube.objects import objective, read, rewrite
+
+POOL = PoolName("pool", "inference.networking.k8s.io")
+NEW, OLD = OBJECT_GROUPS
+
+
+@pytest.fixture
+def notes():
+    return Notes()
+
+
+@pytest.fixture
+def state(notes):
+    return RoutingState(OBJECT_GROUPS, POOL, notes)
+
+
+def asked(model="base", objective="", header=""):
+    return InferenceRequest(
+        id=RequestId("1"), model=model, target_model=header or model, objective=objective
+    )
+
+
+def never(_):
+    raise AssertionError("nothing is to be drawn")
+
+
+def constantly(number):
+    return lambda _: number
+
+
+def target(routing, model="base", **more):
+    return routing.resolve(asked(model, **more), never).target_model
+
+
+def rewritten(state, *documents, group=NEW):
+    state.rewrites.put(group, [read(each) for each in documents])
+    return state.routing()
+
+
+def test_without_objects_requests_stay_as_they_are():
+    request = asked(objective="any", header="other")
+    assert NO_ROUTING.resolve(request, never) is request
+
+
+@pytest.mark.parametrize(("said", "priority"), [(7, 7), (-3, -3), (0, 0), (None, 0)])
+def test_an_objective_gives_its_priority(state, said, priority):
+    state.objectives.put(NEW, [read(objective("urgent", said))])
+    routing = state.routing()
+    assert routing.resolve(asked(objective="urgent"), never).priority == priority
+    assert routing.resolve(asked(objective="unknown"), never).priority == 0
+    assert routing.resolve(asked(), never).priority == 0
+
+
+def test_both_groups_count_and_the_newer_wins_a_name(state):
+    state.objectives.put(OLD, [read(objective("a", 1)), read(objective("b", 2))])
+    state.objectives.put(NEW, [read(objective("a", 10))])
+    assert state.routing().priorities == {"a": 10, "b": 2}
+    state.objectives.gone(NEW, ["a"])
+    assert state.routing().priorities == {"a": 1, "b": 2}
+    state.objectives.listed(OLD, ["b"])
+    assert state.routing().priorities == {"b": 2}
+
+
+@pytest.mark.parametrize(
+    "ref", [{"name": "other"}, {"group": "inference.networking.x-k8s.io"}, {"kind": "Service"}]
+)
+def test_objects_of_other_pools_are_ignored_and_noted_once(state, notes, ref):
+    for _ in range(2):
+        state.objectives.put(NEW, [read(objective("a", 1, ref=ref))])
+        state.rewrites.put(OLD, [read(rewrite("r", (None, {"x": 1}), ref=ref))])
+    assert state.routing() == Routing()
+    first, second = notes.take()
+    assert (first.event, first.fields["object"]) == (
+        "object.foreign_pool",
+        "inferenceobjective.llm-d.ai/a",
+    )
+    assert second.fields["object"] == "inferencemodelrewrite.inference.networking.x-k8s.io/r"
+    state.objectives.put(NEW, [read(objective("a", 1))])
+    assert state.routing().priorities == {"a": 1}
+    state.objectives.put(NEW, [read(objective("a", 1, ref=ref))])
+    assert state.routing().priorities == {}
+    assert len(notes.take()) == 1
+
+
+def test_an_exact_match_wins_over_one_of_all_models_whatever_their_age(state):
+    routing = rewritten(
+        state,
+        rewrite("old", (None, {"all": 1}), created="2020-01-01T00:00:00Z"),
+        rewrite("new", (["base", "b"], {"exact": 1}), created="2026-01-01T00:00:00Z"),
+    )
+    assert target(routing) == target(routing, "b") == "exact"
+    assert target(routing, "c") == "all"
+    assert target(routing, "") == ""
+
+
+def test_the_older_object_wins_then_the_name_then_the_order_of_rules(state):
+    routing = rewritten(
+        state,
+        rewrite("b", (["m"], {"by-name-b": 1}), (None, {"generic-b": 1})),
+        rewrite("a", (["m"], {"first": 1}), (["m"], {"second": 1}), (["n"], {"n-a": 1})),
+        rewrite("c", (["n"], {"oldest": 1}), created="2025-12-31T23:59:59Z"),
+    )
+    assert [target(routing, model) for model in "mnx"] == ["first", "oldest", "generic-b"]
+
+
+def test_a_rewrite_wins_over_the_clients_header(state):
+    routing = rewritten(state, rewrite("a", (["m"], {"mine": 1})))
+    assert target(routing, "m", header="theirs") == "mine"
+    assert target(routing, "n", header="theirs") == "theirs"
+
+
+def test_both_groups_of_rewrites_count(state):
+    rewritten(state, rewrite("a", (["m"], {"new": 1}), created="2026-01-02T00:00:00Z"))
+    routing = rewritten(
+        state, rewrite("b", (["m"], {"old": 1}), (["n"], {"n": 1}), group=OLD), group=OLD
+    )
+    assert [target(routing, model) for model in "mn"] == ["old", "n"]
+    state.rewrites.listed(OLD, [])
+    assert target(state.routing(), "m") == "new"
+
+
+WEIGHTED = [
+    ({"a": 90, "b": 10}, {"a": 0.9, "b": 0.1}),
+    ({"a": None, "b": None}, {"a": 0.5, "b": 0.5}),
+    ({"a": 3, "b": None, "c": 1}, {"a": 0.75, "c": 0.25}),
+    ({"a": None}, {"a": 1}),
+]
+
+
+@pytest.mark.parametrize(("targets", "shares"), WEIGHTED)
+def test_targets_are_drawn_by_weight(state, targets, shares):
+    routing = rewritten(state, rewrite("r", (["m"], targets)))
+    draw = random.Random(1).randrange  # noqa: S311 (chance, not secrets)
+    got = [routing.resolve(asked("m"), draw).target_model for _ in range(4000)]
+    assert {model: got.count(model) / len(got) for model in set(got)} == pytest.approx(
+        shares, abs=0.03
+    )
+
+
+@given(st.lists(st.tuples(st.text(min_size=1), st.integers(1, 10**6)), min_size=1, max_size=6))
+def test_every_number_below_the_sum_is_one_targets(weighted):
+    targets = Targets.of(weighted)
+    edge = 0
+    for model, weight in weighted:
+        assert targets.draw(constantly(edge)) == model
+        assert targets.draw(constantly(edge + weight - 1)) == model
+        edge += weight
+    assert targets.bounds[-1] == edge

@@ -1,0 +1,113 @@
+import itertools
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.protocol.kube.objects import InferenceObjective, Pod
+from epp.protocol.kube.watch import ApiRefused, Lines, Reader, StreamBroken, read_status
+from tests.protocol.kube.objects import objective, pod
+
+EXPIRED = {
+    "kind": "Status",
+    "apiVersion": "v1",
+    "metadata": {},
+    "status": "Failure",
+    "message": "too old resource version: 1 (90)",
+    "reason": "Expired",
+    "code": 410,
+}
+
+
+def line(kind, document):
+    return json.dumps({"type": kind, "object": document}).encode()
+
+
+def listed(*items, **metadata):
+    return json.dumps({"kind": "List", "metadata": metadata, "items": items}).encode()
+
+
+def test_events_and_bookmarks_are_read():
+    reader = Reader(Pod)
+    added = reader.event(line("ADDED", pod("a")))
+    assert added is not None
+    assert (added.type, added.object.metadata.name, added.object.ready) == ("ADDED", "a", True)
+    version = {"metadata": {"resourceVersion": "12", "creationTimestamp": None}, "spec": {}}
+    bookmark = reader.event(line("BOOKMARK", {"kind": "Pod", **version}))
+    assert bookmark is not None
+    assert (bookmark.type, bookmark.object.metadata.resource_version) == ("BOOKMARK", "12")
+
+
+@pytest.mark.parametrize("kind", [Pod, InferenceObjective])
+@pytest.mark.parametrize(
+    ("status", "expired"),
+    [
+        (EXPIRED, True),
+        ({**EXPIRED, "reason": "Gone"}, True),
+        ({"code": 500, "message": "etcd is away"}, False),
+        ({**EXPIRED, "code": 504, "reason": "Timeout"}, False),
+    ],
+)
+def test_an_error_event_is_a_refusal(kind, status, expired):
+    with pytest.raises(ApiRefused, match=re.escape(status["message"])) as raised:
+        Reader(kind).event(line("ERROR", status))
+    assert (raised.value.code, raised.value.expired) == (status["code"], expired)
+
+
+@pytest.mark.parametrize(
+    "broken", [b"{", b"\xff", b"[]", b"{}", b'{"type": 1}', b'{"type":"ERROR","object":[]}']
+)
+def test_what_is_no_event_breaks_the_stream(broken):
+    with pytest.raises(StreamBroken, match="not an event"):
+        Reader(Pod).event(broken)
+
+
+def test_an_object_that_does_not_fit_its_kind_is_left_out():
+    strange = objective("a", "high")
+    reader = Reader(InferenceObjective)
+    assert reader.event(line("ADDED", strange)) is None
+    page = reader.page(listed(strange, objective("b", 1), resourceVersion="5"))
+    assert [each.metadata.name for each in page.items] == ["b"]
+    assert (page.strange, page.metadata.resource_version) == (1, "5")
+
+
+def test_pages_of_a_list_are_read():
+    metadata = {"resourceVersion": "5", "continue": "abc", "remainingItemCount": 3}
+    page = Reader(Pod).page(listed(pod("a"), pod("b"), **metadata))
+    assert [each.metadata.name for each in page.items] == ["a", "b"]
+    assert (page.metadata.continue_token, page.strange) == ("abc", 0)
+
+
+@pytest.mark.parametrize("broken", [b"", b"{", b"[]", b'{"metadata": 1}', b'{"items": []}'])
+def test_what_is_no_list_is_broken(broken):
+    with pytest.raises(StreamBroken, match="not a list"):
+        Reader(Pod).page(broken)
+
+
+def test_the_status_of_a_refusal_is_read_where_there_is_one():
+    said = read_status(429, b'{"message":"slow down","code":1,"details":{"retryAfterSeconds":7}}')
+    assert (said.code, said.message, said.details.retry_after_seconds) == (429, "slow down", 7)
+    assert read_status(502, b"<html>bad gateway</html>").code == 502
+    assert str(ApiRefused(read_status(502, b""))) == "HTTP status 502"
+
+
+@given(st.lists(st.binary(max_size=9).filter(lambda text: b"\n" not in text)), st.data())
+def test_lines_come_out_whole_however_the_stream_is_split(lines, data):
+    stream = b"".join(each + b"\n" for each in lines) + b"half a line"
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    edges = [0, *cuts, len(stream)]
+    cutter = Lines()
+    got = [
+        each for start, end in itertools.pairwise(edges) for each in cutter.feed(stream[start:end])
+    ]
+    assert got == [each for each in lines if each.strip()]
+
+
+def test_a_line_without_end_breaks_the_stream():
+    cutter = Lines()
+    for _ in range(8):
+        assert list(cutter.feed(b"x" * (1 << 20))) == []
+    with pytest.raises(StreamBroken, match="longer than"):
+        list(cutter.feed(b"x"))
