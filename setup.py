@@ -20,6 +20,7 @@ SANITIZE = {
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "codec": (),
     "framing": (),
+    "hashing": (),
     "http2": ("nghttp2",),
     "ledger": (),
 }

@@ -11,39 +11,23 @@ One hash function names all blocks; its root is keyed by a secret of the deploym
 nobody outside can make two prompts collide.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import NewType, cast
 
 import msgspec
-from xxhash import xxh3_64_intdigest
 
+from epp.model.hashing import BLOCK_ENDS, FIRST_BLOCK_BYTES, BlockHash
+from epp.model.kernels import extend, text_chain
 from epp.model.request import TOKEN_BYTES, Prompt
 
-BlockHash = NewType("BlockHash", int)
-"""64 bits: a block and all that stands before it, under one model and salt."""
+__all__ = ["BLOCK_ENDS", "FIRST_BLOCK_BYTES", "TOKEN_BLOCK", "BlockHash", "BlockHasher", "Chain"]
 
-FIRST_BLOCK_BYTES = 128
 TOKEN_BLOCK = 16
 """Tokens of a block where no engine has said: vLLM's default on GPUs."""
 
-_PER_DOUBLING = 16
-_LONGEST = 1 << 31
-
-
-def _grid() -> tuple[int, ...]:
-    ends = []
-    end = 0
-    while end < _LONGEST:
-        step = max(FIRST_BLOCK_BYTES, (1 << (end.bit_length() - 1)) // _PER_DOUBLING if end else 0)
-        end += step
-        ends.append(end)
-    return tuple(ends)
-
-
-BLOCK_ENDS = _grid()
-"""Where blocks of text end, in bytes from the start of the prompt, messages aside."""
+_ROOTS = 1024
+_LONGEST_NAME = 256
+"""Roots that are remembered, and how long what they are made of may be, in characters."""
 
 
 class Chain(msgspec.Struct, frozen=True):
@@ -52,7 +36,8 @@ class Chain(msgspec.Struct, frozen=True):
     Block i ends at `ends[i]`; the prompt is `size` long; `marks` are the ends of its messages.
     `lookup` is the number of leading blocks that a cache may serve: of token ids, one that ends
     with the prompt is computed again (vLLM `get_computed_blocks`: at most `num_tokens - 1` tokens
-    hit); text is followed by what the chat template adds.
+    hit); text is followed by what the chat template adds. `hashes` and `ends` are lists or
+    arrays, by who made them: equal chains are made by the same.
     """
 
     hashes: Sequence[BlockHash]
@@ -72,17 +57,17 @@ class BlockHasher:
     def __init__(self, secret: bytes, token_block: int = TOKEN_BLOCK) -> None:
         self._secret = secret
         self.token_block = token_block
+        self._roots: dict[tuple[str, str, bool], int] = {}
 
     def chain(self, prompt: Prompt, model: str, cache_salt: str) -> Chain:
         """Cut and hash a prompt; the model's name tells LoRA adapters apart."""
-        root = self.root(model, cache_salt, exact=prompt.exact)
+        data, root = prompt.data, self.root(model, cache_salt, exact=prompt.exact)
         if not prompt.exact:
-            ends = _cuts(len(prompt.data), prompt.marks)
-            hashes = self.extend(root, prompt.data, ends)
-            return Chain(hashes, ends, len(prompt.data), len(ends), marks=prompt.marks)
-        size, block = len(prompt.data) // TOKEN_BYTES, self.token_block
+            hashes, ends = text_chain(root, data, prompt.marks)
+            return Chain(hashes, ends, len(data), len(ends), marks=prompt.marks)
+        size, block = len(data) // TOKEN_BYTES, self.token_block
         ends = range(block, size + 1, block)
-        hashes = self.extend(root, prompt.data, ends, TOKEN_BYTES)
+        hashes = extend(root, data, ends, TOKEN_BYTES)
         lookup = max(0, size - 1) // block
         return Chain(hashes, ends, size, lookup, exact=True, marks=prompt.marks)
 
@@ -92,21 +77,18 @@ class BlockHasher:
 
         Ends count from the start of `data`, in `unit` bytes.
         """
-        hashes: list[int] = []
-        view, start = memoryview(data), 0
-        for end in ends:
-            parent = xxh3_64_intdigest(view[start * unit : end * unit], parent)
-            hashes.append(parent)
-            start = end
-        return cast("list[BlockHash]", hashes)  # naming each would cost more than hashing it
+        return extend(parent, data, ends, unit)
 
     def root(self, model: str, cache_salt: str, *, exact: bool) -> int:
         """Return what a chain's first block is seeded with."""
-        name = msgspec.msgpack.encode((model, cache_salt, exact))
-        return int.from_bytes(blake2b(name, digest_size=8, key=self._secret).digest(), "little")
-
-
-def _cuts(size: int, marks: Sequence[int]) -> Sequence[int]:
-    """Return where blocks of a text end: at the ends of its messages, and on the grid."""
-    grid = BLOCK_ENDS[: bisect_right(BLOCK_ENDS, size)]
-    return sorted({*grid, *marks}) if marks else grid
+        name = (model, cache_salt, exact)
+        known = self._roots.get(name)
+        if known is not None:
+            return known
+        digest = blake2b(msgspec.msgpack.encode(name), digest_size=8, key=self._secret)
+        root = int.from_bytes(digest.digest(), "little")
+        if len(model) + len(cache_salt) <= _LONGEST_NAME:
+            if len(self._roots) >= _ROOTS:
+                self._roots.clear()
+            self._roots[name] = root
+        return root

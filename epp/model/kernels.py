@@ -1,7 +1,13 @@
 """The compiled kernels where they were built, their Python twins where not.
 
-A kernel and its twin promise the same; the rest of the model takes either from here.
+A kernel and its twin promise the same; the rest of the model takes either from here. What twins
+need themselves they take from elsewhere: `BlockHash` is in `epp.model.hashing`.
 """
+
+try:
+    from epp.native.hashing import extend, text_chain
+except ImportError:
+    from epp.model.hashing import extend, text_chain
 
 try:
     from epp.native.index import PrefixIndex
@@ -13,4 +19,4 @@ try:
 except ImportError:
     from epp.model.ledger import Ledger, survey
 
-__all__ = ["Ledger", "PrefixIndex", "survey"]
+__all__ = ["Ledger", "PrefixIndex", "extend", "survey", "text_chain"]

@@ -15,7 +15,7 @@ from itertools import accumulate, groupby, islice, repeat, takewhile
 from operator import and_
 from typing import NewType
 
-from epp.model.blocks import BlockHash
+from epp.model.hashing import BlockHash
 
 Slot = NewType("Slot", int)
 """An endpoint's bit; given back when the endpoint goes."""

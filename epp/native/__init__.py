@@ -24,7 +24,7 @@ KERNELS = (
     Kernel("framing", "epp.adapters.extproc.grpcio"),
     Kernel("http2", "epp.adapters.extproc.grpcio"),
     Kernel("codec", "epp.protocol.protobuf"),
-    Kernel("hashing", "epp.model.blocks"),
+    Kernel("hashing", "epp.model.hashing"),
     Kernel("index", "epp.model.prefixindex"),
     Kernel("pool", "epp.model.blockpool"),
     Kernel("ledger", "epp.model.ledger"),

@@ -1,5 +1,6 @@
 """Which kernels there are to be tested. With WARMPICK_REQUIRE_NATIVE=1 all must be there."""
 
+import importlib
 import os
 
 import pytest
@@ -19,3 +20,8 @@ def require_native():
     """Skip the rest of a module where HTTP/2 of our own is not there."""
     if FAULT:
         pytest.skip(REASON, allow_module_level=True)
+
+
+def loaded(name, twin):
+    """Return what is to be tested alike: a kernel where it is there, and the module of its twin."""
+    return [twin] if name in FAULTS else [importlib.import_module(f"epp.native.{name}"), twin]
