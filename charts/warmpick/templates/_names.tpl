@@ -1,0 +1,98 @@
+{{- /* Names, labels and what several objects must agree on. */ -}}
+
+{{- define "warmpick.name" -}}
+{{- printf "%s-epp" (.Release.Name | lower | trunc 40 | trimSuffix "-") -}}
+{{- end -}}
+
+{{- define "warmpick.clusterName" -}}
+{{- printf "%s-%s" (.Release.Namespace | trunc 40 | trimSuffix "-") (include "warmpick.name" .) -}}
+{{- end -}}
+
+{{- define "warmpick.selectorLabels" -}}
+{{- if .Values.inferenceExtension.endpointsServer.createInferencePool -}}
+inferencepool: {{ include "warmpick.name" . }}
+{{- else -}}
+epp: {{ include "warmpick.name" . }}
+{{- end -}}
+{{- end -}}
+
+{{- define "warmpick.labels" -}}
+app.kubernetes.io/name: {{ include "warmpick.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: endpoint-picker
+app.kubernetes.io/part-of: warmpick
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "warmpick.metadata" -}}
+name: {{ include "warmpick.name" . }}
+namespace: {{ .Release.Namespace }}
+labels:
+  {{- include "warmpick.labels" . | nindent 2 }}
+{{- end -}}
+
+{{- /* The providers below say "true" or nothing, so that `if include` reads well. */ -}}
+
+{{- define "warmpick.leaderElection" -}}
+{{- $epp := .Values.inferenceExtension -}}
+{{- if kindIs "bool" $epp.leaderElection -}}
+{{- if $epp.leaderElection }}true{{ end -}}
+{{- else if and (gt (int $epp.replicas) 1) (not $epp.autoscaling.enabled) -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{- define "warmpick.metricsAuth" -}}
+{{- if .Values.inferenceExtension.monitoring.prometheus.auth.enabled }}true{{ end -}}
+{{- end -}}
+
+{{- define "warmpick.envoy" -}}
+{{- $sidecar := .Values.inferenceExtension.sidecar -}}
+{{- if and $sidecar.enabled (eq (lower $sidecar.proxyType) "envoy") }}true{{ end -}}
+{{- end -}}
+
+{{- define "warmpick.tlsSecret" -}}
+{{- $tls := .Values.inferenceExtension.tls -}}
+{{- if $tls.secretName -}}
+{{- $tls.secretName -}}
+{{- else if $tls.certManager.enabled -}}
+{{- printf "%s-tls" (include "warmpick.name" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The ports of the model servers, as numbers with commas. */ -}}
+{{- define "warmpick.targetPorts" -}}
+{{- $ports := list -}}
+{{- if .Values.inferenceExtension.endpointsServer.createInferencePool -}}
+{{- range .Values.inferencePool.targetPorts }}{{ $ports = append $ports (int .number) }}{{ end -}}
+{{- else -}}
+{{- $given := .Values.inferenceExtension.endpointsServer.targetPorts -}}
+{{- if kindIs "slice" $given -}}
+{{- range $given }}{{ $ports = append $ports (int .) }}{{ end -}}
+{{- else -}}
+{{- range splitList "," (toString $given) }}{{ $ports = append $ports (int (trim .)) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- join "," $ports -}}
+{{- end -}}
+
+{{- define "warmpick.leaseName" -}}
+{{- printf "epp-%s-%s.llm-d.ai" .Release.Namespace .Release.Name -}}
+{{- end -}}
+
+{{- /* The model servers' pods, as a LabelSelector; of a selector text only a=b,c=d. */ -}}
+{{- define "warmpick.modelServerSelector" -}}
+matchLabels:
+{{- if .Values.inferenceExtension.endpointsServer.createInferencePool }}
+  {{- range $label, $value := .Values.inferencePool.modelServers.matchLabels }}
+  {{ $label }}: {{ $value | quote }}
+  {{- end }}
+{{- else }}
+  {{- range splitList "," .Values.inferenceExtension.endpointsServer.endpointSelector }}
+  {{- $parts := splitList "=" (. | replace "==" "=") }}
+  {{ first $parts | trim }}: {{ last $parts | trim | quote }}
+  {{- end }}
+{{- end }}
+{{- end -}}
