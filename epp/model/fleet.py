@@ -33,12 +33,12 @@ from epp.model.feedback import Verdict
 from epp.model.kernels import survey
 from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.pod import Pod, PodEvent
-from epp.model.pods import Pods
+from epp.model.pods import Pods, Roster
 from epp.model.prefixindex import PrefixIndex
 from epp.model.prompts import Prompts
 from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.model.stay import Stay
-from epp.model.visit import Asked, Visit
+from epp.model.visit import Asked, Estimate, Visit
 
 
 class Fleet:
@@ -83,26 +83,29 @@ class Fleet:
         long as there are others.
         """
         asked = self._ask(request)
-        pods = self._pods.eligible(request.subset)
-        for pod in pods:
-            if pod.tenants.waiting:
-                pod.settle(now)
+        roster = self._pods.eligible(request.subset)
+        for pod in [pod for pod in roster.pods if pod.tenants.line]:
+            pod.settle(now)
         self._find(asked)
-        estimates = asked.estimates(pods)
-        prices = [
-            each.seconds or pod.prefill.step for each, pod in zip(estimates, pods, strict=True)
-        ]
-        books = survey([pod.ledger for pod in pods], prices, now)
-        self._busy.note(books[3], len(pods), now)
-        return Candidates(
-            asked,
-            [pod.endpoint for pod in pods],
-            [pod.load for pod in pods],
-            estimates,
-            [pod.feedback.trust for pod in pods],
-            books,
-            self._busy.value,
-        )
+        estimates = asked.estimates(roster.places)
+        trust = [pod.feedback.trust for pod in roster.pods]
+        if trust and min(trust) < 1.0:
+            self._discount(asked, roster, estimates)
+        prices = [each.seconds for each in estimates]
+        if not asked.tokens:
+            prices = [speed.prefill.step for _, speed in roster.places]
+        books = survey(roster.ledgers, prices, now)
+        self._busy.note(books[3], len(trust), now)
+        loads = [pod.load for pod in roster.pods]
+        return Candidates(asked, roster.endpoints, loads, estimates, trust, books, self._busy.value)
+
+    @staticmethod
+    def _discount(asked: Asked, roster: Roster, estimates: list[Estimate]) -> None:
+        """Take what is predicted of each endpoint as far as it has done so before."""
+        for position, (pod, estimate) in enumerate(zip(roster.pods, estimates, strict=True)):
+            cached = pod.feedback.discount(estimate.cached)
+            if cached < estimate.cached:
+                estimates[position] = asked.discounted(estimate, cached, pod.speed)
 
     def _find(self, asked: Asked) -> None:
         """Look up what every endpoint holds of the prompts."""
@@ -134,7 +137,10 @@ class Fleet:
     def _of_pod(self, event: PodEvent, _: float) -> None:
         pod = self._pods.get(event.endpoint_id)
         if pod is not None:
+            before = pod.standing
             pod.hear(event)
+            if pod.standing != before:
+                self._pods.changed()
 
     def _reported(self, event: LoadReported, now: float) -> None:
         self._of_pod(event, now)
@@ -164,7 +170,7 @@ class Fleet:
         asked = visit.asked
         if not asked.finds or len(asked.finds[0]) <= pod.slot:
             self._find(asked)
-        estimate = asked.estimate(pod)
+        estimate = asked.estimate(pod.slot, pod.speed)
         visit.cached, visit.found = estimate.cached, estimate.matched
         visit.met_idle = not pod.ledger.owed(now)
         observed = visit.request.stream and bool(asked.tokens)
@@ -212,6 +218,7 @@ class Fleet:
         """Take in how much of a prompt was cached, and what was generated after it."""
         pod, cached = visit.pod, usage.cached_tokens
         if cached is not None and pod.judge(visit.cached, cached, stay) is Verdict.RESTARTED:
+            self._pods.changed()
             return
         self._prompts.learn_prefix(visit.asked, visit.found, cached or 0, pod.engine_block)
         self._prompts.remember(visit.request, pod, stay, usage)

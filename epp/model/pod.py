@@ -20,7 +20,7 @@ from epp.model.kvchange import (
     Cleared,
 )
 from epp.model.mirror import Mirror
-from epp.model.prefill import BUDGET_TOKENS, PrefillModel
+from epp.model.prefill import BUDGET_TOKENS, PrefillModel, Speed
 from epp.model.prefixindex import PrefixIndex, Slot
 from epp.model.request import RequestId
 from epp.model.ruler import Measure
@@ -40,8 +40,7 @@ PodEvent = LoadReported | ScrapeFailed | CacheChanged | CacheFeedUp | CacheFeedL
 class Pod:
     """One endpoint.
 
-    Hits are multiples of `hit_unit` tokens; 0 where there are none. Its cache is taken to be an
-    `unknown` one until it has said what it is.
+    Its cache is taken to be an `unknown` one until it has said what it is.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Pod:
         self.reachable = True
         self.mirror: Mirror | None = None
         self.tenants = Tenants(index, self.ledger, self._spec(UNREPORTED, unknown))
-        self.hit_unit = self.engine_block
+        self.speed = prefill.speed(self.engine_block)
         self._hasher = hasher
         self._heard = False
         self._since: list[Stay] = []
@@ -72,6 +71,11 @@ class Pod:
     def slot(self) -> Slot:
         """Where the index has its blocks."""
         return self.tenants.slot
+
+    @property
+    def standing(self) -> tuple[Slot, Speed, bool]:
+        """What a roster takes for granted of it."""
+        return self.slot, self.speed, self.reachable
 
     @property
     def engine_block(self) -> int:
@@ -95,6 +99,11 @@ class Pod:
             spec.model,
             live=self.mirror is not None,
         )
+
+    def rename(self, endpoint: Endpoint, prefill: PrefillModel) -> None:
+        """Take in what else is said of the endpoint, which may be of another class now."""
+        self.endpoint, self.prefill = endpoint, prefill
+        self.speed = prefill.speed(self.speed.unit)
 
     # What is heard of the engine.
 
@@ -133,7 +142,7 @@ class Pod:
         spec = self._spec(load, self.tenants.spec)
         if spec != self.tenants.spec:
             self.tenants.fit(spec, first=not self._heard)
-        self.hit_unit = (load.match_unit or spec.block) if load.caching else 0
+        self.speed = self.prefill.speed((load.match_unit or spec.block) if load.caching else 0)
         self._heard = True
         if self._began_anew(load) and self.mirror is None:
             self.restart()  # an engine that is followed says so itself

@@ -2,15 +2,37 @@
 
 from collections.abc import Collection
 
+import msgspec
+
 from epp.model.blocks import TOKEN_BLOCK, BlockHasher
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.engines import DEFAULT_MODEL, CacheSpec
+from epp.model.kernels import Ledger, PrefixIndex
 from epp.model.pod import Pod
-from epp.model.prefill import PrefillModel
-from epp.model.prefixindex import PrefixIndex
+from epp.model.prefill import PrefillModel, Speed
+from epp.model.prefixindex import Slot
 
 CLASS_LABEL = "warmpick.io/endpoint-class"
 """Endpoints with the same value of this label are taken to be equally fast."""
+
+
+class Roster(msgspec.Struct, frozen=True, gc=False):
+    """Some pods in aligned columns; good until one of them is another pod, slot or speed."""
+
+    pods: list[Pod]
+    endpoints: list[Endpoint]
+    ledgers: list[Ledger]
+    places: list[tuple[Slot, Speed]]
+
+    @classmethod
+    def of(cls, pods: list[Pod]) -> "Roster":
+        """List pods."""
+        return cls(
+            pods,
+            [pod.endpoint for pod in pods],
+            [pod.ledger for pod in pods],
+            [(pod.slot, pod.speed) for pod in pods],
+        )
 
 
 class Pods:
@@ -23,6 +45,7 @@ class Pods:
         self._by_id: dict[EndpointId, Pod] = {}
         self._by_target: dict[Target, Pod] = {}
         self._prefill: dict[str, PrefillModel] = {}
+        self._roster: Roster | None = None
 
     def __getitem__(self, endpoint_id: EndpointId) -> Pod:
         return self._by_id[endpoint_id]
@@ -43,8 +66,9 @@ class Pods:
         """Take in an endpoint; return whether it is another engine than was known by its name."""
         pod = self._by_id.get(endpoint.id)
         prefill = self._prefill.setdefault(endpoint.labels.get(CLASS_LABEL, ""), PrefillModel())
+        self._roster = None
         if pod is not None and pod.endpoint.engine == endpoint.engine:
-            pod.endpoint, pod.prefill = endpoint, prefill
+            pod.rename(endpoint, prefill)
             return False
         self.remove(endpoint.id)
         pod = Pod(endpoint, self._index, prefill, self._hasher, self._unknown)
@@ -55,6 +79,7 @@ class Pods:
         """Let an endpoint go, if there is one."""
         pod = self._by_id.pop(endpoint_id, None)
         if pod is not None:
+            self._roster = None
             pod.leave()
             self._by_target = {each.endpoint.target: each for each in self._by_id.values()}
 
@@ -62,12 +87,24 @@ class Pods:
         """Return the pod of whose cache most is remembered."""
         return max(self._by_id.values(), key=lambda pod: len(pod.tenants.cache))
 
-    def eligible(self, subset: tuple[str, ...] | None) -> list[Pod]:
+    def changed(self) -> None:
+        """Take in that a pod answers or does not, has another slot, or another speed."""
+        self._roster = None
+
+    def eligible(self, subset: tuple[str, ...] | None) -> Roster:
         """Return who may be picked within a subset: those who answer, or where none does, all."""
-        pods = list(self._by_id.values())
         if subset is not None:
             allowed = set(subset)
-            pods = [
-                each for each in pods if allowed & {each.endpoint.target, each.endpoint.address}
+            within = [
+                pod
+                for pod in self._by_id.values()
+                if allowed & {pod.endpoint.target, pod.endpoint.address}
             ]
-        return [pod for pod in pods if pod.reachable] or pods
+            return self._answering(within)
+        if self._roster is None:
+            self._roster = self._answering(list(self._by_id.values()))
+        return self._roster
+
+    @staticmethod
+    def _answering(pods: list[Pod]) -> Roster:
+        return Roster.of([pod for pod in pods if pod.reachable] or pods)

@@ -33,9 +33,10 @@ def work(uncached: int, cached: int) -> float:
 class PrefillModel:
     """The fit for one class of endpoints."""
 
-    __slots__ = ("_n", "_x", "_xx", "_xy", "_y", "scale", "step")
+    __slots__ = ("_n", "_speeds", "_x", "_xx", "_xy", "_y", "scale", "step")
 
     def __init__(self) -> None:
+        self._speeds: dict[int, Speed] = {}
         self.step = STEP_SECONDS
         self.scale = 1.0
         # Decayed sums over (x, y) = (default work, seconds); two weak points on the default line.
@@ -49,6 +50,10 @@ class PrefillModel:
         """Predict a prefill; never less than one step."""
         steps = max(1, ceil(uncached / BUDGET_TOKENS))
         return self.step * steps + self.scale * work(uncached, cached)
+
+    def speed(self, unit: int) -> "Speed":
+        """Return the speed of endpoints of this class whose hits are multiples of `unit`."""
+        return self._speeds.setdefault(unit, Speed(unit, self))
 
     def learn(self, uncached: int, cached: int, seconds: float) -> None:
         """Take in one prefill that had the endpoint for itself.
@@ -71,3 +76,16 @@ class PrefillModel:
             slope = (self._n * self._xy - self._x * self._y) / spread
             self.scale = min(_MOST_SCALE, max(_LEAST_SCALE, slope))
         self.step = max(1e-4, (self._y - self.scale * self._x) / self._n)
+
+
+class Speed:
+    """How fast an endpoint is, whatever it holds: hits count in whole `unit` tokens, 0 for none.
+
+    Endpoints with the same speed share the object, and with it predictions for a prompt.
+    """
+
+    __slots__ = ("prefill", "unit")
+
+    def __init__(self, unit: int, prefill: PrefillModel) -> None:
+        self.unit = unit
+        self.prefill = prefill

@@ -25,7 +25,8 @@ from epp.model.tiers import TieredCache
 class Tenants:
     """One endpoint's cache and its requests. What it holds is in the index under `slot`.
 
-    `generation` counts the caches that there were: leases are good for the one they are of.
+    `generation` counts the caches that there were: leases are good for the one they are of. `line`
+    has the prompts that wait to be let in.
     """
 
     def __init__(self, index: PrefixIndex, ledger: Ledger, spec: CacheSpec) -> None:
@@ -38,16 +39,11 @@ class Tenants:
         self._present = True
         self._closed = False
         self._running: dict[Stay, None] = {}
-        self._waiting: deque[Stay] = deque()
+        self.line: deque[Stay] = deque()
         self._promised: Counter[BlockHash] = Counter()
 
     def __len__(self) -> int:
-        return len(self._running) + len(self._waiting)
-
-    @property
-    def waiting(self) -> int:
-        """How many prompts wait to be let in."""
-        return len(self._waiting)
+        return len(self._running) + len(self.line)
 
     # The cache itself.
 
@@ -73,7 +69,7 @@ class Tenants:
     def _empty(self) -> None:
         self.cache = self.spec.build()
         self.generation += 1
-        self._running, self._waiting, self._promised = {}, deque(), Counter()
+        self._running, self.line, self._promised = {}, deque(), Counter()
 
     def fit(self, spec: CacheSpec, *, first: bool) -> None:
         """Take in what the cache is made of; another make than before is another cache.
@@ -130,8 +126,8 @@ class Tenants:
         What waits is promised: it will be there by the time that a later request is scheduled.
         The ledger knows the request already.
         """
-        if self._waiting or not self._admit(stay, step, now):
-            self._waiting.append(stay)
+        if self.line or not self._admit(stay, step, now):
+            self.line.append(stay)
             self._promise(stay)
         self._mirror()
 
@@ -154,16 +150,16 @@ class Tenants:
         if stay in self._running:
             del self._running[stay]
             stay.end(revoked=revoked)
-        elif stay in self._waiting:
-            self._waiting.remove(stay)
+        elif stay in self.line:
+            self.line.remove(stay)
             self._keep_promise(stay)
             if not revoked and stay.try_admit(self.spec.block):
                 stay.end(revoked=False)  # its end says that it was there after all
 
     def settle(self, step: float, now: float) -> None:
         """Let in those in line that are scheduled by now, and tell the index."""
-        while self._waiting and self._admit(self._waiting[0], step, now):
-            self._keep_promise(self._waiting.popleft())
+        while self.line and self._admit(self.line[0], step, now):
+            self._keep_promise(self.line.popleft())
         self._mirror()
 
     def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
@@ -185,7 +181,7 @@ class Tenants:
         """Put the request that was let in last back in line (FCFS)."""
         victim, _ = self._running.popitem()
         victim.put_back()
-        self._waiting.appendleft(victim)
+        self.line.appendleft(victim)
         self._promise(victim)
 
     def _promise(self, stay: Stay) -> None:

@@ -6,7 +6,8 @@ import msgspec
 
 from epp.model.blocks import Chain
 from epp.model.pod import Pod
-from epp.model.prefill import PrefillModel
+from epp.model.prefill import Speed
+from epp.model.prefixindex import Slot
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.ruler import Measure
 from epp.model.stay import Stay
@@ -50,39 +51,42 @@ class Asked:
         self.finds: Sequence[Sequence[int]] = ()
         self.tokens = sum([measure.total for measure in measures])
         self.blocks = sum([len(chain.hashes) for chain in chains])
-        self._estimates: dict[tuple[object, int, PrefillModel], Estimate] = {}
+        self._estimates: dict[tuple[object, Speed], Estimate] = {}
 
-    def estimate(self, pod: Pod) -> Estimate:
-        """Predict what a pod's cache saves; pods of one speed that hold as much share it."""
-        slot, finds = pod.tenants.slot, self.finds
-        found = finds[0][slot] if len(finds) == 1 else tuple([each[slot] for each in finds])
-        key = (found, pod.hit_unit, pod.prefill)
+    def estimate(self, slot: Slot, speed: Speed) -> Estimate:
+        """Predict what a cache saves; endpoints of one speed that hold as much share it."""
+        finds = self.finds
+        depths = [each[slot] for each in finds]
+        key = (depths[0] if len(finds) == 1 else tuple(depths), speed)
         known = self._estimates.get(key)
         if known is None:
-            known = self._predict([each[slot] for each in finds], pod)
-            self._estimates[key] = known
+            known = self._estimates[key] = self._predict(depths, speed)
         return known
 
-    def estimates(self, pods: Sequence[Pod]) -> list[Estimate]:
-        """Predict what each pod's cache saves, as far as it has done what was predicted of it."""
-        return [self._trusted(self.estimate(pod), pod) for pod in pods]
+    def estimates(self, places: Sequence[tuple[Slot, Speed]]) -> list[Estimate]:
+        """Predict what each of several caches saves."""
+        if len(self.finds) != 1:
+            return [self.estimate(slot, speed) for slot, speed in places]
+        found, known = self.finds[0], self._estimates
+        keys = [(found[slot], speed) for slot, speed in places]
+        for key in set(keys).difference(known):
+            known[key] = self._predict([key[0]], key[1])
+        return [known[key] for key in keys]
 
-    def _trusted(self, estimate: Estimate, pod: Pod) -> Estimate:
-        cached = pod.feedback.discount(estimate.cached)
-        if cached == estimate.cached:
-            return estimate
-        seconds = pod.prefill.seconds(self.tokens - cached, cached)
+    def discounted(self, estimate: Estimate, cached: int, speed: Speed) -> Estimate:
+        """Count on `cached` tokens only, of those that were predicted."""
+        seconds = speed.prefill.seconds(self.tokens - cached, cached)
         return Estimate(cached, estimate.matched, seconds)
 
-    def _predict(self, depths: Sequence[int], pod: Pod) -> Estimate:
+    def _predict(self, depths: Sequence[int], speed: Speed) -> Estimate:
         """Count hits in whole blocks of the engine's, and never all of a prompt."""
         if not self.tokens:
             return Estimate(0, 0, 0.0)
-        unit, cached = pod.hit_unit, 0
+        unit, cached = speed.unit, 0
         for depth, measure in zip(depths, self.measures, strict=True):
             if depth and unit:
                 cached += min(measure.covered(depth), measure.total - 1) // unit * unit
-        return Estimate(cached, sum(depths), pod.prefill.seconds(self.tokens - cached, cached))
+        return Estimate(cached, sum(depths), speed.prefill.seconds(self.tokens - cached, cached))
 
 
 class Visit:

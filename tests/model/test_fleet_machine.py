@@ -148,7 +148,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.fleet._visits == {}
         for pod in pods:
             assert pod.ledger.requests == 0
-            assert len(pod.tenants._waiting) == 0
+            assert not pod.tenants.line
             assert not pod.tenants._promised
             assert pod.tenants.cache.free == pod.tenants.cache.capacity
             assert pod.ledger.owed(self.now + 1e6) == 0

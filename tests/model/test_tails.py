@@ -144,9 +144,9 @@ def test_a_request_that_outgrows_the_cache_puts_the_last_one_back_in_line():
     rig.send("pod-0", "first", prompts=(chat(text(700, "a")),))
     rig.send("pod-0", "last", prompts=(chat(text(700, "b")),))
     rig.tell(Generated(RequestId("first"), 400))
-    assert rig.pod("pod-0").tenants.waiting == 1
+    assert rig.pod("pod-0").tenants.line
     rig.tell(Aborted(RequestId("first"), 400))
-    assert rig.pod("pod-0").tenants.waiting == 0
+    assert not rig.pod("pod-0").tenants.line
     assert rig.visit("last").stays[0].lease is not None
 
 
