@@ -132,14 +132,14 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def what_is_promised_waits(self):
         for pod in self.fleet._pods.values():
-            waiting = [each for stay in pod.tenants._waiting for each in stay.chain.hashes]
+            waiting = [each for stay in pod.tenants.line for each in stay.chain.hashes]
             assert pod.tenants._promised == Counter(waiting)
 
     @invariant()
     def requests_under_way_are_where_they_are_booked(self):
         for pod in self.fleet._pods.values():
             here = {name for name, visit in self.fleet._visits.items() if visit.pod is pod}
-            assert pod.ledger._open == here
+            assert pod.ledger.requests == len(here)
 
     def teardown(self):
         pods = list(self.fleet._pods.values())
