@@ -21,7 +21,7 @@ from epp.adapters.endpoints_file import EndpointsFile
 from epp.adapters.extproc.conversation import ExtProcServer, ExtProcSettings
 from epp.adapters.extproc.transports import Transport, server_class
 from epp.adapters.health import Health, HealthServices, serve_health
-from epp.adapters.scrape import Scraper, ScrapeSettings
+from epp.adapters.scrape.scraper import Scraper, ScrapeSettings
 from epp.adapters.telemetry.http import OperatorServer
 from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.adapters.tls import CertificateWatch, certificate

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from epp.adapters.scrape import Scraper, ScrapeSettings
+from epp.adapters.scrape.scraper import Scraper, ScrapeSettings
 from epp.model.endpoint import Endpoint
 from epp.model.events import LoadReported, ScrapeFailed
 from tests.adapters.vllm_page import vllm_page

@@ -60,3 +60,69 @@ async def test_a_port_in_use_is_an_error_and_stop_frees_it():
         await other.stop()
     with pytest.raises(OSError, match=r"refused|Connect call failed"):
         await asyncio.open_connection("127.0.0.1", server.port)
+
+
+async def said(port, *requests, piece=1 << 16):
+    """Say requests, byte by byte where asked for; give all that is answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(10):
+        data = b"".join(requests)
+        for at in range(0, len(data), piece):
+            writer.write(data[at : at + piece])
+            await writer.drain()
+        writer.write_eof()
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+ASKED = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+OK = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\n"
+    b"Connection: keep-alive\r\n\r\nok\n"
+)
+
+
+@pytest.mark.parametrize("piece", [1, 1 << 16])
+async def test_requests_follow_one_another(piece):
+    async with serving() as (server, _):
+        head = ASKED.replace(b"GET", b"HEAD")
+        assert await said(server.port, ASKED, head, ASKED, piece=piece) == OK + OK[:-3] + OK
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /healthz HTTP/1.0\r\n\r\n", 200),
+        (b"GET /healthz?a=b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", 200),
+        (b"POST /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello", 405),
+        (b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n", 404),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nbad header\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nx: " + b"x" * 40_000 + b"\r\n\r\n", 400),
+    ],
+)
+async def test_a_last_request_is_answered_and_the_connection_closed(request_, status):
+    async with serving() as (server, session):
+        try:
+            answer = await said(server.port, request_, ASKED)
+        except ConnectionResetError:  # what was sent after the request was never read
+            answer = b""
+        assert answer.count(b"HTTP/1.1 ") <= 1
+        assert answer[9:12] in {b"", str(status).encode()}
+        if len(request_) < 1000:
+            assert (await said(server.port, request_))[9:12] == str(status).encode()
+        async with session.get("/readyz") as response:
+            assert response.status == 200
+
+
+async def test_half_a_request_is_not_answered():
+    async with serving() as (server, _):
+        assert await said(server.port, b"GET /half") == b""
+
+
+async def test_stop_does_not_wait_for_idle_connections_for_long():
+    async with serving() as (server, session), session.get("/healthz") as response:
+        assert response.status == 200
+        async with asyncio.timeout(10):
+            await server.stop()

@@ -1,19 +1,73 @@
-"""The operators' port: `/metrics`, `/healthz`, `/readyz`."""
+"""The operators' port: `/metrics`, `/healthz`, `/readyz` over HTTP/1.1."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from importlib import import_module
+from typing import cast
 
-from aiohttp import hdrs, web
-from prometheus_client.exposition import choose_encoder
+import httptools
+import msgspec
 
 from epp.adapters.telemetry.metrics import Telemetry
+
+_MAX_HEAD_BYTES = 32 << 10
+_IDLE_SECONDS = 75.0
+_WRITE_SECONDS = 30.0
+_LAST_SECONDS = 1.0
+_TEXT = "text/plain; charset=utf-8"
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What is said to a request."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = _TEXT
+
+    def head(self, *, keep: bool) -> bytes:
+        """Write the head."""
+        return (
+            f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n"
+            f"Content-Type: {self.content_type}\r\nContent-Length: {len(self.body)}\r\n"
+            f"Connection: {'keep-alive' if keep else 'close'}\r\n\r\n"
+        ).encode()
+
+
+class _Request:
+    """The head of a request, as the parser tells it."""
+
+    def __init__(self, head: bytes) -> None:
+        """Raises `HttpParserError` for what is none."""
+        self.path = b""
+        self.accept = ""
+        self.keep = False
+        self._parser = httptools.HttpRequestParser(self)
+        try:
+            self._parser.feed_data(head)
+        except httptools.HttpParserUpgrade:
+            self.keep = False
+        self.method: bytes = self._parser.get_method()
+
+    def on_url(self, url: bytes) -> None:
+        """Take the path."""
+        self.path = url.partition(b"?")[0]
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take what matters."""
+        if name.lower() == b"accept":
+            self.accept = value.decode("latin-1")
+
+    def on_message_complete(self) -> None:
+        """Keep the connection, if that is wanted; a request with a body is not complete here."""
+        self.keep = self._parser.should_keep_alive()
 
 
 class OperatorServer:
     """Serves over HTTP, from `start` to `stop`, at `port` (once started, the one bound).
 
     `/healthz` answers 200 as long as the event loop turns, `/readyz` 200 or 503 as `ready`
-    says, `/metrics` in the format that the client's `Accept` asks for.
+    says, `/metrics` in the format that the client's `Accept` asks for. Requests have no body.
     """
 
     def __init__(
@@ -23,37 +77,100 @@ class OperatorServer:
         self._telemetry = telemetry
         self._ready = ready
         self._address = address
-        app = web.Application()
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+        self._asking: set[asyncio.Task[None]] = set()
+        self._pages: dict[bytes, Callable[[_Request], Awaitable[_Answer]]] = {
+            b"/metrics": self._metrics,
+            b"/healthz": self._healthz,
+            b"/readyz": self._readyz,
+        }
 
     async def start(self) -> None:
         """Bind and serve; raises `OSError` where the port cannot be had."""
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self._address, self.port).start()
-        self.port = self._runner.addresses[0][1]
+        self._server = await asyncio.start_server(
+            self._serve, self._address, self.port, limit=_MAX_HEAD_BYTES
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Close the port; answers under way get a second to leave."""
-        await self._runner.cleanup()
+        if self._server is None:
+            return
+        self._server.close()
+        for task in self._asking:
+            task.cancel()
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=_LAST_SECONDS)
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
-    async def _metrics(self, request: web.Request) -> web.Response:
-        _, content_type = choose_encoder(request.headers.get(hdrs.ACCEPT, ""))
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until either side has had enough."""
+        task = cast(asyncio.Task[None], asyncio.current_task())
+        self._serving.add(task)
+        try:
+            keep = True
+            while keep and self._server is not None and self._server.is_serving():
+                self._asking.add(task)
+                request = await self._asked(reader)
+                self._asking.discard(task)
+                keep = request is not None and request.keep
+                await self._say(writer, request)
+        except (OSError, EOFError):  # TimeoutError is the first, IncompleteReadError the second
+            pass
+        finally:
+            self._asking.discard(task)
+            self._serving.discard(task)
+            writer.close()
+
+    async def _asked(self, reader: asyncio.StreamReader) -> _Request | None:
+        """Read one request; None for what is none."""
+        try:
+            async with asyncio.timeout(_IDLE_SECONDS):
+                return _Request(await reader.readuntil(b"\r\n\r\n"))
+        except (asyncio.LimitOverrunError, httptools.HttpParserError):
+            return None
+
+    async def _say(self, writer: asyncio.StreamWriter, request: _Request | None) -> None:
+        if request is None:
+            answer = _plain(HTTPStatus.BAD_REQUEST)
+            writer.write(answer.head(keep=False) + answer.body)
+        else:
+            answer = await self._answer(request)
+            body = b"" if request.method == b"HEAD" else answer.body
+            writer.write(answer.head(keep=request.keep) + body)
+        async with asyncio.timeout(_WRITE_SECONDS):
+            await writer.drain()
+
+    async def _answer(self, request: _Request) -> _Answer:
+        page = self._pages.get(request.path)
+        if page is None:
+            return _plain(HTTPStatus.NOT_FOUND)
+        if request.method not in {b"GET", b"HEAD"}:
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED)
+        return await page(request)
+
+    async def _metrics(self, request: _Request) -> _Answer:
+        # Imported when it is asked for, and beside the event loop: a start need not wait for it.
+        exposition = await asyncio.to_thread(import_module, "prometheus_client.exposition")
+        _, content_type = exposition.choose_encoder(request.accept)
         openmetrics = content_type.startswith("application/openmetrics-text")
         pieces = []
         for piece in self._telemetry.page(openmetrics=openmetrics):
             pieces.append(piece)
             await asyncio.sleep(0)  # requests go first
-        body = "".join(pieces).encode()
-        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: content_type})
+        return _Answer(HTTPStatus.OK, "".join(pieces).encode(), content_type)
 
-    async def _healthz(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+    async def _healthz(self, _: _Request) -> _Answer:
+        return _Answer(HTTPStatus.OK, b"ok\n")
 
-    async def _readyz(self, _: web.Request) -> web.Response:
-        ready = self._ready()
-        return web.Response(
-            text="ready\n" if ready else "not ready\n", status=200 if ready else 503
-        )
+    async def _readyz(self, _: _Request) -> _Answer:
+        if self._ready():
+            return _Answer(HTTPStatus.OK, b"ready\n")
+        return _Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n")
+
+
+def _plain(status: HTTPStatus) -> _Answer:
+    return _Answer(status, f"{status.value} {status.phrase}\n".encode())

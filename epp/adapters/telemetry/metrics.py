@@ -3,9 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
-
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER
 from epp.adapters.telemetry.pool import CacheView, PoolGauges, PoolView
@@ -53,8 +50,6 @@ class Telemetry:
         self._scheduling = Distribution(families.SCHEDULER_BOUNDS)
         self._processing = Distribution(families.PROCESSING_BOUNDS)
         self._scrape_failures = 0
-        self._process = CollectorRegistry()
-        ProcessCollector(registry=self._process)
 
     def scheduled(self, request: InferenceRequest, decision: Decision, seconds: float) -> None:
         """Count a pick that took `seconds`; the request runs until it is `finished`."""
@@ -92,8 +87,7 @@ class Telemetry:
         """
         for block in self._blocks():
             yield block.text(openmetrics=openmetrics)
-        write = generate_openmetrics if openmetrics else generate_latest
-        yield write(self._process).decode()
+        yield _process(openmetrics=openmetrics)
 
     def _blocks(self) -> Iterator[Block]:
         yield from self._flows.collect()
@@ -111,3 +105,16 @@ class Telemetry:
         yield from expose(families.TEXT_INSTEAD, [((cause,), times) for cause, times in causes])
         build = (self._sources.commit, self._sources.build_ref)
         yield from expose(families.INFO, [(build, 1)])
+
+
+def _process(*, openmetrics: bool) -> str:
+    """Write what is known of this process."""
+    # Imported here because it is slow, and a start can do without.
+    from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest  # noqa: PLC0415
+    from prometheus_client.openmetrics import exposition  # noqa: PLC0415
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    write = exposition.generate_latest if openmetrics else generate_latest
+    text: str = write(registry).decode()
+    return text

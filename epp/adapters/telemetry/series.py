@@ -13,11 +13,8 @@ from itertools import accumulate
 from typing import Literal
 
 import msgspec
-from prometheus_client.utils import floatToGoString
 
 Labels = tuple[str, ...]
-
-_number: Callable[[float], str] = floatToGoString
 
 
 class Distribution:
@@ -131,6 +128,18 @@ def _histogram(name: str, labels: str, value: Distribution) -> Iterator[str]:
     if value.bounds[0] >= 0:  # a sum that can fall is no counter: OpenMetrics forbids it
         yield f"{_series(f'{name}_count', labels)} {counts[-1]}\n"
         yield f"{_series(f'{name}_sum', labels)} {_number(value.total)}\n"
+
+
+def _number(value: float) -> str:
+    return _go_float()(value)
+
+
+@functools.cache
+def _go_float() -> Callable[[float], str]:
+    from prometheus_client.utils import floatToGoString  # noqa: PLC0415 (slow; a start can do without)
+
+    found: Callable[[float], str] = floatToGoString
+    return found
 
 
 def _series(name: str, labels: str) -> str:

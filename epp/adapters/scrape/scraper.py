@@ -3,14 +3,12 @@
 import asyncio
 import itertools
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import NoReturn
 
-import aiohttp
 import msgspec
 import structlog
 
-from epp.errors import WarmpickError
+from epp.adapters.scrape.client import PageClient, PageRefused
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event, LoadReported, ScrapeFailed
 from epp.protocol.metrics import MetricsReader
@@ -22,9 +20,8 @@ _GOLDEN = 0.6180339887498949
 """Multiples of it, modulo 1, stay evenly spread whatever their number."""
 _DEAD = 2
 """Failures in a row after which a pod is polled less often."""
-_AT_ONCE = 0.1
-"""Seconds over which the first polls of endpoints are spread."""
-_KEEP_IDLE = 15.0
+_APART, _AT_ONCE = 0.001, 0.1
+"""Seconds by which the first polls of endpoints are spread: for each, and at most for all."""
 _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
 """Compressing a page would cost the pod more than sending it."""
 
@@ -46,15 +43,12 @@ class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
     path: str = "/metrics"
 
 
-class PageRefused(WarmpickError):
-    """The endpoint answered with something that is not a metrics page."""
-
-
 class _Server:
     """One metrics page, the endpoints that it tells of, and what is known between two polls."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, max_bytes: int) -> None:
         self.url = url
+        self.client = PageClient(url, _HEADERS, max_bytes)
         self.readers: dict[EndpointId, MetricsReader] = {}
         self.places: dict[bytes, int] = {}
         self.failures = 0
@@ -99,7 +93,7 @@ class Scraper:
         """Give the server at a URL; its page is polled once, however many endpoints it has."""
         url = base + self._settings.path
         if url not in self._servers:
-            server = self._servers[url] = _Server(url)
+            server = self._servers[url] = _Server(url, self._settings.max_bytes)
             if self._start:
                 self._start(server)
         return self._servers[url]
@@ -117,10 +111,10 @@ class Scraper:
 
     async def run(self) -> None:
         """Poll until cancelled; never returns."""
-        async with self._session() as session, asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as tasks:
 
             def start(server: _Server) -> None:
-                poll = self._poll(server, session)
+                poll = self._poll(server)
                 server.task = tasks.create_task(poll, name=f"scrape {server.url}")
 
             for server in self._servers.values():
@@ -139,49 +133,31 @@ class Scraper:
             for poll in late:
                 poll.cancel()
 
-    def _session(self) -> aiohttp.ClientSession:
-        """Open a session that keeps one idle connection a pod for longer than an interval."""
-        keep = _KEEP_IDLE + 2 * self._settings.interval
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=keep, ssl=False),
-            timeout=aiohttp.ClientTimeout(total=self._settings.timeout),
-            headers=_HEADERS,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
-
-    async def _poll(self, server: _Server, session: aiohttp.ClientSession) -> NoReturn:
+    async def _poll(self, server: _Server) -> NoReturn:
         """Poll one server at once, then at its own phase of the interval, dead ones less often."""
         loop = asyncio.get_running_loop()
         interval, phase = self._settings.interval, next(self._phases) * _GOLDEN % 1
         due = loop.time() + interval * phase
-        await asyncio.sleep(min(interval, _AT_ONCE) * phase)
-        await self._scrape(server, session)
-        server.polled.set()
-        while True:
-            await asyncio.sleep(due - loop.time())
-            await self._scrape(server, session)
-            pause = interval if server.failures < _DEAD else max(interval, self._settings.retry)
-            due = max(due + pause, loop.time())
-
-    async def _scrape(self, server: _Server, session: aiohttp.ClientSession) -> None:
+        await asyncio.sleep(min(interval, _AT_ONCE, _APART * len(self._servers)) * phase)
         try:
-            text = await self._get(server.url, session)
-        except (aiohttp.ClientError, TimeoutError, OSError, PageRefused) as error:
+            await self._scrape(server)
+            server.polled.set()
+            while True:
+                await asyncio.sleep(due - loop.time())
+                await self._scrape(server)
+                pause = interval if server.failures < _DEAD else max(interval, self._settings.retry)
+                due = max(due + pause, loop.time())
+        finally:
+            server.client.close()
+
+    async def _scrape(self, server: _Server) -> None:
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                text = await server.client.get()
+        except (OSError, PageRefused) as error:  # TimeoutError is one
             self._failed(server, error)
         else:
             self._answered(server, text)
-
-    async def _get(self, url: str, session: aiohttp.ClientSession) -> bytes:
-        limit = self._settings.max_bytes
-        async with session.get(url, allow_redirects=False) as response:
-            if response.status != HTTPStatus.OK:
-                raise PageRefused(f"HTTP status {response.status}")
-            page = bytearray()
-            async for chunk in response.content.iter_any():
-                page += chunk
-                if len(page) > limit:
-                    raise PageRefused(f"the page is larger than {limit} bytes")
-            return bytes(page)
 
     def _answered(self, server: _Server, text: bytes) -> None:
         page, at = Page(text, server.places), self._clock()
@@ -199,11 +175,10 @@ class Scraper:
 
     def _failed(self, server: _Server, error: Exception) -> None:
         server.failures += 1
-        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-        refused = isinstance(cause, ConnectionRefusedError)
+        refused = isinstance(error, ConnectionRefusedError)
         for reader in tuple(server.readers.values()):
             reader.lost()
             self._apply(ScrapeFailed(reader.endpoint.id, refused))
             if server.failures == 1:
-                reason = str(cause) or type(cause).__name__
+                reason = str(error) or type(error).__name__
                 _log.warning("endpoint.unreachable", endpoint=reader.endpoint.id, error=reason)

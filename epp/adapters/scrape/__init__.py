@@ -1,0 +1,1 @@
+"""Polling of metrics pages over HTTP/1.1."""

@@ -1,0 +1,151 @@
+"""The client of metrics pages against servers that say anything, byte by byte."""
+
+import asyncio
+import contextlib
+import ssl
+
+import pytest
+
+from epp.adapters.scrape.client import PageClient, PageRefused
+from epp.adapters.tls import certificate
+
+DEADLINE = 10
+MAX_BYTES = 1000
+LENGTH = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npage"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\np\r\n3\r\nage\r\n0\r\n\r\n"
+TO_THE_END = b"HTTP/1.0 200 OK\r\n\r\npage"
+CLOSING = LENGTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+
+
+class Server:
+    """Says the next of `answers` to each request; None closes the connection in its place."""
+
+    def __init__(self, *answers, piece=None):
+        self.answers = list(answers)
+        self.requests = []
+        self.connections = 0
+        self.piece = piece
+
+    async def serve(self, reader, writer):
+        self.connections += 1
+        try:
+            while self.answers:
+                self.requests.append(await reader.readuntil(b"\r\n\r\n"))
+                answer = self.answers.pop(0)
+                if answer is None:
+                    break
+                for at in range(0, len(answer), self.piece or len(answer)):
+                    writer.write(answer[at : at + (self.piece or len(answer))])
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                if answer is TO_THE_END:
+                    break
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(server, tls=None):
+    made = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
+    scheme = "https" if tls else "http"
+    url = f"{scheme}://127.0.0.1:{made.sockets[0].getsockname()[1]}/metrics"
+    client = PageClient(url, {"Accept": "text/plain"}, MAX_BYTES)
+    try:
+        async with asyncio.timeout(DEADLINE):
+            yield client
+    finally:
+        client.close()
+        made.close()
+        await made.wait_closed()
+
+
+@pytest.mark.parametrize("piece", [None, 1])
+@pytest.mark.parametrize(
+    ("answers", "connections"),
+    [
+        ((LENGTH, LENGTH, LENGTH), 1),
+        ((CHUNKED, LENGTH, CHUNKED), 1),
+        ((TO_THE_END, TO_THE_END, LENGTH), 3),
+        ((CLOSING, CLOSING, LENGTH), 3),
+    ],
+)
+async def test_pages_end_in_every_way_that_there_is(answers, connections, piece):
+    server = Server(*answers, piece=piece)
+    async with serving(server) as client:
+        assert [await client.get() for _ in answers] == [b"page"] * 3
+    assert server.connections == connections
+    first, *others = server.requests
+    host = client.url.split("/")[2].encode()
+    assert first == b"GET /metrics HTTP/1.1\r\nHost: " + host + b"\r\nAccept: text/plain\r\n\r\n"
+    assert others == [first] * 2
+
+
+async def test_a_kept_connection_that_was_closed_is_made_again():
+    server = Server(LENGTH, None, LENGTH)
+    async with serving(server) as client:
+        assert [await client.get(), await client.get()] == [b"page"] * 2
+    assert server.connections == 2
+
+
+async def test_a_fresh_connection_that_is_closed_is_a_failure():
+    server = Server(None, None)
+    async with serving(server) as client:
+        with pytest.raises(PageRefused, match="closed by the server"):
+            await client.get()
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n" + b"x" * 1001, "larger than 1000"),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"x" * 70_000, "head is larger"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -4\r\n\r\n", "not an HTTP answer"),
+        (b"HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n", "101|answer"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", "HTTP status 204"),
+        (b"HTTP/2 200 OK\r\n\r\n", "not an HTTP answer"),
+    ],
+)
+@pytest.mark.parametrize("piece", [None, 1000])
+async def test_what_is_no_page_is_refused_and_the_next_is_asked_for_anew(answer, reason, piece):
+    server = Server(answer, LENGTH, piece=piece)
+    async with serving(server) as client:
+        with pytest.raises(PageRefused, match=reason):
+            await client.get()
+        assert await client.get() == b"page"
+    assert server.connections == 2
+
+
+async def test_what_was_not_asked_for_is_not_taken_for_the_next_answer():
+    server = Server(LENGTH + LENGTH.replace(b"page", b"junk"), LENGTH)
+    async with serving(server) as client:
+        assert [await client.get(), await client.get()] == [b"page"] * 2
+    assert server.connections == 2
+
+
+async def test_a_get_that_is_cancelled_leaves_no_answer_behind():
+    server = Server(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", LENGTH)
+    async with serving(server) as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await client.get()
+        assert await client.get() == b"page"
+    assert server.connections == 2
+
+
+async def test_over_tls_certificates_are_not_verified(tmp_path):
+    key, chain = certificate(None)
+    (tmp_path / "pair").write_bytes(key + chain)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "pair")
+    async with serving(Server(LENGTH, LENGTH), context) as client:
+        assert [await client.get(), await client.get()] == [b"page"] * 2
+
+
+@pytest.mark.parametrize("host", ["a" * 300, "a..b", "no-such-host.invalid", "[::1]:1"])
+async def test_hosts_that_cannot_be_reached(host):
+    client = PageClient(f"http://{host}/metrics", {}, MAX_BYTES)
+    with pytest.raises((PageRefused, OSError)):
+        await client.get()
