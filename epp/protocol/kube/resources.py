@@ -54,7 +54,7 @@ class Selection(msgspec.Struct, frozen=True):
     labels: Mapping[str, str] = {}
     name: str = ""
 
-    def query(self, **more: str | int) -> str:
+    def query(self, more: Mapping[str, str | int]) -> str:
         """Write it as a query, beside other parameters; those that are empty are left out."""
         fields: dict[str, str | int] = {}
         if self.labels:

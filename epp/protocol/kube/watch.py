@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from epp.errors import WarmpickError
-from epp.protocol.kube.objects import KubeObject, Status
+from epp.protocol.kube.objects import KubeObject, Status, StatusDetails
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -138,13 +139,18 @@ def _refuse(line: bytes, error: msgspec.ValidationError | None = None) -> None:
     raise ApiRefused(status)
 
 
-def read_status(code: int, body: bytes) -> Status:
-    """Read why a request was refused; a body that does not say leaves the HTTP status `code`."""
+def read_status(code: int, body: bytes, retry_after: str = "") -> Status:
+    """Read why a request was refused with the HTTP status `code`.
+
+    A body that does not say leaves only that. `retry_after` is the header of that name.
+    """
     try:
         status = _status.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return Status(code=code)
-    return msgspec.structs.replace(status, code=code)
+        status = Status()
+    if retry_after.isdecimal():
+        return replace(status, code=code, details=StatusDetails(int(retry_after)))
+    return replace(status, code=code)
 
 
 class Lines:

@@ -1,0 +1,108 @@
+"""Where the API server is and who we are there: a service account in a pod, or a kubeconfig."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import yaml
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+from kubernetes.aio.config.config_exception import ConfigException
+from kubernetes.aio.config.incluster_config import SERVICE_HOST_ENV_NAME, InClusterConfigLoader
+from kubernetes.aio.config.kube_config import load_kube_config
+
+from epp.errors import ConfigError
+
+_LOAD_SECONDS = 30.0
+"""What a credential plug-in may take."""
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_KEEPALIVE = (
+    (socket.SO_KEEPALIVE, socket.SOL_SOCKET, 1),
+    (socket.TCP_KEEPIDLE, socket.IPPROTO_TCP, 10),
+    (socket.TCP_KEEPINTVL, socket.IPPROTO_TCP, 5),
+    (socket.TCP_KEEPCNT, socket.IPPROTO_TCP, 3),
+    (socket.TCP_USER_TIMEOUT, socket.IPPROTO_TCP, 25_000),
+)
+"""A peer whose kernel is gone is noticed after 25 seconds, without a byte sent by us."""
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to look, in the order of controller-runtime.
+
+    The file named by `kubeconfig` (or several, separated by colons), those named by `KUBECONFIG`
+    in `environ`, the service account of the pod that this runs in, and `~/.kube/config`.
+    """
+
+    kubeconfig: str = ""
+    environ: Mapping[str, str] = os.environ
+    service_account: Path = _SERVICE_ACCOUNT
+
+
+async def load(access: Access) -> Configuration:
+    """Read the configuration anew, tokens included. Raises `ConfigError`."""
+    configuration = Configuration()
+    try:
+        async with asyncio.timeout(_LOAD_SECONDS):
+            await _load(access, configuration)
+    except TimeoutError:
+        raise ConfigError(f"a credential plug-in took more than {_LOAD_SECONDS:g} s") from None
+    except (ConfigException, OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+        raise ConfigError(f"no access to a Kubernetes API: {error}") from error
+    # As Go has it: many clusters' own authorities lack what RFC 5280 asks of them.
+    configuration.disable_strict_ssl_verification = True
+    return configuration
+
+
+async def _load(access: Access, configuration: Configuration) -> None:
+    named = access.kubeconfig or access.environ.get("KUBECONFIG", "")
+    if not named and access.environ.get(SERVICE_HOST_ENV_NAME):
+        InClusterConfigLoader(
+            token_filename=str(access.service_account / "token"),
+            cert_filename=str(access.service_account / "ca.crt"),
+            environ=access.environ,
+        ).load_and_set(configuration)
+        return
+    await load_kube_config(
+        config_file=_kubeconfigs(named or "~/.kube/config"),
+        client_configuration=configuration,
+        persist_config=False,
+    )
+
+
+def _kubeconfigs(named: str) -> str:
+    """Leave out what does not exist; at least one must."""
+    paths = [Path(each).expanduser() for each in named.split(":") if each]
+    there = [str(path) for path in paths if path.exists()]
+    if not there:
+        places = ", ".join(map(str, paths))
+        raise ConfigException(f"not in a pod, and there is no kubeconfig at {places}")
+    return ":".join(there)
+
+
+def rest(configuration: Configuration) -> RESTClientObject:
+    """Open a pool of connections. Raises `ConfigError` for certificates that cannot be used."""
+    try:
+        return _Rest(configuration)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no access to a Kubernetes API: {error}") from error
+
+
+class _Rest(RESTClientObject):
+    """The package's HTTP client, on sockets that notice a dead peer."""
+
+    def _create_connector(self) -> aiohttp.TCPConnector:
+        return aiohttp.TCPConnector(limit=0, ssl=self.ssl_context, socket_factory=_watchful_socket)
+
+
+def _watchful_socket(address: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol = address[:3]
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)  # noqa: FBT003 (the standard library's signature)
+    for option, level, value in _KEEPALIVE:
+        made.setsockopt(level, option, value)
+    return made
