@@ -23,6 +23,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "hashing": (),
     "http2": ("nghttp2",),
     "ledger": (),
+    "lengths": (),
 }
 """What each kernel, `epp/native/NAME.pyx`, is linked with; `epp.native.KERNELS` names its twin."""
 

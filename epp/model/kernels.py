@@ -19,4 +19,19 @@ try:
 except ImportError:
     from epp.model.ledger import Ledger, survey
 
-__all__ = ["Ledger", "PrefixIndex", "extend", "survey", "text_chain"]
+try:
+    from epp.native.lengths import kind_of, scaled, sizes_between, spread
+except ImportError:
+    from epp.model.lengths import kind_of, scaled, sizes_between, spread
+
+__all__ = [
+    "Ledger",
+    "PrefixIndex",
+    "extend",
+    "kind_of",
+    "scaled",
+    "sizes_between",
+    "spread",
+    "survey",
+    "text_chain",
+]

@@ -9,9 +9,10 @@ from itertools import accumulate, pairwise
 from math import gcd
 
 from epp.model.blocks import TOKEN_BLOCK, BlockHasher, Chain
+from epp.model.kernels import kind_of, scaled
 from epp.model.pod import Pod
 from epp.model.request import InferenceRequest, Prompt, Usage
-from epp.model.ruler import Measure, Rulers, kind_of
+from epp.model.ruler import Measure, Rulers
 from epp.model.stay import Stay
 from epp.model.tails import Tail, Tails, tail_of
 from epp.model.visit import Asked
@@ -68,7 +69,7 @@ class Prompts:
             return measure
         if chain.hashes and chain.ends[-1] == chain.size:
             return self._rulers.measure(chain, model, text)
-        return Measure(total, [end * total // measure.total for end in measure.ends])
+        return Measure(total, scaled(measure.ends, total, measure.total))
 
     def learn_prefix(self, asked: Asked, blocks: int, tokens: int, block: int) -> None:
         """Take in that a cache served `tokens` where `blocks` leading blocks were found.

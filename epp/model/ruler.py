@@ -5,43 +5,22 @@ length was reported. And the exact length of prefixes that were whole prompts on
 turn of a conversation starts with the first, whose tokens the server has counted.
 """
 
+from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Literal
+from collections.abc import Sequence
 
 import msgspec
 from cachetools import LRUCache
 
 from epp.model.blocks import BlockHash, Chain
+from epp.model.kernels import kind_of, sizes_between, spread
+from epp.model.lengths import DEFAULT_RATES, Kind
 
 _LEAST, _MOST = 1.0, 16.0
 _GAIN = 0.1
 _LEAST_SIZE = 512
 _MODELS = 1000
 _PINS = 1 << 18
-_SAMPLE = 1024
-_WORDS = bytes(range(ord("a"), ord("z") + 1)) + bytes(range(ord("A"), ord("Z") + 1)) + b" "
-_ASCII = bytes(range(128))
-
-
-Kind = Literal["prose", "code", "script"]
-"""What a text is made of, as far as it matters to tokens: words and spaces; much else in ASCII
-(code, tables, JSON); much beyond ASCII, as it is or escaped."""
-
-DEFAULT_RATES: Mapping[Kind, float] = {"prose": 4.0, "code": 3.2, "script": 2.4}
-"""Bytes a token where nothing is known: about what tokenizers of the day come to."""
-
-
-def kind_of(text: bytes, start: int = 0, end: int | None = None) -> Kind:
-    """Tell the kind of a text, or of a part of one, by a sample of its middle."""
-    end = len(text) if end is None else end
-    start += max(0, end - start - _SAMPLE) // 2
-    sample = text[start : min(end, start + _SAMPLE)]
-    if 5 * len(sample.translate(None, _WORDS)) <= len(sample):
-        return "prose"
-    foreign = len(sample.translate(None, _ASCII)) + 6 * sample.count(b"\\u")
-    return "script" if 5 * foreign > len(sample) else "code"
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -54,9 +33,10 @@ class Measure(msgspec.Struct, frozen=True):
         """Return how many tokens the first `blocks` blocks are."""
         return self.ends[blocks - 1] if blocks else 0
 
-    def sizes(self) -> list[int]:
+    def sizes(self) -> Sequence[int]:
         """Return the length of each block."""
-        return [end - start for start, end in pairwise((0, *self.ends))]
+        ends = self.ends
+        return array("Q", (ends.step,)) * len(ends) if type(ends) is range else sizes_between(ends)
 
 
 class Rulers:
@@ -87,27 +67,21 @@ class Rulers:
         """
         if chain.exact:
             return Measure(chain.size, chain.ends)
-        if not self._pins.keys().isdisjoint(chain.hashes):
-            return self._between_pins(chain, model, text)
-        rate = self.rate(model, kind_of(text))
-        ends = [int(end / rate) for end in chain.ends]
-        return Measure(max(1, round(chain.size / rate)), ends)
+        pins = self._pins_of(chain)
+        size, tokens = (chain.ends[pins[-1][0]], pins[-1][1]) if pins else (0, 0)
+        rate = self._rate_after(model, text, size, tokens)
+        total = max(1, tokens + round((chain.size - size) / rate))
+        return Measure(total, spread(chain.ends, pins, rate))
 
-    def _between_pins(self, chain: Chain, model: str, text: bytes) -> Measure:
-        ends: list[int] = []
-        bytes_before = tokens_before = 0
-        for position, pin in enumerate(map(self._pins.get, chain.hashes)):
-            if pin is None or pin < tokens_before:
-                continue
-            stretch = chain.ends[len(ends) : position + 1]
-            slope = (pin - tokens_before) / (stretch[-1] - bytes_before)
-            ends += [tokens_before + int((end - bytes_before) * slope) for end in stretch[:-1]]
-            ends.append(pin)
-            bytes_before, tokens_before = stretch[-1], pin
-        rate = self._rate_after(model, text, bytes_before, tokens_before)
-        rest = chain.ends[len(ends) :]
-        ends += [tokens_before + int((end - bytes_before) / rate) for end in rest]
-        return Measure(max(1, tokens_before + round((chain.size - bytes_before) / rate)), ends)
+    def _pins_of(self, chain: Chain) -> list[tuple[int, int]]:
+        """Return the blocks of known length up to their ends, with it; it never falls."""
+        pins, longest = self._pins, 0
+        found = []
+        for position, block_hash in enumerate(chain.hashes):
+            if block_hash in pins and pins[block_hash] >= longest:
+                longest = pins[block_hash]
+                found.append((position, longest))
+        return found
 
     def _rate_after(self, model: str, text: bytes, size: int, tokens: int) -> float:
         """Return the rate of what comes after `size` bytes that were `tokens` tokens."""

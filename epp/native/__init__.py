@@ -28,6 +28,7 @@ KERNELS = (
     Kernel("index", "epp.model.prefixindex"),
     Kernel("pool", "epp.model.blockpool"),
     Kernel("ledger", "epp.model.ledger"),
+    Kernel("lengths", "epp.model.lengths"),
     Kernel("body", "epp.protocol.openai"),
 )
 

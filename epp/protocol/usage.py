@@ -17,6 +17,7 @@ _UNDECIDED = re.compile(rb'"usage"\s*(:\s*)?$')
 _TAIL = 64
 _MOST = 65_536
 """A usage object larger than this is not one."""
+_MOST_TOKENS = 1 << 31
 
 
 class _Details(msgspec.Struct):
@@ -93,7 +94,7 @@ class UsageScanner:
         cached = details.cached_tokens if details else None
         prompt = _first(seen.prompt_tokens, seen.input_tokens, before.prompt_tokens)
         generated = _first(seen.completion_tokens, seen.output_tokens, before.completion_tokens)
-        if prompt < 0 or generated < 0 or (cached is not None and cached < 0):
+        if not all(0 <= tokens <= _MOST_TOKENS for tokens in (prompt, generated, cached or 0)):
             return
         if cached is not None and cached > prompt:
             self.usage = Usage(prompt, generated, before.cached_tokens, doubtful=True)

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.blocks import BlockHasher
+from epp.model.kernels import kind_of
+from epp.model.lengths import DEFAULT_RATES, Kind
 from epp.model.request import Prompt
-from epp.model.ruler import DEFAULT_RATES, Kind, Rulers, kind_of
+from epp.model.ruler import Rulers
 
 HASHER = BlockHasher(b"")
 PROSE: Kind = "prose"

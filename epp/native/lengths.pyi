@@ -1,0 +1,4 @@
+from epp.model.lengths import kind_of as kind_of  # the kernel promises what its twin does
+from epp.model.lengths import scaled as scaled
+from epp.model.lengths import sizes_between as sizes_between
+from epp.model.lengths import spread as spread

@@ -1,0 +1,120 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Measures texts; the twin of `epp.model.lengths`."""
+
+from cpython.array cimport array, clone
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport uint64_t
+
+from epp.native.words cimport Words, give_back, take_words
+
+cdef extern from *:
+    """
+    static uint64_t in_proportion(uint64_t part, uint64_t total, uint64_t whole) {
+        return (uint64_t)((unsigned __int128)part * total / whole);
+    }
+    """
+    uint64_t in_proportion(uint64_t, uint64_t, uint64_t) nogil
+
+cdef array _WORDS = array("Q")
+cdef Py_ssize_t _SAMPLE = 1024
+
+
+cdef inline bint _is_word(unsigned char letter) noexcept nogil:
+    return c"a" <= (letter | 0x20) <= c"z" or letter == c" "
+
+
+def kind_of(bytes text not None, Py_ssize_t start=0, end=None):
+    """Tell the kind of a text, or of a part of one, by a sample of its middle."""
+    cdef const unsigned char* letters = <const unsigned char*> PyBytes_AS_STRING(text)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(text), stop = size if end is None else end
+    cdef Py_ssize_t at, others = 0, foreign = 0, length
+    stop = min(max(stop, 0), size)
+    start = min(max(start, 0), stop)
+    start += max(0, stop - start - _SAMPLE) // 2
+    stop = min(stop, start + _SAMPLE)
+    length = stop - start
+    for at in range(start, stop):
+        others += not _is_word(letters[at])
+    if 5 * others <= length:
+        return "prose"
+    at = start
+    for at in range(start, stop):
+        foreign += letters[at] >= 0x80
+    at = start
+    while at + 1 < stop:
+        if letters[at] == c"\\" and letters[at + 1] == c"u":
+            foreign += 6
+            at += 1
+        at += 1
+    return "script" if 5 * foreign > length else "code"
+
+
+def spread(ends, list pins, double rate):
+    """Return the tokens up to each of `ends`, given those up to some of them."""
+    cdef Words words
+    cdef array tokens
+    cdef uint64_t* out
+    cdef Py_ssize_t at = 0, position
+    cdef uint64_t before = 0, known = 0, pin
+    cdef double slope
+    take_words(&words, ends)
+    try:
+        tokens = clone(_WORDS, words.size, False)
+        out = <uint64_t*> tokens.data.as_voidptr
+        for each in pins:
+            position, pin = each
+            if not at <= position < words.size or pin < known or words.at[position] <= before:
+                raise ValueError("pins rise, and lie at ends of blocks")
+            slope = <double> (pin - known) / <double> (words.at[position] - before)
+            while at < position:
+                out[at] = known + <uint64_t> (<double> (words.at[at] - before) * slope)
+                at += 1
+            out[at] = known = pin
+            before = words.at[at]
+            at += 1
+        while at < words.size:
+            out[at] = known + <uint64_t> (<double> (words.at[at] - before) / rate)
+            at += 1
+        return tokens
+    finally:
+        give_back(&words)
+
+
+def sizes_between(ends):
+    """Return the length of each block."""
+    cdef Words words
+    cdef array sizes
+    cdef uint64_t* out
+    cdef uint64_t before = 0
+    cdef Py_ssize_t at
+    take_words(&words, ends)
+    try:
+        sizes = clone(_WORDS, words.size, False)
+        out = <uint64_t*> sizes.data.as_voidptr
+        for at in range(words.size):
+            if words.at[at] < before:
+                raise ValueError("ends of blocks rise")
+            out[at] = words.at[at] - before
+            before = words.at[at]
+        return sizes
+    finally:
+        give_back(&words)
+
+
+def scaled(ends, uint64_t total, uint64_t believed):
+    """Return ends in proportion, where the whole is `total` instead of what was believed."""
+    cdef Words words
+    cdef array out
+    cdef uint64_t* at
+    cdef Py_ssize_t position
+    if believed == 0:
+        raise ZeroDivisionError("nothing was believed")
+    take_words(&words, ends)
+    try:
+        out = clone(_WORDS, words.size, False)
+        at = <uint64_t*> out.data.as_voidptr
+        for position in range(words.size):
+            at[position] = in_proportion(words.at[position], total, believed)
+        return out
+    finally:
+        give_back(&words)
