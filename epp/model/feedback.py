@@ -14,7 +14,8 @@ _LARGE_TOKENS = 64
 _LITTLE = 0.1
 _MOST_OF = 0.8
 """A prediction that held so far is as good as held: lengths of texts are estimates."""
-_DOUBT = 0.75
+DOUBT = 0.75
+"""Trust below this discounts what is predicted."""
 
 
 class Verdict(Enum):
@@ -40,7 +41,7 @@ class Feedback:
 
     def discount(self, cached: int) -> int:
         """Return what may be counted on of a prediction; small doubts change nothing."""
-        return cached if self.trust >= _DOUBT else int(cached * self.trust)
+        return cached if self.trust >= DOUBT else int(cached * self.trust)
 
     def judge(self, predicted: int, actual: int, block: int, fresh: int = 0) -> Verdict:
         """Hold a prediction to a report, both in tokens; blocks are of `block` tokens.

@@ -29,7 +29,7 @@ from epp.model.events import (
     Served,
     Unobserved,
 )
-from epp.model.feedback import Verdict
+from epp.model.feedback import DOUBT, Verdict
 from epp.model.kernels import survey
 from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.pod import Pod, PodEvent
@@ -89,7 +89,7 @@ class Fleet:
         self._find(asked)
         estimates = asked.estimates(roster.places)
         trust = [pod.feedback.trust for pod in roster.pods]
-        if trust and min(trust) < 1.0:
+        if trust and min(trust) < DOUBT:
             self._discount(asked, roster, estimates)
         prices = [each.seconds for each in estimates]
         if not asked.tokens:

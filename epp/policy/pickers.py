@@ -57,14 +57,18 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     `owed + (1 + alpha) * prefill + decode`, alpha = min(8, 2b / (1 - b)) of the busy share b,
     which is the fleet's and so the same for all candidates.
     """
-    busy = candidates[0].busy_share
-    price = 1 + (min(_MOST_PENALTY, 2 * busy / (1 - busy)) if busy < 1 else _MOST_PENALTY)
     if isinstance(candidates, Candidates):
-        return candidates.seconds(price)
+        return candidates.seconds(_price(candidates.busy_share))
+    price = _price(candidates[0].busy_share)
     return [
         each.owed_seconds + price * each.prefill_seconds + each.decode_seconds
         for each in candidates
     ]
+
+
+def _price(busy: float) -> float:
+    """Return what a second of prefill counts for in a fleet that is so busy."""
+    return 1 + (min(_MOST_PENALTY, 2 * busy / (1 - busy)) if busy < 1 else _MOST_PENALTY)
 
 
 class LeastRequestPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
