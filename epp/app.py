@@ -19,12 +19,11 @@ from msgspec.structs import replace
 from epp import native
 from epp.adapters.endpoints_file import EndpointsFile
 from epp.adapters.extproc.conversation import ExtProcServer, ExtProcSettings
-from epp.adapters.extproc.transports import Transport, server_class
-from epp.adapters.health import Health, HealthServices, serve_health
+from epp.adapters.extproc.transports import Transport, health_server, server_class
+from epp.adapters.health import HealthServices
 from epp.adapters.scrape.scraper import Scraper, ScrapeSettings
 from epp.adapters.telemetry.http import OperatorServer
 from epp.adapters.telemetry.metrics import Sources, Telemetry
-from epp.adapters.tls import CertificateWatch, certificate
 from epp.caches import batches, fleet_of, kv_events_of, left_as_text, tokenizer_of
 from epp.config import Settings
 from epp.errors import ConfigError
@@ -32,6 +31,7 @@ from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFai
 from epp.model.request import RequestId
 from epp.policy.scheduler import Scheduler
 from epp.protocol.exchange import Exchange, ExchangeSettings
+from epp.protocol.health import ServingStatus
 from epp.protocol.observation import Observation
 from epp.service import Service
 
@@ -73,7 +73,7 @@ class Picker:
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
         self._clock = time.monotonic
-        self._draining = False
+        self._serving = False
         self._fleet = fleet_of(options.settings, options.hash_secret)
         self._tokenizer = tokenizer_of(options.settings.tokens)
         self._kv_events = kv_events_of(options.settings.kv_events, self._tokenizer, self._apply)
@@ -86,6 +86,7 @@ class Picker:
         self._source = EndpointsFile(options.endpoints_file, self._apply)
         self._health = HealthServices()
         self._extproc = self._ext_proc_server()
+        self._health_server = health_server(self._extproc.transport, self._health)
         self._operators = OperatorServer(
             self._telemetry,
             lambda: self.ready,
@@ -107,7 +108,7 @@ class Picker:
     @property
     def ready(self) -> bool:
         """Whether traffic may come: endpoints are known, and no shutdown has begun."""
-        return self._fleet.synced and not self._draining
+        return self._fleet.synced and self._serving
 
     def _ext_proc_server(self) -> ExtProcServer:
         options = self._options
@@ -117,7 +118,7 @@ class Picker:
             ExtProcSettings(
                 address=options.bind_address,
                 port=options.grpc_port,
-                tls=certificate(options.cert_path) if options.secure else None,
+                tls=_pair(options.cert_path) if options.secure else None,
                 max_receive_bytes=options.max_body_bytes + (1 << 20),
             ),
             self._service.decide,
@@ -162,7 +163,6 @@ class Picker:
         async with asyncio.TaskGroup() as tasks:
             self._source.load()
             running = [tasks.create_task(_forever(job), name=name) for name, job in self._jobs()]
-            await self._scraper.polled_once(_FIRST_REPORTS_SECONDS)
             await self._start()
             try:
                 await stop.wait()
@@ -178,25 +178,29 @@ class Picker:
         if self._kv_events is not None:
             yield "kv events", self._kv_events.run
         if self._options.secure and self._options.cert_path is not None:
+            from epp.adapters.tls import CertificateWatch  # noqa: PLC0415 (see `_pair`)
+
             watch = CertificateWatch(self._options.cert_path, self._extproc.renew)
             yield "certificate", watch.run
 
     async def _start(self) -> None:
+        """Say that nothing is ready, hear of the endpoints, and then let traffic come."""
         options = self._options
+        self._health.tell(ServingStatus.NOT_SERVING)
         try:
             await self._operators.start()
-            await self._health.tell(Health.NOT_SERVING)
-            where = f"{options.bind_address}:{options.health_port}"
-            self._health_server, health_port = await serve_health(self._health, where)
+            await self._health_server.start(options.bind_address, options.health_port)
+            await self._scraper.polled_once(_FIRST_REPORTS_SECONDS)
             await self._extproc.start()
         except (OSError, RuntimeError) as error:
             raise ConfigError(f"cannot listen: {error}") from error
-        await self._health.tell(Health.SERVING)
         _settle_memory()
+        self._serving = True
+        self._health.tell(ServingStatus.SERVING)
         _log.info(
             "serving",
             grpc_port=self._extproc.port,
-            health_port=health_port,
+            health_port=self._health_server.port,
             metrics_port=self._operators.port,
             secure=options.secure,
             transport=self._extproc.transport,
@@ -208,8 +212,8 @@ class Picker:
 
     async def _drain(self) -> None:
         """Say that no more should come; serve what comes all the same, until it is quiet."""
-        self._draining = True
-        await self._health.tell(Health.NOT_SERVING)
+        self._serving = False
+        self._health.tell(ServingStatus.NOT_SERVING)
         _log.info("draining", streams=self._extproc.streams, timeout=self._options.drain_timeout)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._options.drain_timeout):
@@ -217,11 +221,18 @@ class Picker:
 
     async def _stop(self) -> None:
         await self._extproc.stop(_LAST_GRACE_SECONDS)
-        await self._health_server.stop(0)
+        await self._health_server.stop()
         await self._operators.stop()
         if self._tokenizer is not None:
             await self._tokenizer.close()
         _log.info("stopped")
+
+
+def _pair(cert_path: Path | None) -> tuple[bytes, bytes]:
+    """Give the key and the certificate to serve with."""
+    from epp.adapters.tls import certificate  # noqa: PLC0415 (slow, and plaintext needs none)
+
+    return certificate(cert_path)
 
 
 def _settle_memory() -> None:

@@ -1,65 +1,58 @@
-"""The gRPC health services that gateways and kubelets ask."""
+"""What gateways and kubelets are told of the picker's health, whatever server they ask."""
 
-from enum import Enum
+from collections.abc import Callable
 
-import grpc.aio
-from google.protobuf.message import DecodeError
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-
-from epp.protocol.envoy import SERVICE
+from epp.protocol import health
+from epp.protocol.health import ServingStatus
+from epp.protocol.wire import SERVICE
 
 _LIVE = ("liveness",)
 _READY = ("", "readiness", "inference-extension", SERVICE)
 
-
-class Health(Enum):
-    """What a service says of itself."""
-
-    SERVING = health_pb2.HealthCheckResponse.SERVING
-    NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+Hear = Callable[[bytes], None]
 
 
 class HealthServices:
     """`liveness` serves as long as the process answers; the others once the picker is ready.
 
     Names: GIE proposal 004 and what its conformance suite probes (`inference-extension`).
+    Requests and answers are messages of `grpc.health.v1`.
     """
 
     def __init__(self) -> None:
-        self._servicer = health.aio.HealthServicer()
-        self._states: dict[str, int] = {}
+        self._statuses: dict[str, ServingStatus] = {}
+        self._watchers: dict[Hear, str] = {}
 
-    def attach(self, server: grpc.aio.Server) -> None:
-        """Offer the services on a server that has not started."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
-
-    async def tell(self, state: Health) -> None:
-        """Set whether the picker is ready."""
-        self._states = dict.fromkeys(_READY, state.value)
-        self._states |= dict.fromkeys(_LIVE, Health.SERVING.value)
-        for service, value in self._states.items():
-            await self._servicer.set(service, value)
+    def tell(self, status: ServingStatus) -> None:
+        """Set whether the picker is ready; whoever watches hears of what has changed."""
+        before = self._statuses
+        self._statuses = dict.fromkeys(_READY, status)
+        self._statuses |= dict.fromkeys(_LIVE, ServingStatus.SERVING)
+        for hear, service in tuple(self._watchers.items()):
+            if before.get(service) is not self._statuses.get(service):
+                hear(self._answer(service))
 
     def check(self, request: bytes) -> bytes | None:
-        """Answer a `HealthCheckRequest` of a server that is not grpcio's.
+        """Answer `Check`; None where there is no such service. `ValueError` is for no request."""
+        service = health.service_of(request)
+        return self._answer(service) if service in self._statuses else None
 
-        None where there is no such service. Raises `ValueError` for what is no request.
+    def list(self) -> bytes:
+        """Answer `List`."""
+        return health.listing(self._statuses)
+
+    def watch(self, request: bytes, hear: Hear) -> None:
+        """Answer `Watch` through `hear`, at once and whenever it changes, until it is forgotten.
+
+        A service that is not there is unknown, and may come. Raises `ValueError` for no request.
         """
-        try:
-            service = health_pb2.HealthCheckRequest.FromString(request).service
-        except DecodeError as error:
-            raise ValueError(f"not a HealthCheckRequest: {error}") from None
-        state = self._states.get(service)
-        if state is None:
-            return None
-        answer: bytes = health_pb2.HealthCheckResponse(status=state).SerializeToString()
-        return answer
+        service = health.service_of(request)
+        self._watchers[hear] = service
+        hear(self._answer(service))
 
+    def forget(self, hear: Hear) -> None:
+        """Tell one who watches no more."""
+        self._watchers.pop(hear, None)
 
-async def serve_health(services: HealthServices, where: str) -> tuple[grpc.aio.Server, int]:
-    """Start a plaintext server with nothing but health on `address:port`; return its port."""
-    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
-    services.attach(server)
-    port = server.add_insecure_port(where)
-    await server.start()
-    return server, port
+    def _answer(self, service: str) -> bytes:
+        return health.answer(self._statuses.get(service, ServingStatus.SERVICE_UNKNOWN))

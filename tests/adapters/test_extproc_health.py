@@ -10,7 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from epp.adapters.extproc.conversation import ExtProcSettings
 from epp.adapters.extproc.transports import server_class
-from epp.adapters.health import Health, HealthServices
+from epp.adapters.health import HealthServices
+from epp.protocol.health import ServingStatus
 from tests.adapters.ext_proc_peer import DEADLINE, Peer, body, head, kind
 from tests.native.built import needs_native
 
@@ -43,19 +44,19 @@ async def refusal(call):
     return refused.value.code()
 
 
-@pytest.mark.parametrize("state", Health)
+@pytest.mark.parametrize("state", [ServingStatus.SERVING, ServingStatus.NOT_SERVING])
 async def test_it_says_how_it_is_beside_ext_proc(transport, director, state):
     async with checked(transport, director) as (services, channel):
-        await services.tell(state)
+        services.tell(state)
         for service in ("", "readiness", "inference-extension"):
             assert (await asked(channel, service)).status == state.value
-        assert (await asked(channel, "liveness")).status == Health.SERVING.value
+        assert (await asked(channel, "liveness")).status == ServingStatus.SERVING.value
         assert kind(await Peer(channel).ask(head(), body())) == "request_headers"
 
 
 async def test_a_service_that_does_not_exist(transport, director):
     async with checked(transport, director) as (services, channel):
-        await services.tell(Health.SERVING)
+        services.tell(ServingStatus.SERVING)
         code = await refusal(asked(channel, "nonsense"))
         assert code is grpc.StatusCode.NOT_FOUND
 

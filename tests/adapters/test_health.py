@@ -1,4 +1,4 @@
-"""The health services against grpcio's own client of them."""
+"""The health services, on each server that offers them, against grpcio's own client of them."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -7,24 +7,40 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from hypothesis import given
+from hypothesis import strategies as st
 
-from epp.adapters.health import Health, HealthServices, serve_health
+from epp.adapters.extproc.transports import health_server
+from epp.adapters.health import HealthServices
+from epp.protocol import health
+from epp.protocol.health import ServingStatus
+from tests.native.built import needs_native
 
 DEADLINE = 10
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 EXT_PROC = "envoy.service.ext_proc.v3.ExternalProcessor"
 READY = ("", "readiness", "inference-extension", EXT_PROC)
 LIVE = "liveness"
+STATES = (ServingStatus.SERVING, ServingStatus.NOT_SERVING)
 
 
-@asynccontextmanager
-async def asking(services):
-    """A client of a server with these services."""
-    server, port = await serve_health(services, "127.0.0.1:0")
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield health_pb2_grpc.HealthStub(channel)
-    await server.stop(0)
+@pytest.fixture(params=["grpcio", pytest.param("native", marks=needs_native)])
+def asking(request):
+    """Make a client of a server with these services."""
+
+    @asynccontextmanager
+    async def made(services):
+        server = health_server(request.param, services)
+        await server.start("127.0.0.1", 0)
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+                yield health_pb2_grpc.HealthStub(channel)
+        finally:
+            await server.stop()
+
+    return made
 
 
 def about(name):
@@ -35,63 +51,116 @@ async def check(stub, name):
     return (await stub.Check(about(name), timeout=DEADLINE)).status
 
 
-@pytest.mark.parametrize("state", Health)
-async def test_each_service_says_how_it_is(state):
+@pytest.mark.parametrize("state", STATES)
+async def test_each_service_says_how_it_is(asking, state):
     services = HealthServices()
-    await services.tell(state)
+    services.tell(state)
     async with asking(services) as stub:
         for name in READY:
             assert await check(stub, name) == state.value, name
         assert await check(stub, LIVE) == SERVING
+        listed = await stub.List(health_pb2.HealthListRequest(), timeout=DEADLINE)
+    found = {name: answer.status for name, answer in listed.statuses.items()}
+    assert found == dict.fromkeys(READY, state.value) | {LIVE: SERVING}
 
 
-async def test_every_service_follows_a_change():
+async def test_every_service_follows_a_change(asking):
     services = HealthServices()
     async with asking(services) as stub:
-        for state, ready in (
-            (Health.SERVING, SERVING),
-            (Health.NOT_SERVING, NOT_SERVING),
-            (Health.SERVING, SERVING),
-        ):
-            await services.tell(state)
+        for state, ready in zip((*STATES, STATES[0]), (SERVING, NOT_SERVING, SERVING), strict=True):
+            services.tell(state)
             assert {name: await check(stub, name) for name in READY} == dict.fromkeys(READY, ready)
             assert await check(stub, LIVE) == SERVING
 
 
-async def test_a_watch_hears_of_a_change():
+async def test_a_watch_hears_of_every_change_and_of_nothing_else(asking):
     services = HealthServices()
-    await services.tell(Health.SERVING)
     async with asking(services) as stub, asyncio.timeout(DEADLINE):
-        watch = stub.Watch(about("readiness"))
-        assert (await watch.read()).status == SERVING
-        await services.tell(Health.NOT_SERVING)
-        assert (await watch.read()).status == NOT_SERVING
+        ready, live = stub.Watch(about("readiness")), stub.Watch(about(LIVE))
+        assert (await ready.read()).status == SERVICE_UNKNOWN
+        assert (await live.read()).status == SERVICE_UNKNOWN
+        for state in (*STATES, STATES[1], STATES[0]):
+            services.tell(state)
+        heard = [(await ready.read()).status for _ in range(3)]
+        assert heard == [SERVING, NOT_SERVING, SERVING]
+        assert (await live.read()).status == SERVING
 
 
-async def test_a_service_that_does_not_exist():
+async def test_a_service_that_does_not_exist(asking):
     services = HealthServices()
-    await services.tell(Health.SERVING)
-    async with asking(services) as stub:
+    services.tell(ServingStatus.SERVING)
+    async with asking(services) as stub, asyncio.timeout(DEADLINE):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await check(stub, "nonsense")
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        watch = stub.Watch(about("nonsense"))
+        assert (await watch.read()).status == SERVICE_UNKNOWN
+        watch.cancel()
 
 
-async def test_the_same_services_on_another_server_too():
-    services = HealthServices()
-    other = grpc.aio.server()
-    services.attach(other)
-    port = other.add_insecure_port("127.0.0.1:0")
-    await other.start()
-    await services.tell(Health.SERVING)
-    async with asking(services) as stub, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        for each in (stub, health_pb2_grpc.HealthStub(channel)):
-            assert await check(each, EXT_PROC) == SERVING
-    await other.stop(0)
+async def test_who_watches_no_more_is_forgotten(asking):
+    services = Observed()
+    async with asking(services) as stub, asyncio.timeout(DEADLINE):
+        watch = stub.Watch(about(""))
+        await watch.read()
+        watch.cancel()
+        await services.left.wait()
+        services.tell(ServingStatus.SERVING)
+        assert await check(stub, "") == SERVING
 
 
-async def test_a_taken_port():
-    server, port = await serve_health(HealthServices(), "127.0.0.1:0")
-    with pytest.raises(RuntimeError):
-        await serve_health(HealthServices(), f"127.0.0.1:{port}")
-    await server.stop(0)
+class Observed(HealthServices):
+    """Services that say when somebody has stopped watching."""
+
+    def __init__(self):
+        super().__init__()
+        self.left = asyncio.Event()
+
+    def forget(self, hear):
+        super().forget(hear)
+        self.left.set()
+
+
+async def test_a_stop_does_not_wait_for_those_who_watch(asking):
+    async with asyncio.timeout(DEADLINE):
+        async with asking(HealthServices()) as stub:
+            watch = stub.Watch(about(""))
+            await watch.read()
+        assert await watch.code() in {grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+
+
+@pytest.mark.parametrize("transport", ["grpcio", pytest.param("native", marks=needs_native)])
+async def test_a_taken_port(transport):
+    server, other = (health_server(transport, HealthServices()) for _ in range(2))
+    await server.start("127.0.0.1", 0)
+    with pytest.raises((OSError, RuntimeError)):
+        await other.start("127.0.0.1", server.port)
+    await server.stop()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_requests_are_read_as_protobuf_reads_them(service):
+    assert health.service_of(about(service).SerializeToString()) == service
+
+
+@given(st.binary(max_size=30))
+def test_anything_is_read_as_protobuf_reads_it_or_refused(data):
+    try:
+        service = health.service_of(data)
+    except ValueError:
+        return
+    assert health_pb2.HealthCheckRequest.FromString(data).service == service
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x0a\x05abc", b"\x0a", b"\x80", b"\xff" * 12, b"\x0b\x0c", b"\x0a\x01\xff", b"\x02\x00"],
+)
+def test_what_is_no_request(data):
+    with pytest.raises(ValueError, match=r"message|field|wire|decode"):
+        health.service_of(data)
+
+
+def test_fields_of_a_later_version_are_passed_over():
+    later = b"\x10\x05" + b"\x19" + b"x" * 8 + b"\x25" + b"x" * 4 + b"\x2a\x01x"
+    assert health.service_of(later + about("liveness").SerializeToString()) == "liveness"

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -76,13 +76,36 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthSource(Protocol):
-    """What a transport needs of the health services to offer them on its port."""
+    """Answers `grpc.health.v1` (`epp.adapters.health.HealthServices`).
 
-    def attach(self, server: Any) -> None:  # noqa: ANN401 (grpc.aio.Server, maybe not there)
-        """Offer them on a server of grpcio's that has not started."""
+    `ValueError` is raised for what is no request.
+    """
 
     def check(self, request: bytes) -> bytes | None:
-        """Answer one request; None where there is no such service; `ValueError` for no request."""
+        """Answer `Check`; None where there is no such service."""
+
+    def list(self) -> bytes:
+        """Answer `List`."""
+
+    def watch(self, request: bytes, hear: Callable[[bytes], None]) -> None:
+        """Answer `Watch`, at once and whenever it changes."""
+
+    def forget(self, hear: Callable[[bytes], None]) -> None:
+        """Answer one who watches no more."""
+
+
+class HealthServer(Protocol):
+    """A plaintext server with nothing but health."""
+
+    @property
+    def port(self) -> int:
+        """Where it listens, after `start`."""
+
+    async def start(self, address: str, port: int) -> None:
+        """Bind and serve. Raises `OSError` or `RuntimeError` where the port is taken."""
+
+    async def stop(self) -> None:
+        """Close the port and all connections."""
 
 
 class ExtProcServer(Protocol):

@@ -22,6 +22,7 @@ from epp.adapters.extproc.conversation import (
     decided,
     undecided,
 )
+from epp.adapters.extproc.health_grpcio import attach
 from epp.protocol.envoy import METHOD, SERVICE, ProtocolError, decode, encode
 
 
@@ -74,8 +75,8 @@ class GrpcioServer:
         return self._streams.open
 
     def offer_health(self, health: HealthSource) -> None:
-        """Offer all of grpcio's own health services on this port too."""
-        health.attach(self._server)
+        """Offer health on this port too."""
+        attach(health, self._server)
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream is open, and none has been for `seconds`."""

@@ -24,14 +24,13 @@ from epp.adapters.extproc.conversation import (
     undecided,
 )
 from epp.adapters.extproc.handshake import load_pair, server_context
-from epp.adapters.extproc.health_call import HealthCall
+from epp.adapters.extproc.health_call import health_methods
 from epp.adapters.extproc.listener import Listener
 from epp.native.http2 import Stream
 from epp.protocol.envoy import METHOD, SERVICE, ProtocolError, decode, encode
 from epp.protocol.messages import Reply
 
 _PATH = f"/{SERVICE}/{METHOD}".encode()
-_HEALTH_CHECK = b"/grpc.health.v1.Health/Check"
 
 
 class NativeServer:
@@ -73,8 +72,8 @@ class NativeServer:
         return self._listener.port
 
     def offer_health(self, health: HealthSource) -> None:
-        """Answer `Check`; `Watch` is not implemented, which callers take for "ask again"."""
-        self._methods[_HEALTH_CHECK] = lambda stream, _: HealthCall(stream, health)
+        """Offer health on this port too."""
+        self._methods |= health_methods(health)
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream is open, and none has been for `seconds`."""

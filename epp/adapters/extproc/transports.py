@@ -2,7 +2,12 @@
 
 from typing import Literal, get_args
 
-from epp.adapters.extproc.conversation import ExtProcServer, log
+from epp.adapters.extproc.conversation import (
+    ExtProcServer,
+    HealthServer,
+    HealthSource,
+    log,
+)
 from epp.native import fault
 
 Transport = Literal["native", "grpcio"]
@@ -29,3 +34,14 @@ def server_class(wanted: Transport) -> type[ExtProcServer]:
     from epp.adapters.extproc.grpcio import GrpcioServer  # noqa: PLC0415 (see above)
 
     return GrpcioServer
+
+
+def health_server(transport: str, health: HealthSource) -> HealthServer:
+    """Make a server of health alone, on the transport that is in use."""
+    if transport == "native":
+        from epp.adapters.extproc.health_call import NativeHealthServer  # noqa: PLC0415 (see above)
+
+        return NativeHealthServer(health)
+    from epp.adapters.extproc.health_grpcio import GrpcioHealthServer  # noqa: PLC0415 (see above)
+
+    return GrpcioHealthServer(health)
