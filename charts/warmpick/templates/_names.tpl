@@ -86,7 +86,7 @@ true
 {{- define "warmpick.modelServerSelector" -}}
 matchLabels:
 {{- if .Values.inferenceExtension.endpointsServer.createInferencePool }}
-  {{- range $label, $value := .Values.inferencePool.modelServers.matchLabels }}
+  {{- range $label, $value := dig "matchLabels" dict .Values.inferencePool.modelServers }}
   {{ $label }}: {{ $value | quote }}
   {{- end }}
 {{- else }}
@@ -95,4 +95,17 @@ matchLabels:
   {{ first $parts | trim }}: {{ last $parts | trim | quote }}
   {{- end }}
 {{- end }}
+{{- end -}}
+
+{{- /* The same for kubectl's -l. */ -}}
+{{- define "warmpick.selectorText" -}}
+{{- if .Values.inferenceExtension.endpointsServer.createInferencePool -}}
+{{- $terms := list -}}
+{{- range $label, $value := dig "matchLabels" dict .Values.inferencePool.modelServers -}}
+{{- $terms = append $terms (printf "%s=%v" $label $value) -}}
+{{- end -}}
+{{- join "," $terms -}}
+{{- else -}}
+{{- .Values.inferenceExtension.endpointsServer.endpointSelector -}}
+{{- end -}}
 {{- end -}}

@@ -1,0 +1,74 @@
+"""Charts as Helm itself renders them, in process; loud where Helm's library cannot be had."""
+
+import functools
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHARTS = ROOT / "charts"
+
+try:
+    from helm_python import chart as helm
+    from helm_python.errors import HelmError
+except (ImportError, OSError) as error:
+    reason = f"NOT TESTED: the charts: Helm's library cannot be loaded here ({error})"
+    if os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1":
+        raise RuntimeError(reason) from error
+    pytest.skip(reason, allow_module_level=True)
+
+
+@functools.cache
+def chart(name):
+    """Load a chart once; it is immutable."""
+    return helm.Chart.load(CHARTS / name)
+
+
+def files(name, values, release="rel", namespace="inf"):
+    """Render a chart: {path below the chart: text}. Raises HelmError where the chart refuses."""
+    rendered = chart(name).render(values, name=release, namespace=namespace)
+    return {path.removeprefix(f"{name}/"): text for path, text in rendered.items()}
+
+
+def objects(name, values, **more):
+    """Every object that the chart renders, in the order of its files."""
+    return [
+        thing
+        for path, text in sorted(files(name, values, **more).items())
+        if not path.endswith("NOTES.txt")
+        for thing in yaml.safe_load_all(text)
+        if thing is not None
+    ]
+
+
+def notes(name, values):
+    return files(name, values)["templates/NOTES.txt"]
+
+
+def only(things, kind, name=None):
+    """The one object of a kind (and name)."""
+    (found,) = [
+        thing
+        for thing in things
+        if thing["kind"] == kind and name in (None, thing["metadata"]["name"])
+    ]
+    return found
+
+
+def refused_or_rendered(name, values):
+    """Every object, and "", or none, and what the chart says when it does not take the values."""
+    try:
+        return objects(name, values), ""
+    except HelmError as refused:
+        return [], str(refused)
+
+
+def lint(name, values):
+    """What `helm lint --strict` complains of."""
+    return [
+        message["error"]
+        for message in helm.lint(str(CHARTS / name), values, strict=True)["messages"]
+        if message["severity"] > 1
+    ]

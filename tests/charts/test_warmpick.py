@@ -1,0 +1,272 @@
+"""The chart `warmpick`: Kubernetes takes every object that Helm renders, and they fit together."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.charts import values as v
+from tests.charts.helm import lint, notes, objects, only, refused_or_rendered
+from tests.charts.schemas import complaints
+
+CHART = "warmpick"
+EVERY = pytest.mark.parametrize("name", v.CASES)
+
+
+def rendered(name):
+    return objects(CHART, v.CASES[name])
+
+
+def pods(things):
+    deployment = only(things, "Deployment")
+    return deployment["spec"]["template"]
+
+
+def containers(things):
+    return {each["name"]: each for each in pods(things)["spec"]["containers"]}
+
+
+@EVERY
+def test_kubernetes_takes_every_object(name):
+    assert [found for thing in rendered(name) for found in complaints(thing)] == []
+
+
+@EVERY
+def test_lint_finds_nothing(name):
+    assert lint(CHART, v.CASES[name]) == []
+
+
+def test_lint_needs_no_values():
+    assert lint(CHART, {}) == []
+
+
+@EVERY
+def test_no_object_is_there_twice_and_none_in_another_namespace(name):
+    things = rendered(name)
+    names = Counter((each["kind"], each["metadata"]["name"]) for each in things)
+    assert [each for each, count in names.items() if count > 1] == []
+    cluster_wide = {"ClusterRole", "ClusterRoleBinding"}
+    assert {
+        each["metadata"].get("namespace") for each in things if each["kind"] not in cluster_wide
+    } == {"inf"}
+
+
+@EVERY
+def test_no_container_has_more_rights_than_it_needs(name):
+    spec = pods(rendered(name))["spec"]
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+def within(selector, labels):
+    return selector.items() <= labels.items()
+
+
+@EVERY
+def test_what_selects_the_picker_finds_it(name):
+    things = rendered(name)
+    labels = pods(things)["metadata"]["labels"]
+    service = only(things, "Service")
+    assert within(only(things, "Deployment")["spec"]["selector"]["matchLabels"], labels)
+    assert within(service["spec"]["selector"], labels)
+    for thing in things:
+        if thing["kind"] in {"PodDisruptionBudget", "PodMonitoring"}:
+            assert within(thing["spec"]["selector"]["matchLabels"], labels)
+        if thing["kind"] == "NetworkPolicy":
+            assert within(thing["spec"]["podSelector"]["matchLabels"], labels)
+        if thing["kind"] == "ServiceMonitor":
+            assert within(thing["spec"]["selector"]["matchLabels"], service["metadata"]["labels"])
+
+
+@EVERY
+def test_ports_that_are_named_are_there(name):
+    things = rendered(name)
+    named = {
+        port["name"]: port["containerPort"]
+        for container in containers(things).values()
+        for port in container.get("ports", ())
+    }
+    service = only(things, "Service")["spec"]["ports"]
+    for port in service:
+        assert port["targetPort"] in {*named, *named.values()}
+    for thing in things:
+        if thing["kind"] == "ServiceMonitor":
+            assert thing["spec"]["endpoints"][0]["port"] in {port["name"] for port in service}
+        if thing["kind"] == "PodMonitoring":
+            assert thing["spec"]["endpoints"][0]["port"] in named
+    if name not in {"selector", "selector-leader", "standalone"}:
+        picker = only(things, "InferencePool")["spec"]["endpointPickerRef"]
+        assert picker["name"] == only(things, "Service")["metadata"]["name"]
+        assert picker["port"]["number"] in {port["port"] for port in service}
+
+
+@EVERY
+def test_volumes_that_are_mounted_are_there(name):
+    things = rendered(name)
+    made = {each["metadata"]["name"] for each in things if each["kind"] == "ConfigMap"}
+    volumes = {each["name"]: each for each in pods(things)["spec"]["volumes"]}
+    assert len(volumes) == len(pods(things)["spec"]["volumes"])
+    for container in containers(things).values():
+        assert {each["name"] for each in container.get("volumeMounts", ())} <= volumes.keys()
+    for volume in volumes.values():
+        assert volume.get("configMap", {}).get("name") in {None, *made}
+
+
+READ = ["get", "list", "watch"]
+PODS = (("",), ("pods",), (), tuple(READ))
+CRDS = (
+    (("inference.networking.k8s.io",), ("inferencepools",), (), tuple(READ)),
+    (
+        ("llm-d.ai", "inference.networking.x-k8s.io"),
+        ("inferenceobjectives", "inferencemodelrewrites"),
+        (),
+        tuple(READ),
+    ),
+)
+LEASE = (
+    (("coordination.k8s.io",), ("leases",), (), ("create",)),
+    (("coordination.k8s.io",), ("leases",), ("epp-inf-rel.llm-d.ai",), ("get", "update")),
+)
+REVIEWS = (
+    (("authentication.k8s.io",), ("tokenreviews",), (), ("create",)),
+    (("authorization.k8s.io",), ("subjectaccessreviews",), (), ("create",)),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [
+        ("defaults", {PODS, *CRDS, *REVIEWS}),
+        ("leader", {PODS, *CRDS, *LEASE, *REVIEWS}),
+        ("active", {PODS, *CRDS, *REVIEWS}),
+        ("selector", {PODS, *REVIEWS}),
+        ("selector-leader", {PODS, *LEASE}),
+    ],
+)
+def test_the_picker_may_do_this_and_no_more(name, rules):
+    things = rendered(name)
+    account = pods(things)["spec"]["serviceAccountName"]
+    roles = {(each["kind"], each["metadata"]["name"]): each.get("rules") for each in things}
+    bound = [
+        (each["roleRef"]["kind"], each["roleRef"]["name"])
+        for each in things
+        if each["kind"].endswith("Binding")
+        and each["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "inf"}]
+    ]
+    found = [
+        tuple(
+            tuple(rule.get(key, ())) for key in ("apiGroups", "resources", "resourceNames", "verbs")
+        )
+        for role in bound
+        for rule in roles[role]
+    ]
+    assert sorted(found) == sorted(rules)
+
+
+BESIDES = {
+    "gke": {"HealthCheckPolicy", "GCPBackendPolicy", "PodMonitoring"},
+    "istio": {"DestinationRule", "ServiceMonitor"},
+}
+
+
+@pytest.mark.parametrize("name", v.PROVIDERS)
+def test_a_provider_gets_its_own_objects(name):
+    usual = {
+        *("ClusterRole", "ClusterRoleBinding", "ConfigMap", "Deployment", "HTTPRoute"),
+        *("InferencePool", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount"),
+    }
+    kinds = {each["kind"] for each in rendered(f"on-{name}")}
+    assert kinds - usual == BESIDES.get(name, {"ServiceMonitor"})
+
+
+def test_istio_is_told_how_the_picker_serves():
+    secure = only(rendered("on-istio"), "DestinationRule")["spec"]
+    plain = v.merged(v.CASES["on-istio"], v.epp(flags={"secure-serving": False}))
+    assert secure["host"] == "rel-epp.inf.svc.cluster.local"
+    assert secure["trafficPolicy"]["tls"] == {"mode": "SIMPLE", "insecureSkipVerify": True}
+    open_rule = only(objects(CHART, plain), "DestinationRule")["spec"]
+    assert open_rule["trafficPolicy"]["tls"] == {"mode": "DISABLE"}
+
+
+def test_the_route_leads_to_the_pool():
+    things = rendered("route")
+    route = only(things, "HTTPRoute")["spec"]
+    (rule,) = route["rules"]
+    assert route["parentRefs"][0]["namespace"] == "gateways"
+    assert rule["backendRefs"] == [
+        {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "rel"}
+    ]
+    assert {each["name"]: each["value"] for each in rule["matches"][0]["headers"]} == {
+        "X-Gateway-Base-Model-Name": "Qwen/Qwen3-32B",
+        "x-team": "a",
+    }
+    assert rule["timeouts"] == {"request": "300s"}
+    assert "timeouts" not in only(rendered("on-gke"), "HTTPRoute")["spec"]["rules"][0]
+
+
+def test_a_changed_configuration_is_a_new_pod():
+    def checksum(values):
+        return pods(objects(CHART, values))["metadata"]["annotations"]["checksum/config"]
+
+    assert checksum(v.CASES["custom"]) != checksum(v.CASES["defaults"])
+    assert checksum(v.CASES["tuned"]) == checksum(v.CASES["defaults"])
+
+
+def test_a_long_release_name_still_makes_names():
+    things = objects(CHART, v.CASES["leader"], release="a" * 53, namespace="b" * 63)
+    assert [found for thing in things for found in complaints(thing)] == []
+    assert only(things, "Service")["metadata"]["name"] == "a" * 40 + "-epp"
+
+
+@EVERY
+def test_notes_tell_the_next_step(name):
+    said = notes(CHART, v.CASES[name])
+    assert "kubectl -n inf rollout status deployment/rel-epp" in said
+    assert "<no value>" not in said
+    assert "\n\n\n" not in said
+    steps = [line[0] for line in said.splitlines() if line[:2] in {"1.", "2.", "3."}]
+    assert steps in (["1", "2"], ["1", "2", "3"])
+
+
+SWITCHES = (
+    v.ACTIVE,
+    v.ENVOY,
+    v.SCRAPED,
+    v.OPEN,
+    v.FENCED,
+    v.ROUTED,
+    v.TOKENS,
+    v.CUSTOM,
+    v.TUNED,
+    v.epp(replicas=3),
+    v.epp(leaderElection=True),
+    v.epp(tls={"secretName": "mine"}),
+    *map(v.provider, v.PROVIDERS),
+)
+
+
+@settings(max_examples=40)
+@given(st.sampled_from((v.POOL, v.SELECTOR)), st.lists(st.sampled_from(SWITCHES), max_size=6))
+def test_any_switches_together_render_what_kubernetes_takes_or_are_refused(base, switches):
+    things, reason = refused_or_rendered(CHART, v.merged(base, *switches))
+    assert [found for thing in things for found in complaints(thing)] == []
+    assert bool(things) != bool(reason)
+    assert not reason or any(
+        word in reason
+        for word in (
+            "inferenceExtension.",
+            "provider.",
+            "inferenceObjectives",
+            "experimentalHttpRoute.",
+        )
+    )
