@@ -1,0 +1,101 @@
+"""Values of the upstream `inferencepool` chart keep their names, defaults and meaning here."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.charts import values as v
+from tests.charts.helm import ROOT, objects, only
+from tests.charts.schemas import complaints
+
+OURS = yaml.safe_load((ROOT / "charts" / "warmpick" / "values.yaml").read_text())
+UPSTREAM = os.environ.get("WARMPICK_UPSTREAM_VALUES")
+
+# By path: the defaults of upstream's chart as of v1.5.
+DEFAULTS = {
+    "inferenceExtension.replicas": 1,
+    "inferenceExtension.extProcPort": 9002,
+    "inferenceExtension.failureMode": "FailOpen",
+    "inferenceExtension.env": [],
+    "inferenceExtension.pluginsConfigFile": "default-plugins.yaml",
+    "inferenceExtension.extraContainerPorts": [],
+    "inferenceExtension.extraServicePorts": [],
+    "inferenceExtension.affinity": {},
+    "inferenceExtension.tolerations": [],
+    "inferenceExtension.sidecar.enabled": False,
+    "inferenceExtension.monitoring.interval": "10s",
+    "inferenceExtension.monitoring.prometheus.enabled": False,
+    "inferenceExtension.monitoring.prometheus.auth.enabled": True,
+    "inferenceExtension.monitoring.prometheus.auth.secretName": (
+        "inference-gateway-sa-metrics-reader-secret"
+    ),
+    "inferenceExtension.monitoring.prometheus.extraLabels": {},
+    "inferenceExtension.tracing.enabled": False,
+    "inferenceExtension.latencyPredictor.enabled": False,
+    "inferenceExtension.metricsDataSource.scheme": "http",
+    "inferenceExtension.metricsDataSource.path": "/metrics",
+    "inferenceExtension.metricsDataSource.insecureSkipVerify": True,
+    "inferencePool.targetPorts": [{"number": 8000}],
+    "inferencePool.modelServerType": "vllm",
+    "inferencePool.modelServerProtocol": "http",
+    "inferencePool.parser": "",
+    "inferencePool.apiVersion": "inference.networking.k8s.io/v1",
+    "provider.name": "none",
+    "provider.gke.autopilot": False,
+    "provider.istio.destinationRule.host": "",
+    "provider.istio.destinationRule.trafficPolicy": {},
+    "experimentalHttpRoute.enabled": False,
+    "experimentalHttpRoute.inferenceGatewayName": "inference-gateway",
+    "experimentalHttpRoute.inferenceGatewayNamespace": "",
+    "experimentalHttpRoute.requestTimeout": "300s",
+    "inferenceObjectives": [],
+}
+
+
+@pytest.mark.parametrize("path", DEFAULTS)
+def test_a_default_is_upstreams(path):
+    value = OURS
+    for name in path.split("."):
+        value = value[name]
+    assert value == DEFAULTS[path]
+
+
+def test_the_whole_of_a_values_file_as_upstream_has_it_renders():
+    text = """
+      inferenceExtension:
+        replicas: 2
+        image: {registry: r.example, repository: epp, tag: main, pullPolicy: Always}
+        extProcPort: 9012
+        failureMode: FailClose
+        env: [{name: ENABLE_EXPERIMENTAL_FEATURE, value: "true"}]
+        flags: {v: 4}
+        resources: {requests: {cpu: "4", memory: 8Gi}, limits: {memory: 16Gi}}
+        tracing:
+          enabled: false
+          otelExporterEndpoint: http://localhost:4317
+          sampling: {sampler: parentbased_traceidratio, samplerArg: "0.1"}
+        latencyPredictor: {enabled: false, trainingServer: {port: 8000}}
+      inferencePool:
+        modelServerType: sglang
+        modelServers: {matchLabels: {app: sglang}}
+      provider: {name: gke, gke: {autopilot: true}}
+    """
+    things = objects("warmpick", yaml.safe_load(text))
+    assert [found for thing in things for found in complaints(thing)] == []
+    container = only(things, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "r.example/epp:main"
+    assert {"--ha-enable-leader-election=true", "--log-level=debug"} <= set(container["args"])
+    picker = only(things, "InferencePool")["spec"]["endpointPickerRef"]
+    assert (picker["port"]["number"], picker["failureMode"]) == (9012, "FailClose")
+
+
+def test_upstreams_own_files_render():
+    if UPSTREAM is None:
+        pytest.skip("upstream's values are not here: set WARMPICK_UPSTREAM_VALUES to a folder")
+    files = sorted(Path(UPSTREAM).glob("*.yaml"))
+    assert files
+    for path in files:
+        things = objects("warmpick", v.merged(yaml.safe_load(path.read_text()), v.POOL))
+        assert [found for thing in things for found in complaints(thing)] == [], path
