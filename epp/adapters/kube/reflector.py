@@ -65,7 +65,7 @@ class Reflector(Generic[T]):
     def __init__(
         self,
         connection: Connection,
-        resource: Resource,
+        resource: Resource[T],
         selection: Selection,
         sink: Sink[T],
         pace: Pace,
@@ -76,7 +76,7 @@ class Reflector(Generic[T]):
         self._selection = selection
         self._sink = sink
         self._pace = pace
-        self._reader: Reader[T] = Reader(resource.kind)  # type: ignore[arg-type]  # the caller pairs them
+        self._reader = Reader(resource.kind)
         self._backoff = Backoff(pace.least, pace.most)
         self._version = ""
         self._verb = "list"

@@ -51,8 +51,12 @@ class PoolState:
         self.select(pool.spec.selector.match_labels, pool.spec.ports)
 
     def select(self, selector: Selector, ports: tuple[int, ...]) -> None:
-        """Take in which pods there are to be, and at which ports they serve."""
-        self.selector = dict(selector)
+        """Take in which pods there are to be, and at which ports they serve.
+
+        `selector` stays the same object for as long as nothing else is selected.
+        """
+        if selector != self.selector:
+            self.selector = dict(selector)
         if ports != self.ports:
             self.ports = ports
             for pod in self._pods.values():

@@ -1,6 +1,7 @@
 """The resources that are read, how they are asked for, and the rule that permits it."""
 
 from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -20,14 +21,17 @@ OBJECT_GROUPS = (LLM_D_GROUP, LEGACY_GROUP)
 """Where objectives and rewrites are read from; the first one wins a name."""
 
 
-class Resource(msgspec.Struct, frozen=True):
+T = TypeVar("T", bound=KubeObject)
+
+
+class Resource(msgspec.Struct, Generic[T], frozen=True):
     """A resource of one namespace: `plural` of `kind` in `group` ("" is the core) and `version`."""
 
     group: str
     version: str
     plural: str
     namespace: str
-    kind: type[KubeObject] = KubeObject
+    kind: type[T]
 
     @property
     def path(self) -> str:
@@ -64,26 +68,26 @@ class Selection(msgspec.Struct, frozen=True):
         return urlencode({**fields, **{key: value for key, value in more.items() if value}})
 
 
-def pools(namespace: str) -> Resource:
+def pools(namespace: str) -> Resource[InferencePool]:
     """InferencePools."""
     return Resource(GATEWAY_GROUP, "v1", "inferencepools", namespace, InferencePool)
 
 
-def pods(namespace: str) -> Resource:
+def pods(namespace: str) -> Resource[Pod]:
     """Pods."""
     return Resource("", "v1", "pods", namespace, Pod)
 
 
-def objectives(namespace: str, group: str) -> Resource:
+def objectives(namespace: str, group: str) -> Resource[InferenceObjective]:
     """InferenceObjectives of one of `OBJECT_GROUPS`."""
     return Resource(group, "v1alpha2", "inferenceobjectives", namespace, InferenceObjective)
 
 
-def rewrites(namespace: str, group: str) -> Resource:
+def rewrites(namespace: str, group: str) -> Resource[InferenceModelRewrite]:
     """InferenceModelRewrites of one of `OBJECT_GROUPS`."""
     return Resource(group, "v1alpha2", "inferencemodelrewrites", namespace, InferenceModelRewrite)
 
 
-def leases(namespace: str) -> Resource:
+def leases(namespace: str) -> Resource[KubeObject]:
     """Leases."""
-    return Resource("coordination.k8s.io", "v1", "leases", namespace)
+    return Resource("coordination.k8s.io", "v1", "leases", namespace, KubeObject)

@@ -29,7 +29,7 @@ class PoolName(msgspec.Struct, frozen=True):
         return (ref.name, ref.group, ref.kind) == (self.name, self.group, "InferencePool")
 
 
-class _Kept(Generic[R]):
+class Kept(Generic[R]):
     """The objects of one kind that are for the pool, by group and name; the first group wins."""
 
     def __init__(self, kind: str, groups: Sequence[str], pool: PoolName, notes: Notes) -> None:
@@ -81,8 +81,8 @@ class RoutingState:
     """
 
     def __init__(self, groups: Sequence[str], pool: PoolName, notes: Notes) -> None:
-        self.objectives = _Kept[InferenceObjective]("inferenceobjective", groups, pool, notes)
-        self.rewrites = _Kept[InferenceModelRewrite]("inferencemodelrewrite", groups, pool, notes)
+        self.objectives = Kept[InferenceObjective]("inferenceobjective", groups, pool, notes)
+        self.rewrites = Kept[InferenceModelRewrite]("inferencemodelrewrite", groups, pool, notes)
 
     def routing(self) -> Routing:
         """Build the table of the objects that there are."""
