@@ -19,6 +19,7 @@ from bench.extproc.benchmark import measure as measure_extproc
 from bench.figures import Report
 from bench.machine import describe
 from bench.options import Options
+from bench.pick import measure as measure_pick
 from bench.progress import Progress
 from epp.errors import WarmpickError
 
@@ -33,6 +34,10 @@ BENCHMARKS: dict[str, tuple[str, Measure]] = {
     "extproc": (
         "CPU, latency and memory of the picker behind a real Envoy, beside its floor",
         measure_extproc,
+    ),
+    "pick": (
+        "CPU of a decision by the number of endpoints, and of a whole exchange without sockets",
+        measure_pick,
     ),
     "accuracy": (
         "predicted against actual cached tokens, on real vLLM under eviction pressure",

@@ -1,0 +1,82 @@
+"""What a decision costs without sockets, by the number of endpoints, and a whole exchange by size.
+
+python -m bench pick
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+
+from bench.corridor import Corridor, Messages, bodies
+from bench.figures import Budget, Figure, Report
+from bench.options import Options
+from bench.progress import Progress
+from epp.adapters.telemetry.logs import configure_logs
+
+ENDPOINTS = (10, 100, 1000)
+SIZES = {"2k": 2 << 10, "20k": 20 << 10, "220k": 220 << 10, "400k": 400 << 10}
+_BUDGETS = {"400k": Budget(most=1500)}
+_PICKS = 400
+_MEGABYTES = 24 << 20
+NOTES = (
+    "A pick is of a 2 KB chat that was parsed: hash, match, estimate, compare, book.",
+    "An exchange is all that ext_proc asks of one request among ten endpoints, bytes to bytes.",
+    "CPU time of one thread that does nothing else: caches are warmer than beside a proxy.",
+)
+
+
+async def measure(progress: Progress, options: Options) -> Report:
+    """Measure picks and exchanges, in rotating order."""
+    configure_logs("info", "json")
+    rounds = 5 if options.quick else 15
+    runs: dict[str, list[float]] = {}
+    progress.step("endpoints that are asked, and bodies of every size")
+    jobs = dict([*_picks(), *_exchanges()])
+    names = list(jobs)
+    for turn in range(-1, rounds):
+        for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
+            cost = jobs[name]()
+            if turn >= 0:
+                runs.setdefault(name, []).append(cost)
+    return Report(
+        name="pick", figures=tuple(_figure(name, runs[name]) for name in names), notes=NOTES
+    )
+
+
+def _figure(name: str, runs: Iterable[float]) -> Figure:
+    kind, _, what = name.rpartition("_")
+    says = f"a pick among {what} endpoints" if kind == "us" else f"an exchange, {what} body"
+    budget = _BUDGETS.get(what)
+    return Figure(key=name, says=says, unit="µs", runs=tuple(runs), budget=budget)
+
+
+def _picks() -> Iterator[tuple[str, Callable[[], float]]]:
+    for endpoints in ENDPOINTS:
+        yield f"us_{endpoints}", partial(_pick_us, Corridor(endpoints), bodies(SIZES["2k"]))
+
+
+def _exchanges() -> Iterator[tuple[str, Callable[[], float]]]:
+    for name, size in SIZES.items():
+        count = min(_PICKS, _MEGABYTES // size)
+        exchange = partial(_exchange_us, Corridor(ENDPOINTS[0]), bodies(size), count)
+        yield f"exchange_us_{name}", exchange
+
+
+def _pick_us(corridor: Corridor, source: Iterator[bytes]) -> float:
+    asked = [corridor.request(body) for body in islice(source, _PICKS)]
+    started = time.process_time()
+    for request in asked:
+        corridor.pick(request)
+    spent = time.process_time() - started
+    for request in asked:
+        corridor.forget(request)
+    return spent / len(asked) * 1e6
+
+
+def _exchange_us(corridor: Corridor, source: Iterator[bytes], count: int) -> float:
+    asked = [Messages.about(body) for body in islice(source, count)]
+    started = time.process_time()
+    for messages in asked:
+        corridor.exchange(messages)
+    return (time.process_time() - started) / count * 1e6
