@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import epp.plainlogs  # noqa: F401 (before structlog)
 from epp import __version__
 from epp.adapters.tokens.build import complaint
 from epp.config import DEFAULT_POLICY, POLICIES, Settings, dump, load

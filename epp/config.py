@@ -7,7 +7,6 @@ features that do not exist here are errors too, unless they ask for what happens
 
 import re
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from math import isfinite
 from typing import Any
 
@@ -18,7 +17,16 @@ from epp.policy.pickers import MaxScorePicker
 from epp.policy.plugins import Filter, Picker, Plugin, Scorer
 from epp.policy.producers import Knowledge, knowledge
 from epp.policy.profile import Profile, WeightedScorer
-from epp.policy.registry import PLUGINS, BuiltIn, FileDiscovery, build, imported, instantiate, near
+from epp.policy.registry import (
+    PLUGINS,
+    BuiltIn,
+    FileDiscovery,
+    build,
+    entries,
+    imported,
+    instantiate,
+    near,
+)
 from epp.protocol.document import convert, load_yaml
 
 API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
@@ -199,7 +207,7 @@ def _instances(specs: list[PluginSpec]) -> dict[str, Any]:
 
 def _instance(spec: PluginSpec, place: str) -> Any:  # noqa: ANN401 (any plug-in)
     if spec.type not in PLUGINS:
-        for entry in entry_points(group=ENTRY_POINTS, name=spec.type):
+        for entry in entries(ENTRY_POINTS, spec.type):
             return build(imported(entry, f"{place}.type"), spec.parameters, f"{place}.parameters")
     return instantiate(spec.type, spec.parameters, place)
 

@@ -4,9 +4,9 @@
 its parameters and defaults.
 """
 
+from collections.abc import Iterable
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,6 +26,9 @@ from epp.policy.scorers import (
     PrefixCacheScorer,
     QueueScorer,
 )
+
+if TYPE_CHECKING:  # slow to load, and rarely needed
+    from importlib.metadata import EntryPoint
 
 
 class SingleProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -161,7 +164,14 @@ def plugin_class(kind: str, place: str) -> type[Any]:
     raise ConfigError(f"unknown plug-in type `{kind}`{near(kind, PLUGINS)}", place)
 
 
-def imported(entry: EntryPoint, place: str) -> type[Any]:
+def entries(group: str, name: str) -> "Iterable[EntryPoint]":
+    """Find entry points by their group and name."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 (see above)
+
+    return entry_points(group=group, name=name)
+
+
+def imported(entry: "EntryPoint", place: str) -> type[Any]:
     """Load a user's plug-in class. Raises `ConfigError` whatever goes wrong in there."""
     try:
         found = entry.load()
