@@ -21,6 +21,7 @@ from bench.machine import describe
 from bench.options import Options
 from bench.pick import measure as measure_pick
 from bench.progress import Progress
+from bench.soak import measure as measure_soak
 from epp.errors import WarmpickError
 
 
@@ -38,6 +39,10 @@ BENCHMARKS: dict[str, tuple[str, Measure]] = {
     "pick": (
         "CPU of a decision by the number of endpoints, and of a whole exchange without sockets",
         measure_pick,
+    ),
+    "soak": (
+        "a million requests through Envoy, and what the picker's memory does meanwhile",
+        measure_soak,
     ),
     "accuracy": (
         "predicted against actual cached tokens, on real vLLM under eviction pressure",

@@ -1,0 +1,104 @@
+"""A million requests through Envoy, and what the picker's memory does meanwhile.
+
+python -m bench soak
+"""
+
+import io
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure as Drawing
+
+from bench.accounting import resident_mb
+from bench.extproc.cpu import CONNECTIONS, SIZES
+from bench.extproc.load import Order
+from bench.extproc.stack import MAIN, Stack, running
+from bench.extproc.workload import Shape
+from bench.figures import Budget, Figure, Report
+from bench.options import Options
+from bench.progress import Progress
+
+REQUESTS, QUICK_REQUESTS = 1_000_000, 60_000
+_SLICES = 50
+_SETTLED = 0.4
+"""By this share of a run everything that is bounded is full: caches, pins, tails."""
+_LONGEST_S = 600.0
+_PODS = 10
+NOTES = (
+    "2 KB chats with JSON responses through Envoy, 16 connections, closed loop, ten endpoints.",
+    f"Growth is that of a straight line from {_SETTLED:.0%} of the run to its end.",
+    "A quick run ends before caches are full: its memory still grows.",
+)
+
+Sample = tuple[int, float]
+"""Requests answered so far, and resident memory in MB."""
+
+
+async def measure(progress: Progress, options: Options) -> Report:
+    """Send them. Raises `MeasurementFailed` where one was not answered with 200."""
+    count = QUICK_REQUESTS if options.quick else REQUESTS
+    with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
+        async with running(Path(name), _PODS) as stack:
+            samples, seconds = await _soak(stack, count, progress)
+    settled = [sample for sample in samples if sample[0] >= count * _SETTLED]
+    budget = None if options.quick else Budget(most=2)
+    growth = _slope(settled) * (settled[-1][0] - settled[0][0])
+    return Report(
+        name="soak",
+        figures=(
+            _figure("requests", "requests answered, all with 200", "", count),
+            _figure("rps", "requests a second over the whole run", "/s", count / seconds),
+            _figure("rss_mb_settled", "memory once caches are full", "MB", settled[0][1]),
+            _figure("rss_mb_end", "memory at the end", "MB", samples[-1][1]),
+            _figure("growth_mb", "growth from there to the end", "MB", growth, budget),
+        ),
+        notes=NOTES,
+        picture=_draw(samples, settled[0][0]),
+    )
+
+
+async def _soak(stack: Stack, count: int, progress: Progress) -> tuple[list[Sample], float]:
+    route = MAIN[0]
+    samples: list[Sample] = [(0, resident_mb(stack.meter[route].pid))]
+    seconds = 0.0
+    for part in range(1, _SLICES + 1):
+        done = samples[-1][0]
+        order = Order(
+            port=stack.port[route],
+            shape=Shape(size=SIZES["2k"]),
+            seconds=_LONGEST_S,
+            connections=CONNECTIONS,
+            limit=count * part // _SLICES - done,
+        )
+        result = await stack.load.run(order)
+        seconds += result.seconds
+        samples.append((done + result.requests, resident_mb(stack.meter[route].pid)))
+        progress.step(f"{samples[-1][0]:,} of {count:,} requests, {samples[-1][1]:.0f} MB")
+    return samples, seconds
+
+
+def _slope(samples: Sequence[Sample]) -> float:
+    """Return the slope of the straight line nearest to samples, in MB a request."""
+    middle = sum(x for x, _ in samples) / len(samples)
+    spread = sum((x - middle) ** 2 for x, _ in samples)
+    return sum((x - middle) * y for x, y in samples) / spread
+
+
+def _figure(key: str, says: str, unit: str, value: float, budget: Budget | None = None) -> Figure:
+    return Figure(key=key, says=says, unit=unit, runs=(float(value),), budget=budget)
+
+
+def _draw(samples: Sequence[Sample], settled: int) -> bytes:
+    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
+        drawing = Drawing(figsize=(7.2, 2.8), layout="constrained")
+        axes = drawing.subplots()
+        axes.plot(*zip(*samples, strict=True), color="#d9480f", marker=".", markersize=3)
+        axes.axvline(settled, color="#9aa3b0", linewidth=1, linestyle="--")
+        axes.set(xlabel="requests answered", ylabel="resident memory, MB", ylim=(0, None))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.grid(color="#e4e7ec")
+        buffer = io.BytesIO()
+        drawing.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
+    return buffer.getvalue()
