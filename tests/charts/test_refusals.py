@@ -20,6 +20,7 @@ def pool_ports(*numbers):
     ("base", "values", "words"),
     [
         ({}, {}, "modelServers.matchLabels is needed"),
+        (v.FENCED, {"inferencePool": {"create": False}}, "modelServers.matchLabels is needed"),
         (v.SELECTOR, v.epp(endpointsServer={"endpointSelector": ""}), "endpointSelector is needed"),
         (v.SELECTOR, v.ROUTED, "experimentalHttpRoute.enabled needs an InferencePool"),
         (

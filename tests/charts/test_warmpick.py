@@ -27,6 +27,10 @@ def containers(things):
     return {each["name"]: each for each in pods(things)["spec"]["containers"]}
 
 
+def flags(things):
+    return containers(things)["epp"]["args"]
+
+
 @EVERY
 def test_kubernetes_takes_every_object(name):
     assert [found for thing in rendered(name) for found in complaints(thing)] == []
@@ -104,7 +108,7 @@ def test_ports_that_are_named_are_there(name):
             assert thing["spec"]["endpoints"][0]["port"] in {port["name"] for port in service}
         if thing["kind"] == "PodMonitoring":
             assert thing["spec"]["endpoints"][0]["port"] in named
-    if name not in {"selector", "selector-leader", "standalone"}:
+    if name not in {"selector", "selector-leader", "standalone", "pool-of-ones-own"}:
         picker = only(things, "InferencePool")["spec"]["endpointPickerRef"]
         assert picker["name"] == only(things, "Service")["metadata"]["name"]
         assert picker["port"]["number"] in {port["port"] for port in service}
@@ -231,7 +235,8 @@ def test_a_long_release_name_still_makes_names():
 @EVERY
 def test_notes_tell_the_next_step(name):
     said = notes(CHART, v.CASES[name])
-    assert "kubectl -n inf rollout status deployment/rel-epp" in said
+    waits = "kubectl -n inf rollout status deployment/rel-epp" in said
+    assert waits == ("--ha-enable-leader-election=true" not in flags(rendered(name)))
     assert "<no value>" not in said
     assert "\n\n\n" not in said
     steps = [line[0] for line in said.splitlines() if line[:2] in {"1.", "2.", "3."}]

@@ -104,6 +104,7 @@ CASES = {
     "selector-leader": merged(SELECTOR, epp(replicas=2), OPEN),
     "standalone": merged(SELECTOR, ENVOY, FENCED, SCRAPED),
     "pool-beside-envoy": merged(POOL, ENVOY, epp(flags={"secure-serving": False})),
+    "pool-of-ones-own": {"inferencePool": {"create": False}},
     "route": merged(
         POOL,
         {

@@ -5,7 +5,7 @@
 {{- $leader := include "warmpick.leaderElection" . -}}
 {{- $isPool := $epp.endpointsServer.createInferencePool -}}
 
-{{- if and $isPool (not (dig "matchLabels" dict $pool.modelServers)) -}}
+{{- if and $isPool (or $pool.create $epp.networkPolicy.enabled) (not (dig "matchLabels" dict $pool.modelServers)) -}}
 {{- fail "inferencePool.modelServers.matchLabels is needed: the labels of your model servers' pods, such as --set inferencePool.modelServers.matchLabels.app=vllm-qwen3-32b" -}}
 {{- end -}}
 {{- if and (not $isPool) (not $epp.endpointsServer.endpointSelector) -}}
