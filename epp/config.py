@@ -17,22 +17,11 @@ from epp.policy.pickers import MaxScorePicker
 from epp.policy.plugins import Filter, Picker, Plugin, Scorer
 from epp.policy.producers import Knowledge, knowledge
 from epp.policy.profile import Profile, WeightedScorer
-from epp.policy.registry import (
-    PLUGINS,
-    BuiltIn,
-    FileDiscovery,
-    build,
-    entries,
-    imported,
-    instantiate,
-    near,
-)
+from epp.policy.registry import BuiltIn, FileDiscovery, build, instantiate, near, users_class
 from epp.protocol.document import convert, load_yaml
 
 API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 KIND = "EndpointPickerConfig"
-ENTRY_POINTS = "warmpick.plugins"
-"""The entry point group under which users add plug-ins."""
 
 _HARMLESS_GATES = {"haPopulateNonLeaderDatastore"}
 
@@ -206,9 +195,8 @@ def _instances(specs: list[PluginSpec]) -> dict[str, Any]:
 
 
 def _instance(spec: PluginSpec, place: str) -> Any:  # noqa: ANN401 (any plug-in)
-    if spec.type not in PLUGINS:
-        for entry in entries(ENTRY_POINTS, spec.type):
-            return build(imported(entry, f"{place}.type"), spec.parameters, f"{place}.parameters")
+    if added := users_class(spec.type, f"{place}.type"):
+        return build(added, spec.parameters, f"{place}.parameters")
     return instantiate(spec.type, spec.parameters, place)
 
 

@@ -4,9 +4,8 @@
 its parameters and defaults.
 """
 
-from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -27,8 +26,8 @@ from epp.policy.scorers import (
     QueueScorer,
 )
 
-if TYPE_CHECKING:  # slow to load, and rarely needed
-    from importlib.metadata import EntryPoint
+ENTRY_POINTS = "warmpick.plugins"
+"""The entry point group under which users add plug-ins."""
 
 
 class SingleProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,22 +163,24 @@ def plugin_class(kind: str, place: str) -> type[Any]:
     raise ConfigError(f"unknown plug-in type `{kind}`{near(kind, PLUGINS)}", place)
 
 
-def entries(group: str, name: str) -> "Iterable[EntryPoint]":
-    """Find entry points by their group and name."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 (see above)
+def users_class(name: str, place: str) -> type[Any] | None:
+    """Load a plug-in class that a user registered under a name that is not taken, if any did.
 
-    return entry_points(group=group, name=name)
+    Raises `ConfigError` whatever goes wrong in there.
+    """
+    if name in PLUGINS:
+        return None
+    from importlib.metadata import entry_points  # noqa: PLC0415 (slow to load, rarely needed)
 
-
-def imported(entry: "EntryPoint", place: str) -> type[Any]:
-    """Load a user's plug-in class. Raises `ConfigError` whatever goes wrong in there."""
-    try:
-        found = entry.load()
-    except Exception as error:
-        raise ConfigError(f"`{entry.value}` cannot be imported: {error!r}", place) from error
-    if not (isinstance(found, type) and issubclass(found, msgspec.Struct)):
-        raise ConfigError(f"`{entry.value}` is no msgspec.Struct", place)
-    return found
+    for entry in entry_points(group=ENTRY_POINTS, name=name):
+        try:
+            found = entry.load()
+        except Exception as error:
+            raise ConfigError(f"`{entry.value}` cannot be imported: {error!r}", place) from error
+        if not (isinstance(found, type) and issubclass(found, msgspec.Struct)):
+            raise ConfigError(f"`{entry.value}` is no msgspec.Struct", place)
+        return found
+    return None
 
 
 def build(kind: type[Any], parameters: dict[str, Any], place: str) -> Any:  # noqa: ANN401 (any plug-in)
