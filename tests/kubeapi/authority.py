@@ -1,6 +1,6 @@
-"""A certificate authority for one run: the server's certificate, and clients' by user and groups."""
+"""A certificate authority for one run: for the server, and for clients by user and groups."""
 
-import datetime
+import datetime as dt
 import ipaddress
 import ssl
 import tempfile
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-LIFE: Final = datetime.timedelta(hours=12)
+LIFE: Final = dt.timedelta(hours=12)
 HOST: Final = "127.0.0.1"
 
 
@@ -68,14 +68,14 @@ class Authority:
     def _builder(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
     ) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.UTC)
+        now = dt.datetime.now(dt.UTC)
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_before(now - dt.timedelta(minutes=5))
             .not_valid_after(now + LIFE)
         )
 

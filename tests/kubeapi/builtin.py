@@ -187,7 +187,7 @@ def _fixed(spec: Json) -> Json:
     return kept
 
 
-def _lease_breaches(value: Json, old: Json | None) -> Iterator[Cause]:
+def _lease_breaches(value: Json, _: Json | None) -> Iterator[Cause]:
     spec = value.get("spec") or {}
     seconds, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
     if seconds is not None and seconds <= 0:
@@ -198,7 +198,7 @@ def _lease_breaches(value: Json, old: Json | None) -> Iterator[Cause]:
         yield Cause("FieldValueInvalid", said, "spec.leaseTransitions")
 
 
-def _event_breaches(value: Json, old: Json | None) -> Iterator[Cause]:
+def _event_breaches(value: Json, _: Json | None) -> Iterator[Cause]:
     namespace = value["metadata"].get("namespace", "")
     about = (value.get("involvedObject") or {}).get("namespace", "")
     if about != namespace and not (about == "" and namespace == "default"):
@@ -206,13 +206,13 @@ def _event_breaches(value: Json, old: Json | None) -> Iterator[Cause]:
         yield Cause("FieldValueInvalid", said, "involvedObject.namespace")
 
 
-def _service_breaches(value: Json, old: Json | None) -> Iterator[Cause]:
+def _service_breaches(value: Json, _: Json | None) -> Iterator[Cause]:
     spec = value["spec"]
     if not spec["ports"] and spec["type"] != "ExternalName" and spec.get("clusterIP") != "None":
         yield _required("spec.ports")
 
 
-def _crd_breaches(value: Json, old: Json | None) -> Iterator[Cause]:
+def _crd_breaches(value: Json, _: Json | None) -> Iterator[Cause]:
     spec, name = value.get("spec", {}), value["metadata"].get("name", "")
     if name != f"{spec.get('names', {}).get('plural')}.{spec.get('group')}":
         said = f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group'

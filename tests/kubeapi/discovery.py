@@ -3,7 +3,7 @@
 The aggregated form of discovery is not offered, which clients take as an older server's answer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from tests.kubeapi.kinds import Kind
@@ -45,22 +45,33 @@ WRITES: Final = {
 
 def answer(kinds: Iterable[Kind], path: str) -> Json | str:
     """The document at a path that is no resource. Errors: PlainTextError 404."""
-    parts = path.strip("/").split("/")
     if path in HEALTH:
         return "ok"
-    if parts == ["version"]:
-        return VERSION
-    if parts == ["api"]:
-        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
-    if parts == ["apis"]:
+    root, *rest = path.strip("/").split("/")
+    if root not in ROOTS:
+        raise no_such_path()
+    return ROOTS[root](list(kinds), rest)
+
+
+def _version(_: list[Kind], rest: list[str]) -> Json:
+    if rest:
+        raise no_such_path()
+    return VERSION
+
+
+def _api(kinds: list[Kind], rest: list[str]) -> Json:
+    if rest:
+        return resources(kinds, "", "/".join(rest))
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+
+
+def _apis(kinds: list[Kind], rest: list[str]) -> Json:
+    if not rest:
         return _groups(kinds)
-    if parts[0] == "apis" and len(parts) == 2:
-        return {"kind": "APIGroup", "apiVersion": "v1"} | _group(kinds, parts[1])
-    if parts[0] in ("api", "apis") and len(parts) <= 3:
-        return resources(kinds, "/".join(parts[1:-1]), parts[-1])
-    if parts[:2] == ["openapi", "v3"]:
-        return _openapi(kinds, "/".join(parts[2:]))
-    raise no_such_path()
+    group, *versions = rest
+    if versions:
+        return resources(kinds, group, "/".join(versions))
+    return {"kind": "APIGroup", "apiVersion": "v1"} | _group(kinds, group)
 
 
 def _of_group(kinds: Iterable[Kind], group: str) -> list[Kind]:
@@ -124,8 +135,11 @@ def _resource(kind: Kind) -> Json:
     return said | ({"categories": list(kind.categories)} if kind.categories else {})
 
 
-def _openapi(kinds: Iterable[Kind], path: str) -> Json:
+def _openapi(kinds: list[Kind], rest: list[str]) -> Json:
     """The index, or for a group and version only which writes take `fieldValidation`."""
+    if rest[:1] != ["v3"]:
+        raise no_such_path()
+    path = "/".join(rest[1:])
     by_path: dict[str, list[Kind]] = {}
     for kind in kinds:
         for version in _versions([kind]):
@@ -160,3 +174,11 @@ def _writable(kind: Kind, version: str, root: str) -> tuple[str, Json]:
         for method, action in WRITES.items()
     }
     return f"/{root}/{place}{kind.plural}/{{name}}", operations
+
+
+ROOTS: Final[dict[str, Callable[[list[Kind], list[str]], Json]]] = {
+    "version": _version,
+    "api": _api,
+    "apis": _apis,
+    "openapi": _openapi,
+}

@@ -179,7 +179,7 @@ class FakeKubernetes:
                 self.put(value)
 
     def uninstall(self, name: str) -> None:
-        """Delete a definition (`inferencepools.inference.networking.k8s.io`), and all its objects."""
+        """Delete a definition (`PLURAL.GROUP`) and all its objects."""
         self.delete("CustomResourceDefinition", name)
 
     # What has been asked.

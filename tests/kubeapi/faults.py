@@ -41,7 +41,7 @@ class Fault(msgspec.Struct):
 
 
 def _raises(make: Callable[[], Exception]) -> Effect:
-    async def effect(ask: Ask) -> Answer | None:
+    async def effect(_: Ask) -> Answer | None:
         raise make()
 
     return effect
@@ -85,7 +85,7 @@ def dropped() -> Effect:
 def hanging() -> Effect:
     """No answer, ever; the connection stays open."""
 
-    async def effect(ask: Ask) -> Answer | None:
+    async def effect(_: Ask) -> Answer | None:
         await asyncio.Event().wait()
         return None
 
@@ -95,7 +95,7 @@ def hanging() -> Effect:
 def held_until(event: asyncio.Event) -> Effect:
     """The request is served once `event` is set."""
 
-    async def effect(ask: Ask) -> Answer | None:
+    async def effect(_: Ask) -> Answer | None:
         await event.wait()
         return None
 
@@ -105,7 +105,7 @@ def held_until(event: asyncio.Event) -> Effect:
 def late(seconds: float) -> Effect:
     """The request is served after a while."""
 
-    async def effect(ask: Ask) -> Answer | None:
+    async def effect(_: Ask) -> Answer | None:
         await asyncio.sleep(seconds)
         return None
 
@@ -115,7 +115,7 @@ def late(seconds: float) -> Effect:
 def answering(answer: Answer) -> Effect:
     """These bytes instead of an answer."""
 
-    async def effect(ask: Ask) -> Any:
+    async def effect(_: Ask) -> Any:
         return answer
 
     return effect

@@ -107,8 +107,8 @@ def _create(call: Call) -> Answer:
 
 
 def _review(call: Call, body: Json) -> Answer:
-    body = {"kind": call.target.kind.kind, "apiVersion": call.target.api_version} | body
-    body.setdefault("metadata", {})
+    head = {"kind": call.target.kind.kind, "apiVersion": call.target.api_version, "metadata": {}}
+    body = head | body
     if call.target.kind.kind == "TokenReview":
         return of_json(call.access.review_token(body), 201)
     return of_json(call.access.review_access(body, call.who), 201)

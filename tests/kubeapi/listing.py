@@ -17,7 +17,7 @@ from tests.kubeapi.writing import Target, without
 Json = dict[str, Any]
 OPTIONS: Final = GroupResource("meta.k8s.io", "ListOptions")
 TOO_OLD: Final = "The resourceVersion for the provided list is too old."
-TOKEN_TOO_OLD: Final = (
+CONTINUE_TOO_OLD: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start"
     " a new list without the continue parameter, or use the continue token in this response to"
     " retrieve the remainder of the results. Continuing with the provided token results in an"
@@ -145,7 +145,7 @@ def _state(registry: Registry, target: Target, at: int | None, query: Json) -> d
         if not query.get("continue"):
             raise status.expired(TOO_OLD) from None
         _, start = _resumed(query["continue"])
-        raise status.expired(TOKEN_TOO_OLD, _token(-1, start)) from None
+        raise status.expired(CONTINUE_TOO_OLD, _token(-1, start)) from None
 
 
 def _sorted(items: Iterable[tuple[Place, Json]], start: Place | None) -> list[tuple[Place, Json]]:

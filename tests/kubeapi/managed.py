@@ -1,8 +1,8 @@
 """managedFields: who owns which field, and server-side apply on top of that.
 
-Mirrors sigs.k8s.io/structured-merge-diff in small: fields are owned leaf by leaf, lists whole unless
-their name has a merge key. Two things are left out: ownership of an item apart from its fields, and
-lists that are sets.
+Mirrors sigs.k8s.io/structured-merge-diff in small: fields are owned leaf by leaf, lists whole
+unless their name has a merge key. Two things are left out: ownership of an item apart from its
+fields, and lists that are sets.
 """
 
 import json
@@ -223,7 +223,7 @@ def _cut(value: Any, below: set[Path] | None, field: str) -> Any:
     if () in below:
         return _GONE
     rest = _without(value, below, field)
-    return rest if rest else _GONE
+    return rest or _GONE
 
 
 def same(entries: list[Json], others: list[Json]) -> bool:

@@ -26,7 +26,7 @@ def _steps(pointer: str) -> list[str]:
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
 
 
-def _index(holder: list[Any], step: str, last: int) -> int:
+def _index(step: str, last: int) -> int:
     if not step.isdigit() or int(step) > last:
         raise unprocessable()
     return int(step)
@@ -34,7 +34,7 @@ def _index(holder: list[Any], step: str, last: int) -> int:
 
 def _child(holder: Any, step: str) -> Any:
     if isinstance(holder, list):
-        return holder[_index(holder, step, len(holder) - 1)]
+        return holder[_index(step, len(holder) - 1)]
     if not isinstance(holder, dict) or step not in holder:
         raise unprocessable()
     return holder[step]
@@ -57,7 +57,7 @@ def _add(root: Any, pointer: str, value: Any) -> None:
     holder, last = _holder(root, pointer)
     if isinstance(holder, list):
         end = len(holder)
-        holder.insert(end if last == "-" else _index(holder, last, end), value)
+        holder.insert(end if last == "-" else _index(last, end), value)
     elif isinstance(holder, dict):
         holder[last] = value
     else:

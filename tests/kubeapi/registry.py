@@ -4,7 +4,7 @@ Mirrors `registry/generic/registry/store.go` and the `rest` package of the API s
 request and writes no response; `listing.py` and `watch.py` read what is stored here.
 """
 
-import random
+import secrets
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
@@ -75,7 +75,7 @@ class Registry:
         """The object that a create stores, but for who owns its fields."""
         meta = body["metadata"]
         if meta.get("generateName") and not meta.get("name"):
-            meta["name"] = meta["generateName"] + "".join(random.choices(SUFFIX, k=5))
+            meta["name"] = meta["generateName"] + "".join(secrets.choice(SUFFIX) for _ in range(5))
         if meta.get("resourceVersion"):
             raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
         self._namespace_exists(target)

@@ -42,7 +42,8 @@ def _invalid(path: str, value: Any, why: str) -> Cause:
 
 
 def _wrong_type(path: str, value: Any, wanted: str) -> Cause:
-    message = f'Invalid value: "{_word(value)}": {path} in body must be of type {wanted}: "{_word(value)}"'
+    is_ = _word(value)
+    message = f'Invalid value: "{is_}": {path} in body must be of type {wanted}: "{is_}"'
     return Cause("FieldValueTypeInvalid", message, path)
 
 
@@ -181,14 +182,21 @@ def breaches(schema: Json, value: Json) -> list[Cause]:
     return found
 
 
-def has_rules(schema: Any) -> bool:
+def has_rules(schema: Json) -> bool:
     """Whether any rule in CEL stands anywhere in a schema. Errors: ValueError, a rule unknown."""
-    if isinstance(schema, list):
-        return any([has_rules(each) for each in schema])
-    if not isinstance(schema, dict):
-        return False
-    found = schema.get("x-kubernetes-validations", [])
-    unknown = [rule["rule"] for rule in found if rule["rule"] not in RULES]
+    found = list(_every_rule(schema))
+    unknown = [rule for rule in found if rule not in RULES]
     if unknown:
         raise ValueError(f"tests/kubeapi/cel.py does not know the rule {unknown[0]!r}")
-    return any([bool(found), *(has_rules(each) for each in schema.values())])
+    return bool(found)
+
+
+def _every_rule(schema: Any) -> Iterator[str]:
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _every_rule(each)
+    if isinstance(schema, dict):
+        for rule in schema.get("x-kubernetes-validations", []):
+            yield rule["rule"]
+        for each in schema.values():
+            yield from _every_rule(each)
