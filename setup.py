@@ -22,6 +22,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "framing": (),
     "hashing": (),
     "http2": ("nghttp2",),
+    "index": (),
     "ledger": (),
     "lengths": (),
 }

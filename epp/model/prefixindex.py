@@ -9,6 +9,7 @@ jumps, for all such endpoints together. Others are followed block by block, and 
 whose blocks one may stand for several (`epp.model.contents`).
 """
 
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, groupby, islice, repeat, takewhile
@@ -29,18 +30,26 @@ free queue, the hash itself (measured: `tests/model/test_prefixindex_budget.py`)
 HASH_BYTES = 80
 """What one block takes here, whoever holds it: an entry of the map, and the set."""
 
+MOST_SLOTS = 1 << 16
+MOST_SPAN = (1 << 16) - 1
+
 _PURGED_AT_LEAST = 1024
 """Blocks of endpoints that left that are forgotten in one step: a tenth of a millisecond."""
 
 
 class PrefixIndex:
-    """Bits of endpoints by block hash. `budget` is in bytes, and counts the endpoints' pools."""
+    """Bits of endpoints by block hash. `budget` is in bytes, and counts the endpoints' pools.
+
+    `held` counts every block at every endpoint. Hashes are 64 bits long: others raise
+    `OverflowError`, what is no integer raises `TypeError`; a slot that is not open raises
+    `ValueError`.
+    """
 
     def __init__(self, budget: int = BUDGET) -> None:
         self._budget = budget
         self._holders: dict[BlockHash, int] = {}
         self._spans: dict[BlockHash, dict[int, int]] = {}  # by bit
-        self._held = 0  # bits that are set in all of the sets
+        self.held = 0
         self._used = 0
         self._live = 0
         self._closed = 0
@@ -50,18 +59,27 @@ class PrefixIndex:
         return len(self._holders)
 
     @property
+    def reckoned(self) -> int:
+        """Bytes that all this and the endpoints' pools are taken to need."""
+        return self.held * HELD_BYTES + len(self._holders) * HASH_BYTES
+
+    @property
     def excess(self) -> int:
         """How many blocks at endpoints are more than the budget allows."""
-        over = self._held * HELD_BYTES + len(self._holders) * HASH_BYTES - self._budget
-        return max(0, -(-over // HELD_BYTES))
+        return max(0, -((self._budget - self.reckoned) // HELD_BYTES))
 
     # Who there is.
 
     def open(self) -> Slot:
-        """Give out the lowest free slot; its endpoint is not taken to be closed."""
+        """Give out the lowest free slot; its endpoint is not taken to be closed.
+
+        Raises `OverflowError` where all of `MOST_SLOTS` are taken.
+        """
         self.purge(_PURGED_AT_LEAST)
         free = ~self._used
         slot = Slot((free & -free).bit_length() - 1)
+        if slot == MOST_SLOTS:
+            raise OverflowError(f"an index has {MOST_SLOTS} slots")
         self._used |= 1 << slot
         self._live |= 1 << slot
         return slot
@@ -72,14 +90,15 @@ class PrefixIndex:
         It counts no more at once. `held` is read step by step, here and later, and must not
         change meanwhile; the slot is given out again when all is read.
         """
-        self._live &= ~(1 << slot)
-        self._closed &= ~(1 << slot)
-        self._leaving.append((slot, iter(held)))
+        bit, steps = self._opened(slot), iter(held)
+        self._live &= ~bit
+        self._closed &= ~bit
+        self._leaving.append((slot, steps))
         self.purge(_PURGED_AT_LEAST)
 
     def mark(self, slot: Slot, *, closed: bool) -> None:
         """Note whether an endpoint is known to hold no block without all that stand before it."""
-        bit = 1 << slot
+        bit = self._opened(slot)
         self._closed = self._closed | bit if closed else self._closed & ~bit
 
     def purge(self, blocks: int) -> None:
@@ -87,39 +106,51 @@ class PrefixIndex:
         while blocks > 0 and self._leaving:
             slot, held = self._leaving[0]
             part = list(islice(held, blocks))
-            self.remove(slot, part)
+            self._remove(slot, part)
             if len(part) < blocks:
                 self._leaving.popleft()
                 self._used &= ~(1 << slot)
             blocks -= len(part)
 
+    def _opened(self, slot: Slot) -> int:
+        """Return the bit of a slot that is given out."""
+        if not 0 <= slot < MOST_SLOTS or not self._live >> slot & 1:
+            raise ValueError(f"slot {slot} is not open")
+        return 1 << slot
+
     # Who holds what.
 
     def add(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
         """Note that an endpoint holds blocks."""
+        holders, bit = self._holders, self._opened(slot)
+        _check(hashes)
         if self._leaving:
             self.purge(2 * len(hashes) + _PURGED_AT_LEAST)
-        holders, bit = self._holders, 1 << slot
         if holders.keys().isdisjoint(hashes):
             before = len(holders)
             holders.update(dict.fromkeys(hashes, bit))
-            self._held += len(holders) - before
+            self.held += len(holders) - before
             return
         for block_hash in hashes:
             held = holders.get(block_hash, 0)
             if not held & bit:
                 holders[block_hash] = held | bit
-                self._held += 1
+                self.held += 1
 
     def remove(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
         """Note that an endpoint holds blocks no longer; unknown ones are ignored."""
+        self._opened(slot)
+        self._remove(slot, hashes)
+
+    def _remove(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
+        _check(hashes)
         if self._spans:
-            self.widen(slot, [(each, 1) for each in hashes if each in self._spans])
+            self._widen(slot, [(each, 1) for each in hashes if each in self._spans])
         holders, bit = self._holders, 1 << slot
         for block_hash in hashes:
             held = holders.get(block_hash, 0)
             if held & bit:
-                self._held -= 1
+                self.held -= 1
                 if held == bit:
                     del holders[block_hash]
                 else:
@@ -128,8 +159,16 @@ class PrefixIndex:
     def widen(self, slot: Slot, spans: Sequence[tuple[BlockHash, int]]) -> None:
         """Note that blocks of an endpoint stand for so many, each for itself and those before it.
 
-        An endpoint with any that stands for more than itself is not closed.
+        An endpoint with any that stands for more than itself is not closed. Raises `ValueError`
+        for more than `MOST_SPAN`.
         """
+        self._opened(slot)
+        _check([block_hash for block_hash, _ in spans])
+        if any(span > MOST_SPAN for _, span in spans):
+            raise ValueError(f"a block stands for {MOST_SPAN} at most")
+        self._widen(slot, spans)
+
+    def _widen(self, slot: Slot, spans: Sequence[tuple[BlockHash, int]]) -> None:
         bit = 1 << slot
         for block_hash, span in spans:
             if span > 1:
@@ -145,6 +184,7 @@ class PrefixIndex:
 
     def match(self, hashes: Sequence[BlockHash]) -> list[int]:
         """Return, by slot, how many leading blocks each endpoint holds without a hole."""
+        _check(hashes)
         depths = [0] * self._used.bit_length()
         if hashes:
             closed = self._live & self._closed
@@ -202,3 +242,9 @@ def _spread(depths: list[int], slots: int, depth: int) -> None:
         lowest = slots & -slots
         depths[lowest.bit_length() - 1] = depth
         slots ^= lowest
+
+
+def _check(hashes: Sequence[BlockHash]) -> None:
+    """Raise what the kernel raises for what cannot be hashes."""
+    if not (isinstance(hashes, array) and hashes.typecode == "Q"):
+        array("Q", [*hashes])

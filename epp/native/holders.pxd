@@ -1,0 +1,139 @@
+"""Who holds which block: from a hash to the set of slots that hold it, and its spans.
+
+Functions that may want memory return -1 without it; what they did until then stands.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from epp.native.slotsets cimport (
+    SlotSets, bits_of, close_sets, has_slot, let_go, open_sets, toggled,
+)
+from epp.native.table cimport (
+    Entry, Table, after, drop, expect, fill, find, free_table, new_table, place_for,
+)
+
+cdef extern from * nogil:
+    """
+    #define AHEAD 8
+    """
+    enum: AHEAD  # places that the processor fetches before they are needed
+
+
+cdef struct Holders:
+    SlotSets sets
+    Table* blocks  # numbers of sets by block hash
+    Table* spans  # slot << 16 | span, by block hash, of blocks that stand for more than one
+    uint64_t held  # blocks at slots
+
+
+cdef inline bint open_holders(Holders* holders) noexcept nogil:
+    """Begin with nothing, and room for 64 slots; False without memory."""
+    holders.held = 0
+    holders.blocks = new_table()
+    holders.spans = new_table()
+    return holders.blocks != NULL and holders.spans != NULL and open_sets(&holders.sets, 1)
+
+
+cdef inline void close_holders(Holders* holders) noexcept nogil:
+    free_table(holders.blocks)
+    free_table(holders.spans)
+    close_sets(&holders.sets)
+
+
+cdef inline uint64_t* holding(Holders* holders, uint64_t block_hash) noexcept nogil:
+    """Return who holds a block, as a row of bits."""
+    cdef Entry* entry = find(holders.blocks, block_hash)
+    return bits_of(&holders.sets, 0 if entry == NULL else entry.value)
+
+
+cdef inline int hold(
+    Holders* holders, uint32_t slot, const uint64_t* hashes, Py_ssize_t size
+) noexcept nogil:
+    """Note that a slot holds blocks."""
+    # Most of what comes together is held by the same slots, before and after.
+    cdef int64_t known = -1, wider = 0, now
+    cdef Entry* entry
+    cdef Py_ssize_t i
+    for i in range(size):
+        if i + AHEAD < size:
+            expect(holders.blocks, hashes[i + AHEAD])
+        entry = place_for(holders.blocks, hashes[i])
+        if entry == NULL:
+            return -1
+        now = entry.value
+        if now != known:
+            if has_slot(&holders.sets, now, slot):
+                continue
+            wider = toggled(&holders.sets, now, slot)
+            if wider < 0:
+                return -1
+            known = now
+        holders.sets.users[wider] += 1
+        holders.held += 1
+        if now == 0:
+            fill(holders.blocks, entry, hashes[i], wider)
+            continue
+        entry.value = wider
+        if let_go(&holders.sets, now):
+            known = -1
+    return 0
+
+
+cdef inline int lose(
+    Holders* holders, uint32_t slot, const uint64_t* hashes, Py_ssize_t size
+) noexcept nogil:
+    """Note that a slot holds blocks no longer, if it held them."""
+    cdef int64_t known = -1, narrower = 0, now
+    cdef Entry* entry
+    cdef Py_ssize_t i
+    for i in range(size):
+        if i + AHEAD < size:
+            expect(holders.blocks, hashes[i + AHEAD])
+        if holders.spans.held:
+            shorten(holders, slot, hashes[i])
+        entry = find(holders.blocks, hashes[i])
+        if entry == NULL:
+            continue
+        now = entry.value
+        if now != known:
+            if not has_slot(&holders.sets, now, slot):
+                continue
+            narrower = toggled(&holders.sets, now, slot)
+            if narrower < 0:
+                return -1
+            known = now
+        holders.held -= 1
+        if narrower:
+            holders.sets.users[narrower] += 1
+            entry.value = narrower
+        else:
+            drop(holders.blocks, entry)
+        if let_go(&holders.sets, now):
+            known = -1
+    return 0
+
+
+cdef inline int lengthen(
+    Holders* holders, uint32_t slot, uint64_t block_hash, uint32_t span
+) noexcept nogil:
+    """Note that a block of a slot stands for `span` blocks, two or more."""
+    cdef Entry* entry = place_for(holders.spans, block_hash)
+    if entry == NULL:
+        return -1
+    while entry.value and entry.value >> 16 != slot:
+        entry = after(holders.spans, entry)
+    if entry.value:
+        entry.value = slot << 16 | span
+    else:
+        fill(holders.spans, entry, block_hash, slot << 16 | span)
+    return 0
+
+
+cdef inline void shorten(Holders* holders, uint32_t slot, uint64_t block_hash) noexcept nogil:
+    """Note that a block of a slot stands for itself alone."""
+    cdef Entry* entry = find(holders.spans, block_hash)
+    while entry != NULL and entry.value:
+        if entry.value >> 16 == slot:
+            drop(holders.spans, entry)
+            return
+        entry = after(holders.spans, entry)

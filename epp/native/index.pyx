@@ -1,0 +1,283 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Which endpoints hold which block; for a chain, the longest held prefix per endpoint.
+
+The twin is `epp.model.prefixindex`, where the contract is. Here a block is an entry of a table
+(`table.pxd`) that leads to the set of those who hold it (`slotsets.pxd`), which it shares with all
+blocks that the same endpoints hold (`holders.pxd`); `search.pxd` finds how far they hold a chain.
+"""
+
+from collections import deque
+from itertools import islice
+
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.long cimport PyLong_AsUnsignedLongLong, PyLong_FromSsize_t
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from epp.native.holders cimport (
+    Holders, close_holders, hold, lengthen, lose, open_holders, shorten,
+)
+from epp.native.search cimport DEEPEST, Search, jump, lowest_bit, walk, walk_back
+from epp.native.slotsets cimport SET_BYTES, widen_sets
+from epp.native.words cimport Words, give_back, take_words
+
+cdef extern from * nogil:
+    int leading_zeros "__builtin_clzll"(unsigned long long)
+
+BUDGET = 2 << 30
+HELD_BYTES = 32
+"""What one block at one endpoint takes in the compiled `BlockPool`."""
+HASH_BYTES = 17
+"""What one block takes here, whoever holds it: 12 bytes, and a share of free places."""
+MOST_SLOTS = 1 << 16
+MOST_SPAN = (1 << 16) - 1
+
+cdef uint64_t _MOST_SLOTS = MOST_SLOTS
+cdef Py_ssize_t _PURGED_AT_LEAST = 1024
+
+
+cdef class PrefixIndex:
+    """Sets of endpoints by block hash. `budget` is in bytes, and counts the endpoints' pools."""
+
+    cdef Holders _holders
+    cdef Search _search
+    # Rows of bits, which with those of the search are one piece of memory.
+    cdef uint64_t* _used
+    cdef uint64_t* _live
+    cdef uint64_t* _closed
+    cdef uint64_t* _spanning  # slots that have had spans
+    cdef object _budget
+    cdef object _leaving
+
+    def __cinit__(self, budget=BUDGET):
+        self._budget = budget
+        self._leaving = deque()
+        self._search.holders = &self._holders
+        if not open_holders(&self._holders):
+            raise MemoryError
+        self._lay_out(1)
+
+    def __dealloc__(self):
+        close_holders(&self._holders)
+        free(self._used)
+
+    def __len__(self):
+        return self._holders.blocks.held
+
+    @property
+    def held(self):
+        """How many blocks all endpoints hold together."""
+        return self._holders.held
+
+    @property
+    def reckoned(self):
+        """Bytes that all this and the endpoints' pools are taken to need."""
+        return (
+            self._holders.held * HELD_BYTES
+            + (self._holders.blocks.held + self._holders.spans.held) * HASH_BYTES
+            + self._holders.sets.held * (SET_BYTES + 8 * self._holders.sets.words)
+        )
+
+    @property
+    def excess(self):
+        """How many blocks at endpoints are more than the budget allows."""
+        return max(0, -((self._budget - self.reckoned) // HELD_BYTES))
+
+    # Who there is.
+
+    def open(self):
+        """Give out the lowest free slot; its endpoint is not taken to be closed."""
+        cdef uint32_t word = 0
+        cdef uint64_t slot
+        self.purge(_PURGED_AT_LEAST)
+        while word < self._holders.sets.words and ~self._used[word] == 0:
+            word += 1
+        if word * <uint64_t>64 == _MOST_SLOTS:
+            raise OverflowError(f"an index has {MOST_SLOTS} slots")
+        if word == self._holders.sets.words:
+            self._widen()
+        slot = word * <uint64_t>64 + lowest_bit(~self._used[word])
+        _put(self._used, slot)
+        _put(self._live, slot)
+        _clear(self._spanning, slot)
+        return slot
+
+    def close(self, slot, held):
+        """Take a slot back, with all that its endpoint held."""
+        cdef uint32_t number = self._opened(slot)
+        steps = iter(held)
+        _clear(self._live, number)
+        _clear(self._closed, number)
+        self._leaving.append((number, steps))
+        self.purge(_PURGED_AT_LEAST)
+
+    def mark(self, slot, *, closed):
+        """Note whether an endpoint is known to hold no block without all that stand before it."""
+        cdef uint32_t number = self._opened(slot)
+        if closed:
+            _put(self._closed, number)
+        else:
+            _clear(self._closed, number)
+
+    def purge(self, Py_ssize_t blocks):
+        """Forget up to so many blocks of endpoints that left."""
+        cdef Py_ssize_t read
+        while blocks > 0 and self._leaving:
+            leaving = self._leaving[0]
+            part = list(islice(leaving[1], blocks))
+            read = len(part)
+            self._remove(leaving[0], part)
+            if read < blocks and self._leaving and self._leaving[0] is leaving:
+                self._leaving.popleft()
+                _clear(self._used, leaving[0])
+            blocks -= read
+
+    cdef uint32_t _opened(self, slot) except? 0xffffffff:
+        """Return the number of a slot that is given out."""
+        cdef Py_ssize_t number = slot
+        if not 0 <= number < self._holders.sets.words * 64 or not _has(self._live, number):
+            raise ValueError(f"slot {slot} is not open")
+        return number
+
+    cdef int _widen(self) except -1:
+        """Make room for twice as many slots."""
+        cdef uint32_t words = 2 * self._holders.sets.words
+        self._lay_out(words)
+        if not widen_sets(&self._holders.sets, words):
+            raise MemoryError
+        return 0
+
+    cdef int _lay_out(self, uint32_t words) except -1:
+        """Give all rows room for so many words; those that last keep what they say."""
+        cdef uint64_t frames = DEEPEST * <uint64_t>(words + 2), slots = 64 * <uint64_t>words
+        cdef uint64_t* row = <uint64_t*>calloc(5 * words + frames + 2 * slots, sizeof(uint64_t))
+        cdef uint64_t* before = self._used
+        if row == NULL:
+            raise MemoryError
+        self._used = _moved(row, self._used, self._holders.sets.words)
+        self._live = _moved(row + words, self._live, self._holders.sets.words)
+        self._closed = _moved(row + 2 * words, self._closed, self._holders.sets.words)
+        self._spanning = _moved(row + 3 * words, self._spanning, self._holders.sets.words)
+        self._search.slots = row + 4 * words
+        self._search.frames = row + 5 * words
+        self._search.depths = <int64_t*>(self._search.frames + frames)
+        self._search.reaches = self._search.depths + slots
+        free(before)
+        return 0
+
+    # Who holds what.
+
+    def add(self, slot, hashes):
+        """Note that an endpoint holds blocks."""
+        cdef uint32_t number = self._opened(slot)
+        cdef Words words
+        take_words(&words, hashes)
+        try:
+            if self._leaving:
+                self.purge(2 * words.size + _PURGED_AT_LEAST)
+            if hold(&self._holders, number, words.at, words.size) < 0:
+                raise MemoryError
+        finally:
+            give_back(&words)
+
+    def remove(self, slot, hashes):
+        """Note that an endpoint holds blocks no longer; unknown ones are ignored."""
+        self._remove(self._opened(slot), hashes)
+
+    cdef int _remove(self, uint32_t slot, hashes) except -1:
+        cdef Words words
+        take_words(&words, hashes)
+        try:
+            if lose(&self._holders, slot, words.at, words.size) < 0:
+                raise MemoryError
+        finally:
+            give_back(&words)
+        return 0
+
+    def widen(self, slot, spans):
+        """Note that blocks of an endpoint stand for so many, each for itself and those before it."""
+        cdef uint32_t number = self._opened(slot)
+        for block_hash, span in spans:
+            if span > MOST_SPAN:
+                raise ValueError(f"a block stands for {MOST_SPAN} at most")
+            if span < 2:
+                shorten(&self._holders, number, PyLong_AsUnsignedLongLong(block_hash))
+                continue
+            if lengthen(&self._holders, number, PyLong_AsUnsignedLongLong(block_hash), span) < 0:
+                raise MemoryError
+            _put(self._spanning, number)
+
+    # What they hold of a chain.
+
+    def match(self, hashes):
+        """Return, by slot, how many leading blocks each endpoint holds without a hole."""
+        cdef Py_ssize_t i, count
+        cdef Words words
+        take_words(&words, hashes)
+        memset(self._search.depths, 0, 64 * self._holders.sets.words * sizeof(int64_t))
+        if words.size:
+            self._match(words.at, words.size)
+        give_back(&words)
+        count = _length(self._used, self._holders.sets.words)
+        depths = PyList_New(count)
+        for i in range(count):
+            depth = PyLong_FromSsize_t(self._search.depths[i])
+            Py_INCREF(depth)
+            PyList_SET_ITEM(depths, i, depth)
+        return depths
+
+    cdef void _match(self, const uint64_t* hashes, Py_ssize_t size) noexcept:
+        """Look for all that are closed together, and for the others, those with spans apart."""
+        cdef bint spans = self._holders.spans.held > 0
+        cdef uint64_t* slots = self._search.slots
+        cdef uint64_t closed = 0, holed = 0, spanning = 0
+        cdef uint32_t i, words = self._holders.sets.words
+        for i in range(words):
+            slots[i] = self._live[i] & self._closed[i]
+            closed |= slots[i]
+        if closed:
+            jump(&self._search, hashes, size)
+        for i in range(words):
+            slots[i] = self._live[i] & ~self._closed[i]
+            if spans:
+                slots[i] &= ~self._spanning[i]
+            holed |= slots[i]
+        if holed:
+            walk(&self._search, hashes, size)
+        if not spans:
+            return
+        for i in range(words):
+            slots[i] = self._live[i] & ~self._closed[i] & self._spanning[i]
+            spanning |= slots[i]
+        if spanning:
+            walk_back(&self._search, hashes, size)
+
+
+cdef inline bint _has(const uint64_t* row, uint64_t slot) noexcept:
+    return row[slot >> 6] >> (slot & 63) & 1
+
+
+cdef inline void _put(uint64_t* row, uint64_t slot) noexcept:
+    row[slot >> 6] |= <uint64_t>1 << (slot & 63)
+
+
+cdef inline void _clear(uint64_t* row, uint64_t slot) noexcept:
+    row[slot >> 6] &= ~(<uint64_t>1 << (slot & 63))
+
+
+cdef uint64_t* _moved(uint64_t* row, const uint64_t* before, uint32_t words) noexcept:
+    """Copy a row to where it has more room; there is none yet where `before` is NULL."""
+    if before != NULL:
+        memcpy(row, before, words * sizeof(uint64_t))
+    return row
+
+
+cdef Py_ssize_t _length(const uint64_t* row, uint32_t words) noexcept:
+    """Return the number of the last bit that is set, plus one."""
+    while words:
+        words -= 1
+        if row[words]:
+            return words * 64 + 64 - leading_zeros(row[words])
+    return 0

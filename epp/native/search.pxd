@@ -1,0 +1,134 @@
+"""Finds, for the slots of an index, how much of a chain each holds without a hole.
+
+By bisection for those that hold no block without all that stand before it, else block by block;
+and from the end where blocks may stand for those before them.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from epp.native.holders cimport AHEAD, Holders, holding
+from epp.native.table cimport Entry, after, expect, find
+
+cdef extern from * nogil:
+    """
+    #define DEEPEST 64
+    """
+    enum: DEEPEST  # halvings of a chain
+    int lowest_bit "__builtin_ctzll"(unsigned long long)
+
+
+cdef struct Search:
+    Holders* holders
+    uint64_t* slots  # the row of those that are searched for; used up
+    uint64_t* frames  # what `jump` comes back to: two depths and a row each
+    int64_t* depths  # what is found, by slot
+    int64_t* reaches
+
+
+cdef inline void jump(Search* search, const uint64_t* hashes, int64_t size) noexcept nogil:
+    """Find where each slot ends, by bisection, those together that go the same way.
+
+    What parts from the others is shorter than half of where they are searched for, and is
+    searched for first: the frames are never more than the halvings of the chain.
+    """
+    cdef int64_t low = 1, high = size, middle
+    cdef uint32_t i, words = search.holders.sets.words
+    cdef uint64_t deeper, others
+    cdef uint64_t* frame = search.frames
+    cdef uint64_t* bits = holding(search.holders, hashes[0])
+    deeper = 0
+    for i in range(words):
+        search.slots[i] &= bits[i]
+        deeper |= search.slots[i]
+    if not deeper:
+        return
+    while True:
+        while low < high:
+            middle = (low + high + 1) >> 1
+            bits = holding(search.holders, hashes[middle - 1])
+            deeper = others = 0
+            for i in range(words):
+                deeper |= search.slots[i] & bits[i]
+                others |= search.slots[i] & ~bits[i]
+            if not deeper:
+                high = middle - 1
+                continue
+            if others:
+                frame[0], frame[1] = low, middle - 1
+                for i in range(words):
+                    frame[2 + i] = search.slots[i] & ~bits[i]
+                    search.slots[i] &= bits[i]
+                frame += 2 + words
+            low = middle
+        note(search, search.slots, low)
+        if frame == search.frames:
+            return
+        frame -= 2 + words
+        low, high = frame[0], frame[1]
+        memcpy(search.slots, frame + 2, words * sizeof(uint64_t))
+
+
+cdef inline void walk(Search* search, const uint64_t* hashes, Py_ssize_t size) noexcept nogil:
+    """Follow the chain with the slots until none of them holds it any more."""
+    cdef uint32_t word, words = search.holders.sets.words
+    cdef uint64_t gone, left
+    cdef uint64_t* before = NULL
+    cdef uint64_t* bits
+    cdef Py_ssize_t i
+    for i in range(size):
+        if i + AHEAD < size:
+            expect(search.holders.blocks, hashes[i + AHEAD])
+        bits = holding(search.holders, hashes[i])
+        if bits == before:
+            continue
+        before = bits
+        left = 0
+        for word in range(words):
+            gone = search.slots[word] & ~bits[word]
+            search.slots[word] &= bits[word]
+            left |= search.slots[word]
+            while gone:
+                search.depths[word * 64 + lowest_bit(gone)] = i
+                gone &= gone - 1
+        if not left:
+            return
+    note(search, search.slots, size)
+
+
+cdef inline void walk_back(Search* search, const uint64_t* hashes, int64_t size) noexcept nogil:
+    """Find the first block that a slot lacks, where later ones may stand for it."""
+    cdef uint32_t word
+    cdef uint64_t lacking, slot
+    cdef uint64_t* bits
+    cdef Entry* entry
+    cdef int64_t i
+    for slot in range(64 * search.holders.sets.words):
+        search.reaches[slot] = size
+    note(search, search.slots, size)
+    for i in range(size - 1, -1, -1):
+        bits = holding(search.holders, hashes[i])
+        for word in range(search.holders.sets.words):
+            lacking = search.slots[word] & ~bits[word]
+            while lacking:
+                slot = word * 64 + lowest_bit(lacking)
+                if search.reaches[slot] > i:
+                    search.depths[slot] = i
+                lacking &= lacking - 1
+        entry = find(search.holders.spans, hashes[i])
+        while entry != NULL and entry.value:
+            slot = entry.value >> 16
+            search.reaches[slot] = min(
+                search.reaches[slot], i + 1 - <int64_t>(entry.value & 0xffff)
+            )
+            entry = after(search.holders.spans, entry)
+
+
+cdef inline void note(Search* search, const uint64_t* slots, int64_t depth) noexcept nogil:
+    cdef uint32_t word
+    cdef uint64_t bits
+    for word in range(search.holders.sets.words):
+        bits = slots[word]
+        while bits:
+            search.depths[word * 64 + lowest_bit(bits)] = depth
+            bits &= bits - 1

@@ -1,0 +1,142 @@
+"""The index of held blocks under much coming and going, compiled and not, beside plain sets."""
+
+import random
+from array import array
+from collections import Counter
+
+import pytest
+
+from epp.model import prefixindex
+from tests.native.built import loaded
+
+INDEXES = [each.PrefixIndex for each in loaded("index", prefixindex)]
+
+
+@pytest.fixture(params=INDEXES, ids=lambda each: each.__module__)
+def index(request):
+    return request.param()
+
+
+class Fleet:
+    """Sets of names by slot; whatever is done to them is done to an index."""
+
+    def __init__(self, index, slots):
+        self.index = index
+        self.held: dict[int, set[int]] = {index.open(): set() for _ in range(slots)}
+
+    def add(self, slot, names):
+        self.index.add(slot, array("Q", names))
+        self.held[slot].update(names)
+
+    def remove(self, slot, names):
+        self.index.remove(slot, array("Q", names))
+        self.held[slot].difference_update(names)
+
+    def check(self, names):
+        """Hold what the index says of single blocks to what the sets say."""
+        counts = Counter(name for held in self.held.values() for name in held)
+        assert (len(self.index), self.index.held) == (len(counts), counts.total())
+        for name in names:
+            expected = [1 if name in held else 0 for held in self.held.values()]
+            assert self.index.match((name,)) == expected
+
+
+@pytest.mark.parametrize("bits", [12, 64], ids=["crowded", "spread out"])
+def test_a_fleet_fills_and_empties(index, bits):
+    rng = random.Random(bits)  # noqa: S311 (names of blocks, no secrets)
+    fleet = Fleet(index, 5)
+    names = [rng.getrandbits(bits) for _ in range(30_000)]
+    for grow in (0.9, 0.5, 0.1):
+        for _ in range(60):
+            slot, at = rng.randrange(5), rng.randrange(29_000)
+            part = names[at : at + rng.randrange(1000)]
+            if rng.random() < grow:
+                fleet.add(slot, part)
+            else:
+                fleet.remove(slot, part)
+        fleet.check(rng.sample(names, 300))
+    for slot in fleet.held:
+        fleet.remove(slot, names)
+    fleet.check(names[:300])
+    assert index.held == 0
+
+
+def test_as_many_sets_of_endpoints_as_blocks(index):
+    rng = random.Random(8)  # noqa: S311 (names of blocks, no secrets)
+    fleet = Fleet(index, 70)
+    for slot in fleet.held:
+        fleet.add(slot, rng.sample(range(3000), 1500))
+    fleet.check(range(0, 3000, 17))
+    for slot in fleet.held:
+        fleet.remove(slot, rng.sample(range(3000), 2900))
+    fleet.check(range(0, 3000, 17))
+
+
+def test_spans_of_many_blocks(index):
+    slots = [index.open() for _ in range(3)]
+    chain = range(1, 6001)
+    ends = range(3, 6001, 3)
+    for slot in slots:
+        index.add(slot, ends)
+        index.widen(slot, [(end, 3) for end in ends])
+    assert index.match(chain) == [6000] * 3
+    index.widen(1, [(end, 1) for end in ends if end > 300])
+    index.remove(2, range(900, 6001))
+    index.close(0, ends)
+    assert index.match(chain) == [0, 300, 897]
+    assert index.match(range(3, 301, 3)) == [0, 100, 100]
+
+
+def test_what_is_reckoned_follows_what_is_held(index):
+    first, second = index.open(), index.open()
+    empty = index.reckoned
+    index.add(first, range(10_000))
+    once = index.reckoned
+    index.add(second, range(10_000))
+    twice = index.reckoned
+    assert empty < once < twice
+    index.remove(second, range(10_000))
+    index.remove(first, range(10_000))
+    assert index.reckoned == empty
+
+
+@pytest.mark.parametrize("fresh", INDEXES, ids=lambda each: each.__module__)
+def test_the_budget_counts_every_block_at_every_endpoint(fresh):
+    def filled(budget):
+        index = fresh(budget)
+        for count in (50, 80):
+            index.add(index.open(), range(count))
+        return index
+
+    reckoned = filled(0).reckoned
+    assert filled(reckoned).excess == 0
+    assert filled(reckoned - 1).excess == 1
+    short = filled(reckoned // 2)
+    excess = short.excess
+    assert 130 / 2 - 1 <= excess <= 130
+    short.remove(0, range(50))
+    assert short.excess < excess
+    short.remove(1, range(80))
+    assert short.excess == 0
+
+
+class Meddler:
+    """A sequence of hashes that changes the index while it is read."""
+
+    def __init__(self, meddle):
+        self.meddle = meddle
+
+    def __iter__(self):
+        self.meddle()
+        yield 1
+        self.meddle()
+        yield 2
+
+
+def test_the_index_may_change_while_hashes_are_read(index):
+    slot = index.open()
+    index.add(slot, range(200))
+    index.remove(slot, Meddler(lambda: [index.add(index.open(), range(500)) for _ in range(40)]))
+    assert [index.match((name,))[slot] for name in range(4)] == [1, 0, 0, 1]
+    found = index.match(Meddler(index.open))
+    assert set(found[1:]) == {0, 2}
