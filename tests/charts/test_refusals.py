@@ -68,7 +68,7 @@ def pool_ports(*numbers):
         (
             v.CASES["standalone"],
             v.epp(endpointsServer={"endpointSelector": "app in (a, b)"}),
-            "reads selectors of the form a=b,c=d only",
+            "write labels and values as app=vllm,role=decode",
         ),
         (v.POOL, v.epp(tracing={"enabled": True}), "leave it false"),
         (v.POOL, v.epp(latencyPredictor={"enabled": True}), "leave it false"),

@@ -126,21 +126,23 @@ def test_volumes_that_are_mounted_are_there(name):
         assert volume.get("configMap", {}).get("name") in {None, *made}
 
 
-READ = ["get", "list", "watch"]
-PODS = (("",), ("pods",), (), tuple(READ))
-CRDS = (
-    (("inference.networking.k8s.io",), ("inferencepools",), (), tuple(READ)),
-    (
-        ("llm-d.ai", "inference.networking.x-k8s.io"),
-        ("inferenceobjectives", "inferencemodelrewrites"),
-        (),
-        tuple(READ),
-    ),
+READ = ("list", "watch")
+PODS = (("",), ("pods",), (), READ)
+POOLS = (("inference.networking.k8s.io",), ("inferencepools",), (), READ)
+ROUTING = (
+    ("llm-d.ai", "inference.networking.x-k8s.io"),
+    ("inferenceobjectives", "inferencemodelrewrites"),
+    (),
+    READ,
 )
-LEASE = (
-    (("coordination.k8s.io",), ("leases",), (), ("create",)),
-    (("coordination.k8s.io",), ("leases",), ("epp-inf-rel.llm-d.ai",), ("get", "update")),
-)
+
+
+def lease(pool):
+    group, plural = ("coordination.k8s.io",), ("leases",)
+    named = (group, plural, (f"epp-inf-{pool}.llm-d.ai",), ("get", "update"))
+    return (group, plural, (), ("create",)), named
+
+
 REVIEWS = (
     (("authentication.k8s.io",), ("tokenreviews",), (), ("create",)),
     (("authorization.k8s.io",), ("subjectaccessreviews",), (), ("create",)),
@@ -150,11 +152,11 @@ REVIEWS = (
 @pytest.mark.parametrize(
     ("name", "rules"),
     [
-        ("defaults", {PODS, *CRDS, *REVIEWS}),
-        ("leader", {PODS, *CRDS, *LEASE, *REVIEWS}),
-        ("active", {PODS, *CRDS, *REVIEWS}),
-        ("selector", {PODS, *REVIEWS}),
-        ("selector-leader", {PODS, *LEASE}),
+        ("defaults", {PODS, POOLS, ROUTING, *REVIEWS}),
+        ("leader", {PODS, POOLS, ROUTING, *lease("rel"), *REVIEWS}),
+        ("active", {PODS, POOLS, ROUTING, *REVIEWS}),
+        ("selector", {PODS, ROUTING, *REVIEWS}),
+        ("selector-leader", {PODS, ROUTING, *lease("rel-epp")}),
     ],
 )
 def test_the_picker_may_do_this_and_no_more(name, rules):

@@ -67,8 +67,8 @@
 {{- fail "inferenceExtension.sidecar.enabled needs proxyType=envoy, or a container of your own with name and image" -}}
 {{- end -}}
 
-{{- if and $epp.networkPolicy.enabled (not $isPool) (not (regexMatch "^[^=!,() ]+==?[^=!,() ]+(,[^=!,() ]+==?[^=!,() ]+)*$" $epp.endpointsServer.endpointSelector)) -}}
-{{- fail (printf "inferenceExtension.networkPolicy reads selectors of the form a=b,c=d only, not %q: leave it off and write your own NetworkPolicy" $epp.endpointsServer.endpointSelector) -}}
+{{- if and (not $isPool) (not (regexMatch "^[^=!,() ]+==?[^=!,() ]+(,[^=!,() ]+==?[^=!,() ]+)*$" $epp.endpointsServer.endpointSelector)) -}}
+{{- fail (printf "inferenceExtension.endpointsServer.endpointSelector is %q; write labels and values as app=vllm,role=decode" $epp.endpointsServer.endpointSelector) -}}
 {{- end -}}
 
 {{- if $epp.tracing.enabled -}}

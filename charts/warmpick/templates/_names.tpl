@@ -78,11 +78,13 @@ true
 {{- join "," $ports -}}
 {{- end -}}
 
+{{- /* Without a pool the picker calls it by its Deployment. */ -}}
 {{- define "warmpick.leaseName" -}}
-{{- printf "epp-%s-%s.llm-d.ai" .Release.Namespace .Release.Name -}}
+{{- $pool := ternary .Release.Name (include "warmpick.name" .) .Values.inferenceExtension.endpointsServer.createInferencePool -}}
+{{- printf "epp-%s-%s.llm-d.ai" .Release.Namespace $pool -}}
 {{- end -}}
 
-{{- /* The model servers' pods, as a LabelSelector; of a selector text only a=b,c=d. */ -}}
+{{- /* The model servers' pods, as a LabelSelector. */ -}}
 {{- define "warmpick.modelServerSelector" -}}
 matchLabels:
 {{- if .Values.inferenceExtension.endpointsServer.createInferencePool }}
