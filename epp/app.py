@@ -17,7 +17,6 @@ import structlog
 from msgspec.structs import replace
 
 from epp import native
-from epp.adapters.endpoints_file import EndpointsFile
 from epp.adapters.extproc.conversation import ExtProcServer, ExtProcSettings
 from epp.adapters.extproc.transports import Transport, health_server, server_class
 from epp.adapters.health import HealthServices
@@ -26,6 +25,7 @@ from epp.adapters.telemetry.http import OperatorServer
 from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.caches import batches, fleet_of, kv_events_of, left_as_text, tokenizer_of
 from epp.config import Settings
+from epp.discovery import Source, discovery_of
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
 from epp.model.request import RequestId
@@ -40,6 +40,7 @@ _log = structlog.get_logger(__name__)
 _GC_THRESHOLDS = (50_000, 20, 100)
 _QUIET_SECONDS = 1.0
 _LAST_GRACE_SECONDS = 1.0
+_STATUS = {True: ServingStatus.SERVING, False: ServingStatus.NOT_SERVING}
 _FIRST_REPORTS_SECONDS = 0.3
 """How long a start waits for what endpoints say of themselves; most answer within a tenth."""
 
@@ -48,7 +49,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line says. Durations are in seconds, sizes in bytes, port 0 is any."""
 
     settings: Settings
-    endpoints_file: Path
+    source: Source
     pool_name: str = "default"
     bind_address: str = "0.0.0.0"  # noqa: S104 (a pod is reached from outside)
     grpc_port: int = 9002
@@ -73,7 +74,7 @@ class Picker:
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
         self._clock = time.monotonic
-        self._serving = False
+        self._serving = self._announced = False
         self._fleet = fleet_of(options.settings, options.hash_secret)
         self._tokenizer = tokenizer_of(options.settings.tokens)
         self._kv_events = kv_events_of(options.settings.kv_events, self._tokenizer, self._apply)
@@ -83,7 +84,8 @@ class Picker:
         self._scraper = Scraper(
             self._apply, self._clock, ScrapeSettings(interval=options.scrape_interval)
         )
-        self._source = EndpointsFile(options.endpoints_file, self._apply)
+        self._news = asyncio.Event()
+        self._discovery = discovery_of(options.source, self._apply, self._news.set)
         self._health = HealthServices()
         self._extproc = self._ext_proc_server()
         self._health_server = health_server(self._extproc.transport, self._health)
@@ -108,7 +110,7 @@ class Picker:
     @property
     def ready(self) -> bool:
         """Whether traffic may come: endpoints are known, and no shutdown has begun."""
-        return self._fleet.synced and self._serving
+        return self._fleet.synced and self._discovery.ready and self._serving
 
     def _ext_proc_server(self) -> ExtProcServer:
         options = self._options
@@ -135,6 +137,7 @@ class Picker:
             show_decision=options.show_decision,
             request_orca=options.request_orca,
             keep_body=self._tokenizer is not None,
+            resolve=lambda request: self._discovery.routing.resolve(request, randrange),
         )
         leaving = replace(settings, leave=True)
         return lambda now: Exchange(
@@ -161,7 +164,7 @@ class Picker:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain. Raises `ConfigError` for what cannot start."""
         async with asyncio.TaskGroup() as tasks:
-            self._source.load()
+            await self._discovery.load()
             running = [tasks.create_task(_forever(job), name=name) for name, job in self._jobs()]
             await self._start()
             try:
@@ -173,7 +176,8 @@ class Picker:
                     task.cancel()
 
     def _jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
-        yield "endpoints", self._source.run
+        yield "endpoints", self._discovery.run
+        yield "readiness", self._announce
         yield "scrape", self._scraper.run
         if self._kv_events is not None:
             yield "kv events", self._kv_events.run
@@ -183,6 +187,21 @@ class Picker:
             watch = CertificateWatch(self._options.cert_path, self._extproc.renew)
             yield "certificate", watch.run
 
+    async def _announce(self) -> None:
+        """Let the health services say whether traffic may come, whenever that changes."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self.ready and not self._announced:
+                await self._scraper.polled_once(_FIRST_REPORTS_SECONDS)
+                _settle_memory()
+            if self.ready != self._announced:
+                self._announced = self.ready
+                self._health.tell(_STATUS[self.ready])
+                _log.info(
+                    "ready" if self.ready else "not_ready", endpoints=len(self._fleet.endpoints)
+                )
+
     async def _start(self) -> None:
         """Say that nothing is ready, hear of the endpoints, and then let traffic come."""
         options = self._options
@@ -190,13 +209,13 @@ class Picker:
         try:
             await self._operators.start()
             await self._health_server.start(options.bind_address, options.health_port)
+            _settle_memory()  # while endpoints answer
             await self._scraper.polled_once(_FIRST_REPORTS_SECONDS)
             await self._extproc.start()
         except (OSError, RuntimeError) as error:
             raise ConfigError(f"cannot listen: {error}") from error
-        _settle_memory()
         self._serving = True
-        self._health.tell(ServingStatus.SERVING)
+        self._news.set()
         _log.info(
             "serving",
             grpc_port=self._extproc.port,
@@ -217,7 +236,7 @@ class Picker:
         _log.info("draining", streams=self._extproc.streams, timeout=self._options.drain_timeout)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._options.drain_timeout):
-                await self._extproc.quiet(_QUIET_SECONDS)
+                await asyncio.gather(self._discovery.leave(), self._extproc.quiet(_QUIET_SECONDS))
 
     async def _stop(self) -> None:
         await self._extproc.stop(_LAST_GRACE_SECONDS)

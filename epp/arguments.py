@@ -47,3 +47,24 @@ def boolean(text: str) -> bool:
     if text.lower() not in _TRUE | _FALSE:
         raise argparse.ArgumentTypeError(f"`{text}` is neither true nor false")
     return text.lower() in _TRUE
+
+
+def labels(text: str) -> dict[str, str]:
+    """Read labels (`app=vllm,role=decode`), one or more."""
+    pairs = [part.strip().partition("=") for part in text.split(",")]
+    if not all(name.strip() and sign for name, sign, _ in pairs):
+        raise argparse.ArgumentTypeError(f"`{text}` is no selector; write app=vllm,role=decode")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def port_list(text: str) -> tuple[int, ...]:
+    """Read ports (`8000,8001`), one or more, none of them 0."""
+    ports = tuple(port_number(part.strip()) for part in text.split(","))
+    if 0 in ports:
+        raise argparse.ArgumentTypeError(f"`{text}` has a port 0; write 8000,8001")
+    return ports
+
+
+def flag(group: argparse._ArgumentGroup, name: str, **more: object) -> None:
+    """Add a boolean flag that takes `--flag`, `--flag=true` and `--flag=false`, as Go's do."""
+    group.add_argument(name, type=boolean, nargs="?", const=True, metavar="BOOL", **more)  # type: ignore[arg-type]  # argparse's own loose signature

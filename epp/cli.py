@@ -13,6 +13,7 @@ from epp.config import DEFAULT_POLICY, POLICIES, Settings, dump, load
 from epp.errors import ConfigError
 from epp.flags import add_serve
 from epp.native import KERNELS, faults
+from epp.poolflags import pool_of
 
 
 def _read(path: Path, flag: str) -> bytes:
@@ -39,13 +40,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 def _serve(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
-    endpoints = arguments.endpoints_file or (
-        Path(settings.endpoints_file) if settings.endpoints_file else None
-    )
-    if endpoints is None:
-        raise ConfigError(
-            "no endpoints: name a file with --endpoints-file, or with a file-discovery plug-in"
-        )
+    pool = pool_of(arguments, settings.endpoints_file, os.environ)
     # Imported here so that `epp check` and `epp --help` do not wait for servers they do not run.
     import uvloop  # noqa: PLC0415
 
@@ -56,8 +51,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     secret = arguments.hash_secret_file
     options = ServeOptions(
         settings=settings,
-        endpoints_file=endpoints,
-        pool_name=arguments.pool_name,
+        source=pool.source,
+        pool_name=pool.name,
         bind_address=arguments.bind_address,
         grpc_port=arguments.grpc_port,
         health_port=arguments.grpc_health_port,

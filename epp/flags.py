@@ -4,14 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from epp.arguments import boolean, duration, interval, port_number, size
+from epp.arguments import duration, flag, interval, port_number, size
 from epp.config import DEFAULT_POLICY, POLICIES
+from epp.poolflags import add_pool
 from epp.protocol.observation import Observation
-
-
-def _flag(group: argparse._ArgumentGroup, name: str, **more: object) -> None:
-    """Add a boolean flag that takes `--flag`, `--flag=true` and `--flag=false`, as Go's do."""
-    group.add_argument(name, type=boolean, nargs="?", const=True, metavar="BOOL", **more)  # type: ignore[arg-type]  # argparse's own loose signature
 
 
 def observation(text: str) -> Observation:
@@ -39,13 +35,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     """Add every flag of `epp serve`."""
     _add_policy(parser)
     pool = parser.add_argument_group("pool")
-    pool.add_argument(
-        "--endpoints-file",
-        type=Path,
-        metavar="FILE",
-        help="endpoints: [{name, namespace, address, port, labels}] as YAML; followed for changes",
-    )
-    pool.add_argument("--pool-name", default="default", help="name of the pool in metrics")
+    add_pool(pool)
     pool.add_argument(
         "--scrape-interval",
         "--refresh-metrics-interval",
@@ -77,14 +67,14 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
             metavar="PORT",
             help=f"{what} (default: {port}; 0: any)",
         )
-    _flag(group, "--secure-serving", default=True, help="TLS on the ext_proc port (default: true)")
+    flag(group, "--secure-serving", default=True, help="TLS on the ext_proc port (default: true)")
     group.add_argument(
         "--cert-path",
         type=Path,
         metavar="DIR",
         help="tls.crt and tls.key for it; without, a self-signed certificate is made",
     )
-    _flag(group, "--health-checking", default=False, help="gRPC health on the ext_proc port too")
+    flag(group, "--health-checking", default=False, help="gRPC health on the ext_proc port too")
     group.add_argument(
         "--transport", choices=("native", "grpcio"), default="native", help="(default: native)"
     )
@@ -114,13 +104,13 @@ def _add_behaviour(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="after SIGTERM, how long open streams may take to end (default: 30s)",
     )
-    _flag(
+    flag(
         group,
         "--debug-headers",
         default=False,
         help="tell clients what was decided in the response header x-warmpick-decision",
     )
-    _flag(
+    flag(
         group,
         "--request-orca",
         default=False,

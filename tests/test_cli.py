@@ -75,7 +75,7 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ([], "no endpoints: name a file with --endpoints-file"),
+        ([], "no endpoints: name an InferencePool with --pool-name"),
         (["--config-text", "plugins: [{type: zzz}]"], "plugins[0].type: unknown plug-in"),
         (["--config-file", "/nowhere/c.yaml"], "--config-file: cannot read /nowhere/c.yaml"),
     ],

@@ -20,7 +20,14 @@ import msgspec
 
 from epp.errors import BodyTooLarge, MalformedRequest, RequestError
 from epp.model.events import Aborted, Event, Finished, Served, Unobserved
-from epp.model.request import Api, Decision, Outcome, RequestId, RequestRecord
+from epp.model.request import (
+    Api,
+    Decision,
+    InferenceRequest,
+    Outcome,
+    RequestId,
+    RequestRecord,
+)
 from epp.protocol.director import Director, Pending
 from epp.protocol.envoy import error_reply
 from epp.protocol.headers import RequestFacts, request_mutation
@@ -51,18 +58,24 @@ from epp.protocol.rewrite import replace_model
 _CLIENT_ERROR = 400
 
 
+def _as_it_is(request: InferenceRequest) -> InferenceRequest:
+    return request
+
+
 class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`max_body_bytes`: 413 beyond it. `show_decision`: tell the client what was decided.
 
     `request_orca` asks model servers for load reports in their response headers. `keep_body`
     hands the director the body of a request, for as long as that lasts. `leave`: close the stream
-    once a streamed response has begun, where the proxy goes on alone.
+    once a streamed response has begun, where the proxy goes on alone. `resolve` sets what others
+    than the client say of a request: its priority, and the model that is asked for.
     """
 
     max_body_bytes: int = 64 << 20
     show_decision: bool = False
     request_orca: bool = False
     keep_body: bool = False
+    resolve: Callable[[InferenceRequest], InferenceRequest] = _as_it_is
     leave: bool = False
 
 
@@ -249,7 +262,8 @@ class Exchange:
             if facts.api is not Api.OTHER:
                 self._parsed = self._parse(self._body[0])
         kept = self._body[0] if self._parsed and self._settings.keep_body else b""
-        self.record.request = facts.request(self.record.id, self._parsed, self._subset, kept)
+        asked = facts.request(self.record.id, self._parsed, self._subset, kept)
+        self.record.request = self._settings.resolve(asked)
         self._stage = _Stage.PENDING
         decision = self._director.route(self.record.request, now)
         return [] if isinstance(decision, Pending) else self._answer(decision, now)

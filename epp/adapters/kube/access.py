@@ -1,14 +1,11 @@
 """Where the API server is and who we are there: a service account in a pod, or a kubeconfig."""
 
 import asyncio
-import os
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 import yaml
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
@@ -16,11 +13,11 @@ from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.config.incluster_config import SERVICE_HOST_ENV_NAME, InClusterConfigLoader
 from kubernetes.aio.config.kube_config import load_kube_config
 
+from epp.adapters.kube.settings import Access
 from epp.errors import ConfigError
 
 _LOAD_SECONDS = 30.0
 """What a credential plug-in may take."""
-_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _KEEPALIVE = (
     (socket.SO_KEEPALIVE, socket.SOL_SOCKET, 1),
     (socket.TCP_KEEPIDLE, socket.IPPROTO_TCP, 10),
@@ -29,18 +26,6 @@ _KEEPALIVE = (
     (socket.TCP_USER_TIMEOUT, socket.IPPROTO_TCP, 25_000),
 )
 """A peer whose kernel is gone is noticed after 25 seconds, without a byte sent by us."""
-
-
-class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to look, in the order of controller-runtime.
-
-    The file named by `kubeconfig` (or several, separated by colons), those named by `KUBECONFIG`
-    in `environ`, the service account of the pod that this runs in, and `~/.kube/config`.
-    """
-
-    kubeconfig: str = ""
-    environ: Mapping[str, str] = os.environ
-    service_account: Path = _SERVICE_ACCOUNT
 
 
 async def load(access: Access) -> Configuration:

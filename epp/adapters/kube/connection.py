@@ -13,7 +13,8 @@ from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config.config_exception import ConfigException
 
 from epp import __version__
-from epp.adapters.kube.access import Access, load, rest
+from epp.adapters.kube.access import load, rest
+from epp.adapters.kube.settings import Access
 from epp.errors import ConfigError, WarmpickError
 from epp.protocol.kube.watch import ApiRefused, read_status
 

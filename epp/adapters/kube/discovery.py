@@ -8,21 +8,19 @@ import asyncio
 import socket
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
 import structlog
 
-from epp.adapters.kube.access import Access
 from epp.adapters.kube.connection import Connection
 from epp.adapters.kube.lease import LeaseElection
 from epp.adapters.kube.poolwatch import PoolWatch
-from epp.adapters.kube.reflector import Pace
 from epp.adapters.kube.routingwatch import RoutingWatch
+from epp.adapters.kube.settings import KubeSettings
 from epp.model.events import Event
 from epp.protocol.kube import resources
-from epp.protocol.kube.election import Terms
 from epp.protocol.kube.notes import Notes
 from epp.protocol.kube.objects import GATEWAY_GROUP
 from epp.protocol.kube.pool import PoolState
@@ -34,24 +32,6 @@ _log = structlog.get_logger(__name__)
 
 _AT_ONCE = 32
 """Events that are applied before requests get their turn."""
-
-
-class KubeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pool, and how.
-
-    With `selector` there need be no InferencePool: pods with these labels are endpoints at
-    `ports`, and `pool` is only a name. `elect` asks for one leader among the replicas, `terms`
-    say how (their identity is filled in).
-    """
-
-    namespace: str
-    pool: str
-    selector: Mapping[str, str] | None = None
-    ports: tuple[int, ...] = ()
-    elect: bool = False
-    access: Access = Access()
-    pace: Pace = Pace()
-    terms: Terms = Terms(identity="")
 
 
 class KubeDiscovery:

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 from epp.adapters.kube.connection import Connection
-from epp.adapters.kube.reflector import Pace, Reflector, Sink
+from epp.adapters.kube.reflector import Reflector, Sink
+from epp.adapters.kube.settings import Pace
 from epp.protocol.kube import resources
 from epp.protocol.kube.objects import InferencePool, Pod
 from epp.protocol.kube.pool import PoolState, Selector

@@ -12,6 +12,7 @@ import structlog
 
 from epp.adapters.kube.backoff import Backoff
 from epp.adapters.kube.connection import ApiUnreachable, Connection
+from epp.adapters.kube.settings import Pace
 from epp.protocol.kube.objects import KubeObject
 from epp.protocol.kube.resources import Resource, Selection
 from epp.protocol.kube.watch import ApiRefused, Lines, Reader, StreamBroken, WatchEvent
@@ -27,24 +28,6 @@ _SHORT = 1.0
 _VERBS = ("get", "list", "watch")
 _STAYS = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS})
 """Refusals after which a watch may go on where it was."""
-
-
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and how long, in seconds, but for `page`: objects listed at once.
-
-    `least` and `most` bound the delay after failures; after a refusal that stays until somebody
-    changes something (403, 404) it is `slow`. `request` is what a list's page or a watch's
-    headers may take, `idle` what a watch may say nothing for (servers send bookmarks about once a
-    minute), `watch` how long one is asked to last, up to twice of it.
-    """
-
-    page: int = 100
-    least: float = 0.2
-    most: float = 10.0
-    slow: float = 30.0
-    request: float = 30.0
-    idle: float = 90.0
-    watch: float = 240.0
 
 
 class Sink(msgspec.Struct, Generic[T], frozen=True):

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any, NoReturn
 
 from epp.adapters.kube.connection import Connection
-from epp.adapters.kube.reflector import Pace, Reflector, Sink
+from epp.adapters.kube.reflector import Reflector, Sink
+from epp.adapters.kube.settings import Pace
 from epp.protocol.kube import resources
 from epp.protocol.kube.resources import OBJECT_GROUPS, Resource, Selection
 from epp.protocol.kube.routing import Kept, RoutingState

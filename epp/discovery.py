@@ -1,0 +1,63 @@
+"""Where the endpoints come from: a file, or a pool in Kubernetes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from epp.adapters.endpoints_file import EndpointsFile
+from epp.adapters.kube.settings import KubeSettings
+from epp.model.events import Event
+from epp.protocol.routing import NO_ROUTING, Routing
+
+Source = Path | KubeSettings
+"""A file, or which pool."""
+
+
+class Discovery(Protocol):
+    """Tells what happens to endpoints: `load`, then `run` for as long as requests are served."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything was told, and this replica is the one that traffic should come to."""
+
+    @property
+    def routing(self) -> Routing:
+        """What requests are routed by besides endpoints, as it is at the moment."""
+
+    async def load(self) -> None:
+        """Begin. Raises `ConfigError` where that cannot be done."""
+
+    async def run(self) -> None:
+        """Follow what changes; never returns."""
+
+    async def leave(self) -> None:
+        """Let other replicas have the traffic."""
+
+
+class FileDiscovery:
+    """Endpoints of a file, which says nothing of requests."""
+
+    ready = True
+    routing = NO_ROUTING
+
+    def __init__(self, path: Path, apply: Callable[[Event], None]) -> None:
+        self._file = EndpointsFile(path, apply)
+        self.run = self._file.run
+
+    async def load(self) -> None:
+        """Read the file. Raises `ConfigError`."""
+        self._file.load()
+
+    async def leave(self) -> None:
+        """Nothing: there are no others."""
+
+
+def discovery_of(
+    source: Source, apply: Callable[[Event], None], changed: Callable[[], None]
+) -> Discovery:
+    """Build what tells `apply` of the endpoints; `changed` is called when `ready` changes."""
+    if isinstance(source, Path):
+        return FileDiscovery(source, apply)
+    from epp.adapters.kube.discovery import KubeDiscovery  # noqa: PLC0415 (its client takes long)
+
+    return KubeDiscovery(source, apply, changed)
