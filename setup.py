@@ -18,6 +18,7 @@ SANITIZE = {
 }
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
+    "body": (),
     "codec": (),
     "framing": (),
     "hashing": (),
@@ -25,6 +26,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "index": (),
     "ledger": (),
     "lengths": (),
+    "pins": (),
 }
 """What each kernel, `epp/native/NAME.pyx`, is linked with; `epp.native.KERNELS` names its twin."""
 

@@ -24,8 +24,14 @@ try:
 except ImportError:
     from epp.model.lengths import kind_of, scaled, sizes_between, spread
 
+try:
+    from epp.native.pins import Pins
+except ImportError:
+    from epp.model.pins import Pins
+
 __all__ = [
     "Ledger",
+    "Pins",
     "PrefixIndex",
     "extend",
     "kind_of",

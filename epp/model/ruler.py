@@ -6,21 +6,20 @@ turn of a conversation starts with the first, whose tokens the server has counte
 """
 
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import msgspec
 from cachetools import LRUCache
 
 from epp.model.blocks import BlockHash, Chain
-from epp.model.kernels import kind_of, sizes_between, spread
+from epp.model.kernels import Pins, kind_of, sizes_between, spread
 from epp.model.lengths import DEFAULT_RATES, Kind
 
 _LEAST, _MOST = 1.0, 16.0
 _GAIN = 0.1
 _LEAST_SIZE = 512
 _MODELS = 1000
-_PINS = 1 << 18
+_PINS = 1 << 17
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -44,7 +43,7 @@ class Rulers:
 
     def __init__(self) -> None:
         self._rates: LRUCache[str, dict[Kind, float]] = LRUCache(_MODELS)
-        self._pins: OrderedDict[BlockHash, int] = OrderedDict()
+        self._pins = Pins(_PINS)
 
     def rate(self, model: str, kind: Kind) -> float:
         """Return the bytes a token of a model and kind of text.
@@ -67,21 +66,11 @@ class Rulers:
         """
         if chain.exact:
             return Measure(chain.size, chain.ends)
-        pins = self._pins_of(chain)
+        pins = self._pins.among(chain.hashes)
         size, tokens = (chain.ends[pins[-1][0]], pins[-1][1]) if pins else (0, 0)
         rate = self._rate_after(model, text, size, tokens)
         total = max(1, tokens + round((chain.size - size) / rate))
         return Measure(total, spread(chain.ends, pins, rate))
-
-    def _pins_of(self, chain: Chain) -> list[tuple[int, int]]:
-        """Return the blocks of known length up to their ends, with it; it never falls."""
-        pins, longest = self._pins, 0
-        found = []
-        for position, block_hash in enumerate(chain.hashes):
-            if block_hash in pins and pins[block_hash] >= longest:
-                longest = pins[block_hash]
-                found.append((position, longest))
-        return found
 
     def _rate_after(self, model: str, text: bytes, size: int, tokens: int) -> float:
         """Return the rate of what comes after `size` bytes that were `tokens` tokens."""
@@ -106,11 +95,8 @@ class Rulers:
 
     def pin(self, block_hash: BlockHash, tokens: int) -> None:
         """Take in how many tokens there are up to the end of a block, from the start."""
-        self._pins[block_hash] = tokens
-        self._pins.move_to_end(block_hash)
-        if len(self._pins) > _PINS:
-            self._pins.popitem(last=False)
+        self._pins.pin(block_hash, tokens)
 
     def pin_at_most(self, block_hash: BlockHash, tokens: int) -> None:
         """Take in a length that may be too great: what lies behind may have been alike, too."""
-        self.pin(block_hash, min(tokens, self._pins.get(block_hash, tokens)))
+        self._pins.pin_at_most(block_hash, tokens)

@@ -29,6 +29,7 @@ KERNELS = (
     Kernel("pool", "epp.model.blockpool"),
     Kernel("ledger", "epp.model.ledger"),
     Kernel("lengths", "epp.model.lengths"),
+    Kernel("pins", "epp.model.pins"),
     Kernel("body", "epp.protocol.openai"),
 )
 

@@ -1,0 +1,137 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""How many tokens prefixes are, by hash; the twin of `epp.model.pins`, which says what is promised."""
+
+cimport cython
+from cpython.long cimport PyLong_AsUnsignedLongLong
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memset
+
+from epp.native.words cimport Words, give_back, take_words
+
+cdef Py_ssize_t _LEAST = 64
+
+
+cdef struct Pin:
+    # Tokens plus one; 0 where the place is empty.
+    uint64_t key
+    int64_t tokens
+
+
+cdef struct Table:
+    Pin* at
+    Py_ssize_t places
+    Py_ssize_t held
+
+
+cdef int _open(Table* table, Py_ssize_t places) except -1:
+    table.at = <Pin*> PyMem_Calloc(places, sizeof(Pin))
+    if table.at == NULL:
+        raise MemoryError
+    table.places, table.held = places, 0
+    return 0
+
+
+cdef inline Pin* _place_of(Table* table, uint64_t key) noexcept nogil:
+    """Return where a key stands, or is to stand: at most half of the places are taken."""
+    cdef Py_ssize_t last = table.places - 1, at = key & last
+    while table.at[at].tokens and table.at[at].key != key:
+        at = (at + 1) & last
+    return &table.at[at]
+
+
+cdef int _widen(Table* table) except -1:
+    cdef Table wide
+    cdef Py_ssize_t at
+    _open(&wide, table.places * 2)
+    for at in range(table.places):
+        if table.at[at].tokens:
+            _place_of(&wide, table.at[at].key)[0] = table.at[at]
+    wide.held = table.held
+    PyMem_Free(table.at)
+    table[0] = wide
+    return 0
+
+
+@cython.final
+@cython.no_gc
+cdef class Pins:
+    """The pins used or set last, at least `room` and at most twice as many."""
+
+    cdef Table _young, _old
+    cdef Py_ssize_t _room
+
+    def __cinit__(self, Py_ssize_t room):
+        self._young.at = self._old.at = NULL
+        if room < 1:
+            raise ValueError("there must be room for a pin")
+        self._room = room
+        _open(&self._young, _LEAST)
+        _open(&self._old, _LEAST)
+
+    def __dealloc__(self):
+        PyMem_Free(self._young.at)
+        PyMem_Free(self._old.at)
+
+    def __len__(self):
+        cdef Py_ssize_t at, count = self._young.held
+        for at in range(self._old.places):
+            if self._old.at[at].tokens and not _place_of(&self._young, self._old.at[at].key).tokens:
+                count += 1
+        return count
+
+    def pin(self, block_hash, tokens):
+        """Take in how many tokens there are up to the end of a block, from the start."""
+        self._pin(PyLong_AsUnsignedLongLong(block_hash), _checked(tokens))
+
+    def pin_at_most(self, block_hash, tokens):
+        """Take in a length that may be too great: what is known already may be closer."""
+        cdef uint64_t key = PyLong_AsUnsignedLongLong(block_hash)
+        cdef int64_t most = _checked(tokens), known = self._known(key)
+        self._pin(key, min(most, known) if known >= 0 else most)
+
+    def among(self, hashes):
+        """Return the positions of blocks that are pinned, with their tokens, which never fall."""
+        cdef Words words
+        cdef Py_ssize_t position
+        cdef int64_t tokens, longest = 0
+        cdef list found = []
+        take_words(&words, hashes)
+        try:
+            for position in range(words.size):
+                tokens = self._known(words.at[position])
+                if tokens >= longest:
+                    longest = tokens
+                    found.append((position, tokens))
+                    self._pin(words.at[position], tokens)
+            return found
+        finally:
+            give_back(&words)
+
+    cdef int64_t _known(self, uint64_t key) noexcept:
+        """Return the tokens up to a block; -1 where it is not pinned."""
+        cdef int64_t tokens = _place_of(&self._young, key).tokens
+        return (tokens if tokens else _place_of(&self._old, key).tokens) - 1
+
+    cdef int _pin(self, uint64_t key, int64_t tokens) except -1:
+        cdef Pin* place = _place_of(&self._young, key)
+        if not place.tokens:
+            if self._young.held >= self._room:
+                self._young, self._old = self._old, self._young
+                memset(self._young.at, 0, self._young.places * sizeof(Pin))
+                self._young.held = 0
+            elif self._young.held * 2 >= self._young.places:
+                _widen(&self._young)
+            place = _place_of(&self._young, key)
+            place.key = key
+            self._young.held += 1
+        place.tokens = tokens + 1
+        return 0
+
+
+cdef int64_t _checked(tokens) except -1:
+    """Read a number of tokens, with room for the mark that it is one."""
+    cdef int64_t count = tokens
+    if count < 0 or count >> 62:
+        raise OverflowError("a length is in 0..2^62")
+    return count
