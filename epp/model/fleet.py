@@ -7,6 +7,7 @@ time, which never goes back.
 from collections.abc import Callable
 from typing import Any
 
+from epp.model.answers import Answers
 from epp.model.belief import Belief
 from epp.model.blocks import BlockHasher
 from epp.model.busy import BusyShare
@@ -38,6 +39,7 @@ from epp.model.prefixindex import PrefixIndex
 from epp.model.prompts import Prompts
 from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.model.stay import Stay
+from epp.model.virtualclock import VirtualClock
 from epp.model.visit import Asked, Estimate, Visit
 
 
@@ -53,6 +55,8 @@ class Fleet:
         self._index = PrefixIndex()
         self._pods = Pods(self._index, hasher, capacity)
         self._visits: dict[RequestId, Visit] = {}
+        self._answers = Answers()
+        self._unseen = VirtualClock()
         self._busy = BusyShare()
         self._asked: Asked | None = None
 
@@ -68,6 +72,10 @@ class Fleet:
         """How many different blocks are believed to be held."""
         return len(self._index)
 
+    def under_way(self, request: RequestId) -> bool:
+        """Whether a request is believed to be at an endpoint."""
+        return request in self._visits
+
     def loads(self) -> list[tuple[Endpoint, Load, bool]]:
         """Return each endpoint, what it last reported, and whether it answers."""
         return [(pod.endpoint, pod.load, pod.reachable) for pod in self._pods.values()]
@@ -82,6 +90,8 @@ class Fleet:
         Endpoints outside the request's subset are left out; those that do not answer too, as
         long as there are others.
         """
+        if now >= self._unseen.due:
+            self._catch_up(now)
         asked = self._ask(request)
         roster = self._pods.eligible(request.subset)
         for pod in [pod for pod in roster.pods if pod.tenants.line]:
@@ -122,7 +132,14 @@ class Fleet:
 
     def apply(self, event: Event, now: float) -> None:
         """Take in one event. Events about unknown endpoints or requests change nothing."""
+        if now >= self._unseen.due:
+            self._catch_up(now)
         _READERS[type(event)](self, event, now)
+
+    def _catch_up(self, now: float) -> None:
+        """Take in what has happened out of sight."""
+        for at, event in self._unseen.advance(now):
+            _READERS[type(event)](self, event, at)
 
     def _upsert(self, event: EndpointUpserted, _: float) -> None:
         if self._pods.upsert(event.endpoint):
@@ -144,6 +161,11 @@ class Fleet:
 
     def _reported(self, event: LoadReported, now: float) -> None:
         self._of_pod(event, now)
+        pod = self._pods.get(event.endpoint_id)
+        if pod is not None and len(self._unseen):
+            books = pod.ledger.requests, pod.ledger.prefilling(now)
+            for over in self._unseen.counted(event.endpoint_id, event.load, books):
+                self._aborted(over, now)
         self._prompts.fit([each.engine_block for each in self._pods.values()])
 
     def _orca(self, event: OrcaReported, now: float) -> None:
@@ -155,7 +177,7 @@ class Fleet:
         pod = self._pods.get(event.endpoint_id)
         if pod is None:
             return
-        before = self._visits.pop(event.request.id, None)
+        before = self._end(event.request.id)
         if before is not None:  # sent anew: it was not served where it was
             before.leave(now, revoked=True)
         asked = self._ask(event.request)
@@ -201,8 +223,13 @@ class Fleet:
         if visit is not None:
             visit.progress(0, event.tokens)
 
+    def _end(self, request: RequestId) -> Visit | None:
+        """Close a request's visit, if there is one, whether it was seen to the end or not."""
+        self._unseen.forget(request)
+        return self._visits.pop(request, None)
+
     def _finished(self, event: Finished, now: float) -> None:
-        visit = self._visits.pop(event.request_id, None)
+        visit = self._end(event.request_id)
         if visit is None:
             return
         usage = event.usage or Usage(completion_tokens=event.generated)
@@ -210,6 +237,7 @@ class Fleet:
         if len(stays) == 1:
             stays[0].settle(self._prompts.learn(visit.request, visit.asked, usage))
         visit.progress(usage.prompt_tokens, usage.completion_tokens)
+        visit.end(self._answers, usage.completion_tokens, now)
         visit.leave(now, revoked=False)
         if len(stays) == 1:
             self._learn(visit, stays[0], usage)
@@ -224,7 +252,7 @@ class Fleet:
         self._prompts.remember(visit.request, pod, stay, usage)
 
     def _aborted(self, event: Aborted, now: float) -> None:
-        visit = self._visits.pop(event.request_id, None)
+        visit = self._end(event.request_id)
         if visit is None:
             return
         visit.progress(0, event.generated)
@@ -234,9 +262,9 @@ class Fleet:
             self._prompts.remember_broken(visit.request, visit.pod, stays[0], event.generated)
 
     def _unobserved(self, event: Unobserved, now: float) -> None:
-        visit = self._visits.pop(event.request_id, None)
-        if visit is not None:
-            visit.fade(now)
+        visit = self._visits.get(event.request_id)
+        if visit is not None and event.request_id not in self._unseen:
+            self._unseen.take(visit.fade(self._answers, now))
 
 
 _READERS: dict[type[Event], Callable[[Fleet, Any, float], None]] = {

@@ -96,10 +96,9 @@ class Ledger:
             self._strike(request, now)
 
     def unobserved(self, request: RequestId) -> None:
-        """Nothing more will be heard of the request: the clock pays what it owes."""
+        """Nothing more will be seen of the request: the clock pays what it owes."""
         if request in self._line:
             self._line[request].deadline_only = True
-        self._open.discard(request)
 
     def end(self, request: RequestId, now: float) -> None:
         """The request is over."""

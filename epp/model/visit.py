@@ -1,9 +1,11 @@
 """One request under way: what it asked for, where it is, what was believed when it was sent."""
 
 from collections.abc import Sequence
+from math import inf
 
 import msgspec
 
+from epp.model.answers import Answers
 from epp.model.blocks import Chain
 from epp.model.pod import Pod
 from epp.model.prefill import Speed
@@ -11,6 +13,7 @@ from epp.model.prefixindex import Slot
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.ruler import Measure
 from epp.model.stay import Stay
+from epp.model.virtualclock import Unseen
 
 _MIN_LEARNED_TOKENS = 64
 
@@ -92,10 +95,21 @@ class Asked:
 class Visit:
     """A request at a pod.
 
-    `cached` tokens in `found` blocks were predicted to hit; it met the pod idle or not.
+    `cached` tokens in `found` blocks were predicted to hit; it met the pod idle or not. Its first
+    token came at `began`, None while none was seen.
     """
 
-    __slots__ = ("asked", "cached", "found", "met_idle", "pod", "request", "sent_at", "stays")
+    __slots__ = (
+        "asked",
+        "began",
+        "cached",
+        "found",
+        "met_idle",
+        "pod",
+        "request",
+        "sent_at",
+        "stays",
+    )
 
     pod: Pod
 
@@ -106,10 +120,12 @@ class Visit:
         self.cached = 0
         self.found = 0
         self.met_idle = False
+        self.began: float | None = None
         self.stays: Sequence[Stay] = ()
 
     def first_token(self, now: float) -> None:
         """The prefill is over, and tells how long one takes where it had the pod for itself."""
+        self.began = now
         pod, uncached = self.pod, self.asked.tokens - self.cached
         pod.ledger.first_token(self.request.id, now)
         if self.met_idle and uncached >= _MIN_LEARNED_TOKENS:
@@ -125,14 +141,26 @@ class Visit:
     def leave(self, now: float, *, revoked: bool) -> None:
         """The request is over, or was never there (`revoked`)."""
         self.pod.ledger.end(self.request.id, now)
-        self._release(now, revoked=revoked)
-
-    def fade(self, now: float) -> None:
-        """Nothing more will be heard of the request: the clock pays for its prefill."""
-        self.pod.ledger.unobserved(self.request.id)
-        self._release(now, revoked=False)
-
-    def _release(self, now: float, *, revoked: bool) -> None:
         for stay in self.stays:
             self.pod.exit(stay, now, revoked=revoked)
         self.stays = ()
+
+    def fade(self, answers: Answers, now: float) -> Unseen:
+        """Nothing more will be seen of the request: guess how it goes on."""
+        request, pod = self.request, self.pod
+        pod.ledger.unobserved(request.id)
+        return Unseen(
+            id=request.id,
+            place=pod.endpoint.id,
+            since=now,
+            began=now + pod.ledger.owed(now) if self.began is None else self.began,
+            pace=answers.pace(pod.prefill),
+            length=answers.length(request),
+            most=inf if request.max_tokens is None else request.max_tokens,
+        )
+
+    def end(self, answers: Answers, tokens: int, now: float) -> None:
+        """The whole answer was seen, all `tokens` of it: those that are not are like it."""
+        answers.ended(self.request, tokens)
+        if self.began is not None:
+            answers.timed(self.pod.prefill, tokens, now - self.began)

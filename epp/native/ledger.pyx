@@ -99,11 +99,10 @@ cdef class Ledger:
             self._strike(entry, now)
 
     def unobserved(self, request):
-        """Nothing more will be heard of the request: the clock pays what it owes."""
+        """Nothing more will be seen of the request: the clock pays what it owes."""
         cdef _Entry entry = self._line.get(request)
         if entry is not None:
             entry.deadline_only = True
-        self._open.discard(request)
 
     def end(self, request, double now):
         """The request is over."""

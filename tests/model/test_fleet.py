@@ -288,17 +288,6 @@ def test_without_streaming_the_clock_pays():
     assert rig.ask()["pod-0"].requests == 1
 
 
-def test_unobserved_requests_are_cached_and_paid_by_the_clock():
-    rig = Rig()
-    rig.send("pod-0", "r1", LONG)
-    rig.tell(Unobserved(RequestId("r1")))
-    assert rig.ask()["pod-0"].requests == 0
-    assert rig.owed()["pod-0"] > 0
-    assert rig.cached(LONG)["pod-0"] == predicted(1000)
-    rig.now += 1
-    assert rig.owed()["pod-0"] == 0
-
-
 def test_served_elsewhere_moves_everything():
     rig = Rig()
     rig.serve("pod-0", "r0", text(200))

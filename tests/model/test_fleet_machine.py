@@ -54,6 +54,7 @@ loads = st.builds(
     block_size=st.sampled_from((None, 16, 32)),
     num_blocks=st.sampled_from((None, 1, 5, 12, 30)),
     started_at=st.sampled_from((None, 1.0, 1.0, 1.0, 2.0)),
+    at=st.floats(0, 500),
 )
 asked = st.lists(st.sampled_from(TEXTS), max_size=2).map(tuple)
 events = st.one_of(
@@ -138,13 +139,21 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def requests_under_way_are_where_they_are_booked(self):
         for pod in self.fleet._pods.values():
-            here = {name for name, visit in self.fleet._visits.items() if visit.pod is pod}
+            here = [visit for visit in self.fleet._visits.values() if visit.pod is pod]
             assert pod.ledger.requests == len(here)
+
+    @invariant()
+    def what_is_unseen_is_under_way(self):
+        assert self.fleet._unseen._unseen.keys() <= self.fleet._visits.keys()
 
     def teardown(self):
         pods = list(self.fleet._pods.values())
         for identity in list(self.fleet._visits):
-            self.tell(Finished(identity))
+            if identity not in self.fleet._unseen:
+                self.tell(Finished(identity))
+        self.now += 1e5  # out of sight, all that is left ends by itself
+        self.tell(Listed())
+        assert len(self.fleet._unseen) == 0
         assert self.fleet._visits == {}
         for pod in pods:
             assert pod.ledger.requests == 0

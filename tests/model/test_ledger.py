@@ -90,8 +90,8 @@ def test_an_overdue_head_is_written_off():
 def test_unobserved_requests_are_paid_by_the_clock():
     ledger = books(("a", 5), ("b", 2), observed=True)
     ledger.unobserved("a")
-    assert ledger.requests == 1
     assert ledger.owed(6) == pytest.approx(1)
+    assert ledger.requests == 2  # until somebody says that it is over
     assert ledger.prefilling(6) == 1
 
 
@@ -164,7 +164,7 @@ def test_books_in_any_order(script):
         else:
             now += amount
             ledger.unobserved(name) if verb == "unobserved" else getattr(ledger, verb)(name, now)
-            if verb != "first_token":
+            if verb == "end":
                 booked.discard(name)
         assert 0 <= ledger.owed(now) <= sum(owing.values()) + 1e-9
         assert ledger.requests == len(booked)

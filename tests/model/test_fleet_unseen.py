@@ -1,0 +1,135 @@
+"""What the fleet believes of requests whose responses are not observed."""
+
+import pytest
+
+from epp.model.endpoint import EndpointId
+from epp.model.events import Aborted, EndpointRemoved, Finished, FirstToken, Unobserved
+from epp.model.request import RequestId, Usage
+from tests.model.rig import Rig, predicted
+from tests.strategies import text
+
+LONG = text(1000)
+
+
+def leave(rig, name, identity, *, after=0.1, prompt=LONG, **more):
+    """Send a request, see its first token, and look away."""
+    rig.send(name, identity, prompt, **more)
+    rig.now += after
+    rig.tell(FirstToken(RequestId(identity)))
+    rig.tell(Unobserved(RequestId(identity)))
+
+
+def used(rig, name):
+    """Return the tokens of a cache that requests under way hold."""
+    cache = rig.pod(name).tenants.cache
+    return cache.capacity - cache.free
+
+
+def teach(rig, tokens, seconds):
+    """Show the fleet one answer of so many tokens that took so long."""
+    rig.send("pod-1", "taught", "a prompt")
+    rig.tell(FirstToken(RequestId("taught")))
+    rig.now += seconds
+    rig.tell(Finished(RequestId("taught"), Usage(9, tokens)))
+
+
+def test_it_is_there_until_answers_like_it_are_over():
+    rig = Rig()
+    teach(rig, 100, 9.9)
+    leave(rig, "pod-0", "r1")
+    held = used(rig, "pod-0")
+    assert rig.ask()["pod-0"].requests == 1
+    assert rig.owed()["pod-0"] == 0
+    for _ in range(18):
+        rig.now += 0.5
+        assert rig.ask()["pod-0"].requests == 1
+    assert 64 <= used(rig, "pod-0") - held <= 96
+    rig.now += 1.0
+    assert rig.ask()["pod-0"].requests == 0
+    assert (used(rig, "pod-0"), rig.fleet._visits) == (0, {})
+    assert rig.cached(LONG)["pod-0"] == predicted(1000)
+
+
+def test_without_a_first_token_its_prefill_is_waited_for():
+    rig = Rig()
+    rig.send("pod-0", "r0", LONG)
+    owed = rig.owed()["pod-0"]
+    rig.send("pod-0", "r1", LONG, stream=False, max_tokens=11)
+    rig.tell(
+        Unobserved(RequestId("r0")),
+    )
+    rig.tell(Unobserved(RequestId("r1")))
+    assert rig.owed()["pod-0"] > owed
+    rig.now += owed + 0.001
+    assert rig.ask()["pod-0"].requests == 2
+    rig.now += 0.5
+    assert rig.ask()["pod-0"].requests == 1  # eleven tokens at a default pace
+    rig.now += 10
+    assert (rig.owed()["pod-0"], rig.ask()["pod-0"].requests) == (0, 0)
+
+
+@pytest.mark.parametrize("late", [Finished(RequestId("r1")), Aborted(RequestId("r1"))])
+def test_what_is_seen_after_all_goes_first(late):
+    rig = Rig()
+    leave(rig, "pod-0", "r1")
+    rig.tell(late)
+    assert (rig.ask()["pod-0"].requests, len(rig.fleet._unseen)) == (0, 0)
+
+
+def test_told_twice_counts_once():
+    rig = Rig()
+    leave(rig, "pod-0", "r1", max_tokens=50)
+    rig.now += 0.9
+    rig.tell(Unobserved(RequestId("r1")))
+    rig.now += 0.1
+    assert rig.ask()["pod-0"].requests == 0
+
+
+def test_an_engine_that_still_runs_it_keeps_it():
+    rig = Rig()
+    leave(rig, "pod-0", "r1", max_tokens=50)
+    rig.now += 0.5
+    rig.report("pod-0", running=1, at=rig.now)
+    rig.now += 2
+    assert rig.ask()["pod-0"].requests == 1
+    rig.report("pod-0", running=0, at=rig.now)
+    assert rig.ask()["pod-0"].requests == 0
+    assert used(rig, "pod-0") == 0
+
+
+def test_an_engine_that_runs_fewer_lets_the_first_go():
+    rig = Rig()
+    for number in range(4):
+        leave(rig, "pod-0", f"r{number}")
+    rig.send("pod-0", "in line", text(500, "y"))  # not there yet, as far as is known
+    rig.now += 0.1
+    rig.report("pod-0", running=2, waiting=1, at=rig.now)
+    assert sorted(rig.fleet._visits) == ["in line", "r1", "r2", "r3"]
+
+
+@pytest.mark.parametrize("at", [float("-inf"), 5.0])
+def test_a_page_that_tells_nothing_ends_nothing(at):
+    rig = Rig()
+    leave(rig, "pod-0", "r1")
+    rig.report("pod-0", at=at)
+    rig.report("pod-0", at=at)
+    assert rig.ask()["pod-0"].requests == 1
+
+
+def test_an_endpoint_that_goes_takes_them_along():
+    rig = Rig()
+    leave(rig, "pod-0", "r1")
+    rig.tell(EndpointRemoved(EndpointId("default/pod-0")))
+    rig.now += 100
+    rig.ask()
+    assert rig.fleet._visits == {}
+
+
+def test_a_conversation_goes_on_where_it_was_left():
+    rig = Rig()
+    leave(rig, "pod-0", "r1", max_tokens=50)
+    rig.now += 2
+    rig.ask()
+    whole = rig.cached(LONG)["pod-0"]
+    assert whole == predicted(1000)
+    assert rig.fleet.under_way(RequestId("r1")) is False
