@@ -1,0 +1,121 @@
+"""The proxy that the chart puts beside the picker, run as rendered but for addresses and ports."""
+
+import asyncio
+import contextlib
+import json
+import sys
+
+import aiohttp
+import pytest
+import yaml
+
+from epp.demo.envoy import envoy_binary
+from epp.demo.processes import free_port, spawn
+from tests.charts import values as v
+from tests.charts.helm import objects, only
+
+SECONDS = 30
+HERE = "127.0.0.1"
+TARGET = "x-gateway-destination-endpoint"
+CHAT = {"model": "sim-model", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+
+
+def here(text, ports):
+    """Move a rendered configuration to loopback, and its ports to free ones."""
+    config = yaml.safe_load(text)
+    resources = config["static_resources"]
+    clusters = [
+        point["endpoint"]
+        for cluster in resources["clusters"]
+        for group in cluster.get("load_assignment", {}).get("endpoints", ())
+        for point in group["lb_endpoints"]
+    ]
+    for place in (*resources["listeners"], *clusters, config["admin"]):
+        address = place["address"]["socket_address"]
+        address |= {"address": HERE, "port_value": ports[address["port_value"]]}
+    for listener in resources["listeners"]:
+        listener["enable_reuse_port"] = False
+    return json.dumps(config)
+
+
+@contextlib.asynccontextmanager
+async def running(process):
+    started = await process
+    try:
+        yield started
+    finally:
+        await started.stop(0)
+
+
+class Pod:
+    """A model server, and the picker's pod: the picker with the chart's flags, and its proxy."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.ports = {port: free_port() for port in (8081, 9002, 9003, 9090, 19000, 19001)}
+        self.things = objects("warmpick", v.merged(v.CASES["standalone"], v.OPEN))
+        self.flags = only(self.things, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+
+    def url(self, port, path):
+        return f"http://{HERE}:{self.ports[port]}{path}"
+
+    def picker(self, target):
+        endpoints = self.folder / "endpoints.yaml"
+        entry = {"name": "a", "address": HERE, "port": int(target.rpartition(":")[2])}
+        endpoints.write_text(json.dumps({"endpoints": [entry]}))
+        serving = [
+            *(sys.executable, "-m", "epp", "serve", f"--bind-address={HERE}"),
+            *(f"--endpoints-file={endpoints}", "--log-format=json"),
+            f"--grpc-port={self.ports[9002]}",
+            f"--grpc-health-port={self.ports[9003]}",
+            f"--metrics-port={self.ports[9090]}",
+        ]
+        kept = [flag for flag in self.flags["args"] if flag.startswith("--health-checking")]
+        assert kept == ["--health-checking=true"]
+        return spawn("epp", [*serving, *kept], log_dir=self.folder)
+
+    def envoy(self):
+        text = only(self.things, "ConfigMap", "rel-epp-envoy")["data"]["envoy.yaml"]
+        path = self.folder / "envoy.yaml"
+        path.write_text(here(text, self.ports))
+        argv = [str(envoy_binary()), "--config-path", str(path), "--disable-hot-restart"]
+        return spawn("envoy", [*argv, "--log-level", "warning"], log_dir=self.folder)
+
+
+@pytest.fixture
+async def client():
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(SECONDS)) as session:
+        yield session
+
+
+async def becomes(client, url, wanted):
+    """Wait until a page answers with a status."""
+    status = None
+    async with asyncio.timeout(SECONDS):
+        while status != wanted:
+            async with client.get(url) as response:
+                status = response.status
+            await asyncio.sleep(0.05)
+
+
+async def test_requests_go_where_the_picker_says_and_nowhere_while_it_is_gone(client, tmp_path):
+    pod = Pod(tmp_path)
+    server = spawn(
+        "server", [sys.executable, "-m", "model_server.simulator", "--port", "0"], log_dir=tmp_path
+    )
+    async with running(server) as engine, running(pod.envoy()) as envoy:
+        line = await engine.wait_ready_line(SECONDS)
+        await envoy.wait_http(pod.url(19000, "/ready"), SECONDS)
+        await becomes(client, pod.url(19001, "/ready"), 503)
+        async with running(pod.picker(f"{HERE}:{line['port']}")):
+            await becomes(client, pod.url(19001, "/ready"), 200)
+            url = pod.url(8081, "/v1/chat/completions")
+            elsewhere = {TARGET: f"{HERE}:{pod.ports[19000]}"}
+            async with client.post(url, json=CHAT, headers=elsewhere) as response:
+                answer = await response.json()
+            assert (response.status, answer["model"]) == (200, "sim-model")
+            async with client.get(pod.url(8081, "/v1/models"), headers=elsewhere) as response:
+                assert response.status == 200
+        async with client.get(pod.url(8081, "/v1/models"), headers=elsewhere) as response:
+            assert response.status in {500, 503}
+        await becomes(client, pod.url(19001, "/ready"), 503)
