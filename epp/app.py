@@ -105,6 +105,7 @@ class Picker:
             lambda: self._fleet.indexed_blocks,
             lambda: batches(self._kv_events),
             lambda: left_as_text(self._tokenizer),
+            self._fleet.under_way,
         )
 
     @property

@@ -38,7 +38,7 @@ BELIEFS = [
 ]
 
 
-def telemetry(pool=POOL):
+def telemetry(pool=POOL, under_way=lambda _: False):
     return Telemetry(
         Sources(
             "pool",
@@ -47,6 +47,7 @@ def telemetry(pool=POOL):
             lambda: 77,
             lambda: {("prod/a", "batches"): 9, ("prod/a", "gaps"): 1},
             lambda: {"media": 4},
+            under_way=under_way,
             commit="abc",
             build_ref="v1",
         )
@@ -334,6 +335,25 @@ def test_running_requests_rise_and_fall():
     counted.finished(record(0))
     counted.finished(record(1, outcome=Outcome.ABORTED))
     assert value(counted, "llm_d_epp_request_running") == 1
+
+
+def test_what_is_not_looked_at_runs_as_long_as_it_is_believed_to():
+    there = {"0", "1"}
+    counted = telemetry(under_way=there.__contains__)
+    for number in range(3):
+        serve(counted, record(number, outcome=Outcome.UNOBSERVED, usage=None))
+    assert value(counted, "llm_d_epp_request_running") == 2
+    assert value(counted, "llm_d_epp_request_ttft_seconds_count", streaming="true") == 3
+    assert values(counted, "llm_d_epp_request_duration_seconds_count") == {}
+    there.clear()
+    assert value(counted, "llm_d_epp_request_running") == 0
+
+
+def test_what_is_not_looked_at_takes_no_memory_when_nobody_reads():
+    counted = telemetry()
+    for number in range(3_000):
+        serve(counted, record(number, outcome=Outcome.UNOBSERVED, usage=None))
+    assert len(counted._flows._unseen) <= 1_001
 
 
 def test_a_prediction_is_held_only_to_the_endpoint_it_was_made_for():

@@ -9,7 +9,7 @@ from epp.adapters.telemetry.pool import CacheView, PoolGauges, PoolView
 from epp.adapters.telemetry.requests import Flows
 from epp.adapters.telemetry.series import Block, Distribution, Labels, expose
 from epp.errors import NoEndpoints
-from epp.model.request import Decision, InferenceRequest, Outcome, RequestRecord
+from epp.model.request import Decision, InferenceRequest, Outcome, RequestId, RequestRecord
 
 _INDEX = "prefix-index"
 _MOST_ENDPOINTS = 10 * MOST_VALUES
@@ -21,7 +21,8 @@ class Sources:
 
     `pool` gives every endpoint with its load and whether it can be picked, `caches` what is
     believed of their caches, `index_size` the number of blocks that the prefix index holds;
-    `kv_events` counts batches by endpoint and outcome, `left_as_text` prompts by cause.
+    `kv_events` counts batches by endpoint and outcome, `left_as_text` prompts by cause;
+    `under_way` tells whether a request that nobody observes is believed to run still.
     """
 
     pool_name: str
@@ -30,6 +31,7 @@ class Sources:
     index_size: Callable[[], int]
     kv_events: Callable[[], Mapping[tuple[str, str], int]] = dict
     left_as_text: Callable[[], Mapping[str, int]] = dict
+    under_way: Callable[[RequestId], bool] = lambda _: False
     commit: str = "unknown"
     build_ref: str = "unknown"
 
@@ -44,7 +46,7 @@ class Telemetry:
     def __init__(self, sources: Sources, *, most_flows: int = MOST_VALUES) -> None:
         self._sources = sources
         self._pool = PoolGauges(sources.pool_name, sources.pool, sources.caches)
-        self._flows = Flows(most_flows)
+        self._flows = Flows(sources.under_way, most_flows)
         self._attempts: dict[Labels, int] = {}
         self._outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self._scheduling = Distribution(families.SCHEDULER_BOUNDS)
@@ -52,7 +54,7 @@ class Telemetry:
         self._scrape_failures = 0
 
     def scheduled(self, request: InferenceRequest, decision: Decision, seconds: float) -> None:
-        """Count a pick that took `seconds`; the request runs until it is `finished`."""
+        """Count a pick that took `seconds`; the request runs until it is `finished`, or longer."""
         self._scheduling.observe(seconds)
         endpoint = decision.endpoint
         place = (endpoint.name, endpoint.namespace, str(endpoint.port))

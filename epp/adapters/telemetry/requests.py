@@ -1,6 +1,6 @@
 """The series of requests, one set for each (model, target model, fairness id, priority)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER, BoundedLabel
@@ -9,6 +9,7 @@ from epp.model.request import InferenceRequest, Outcome, RequestId, RequestRecor
 
 _SERVER_ERROR = "ModelServerError"
 _FIRST_ERROR_STATUS = 400
+_MANY = 1000
 _UNKNOWN = InferenceRequest(id=RequestId(""))
 """Stands for a request that could not be read."""
 
@@ -37,6 +38,11 @@ class Flow:
     def failed(self, code: str) -> None:
         """Count an answer that is an error."""
         self.errors[code] = self.errors.get(code, 0) + 1
+
+    def begun(self, record: RequestRecord) -> None:
+        """Count the beginning of a response whose end is not looked at."""
+        if record.streaming and record.first_byte_at is not None:
+            self.ttft_streamed.observe(record.first_byte_at - record.received_at)
 
     def completed(self, record: RequestRecord) -> None:
         """Count a response that came whole; an error's first byte is no first token."""
@@ -89,14 +95,20 @@ _DISTRIBUTIONS: tuple[tuple[Family, str], ...] = (
 
 
 class Flows:
-    """Every `Flow` by its labels, of which clients choose three: their number is bounded."""
+    """Every `Flow` by its labels, of which clients choose three: their number is bounded.
 
-    def __init__(self, most: int = MOST_VALUES) -> None:
+    A request whose end is not looked at runs for as long as it is believed to be `under_way`.
+    """
+
+    def __init__(self, under_way: Callable[[RequestId], bool], most: int = MOST_VALUES) -> None:
+        self._under_way = under_way
         self._most = most
         self.model = BoundedLabel(most)
         self._fairness = BoundedLabel(most)
         self._flows: dict[Labels, Flow] = {}
         self._running: dict[RequestId, Flow] = {}
+        self._unseen: dict[RequestId, Flow] = {}
+        self._many = _MANY
 
     def of(self, request: InferenceRequest | None) -> Flow:
         """Give the flow of a request, None standing for one that could not be read."""
@@ -128,16 +140,32 @@ class Flows:
         if flow is None:
             flow = self.of(record.request)
         else:
-            flow.running -= 1
             flow.request_size.observe(record.request_bytes)
+            if record.outcome is Outcome.UNOBSERVED:
+                self._leave(record, flow)
+                return
+            flow.running -= 1
         if record.error is not None:
             flow.failed(record.error.code)
         elif record.outcome is Outcome.COMPLETED:
             flow.completed(record)
             _compare(flow, record)
 
+    def _leave(self, record: RequestRecord, flow: Flow) -> None:
+        flow.begun(record)
+        self._unseen[record.id] = flow
+        if len(self._unseen) > self._many:
+            self._settle()
+            self._many = 2 * len(self._unseen) + _MANY
+
+    def _settle(self) -> None:
+        """Count those no more as running that are not believed to be under way."""
+        for each in [each for each in self._unseen if not self._under_way(each)]:
+            self._unseen.pop(each).running -= 1
+
     def collect(self) -> Iterator[Block]:
         """Give the families that have anything to say."""
+        self._settle()
         flows = self._flows.items()
         counted = [(key, flow.requests) for key, flow in flows if flow.requests]
         yield from expose(families.REQUESTS, counted)
