@@ -4,9 +4,13 @@ Content is kept as the JSON bytes that the client sent (`msgspec.Raw`), never de
 hashed, not understood. Two requests share a prefix of prompt bytes exactly where they share
 messages, whatever the order of keys and the white space between them. This file knows neither
 Envoy nor tokens.
+
+`epp.native.body` does the same as a body arrives.
 """
 
-from collections.abc import Callable, Iterable
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -15,12 +19,14 @@ import msgspec
 import xxhash
 
 from epp.errors import MalformedRequest
-from epp.model.request import TOKEN_BYTES, Api, Prompt
+from epp.model.request import Api, Prompt
 
 _Piece = bytes | memoryview | msgspec.Raw
 _RAW = msgspec.Raw(b"")
 _MEDIA_BYTES = 900
 """What an image or another medium counts as: 225 tokens of 4 bytes, the incumbent's default."""
+LONGEST_PROMPT = 8 << 20
+"""Bytes of a prompt that are looked at: two million tokens, more than an engine takes."""
 
 _APIS: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
@@ -45,6 +51,7 @@ class Parsed(msgspec.Struct, frozen=True):
     stream: bool
     max_tokens: int | None
     cache_salt: str
+    user: str = ""
 
 
 class _Message(msgspec.Struct):
@@ -64,6 +71,7 @@ class _Body(msgspec.Struct):
     model: str = ""
     stream: bool | None = None
     cache_salt: str | None = None
+    user: str | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     max_output_tokens: int | None = None
@@ -118,6 +126,7 @@ def parse_request(api: Api, body: bytes) -> Parsed:
         stream=bool(parsed.stream),
         max_tokens=parsed.max_completion_tokens or parsed.max_tokens or parsed.max_output_tokens,
         cache_salt=parsed.cache_salt or "",
+        user=parsed.user or "",
     )
 
 
@@ -144,7 +153,14 @@ def _conversation(messages: Iterable[_Message], head: bytes) -> Prompt:
         pieces += parts
         size += sum([memoryview(part).nbytes for part in parts])
         marks.append(size)
-    return Prompt(b"".join(pieces), marks=marks)
+    return _prompt(b"".join(pieces), marks)
+
+
+def _prompt(data: bytes, marks: Sequence[int] = ()) -> Prompt:
+    if len(data) <= LONGEST_PROMPT:
+        return Prompt(data, marks=marks)
+    kept = [mark for mark in marks if mark <= LONGEST_PROMPT]
+    return Prompt(data[:LONGEST_PROMPT], marks=kept or ())
 
 
 def _parts(message: _Message) -> tuple[_Piece, ...]:
@@ -184,7 +200,7 @@ def _embedding_prompts(body: _Embeddings) -> tuple[Prompt, ...]:
 def _prompts(raw: bytes, field: str) -> tuple[Prompt, ...]:
     """Read `str | [str] | [int] | [[int]]`, the forms that OpenAI and vLLM take."""
     if raw[:1] == b'"':
-        return (Prompt(raw[:-1]),)
+        return (_prompt(raw[:-1]),)
     if raw[:1] != b"[":
         raise MalformedRequest(
             f"`{field}` must be a string, a list of strings or a list of token ids",
@@ -203,14 +219,15 @@ def _prompt_item(raw: bytes, field: str) -> Prompt:
         return _exact(_token_ids.decode(raw), field)
     if raw[:1] != b'"':
         raise MalformedRequest(f"`{field}` holds something that is neither text nor token ids")
-    return Prompt(raw[:-1])
+    return _prompt(raw[:-1])
 
 
 def _exact(tokens: list[int], field: str) -> Prompt:
     try:
-        return Prompt(
-            b"".join(token.to_bytes(TOKEN_BYTES, "little") for token in tokens), exact=True
-        )
+        numbers = array("I", tokens)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        return Prompt(numbers.tobytes()[:LONGEST_PROMPT], exact=True)
     except OverflowError:
         raise MalformedRequest(f"`{field}` holds a token id outside 0..2^32-1") from None
 
@@ -221,10 +238,10 @@ def _response_prompts(body: _Responses) -> tuple[Prompt, ...]:
     if not raw:
         raise MalformedRequest("`input` is missing", reason="missing-prompt")
     if raw[:1] != b"[":
-        return (Prompt(head + b"\n<user>" + raw),)
+        return (_prompt(head + b"\n<user>" + raw),)
     pieces = [head, *(_response_item(bytes(item)) for item in _raw_items.decode(raw))]
     marks = list(accumulate(map(len, pieces)))
-    return (Prompt(b"".join(pieces), marks=marks if head else marks[1:]),)
+    return (_prompt(b"".join(pieces), marks if head else marks[1:]),)
 
 
 def _response_item(raw: bytes) -> bytes:

@@ -1,0 +1,209 @@
+"""A prompt as a list of places in the body, until it is written in one go."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, strlen
+
+from xxhash import xxh3_128
+
+cdef struct Span:
+    Py_ssize_t start
+    Py_ssize_t end
+
+cdef enum _Do:
+    _COPY  # a span of the body
+    _OPEN  # what stands before a role
+    _SHUT  # ... and behind it
+    _USER_SAYS  # a user's role
+    _MEDIUM  # a span of the body, by its digest
+    _MARK  # a message ends
+    _TOKENS  # a span of the token ids
+    _CUT  # the prompt ends
+
+cdef struct Step:
+    _Do what
+    Span span
+
+cdef enum:
+    _MEDIUM_BYTES = 900  # `epp.protocol.openai` says why
+    _TOKEN = 4
+
+
+cdef class Draft:
+    """Steps that write prompts, and the token ids that some of them write."""
+
+    cdef Step* steps
+    cdef Py_ssize_t count
+    cdef Py_ssize_t _room
+    cdef uint8_t* tokens  # little-endian
+    cdef Py_ssize_t token_count
+    cdef Py_ssize_t _token_room
+
+    def __dealloc__(self):
+        free(self.steps)
+        free(self.tokens)
+
+    cdef int add(self, _Do what, Py_ssize_t start=0, Py_ssize_t end=0) except -1:
+        cdef Step* grown
+        if self.count == self._room:
+            self._room = 2 * self._room + 32
+            grown = <Step*>realloc(self.steps, self._room * sizeof(Step))
+            if grown == NULL:
+                raise MemoryError
+            self.steps = grown
+        self.steps[self.count].what = what
+        self.steps[self.count].span.start = start
+        self.steps[self.count].span.end = end
+        self.count += 1
+        return 0
+
+    cdef int extend(self, Draft other) except -1:
+        cdef Py_ssize_t place
+        for place in range(other.count):
+            self.add(
+                other.steps[place].what, other.steps[place].span.start, other.steps[place].span.end
+            )
+        return 0
+
+    cdef int token(self, uint32_t value) except -1:
+        cdef uint8_t* grown
+        cdef uint8_t* into
+        if self.token_count == self._token_room:
+            self._token_room = 2 * self._token_room + 256
+            grown = <uint8_t*>realloc(self.tokens, self._token_room * _TOKEN)
+            if grown == NULL:
+                raise MemoryError
+            self.tokens = grown
+        into = self.tokens + self.token_count * _TOKEN
+        into[0], into[1] = <uint8_t>value, <uint8_t>(value >> 8)
+        into[2], into[3] = <uint8_t>(value >> 16), <uint8_t>(value >> 24)
+        self.token_count += 1
+        return 0
+
+
+cdef class Pieces:
+    """A body as it came, addressed by offsets from its start."""
+
+    cdef readonly list pieces
+    cdef Py_ssize_t size
+    cdef Py_ssize_t _piece  # the one that was read last, and its offset
+    cdef Py_ssize_t _start
+
+    def __cinit__(self):
+        self.pieces = []
+
+    cdef bytes _seek(self, Py_ssize_t at):
+        """Go to the piece that holds an offset."""
+        cdef bytes piece = <bytes>self.pieces[self._piece]
+        while at < self._start:
+            self._piece -= 1
+            piece = <bytes>self.pieces[self._piece]
+            self._start -= PyBytes_GET_SIZE(piece)
+        while at >= self._start + PyBytes_GET_SIZE(piece):
+            self._start += PyBytes_GET_SIZE(piece)
+            self._piece += 1
+            piece = <bytes>self.pieces[self._piece]
+        return piece
+
+    cdef int copy(self, Span span, char* into) except -1:
+        cdef bytes piece
+        cdef Py_ssize_t part, at = span.start
+        while at < span.end:
+            piece = self._seek(at)
+            part = min(span.end, self._start + PyBytes_GET_SIZE(piece)) - at
+            memcpy(into, PyBytes_AS_STRING(piece) + (at - self._start), part)
+            into += part
+            at += part
+        return 0
+
+    cdef bytes cut(self, Span span):
+        """Copy a span; one that was never set is empty."""
+        cdef bytes made
+        if span.start < 0:
+            return b""
+        made = PyBytes_FromStringAndSize(NULL, span.end - span.start)
+        self.copy(span, PyBytes_AS_STRING(made))
+        return made
+
+    cdef bytes digest(self, Span span):
+        cdef bytes piece
+        cdef Py_ssize_t part, at = span.start
+        hasher = xxh3_128()
+        while at < span.end:
+            piece = self._seek(at)
+            part = min(span.end, self._start + PyBytes_GET_SIZE(piece)) - at
+            hasher.update(memoryview(piece)[at - self._start : at - self._start + part])
+            at += part
+        return hasher.digest()
+
+
+cdef const char* _literal(_Do what) noexcept:
+    if what == _OPEN:
+        return b"\n<"
+    if what == _SHUT:
+        return b">"
+    return b"\n<user>" if what == _USER_SAYS else b""
+
+
+cdef Py_ssize_t _bytes_of(Step step) noexcept:
+    cdef Py_ssize_t length = step.span.end - step.span.start
+    if step.what == _COPY:
+        return length
+    if step.what == _TOKENS:
+        return length * _TOKEN
+    return _MEDIUM_BYTES if step.what == _MEDIUM else <Py_ssize_t>strlen(_literal(step.what))
+
+
+cdef list _written(Draft draft, Pieces body, Py_ssize_t longest):
+    """Write all prompts: a list of (data, exact, marks), each of `longest` bytes at most."""
+    cdef Py_ssize_t first = 0, place
+    prompts = []
+    for place in range(draft.count):
+        if draft.steps[place].what == _CUT:
+            prompts.append(_prompt(draft, first, place, body, longest))
+            first = place + 1
+    return prompts
+
+
+cdef tuple _prompt(Draft draft, Py_ssize_t first, Py_ssize_t last, Pieces body, Py_ssize_t longest):
+    cdef Py_ssize_t size = 0, place
+    cdef bint exact = False
+    cdef bytes data
+    marks = []
+    for place in range(first, last):
+        size += _bytes_of(draft.steps[place])
+        if draft.steps[place].what == _MARK and size <= longest:
+            marks.append(size)
+        exact = exact or draft.steps[place].what == _TOKENS
+    data = PyBytes_FromStringAndSize(NULL, min(size, longest))
+    _write(draft, first, last, body, data)
+    return data, exact, marks
+
+
+cdef int _write(
+    Draft draft, Py_ssize_t first, Py_ssize_t last, Pieces body, bytes data
+) except -1:
+    """Fill `data` with what the steps give, as far as it goes."""
+    cdef char* into = PyBytes_AS_STRING(data)
+    cdef Py_ssize_t left = PyBytes_GET_SIZE(data), place, part
+    cdef Step step
+    cdef bytes digest
+    for place in range(first, last):
+        step = draft.steps[place]
+        part = min(_bytes_of(step), left)
+        if step.what == _COPY:
+            step.span.end = step.span.start + part
+            body.copy(step.span, into)
+        elif step.what == _TOKENS:
+            memcpy(into, draft.tokens + step.span.start * _TOKEN, part)
+        elif step.what == _MEDIUM:
+            digest = body.digest(step.span)
+            digest = digest * (_MEDIUM_BYTES // len(digest) + 1)
+            memcpy(into, PyBytes_AS_STRING(digest), part)
+        else:
+            memcpy(into, _literal(step.what), part)
+        into += part
+        left -= part
+        if left == 0:
+            break
+    return 0

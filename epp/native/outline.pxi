@@ -1,0 +1,135 @@
+"""Where the parts of a body that count are: its fields, those of a message, those of a part."""
+
+from libc.string cimport memcmp
+
+cdef enum:  # the fields of a body, a message, a part
+    _MODEL
+    _STREAM
+    _SALT
+    _USER
+    _MAX_TOKENS
+    _MAX_COMPLETION_TOKENS
+    _MAX_OUTPUT_TOKENS
+    _TOOLS
+    _INSTRUCTIONS
+    _MESSAGES
+    _PROMPT
+    _INPUT
+    _BODY_FIELDS
+    _ROLE = 0
+    _CONTENT
+    _REASONING
+    _CALLS
+    _CALL_ID
+    _MESSAGE_FIELDS
+    _TYPE = 0
+    _WORDS
+    _PART_FIELDS
+    _NONE = -1
+
+cdef enum:
+    _LONGEST_KEY = 24
+    _IN_BODY = 1  # depths of the keys that count
+    _IN_MESSAGE = 3
+    _IN_PART = 5
+
+_BODY_KEYS = (
+    b"model", b"stream", b"cache_salt", b"user", b"max_tokens", b"max_completion_tokens",
+    b"max_output_tokens", b"tools", b"instructions", b"messages", b"prompt", b"input",
+)
+_MESSAGE_KEYS = (b"role", b"content", b"reasoning_content", b"tool_calls", b"tool_call_id")
+_PART_KEYS = (b"type", b"text")
+_TEXT_PARTS = (b"text", b"input_text", b"output_text")
+
+cdef int _ALWAYS = (1 << _TOOLS) - 1
+cdef dict _WANTED = {
+    "chat": _ALWAYS | 1 << _MESSAGES | 1 << _TOOLS,
+    "completions": _ALWAYS | 1 << _PROMPT,
+    "embeddings": _ALWAYS | 1 << _INPUT | 1 << _MESSAGES,
+    "responses": _ALWAYS | 1 << _INPUT | 1 << _INSTRUCTIONS | 1 << _TOOLS,
+}
+
+
+cdef int _look_up(tuple keys, const char* key, int size) except -2:
+    """Return the place of a key, or _NONE."""
+    cdef int place
+    cdef bytes each
+    for place in range(len(keys)):
+        each = <bytes>keys[place]
+        if PyBytes_GET_SIZE(each) == size and memcmp(PyBytes_AS_STRING(each), key, size) == 0:
+            return place
+    return _NONE
+
+
+cdef int _forget(Span* spans, int count) noexcept:
+    cdef int field
+    for field in range(count):
+        spans[field].start = spans[field].end = -1
+    return 0
+
+
+cdef class Outline(Grammar):
+    """Knows which field is being read, and where those that were read lie."""
+
+    cdef int _wanted
+    cdef bint _is_conversation  # items are messages: not prompts
+    cdef bint _has_parts  # the message's content that is being read is a list
+    cdef int _field, _message_field, _part_field
+    cdef Span _body[_BODY_FIELDS]
+    cdef Span _message[_MESSAGE_FIELDS]
+    cdef Span _text_part[_PART_FIELDS]
+    cdef char _told[_LONGEST_KEY]  # the string that is heeded
+    cdef int _told_size
+
+    def __cinit__(self, str api not None, Py_ssize_t longest):
+        self._wanted = _WANTED[api]
+        self._field = _NONE
+        _forget(self._body, _BODY_FIELDS)
+
+    cdef int text(self, const uint8_t* data, Py_ssize_t size) except -1:
+        if self._told_size + size <= _LONGEST_KEY:
+            memcpy(self._told + self._told_size, data, size)
+        self._told_size = <int>min(self._told_size + size, _LONGEST_KEY + 1)
+        return 0
+
+    cdef int named(self) except -1:
+        cdef int size = self._told_size, field
+        self._told_size = 0
+        if self.depth == _IN_BODY:
+            field = self._find(_BODY_KEYS, size, self._body)
+            self._field = field if field >= 0 and self._wanted >> field & 1 else _NONE
+        elif self.depth == _IN_MESSAGE and self._is_conversation and self._field >= _MESSAGES:
+            self._message_field = self._find(_MESSAGE_KEYS, size, self._message)
+        elif self.depth == _IN_PART and self._has_parts:
+            self._part_field = self._find(_PART_KEYS, size, self._text_part)
+        return 0
+
+    cdef int _find(self, tuple keys, int size, Span* spans) except -2:
+        """Return the place of the key that was read; decline what is written in odd ways."""
+        cdef int place
+        if self.escaped:
+            self.state = _BROKEN
+            return _NONE
+        place = _look_up(keys, self._told, size)
+        if place >= 0 and spans[place].start >= 0:
+            self.state = _BROKEN
+        return place
+
+    cdef int _begin_told(self, _Kind kind) except -1:
+        """Keep the string that begins; decline what is none."""
+        self.heeded, self._told_size = True, 0
+        if kind != _TEXT:
+            self.state = _BROKEN
+        return 0
+
+    cdef int _end_told(self) except -1:
+        """Return how long the string was; decline what is long, or not in plain ASCII."""
+        cdef int place, size = self._told_size
+        self._told_size = 0
+        if self.escaped or size > _LONGEST_KEY:
+            self.state = _BROKEN
+            return 0
+        for place in range(size):
+            if <uint8_t>self._told[place] >= 0x80:
+                self.state = _BROKEN
+        return size

@@ -1,0 +1,100 @@
+"""Prompts of completions and embeddings: texts, token ids, lists of either."""
+
+
+cdef class Prompts(Outline):
+    """Drafts what the field of the prompt holds, but for messages."""
+
+    cdef Draft _draft
+    cdef Py_ssize_t _longest
+    cdef int _structured  # the field of the prompt, once it was met
+    cdef int _whole_kind, _first_kind, _kind  # of all prompts, and of those in a list
+    cdef Py_ssize_t _item, _tokens_at
+
+    def __cinit__(self, str api not None, Py_ssize_t longest):
+        self._draft = Draft()
+        self._longest = longest
+        self._structured = self._first_kind = _NONE
+
+    cdef int _begin_prompts(self, _Kind kind) except -1:
+        cdef bint texts_only = self._field != _MESSAGES and kind == _TEXT
+        if self._structured != _NONE or not (kind == _ARRAY or texts_only):
+            self.state = _BROKEN
+        self._structured, self._whole_kind = self._field, kind
+        self._is_conversation = (
+            self._field == _MESSAGES or self._wanted >> _INSTRUCTIONS & 1
+        )
+        return 0
+
+    cdef int _end_prompts(self, int field, Py_ssize_t at) except -1:
+        cdef Py_ssize_t start = self._body[field].start
+        if self._whole_kind == _TEXT and self._is_conversation:
+            self._draft.add(_USER_SAYS)
+            self._draft.add(_COPY, start, at)
+        elif self._whole_kind == _TEXT:
+            self._draft.add(_COPY, start, at - 1)
+            self._draft.add(_CUT)
+        elif self._first_kind == _NUMBER and not self._is_conversation:
+            self._draft.add(_TOKENS, 0, self._draft.token_count)
+            self._draft.add(_CUT)
+        return 0
+
+    cdef int _begin_prompt(self, _Kind kind, Py_ssize_t at) except -1:
+        if self.depth > _IN_BODY + 1:
+            if kind != _NUMBER:
+                self.state = _BROKEN
+            return 0
+        if self._first_kind == _NONE:
+            self._first_kind = kind
+        self._item, self._kind = at, kind
+        if kind == _ARRAY:
+            self._tokens_at = self._draft.token_count
+        if kind > _NUMBER and kind != _ARRAY:
+            self.state = _BROKEN
+        elif (kind == _NUMBER) != (self._first_kind == _NUMBER):
+            self.state = _BROKEN
+        return 0
+
+    cdef int _end_prompt(self, Py_ssize_t at) except -1:
+        if self.depth > _IN_BODY + 1 or self._kind == _NUMBER:
+            if self.fractional:
+                self.state = _BROKEN
+            else:
+                self._token(self.whole)
+        elif self._kind == _TEXT:
+            self._draft.add(_COPY, self._item, at - 1)
+            self._draft.add(_CUT)
+        else:
+            self._draft.add(_TOKENS, self._tokens_at, self._draft.token_count)
+            self._draft.add(_CUT)
+        return 0
+
+    cdef int _token(self, uint64_t value) except -1:
+        if value > _LARGEST:
+            self.state = _BROKEN
+        elif (self._draft.token_count - self._tokens_at) * _TOKEN < self._longest:
+            self._draft.token(<uint32_t>value)
+        return 0
+
+    cdef Py_ssize_t numbers(self, const uint8_t* data, Py_ssize_t size) except -1:
+        """Take token ids that a comma follows, up to the first thing that is none."""
+        cdef Py_ssize_t taken = 0, i = 0
+        cdef uint64_t value
+        if self._field < _MESSAGES or self._is_conversation or self._first_kind == _NONE:
+            return 0
+        if self.depth == _IN_BODY + 1 and self._first_kind != _NUMBER:
+            return 0
+        while i < size and _is_digit(data[i]) and self.state != _BROKEN:
+            value = data[i] - c"0"
+            i += 1
+            while i < size and _is_digit(data[i]) and value and value <= _LARGEST:
+                value = value * 10 + (data[i] - c"0")
+                i += 1
+            if i == size or data[i] != c",":
+                break
+            self.state = _VALUE
+            self._token(value)
+            i += 1
+            if i < size and data[i] == c" ":
+                i += 1
+            taken = i
+        return taken
