@@ -1,0 +1,25 @@
+"""One fixture: what the items are asked of. `make test-cluster` asks a real cluster."""
+
+import pytest
+
+from tests.kubeapi import FakeKubernetes
+from tests.kubeapi_tests.cluster import CRDS, REAL, Cluster, opened
+
+
+@pytest.fixture
+async def cluster(tmp_path):
+    """A fresh namespace, with the CRDs of manifests/ installed."""
+    if REAL:
+        async with opened(None, tmp_path) as found:
+            yield found
+        return
+    async with FakeKubernetes(crds=CRDS) as fake, opened(fake, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def fake(cluster: Cluster) -> FakeKubernetes:
+    """For items that need what no real cluster does on demand."""
+    if cluster.fake is None:
+        pytest.skip("needs a fault, which a real cluster does not have on demand")
+    return cluster.fake
