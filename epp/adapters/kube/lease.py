@@ -150,7 +150,8 @@ class LeaseElection:
     def _heard(self, leader: str) -> None:
         if leader and leader != self._leader:
             self._leader = leader
-            _log.info("lease.leader", lease=self._name, leader=leader)
+            if leader != self._terms.identity:
+                _log.info("lease.leader", lease=self._name, leader=leader)
 
     def _report(self, problem: str, **fields: str | int) -> None:
         """Log a problem when it begins."""

@@ -65,7 +65,7 @@ class Reflector(Generic[T]):
         self._verb = "list"
         self._problem = ""
         self._missing = 0
-        self._strange = False
+        self._broken = self._strange = False
 
     async def run(self) -> NoReturn:
         """List and watch until cancelled."""
@@ -75,9 +75,7 @@ class Reflector(Generic[T]):
             except ApiRefused as refusal:
                 delay = self._refused(refusal)
             except (ApiUnreachable, StreamBroken) as error:
-                delay = self._failed("kube.disconnected", str(error))
-                if isinstance(error, StreamBroken):
-                    self._version = ""
+                delay = self._lost(error)
             else:
                 delay = 0.0
             await asyncio.sleep(delay)
@@ -169,7 +167,7 @@ class Reflector(Generic[T]):
     def _works(self) -> None:
         self.answered.set()
         self._backoff.reset()
-        self._missing = 0
+        self._missing, self._broken = 0, False
         if self._problem:
             self._problem = ""
             _log.info("kube.recovered", resource=self._resource.named)
@@ -209,6 +207,18 @@ class Reflector(Generic[T]):
             self._problem = "kube.not_installed"
             _log.info("kube.not_installed", resource=self._resource.named, again_in=self._pace.slow)
         return self._pace.slow
+
+    def _lost(self, error: ApiUnreachable | StreamBroken) -> float:
+        """Take note that no more comes; return how long to wait.
+
+        Watches break off whenever an API server restarts: that alone is nothing to be told of.
+        """
+        if isinstance(error, StreamBroken):
+            self._version = ""
+        elif self._verb == "watch" and not self._broken:
+            self._broken = True
+            return self._backoff.next()
+        return self._failed("kube.disconnected", str(error))
 
     def _failed(self, problem: str, error: str, **more: str | int) -> float:
         self._report(problem, error, **more)

@@ -1,0 +1,114 @@
+"""What the tests of the adapter share: objects to put into the API, and who takes note of them."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from epp.adapters.kube.connection import Connection
+from epp.adapters.kube.reflector import Reflector, Sink
+from epp.adapters.kube.settings import Access, Pace
+from epp.protocol.kube.resources import Selection, pods
+from tests.kubeapi import FakeKubernetes
+from tests.protocol.kube import objects
+
+CRDS = sorted((Path(__file__).parents[3] / "manifests" / "crds").glob("inference*.yaml"))
+POOLS = [path for path in CRDS if "inferencepools" in path.name]
+QUICK = Pace(page=3, least=0.01, most=0.05, slow=0.05)
+WITHIN = 10.0
+"""Seconds that anything may take before a test fails."""
+
+
+def pod(name, ip="10.0.0.1", **more):
+    """A pod that the API takes: it has a container, and the API gives it its uid and age."""
+    made = objects.pod(name, ip, **more)
+    del made["metadata"]["uid"], made["metadata"]["creationTimestamp"]
+    return made | {"spec": {"containers": [{"name": "vllm", "image": "vllm"}]}}
+
+
+def rewrite(name, *rules, **more):
+    made = objects.rewrite(name, *rules, **more)
+    del made["metadata"]["creationTimestamp"]
+    return made
+
+
+class Changed:
+    """Lets tests wait for a condition, looked at whenever something was said to change."""
+
+    def __init__(self):
+        self._changed = asyncio.Event()
+
+    def __call__(self, *_):
+        self._changed.set()
+
+    async def until(self, condition, within=WITHIN):
+        async with asyncio.timeout(within):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+class Seen(Changed):
+    """The objects of a reflector, as it tells them, and how often all were listed."""
+
+    def __init__(self):
+        super().__init__()
+        self.objects = {}
+        self.lists = 0
+        self.removed = []
+
+    @property
+    def names(self):
+        return set(self.objects)
+
+    @property
+    def sink(self):
+        return Sink(put=self._put, gone=self._gone, listed=self._listed)
+
+    def _put(self, objects):
+        self.objects |= {each.metadata.name: each for each in objects}
+        self()
+
+    def _gone(self, names):
+        self.removed += [name for name in names if self.objects.pop(name, None) is not None]
+        self()
+
+    def _listed(self, names):
+        self.lists += 1
+        self._gone([name for name in self.objects if name not in names])
+
+
+@contextlib.asynccontextmanager
+async def running(coroutine):
+    """Run something beside a test, which fails if that fails."""
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(coroutine)
+        yield task
+        task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def connected(api: FakeKubernetes, folder, **user):
+    """A connection to the API, as the administrator or as `user` of a kubeconfig."""
+    path = api.kubeconfig(folder / "kubeconfig", user=user or None)
+    connection = Connection(Access(kubeconfig=str(path), environ={}))
+    await connection.open()
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def following(connection, resource=None, selection=None, pace=QUICK):
+    """A reflector at work (default: on all pods), and what it sees."""
+    seen = Seen()
+    reflector = Reflector(
+        connection, resource or pods("default"), selection or Selection(), seen.sink, pace
+    )
+    async with running(reflector.run()):
+        yield seen
+
+
+async def watched(api, resource="pods", after=0):
+    """Wait until a watch of the resource is open, past so many requests."""
+    return await api.asked(lambda ask: (ask.verb, ask.resource) == ("watch", resource), after=after)
