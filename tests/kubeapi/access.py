@@ -84,7 +84,20 @@ class Access:
         self.rules: dict[str, list[Rule]] = {}
 
     def identify(self, headers: Mapping[str, str], certificate: Json | None) -> Identity:
-        """Who sends a request. Errors: ApiError 401 for a token that is not known."""
+        """Who sends a request, or whom they speak for.
+
+        Errors: ApiError 401 for a token that is not known, 403 for speaking for others without
+        being an administrator.
+        """
+        who = self._sender(headers, certificate)
+        other = headers.get("Impersonate-User")
+        if other is None:
+            return who
+        ask = Ask(method="", path="", verb="impersonate", resource="users", name=other)
+        self.authorize(who, ask)
+        return Identity(other)
+
+    def _sender(self, headers: Mapping[str, str], certificate: Json | None) -> Identity:
         scheme, _, token = headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and token:
             if token.strip() not in self.tokens:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import secrets
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +24,11 @@ from tests.kubeapi.writing import How, Target
 
 Json = dict[str, Any]
 CONTROLLER = How(manager="kube-controller-manager", trusted=True)
+
+
+@lru_cache
+def _parsed(text: str) -> list[Json]:
+    return [value for value in yaml.safe_load_all(text) if value is not None]
 
 
 class FakeKubernetes:
@@ -174,9 +180,8 @@ class FakeKubernetes:
 
     def install(self, path: Path) -> None:
         """Create the CustomResourceDefinitions of a file."""
-        for value in yaml.safe_load_all(path.read_text()):
-            if value is not None:
-                self.put(value)
+        for value in _parsed(path.read_text()):
+            self.put(value)
 
     def uninstall(self, name: str) -> None:
         """Delete a definition (`PLURAL.GROUP`) and all its objects."""

@@ -25,6 +25,7 @@ from tests.kubeapi.writing import How, Target
 
 Json = dict[str, Any]
 SUBRESOURCES: Final = ("", "status")
+OF_ONE: Final = ("get", "update", "patch", "delete")
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,7 +189,9 @@ VERBS: Final[dict[str, Callable[[Call], Answer]]] = {
 
 def answer(call: Call) -> Answer:
     """Errors: ApiError, PlainTextError."""
-    handler = VERBS.get(call.ask.verb)
-    if handler is None or (call.target.kind.virtual and call.ask.verb != "create"):
+    verb, target = call.ask.verb, call.target
+    handler = VERBS.get(verb)
+    nameless = verb in OF_ONE and not target.name
+    if handler is None or nameless or (target.kind.virtual and verb != "create"):
         raise status.method_not_allowed()
     return handler(call)

@@ -53,7 +53,10 @@ def _dropped(before: Any, after: Any, path: str) -> Iterator[str]:
 
 
 def defaulted(schema: Json, value: Json) -> Json:
-    """A copy with the defaults of every object that is there; null falls to a default."""
+    """A copy with the defaults of every object that is there.
+
+    Null, where it is not allowed, falls to the default, and is dropped where there is none.
+    """
     root = {name: part for name, part in schema.get("properties", {}).items() if name not in ALWAYS}
     filled: Json = _defaulted(schema | {"properties": root}, value)
     return filled
@@ -70,6 +73,8 @@ def _defaulted(schema: Json, value: Any) -> Any:
         absent = name not in filled or (filled[name] is None and not part.get("nullable"))
         if absent and "default" in part:
             filled[name] = deepcopy(part["default"])
+        elif absent:
+            filled.pop(name, None)
     for name, each in filled.items():
         part = known.get(name, others)
         if isinstance(part, dict):

@@ -164,7 +164,7 @@ class Events:
         return [(each["type"], each["object"]["metadata"]["name"]) for each in events if each]
 
 
-def config_map(name: str = "a", labels: Json | None = None, **data: str) -> Json:
+def config_map(name: str = "a", labels: Any = None, **data: Any) -> Json:
     meta = {"name": name} | ({"labels": labels} if labels else {})
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
 

@@ -152,8 +152,10 @@ async def test_field_selectors_of_pods(cluster: Cluster, selector, wanted):
         ("inferencepools", "field label not supported: spec.nothing"),
         (
             "configmaps",
-            '"spec.nothing" is not a known field selector: only "metadata.name",'
-            ' "metadata.namespace"',
+            (
+                '"spec.nothing" is not a known field selector: only "metadata.name",'
+                ' "metadata.namespace"'
+            ),
         ),
     ],
 )

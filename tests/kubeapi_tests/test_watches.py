@@ -9,7 +9,7 @@ from tests.kubeapi_tests.cluster import Cluster, config_map, pod, pool
 
 async def version(cluster: Cluster, resource: str = "inferencepools") -> str:
     """The version of a list, from which a watch goes on."""
-    return (await cluster.get(resource)).json["metadata"]["resourceVersion"]
+    return str((await cluster.get(resource)).json["metadata"]["resourceVersion"])
 
 
 async def test_events_follow_a_version(cluster: Cluster):
@@ -65,11 +65,12 @@ async def test_without_a_version_what_is_there_comes_first(cluster: Cluster, que
         assert await events.told(1) == [("ADDED", "c")]
 
 
-@pytest.mark.parametrize("yes", ["1", "true", "True", ""])
-async def test_everything_but_0_and_false_is_a_watch(cluster: Cluster, yes):
-    query = {"watch": yes, "timeoutSeconds": "1", "resourceVersion": await version(cluster)}
-    reply = await cluster.get("inferencepools", **query)
-    assert (reply.code, reply.text) == (200, "")
+async def test_everything_but_0_and_false_is_a_watch(cluster: Cluster):
+    query = {"timeoutSeconds": "1", "resourceVersion": await version(cluster)}
+    yes = ("1", "true", "True", "")
+    asked = [cluster.get("inferencepools", watch=each, **query) for each in yes]
+    replies = await asyncio.gather(*asked)
+    assert [(each.code, each.text) for each in replies] == [(200, "")] * len(yes)
 
 
 @pytest.mark.parametrize("no", ["0", "false"])
@@ -85,10 +86,8 @@ async def test_labels_that_leave_a_selector_are_a_deletion(cluster: Cluster):
         "inferencepools", resourceVersion=at, labelSelector="app=web"
     ) as events:
         await cluster.made("inferencepools", body)  # not selected: no event
-        for label in ("web", "web2", "web"):
-            reply = await cluster.patch(
-                "inferencepools", "a", {"metadata": {"labels": {"app": label}}}
-            )
+        patches = [{"metadata": {"labels": {"app": each}}} for each in ("web", "web2", "web")]
+        replies = [await cluster.patch("inferencepools", "a", patch) for patch in patches]
         added, deleted, again = [await events.next() for _ in range(3)]
     assert added is not None
     assert deleted is not None
@@ -97,7 +96,7 @@ async def test_labels_that_leave_a_selector_are_a_deletion(cluster: Cluster):
     # The deletion tells the object as it was while it was selected, at the version of the change.
     assert deleted["object"]["metadata"]["labels"] == {"app": "web"}
     versions = [int(each["object"]["metadata"]["resourceVersion"]) for each in (added, deleted)]
-    assert versions[0] < versions[1] < int(reply.json["metadata"]["resourceVersion"])
+    assert versions[0] < versions[1] < int(replies[-1].json["metadata"]["resourceVersion"])
 
 
 async def test_a_field_that_leaves_a_selector_is_a_deletion(cluster: Cluster):
@@ -126,11 +125,15 @@ async def test_the_stream_ends_in_good_order_at_its_time(cluster: Cluster):
         assert await events.rest() == []
 
 
-async def test_bookmarks_come_before_the_end(cluster: Cluster):
+async def test_bookmarks_come_before_the_end_where_they_are_asked_for(cluster: Cluster):
     await cluster.made("inferencepools", pool("a"))
-    query = {"resourceVersion": await version(cluster), "allowWatchBookmarks": "true"}
-    async with cluster.watch("inferencepools", timeoutSeconds="4", **query) as events:
-        marks = await events.rest()
+    query = {"resourceVersion": await version(cluster), "timeoutSeconds": "3"}
+    async with (
+        cluster.watch("inferencepools", allowWatchBookmarks="true", **query) as asked,
+        cluster.watch("inferencepools", **query) as plain,
+    ):
+        marks = await asked.rest()
+        assert await plain.rest() == []
     assert [each["type"] for each in marks] == ["BOOKMARK"]
     mark = marks[0]["object"]
     assert (mark["kind"], mark["apiVersion"]) == (
@@ -139,12 +142,6 @@ async def test_bookmarks_come_before_the_end(cluster: Cluster):
     )
     assert int(mark["metadata"]["resourceVersion"]) >= int(query["resourceVersion"])
     assert "name" not in mark["metadata"]
-
-
-async def test_no_bookmarks_unless_asked_for(cluster: Cluster):
-    at = await version(cluster)
-    async with cluster.watch("inferencepools", resourceVersion=at, timeoutSeconds="3") as events:
-        assert await events.rest() == []
 
 
 async def test_the_initial_list_in_the_stream_ends_with_a_bookmark(cluster: Cluster):
