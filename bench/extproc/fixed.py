@@ -31,6 +31,7 @@ class FixedExchange:
     pending = False
     over = False
     announced = False
+    unsaid = False
     record = RequestRecord(id=RequestId("floor"), received_at=0.0)
 
     def __init__(self, target: str) -> None:
@@ -45,6 +46,10 @@ class FixedExchange:
 
     def resume(self, outcome: Decision | RequestError, now: float) -> list[Reply]:
         """Nothing is ever pending."""
+        return []
+
+    def proceed(self, now: float) -> list[Reply]:
+        """Everything was said."""
         return []
 
     def fail(self, error: RequestError, now: float) -> list[Reply]:

@@ -28,6 +28,7 @@ from epp.model.request import (
     RequestId,
     RequestRecord,
 )
+from epp.protocol.body import Body
 from epp.protocol.director import Director, Pending
 from epp.protocol.envoy import error_reply
 from epp.protocol.headers import RequestFacts, request_mutation
@@ -48,12 +49,11 @@ from epp.protocol.messages import (
     ResponseHeaders,
     ResponseTrailers,
     TrailersReply,
-    chunks,
+    onward,
 )
 from epp.protocol.observation import tie
-from epp.protocol.openai import Parsed, parse_request
+from epp.protocol.openai import Parsed
 from epp.protocol.response import Response
-from epp.protocol.rewrite import replace_model
 
 _CLIENT_ERROR = 400
 
@@ -104,6 +104,7 @@ class Exchange:
         "_modes",
         "_parsed",
         "_response",
+        "_rest",
         "_settings",
         "_stage",
         "_subset",
@@ -123,7 +124,8 @@ class Exchange:
         self._subset: tuple[str, ...] | None = None
         self._facts = RequestFacts()
         self._parsed: Parsed | None = None
-        self._body: list[bytes] = []  # pieces that wait for the decision
+        self._body: Body | None = None  # while it is to be read
+        self._rest: list[bytes] = []  # pieces of it that are to go on
         self._early = False  # decided at the headers, the body unseen
         self._ended = False  # the request's end was seen
         self._trailers = False  # ... and it was trailers
@@ -142,6 +144,11 @@ class Exchange:
     def over(self) -> bool:
         """Whether everything has been said; later messages are ignored."""
         return self._stage is _Stage.CLOSED
+
+    @property
+    def unsaid(self) -> bool:
+        """Whether more of a long body is to follow: somebody must call `proceed`."""
+        return bool(self._rest) and self._stage is _Stage.ANSWERED
 
     @property
     def announced(self) -> bool:
@@ -177,7 +184,16 @@ class Exchange:
             return self.fail(outcome, now)
         replies = self._answer(outcome, now)
         if self._half_closed:
-            self._settle(Outcome.UNOBSERVED, now)
+            self.half_closed(now)
+        return replies
+
+    def proceed(self, now: float) -> list[Reply]:
+        """Let more of a long body go on; called when the peer has read what came before."""
+        if not self.unsaid:
+            return []
+        replies = self._onward()
+        if self._half_closed:
+            self.half_closed(now)
         return replies
 
     def fail(self, error: RequestError, now: float) -> list[Reply]:
@@ -190,9 +206,9 @@ class Exchange:
         return [error_reply(error)]
 
     def half_closed(self, now: float) -> None:
-        """Take note that the peer sends no more; only a pending decision is still to be said."""
+        """Take note that the peer sends no more; what it was not yet told is still to be said."""
         self._half_closed = True
-        if self._stage is _Stage.PENDING:
+        if self._stage is _Stage.PENDING or self.unsaid:
             return
         if self.record.decision is None:
             self._settle(Outcome.ABORTED, now)
@@ -227,6 +243,7 @@ class Exchange:
             self._early = True
             return self._decide(now)
         self._stage = _Stage.BODY
+        self._body = Body(self._facts.api)
         return [] if self._duplex else [HeadersReply(response=False)]
 
     @property
@@ -239,11 +256,15 @@ class Exchange:
         self.record.request_bytes += len(message.body)
         self._ended = message.end_of_stream
         if self._stage is _Stage.ANSWERED:
-            return self._onward([message.body])
+            self._rest.append(message.body)
+            return self._onward() if len(self._rest) == 1 else []
         if self.record.request_bytes > self._settings.max_body_bytes:
             limit = self._settings.max_body_bytes
             raise BodyTooLarge(f"the body is larger than {limit} bytes, the picker's limit")
-        self._body.append(message.body)
+        if self._body is None:
+            self._rest.append(message.body)
+            return []
+        self._body.feed(message.body)
         complete = self._ended or self._modes.request in WHOLE_BODIES
         return self._decide(now) if complete and self._stage is _Stage.BODY else []
 
@@ -253,24 +274,27 @@ class Exchange:
         self._ended = self._trailers = True
         if self._stage is _Stage.BODY:
             return self._decide(now)
-        return [] if self._stage is _Stage.PENDING else [TrailersReply(response=False)]
+        answered = self._stage is _Stage.ANSWERED and not self._rest
+        return [TrailersReply(response=False)] if answered else []
 
     def _decide(self, now: float) -> list[Reply]:
-        facts = self._facts
-        if not self._early:
-            self._body = [b"".join(self._body)]
-            if facts.api is not Api.OTHER:
-                self._parsed = self._parse(self._body[0])
-        kept = self._body[0] if self._parsed and self._settings.keep_body else b""
+        facts, kept = self._facts, b""
+        if self._body is not None:
+            self._rest = self._body.pieces
+            self._parsed = self._parse(self._body)
+            if self._parsed is not None and self._settings.keep_body:
+                kept = self._body.whole()
         asked = facts.request(self.record.id, self._parsed, self._subset, kept)
         self.record.request = self._settings.resolve(asked)
         self._stage = _Stage.PENDING
         decision = self._director.route(self.record.request, now)
         return [] if isinstance(decision, Pending) else self._answer(decision, now)
 
-    def _parse(self, body: bytes) -> Parsed | None:
+    def _parse(self, body: Body) -> Parsed | None:
+        if self._facts.api is Api.OTHER:
+            return None
         try:
-            return parse_request(self._facts.api, body)
+            return body.parse()
         except MalformedRequest:
             if self._modes.request is BodyMode.BUFFERED_PARTIAL:
                 return None  # the proxy cut it, not the client
@@ -290,28 +314,41 @@ class Exchange:
             orca=self._settings.request_orca,
             content_length=length,
         )
-        held, self._body = self._body, []
-        if self._duplex or self._early:
-            replies: list[Reply] = [HeadersReply(response=False, mutation=mutation)]
-            replies += self._onward(held) if held else []
-        else:
-            body = held[0] if length is not None else None
-            mutation = mutation if body is None else _with_body(mutation, body)
-            replies = [BodyReply(response=False, mutation=mutation)]
+        if not self._duplex and not self._early:
+            return self._let_go(mutation, renamed=length is not None)
+        replies: list[Reply] = [HeadersReply(response=False, mutation=mutation)]
+        if self._rest:
+            return replies + self._onward()
         return [*replies, TrailersReply(response=False)] if self._trailers else replies
 
     def _rewrite(self) -> int | None:
         """Put the target model into the held body; return its new length where that changed it."""
+        body, self._body = self._body, None
         request = self.record.request
         if request is None or self._parsed is None or request.model == request.target_model:
             return None
-        self._body = [replace_model(self._body[0], request.target_model)]
-        return len(self._body[0])
+        if body is not None:
+            self._rest = body.renamed(request.target_model)
+        return sum(map(len, self._rest))
 
-    def _onward(self, pieces: list[bytes]) -> list[Reply]:
+    def _let_go(self, mutation: Mutation, *, renamed: bool) -> list[Reply]:
+        """Answer a body that the proxy holds whole."""
+        pieces, self._rest = self._rest, []
+        if renamed:
+            mutation = msgspec.structs.replace(mutation, body=b"".join(pieces))
+        replies: list[Reply] = [BodyReply(response=False, mutation=mutation)]
+        return [*replies, TrailersReply(response=False)] if self._trailers else replies
+
+    def _onward(self) -> list[Reply]:
+        """Let the pieces that are held go on, as many as are taken at once."""
+        pieces = self._rest
         if not self._duplex:
+            self._rest = []
             return [BodyReply(response=False) for _ in pieces]
-        return chunks(b"".join(pieces), response=False, last=self._ended and not self._trailers)
+        replies, self._rest = onward(pieces, last=self._ended and not self._trailers)
+        if self._trailers and not self._rest:
+            replies.append(TrailersReply(response=False))
+        return replies
 
     # The response.
 
@@ -341,7 +378,7 @@ class Exchange:
 
     def _leave(self, now: float) -> None:
         """Leave the rest of the response to the proxy, which has all of the request."""
-        if self._ended or not self._duplex:
+        if (self._ended and not self._rest) or not self._duplex:
             self._settle(Outcome.COMPLETED if self._response.done else Outcome.UNOBSERVED, now)
 
     def _response_trailers(self, _: ResponseTrailers, now: float) -> list[Reply]:
@@ -356,7 +393,7 @@ class Exchange:
         if self._stage is _Stage.CLOSED:
             return
         self._stage = _Stage.CLOSED
-        self._body = []
+        self._body, self._rest = None, []
         if outcome is not Outcome.UNOBSERVED:
             self._response.close()
         record = self.record
@@ -367,10 +404,6 @@ class Exchange:
         if record.decision is not None:
             self._director.observe(_end_of(record, outcome), now)
         self._director.close(record)
-
-
-def _with_body(mutation: Mutation, body: bytes) -> Mutation:
-    return msgspec.structs.replace(mutation, body=body)
 
 
 def _refused(record: RequestRecord) -> bool:

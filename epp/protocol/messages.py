@@ -138,6 +138,9 @@ UNSEEN_BODIES = (BodyMode.NONE, BodyMode.STREAMED, BodyMode.GRPC)
 CHUNK_BYTES = 62_000
 """The most that one `Chunk` may hold: Envoy's frames end at 64 KiB."""
 
+SAID_AT_ONCE = 1 << 19
+"""About how many bytes of a long body are made replies of before some of them are read."""
+
 
 def chunks(body: bytes, *, response: bool, last: bool) -> list[Reply]:
     """Cut a body into chunks; an empty one is a chunk too, for it may carry the end."""
@@ -147,3 +150,24 @@ def chunks(body: bytes, *, response: bool, last: bool) -> list[Reply]:
         Chunk(response, body[at : at + CHUNK_BYTES], last and at + CHUNK_BYTES >= len(body))
         for at in range(0, len(body), CHUNK_BYTES)
     ]
+
+
+def onward(pieces: list[bytes], *, last: bool) -> tuple[list[Reply], list[bytes]]:
+    """Let the pieces of a request's body go on: replies, and the pieces that are to follow them.
+
+    Pieces are joined and cut no more than chunks demand. With `last` the body ends with them.
+    """
+    replies: list[Reply] = []
+    joined: list[bytes] = []
+    size = total = 0
+    for taken, piece in enumerate(pieces):
+        if size + len(piece) > CHUNK_BYTES and joined:
+            replies += chunks(b"".join(joined), response=False, last=False)
+            joined, size = [], 0
+            if total >= SAID_AT_ONCE:
+                return replies, pieces[taken:]
+        joined.append(piece)
+        size += len(piece)
+        total += len(piece)
+    replies += chunks(b"".join(joined), response=False, last=last)
+    return replies, []

@@ -71,7 +71,9 @@ def exchange(stub: Stub, **settings: Any) -> Exchange:
 def play(machine: Exchange, messages: Iterable[Message]) -> list[Reply]:
     replies: list[Reply] = []
     for at, message in enumerate(messages):
-        out = machine.receive(message, float(at))
+        out = list(machine.receive(message, float(at)))
+        while machine.unsaid:
+            out += machine.proceed(float(at))
         for reply in out:
             envoy.encode(reply)  # whatever is said can be said on the wire
         replies += out

@@ -54,6 +54,9 @@ class Call(Protocol):
     def ended(self) -> None:
         """Hear that the peer says no more."""
 
+    def drained(self) -> None:
+        """Hear that the peer has read of a stream that was held."""
+
     def closed(self) -> None:
         """Hear that the stream is gone."""
 
@@ -236,6 +239,8 @@ class Connection(asyncio.Protocol):
         for stream in [each for each in self._held if each.queued <= HELD_ABOVE]:
             self._held.discard(stream)
             stream.release()
+            if stream.owner is not None:
+                stream.owner.drained()
             self.flush_soon()
 
     def _charge(self) -> None:

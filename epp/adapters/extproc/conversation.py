@@ -36,6 +36,10 @@ class Conversation(Protocol):
         """Whether everything has been said."""
 
     @property
+    def unsaid(self) -> bool:
+        """Whether more of a long body is to follow once the replies given so far are read."""
+
+    @property
     def announced(self) -> bool:
         """Whether the proxy said what it would send: an earlier end is then a reset."""
 
@@ -44,6 +48,9 @@ class Conversation(Protocol):
 
     def resume(self, outcome: Decision | RequestError, now: float) -> Sequence[Reply]:
         """Take the decision that was pending."""
+
+    def proceed(self, now: float) -> Sequence[Reply]:
+        """Let more of a long body follow."""
 
     def fail(self, error: RequestError, now: float) -> Sequence[Reply]:
         """Give up with an error."""

@@ -140,3 +140,6 @@ class GrpcioServer:
                 replies = exchange.resume(outcome, clock())
             for reply in replies:
                 await write(encode(reply))
+            while exchange.unsaid:
+                for reply in exchange.proceed(clock()):
+                    await write(encode(reply))

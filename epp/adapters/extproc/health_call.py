@@ -68,6 +68,9 @@ class _Call:
         """Complain: there was no request."""
         self._end(Status.INVALID_ARGUMENT, "a call without a request")
 
+    def drained(self) -> None:
+        """Nothing was held back."""
+
     def closed(self) -> None:
         """Nothing is kept."""
 

@@ -154,13 +154,26 @@ class ExchangeCall:
         Where that is too early, a reset may follow, which says why.
         """
         self._ended = True
-        if self._task is not None:
+        if self._task is not None or self._exchange.unsaid:
             return
         if self._exchange.announced:
             loop = asyncio.get_running_loop()
             self._alarm = loop.call_later(RESET_SECONDS, self._half_closed)
         else:
             self._half_closed()
+
+    def drained(self) -> None:
+        """Say more of what was held back, as much as is read soon."""
+        if not self._exchange.unsaid:
+            return
+        try:
+            self._say(self._exchange.proceed(self._server.clock()))
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._fail(error)
+        if self._exchange.over:
+            self._end()
+        elif self._ended:
+            self.ended()
 
     def closed(self) -> None:
         """Hear that the peer is gone."""
@@ -180,7 +193,7 @@ class ExchangeCall:
         stream = self._stream
         for reply in replies:
             stream.send(encode(reply))
-        if stream.queued > HELD_ABOVE:
+        if stream.queued > HELD_ABOVE or self._exchange.unsaid:
             self._connection.hold(stream)
 
     def _wait(self) -> None:
