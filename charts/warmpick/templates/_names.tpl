@@ -16,11 +16,16 @@ epp: {{ include "warmpick.name" . }}
 {{- end -}}
 {{- end -}}
 
-{{- define "warmpick.labels" -}}
+{{- /* Of pods: no versions, so that an upgrade without a reason restarts none. */ -}}
+{{- define "warmpick.podLabels" -}}
 app.kubernetes.io/name: {{ include "warmpick.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: endpoint-picker
 app.kubernetes.io/part-of: warmpick
+{{- end -}}
+
+{{- define "warmpick.labels" -}}
+{{ include "warmpick.podLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
