@@ -31,11 +31,10 @@ from epp.model.events import (
     Unobserved,
 )
 from epp.model.feedback import DOUBT, Verdict
-from epp.model.kernels import survey
+from epp.model.kernels import PrefixIndex, survey
 from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.pod import Pod, PodEvent
 from epp.model.pods import Pods, Roster
-from epp.model.prefixindex import PrefixIndex
 from epp.model.prompts import Prompts
 from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.model.stay import Stay

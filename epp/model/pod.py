@@ -10,7 +10,7 @@ from epp.model.endpoint import UNREPORTED, Endpoint, Load
 from epp.model.engines import CacheSpec, eviction_of, model_of
 from epp.model.events import LoadReported, OrcaReported, ScrapeFailed
 from epp.model.feedback import Feedback, Verdict
-from epp.model.kernels import Ledger
+from epp.model.kernels import Ledger, PrefixIndex
 from epp.model.kvchange import (
     BlocksCleared,
     CacheChanged,
@@ -21,7 +21,7 @@ from epp.model.kvchange import (
 )
 from epp.model.mirror import Mirror
 from epp.model.prefill import BUDGET_TOKENS, PrefillModel, Speed
-from epp.model.prefixindex import PrefixIndex, Slot
+from epp.model.prefixindex import Slot
 from epp.model.request import RequestId
 from epp.model.ruler import Measure
 from epp.model.stay import Stay

@@ -13,11 +13,11 @@ from epp.model.blockpool import BlockPool
 from epp.model.blocks import BlockHash
 from epp.model.cache import CacheModel
 from epp.model.engines import CacheSpec
-from epp.model.kernels import Ledger
+from epp.model.kernels import Ledger, PrefixIndex
 from epp.model.kvchange import Change
 from epp.model.lease import Lease
 from epp.model.mirror import Mirror
-from epp.model.prefixindex import PrefixIndex, Slot
+from epp.model.prefixindex import Slot
 from epp.model.stay import Stay
 from epp.model.tiers import TieredCache
 

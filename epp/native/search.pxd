@@ -103,7 +103,7 @@ cdef inline void walk_back(Search* search, const uint64_t* hashes, int64_t size)
     cdef uint64_t* bits
     cdef Entry* entry
     cdef int64_t i
-    for slot in range(64 * search.holders.sets.words):
+    for slot in range(<uint64_t>64 * search.holders.sets.words):
         search.reaches[slot] = size
     note(search, search.slots, size)
     for i in range(size - 1, -1, -1):
