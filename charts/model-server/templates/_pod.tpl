@@ -3,7 +3,7 @@
 {{- $v := .Values -}}
 - {{ $v.model | quote }}
 - {{ printf "--served-model-name=%s" (include "model-server.served" .) | quote }}
-- --host={{ $v.host }}
+- {{ printf "--host=%s" $v.host | quote }}
 - --port={{ int $v.port }}
 - --device={{ $v.variant }}
 - --drain-seconds={{ int $v.drain.seconds }}
@@ -14,7 +14,7 @@
 {{- end }}
 {{- end }}
 {{- with $v.engine.kvCacheBytes }}
-- --kv-cache-bytes={{ . }}
+- {{ printf "--kv-cache-bytes=%s" . | quote }}
 {{- end }}
 {{- if eq $v.variant "cpu" }}
 - --threads={{ int $v.engine.threads }}
