@@ -69,12 +69,57 @@ def _kubeconfigs(named: str) -> str:
     return ":".join(there)
 
 
-def rest(configuration: Configuration) -> RESTClientObject:
-    """Open a pool of connections. Raises `ConfigError` for certificates that cannot be used."""
-    try:
-        return _Rest(configuration)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"no access to a Kubernetes API: {error}") from error
+class Pool:
+    """Connections with one set of credentials; once retired, closed when the last request ends.
+
+    Not before: a session that is closed while it connects fails in ways of its own. Raises
+    `ConfigError` for certificates that cannot be used.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        try:
+            self._rest: RESTClientObject = _Rest(configuration)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"no access to a Kubernetes API: {error}") from error
+        self._users = 0
+        self._retired = False
+
+    async def send(
+        self, request: tuple[str, str, dict[str, str], object], limits: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """Send method, path, headers and document. Whoever gets an answer must `leave`."""
+        method, path, headers, document = request
+        self._users += 1
+        try:
+            answer = await self._rest.request(
+                method,
+                f"{self.configuration.host}{path}",
+                headers,
+                document,
+                _request_timeout=limits,
+            )
+        except BaseException:
+            await self.leave()
+            raise
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+    async def leave(self) -> None:
+        """Be done with a request."""
+        self._users -= 1
+        if self._retired and not self._users:
+            await self._rest.close()
+
+    async def retire(self) -> None:
+        """Send no more."""
+        self._retired = True
+        if not self._users:
+            await self._rest.close()
+
+    async def close(self) -> None:
+        """Break off what is under way."""
+        await self._rest.close()
 
 
 class _Rest(RESTClientObject):

@@ -9,11 +9,10 @@ from typing import Any
 import aiohttp
 import structlog
 from kubernetes.aio.client.configuration import Configuration
-from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config.config_exception import ConfigException
 
 from epp import __version__
-from epp.adapters.kube.access import load, rest
+from epp.adapters.kube.access import Pool, load
 from epp.adapters.kube.settings import Access
 from epp.errors import ConfigError, WarmpickError
 from epp.protocol.kube.watch import ApiRefused, read_status
@@ -29,6 +28,10 @@ _HEADERS = {
 """Compressing lists would cost the API server more than sending them."""
 
 
+Request = tuple[str, str, Mapping[str, Any] | None]
+"""Method, path and document."""
+
+
 class ApiUnreachable(WarmpickError):
     """No answer, or one that broke off."""
 
@@ -42,29 +45,27 @@ class Connection:
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._configuration = Configuration()
-        self._rest: RESTClientObject | None = None
+        self._pool: Pool | None = None
         self._renewing = asyncio.Lock()
         self._tries = 0
 
     async def open(self) -> None:
         """Read where the API server is, without asking it. Raises `ConfigError`."""
-        configuration = await load(self._access)
-        self._rest, before = rest(configuration), self._rest
-        self._configuration = configuration
+        pool = Pool(await load(self._access))
+        self._pool, before = pool, self._pool
         if before is not None:
-            await before.close()
+            await before.retire()
 
     async def close(self) -> None:
         """Break off what is under way."""
-        if self._rest is not None:
-            await self._rest.close()
-            self._rest = None
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
 
     @property
     def host(self) -> str:
-        """The API server's URL."""
-        return str(self._configuration.host)
+        """The API server's URL; empty before `open`."""
+        return str(self._pool.configuration.host) if self._pool else ""
 
     async def request(
         self,
@@ -80,9 +81,12 @@ class Connection:
         """
         limits = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         with _as_unreachable():
-            response = await self._answer(method, path, document, limits)
-            async with response:
+            response, pool = await self._answer((method, path, document), limits)
+            try:
                 return await response.read()
+            finally:
+                response.close()
+                await pool.leave()
 
     @asynccontextmanager
     async def stream(
@@ -96,73 +100,69 @@ class Connection:
         limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle)
         with _as_unreachable():
             async with asyncio.timeout(answer):
-                response = await self._answer("GET", path, None, limits)
+                response, pool = await self._answer(("GET", path, None), limits)
             try:
                 yield response.content.iter_any()
             finally:
                 response.close()
+                await pool.leave()
 
     async def _answer(
-        self,
-        method: str,
-        path: str,
-        document: Mapping[str, Any] | None,
-        limits: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
+        self, request: Request, limits: aiohttp.ClientTimeout
+    ) -> tuple[aiohttp.ClientResponse, Pool]:
         """Send a request; once more with fresh credentials where these were not accepted."""
         tries = self._tries
         try:
-            return await self._ask(method, path, document, limits)
+            return await self._ask(request, limits)
         except ApiRefused as refusal:
             if refusal.code != HTTPStatus.UNAUTHORIZED:
                 raise
             await self._renew(tries, str(refusal))
         except aiohttp.ClientConnectorCertificateError as error:
             await self._renew(tries, str(error))
-        return await self._ask(method, path, document, limits)
+        return await self._ask(request, limits)
 
     async def _ask(
-        self,
-        method: str,
-        path: str,
-        document: Mapping[str, Any] | None,
-        limits: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
-        if self._rest is None:
+        self, request: Request, limits: aiohttp.ClientTimeout
+    ) -> tuple[aiohttp.ClientResponse, Pool]:
+        pool = self._pool
+        if pool is None:
             raise ApiUnreachable("the connection is closed")
-        headers = {**_HEADERS, **await self._authorization()}
-        answer = await self._rest.request(
-            method, self.host + path, headers, document, _request_timeout=limits
-        )
-        response: aiohttp.ClientResponse = answer.response
+        method, path, document = request
+        headers = {**_HEADERS, **await _authorization(pool.configuration)}
+        response = await pool.send((method, path, headers, document), limits)
         if response.status < HTTPStatus.BAD_REQUEST:
-            return response
-        async with response:
+            return response, pool
+        try:
             body = await response.read()
+        finally:
+            response.close()
+            await pool.leave()
         raise ApiRefused(
             read_status(response.status, body, response.headers.get("Retry-After", ""))
         )
-
-    async def _authorization(self) -> dict[str, str]:
-        """Give the header that says who we are; a token file that is gone leaves the last one."""
-        try:
-            key = await self._configuration.get_api_key_with_prefix("BearerToken")
-        except (ConfigException, OSError) as error:
-            _log.warning("kube.token_unreadable", error=str(error))
-            key = self._configuration.api_key.get("BearerToken")
-        return {"Authorization": key.strip()} if key else {}
 
     async def _renew(self, tries: int, reason: str) -> None:
         """Read credentials again, unless another request did so since this one was sent."""
         async with self._renewing:
             if self._tries != tries:
                 return
-            self._tries += 1
             _log.warning("kube.credentials_renewed", because=reason)
             try:
                 await self.open()
             except ConfigError as error:
                 _log.error("kube.credentials_unreadable", error=str(error))
+            self._tries += 1
+
+
+async def _authorization(configuration: Configuration) -> dict[str, str]:
+    """Give the header that says who we are; a token file that is gone leaves the last one."""
+    try:
+        key = await configuration.get_api_key_with_prefix("BearerToken")
+    except (ConfigException, OSError) as error:
+        _log.warning("kube.token_unreadable", error=str(error))
+        key = configuration.api_key.get("BearerToken")
+    return {"Authorization": key.strip()} if key else {}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import pytest
 from epp.protocol.kube.resources import Selection, pools
 from tests.adapters.kube.rig import POOLS, QUICK, following, pod, watched
 from tests.kubeapi import faults
+from tests.kubeapi.status import GroupResource, not_found
 from tests.protocol.kube.objects import pool
 
 LABELS = {"app": "vllm"}
@@ -137,7 +138,7 @@ async def test_one_not_found_of_a_server_that_starts_takes_nothing_away(api, con
     api.put(pool())
     async with following(connection, pools("default")) as seen:
         await watched(api, "inferencepools")
-        missing = faults.failing(faults.status.not_found(faults.status.GroupResource("", "x"), ""))
+        missing = faults.failing(not_found(GroupResource("", "inferencepools"), ""))
         before = len(api.requests)
         api.fail(missing, resource="inferencepools")
         api.drop_watches()
