@@ -25,8 +25,8 @@ _Piece = bytes | memoryview | msgspec.Raw
 _RAW = msgspec.Raw(b"")
 _MEDIA_BYTES = 900
 """What an image or another medium counts as: 225 tokens of 4 bytes, the incumbent's default."""
-LONGEST_PROMPT = 8 << 20
-"""Bytes of a prompt that are looked at: two million tokens, more than an engine takes."""
+LONGEST_PROMPT = 4 << 20
+"""Bytes of a prompt that are looked at: a million tokens, about the most that engines take."""
 
 _APIS: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
