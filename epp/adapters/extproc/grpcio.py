@@ -23,6 +23,7 @@ from epp.adapters.extproc.conversation import (
     undecided,
 )
 from epp.adapters.extproc.health_grpcio import attach
+from epp.adapters.extproc.memory import keep_freed
 from epp.protocol.envoy import METHOD, SERVICE, ProtocolError, decode, encode
 
 
@@ -92,6 +93,7 @@ class GrpcioServer:
 
     async def start(self) -> None:
         """Bind and serve. Raises `RuntimeError` where the port is taken."""
+        keep_freed()
         where = f"{self._settings.address}:{self._settings.port}"
         if self._settings.tls is None:
             self._port = self._server.add_insecure_port(where)

@@ -26,6 +26,7 @@ from epp.adapters.extproc.conversation import (
 from epp.adapters.extproc.handshake import load_pair, server_context
 from epp.adapters.extproc.health_call import health_methods
 from epp.adapters.extproc.listener import Listener
+from epp.adapters.extproc.memory import keep_freed
 from epp.native.http2 import Stream
 from epp.protocol.envoy import METHOD, SERVICE, ProtocolError, decode, encode
 from epp.protocol.messages import Reply
@@ -90,6 +91,7 @@ class NativeServer:
 
     async def start(self) -> None:
         """Bind and serve. Raises `OSError` where the port is taken."""
+        keep_freed()
         settings = self._settings
         if settings.tls is not None:
             self._tls = server_context(*settings.tls)

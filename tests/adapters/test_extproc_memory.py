@@ -1,0 +1,28 @@
+"""What becomes of the memory of messages, counted in pages that the system had to hand out."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+PROBE = """
+from resource import RUSAGE_SELF, getrusage
+from epp.adapters.extproc.memory import keep_freed
+
+def faults():
+    before = getrusage(RUSAGE_SELF).ru_minflt
+    for _ in range(100):
+        bytes(1 << 20)
+    return getrusage(RUSAGE_SELF).ru_minflt - before
+
+keep_freed()
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone")
+def test_freed_memory_is_used_again():
+    said = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
+    assert int(said.stdout) < 256  # the pages of one such piece, of a hundred
