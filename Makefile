@@ -47,7 +47,7 @@ test: setup ## everything that a machine without a GPU can run (what .ci/run cal
 test-native: setup ## the native kernels, built with sanitizers, under their tests
 	@.ci/test-native
 
-test-cluster: setup ## what the tests' Kubernetes API claims, asked of the cluster of $$KUBECONFIG
+test-cluster: setup ## what the tests' Kubernetes API claims, asked of a cluster: KUBECONFIG=... make test-cluster
 	@test -n "$$KUBECONFIG" || { echo "say which cluster: KUBECONFIG=... make test-cluster" >&2; exit 1; }
 	@WARMPICK_TEST_CLUSTER=1 $(BIN)/pytest -q tests/kubeapi_tests
 
