@@ -1,0 +1,137 @@
+"""The manifests: Kubernetes takes them, they fit each other, and they say what the charts say."""
+
+import shutil
+import subprocess
+
+import pytest
+import yaml
+from model_server.launch import parse
+from model_server.simulator.cli import parse as simulator
+
+from tests.charts import values as v
+from tests.charts.helm import ROOT, objects, only
+from tests.charts.schemas import complaints
+
+MANIFESTS = ROOT / "manifests"
+FOLDERS = {
+    str(path.parent.relative_to(MANIFESTS)): path.parent
+    for path in sorted(MANIFESTS.rglob("kustomization.yaml"))
+}
+EVERY = pytest.mark.parametrize("folder", FOLDERS)
+GATEWAYS = [name for name in v.PROVIDERS if name != "none"]
+
+
+def things(folder):
+    """The objects of a kustomization, read from the files that it lists."""
+    path = FOLDERS[folder]
+    listed = yaml.safe_load((path / "kustomization.yaml").read_text())["resources"]
+    return [
+        thing for name in listed for thing in yaml.safe_load_all((path / name).read_text()) if thing
+    ]
+
+
+@EVERY
+def test_kubernetes_takes_every_object(folder):
+    assert [found for thing in things(folder) for found in complaints(thing)] == []
+
+
+@EVERY
+def test_every_file_is_listed(folder):
+    listed = yaml.safe_load((FOLDERS[folder] / "kustomization.yaml").read_text())["resources"]
+    there = {path.name for path in FOLDERS[folder].glob("*.yaml")} - {"kustomization.yaml"}
+    assert sorted(listed) == sorted(there)
+
+
+@EVERY
+def test_kustomize_builds_it(folder):
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("NOT TESTED: kubectl is not here")
+    built = subprocess.run(
+        [kubectl, "kustomize", str(FOLDERS[folder])], capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stderr
+
+    def names(found):
+        return sorted((each["kind"], each["metadata"]["name"]) for each in found)
+
+    assert names(yaml.safe_load_all(built.stdout)) == names(things(folder))
+
+
+def test_there_is_a_folder_for_every_gateway():
+    folders = {name.partition("/")[2] for name in FOLDERS if name.startswith("gateways/")}
+    assert folders == set(GATEWAYS)
+
+
+def bare(thing):
+    """What an object says, without who made it."""
+    named = {key: thing["metadata"][key] for key in ("name",)}
+    return {**thing, "metadata": named}
+
+
+@pytest.mark.parametrize("name", GATEWAYS)
+def test_a_gateway_gets_what_the_chart_gives_it(name):
+    chart = objects(
+        "warmpick",
+        v.merged(v.POOL, v.provider(name), v.ROUTED),
+        release="llm",
+        namespace="default",
+    )
+    theirs = {(each["kind"], each["metadata"]["name"]): bare(each) for each in chart}
+    shared = [
+        each
+        for each in things(f"gateways/{name}")
+        if each["kind"] not in {"Gateway", "GatewayClass"}
+    ]
+    assert shared
+    for thing in shared:
+        assert theirs[thing["kind"], thing["metadata"]["name"]] == bare(thing)
+
+
+@pytest.mark.parametrize("name", GATEWAYS)
+def test_a_route_finds_its_gateway(name):
+    found = things(f"gateways/{name}")
+    (parent,) = only(found, "HTTPRoute")["spec"]["parentRefs"]
+    assert parent["name"] == only(found, "Gateway")["metadata"]["name"]
+    classes = {each["metadata"]["name"] for each in found if each["kind"] == "GatewayClass"}
+    assert classes <= {only(found, "Gateway")["spec"]["gatewayClassName"]}
+
+
+@pytest.mark.parametrize("folder", ["models/gpu", "models/cpu", "models/simulator"])
+def test_model_servers_are_in_the_pool(folder):
+    pool = only(things("pools"), "InferencePool", "llm")["spec"]
+    deployment = only(things(folder), "Deployment")["spec"]
+    labels = deployment["template"]["metadata"]["labels"]
+    assert pool["selector"]["matchLabels"].items() <= labels.items()
+    assert deployment["selector"]["matchLabels"].items() <= labels.items()
+    (container,) = deployment["template"]["spec"]["containers"]
+    assert [each["containerPort"] for each in container["ports"]] == [
+        each["number"] for each in pool["targetPorts"]
+    ]
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_the_launcher_takes_its_arguments(device):
+    spec = only(things(f"models/{device}"), "Deployment")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    settings = parse(container["args"]).settings
+    assert (settings.device, settings.port) == (device, 8000)
+    pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert spec["terminationGracePeriodSeconds"] > pause + settings.drain_seconds + 10
+
+
+def test_objects_of_a_pool_refer_to_one_that_is_there():
+    found = things("pools")
+    pools = {each["metadata"]["name"]: each for each in found if each["kind"] == "InferencePool"}
+    referring = [each for each in found if "poolRef" in each["spec"]]
+    assert {each["spec"]["poolRef"]["name"] for each in referring} == {"llm"}
+    for name, pool in pools.items():
+        assert pool["spec"]["endpointPickerRef"]["name"] == f"{name}-epp"
+
+
+def test_the_simulator_takes_its_arguments():
+    (container,) = only(things("models/simulator"), "Deployment")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    settings = simulator(container["args"])
+    assert (settings.port, settings.served_model_name) == (8000, "sim-model")
