@@ -16,6 +16,8 @@ from kubernetes.aio.config.kube_config import load_kube_config
 from epp.adapters.kube.settings import Access
 from epp.errors import ConfigError
 
+_UNREADABLE = (ConfigException, ValueError, TypeError, KeyError, AttributeError)
+"""What the package raises for a file that is not as it should be."""
 _LOAD_SECONDS = 30.0
 """What a credential plug-in may take."""
 _KEEPALIVE = (
@@ -36,7 +38,7 @@ async def load(access: Access) -> Configuration:
             await _load(access, configuration)
     except TimeoutError:
         raise ConfigError(f"a credential plug-in took more than {_LOAD_SECONDS:g} s") from None
-    except (ConfigException, OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+    except (*_UNREADABLE, OSError, yaml.YAMLError) as error:
         raise ConfigError(f"no access to a Kubernetes API: {error}") from error
     # As Go has it: many clusters' own authorities lack what RFC 5280 asks of them.
     configuration.disable_strict_ssl_verification = True

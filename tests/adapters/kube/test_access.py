@@ -1,0 +1,187 @@
+"""Where the API server is and who we are there, read from what users and clusters have."""
+
+import json
+import stat
+import sys
+
+import pytest
+import yaml
+
+from epp.adapters.kube.access import load
+from epp.adapters.kube.connection import ApiUnreachable, Connection
+from epp.adapters.kube.settings import Access
+from epp.errors import ConfigError
+from epp.protocol.kube.watch import ApiRefused
+from tests.kubeapi import FakeKubernetes
+
+PATH = "/api/v1/namespaces/default/pods"
+READS = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+
+
+@pytest.fixture
+async def api():
+    async with FakeKubernetes(tls=True) as made:
+        yield made
+
+
+async def asked_as(api, access):
+    """Ask through `access`; return who the API took us for."""
+    connection = Connection(access)
+    await connection.open()
+    try:
+        await connection.request("GET", PATH, seconds=5)
+    finally:
+        await connection.close()
+    return api.requests[-1].user
+
+
+def named(path, **environ):
+    return Access(kubeconfig=str(path), environ=environ)
+
+
+async def test_a_token_of_a_kubeconfig(api, tmp_path):
+    user = {"token": api.token("me", READS)}
+    path = api.kubeconfig(tmp_path / "config", user=user)
+    assert await asked_as(api, named(path)) == "me"
+    assert await asked_as(api, Access(environ={"KUBECONFIG": f"/nowhere:{path}"})) == "me"
+
+
+async def test_a_token_file_with_a_line_end(api, tmp_path):
+    (tmp_path / "token").write_text(api.token("me", READS) + "\n")
+    path = api.kubeconfig(tmp_path / "config", user={"tokenFile": "token"})
+    assert await asked_as(api, named(path)) == "me"
+
+
+async def test_a_client_certificate(api, tmp_path):
+    api.token("me", READS)
+    issued = api.authority.issue("me")
+    (tmp_path / "crt").write_bytes(issued.certificate)
+    (tmp_path / "key").write_bytes(issued.key)
+    user = {"client-certificate": "crt", "client-key": "key"}
+    path = api.kubeconfig(tmp_path / "config", user=user)
+    assert await asked_as(api, named(path)) == "me"
+
+
+PLUGIN = """#!{python}
+import json, os
+assert json.loads(os.environ["KUBERNETES_EXEC_INFO"])["kind"] == "ExecCredential"
+print(json.dumps({answer}))
+"""
+
+
+def plugin(folder, **status):
+    answer = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": status,
+    }
+    path = folder / "plugin"
+    path.write_text(PLUGIN.format(python=sys.executable, answer=json.dumps(answer)))
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    return {"exec": {"command": str(path), "apiVersion": answer["apiVersion"]}}
+
+
+async def test_a_credential_plugin_is_asked_again_when_its_token_is_refused(api, tmp_path):
+    first = api.token("me", READS)
+    path = api.kubeconfig(tmp_path / "config", user=plugin(tmp_path, token=first))
+    connection = Connection(named(path))
+    await connection.open()
+    try:
+        await connection.request("GET", PATH, seconds=5)
+        api.revoke(first)
+        plugin(tmp_path, token=api.token("me again", READS))
+        await connection.request("GET", PATH, seconds=5)
+    finally:
+        await connection.close()
+    assert [ask.user for ask in api.requests if ask.user] == ["me", "me again"]
+
+
+async def test_a_pod_is_its_service_account_whose_token_is_rotated(api, tmp_path):
+    first = api.token("system:serviceaccount:default:epp", READS)
+    environ = api.in_cluster(tmp_path, first)
+    connection = Connection(Access(environ=environ, service_account=tmp_path))
+    await connection.open()
+    try:
+        await connection.request("GET", PATH, seconds=5)
+        api.revoke(first)
+        (tmp_path / "token").write_text(api.token("rotated", READS))
+        await connection.request("GET", PATH, seconds=5)
+    finally:
+        await connection.close()
+    users = [ask.user for ask in api.requests if ask.user]
+    assert users == ["system:serviceaccount:default:epp", "rotated"]
+
+
+async def test_a_kubeconfig_that_is_named_wins_over_the_service_account(api, tmp_path):
+    environ = api.in_cluster(tmp_path, api.token("pod", READS))
+    path = api.kubeconfig(tmp_path / "config", user={"token": api.token("me", READS)})
+    access = Access(kubeconfig=str(path), environ=environ, service_account=tmp_path)
+    assert await asked_as(api, access) == "me"
+
+
+async def test_a_server_of_another_authority_is_not_trusted(api, tmp_path):
+    path = api.kubeconfig(tmp_path / "config")
+    async with FakeKubernetes(tls=True) as other:
+        theirs = yaml.safe_load(other.kubeconfig(tmp_path / "other").read_text())
+    ours = yaml.safe_load(path.read_text())
+    ours["clusters"][0]["cluster"]["certificate-authority-data"] = theirs["clusters"][0]["cluster"][
+        "certificate-authority-data"
+    ]
+    path.write_text(yaml.safe_dump(ours))
+    with pytest.raises(ApiUnreachable, match="certificate"):
+        await asked_as(api, named(path))
+    assert api.requests == []
+
+
+async def test_who_is_unknown_is_refused(api, tmp_path):
+    path = api.kubeconfig(tmp_path / "config", user={"token": "nobody's"})
+    with pytest.raises(ApiRefused, match="Unauthorized") as raised:
+        await asked_as(api, named(path))
+    assert raised.value.code == 401
+
+
+async def test_a_server_that_is_not_there(api, tmp_path):
+    path = api.kubeconfig(tmp_path / "config")
+    await api.down()
+    with pytest.raises(ApiUnreachable, match="Connect call failed"):
+        await asked_as(api, named(path))
+    await api.up()
+
+
+BROKEN = [
+    ("clusters: [", "no access to a Kubernetes API"),
+    ("", "no access to a Kubernetes API"),
+    ("[]", "no access to a Kubernetes API"),
+    ("apiVersion: v1\nkind: Config\n", "Expected key current-context"),
+    (
+        "current-context: a\ncontexts: [{name: a, context: {cluster: b, user: c}}]\nclusters: []",
+        "no access to a Kubernetes API",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), BROKEN)
+async def test_a_kubeconfig_that_cannot_be_used(text, said, tmp_path):
+    (tmp_path / "config").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        await load(named(tmp_path / "config"))
+
+
+async def test_no_way_to_an_api_server(tmp_path):
+    with pytest.raises(ConfigError, match="not in a pod, and there is no kubeconfig at /nowhere"):
+        await load(named("/nowhere"))
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    with pytest.raises(ConfigError, match="token file does not exist"):
+        await load(Access(environ=environ, service_account=tmp_path))
+
+
+async def test_a_certificate_file_that_is_none(tmp_path, api):
+    path = api.kubeconfig(tmp_path / "config")
+    document = yaml.safe_load(path.read_text())
+    cluster = document["clusters"][0]["cluster"]
+    del cluster["certificate-authority-data"]
+    cluster["certificate-authority"] = "ca"
+    (tmp_path / "ca").write_text("no certificate")
+    path.write_text(yaml.safe_dump(document))
+    with pytest.raises(ConfigError, match="no access to a Kubernetes API"):
+        await Connection(named(path)).open()

@@ -1,0 +1,237 @@
+"""Leader election against an API server over HTTP: never two leaders, whatever becomes of it."""
+
+import asyncio
+import contextlib
+
+import pytest
+from structlog.testing import capture_logs
+
+from epp.adapters.kube.lease import LeaseElection
+from epp.protocol.kube.election import Terms
+from epp.protocol.kube.resources import leases
+from tests.adapters.kube.rig import Changed, connected, running
+from tests.kubeapi import faults
+
+NAME = "epp-default-pool.llm-d.ai"
+SHORT = {"duration": 1, "deadline": 0.6, "retry": 0.05}
+
+
+class Candidate(Changed):
+    """An election that takes note of how it goes, and of how many of its peers lead."""
+
+    def __init__(self, connection, identity, peers, **terms):
+        super().__init__()
+        self.turns = []
+        self.leaders = []
+        self._peers = peers
+        peers.append(self)
+        self.election = LeaseElection(
+            connection,
+            (leases("default"), NAME),
+            Terms(identity=identity, **{**SHORT, **terms}),
+            self._turn,
+        )
+
+    def _turn(self):
+        self.turns.append(self.election.leading)
+        self.leaders.append(sum(peer.leading for peer in self._peers))
+        self()
+
+    @property
+    def leading(self):
+        return self.election.leading
+
+
+@contextlib.asynccontextmanager
+async def candidates(connection, *identities, **terms):
+    made: list[Candidate] = []
+    for identity in identities:
+        Candidate(connection, identity, made, **terms)
+    async with contextlib.AsyncExitStack() as stack:
+        for each in made:
+            await stack.enter_async_context(running(each.election.run()))
+        yield made
+
+
+def lease(api):
+    return api.get("Lease", NAME)["spec"]
+
+
+def taken_by_another(api, **more):
+    spec = {"holderIdentity": "other", "leaseDurationSeconds": 1, "leaseTransitions": 4}
+    return api.put(
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": NAME, "namespace": "default", "labels": {"keep": "me"}},
+            "spec": {**spec, "renewTime": "2026-01-01T00:00:00.000000Z", **more},
+        }
+    )
+
+
+async def renewed(api):
+    before = len(api.requests)
+    await api.asked(lambda ask: ask.verb == "update", after=before)
+
+
+async def test_a_lease_that_is_not_there_is_made_and_renewed(api, connection):
+    async with candidates(connection, "a") as (a,):
+        await a.until(lambda: a.leading)
+        first = lease(api)
+        assert (first["holderIdentity"], first["leaseTransitions"]) == ("a", 0)
+        assert first["acquireTime"] == first["renewTime"]
+        await renewed(api)
+        await renewed(api)
+        assert lease(api)["renewTime"] > first["renewTime"]
+        assert lease(api)["acquireTime"] == first["acquireTime"]
+    assert a.turns == [True]
+
+
+async def test_of_two_one_leads_and_the_other_follows_when_it_lets_go(api, connection):
+    async with candidates(connection, "a", "b") as (a, b):
+        leader, follower = (a, b) if await first_of(a, b) is a else (b, a)
+        await renewed(api)
+        assert not follower.leading
+        await leader.election.release()
+        assert not leader.leading
+        await follower.until(lambda: follower.leading)
+        assert lease(api)["leaseTransitions"] == 1
+    assert (leader.turns, follower.turns) == ([True, False], [True])
+
+
+async def first_of(*made):
+    """Wait for the first that leads."""
+    waits = [asyncio.create_task(each.until(lambda each=each: each.leading)) for each in made]
+    done, others = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for other in others:
+        other.cancel()
+    return made[waits.index(done.pop())]
+
+
+async def test_a_holder_that_is_gone_is_followed_after_its_duration(api, connection):
+    taken_by_another(api)
+    async with candidates(connection, "a") as (a,):
+        await a.until(lambda: a.leading)
+    assert lease(api)["leaseTransitions"] == 5
+    assert api.get("Lease", NAME)["metadata"]["labels"] == {"keep": "me"}
+    reads = [ask for ask in api.requests if (ask.verb, ask.resource) == ("get", "leases")]
+    assert len(reads) > 3
+
+
+async def test_a_lease_that_another_takes_while_we_lead_is_given_up(api, connection):
+    async with candidates(connection, "a") as (a,):
+        await a.until(lambda: a.leading)
+        taken_by_another(api, leaseDurationSeconds=60)
+        await a.until(lambda: not a.leading)
+        assert lease(api)["holderIdentity"] == "other"
+
+
+async def test_a_lease_that_is_edited_is_still_ours(api, connection):
+    async with candidates(connection, "a") as (a,):
+        await a.until(lambda: a.leading)
+        for label in "xyz":
+            api.patch("Lease", NAME, {"metadata": {"labels": {label: "1"}}})
+            await renewed(api)
+        await renewed(api)
+        assert set(api.get("Lease", NAME)["metadata"]["labels"]) == {"x", "y", "z"}
+    assert a.turns == [True]
+
+
+async def test_a_leader_that_cannot_renew_stops_before_others_may_take_over(api, connection):
+    async with candidates(connection, "a") as (a,):
+        await a.until(lambda: a.leading)
+        api.freeze()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await a.until(lambda: not a.leading)
+        assert loop.time() - began <= SHORT["duration"]
+        api.thaw()
+        await a.until(lambda: a.leading)
+    assert a.turns == [True, False, True]
+
+
+async def test_a_leader_survives_an_api_server_that_is_away_for_less(api, connection):
+    async with candidates(connection, "a", deadline=8.0, duration=9) as (a,):
+        await a.until(lambda: a.leading)
+        await api.restart()
+        api.fail(faults.internal(), resource="leases", times=3)
+        await renewed(api)
+        await renewed(api)
+    assert a.turns == [True]
+
+
+async def test_a_write_whose_answer_is_lost_is_not_lost(api, connection):
+    async with candidates(connection, "a") as (a,):
+        await a.until(lambda: a.leading)
+        api.drip(1, 0.02)
+        await renewed(api)
+        api.mend()
+        await renewed(api)
+        await a.until(lambda: a.leading)
+
+
+async def test_releasing_what_is_not_ours_changes_nothing(api, connection):
+    taken_by_another(api, leaseDurationSeconds=60)
+    async with candidates(connection, "a") as (a,):
+        await api.asked(lambda ask: ask.resource == "leases")
+        await a.election.release()
+    assert lease(api)["holderIdentity"] == "other"
+    assert a.turns == []
+
+
+async def test_after_a_release_nothing_is_tried_any_more(api, connection, tmp_path):
+    async with candidates(connection, "a") as (a,):
+        await a.until(lambda: a.leading)
+        await a.election.release()
+        spec = lease(api)
+        assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("", 1)
+        before = len(api.requests)
+        rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+        token = api.token("b", [rule])
+        async with connected(api, tmp_path, token=token) as other, candidates(other, "b"):
+            for _ in range(4):
+                await renewed(api)
+        assert {ask.user for ask in api.requests[before:]} == {"b"}
+
+
+async def test_a_release_that_the_api_server_does_not_hear_does_not_hold_us_up(api, connection):
+    async with candidates(connection, "a") as (a,):
+        await a.until(lambda: a.leading)
+        await api.down()
+        with capture_logs() as logs:
+            await a.election.release()
+        assert "lease.not_released" in [each["event"] for each in logs]
+        assert not a.leading
+        await api.up()
+
+
+async def test_a_missing_rule_is_named_once(api, tmp_path):
+    token = api.token("epp", [], namespace="default")
+    with capture_logs() as logs:
+        async with (
+            connected(api, tmp_path, token=token) as connection,
+            candidates(connection, "a") as (a,),
+        ):
+            for after in range(3):
+                await api.asked(lambda ask: ask.resource == "leases", after=after)
+    (said,) = [each for each in logs if each["event"] == "lease.forbidden"]
+    assert said["missing_rule"] == (
+        '{apiGroups: ["coordination.k8s.io"], resources: [leases], verbs: [get, create, update]}'
+    )
+    assert a.turns == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_there_are_never_two_leaders(seed, api, connection):
+    """Three candidates, one of which leads after the other, and an API server that fails."""
+    async with candidates(connection, "a", "b", "c") as made:
+        left = list(made)
+        while left:
+            leader = await first_of(*left)
+            [api.drop_watches, api.compact, api.bookmark][(seed + len(left)) % 3]()
+            api.fail(faults.internal(), resource="leases", times=seed)
+            await leader.election.release()
+            left.remove(leader)
+    leaders = [number for each in made for number in each.leaders]
+    assert max(leaders) == 1
+    assert all(each.turns == [True, False] for each in made)
