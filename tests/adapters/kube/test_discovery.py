@@ -1,0 +1,296 @@
+"""A pool in Kubernetes as the fleet is told of it, and as requests are routed by it."""
+
+import asyncio
+import contextlib
+import itertools
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from epp.adapters.kube.discovery import KubeDiscovery
+from epp.adapters.kube.settings import Access, KubeSettings
+from epp.errors import ConfigError
+from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
+from epp.protocol.kube.election import Terms
+from tests.adapters.kube.rig import CRDS, QUICK, Changed, pod, rewrite, running, watched
+from tests.kubeapi import FakeKubernetes, faults
+from tests.protocol.kube.objects import objective, pool
+
+LEGACY = "inference.networking.x-k8s.io"
+
+
+@pytest.fixture
+async def api():
+    async with FakeKubernetes(crds=CRDS) as made:
+        yield made
+
+
+class Fleet(Changed):
+    """The endpoints that were told, in a fleet's place."""
+
+    def __init__(self):
+        super().__init__()
+        self.endpoints = {}
+        self.listed = 0
+        self.ready = []
+
+    def apply(self, event):
+        match event:
+            case EndpointUpserted(endpoint):
+                self.endpoints[endpoint.id] = endpoint
+            case EndpointRemoved(endpoint_id):
+                del self.endpoints[endpoint_id]
+            case Listed():
+                self.listed += 1
+        self()
+
+    @property
+    def targets(self):
+        return sorted(each.target for each in self.endpoints.values())
+
+
+@contextlib.asynccontextmanager
+async def discovering(api, folder, **settings):
+    """A discovery of the pool `pool` at work, and the fleet that it tells."""
+    path = api.kubeconfig(folder / "kubeconfig")
+    fleet = Fleet()
+
+    def changed():
+        fleet.ready.append(made.ready)
+        fleet()
+
+    made = KubeDiscovery(
+        KubeSettings(
+            **{"namespace": "default", "pool": "pool", "pace": QUICK, **settings},
+            access=Access(kubeconfig=str(path), environ={}),
+        ),
+        fleet.apply,
+        changed,
+    )
+    await made.load()
+    async with running(made.run()):
+        yield made, fleet
+
+
+async def test_a_pool_that_is_there_is_told_and_then_ready(api, tmp_path):
+    api.put(pool(ports=(8000, 8001)))
+    api.put(pod("a", "10.0.0.1"))
+    api.put(pod("b", "10.0.0.2", ready=False))
+    api.put(pod("c", "10.0.0.3", labels={"app": "other"}))
+    async with discovering(api, tmp_path) as (discovery, fleet):
+        await fleet.until(lambda: discovery.ready)
+        assert fleet.targets == ["10.0.0.1:8000", "10.0.0.1:8001"]
+        assert (fleet.listed, fleet.ready) == (1, [True])
+        api.patch("Pod", "b", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+        await fleet.until(lambda: "10.0.0.2:8001" in fleet.targets)
+        api.patch("Pod", "a", {"metadata": {"annotations": {"llm-d.ai/active-ports": "8001"}}})
+        await fleet.until(lambda: "10.0.0.1:8000" not in fleet.targets)
+        api.delete("Pod", "b")
+        await fleet.until(lambda: fleet.targets == ["10.0.0.1:8001"])
+
+
+async def test_a_pool_that_is_not_there_yet_is_waited_for(api, tmp_path):
+    api.put(pod("a"))
+    async with discovering(api, tmp_path) as (discovery, fleet):
+        await watched(api, "inferencepools")
+        assert not discovery.ready
+        api.put(pool())
+        await fleet.until(lambda: discovery.ready)
+        assert fleet.targets == ["10.0.0.1:8000"]
+
+
+async def test_a_pool_that_is_deleted_takes_its_endpoints_until_it_is_back(api, tmp_path):
+    api.put(pool())
+    api.put(pod("a"))
+    async with discovering(api, tmp_path) as (discovery, fleet):
+        await fleet.until(lambda: discovery.ready)
+        api.delete("InferencePool", "pool")
+        await fleet.until(lambda: not discovery.ready and not fleet.endpoints)
+        api.put(pod("b", "10.0.0.2"))
+        api.put(pool(ports=(9000,)))
+        await fleet.until(lambda: discovery.ready)
+        assert fleet.targets == ["10.0.0.1:9000", "10.0.0.2:9000"]
+        assert (fleet.ready, fleet.listed) == ([True, False, True], 2)
+
+
+async def test_another_selector_and_other_ports(api, tmp_path):
+    api.put(pool())
+    api.put(pod("a", "10.0.0.1"))
+    api.put(pod("b", "10.0.0.2", labels={"app": "other"}))
+    async with discovering(api, tmp_path) as (discovery, fleet):
+        await fleet.until(lambda: discovery.ready)
+        api.put(pool(labels={"app": "other"}))
+        await fleet.until(lambda: fleet.targets == ["10.0.0.2:8000"])
+        api.put(pool(labels={"app": "other"}, ports=tuple(range(8000, 8008))))
+        await fleet.until(lambda: len(fleet.targets) == 8)
+        assert set(fleet.endpoints) == {f"default/b-rank-{rank}" for rank in range(8)}
+        api.put(pod("c", "10.0.0.3"))
+        api.put(pod("d", "10.0.0.4", labels={"app": "other"}))
+        await fleet.until(lambda: len(fleet.targets) == 16)
+        assert fleet.ready == [True]
+
+
+async def test_scaled_to_zero_and_back_it_stays_ready(api, tmp_path):
+    api.put(pool())
+    api.put(pod("a"))
+    async with discovering(api, tmp_path) as (discovery, fleet):
+        await fleet.until(lambda: discovery.ready)
+        api.delete("Pod", "a")
+        await fleet.until(lambda: not fleet.endpoints)
+        api.put(pod("b"))
+        await fleet.until(lambda: fleet.targets == ["10.0.0.1:8000"])
+        assert fleet.ready == [True]
+
+
+async def test_one_name_again_is_another_pod(api, tmp_path):
+    api.put(pool())
+    first = api.put(pod("a"))["metadata"]["uid"]
+    async with discovering(api, tmp_path) as (discovery, fleet):
+        await fleet.until(lambda: discovery.ready)
+        api.delete("Pod", "a")
+        second = api.put(pod("a"))["metadata"]["uid"]
+        await fleet.until(
+            lambda: {each.uid for each in fleet.endpoints.values()} == {second} != {first}
+        )
+
+
+async def test_a_selector_stands_for_a_pool(api, tmp_path):
+    api.uninstall("inferencepools.inference.networking.k8s.io")
+    api.put(pod("a"))
+    settings = {"selector": {"app": "vllm"}, "ports": (8000, 8001)}
+    async with discovering(api, tmp_path, **settings) as (discovery, fleet):
+        await fleet.until(lambda: discovery.ready)
+        assert fleet.targets == ["10.0.0.1:8000", "10.0.0.1:8001"]
+        assert "inferencepools" not in {ask.resource for ask in api.requests}
+
+
+async def test_objectives_and_rewrites_of_both_groups_take_effect_at_once(api, tmp_path):
+    api.put(pool())
+    api.put(objective("urgent", 5))
+    async with discovering(api, tmp_path) as (discovery, fleet):
+        await fleet.until(lambda: discovery.ready)
+        assert discovery.routing.priorities == {"urgent": 5}
+        assert not discovery.routing.exact
+        api.put(objective("batch", -1, group=LEGACY))
+        api.put(rewrite("r", (["m"], {"n": 1}), group=LEGACY))
+        await routed(discovery, lambda routing: routing.exact and len(routing.priorities) == 2)
+        assert discovery.routing.priorities == {"urgent": 5, "batch": -1}
+        api.delete("InferenceModelRewrite", "r", group=LEGACY)
+        api.put(objective("urgent", 6))
+        await routed(discovery, lambda routing: not routing.exact)
+        await routed(discovery, lambda routing: routing.priorities["urgent"] == 6)
+
+
+async def routed(discovery, condition):
+    async with asyncio.timeout(10):
+        while not condition(discovery.routing):
+            await asyncio.sleep(0.002)
+
+
+async def test_kinds_that_are_not_installed_are_done_without_and_said_once(api, tmp_path):
+    for path in CRDS:
+        if "inferencepools" not in path.name:
+            api.uninstall(path.stem)
+    api.put(pool())
+    with capture_logs() as logs:
+        async with discovering(api, tmp_path) as (discovery, fleet):
+            await fleet.until(lambda: discovery.ready)
+            asked = ("list", "inferenceobjectives")
+            for after in range(0, 60, 20):
+                await api.asked(lambda ask: (ask.verb, ask.resource) == asked, after=after)
+    absent = [each["resource"] for each in logs if each["event"] == "kube.not_installed"]
+    assert sorted(absent) == sorted(path.stem for path in CRDS if "pools" not in path.name)
+
+
+async def test_what_cannot_be_used_is_noted_once(api, tmp_path):
+    api.put(pool())
+    api.put(pod("a", ports="8000, eight"))
+    api.put(objective("theirs", 1, ref={"name": "other"}))
+    with capture_logs() as logs:
+        async with discovering(api, tmp_path) as (discovery, fleet):
+            await fleet.until(lambda: discovery.ready)
+            await watched(api)
+            before = len(api.requests)
+            api.compact()
+            api.drop_watches()
+            await watched(api, after=before)
+            api.put(pod("b", "10.0.0.2"))
+            await fleet.until(lambda: len(fleet.targets) == 2)
+    noted = [each for each in logs if each["event"].partition(".")[0] in {"pod", "object"}]
+    assert {(each["event"], each["object"]) for each in noted} == {
+        ("pod.active_ports_malformed", "pod/a"),
+        ("object.foreign_pool", "inferenceobjective.llm-d.ai/theirs"),
+    }
+    assert len(noted) == 2
+
+
+async def test_a_thousand_pods_leave_others_their_turns(api, tmp_path):
+    """Counted, not timed: what runs beside gets a turn for every few endpoints."""
+    api.put(pool())
+    for number in range(1000):
+        api.put(pod(f"p{number}", f"10.1.{number // 250}.{number % 250}"))
+    loop = asyncio.get_running_loop()
+    turns = []
+
+    def turn(fleet):
+        turns.append(len(fleet.endpoints))
+        if len(fleet.endpoints) < 1000:
+            loop.call_soon(turn, fleet)
+
+    pace = msgspec.structs.replace(QUICK, page=100)
+    async with discovering(api, tmp_path, pace=pace) as (discovery, fleet):
+        turn(fleet)
+        await fleet.until(lambda: discovery.ready)
+    assert len(fleet.endpoints) == 1000
+    most = max(after - before for before, after in itertools.pairwise(turns))
+    assert most <= 32
+
+
+async def test_endpoints_stay_while_the_api_server_is_away(api, tmp_path):
+    api.put(pool())
+    api.put(pod("a"))
+    async with discovering(api, tmp_path) as (discovery, fleet):
+        await fleet.until(lambda: discovery.ready)
+        await api.down()
+        api.delete("Pod", "a")
+        api.put(pod("b", "10.0.0.2"))
+        assert (discovery.ready, fleet.targets) == (True, ["10.0.0.1:8000"])
+        api.compact()
+        await api.up()
+        await fleet.until(lambda: fleet.targets == ["10.0.0.2:8000"])
+        assert fleet.ready == [True]
+
+
+async def test_a_kind_that_the_api_fails_to_give_does_not_keep_the_pool(api, tmp_path):
+    api.put(pool())
+    api.put(pod("a"))
+    broken = faults.internal("conversion webhook for InferenceObjective failed")
+    api.fail(broken, resource="inferenceobjectives", times=None)
+    async with discovering(api, tmp_path) as (discovery, fleet):
+        await fleet.until(lambda: discovery.ready)
+
+
+async def test_of_two_replicas_one_is_ready_and_the_other_stands_by_warm(api, tmp_path):
+    api.put(pool())
+    api.put(pod("a"))
+    quick = {"elect": True, "terms": Terms(identity="", duration=1, deadline=0.6, retry=0.05)}
+    async with discovering(api, tmp_path, **quick) as (one, fleet):
+        await fleet.until(lambda: one.ready)
+        async with discovering(api, tmp_path, **quick) as (two, standby):
+            await standby.until(lambda: standby.listed)
+            assert (one.ready, two.ready) == (True, False)
+            await one.leave()
+            await standby.until(lambda: two.ready)
+            assert standby.targets == fleet.targets == ["10.0.0.1:8000"]
+            assert not one.ready
+    spec = api.get("Lease", "epp-default-pool.llm-d.ai")["spec"]
+    assert spec["leaseTransitions"] == 1
+
+
+async def test_without_a_way_to_an_api_server_nothing_starts(tmp_path):
+    settings = KubeSettings(
+        namespace="default", pool="pool", access=Access(kubeconfig="/nowhere", environ={})
+    )
+    with pytest.raises(ConfigError, match="there is no kubeconfig at /nowhere"):
+        await KubeDiscovery(settings, print, print).load()
