@@ -23,6 +23,7 @@ from bench.pick import measure as measure_pick
 from bench.progress import Progress
 from bench.soak import measure as measure_soak
 from epp.errors import WarmpickError
+from epp.protocol.observation import Observation
 
 
 class Measure(Protocol):
@@ -88,16 +89,36 @@ def _run(name: str, asked: argparse.Namespace, console: Console) -> None:
         identities=tuple(asked.identity),
         traces=asked.trace,
         records=asked.records,
+        observe=asked.observe,
     )
     report = asyncio.run(_awaited(lambda: measure(Progress(), options)))
     table.show(report, console)
     if asked.write_docs:
         text = table.markdown(report, machine=machine, command=command)
-        docs.write(f"{name}-traces" if asked.engine == "none" else name, text, report.picture)
+        docs.write(_place(name, asked), text, report.picture)
     if asked.json:
         figures = {figure.key: round(figure.value, 6) for figure in report.figures}
         line = Line(name=name, figures=figures, machine=machine, command=command)
         sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+
+
+def _place(name: str, asked: argparse.Namespace) -> str:
+    """Say which table of the documentation a run fills."""
+    if name != "accuracy":
+        return name
+    observing = "-observe" if asked.observe else ""
+    return f"{name}{observing}-traces" if asked.engine == "none" else f"{name}{observing}"
+
+
+def _observations(text: str) -> tuple[Observation, ...]:
+    """Read `all,1/4,first`."""
+    try:
+        return tuple(
+            Observation.parse(each if each.isalpha() else f"sample:{each}")
+            for each in text.split(",")
+        )
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _command(name: str, asked: argparse.Namespace) -> str:
@@ -109,6 +130,9 @@ def _command(name: str, asked: argparse.Namespace) -> str:
         words += [f"--identity {identity}" for identity in asked.identity]
     if name == "accuracy" and asked.trace:
         words.append(f"--trace {asked.trace.name}")
+    if name == "accuracy" and asked.observe:
+        shares = (str(each).removeprefix("sample:") for each in asked.observe)
+        words.append(f"--observe {','.join(shares)}")
     return " ".join([*words, *(["--quick"] if asked.quick else [])])
 
 
@@ -147,6 +171,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     accuracy.add_argument(
         "--records", type=Path, metavar="FILE", help="write every single prediction there, as JSON"
+    )
+    accuracy.add_argument(
+        "--observe",
+        type=_observations,
+        default=(),
+        metavar="LIST",
+        help="measure what it costs to observe fewer responses to their end: all,1/4,1/16,first",
     )
     return parser
 

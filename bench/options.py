@@ -7,6 +7,7 @@ import msgspec
 
 from bench.accuracy.engines import EngineName
 from bench.accuracy.identities import Identity
+from epp.protocol.observation import Observation
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,7 +15,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     `engine` None is vLLM where it is installed, else the simulator; "none" starts no servers.
     `identities` is empty for all that the engine allows; `traces` is a trace file, or a folder
-    of them; `records` a file for every single prediction.
+    of them; `records` a file for every single prediction. `observe`: measure nothing but what
+    it costs to observe so many responses to their end.
     """
 
     quick: bool = False
@@ -22,3 +24,4 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     identities: tuple[Identity, ...] = ()
     traces: Path | None = None
     records: Path | None = None
+    observe: tuple[Observation, ...] = ()

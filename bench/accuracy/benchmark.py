@@ -5,6 +5,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from model_server.engine import is_installed
@@ -12,7 +13,7 @@ from model_server.engine import is_installed
 from bench.accuracy import picture
 from bench.accuracy.baselines import Cache, baselines, own, retold
 from bench.accuracy.client import Player
-from bench.accuracy.engines import BLOCK, BLOCKS, ENGINES, MODEL, Engine
+from bench.accuracy.engines import BLOCK, BLOCKS, ENGINES, MODEL, Engine, EngineName
 from bench.accuracy.errors import Errors, errors
 from bench.accuracy.figures import Part, counted, grid, noticed, scored
 from bench.accuracy.gateway import gateway
@@ -20,6 +21,8 @@ from bench.accuracy.identities import IDENTITIES, Identity
 from bench.accuracy.lru import Blocks
 from bench.accuracy.observation import Guess, Observation
 from bench.accuracy.restart import noticed_after, reset, restart
+from bench.accuracy.sampling import NOTES as SAMPLING_NOTES
+from bench.accuracy.sampling import sampled_servers, sampled_traces
 from bench.accuracy.servers import Servers, running
 from bench.accuracy.traces import NOTE as TRACES_NOTE
 from bench.accuracy.traces import replayed
@@ -75,6 +78,8 @@ async def measure(progress: Progress, options: Options) -> Report:
     """Measure everything. Raises `Refused` where a request was not answered."""
     engine = options.engine or ("vllm" if is_installed() else "simulator")
     parts = []
+    if options.observe:
+        return await _sampled(engine, progress, options)
     if engine != "none":
         parts.append(await _served(ENGINES[engine], progress, options))
     if options.traces:
@@ -87,6 +92,28 @@ async def measure(progress: Progress, options: Options) -> Report:
         notes=(*NOTES, TRACES_NOTE) if options.traces else NOTES,
         grids=tuple(part.grid for part in parts),
         picture=b"".join(part.picture for part in parts),
+    )
+
+
+async def _sampled(
+    engine: EngineName | Literal["none"], progress: Progress, options: Options
+) -> Report:
+    """Measure what it costs to observe fewer responses, on a trace or else on servers."""
+    notes: tuple[str, ...] = SAMPLING_NOTES
+    if engine != "none":
+        effort = QUICK if options.quick else FULL
+        rounds = [Shape(requests=effort.requests, concurrency=n) for n in effort.concurrency]
+        parts = [await sampled_servers(ENGINES[engine], rounds, progress, options)]
+    elif options.traces is not None:
+        parts = list(sampled_traces(progress, options.traces, options))
+        notes = (SAMPLING_NOTES[0], TRACES_NOTE)
+    else:
+        raise ConfigError("without servers and without a trace there is nothing to measure")
+    return Report(
+        name="accuracy",
+        figures=tuple(figure for part in parts for figure in part.figures),
+        notes=notes,
+        grids=tuple(part.grid for part in parts),
     )
 
 

@@ -8,13 +8,19 @@ from bench.accuracy.identities import Identity, configuration, endpoints
 from bench.accuracy.servers import Servers
 from epp.demo.envoy import EnvoySettings, start_envoy
 from epp.demo.processes import free_port, spawn
+from epp.protocol.observation import Observation
 
 _READY_SECONDS = 30.0
 
 
 @contextlib.asynccontextmanager
-async def gateway(servers: Servers, identity: Identity) -> AsyncIterator[str]:
-    """Start both; the URL for clients. The picker shows its decisions and has seen no request."""
+async def gateway(
+    servers: Servers, identity: Identity, observation: Observation | None = None
+) -> AsyncIterator[str]:
+    """Start both; the URL for clients. The picker shows its decisions and has seen no request.
+
+    With an `observation` response bodies are `STREAMED`, and observed to their end as it says.
+    """
     grpc_port, health_port, metrics_port, port, admin_port = (free_port() for _ in range(5))
     file = servers.log_dir / f"endpoints-{identity}.yaml"
     file.write_text(endpoints(servers.ports, identity), encoding="utf-8")
@@ -26,9 +32,14 @@ async def gateway(servers: Servers, identity: Identity) -> AsyncIterator[str]:
         f"--grpc-health-port={health_port}",
         f"--metrics-port={metrics_port}",
         *("--secure-serving=false", "--debug-headers", "--log-format=json"),
+        *((f"--observe-responses={observation}",) if observation else ()),
     )
     settings = EnvoySettings(
-        listen_port=port, admin_port=admin_port, epp_port=grpc_port, endpoints=servers.targets
+        listen_port=port,
+        admin_port=admin_port,
+        epp_port=grpc_port,
+        endpoints=servers.targets,
+        response_body_mode="STREAMED" if observation else "FULL_DUPLEX_STREAMED",
     )
     async with contextlib.AsyncExitStack() as stack:
         picker = await spawn(f"epp-{identity}", argv, log_dir=servers.log_dir)

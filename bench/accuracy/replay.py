@@ -3,15 +3,14 @@
 import random
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
 from model_server.simulator.scheduler import Request, Sampled, Token
 from model_server.simulator.settings import Limits
 
-from bench.accuracy.baselines import Cache, baselines
-from bench.accuracy.lru import Blocks
+from bench.accuracy.lru import Blocks, Predictor
 from bench.accuracy.observation import Guess
 from bench.accuracy.trace import Content, Trace
 from bench.accuracy.virtual import Clock, Pods
@@ -26,30 +25,50 @@ from epp.model.events import (
     Generated,
     Listed,
     LoadReported,
+    Unobserved,
 )
 from epp.model.fleet import Fleet
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId, Usage
 from epp.policy.scheduler import Scheduler
+from epp.protocol.observation import Observation
 
 BLOCK = 16
 PORT = 8000
 MODEL = "m"
 SCRAPE_SECONDS = 1.0
 Known = Literal["text", "tokens"]
+OBSERVE_ALL = Observation()
+Predictors = Mapping[str, Callable[[str], Predictor]]
+NOBODY: Predictors = {}
 
 
 class _Visit(msgspec.Struct, frozen=True):
-    """A request under way: its place in the trace, and what everybody predicted for it."""
+    """A request under way: its place in the trace, and what everybody predicted for it.
+
+    `left`: the fleet sees no more of its response than the first token.
+    """
 
     number: int
     id: RequestId
     predicted: dict[str, int]
+    left: bool
 
 
 class Replay:
-    """Plays one trace, once. `guesses` are, by predictor, those of all calls that are over."""
+    """Plays one trace, once. `guesses` are, by predictor, those of all calls that are over.
 
-    def __init__(self, trace: Trace, known: Known) -> None:
+    Responses are observed to their end as `observation` says. The predictors `beside` are asked
+    the same.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        known: Known,
+        *,
+        observation: Observation = OBSERVE_ALL,
+        beside: Predictors = NOBODY,
+    ) -> None:
         self.guesses: defaultdict[str, list[Guess]] = defaultdict(list)
         self._trace = trace
         self._known: Known = known
@@ -64,7 +83,9 @@ class Replay:
         self._visits: dict[Request, _Visit] = {}
         self._left = len(trace.calls)
         self._followers: defaultdict[int, list[int]] = defaultdict(list)
-        self._baselines = baselines(Cache(trace.blocks - 1, BLOCK))
+        self._beside = beside
+        self._observation = observation
+        self._draw = random.Random(1).randrange
         profile = load(POLICIES["least-ttft"]).profile
         fleet = Fleet(BlockHasher(b"bench"))
         self._router = Scheduler(fleet, profile, random.Random(0).randrange)
@@ -109,13 +130,14 @@ class Replay:
         decision = self._router.route(request, self._clock.now)
         target, blocks = decision.endpoint.target, Blocks(content.ids)
         predicted: dict[str, int] = {self._known: decision.predicted_cached_tokens}
-        for name, of in self._baselines.items():
+        for name, of in self._beside.items():
             predictor = of(target)
             predicted[name] = predictor.predict(blocks)
             predictor.sent(blocks)
         # The engine appends what it generates to the prompt: it is given its own.
         asked = Request(array("I", content.ids), len(content.answer), _tokens(content.answer))
-        self._visits[asked] = _Visit(number, request.id, predicted)
+        left = self._observation.leaves(self._draw) and len(content.answer) > 1
+        self._visits[asked] = _Visit(number, request.id, predicted, left)
         self._pods.submit(target, asked)
 
     def _request(self, number: int, content: Content) -> InferenceRequest:
@@ -130,7 +152,6 @@ class Replay:
             target_model=MODEL,
             prompts=(prompt,),
             stream=True,
-            max_tokens=len(content.answer),
         )
 
     def _sampled(self, sampled: Sampled) -> None:
@@ -138,14 +159,18 @@ class Replay:
         visit = self._visits[request]
         if sampled.first:
             self._hear(FirstToken(visit.id))
-        self._hear(Generated(visit.id, request.generated))
+            if visit.left:
+                self._hear(Unobserved(visit.id))
+        if not visit.left:
+            self._hear(Generated(visit.id, request.generated))
         if sampled.finish is not None:
             self._finish(request, self._visits.pop(request))
 
     def _finish(self, request: Request, visit: _Visit) -> None:
         cached = request.cached_tokens or 0
         usage = Usage(request.prompt_len, request.generated, cached)
-        self._hear(Finished(visit.id, usage))
+        if not visit.left:
+            self._hear(Finished(visit.id, usage))
         for name, predicted in visit.predicted.items():
             self.guesses[name].append(Guess(request.prompt_len, predicted, cached))
         self._left -= 1

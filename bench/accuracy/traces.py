@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.accuracy import lmcache, mooncake
+from bench.accuracy.baselines import Cache, baselines
 from bench.accuracy.errors import Errors, errors
 from bench.accuracy.figures import Part, counted, grid, scored
 from bench.accuracy.replay import BLOCK, Known, Replay
@@ -29,18 +30,24 @@ NOTE = (
 
 def replayed(progress: Progress, place: Path, *, quick: bool) -> Iterator[Part]:
     """Replay the trace at `place`, or all known ones in that folder. Raises `ConfigError`."""
-    for path in _files(place):
-        trace = READERS[path.name](path, QUICK_REQUESTS if quick else None)
+    for trace in traces_at(place, quick=quick):
         scores: defaultdict[str, list[Errors]] = defaultdict(list)
         for known in KNOWN:
             progress.step(f"{trace.name}: {len(trace.calls)} requests, {known}")
-            replay = Replay(trace, known)
+            beside = baselines(Cache(trace.blocks - 1, BLOCK))
+            replay = Replay(trace, known, beside=beside)
             replay.run()
             for name, guesses in replay.guesses.items():
                 scores[name].append(errors(guesses, BLOCK))
         suffix = f"_{trace.name}"
         figures = (*scored(scores, suffix), *counted(scores, suffix))
         yield Part(figures, grid(trace.name, scores, suffix))
+
+
+def traces_at(place: Path, *, quick: bool) -> Iterator[Trace]:
+    """Read the trace at `place`, or all known ones in that folder. Raises `ConfigError`."""
+    for path in _files(place):
+        yield READERS[path.name](path, QUICK_REQUESTS if quick else None)
 
 
 def _files(place: Path) -> list[Path]:

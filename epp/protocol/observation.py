@@ -32,6 +32,11 @@ class Observation(msgspec.Struct, frozen=True):
             raise ValueError(f"`{text}` says not what to observe; write {FORMS}")
         return cls(int(found[1]))
 
+    def __str__(self) -> str:
+        """Write what `parse` reads."""
+        names = {observation: name for name, observation in _NAMED.items()}
+        return names.get(self, f"sample:1/{self.one_in}")
+
     def leaves(self, randrange: Callable[[int], int]) -> bool:
         """Draw whether one response is left early; `randrange(n)` is any of 0 to n - 1."""
         return not self.one_in or (self.one_in > 1 and randrange(self.one_in) > 0)

@@ -41,6 +41,7 @@ JSON = {":status": "200", "content-type": "application/json"}
 )
 def test_forms(text, one_in):
     assert Observation.parse(text) == Observation(one_in)
+    assert Observation.parse(str(Observation(one_in))) == Observation(one_in)
 
 
 @pytest.mark.parametrize(
