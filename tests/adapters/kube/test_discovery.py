@@ -43,6 +43,8 @@ class Fleet(Changed):
                 del self.endpoints[endpoint_id]
             case Listed():
                 self.listed += 1
+            case _:
+                raise AssertionError(event)
         self()
 
     @property
@@ -288,7 +290,7 @@ async def test_of_two_replicas_one_is_ready_and_the_other_stands_by_warm(api, tm
     assert spec["leaseTransitions"] == 1
 
 
-async def test_without_a_way_to_an_api_server_nothing_starts(tmp_path):
+async def test_without_a_way_to_an_api_server_nothing_starts():
     settings = KubeSettings(
         namespace="default", pool="pool", access=Access(kubeconfig="/nowhere", environ={})
     )
