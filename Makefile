@@ -12,7 +12,7 @@ help:
 
 setup: .venv/.ready ## create .venv with everything but vLLM
 
-.venv/.ready: pyproject.toml setup.py $(wildcard epp/native/*.p[yx][xd]) model-server/pyproject.toml .ci/constraints.txt .ci/setup
+.venv/.ready: pyproject.toml setup.py $(wildcard epp/native/*.p[yx][xdi]) model-server/pyproject.toml .ci/constraints.txt .ci/setup
 	PYTHON=$(PYTHON) .ci/setup
 
 vllm: setup ## add the CPU build of vLLM to .venv (exit 3: it cannot be had here)

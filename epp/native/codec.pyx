@@ -7,11 +7,13 @@ it. The numbers of fields are those of `proto/ext_proc.proto`.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object)
+
+include "replies.pxi"
 
 cdef enum:
     _VARINT = 0
@@ -251,131 +253,3 @@ cdef bint _header(dict found, Span span) except -1:
             )
         found[key] = plain
     return True
-
-
-# Writing. The tag of a field is its number * 8 + its kind; all have one byte here.
-
-cdef inline int _length(uint64_t value) noexcept nogil:
-    """Say how many bytes a varint has."""
-    cdef int bytes_ = 1
-    while value >= 0x80:
-        value >>= 7
-        bytes_ += 1
-    return bytes_
-
-
-cdef inline uint8_t* _head(uint8_t* at, uint8_t tag, uint64_t size) noexcept nogil:
-    """Write a tag and a length; return where they end."""
-    at[0] = tag
-    at += 1
-    while size >= 0x80:
-        at[0] = <uint8_t>(size | 0x80)
-        size >>= 7
-        at += 1
-    at[0] = <uint8_t>size
-    return at + 1
-
-
-cdef bytes _nested(uint8_t tag, bytes inside):
-    """Make a field of what is inside it."""
-    cdef size_t size = PyBytes_GET_SIZE(inside)
-    cdef bytes made = PyBytes_FromStringAndSize(NULL, 1 + _length(size) + size)
-    memcpy(_head(<uint8_t*>PyBytes_AS_STRING(made), tag, size), PyBytes_AS_STRING(inside), size)
-    return made
-
-
-cdef bytes _string(uint8_t tag, str text):
-    return _nested(tag, text.encode()) if text else b""
-
-
-def chunk(reply):
-    """Write a `Chunk`."""
-    cdef bytes body = reply.body
-    cdef bint ends = reply.end_of_stream
-    cdef uint8_t outermost = 0x22 if reply.response else 0x1a
-    cdef uint64_t size = PyBytes_GET_SIZE(body)
-    cdef uint64_t streamed = (1 + _length(size) + size if size else 0) + (2 if ends else 0)
-    cdef uint64_t mutation = 1 + _length(streamed) + streamed
-    cdef uint64_t common = 1 + _length(mutation) + mutation
-    cdef uint64_t response = 1 + _length(common) + common
-    cdef bytes made = PyBytes_FromStringAndSize(NULL, 1 + _length(response) + response)
-    cdef uint8_t* at = _head(<uint8_t*>PyBytes_AS_STRING(made), outermost, response)
-    at = _head(at, 0x0a, common)
-    at = _head(at, 0x1a, mutation)
-    at = _head(at, 0x1a, streamed)
-    if size:
-        at = _head(at, 0x0a, size)
-        memcpy(at, PyBytes_AS_STRING(body), size)
-        at += size
-    if ends:
-        at[0] = 0x10
-        at[1] = 1
-    return made
-
-
-def headers_reply(reply):
-    """Write a `HeadersReply`."""
-    return _changed(0x12 if reply.response else 0x0a, reply.mutation, b"")
-
-
-def body_reply(reply):
-    """Write a `BodyReply`."""
-    mutation = reply.mutation
-    cdef bytes body = mutation.body
-    cdef bytes changed = b""
-    if body is not None:
-        changed = _nested(0x1a, _nested(0x0a, body))
-    return _changed(0x22 if reply.response else 0x1a, mutation, changed)
-
-
-def trailers_reply(reply):
-    """Write a `TrailersReply`."""
-    return b"\x32\x00" if reply.response else b"\x2a\x00"
-
-
-def immediate_reply(reply):
-    """Write an `ImmediateReply`."""
-    cdef uint64_t status = reply.status
-    cdef bytes code = b""
-    cdef uint8_t[11] digits
-    if status:
-        code = digits[: _head(digits, 0x08, status) - digits]
-    headers = _header_mutation(reply.headers, ())
-    body = reply.body
-    inside = _nested(0x0a, code) + (_nested(0x12, headers) if headers else b"")
-    inside += (_nested(0x1a, body) if body else b"") + _string(0x2a, reply.details)
-    return _nested(0x3a, inside)
-
-
-cdef bytes _changed(uint8_t tag, mutation, bytes body):
-    cdef bytes common = _header_mutation(mutation.set_headers, mutation.remove_headers)
-    cdef str destination = mutation.destination
-    cdef bytes made
-    if common:
-        common = _nested(0x12, common)
-    common += body
-    if mutation.clear_route_cache:
-        common += b"\x28\x01"
-    made = _nested(tag, _nested(0x0a, common) if common else b"")
-    if destination:
-        made += _metadata(destination)
-    return made
-
-
-cdef bytes _header_mutation(tuple set_headers, tuple remove_headers):
-    cdef bytes made = b""
-    for key, value in set_headers:
-        header = _nested(0x0a, _string(0x0a, key) + _string(0x1a, value))
-        made += _nested(0x0a, header + b"\x18\x02")
-    for key in remove_headers:
-        made += _nested(0x12, (<str>key).encode())
-    return made
-
-
-cdef bytes _LB = _nested(0x0a, b"envoy.lb")
-cdef bytes _DESTINATION = _nested(0x0a, b"x-gateway-destination-endpoint")
-
-
-cdef bytes _metadata(str destination):
-    inner = _nested(0x0a, _DESTINATION + _nested(0x12, _string(0x1a, destination)))
-    return _nested(0x42, _nested(0x0a, _LB + _nested(0x12, _nested(0x2a, inner))))

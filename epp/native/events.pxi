@@ -1,0 +1,23 @@
+"""What a session tells, and how it fails; a part of `http2.pyx`."""
+
+OPENED = 0
+"""A request's headers are complete."""
+MESSAGE = 1
+"""A message has arrived: `value` is its bytes."""
+ENDED = 2
+"""The peer will say no more on this stream."""
+FAULT = 3
+"""What arrived is no message: `value` is the gRPC status that it deserves."""
+CLOSED = 4
+"""The stream was closed before it was ended here: `value` is HTTP/2's error code."""
+
+cdef object _OPENED = OPENED, _MESSAGE = MESSAGE, _ENDED = ENDED, _FAULT = FAULT, _CLOSED = CLOSED
+cdef object _AMID_A_MESSAGE = 13  # gRPC's INTERNAL
+
+cdef size_t _ENTRY_OVERHEAD = 32  # of a header, RFC 9113 section 6.5.2
+cdef size_t _SPARE = 512  # for frames that are not data, and the heads of those that are
+cdef int32_t _CONNECTION_WINDOW = 0x7fffffff
+
+
+class ConnectionFailure(Exception):
+    """The peer broke the protocol beyond what a GOAWAY can say, or flooded the connection."""

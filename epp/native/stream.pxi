@@ -1,0 +1,172 @@
+"""One request of a peer, and the response to it; a part of `http2.pyx`."""
+
+
+cdef class Stream:
+    """One request of the peer's and the response to it. What is said to a closed one is lost.
+
+    `owner` is the user's. `path` and `content_type` are as the peer sent them, empty where it did
+    not. `queued` is the number of bytes that wait for the peer's window.
+    """
+
+    cdef readonly Session session
+    cdef readonly int32_t id
+    cdef readonly bytes method
+    cdef readonly bytes path
+    cdef readonly bytes content_type
+    cdef readonly size_t queued
+    cdef readonly bint closed
+    cdef readonly bint ending
+    cdef readonly bint answered
+    cdef public object owner
+    cdef Deframer _deframer
+    cdef size_t _header_bytes
+    cdef bint _asked
+    cdef bint _deferred
+    cdef bint _held
+    cdef bint _deaf
+    cdef size_t _unconsumed
+    cdef list _pieces
+    cdef Py_ssize_t _first
+    cdef size_t _offset
+    cdef bytes _status
+    cdef bytes _message
+
+    def __init__(self):
+        raise TypeError("streams are opened by the peer")
+
+    def send(self, bytes message not None):
+        """Queue a message for the peer."""
+        cdef size_t size = PyBytes_GET_SIZE(message)
+        cdef uint8_t head[5]
+        if self.closed or self.ending:
+            return
+        if size > 0xffffffff:
+            raise ValueError("a message of 4 GiB or more")
+        head[0] = 0
+        head[1], head[2] = <uint8_t>(size >> 24), <uint8_t>(size >> 16)
+        head[3], head[4] = <uint8_t>(size >> 8), <uint8_t>size
+        self._pieces.append(PyBytes_FromStringAndSize(<char*>head, 5))
+        if size:
+            self._pieces.append(message)
+        self.queued += size + 5
+        self.session.queued += size + 5
+        self._proceed()
+
+    def end(self, int status, str message not None=""):
+        """Say gRPC's status once all messages are out; the peer is listened to no more."""
+        if self.closed or self.ending:
+            return
+        self.ending = True
+        self._status = b"%d" % status
+        self._message = _percent_encoded(message)
+        self._deaf = True
+        self._release()
+        if self.answered:
+            self._proceed()
+        else:
+            self.answered = True
+            self._head(status=b"200", trailing=True)
+
+    def refuse(self, int status):
+        """Answer with an HTTP status and nothing else: this is no gRPC request."""
+        if self.closed or self.answered:
+            return
+        self.ending = self.answered = self._deaf = True
+        self._release()
+        self._head(status=b"%d" % status, trailing=False)
+
+    def reset(self, uint32_t code):
+        """Break off, with HTTP/2's error code."""
+        if not self.closed:
+            self.ending = self._deaf = True
+            self._release()
+            nghttp2_submit_rst_stream(self.session._handle, NGHTTP2_FLAG_NONE, self.id, code)
+
+    def hold(self):
+        """Let the peer send no more than one window."""
+        self._held = True
+
+    def release(self):
+        """End a hold."""
+        self._held = False
+        self._release()
+
+    cdef int _release(self) except -1:
+        if self._unconsumed and not self.closed:
+            nghttp2_session_consume_stream(self.session._handle, self.id, self._unconsumed)
+        self._unconsumed = 0
+        return 0
+
+    cdef int _proceed(self) except -1:
+        cdef nghttp2_data_provider provider
+        cdef nghttp2_nv fields[2]
+        if self._deferred:
+            self._deferred = False
+            nghttp2_session_resume_data(self.session._handle, self.id)
+        elif not self.answered:
+            self.answered = True
+            provider.source.ptr = <void*>self
+            provider.read_callback = _on_read
+            fields[0] = _field(b":status", b"200")
+            fields[1] = _field(b"content-type", b"application/grpc")
+            nghttp2_submit_response(self.session._handle, self.id, fields, 2, &provider)
+        return 0
+
+    cdef int _head(self, bytes status, bint trailing) except -1:
+        """Answer with headers that are also the end."""
+        cdef nghttp2_nv fields[4]
+        cdef size_t count = 1
+        fields[0] = _field(b":status", status)
+        if trailing:
+            fields[1] = _field(b"content-type", b"application/grpc")
+            count = 2 + self._trailers(&fields[2])
+        nghttp2_submit_response(self.session._handle, self.id, fields, count, NULL)
+        return 0
+
+    cdef size_t _trailers(self, nghttp2_nv* fields):
+        fields[0] = _field(b"grpc-status", self._status)
+        fields[1] = _field(b"grpc-message", self._message)
+        return 2 if self._message else 1
+
+    cdef int _pop(self, uint8_t* into, size_t size) except -1:
+        """Move the next `size` queued bytes."""
+        cdef bytes piece
+        cdef size_t part
+        self.queued -= size
+        self.session.queued -= size
+        while size:
+            piece = <bytes>self._pieces[self._first]
+            part = min(<size_t>PyBytes_GET_SIZE(piece) - self._offset, size)
+            memcpy(into, PyBytes_AS_STRING(piece) + self._offset, part)
+            into += part
+            size -= part
+            self._offset += part
+            if self._offset == <size_t>PyBytes_GET_SIZE(piece):
+                self._pieces[self._first] = None
+                self._first += 1
+                self._offset = 0
+        if self._first == len(self._pieces):
+            self._pieces.clear()
+            self._first = 0
+        return 0
+
+
+cdef inline nghttp2_nv _field(bytes name, bytes value):
+    """Make a header; its bytes must live until it is submitted, which copies them."""
+    cdef nghttp2_nv field
+    field.name = <uint8_t*>PyBytes_AS_STRING(name)
+    field.namelen = PyBytes_GET_SIZE(name)
+    field.value = <uint8_t*>PyBytes_AS_STRING(value)
+    field.valuelen = PyBytes_GET_SIZE(value)
+    field.flags = 0
+    return field
+
+
+cdef bytes _percent_encoded(str message):
+    """Write a status message as gRPC does in HTTP/2."""
+    if message.isascii() and message.isprintable() and "%" not in message:
+        return message.encode()
+    return b"".join(
+        b"%c" % byte if 32 <= byte < 127 and byte != 37 else b"%%%02X" % byte
+        for byte in message.encode("utf-8", "replace")
+    )
