@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, Final
 
 from tests.kubeapi.kinds import Kind
-from tests.kubeapi.status import Cause, bad_request
+from tests.kubeapi.status import Cause, Undecodable
 
 Json = dict[str, Any]
 POD: Final[Json] = {
@@ -135,10 +135,9 @@ def decode(kind: Kind, value: Json) -> None:
         _micro_times(kind, value)
 
 
-def undecodable(kind: Kind, value: Json, why: str) -> Exception:
+def undecodable(kind: Kind, value: Json, why: str) -> Undecodable:
     version = str(value.get("apiVersion", "")).rpartition("/")[2]
-    said = f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}: {why}'
-    return bad_request(said)
+    return Undecodable(kind.kind, version, why)
 
 
 def _base64(kind: Kind, value: Json) -> None:

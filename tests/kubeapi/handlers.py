@@ -19,7 +19,7 @@ from tests.kubeapi.answers import (
 from tests.kubeapi.builtin import undecodable
 from tests.kubeapi.registry import Registry
 from tests.kubeapi.request import Ask, is_true
-from tests.kubeapi.status import Cause, GroupResource
+from tests.kubeapi.status import ApiError, Cause, GroupResource
 from tests.kubeapi.strategic import strategic_merge
 from tests.kubeapi.writing import How, Target
 
@@ -125,14 +125,28 @@ def _update(call: Call) -> Answer:
 def _patch(call: Call) -> Answer:
     patch = decoded_patch(call.body, call.media, call.target.kind)
     if call.media == APPLY_PATCH:
-        warnings = _warnings(call, patch)
-        value, created = call.registry.apply(call.target, patch, call.how)
-        return _shown(call, value, 201 if created else 200, warnings)
+        return _apply(call, patch)
     old = call.registry.find(call.target)
     body = _patched(listing.shown(call.target, old), patch, call.media)
-    warnings = _warnings(call, body)
-    value = call.registry.replace(call.target, old, body, call.how)
+    try:
+        warnings = _warnings(call, body)
+        value = call.registry.replace(call.target, old, body, call.how)
+    except status.Undecodable as error:
+        text = msgspec.json.encode(body).decode()
+        raise status.invalid_patch(text, error.why) from None
     return _shown(call, value, 200, warnings)
+
+
+def _apply(call: Call, said: Json) -> Answer:
+    """Fields that the schema does not declare are an error here, whatever is asked for."""
+    target = call.target
+    unknown = [] if target.schema is None else structural.unknown(target.schema, said)
+    if unknown:
+        where = f"{target.namespace}/{target.name}; {target.api_version}, Kind={target.kind.kind}"
+        told = "; ".join(f".{path}: field not declared in schema" for path in unknown)
+        raise ApiError(500, "", f"failed to create typed patch object ({where}): {told}")
+    value, created = call.registry.apply(target, said, call.how)
+    return _shown(call, value, 201 if created else 200, [])
 
 
 def _patched(value: Json, patch: Any, media: str) -> Json:

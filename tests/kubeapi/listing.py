@@ -9,6 +9,7 @@ import msgspec
 
 from tests.kubeapi import selectors, status
 from tests.kubeapi.registry import Registry
+from tests.kubeapi.request import is_true
 from tests.kubeapi.selectors import ObjectTest
 from tests.kubeapi.status import ApiError, Cause, GroupResource, bad_request
 from tests.kubeapi.store import Compacted, Place
@@ -49,12 +50,18 @@ def selected(target: Target, query: Json) -> ObjectTest:
     return matches
 
 
-def version_of(query: Json) -> int | None:
-    """The resourceVersion asked for; None where none is. Errors: ApiError 422."""
+def version_of(target: Target, query: Json) -> int | None:
+    """The resourceVersion asked for; None where none is.
+
+    Errors: ApiError, 422 on a watch; on a read 500, as nothing there says what kind it is.
+    """
     text = query.get("resourceVersion", "")
     if text and not text.isdigit():
         why = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
-        raise refused("resourceVersion", "FieldValueInvalid", why)
+        if is_true(query, "watch"):
+            cause = Cause("FieldValueInvalid", why, "resourceVersion")
+            raise status.invalid(target.resource, "", [cause])
+        raise ApiError(500, "", f"resourceVersion: {why}")
     return int(text) if text else None
 
 
@@ -65,7 +72,7 @@ def refused(field: str, reason: str, message: str) -> ApiError:
 
 def one(registry: Registry, target: Target, query: Json) -> Json:
     """GET of one object. Errors: ApiError 404, 504."""
-    _reached(registry, version_of(query) or 0)
+    _reached(registry, version_of(target, query) or 0)
     return shown(target, registry.find(target))
 
 
@@ -75,7 +82,7 @@ def many(registry: Registry, target: Target, query: Json) -> Json:
     limit = int(query.get("limit") or 0)
     if query.get("resourceVersion") == "0":
         limit = 0  # the watch cache answers, and it knows no pages
-    at, start = _where(registry, query, limit)
+    at, start = _where(registry, target, query, limit)
     found = _sorted(_state(registry, target, at, query).items(), start)
     matches = selected(target, query)
     items = [(place, value) for place, value in found if matches(value)]
@@ -109,19 +116,24 @@ def _check_options(query: Json) -> None:
     if match == "Exact" and version == "0":
         said = 'Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
         raise refused("resourceVersionMatch", "FieldValueForbidden", said)
+    if match and query.get("continue"):
+        said = "Forbidden: resourceVersionMatch is forbidden when continue is provided"
+        raise refused("resourceVersionMatch", "FieldValueForbidden", said)
     if match not in (None, "", "Exact", "NotOlderThan"):
-        said = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan"'
+        said = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan", ""'
         raise refused("resourceVersionMatch", "FieldValueNotSupported", said)
 
 
-def _where(registry: Registry, query: Json, limit: int) -> tuple[int | None, Place | None]:
+def _where(
+    registry: Registry, target: Target, query: Json, limit: int
+) -> tuple[int | None, Place | None]:
     """The revision to read at (None: the latest) and the place after which to go on."""
     if query.get("continue"):
         if query.get("resourceVersion") not in (None, "", "0"):
             raise bad_request("specifying resource version is not allowed when using continue")
         revision, start = _resumed(query["continue"])
         return (None if revision < 0 else revision), start
-    asked = version_of(query)
+    asked = version_of(target, query)
     if not asked:
         return None, None
     _reached(registry, asked)

@@ -3,6 +3,7 @@
 Message forms follow k8s.io/apimachinery `api/errors` and the places that build on it.
 """
 
+import json
 from typing import Any
 
 import msgspec
@@ -57,6 +58,15 @@ class ApiError(Exception):
             status["details"] = self.details
         status["code"] = self.code
         return status
+
+
+class Undecodable(ApiError):
+    """400 about a body that does not fit the kind; `why` says in what. PATCH makes a 422 of it."""
+
+    def __init__(self, kind: str, version: str, why: str) -> None:
+        said = f'{kind} in version "{version}" cannot be handled as a {kind}: {why}'
+        super().__init__(400, "BadRequest", said)
+        self.why = why
 
 
 class PlainTextError(Exception):
@@ -133,6 +143,12 @@ def invalid(kind: GroupResource, name: str, causes: list[Cause]) -> ApiError:
     listed = [msgspec.to_builtins(cause) for cause in causes]
     message = f'{kind} "{name}" is invalid: {said}'
     return ApiError(422, "Invalid", message, _details(kind, name) | {"causes": listed})
+
+
+def invalid_patch(patched: str, why: str) -> ApiError:
+    """422 of a patch whose result does not fit the kind."""
+    said = f"Invalid value: {json.dumps(patched)}: {why}"
+    return invalid(GroupResource("", ""), "", [Cause("FieldValueInvalid", said, "patch")])
 
 
 def unprocessable() -> ApiError:

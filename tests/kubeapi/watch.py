@@ -58,7 +58,7 @@ class Watch:
         self._lines: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self._over = False
-        self._begin(version_of(query))
+        self._begin(version_of(target, query))
 
     def _begin(self, version: int | None) -> None:
         initial = self.query.get("sendInitialEvents")

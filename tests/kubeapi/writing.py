@@ -117,18 +117,26 @@ def _check_kind(target: Target, body: Json) -> None:
 def check_version(target: Target, old: Json, body: Json, how: How) -> None:
     """Optimistic concurrency. Errors: ApiError 409, and 422 where a version must be named."""
     said, held = body["metadata"].get("resourceVersion"), old["metadata"]["resourceVersion"]
-    uid = body["metadata"].get("uid")
-    if uid and uid != old["metadata"]["uid"]:
-        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: " + str(
-            old["metadata"]["uid"]
-        )
-        raise status.conflict(target.resource, target.name, why)
+    uid, old_uid = body["metadata"].get("uid"), old["metadata"]["uid"]
+    if uid and uid != old_uid:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old_uid}"
+        raise status.conflict(target.resource, target.name, _storage_error(target, why))
     if said and said != held:
         raise status.modified(target.resource, target.name)
     if not said and not target.kind.unconditional and not how.trusted:
         message = "Invalid value: 0x0: must be specified for an update"
         cause = Cause("FieldValueInvalid", message, "metadata.resourceVersion")
         raise status.invalid(target.resource, target.name, [cause])
+
+
+def _storage_error(target: Target, why: str) -> str:
+    """What the storage says of a precondition that does not hold."""
+    parts = [target.kind.group] if target.kind.custom else []
+    parts += [target.kind.plural, *(part for part in target.place if part)]
+    return (
+        f"StorageError: invalid object, Code: 4, Key: /registry/{'/'.join(parts)},"
+        f" ResourceVersion: 0, AdditionalErrorMsg: {why}"
+    )
 
 
 def check_preconditions(target: Target, old: Json, said: Json) -> None:

@@ -121,6 +121,22 @@ async def test_unknown_fields_are_refused_where_that_is_asked_for(cluster: Clust
     assert 'strict decoding error: unknown field "spec.wishes"' in reply.message
 
 
+async def test_a_patch_with_unknown_fields_is_invalid_where_that_is_asked_for(cluster: Cluster):
+    await cluster.made("inferencepools", pool())
+    patch = {"spec": {"wishes": 1}}
+    reply = await cluster.patch("inferencepools", "a", patch, fieldValidation="Strict")
+    assert (reply.code, reply.reason, reply.fields) == (422, "Invalid", ["patch"])
+    assert 'strict decoding error: unknown field "spec.wishes"' in reply.message
+
+
+async def test_unknown_fields_cannot_be_applied(cluster: Cluster):
+    reply = await cluster.patch(
+        "inferencepools", "a", pool(wishes=1), kind="apply", fieldManager="x"
+    )
+    assert reply.code == 500
+    assert ".spec.wishes: field not declared in schema" in reply.message
+
+
 async def test_unknown_fields_can_be_ignored(cluster: Cluster):
     reply = await cluster.create("inferencepools", pool(wishes=1), fieldValidation="Ignore")
     assert reply.code == 201

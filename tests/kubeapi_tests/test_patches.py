@@ -79,6 +79,13 @@ async def test_a_patch_may_name_the_version_that_it_is_for(cluster: Cluster):
     assert (reply.code, reply.reason) == (409, "Conflict")
 
 
+async def test_a_patch_whose_result_does_not_fit(cluster: Cluster):
+    await cluster.made("leases", lease())
+    patch = {"spec": {"renewTime": "2026-01-02T03:04:05Z"}}
+    reply = await cluster.patch("leases", "a", patch)
+    assert (reply.code, reply.reason, reply.fields) == (422, "Invalid", ["patch"])
+
+
 async def test_strategic_merge_knows_the_keys_of_lists(cluster: Cluster):
     await cluster.made("pods", pod())
     condition = {"type": "Ready", "status": "False"}

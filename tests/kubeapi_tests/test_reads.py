@@ -278,6 +278,11 @@ OPTIONS_REFUSED = {
     "resourceVersionMatch": {"resourceVersionMatch": "Exact"},
     "resourceVersionMatch ": {"resourceVersionMatch": "Exact", "resourceVersion": "0"},
     "resourceVersionMatch  ": {"resourceVersionMatch": "Other", "resourceVersion": "1"},
+    "resourceVersionMatch   ": {
+        "resourceVersionMatch": "Exact",
+        "resourceVersion": "1",
+        "continue": "x",
+    },
     "sendInitialEvents": {"sendInitialEvents": "true"},
 }
 

@@ -177,6 +177,11 @@ async def test_options_that_contradict_each_other(cluster: Cluster, query):
     assert "resourceVersionMatch" in reply.fields
 
 
+async def test_a_version_that_is_no_number(cluster: Cluster):
+    reply = await cluster.get("inferencepools", watch="1", resourceVersion="x")
+    assert (reply.code, reply.reason, reply.fields) == (422, "Invalid", ["resourceVersion"])
+
+
 async def test_a_version_before_the_cache_is_told_in_the_stream(cluster: Cluster):
     await cluster.made("inferencepools", pool("a"))
     async with cluster.watch("inferencepools", resourceVersion="1") as events:
