@@ -147,7 +147,7 @@ class Corridor:
         plan = self.plan
         argv = [
             *(sys.executable, "-m", "epp", "serve", "--bind-address=127.0.0.1"),
-            f"--endpoints-file={self.endpoints_path}",
+            *self.source_flags(),
             f"--grpc-port={self.grpc_port}",
             f"--grpc-health-port={self.health_port}",
             f"--metrics-port={self.metrics_port}",
@@ -158,6 +158,10 @@ class Corridor:
         ]
         self.picker = await spawn("epp", argv, log_dir=self.directory)
         self._stop.push_async_callback(self.picker.stop, 0)
+
+    def source_flags(self) -> tuple[str, ...]:
+        """Say where the picker's endpoints come from."""
+        return (f"--endpoints-file={self.endpoints_path}",)
 
     async def stop(self) -> None:
         """Kill everything, the gateway first."""
