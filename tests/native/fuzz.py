@@ -1,4 +1,4 @@
-"""Fuzzing of framing, sessions and exchanges.
+"""Fuzzing of framing, sessions, exchanges and the codec.
 
     python -m tests.native.fuzz TARGET [libFuzzer's options]
 
@@ -200,7 +200,21 @@ def exchange(data):
     converse(Choices(data))
 
 
-TARGETS = {"framing": framing, "session": session, "exchange": exchange}
+def codec(data):
+    """The compiled codec reads what its twin reads, and refuses what that refuses."""
+    from epp.protocol import compiled, protobuf  # noqa: PLC0415 (as above)
+    from epp.protocol.wire import ProtocolError  # noqa: PLC0415
+
+    found = []
+    for each in (compiled, protobuf):
+        try:
+            found.append(each.decode(data))
+        except ProtocolError:
+            found.append(None)
+    assert found[0] == found[1]
+
+
+TARGETS = {"framing": framing, "session": session, "exchange": exchange, "codec": codec}
 
 
 def main():
