@@ -5,11 +5,14 @@ import subprocess
 import pytest
 import yaml
 
+from epp.adapters.kube.settings import KubeSettings
 from epp.cli import main
 from epp.config import POLICIES, load
 from epp.demo.envoy import envoy_binary
+from epp.poolflags import pool_of
 from tests.charts import values as v
 from tests.charts.helm import objects, only
+from tests.charts.picker import arguments
 
 
 def rendered(name):
@@ -17,14 +20,30 @@ def rendered(name):
 
 
 @pytest.mark.parametrize("name", v.CASES)
+def test_the_picker_takes_its_flags(name):
+    things = rendered(name)
+    said = arguments(things)
+    pool = pool_of(said, "", {"NAMESPACE": "inf", "POD_NAME": "rel-epp-6d5f-x2x"})
+    selected = name in {"selector", "selector-leader", "standalone"}
+    assert isinstance(pool.source, KubeSettings)
+    assert (pool.source.namespace, pool.name) == ("inf", "rel-epp" if selected else "rel")
+    assert pool.source.elect == (name in {"leader", "selector-leader"})
+    assert said.health_checking == (name in {"standalone", "pool-beside-envoy"})
+    assert (said.cert_path is not None) == (name in {"secret", "certificate"})
+
+
+def test_flags_of_ones_own_reach_the_picker():
+    said = arguments(rendered("tuned"))
+    assert (said.max_body_bytes, said.debug_headers) == (64 << 20, True)
+    assert (said.log_level, said.log_format) == ("debug", "console")
+    assert arguments(rendered("pool-beside-envoy")).secure_serving is False
+    assert arguments(rendered("defaults")).log_format == "json"
+
+
+@pytest.mark.parametrize("name", v.CASES)
 def test_the_picker_takes_its_configuration(name, tmp_path, capsys):
     things = rendered(name)
-    container = only(things, "Deployment")["spec"]["template"]["spec"]["containers"][0]
-    (file,) = [
-        each.removeprefix("--config-file=/config/")
-        for each in container["args"]
-        if each.startswith("--config-file")
-    ]
+    file = arguments(things).config_file.name
     texts = only(things, "ConfigMap", "rel-epp")["data"]
     path = tmp_path / file
     path.write_text(texts[file])

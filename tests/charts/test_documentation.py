@@ -39,7 +39,7 @@ APPLIES = [words for _, words in DOCUMENTED if words[1] == "apply" and "-k" in w
 
 def given(words):
     """The values of `helm install RELEASE CHART --set a.b=c ...`."""
-    values = {}
+    values: dict[str, object] = {}
     for flag, setting in itertools.pairwise(words):
         if flag in {"--set", "--set-string"}:
             values = v.both(values, nested(setting, text=flag == "--set-string"))
@@ -51,8 +51,9 @@ def nested(setting, *, text):
     path, _, word = setting.partition("=")
     value = word if text else yaml.safe_load(word)
     for step in reversed(re.split(r"(?<!\\)\.", path)):
-        name, index = re.fullmatch(r"(.*?)(\[0\])?", step.replace("\\.", ".")).groups()
-        value = {name: [value] if index else value}
+        name = step.replace("\\.", ".")
+        first = name.removesuffix("[0]")
+        value = {first: value if first == name else [value]}
     return value
 
 

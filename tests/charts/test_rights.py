@@ -1,0 +1,139 @@
+"""The chart's roles and the picker against a Kubernetes API: what is granted is what is asked."""
+
+import contextlib
+
+import msgspec
+import pytest
+import structlog
+
+from epp.adapters.kube.discovery import KubeDiscovery
+from epp.adapters.kube.settings import Access, KubeSettings
+from epp.poolflags import pool_of
+from epp.protocol.kube.election import Terms
+from tests.adapters.kube.rig import CRDS, QUICK, Changed, pod, running
+from tests.charts import values as v
+from tests.charts.helm import objects, only
+from tests.charts.picker import arguments
+from tests.kubeapi import FakeKubernetes
+
+SHORT = Terms(identity="", duration=9, deadline=6, retry=0.5)
+
+
+@contextlib.asynccontextmanager
+async def kubernetes(things):
+    """An API with what the chart renders of what the picker reads, and a model server."""
+    async with FakeKubernetes(crds=CRDS) as api:
+        api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "inf"}})
+        for thing in things:
+            if thing["kind"] in {"InferencePool", "InferenceObjective"}:
+                api.put(thing)
+        api.put(pod("a", labels={"app": "vllm", "tier": "gpu"}, namespace="inf"))
+        yield api
+
+
+def role(things):
+    return only(things, "Role", "rel-epp")["rules"]
+
+
+def settings_of(things, api, path, rules):
+    """What the rendered flags mean to the picker, with the rights of `rules` alone."""
+    environ = {"NAMESPACE": "inf", "POD_NAME": "rel-epp-6d5f-x2x"}
+    source = pool_of(arguments(things), "", environ).source
+    assert isinstance(source, KubeSettings)
+    token = api.token("epp", rules=rules, namespace="inf")
+    access = Access(kubeconfig=str(api.kubeconfig(path, user={"token": token})), environ={})
+    return msgspec.structs.replace(source, access=access, pace=QUICK, terms=SHORT)
+
+
+class Told(Changed):
+    def __init__(self):
+        super().__init__()
+        self.events = []
+
+    def apply(self, event):
+        self.events.append(event)
+        self()
+
+
+class Missed(Changed):
+    """The rules that the log says are missing."""
+
+    def __init__(self):
+        super().__init__()
+        self.rules = []
+
+    def __call__(self, _logger, _method, line):
+        self.rules += [line["missing_rule"]] if "missing_rule" in line else []
+        super().__call__()
+        raise structlog.DropEvent
+
+
+@contextlib.contextmanager
+def listening():
+    """Listen to the log instead of writing it."""
+    processors = structlog.get_config()["processors"]
+    kept, missed = processors.copy(), Missed()
+    processors[:] = [missed]
+    try:
+        yield missed
+    finally:
+        processors[:] = kept
+
+
+def asked(api):
+    return {(ask.verb, ask.group, ask.resource) for ask in api.requests if ask.user == "epp"}
+
+
+def granted(rules):
+    return {
+        (verb, group, resource)
+        for rule in rules
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+CASES = ["objectives", "leader", "selector", "selector-leader"]
+
+
+@contextlib.asynccontextmanager
+async def picking(settings):
+    """A picker at work, as far as it talks to Kubernetes."""
+    told = Told()
+    discovery = KubeDiscovery(settings, told.apply, told)
+    await discovery.load()
+    async with running(discovery.run()):
+        yield discovery, told
+        await discovery.leave()
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_the_picker_asks_for_all_that_it_is_granted_and_for_nothing_else(name, tmp_path):
+    things = objects("warmpick", v.CASES[name])
+    async with kubernetes(things) as api:
+        settings = settings_of(things, api, tmp_path / "kubeconfig", role(things))
+        with listening() as missed:
+            async with picking(settings) as (discovery, told):
+                await told.until(lambda: discovery.ready)
+                for one in granted(role(things)):
+                    await api.asked(lambda ask, it=one: (ask.verb, ask.group, ask.resource) == it)
+        assert asked(api) == granted(role(things))
+    assert missed.rules == []
+
+
+def without_one(rules):
+    """Every way to leave out one rule."""
+    return [(rule, [each for each in rules if each is not rule]) for rule in rules]
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_the_log_says_which_rule_is_missing(name, tmp_path):
+    things = objects("warmpick", v.CASES[name])
+    for rule, rest in without_one(role(things)):
+        async with kubernetes(things) as api:
+            settings = settings_of(things, api, tmp_path / "kubeconfig", rest)
+            with listening() as missed:
+                async with picking(settings):
+                    await missed.until(lambda it=missed: it.rules)
+        assert any(plural in each for each in missed.rules for plural in rule["resources"])
