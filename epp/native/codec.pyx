@@ -54,9 +54,13 @@ cdef bint _varint(Span* span, uint64_t* value) noexcept nogil:
 
 
 cdef bint _field(Span* span, Field* field) noexcept nogil:
-    """Read one field of a message; return whether it could be."""
+    """Read one field of a message; return whether it could be.
+
+    Tags of more than two bytes, and lengths of more than five, are doubtful.
+    """
     cdef uint64_t size = 0
-    if not _varint(span, &size):
+    cdef const uint8_t* start = span.at
+    if not _varint(span, &size) or span.at - start > 2:
         return False
     field.number = size >> 3
     field.kind = size & 7
@@ -65,7 +69,8 @@ cdef bint _field(Span* span, Field* field) noexcept nogil:
     if field.kind == _VARINT:
         return _varint(span, &field.value)
     if field.kind == _LENGTH:
-        if not _varint(span, &size):
+        start = span.at
+        if not _varint(span, &size) or span.at - start > 5:
             return False
     elif field.kind == _EIGHT_BYTES:
         size = 8

@@ -104,6 +104,7 @@ def test_both_read_what_was_damaged(data, choice):
 
 
 VARINTS = [
+    b"\x82\xff\xff\xff\xff\xff\x00\x00\x2a\x00",
     b"\x80" * 9 + b"\x01",
     b"\x80" * 9 + b"\x02",
     b"\x80" * 10 + b"\x01",
@@ -117,6 +118,8 @@ def test_both_read_odd_numbers(number):
     agreed(b"\x22" + bytes([1 + len(number)]) + b"\x10" + number)  # end of stream
     agreed(b"\x5a" + bytes([1 + len(number)]) + b"\x08" + number + b"\x22\x00")  # a mode
     agreed(b"\x22" + number)  # a length
+    agreed(number + b"\x22\x00")  # a tag
+    agreed(number.replace(b"\x01", b"\x00") + b"\x22\x00")
 
 
 def test_what_is_read_is_no_view_of_what_was_given():
