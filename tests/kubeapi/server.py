@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -19,7 +20,6 @@ from tests.kubeapi.status import ApiError, GroupResource, PlainTextError, unauth
 from tests.kubeapi.watch import Watch
 
 HOST: Final = "127.0.0.1"
-LARGEST_BODY: Final = 3 * 2**20
 
 
 class Stream:
@@ -45,7 +45,7 @@ class Stream:
 
 
 class Server:
-    """Serves a registry. `frozen` while cleared-up means that nothing is sent to anyone."""
+    """Serves a registry; nothing is sent to anyone while `flowing` is not set."""
 
     def __init__(self, registry: Registry, access: Access) -> None:
         self.registry = registry
@@ -149,9 +149,10 @@ class Server:
         response = web.StreamResponse(status=answer.code, headers=_headers(answer))
         response.content_length = len(answer.body)
         await response.prepare(request)
-        if request.method != "HEAD":
-            await self._write(response, answer.body)
-        await response.write_eof()
+        with suppress(ConnectionResetError):  # who asked may be gone
+            if request.method != "HEAD":
+                await self._write(response, answer.body)
+            await response.write_eof()
         return response
 
     async def _write(self, response: web.StreamResponse, data: bytes) -> None:
@@ -172,10 +173,11 @@ class Server:
             response = web.StreamResponse(headers=_headers(Answer()))
             response.enable_chunked_encoding()
             await response.prepare(request)
-            async for batch in watch.batches():
-                await self.flowing.wait()
-                await self._write(response, batch)
-            await response.write_eof()
+            with suppress(ConnectionResetError):
+                async for batch in watch.batches():
+                    await self.flowing.wait()
+                    await self._write(response, batch)
+                await response.write_eof()
         finally:
             self.streams.remove(stream)
             watch.close()

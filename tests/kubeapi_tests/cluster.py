@@ -211,26 +211,31 @@ def objective(name: str = "a", **spec: Any) -> Json:
 @asynccontextmanager
 async def opened(fake: FakeKubernetes | None, folder: Path) -> AsyncIterator[Cluster]:
     """A fresh namespace of the API of the tests, or (None) of the cluster of $KUBECONFIG."""
+    host, headers, context = await _reached(fake, folder)
+    headers["User-Agent"] = "items/1"
+    connector = aiohttp.TCPConnector(ssl=context)
+    async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
+        cluster = Cluster(session, host, fake)
+        yield await _prepared(cluster)
+        await cluster.call("DELETE", f"/api/v1/namespaces/{cluster.namespace}")
+
+
+async def _reached(
+    fake: FakeKubernetes | None, folder: Path
+) -> tuple[str, dict[str, str], ssl.SSLContext | bool]:
+    """Where it is, who asks, and whom to trust; over TLS all that comes from a kubeconfig."""
+    if fake is not None and fake.authority is None:
+        return fake.url, {"Authorization": f"Bearer {fake.admin_token}"}, True
     path = None if fake is None else str(fake.kubeconfig(folder / "kubeconfig"))
     loaded = client.Configuration()
     await config.load_kube_config(path, client_configuration=loaded, persist_config=False)
-    headers = {"User-Agent": "items/1"}
-    if "authorization" in loaded.api_key:
-        headers["Authorization"] = loaded.api_key["authorization"]
-    elif "BearerToken" in loaded.api_key:
-        headers["Authorization"] = loaded.api_key["BearerToken"]
-    context: ssl.SSLContext | bool = True
-    if loaded.host.startswith("https"):
-        context = ssl.create_default_context(cafile=loaded.ssl_ca_cert)
-        if not loaded.verify_ssl:
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if loaded.cert_file:
-            context.load_cert_chain(loaded.cert_file, loaded.key_file)
-    connector = aiohttp.TCPConnector(ssl=context)
-    async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
-        cluster = Cluster(session, loaded.host, fake)
-        yield await _prepared(cluster)
-        await cluster.call("DELETE", f"/api/v1/namespaces/{cluster.namespace}")
+    key = loaded.api_key.get("authorization") or loaded.api_key.get("BearerToken")
+    context = ssl.create_default_context(cafile=loaded.ssl_ca_cert)
+    if not loaded.verify_ssl:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if loaded.cert_file:
+        context.load_cert_chain(loaded.cert_file, loaded.key_file)
+    return loaded.host, {"Authorization": key} if key else {}, context
 
 
 async def _prepared(cluster: Cluster) -> Cluster:
