@@ -34,8 +34,8 @@ flag can be set; `v`, `zap-encoder` and `tracing` are the incumbent's, and becom
 {{- end -}}
 {{- range $name, $value := omit $given "v" "zap-encoder" "tracing" -}}
 {{- /* Values files know one kind of number: write 67108864, not 6.7108864e+07. */ -}}
-{{- if and (kindIs "float64" $value) (eq (floor $value) $value) -}}
-{{- $value = int64 $value -}}
+{{- if kindIs "float64" $value -}}
+{{- $value = ternary (int64 $value) $value (eq (floor $value) $value) -}}
 {{- end -}}
 {{- $_ := set $flags $name (toString $value) -}}
 {{- end -}}

@@ -1,0 +1,40 @@
+"""A `helm` of another version, where there is one on PATH, renders what Helm's library does."""
+
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from tests.charts import values as v
+from tests.charts.helm import CHARTS, objects
+from tests.charts.test_model_server import CASES as SERVERS
+
+HELM = shutil.which("helm")
+CHARTED = {"warmpick": v.CASES, "model-server": SERVERS}
+
+
+def templated(chart, values, path):
+    """What `helm template` writes."""
+    path.write_text(yaml.safe_dump(values))
+    flags = ["--namespace=inf", "--kube-version=1.33.0", f"--values={path}"]
+    done = subprocess.run(
+        [str(HELM), "template", "rel", str(CHARTS / chart), *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [thing for thing in yaml.safe_load_all(done.stdout) if thing]
+
+
+def ordered(things):
+    return sorted(things, key=lambda each: (each["kind"], each["metadata"]["name"]))
+
+
+@pytest.mark.skipif(HELM is None, reason="NOT TESTED: no helm command is here; its library is")
+@pytest.mark.parametrize("chart", CHARTED)
+def test_the_command_renders_the_same(chart, tmp_path):
+    for name, values in CHARTED[chart].items():
+        found = templated(chart, values, tmp_path / "values.yaml")
+        assert ordered(found) == ordered(objects(chart, values)), name
