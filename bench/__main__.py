@@ -17,6 +17,7 @@ from bench.accuracy.engines import ENGINES
 from bench.accuracy.identities import Identity
 from bench.extproc.benchmark import measure as measure_extproc
 from bench.figures import Report
+from bench.index.benchmark import measure as measure_index
 from bench.machine import describe
 from bench.options import Options
 from bench.pick import measure as measure_pick
@@ -40,6 +41,10 @@ BENCHMARKS: dict[str, tuple[str, Measure]] = {
     "pick": (
         "CPU of a decision by the number of endpoints, and of a whole exchange without sockets",
         measure_pick,
+    ),
+    "index": (
+        "hashing prompts, matching and changing what is held: kernels beside their twins",
+        measure_index,
     ),
     "soak": (
         "a million requests through Envoy, and what the picker's memory does meanwhile",

@@ -41,8 +41,8 @@ class PrefixIndex:
     """Bits of endpoints by block hash. `budget` is in bytes, and counts the endpoints' pools.
 
     `held` counts every block at every endpoint. Hashes are 64 bits long: others raise
-    `OverflowError`, what is no integer raises `TypeError`; a slot that is not open raises
-    `ValueError`.
+    `OverflowError`, what is no integer raises `TypeError`, and is never found. A slot that is not
+    open raises `ValueError`.
     """
 
     def __init__(self, budget: int = BUDGET) -> None:
@@ -184,7 +184,6 @@ class PrefixIndex:
 
     def match(self, hashes: Sequence[BlockHash]) -> list[int]:
         """Return, by slot, how many leading blocks each endpoint holds without a hole."""
-        _check(hashes)
         depths = [0] * self._used.bit_length()
         if hashes:
             closed = self._live & self._closed

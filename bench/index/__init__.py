@@ -1,0 +1,1 @@
+"""The benchmark `index`: block hashes, the prefix index and block pools, compiled and in Python."""

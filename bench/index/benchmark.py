@@ -1,0 +1,125 @@
+"""Measures the kernels and their twins in turn, each in a process of its own.
+
+python -m bench index
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from statistics import median
+from typing import TypeVar
+
+import msgspec
+
+from bench.extproc.generator import MeasurementFailed
+from bench.figures import Budget, Figure, Grid, Report
+from bench.index import memory, picture, speed
+from bench.options import Options
+from bench.progress import Progress
+from epp.native import faults
+
+KERNELS = ("hashing", "index", "pool")
+_ROUNDS, _QUICK_ROUNDS = 7, 3
+_TWIN = "_python"
+_T = TypeVar("_T")
+_NATIVE = {"": "on", _TWIN: "off"}
+
+_SPEEDS: tuple[tuple[str, str, str, Budget | None], ...] = (
+    *(
+        (f"hash_us_{size}kb", f"cut and hash {size} KB of text, 20 messages", "µs", budget)
+        for size, budget in zip(speed.SIZES_KB, (None, None, None, Budget(most=100)), strict=True)
+    ),
+    (
+        "matches_per_s",
+        "matches of 512 blocks, 32 endpoints of 10,240",
+        "/s",
+        Budget(least=100_000),
+    ),
+    ("walks_per_s", "the same where endpoints may have holes", "/s", None),
+    *(
+        (f"matches_per_s_{count}", f"matches of 512 blocks, {count} endpoints", "/s", None)
+        for count in speed.FLEETS
+    ),
+    (
+        "blocks_applied_per_s",
+        "blocks that come or go in a full index",
+        "/s",
+        Budget(least=4_000_000),
+    ),
+    ("blocks_served_per_s", "blocks of prompts through full pools and the index", "/s", None),
+)
+_BYTES = ("bytes_per_block", "memory of pool and index, per held block", "B", Budget(most=48))
+_MEMORY: tuple[tuple[str, str, str, Budget | None], ...] = (
+    ("rss_mb_100x35k", "memory of a process with 100 x 35,000 held blocks", "MB", Budget(most=400)),
+    ("stall_ms", "slowest prompt of 500 blocks as it filled", "ms", None),
+)
+NOTES = (
+    "Python: the same work with WARMPICK_NATIVE=off. Both in turn, each in a process of its own.",
+    "CPU time of one thread. 1 KB is 1,000 bytes; a match asks all endpoints at once.",
+    "Memory is resident memory, less what it was before; no block is held twice, as costs most.",
+)
+
+
+async def measure(progress: Progress, options: Options) -> Report:
+    """Measure everything; the kernels only where they were built."""
+    missing = {name: why for name, why in faults().items() if name in KERNELS and why}
+    sides = [_TWIN] if len(missing) == len(KERNELS) else list(_NATIVE)
+    runs: dict[str, list[float]] = {}
+    rounds = _QUICK_ROUNDS if options.quick else _ROUNDS
+    for turn in range(rounds):
+        for side in sides:
+            progress.step(f"round {turn + 1} of {rounds}{side.replace('_', ', ')}")
+            for key, value in (await _child(speed.__name__, side, dict[str, float])).items():
+                runs.setdefault(key + side, []).append(value)
+    curves = {}
+    for side in sides:
+        progress.step(f"100 endpoints with 35,000 blocks each{side.replace('_', ', ')}")
+        filled = await _child(memory.__name__, side, memory.Filled)
+        curves[side] = filled.curve
+        runs[f"bytes_per_block{side}"] = [filled.bytes_per_block]
+        runs[f"rss_mb_100x35k{side}"] = [filled.rss_mb]
+        runs[f"stall_ms{side}"] = [filled.stall_ms]
+    notes = (*NOTES, *(f"Without the kernel {name}: {why}." for name, why in missing.items()))
+    return Report(
+        name="index",
+        figures=_figures(runs),
+        notes=notes,
+        grids=(_grid(),),
+        picture=picture.draw({key: median(values) for key, values in runs.items()}, curves),
+    )
+
+
+async def _child(module: str, side: str, kind: type[_T]) -> _T:
+    """Run what measures; raises `MeasurementFailed` where it did not come to its end."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        module,
+        env=os.environ | {"WARMPICK_NATIVE": _NATIVE[side]},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await child.communicate()
+    if child.returncode:
+        raise MeasurementFailed(f"{module} ended with {child.returncode}")
+    return msgspec.json.decode(output, type=kind)
+
+
+def _figures(runs: Mapping[str, list[float]]) -> tuple[Figure, ...]:
+    return tuple(
+        Figure(
+            key=key + side,
+            says=says + (", Python" if side else ""),
+            unit=unit,
+            runs=tuple(runs[key + side]),
+            budget=None if side else budget,
+        )
+        for key, says, unit, budget in (*_SPEEDS, _BYTES, *_MEMORY)
+        for side in _NATIVE
+        if key + side in runs
+    )
+
+
+def _grid() -> Grid:
+    rows = tuple((says, (key, key + _TWIN)) for key, says, _, _ in (*_SPEEDS, _BYTES))
+    return Grid("what", ("compiled", "Python"), rows)
