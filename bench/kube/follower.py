@@ -1,0 +1,152 @@
+"""What follows the cluster: the picker as a process, and its discovery in this one."""
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from bench.kube.cluster import SENT, Order
+from epp.adapters.kube.discovery import KubeDiscovery
+from epp.adapters.kube.settings import Access, KubeSettings
+from epp.demo.processes import Process, spawn
+from epp.errors import WarmpickError
+from epp.model.blocks import TOKEN_BLOCK, BlockHasher
+from epp.model.events import EndpointUpserted, Event
+from epp.model.fleet import Fleet
+
+READY_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+
+
+class KubeFailed(WarmpickError):
+    """The cluster or what follows it did not do its part."""
+
+
+class Cluster:
+    """The cluster's process, and orders to it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+        self._process = process
+
+    async def order(self, order: Order) -> None:
+        """Have pods changed; returns when all are."""
+        if self._process.stdin is None:
+            raise KubeFailed("the cluster takes no orders")
+        self._process.stdin.write(msgspec.json.encode(order) + b"\n")
+        await self.answer()
+
+    async def answer(self) -> None:
+        """Wait for the next line that it prints."""
+        if self._process.stdout is None or not await self._process.stdout.readline():
+            raise KubeFailed("the cluster is gone")
+
+
+@contextlib.asynccontextmanager
+async def cluster(pods: int, directory: Path) -> AsyncIterator[Cluster]:
+    """Start a cluster with so many pods, all ready."""
+    kubeconfig = directory / "kubeconfig"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.kube.cluster", str(pods), str(kubeconfig)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        made = Cluster(process, kubeconfig)
+        await made.answer()
+        yield made
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+class Served:
+    """A picker that serves; `ready_s` went by from its first request to the API until it was."""
+
+    def __init__(self, process: Process, ready_s: float) -> None:
+        self.pid = process.pid
+        self.ready_s = ready_s
+
+
+@contextlib.asynccontextmanager
+async def serving(kubeconfig: Path, directory: Path, *flags: str) -> AsyncIterator[Served]:
+    """Run `epp serve` until it is ready, with a leader's lease to renew."""
+    argv = [
+        *(sys.executable, "-m", "epp", "serve", "--bind-address=127.0.0.1"),
+        *("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", "--log-format=json"),
+        *("--pool-name=pool", f"--kubeconfig={kubeconfig}", "--ha-enable-leader-election"),
+        *flags,
+    ]
+    process = await spawn("epp", argv, log_dir=directory)
+    try:
+        yield Served(process, await _ready_s(process))
+    finally:
+        await process.stop(0)
+
+
+async def _ready_s(process: Process) -> float:
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            while (times := _times(process.log_path)).keys() < {"kube.following", "ready"}:
+                await asyncio.sleep(_POLL_SECONDS)
+    except TimeoutError:
+        raise KubeFailed(f"the picker is not ready after {READY_SECONDS:g} s") from None
+    return (times["ready"] - times["kube.following"]).total_seconds()
+
+
+def _times(log: Path) -> dict[str, datetime]:
+    """When the log says what was waited for."""
+    said = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+    return {
+        each["event"]: datetime.fromisoformat(each["timestamp"])
+        for each in said
+        if each["event"] in {"kube.following", "ready"}
+    }
+
+
+class Follower:
+    """A discovery that feeds a fleet; `delays` are in seconds, from a change to the next pick."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.delays: list[float] = []
+        self._fleet = Fleet(BlockHasher(b"bench", TOKEN_BLOCK))
+        access = Access(kubeconfig=str(kubeconfig), environ={})
+        settings = KubeSettings(namespace="default", pool="pool", access=access)
+        self._changed = asyncio.Event()
+        self._discovery = KubeDiscovery(settings, self._apply, self._changed.set)
+
+    def _apply(self, event: Event) -> None:
+        self._fleet.apply(event, time.monotonic())
+        if isinstance(event, EndpointUpserted):
+            sent = int(event.endpoint.labels[SENT])
+            self.delays.append((time.monotonic_ns() - sent) / 1e9)
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Follow the pool; what is listed first is no delay."""
+        await self._discovery.load()
+        task = asyncio.create_task(self._discovery.run())
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                while not self._discovery.ready:
+                    await self._changed.wait()
+                    self._changed.clear()
+            self.delays.clear()
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def heard(self, count: int) -> None:
+        """Wait until so many changes were told."""
+        async with asyncio.timeout(READY_SECONDS):
+            while len(self.delays) < count:
+                await asyncio.sleep(_POLL_SECONDS)
