@@ -18,6 +18,7 @@ from bench.accuracy.identities import Identity
 from bench.extproc.benchmark import measure as measure_extproc
 from bench.figures import Report
 from bench.index.benchmark import measure as measure_index
+from bench.kube.benchmark import measure as measure_kube
 from bench.machine import describe
 from bench.options import Options
 from bench.pick import measure as measure_pick
@@ -45,6 +46,10 @@ BENCHMARKS: dict[str, tuple[str, Measure]] = {
     "index": (
         "hashing prompts, matching and changing what is held: kernels beside their twins",
         measure_index,
+    ),
+    "kube": (
+        "a pool of 1,000 pods in Kubernetes: the start, changes, doing nothing",
+        measure_kube,
     ),
     "soak": (
         "a million requests through Envoy, and what the picker's memory does meanwhile",
