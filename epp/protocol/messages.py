@@ -45,7 +45,7 @@ class RequestHeaders(Message, frozen=True, kw_only=True):
     end_of_stream: bool = False
 
 
-class RequestBody(Message, frozen=True, kw_only=True):
+class RequestBody(Message, frozen=True, kw_only=True, gc=False):
     """A piece of the request's body, or all of it."""
 
     body: bytes
@@ -63,7 +63,7 @@ class ResponseHeaders(Message, frozen=True, kw_only=True):
     end_of_stream: bool = False
 
 
-class ResponseBody(Message, frozen=True, kw_only=True):
+class ResponseBody(Message, frozen=True, kw_only=True, gc=False):
     """A piece of the response's body, or all of it."""
 
     body: bytes
@@ -104,7 +104,7 @@ class BodyReply(msgspec.Struct, frozen=True):
     mutation: Mutation = UNCHANGED
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """A piece of the body that goes on in full duplex."""
 
     response: bool

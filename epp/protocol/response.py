@@ -10,10 +10,12 @@ from epp.model.events import Event, FirstToken, Generated
 from epp.model.request import Api, RequestRecord
 from epp.protocol.headers import decision_header
 from epp.protocol.messages import (
+    CHUNK_BYTES,
     UNCHANGED,
     WHOLE_BODIES,
     BodyMode,
     BodyReply,
+    Chunk,
     HeadersReply,
     Mutation,
     Reply,
@@ -103,8 +105,8 @@ class Response:
         data, record = message.body, self._record
         if data:
             record.response_bytes += len(data)
-            record.response_chunks += 1
-            if not record.response_chunks % _CHUNKS_TOLD and record.streaming:
+            count = record.response_chunks = record.response_chunks + 1
+            if not count % _CHUNKS_TOLD and record.streaming:
                 self._progress(now)
             if record.first_byte_at is None:
                 self._first_byte(now)
@@ -122,7 +124,9 @@ class Response:
     def _onward(self, data: bytes, *, last: bool) -> list[Reply]:
         if self._restorer is not None:
             data = self._restorer.feed(data, last=last)
-        return chunks(data, response=True, last=last) if data or last else []
+        if len(data) > CHUNK_BYTES:
+            return chunks(data, response=True, last=last)
+        return [Chunk(response=True, body=data, end_of_stream=last)] if data or last else []
 
     def _progress(self, now: float) -> None:
         """Tell how many tokens have come: about one a chunk."""

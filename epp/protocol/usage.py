@@ -53,8 +53,8 @@ class UsageScanner:
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the response, split anywhere."""
         data = self._rest + chunk if self._rest else chunk
-        if not self._collecting and data.find(_KEY) < 0:
-            self._rest = data[-len(_KEY) + 1 :]
+        if not self._collecting and _KEY not in data:
+            self._rest = b"" if data.endswith(b"\n") else data[-len(_KEY) + 1 :]
             return
         self._scan(data)
 
