@@ -157,6 +157,9 @@ def onward(pieces: list[bytes], *, last: bool) -> tuple[list[Reply], list[bytes]
 
     Pieces are joined and cut no more than chunks demand. With `last` the body ends with them.
     """
+    if len(pieces) == 1 and len(pieces[0]) <= SAID_AT_ONCE:
+        return chunks(pieces[0], response=False, last=last), []
+    pieces = [part for piece in pieces for part in _cut(piece)]
     replies: list[Reply] = []
     joined: list[bytes] = []
     size = total = 0
@@ -171,3 +174,9 @@ def onward(pieces: list[bytes], *, last: bool) -> tuple[list[Reply], list[bytes]
         total += len(piece)
     replies += chunks(b"".join(joined), response=False, last=last)
     return replies, []
+
+
+def _cut(piece: bytes) -> list[bytes]:
+    if len(piece) <= SAID_AT_ONCE:
+        return [piece]
+    return [piece[at : at + SAID_AT_ONCE] for at in range(0, len(piece), SAID_AT_ONCE)]
