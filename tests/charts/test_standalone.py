@@ -14,7 +14,7 @@ from epp.demo.processes import free_port, spawn
 from tests.charts import values as v
 from tests.charts.helm import objects, only
 
-SECONDS = 30
+SECONDS = 60
 HERE = "127.0.0.1"
 TARGET = "x-gateway-destination-endpoint"
 CHAT = {"model": "sim-model", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
