@@ -5,7 +5,7 @@ SOURCES := epp tests e2e bench model-server
 TWINS := $(addprefix tests/,model/test_fleet.py policy protocol/test_exchange.py test_service.py test_caches.py \
   adapters/test_extproc.py adapters/test_health.py native/test_kernels.py)
 
-.PHONY: help setup vllm check lint types contracts proto-check unit twins test test-native test-cluster demo bench proto format clean
+.PHONY: help setup vllm check lint types contracts proto-check unit twins test test-native test-cluster wheel demo bench proto format clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -50,6 +50,9 @@ test-native: setup ## the native kernels, built with sanitizers, under their tes
 test-cluster: setup ## what the tests' Kubernetes API claims, asked of a cluster: KUBECONFIG=... make test-cluster
 	@test -n "$$KUBECONFIG" || { echo "say which cluster: KUBECONFIG=... make test-cluster" >&2; exit 1; }
 	@WARMPICK_TEST_CLUSTER=1 $(BIN)/pytest -q tests/kubeapi_tests
+
+wheel: ## a wheel in dist/ that brings its libraries along, and that shows it
+	@.ci/wheel
 
 demo: setup ## Envoy, four simulated model servers and the picker: round robin against least-ttft
 	@$(BIN)/epp demo
