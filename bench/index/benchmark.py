@@ -6,7 +6,7 @@ python -m bench index
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TypeVar
 
@@ -80,11 +80,21 @@ async def measure(progress: Progress, options: Options) -> Report:
         runs[f"bytes_per_block{side}"] = [filled.bytes_per_block]
         runs[f"rss_mb_100x35k{side}"] = [filled.rss_mb]
         runs[f"stall_ms{side}"] = [filled.stall_ms]
-    notes = (*NOTES, *(f"Without the kernel {name}: {why}." for name, why in missing.items()))
+    return report(
+        runs, curves, [f"Without the kernel {each}: {missing[each]}." for each in missing]
+    )
+
+
+def report(
+    runs: Mapping[str, Sequence[float]],
+    curves: Mapping[str, picture.Curve],
+    remarks: Sequence[str],
+) -> Report:
+    """Tell what was measured, by key."""
     return Report(
         name="index",
         figures=_figures(runs),
-        notes=notes,
+        notes=(*NOTES, *remarks),
         grids=(_grid(),),
         picture=picture.draw({key: median(values) for key, values in runs.items()}, curves),
     )
@@ -105,7 +115,7 @@ async def _child(module: str, side: str, kind: type[_T]) -> _T:
     return msgspec.json.decode(output, type=kind)
 
 
-def _figures(runs: Mapping[str, list[float]]) -> tuple[Figure, ...]:
+def _figures(runs: Mapping[str, Sequence[float]]) -> tuple[Figure, ...]:
     return tuple(
         Figure(
             key=key + side,

@@ -1,7 +1,7 @@
 """Sequences of 64-bit words, such as hashes of blocks, as C sees them."""
 
 from cpython.buffer cimport (
-    PyBUF_FORMAT, PyBUF_ND, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
+    PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 from cpython.long cimport PyLong_AsUnsignedLongLong
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -31,15 +31,25 @@ cdef inline int take_words(Words* words, object source) except -1:
     """
     words.own = NULL
     if PyObject_CheckBuffer(source):
-        PyObject_GetBuffer(source, &words.view, PyBUF_FORMAT | PyBUF_ND)
-        if words.view.ndim == 1 and words.view.itemsize == sizeof(uint64_t) and (
-            words.view.format[0] == c"Q" or words.view.format[0] == c"L"
-        ):
+        PyObject_GetBuffer(source, &words.view, PyBUF_FORMAT | PyBUF_STRIDES)
+        if _are_words(&words.view):
             words.at = <const uint64_t*>words.view.buf
             words.size = words.view.shape[0]
             return 0
         PyBuffer_Release(&words.view)
     return _copy_words(words, PySequence_Fast(source, "a sequence of integers is needed"))
+
+
+cdef inline bint _are_words(const Py_buffer* view) noexcept:
+    """Whether memory holds unsigned integers of 64 bits, one after the other."""
+    return (
+        view.ndim == 1
+        and view.itemsize == sizeof(uint64_t)
+        and view.strides[0] == sizeof(uint64_t)
+        and view.format != NULL
+        and (view.format[0] == c"Q" or view.format[0] == c"L")
+        and view.format[1] == 0
+    )
 
 
 cdef inline int _copy_words(Words* words, object items) except -1:
