@@ -8,6 +8,9 @@ flag can be set; `v`, `zap-encoder` and `tracing` are the incumbent's, and becom
       "config-file" (printf "/config/%s" $epp.pluginsConfigFile)
       "log-format" "json"
       "metrics-endpoint-auth" (eq (include "warmpick.metricsAuth" .) "true") -}}
+{{- /* Streams may take all of the grace period but what stopping takes, and preStop. */ -}}
+{{- $pause := ternary 20 0 (eq (include "warmpick.envoy" .) "true") -}}
+{{- $_ := set $flags "drain-timeout" (printf "%ds" (max 0 (sub (int $epp.terminationGracePeriodSeconds) $pause 5))) -}}
 {{- if $epp.endpointsServer.createInferencePool -}}
 {{- $_ := set $flags "pool-name" .Release.Name -}}
 {{- $_ := set $flags "pool-namespace" .Release.Namespace -}}
