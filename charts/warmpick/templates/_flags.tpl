@@ -10,7 +10,7 @@ flag can be set; `v`, `zap-encoder` and `tracing` are the incumbent's, and becom
       "metrics-endpoint-auth" (eq (include "warmpick.metricsAuth" .) "true") -}}
 {{- /* Streams may take all of the grace period but what stopping takes, and preStop. */ -}}
 {{- $pause := ternary 20 0 (eq (include "warmpick.envoy" .) "true") -}}
-{{- $_ := set $flags "drain-timeout" (printf "%ds" (max 0 (sub (int $epp.terminationGracePeriodSeconds) $pause 5))) -}}
+{{- $_ := set $flags "drain-timeout" (printf "%ds" (max 0 (sub (int $epp.terminationGracePeriodSeconds) (add $pause 5)))) -}}
 {{- if $epp.endpointsServer.createInferencePool -}}
 {{- $_ := set $flags "pool-name" .Release.Name -}}
 {{- $_ := set $flags "pool-namespace" .Release.Namespace -}}
