@@ -13,7 +13,7 @@ from bench.progress import Progress
 PODS = 1_000
 _RATE = 50.0
 _SETTLE_EVENTS = 50
-_NO_SCRAPES = "--scrape-interval=1h"
+_FOR_EVENTS = ("--scrape-interval=1h", "--ha-enable-leader-election")
 
 _DEFINED = (
     ("ready_s_1000_pods", "1,000 pods listed, told and asked: ready", "s", Budget(most=2)),
@@ -59,7 +59,7 @@ async def _event_cost(
 ) -> None:
     """CPU of a picker that polls no metrics: first of doing nothing, then of events."""
     seconds, events = (4.0, 1_000) if quick else (8.0, 3_000)
-    async with serving(made.kubeconfig, folder, _NO_SCRAPES) as served:
+    async with serving(made.kubeconfig, folder, *_FOR_EVENTS) as served:
         await made.order(Order(_SETTLE_EVENTS, _RATE))
         idle = await idle_cores(served.pid, seconds)
         before = cpu_seconds(served.pid)

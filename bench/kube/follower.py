@@ -22,6 +22,8 @@ from epp.model.fleet import Fleet
 
 READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
+_GRACE_SECONDS = 10.0
+"""Enough to let go of the lease, which the next one would wait for."""
 
 
 class KubeFailed(WarmpickError):
@@ -77,18 +79,18 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def serving(kubeconfig: Path, directory: Path, *flags: str) -> AsyncIterator[Served]:
-    """Run `epp serve` until it is ready, with a leader's lease to renew."""
+    """Run `epp serve` once it is ready."""
     argv = [
         *(sys.executable, "-m", "epp", "serve", "--bind-address=127.0.0.1"),
         *("--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0", "--log-format=json"),
-        *("--pool-name=pool", f"--kubeconfig={kubeconfig}", "--ha-enable-leader-election"),
+        *("--pool-name=pool", f"--kubeconfig={kubeconfig}"),
         *flags,
     ]
     process = await spawn("epp", argv, log_dir=directory)
     try:
         yield Served(process, await _ready_s(process))
     finally:
-        await process.stop(0)
+        await process.stop(_GRACE_SECONDS)
 
 
 async def _ready_s(process: Process) -> float:

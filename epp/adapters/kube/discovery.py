@@ -134,8 +134,9 @@ class KubeDiscovery:
         while self._events:
             for _ in range(min(_AT_ONCE, len(self._events))):
                 self._apply(self._events.popleft())
-            await asyncio.sleep(0)
             self._events += self._pool.events()
+            if self._events:
+                await asyncio.sleep(0)
 
     def _check(self) -> None:
         if self.ready != self._was_ready:

@@ -24,7 +24,8 @@ from epp.protocol.kube.watch import ApiRefused
 _log = structlog.get_logger(__name__)
 
 _VERBS = ("get", "create", "update")
-_RELEASE_SECONDS = 2.0
+_RELEASE_SECONDS = 5.0
+"""An attempt that is under way is waited for."""
 
 Document = dict[str, Any]
 
