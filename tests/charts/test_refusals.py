@@ -64,6 +64,7 @@ def pool_ports(*numbers):
         (v.POOL, v.epp(tokenizer={"path": "/m"}), "tokenizer.modelName is needed"),
         (v.merged(v.POOL, v.TOKENS), v.CUSTOM, "write token-producer"),
         (v.POOL, v.epp(sidecar={"enabled": True}), "needs proxyType=envoy, or a container"),
+        (v.POOL, v.epp(sidecar={"enabled": True, "name": "x"}), "a container of your own"),
         (v.POOL, v.epp(sidecar={"enabled": True, "proxyType": "nginx"}), "this chart knows envoy"),
         (
             v.CASES["standalone"],

@@ -63,7 +63,7 @@
 {{- if and $epp.sidecar.enabled (not (has (lower $epp.sidecar.proxyType) (list "" "envoy"))) -}}
 {{- fail (printf "inferenceExtension.sidecar.proxyType is %q; this chart knows envoy. For another proxy leave it empty and give name, image and args yourself" $epp.sidecar.proxyType) -}}
 {{- end -}}
-{{- if and $epp.sidecar.enabled (not $epp.sidecar.proxyType) (not $epp.sidecar.name) -}}
+{{- if and $epp.sidecar.enabled (not $epp.sidecar.proxyType) (not (and $epp.sidecar.name $epp.sidecar.image)) -}}
 {{- fail "inferenceExtension.sidecar.enabled needs proxyType=envoy, or a container of your own with name and image" -}}
 {{- end -}}
 

@@ -3,7 +3,7 @@
 {{- $sidecar := .Values.inferenceExtension.sidecar -}}
 {{- $container := dict
       "name" ($sidecar.name | default "envoy-sidecar")
-      "image" $sidecar.image
+      "image" ($sidecar.image | default "docker.io/envoyproxy/envoy:distroless-v1.40.0")
       "imagePullPolicy" ($sidecar.imagePullPolicy | default "IfNotPresent")
       "securityContext" .Values.inferenceExtension.securityContext -}}
 {{- if include "warmpick.envoy" . -}}
