@@ -29,9 +29,8 @@ WATERMARK = 0.01  # what of all blocks stays free when a prompt is let in (`Bloc
 class CachedLease(Lease):
     """What one request holds: the blocks `keys`, of `tokens` in all, and `blank` space.
 
-    `named` are those and the ones that it generated. `full` counts the tokens of full blocks that
-    it generated and nobody named; `ends` all before them. When the request is over they are the
-    block `rest`, last accessed at `stamp`.
+    `named` adds what it generated; `full` counts the tokens of full blocks of these that nobody
+    named, `ends` all before them. In the end they are the block `rest`, last accessed at `stamp`.
     """
 
     __slots__ = ("ends", "full", "named", "rest")
@@ -181,14 +180,15 @@ class CachedBlocks:
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
         """The engine says that it holds blocks of one chain; as many as there is room for."""
-        step, known, end = next(self._steps), self.match(hashes), 0
-        for key in hashes[:known]:
-            end = self._ends[key]
-            if key in self._evictor:
-                self._place(key, step)
-        idle = sum([self._sizes[key] for key in hashes[:known] if key in self._evictor])
+        step, known = next(self._steps), self.match(hashes)
+        resting = [key for key in hashes[:known] if key in self._evictor]
+        for key in resting:
+            self._place(key, step)
+        end = self._ends[hashes[known - 1]] if known else 0
+        idle = sum([self._sizes[key] for key in resting])
         fit = bisect_right(list(accumulate(sizes[known : len(hashes)])), self.free - idle)
-        self._whole = self._whole and (known > 0 or not fit)
+        rooted = known > 0 and self._ends[hashes[0]] == self._sizes[hashes[0]]
+        self._whole = self._whole and (rooted or not (known or fit))
         self._told = self._told or fit > 0
         for key, size in zip(hashes[known:], sizes[known : known + fit], strict=False):
             end += size

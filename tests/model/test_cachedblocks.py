@@ -156,8 +156,10 @@ def test_what_was_never_computed_is_dropped_unless_others_use_it():
 def test_what_the_engine_says_is_believed():
     cache = cache_of(4)
     run(cache, 1, 2)
-    cache.store([2, 3], [BLOCK] * 2)
+    cache.store([1, 2, 3], [BLOCK] * 3)
     assert (cache.match([1, 2, 3]), cache.closed) == (3, True)
+    cache.store([2, 3], [BLOCK] * 2)  # what stands before them is now evicted before they are
+    assert (cache.match([1, 2, 3]), cache.closed) == (3, False)
     cache.store([8, 9], [BLOCK] * 2)
     assert (cache.match([8, 9]), cache.closed) == (2, False)
     assert cache.take_evicted() == [1]
