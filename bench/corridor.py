@@ -20,8 +20,9 @@ from epp.model.events import Aborted, EndpointUpserted, LoadReported
 from epp.model.request import Api, InferenceRequest, RequestId
 from epp.policy.scheduler import Scheduler
 from epp.protocol.envoy import decode, encode
-from epp.protocol.exchange import Exchange, ExchangeSettings
+from epp.protocol.exchange import Exchange
 from epp.protocol.openai import parse_request
+from epp.protocol.settings import ExchangeSettings
 from epp.service import Service
 
 BLOCK, BLOCKS = 16, 35_000

@@ -30,9 +30,10 @@ from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
 from epp.model.request import RequestId
 from epp.policy.scheduler import Scheduler
-from epp.protocol.exchange import Exchange, ExchangeSettings
+from epp.protocol.exchange import Exchange
 from epp.protocol.health import ServingStatus
 from epp.protocol.observation import Observation
+from epp.protocol.settings import ExchangeSettings
 from epp.service import Service
 
 _log = structlog.get_logger(__name__)

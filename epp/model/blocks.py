@@ -16,6 +16,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from epp.model.chain import Chain
 from epp.model.hashing import BLOCK_ENDS, FIRST_BLOCK_BYTES, BlockHash
 from epp.model.kernels import extend, text_chain
 from epp.model.request import TOKEN_BYTES, Prompt
@@ -28,24 +29,6 @@ TOKEN_BLOCK = 16
 _ROOTS = 1024
 _LONGEST_NAME = 256
 """Roots that are remembered, and how long what they are made of may be, in characters."""
-
-
-class Chain(msgspec.Struct, frozen=True):
-    """The full blocks of one prompt, in its own unit: bytes of text, or tokens where `exact`.
-
-    Block i ends at `ends[i]`; the prompt is `size` long; `marks` are the ends of its messages.
-    `lookup` is the number of leading blocks that a cache may serve: of token ids, one that ends
-    with the prompt is computed again (vLLM `get_computed_blocks`: at most `num_tokens - 1` tokens
-    hit); text is followed by what the chat template adds. `hashes` and `ends` are lists or
-    arrays, by who made them: equal chains are made by the same.
-    """
-
-    hashes: Sequence[BlockHash]
-    ends: Sequence[int]
-    size: int
-    lookup: int
-    exact: bool = False
-    marks: Sequence[int] = ()
 
 
 class BlockHasher:

@@ -9,8 +9,9 @@ from typing import overload
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
+from epp.model.estimate import Estimate
 from epp.model.ledger import Survey
-from epp.model.visit import Asked, Estimate
+from epp.model.visit import Asked
 
 _DECODE_SECONDS = 20e-6
 """What one running decode adds to a step (study, cost model A)."""

@@ -14,6 +14,7 @@ from epp.model.busy import BusyShare
 from epp.model.candidates import Candidates
 from epp.model.endpoint import Endpoint, Load
 from epp.model.engines import UNKNOWN_CAPACITY
+from epp.model.estimate import Estimate
 from epp.model.events import (
     Aborted,
     Admitted,
@@ -34,12 +35,13 @@ from epp.model.feedback import DOUBT, Verdict
 from epp.model.kernels import PrefixIndex, survey
 from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.pod import Pod, PodEvent
-from epp.model.pods import Pods, Roster
+from epp.model.pods import Pods
 from epp.model.prompts import Prompts
 from epp.model.request import InferenceRequest, RequestId, Usage
+from epp.model.roster import Roster
 from epp.model.stay import Stay
 from epp.model.virtualclock import VirtualClock
-from epp.model.visit import Asked, Estimate, Visit
+from epp.model.visit import Asked, Visit
 
 
 class Fleet:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from epp.model.belief import Belief
-from epp.model.blocks import BlockHasher, Chain
+from epp.model.blocks import BlockHasher
+from epp.model.chain import Chain
 from epp.model.endpoint import UNREPORTED, Endpoint, Load
 from epp.model.engines import CacheSpec, eviction_of, model_of
 from epp.model.events import LoadReported, OrcaReported, ScrapeFailed
@@ -19,11 +20,11 @@ from epp.model.kvchange import (
     Change,
     Cleared,
 )
+from epp.model.measure import Measure
 from epp.model.mirror import Mirror
 from epp.model.prefill import BUDGET_TOKENS, PrefillModel, Speed
 from epp.model.prefixindex import Slot
 from epp.model.request import RequestId
-from epp.model.ruler import Measure
 from epp.model.stay import Stay
 from epp.model.tenants import Tenants
 
@@ -40,6 +41,7 @@ PodEvent = LoadReported | ScrapeFailed | CacheChanged | CacheFeedUp | CacheFeedL
 class Pod:
     """One endpoint.
 
+    `home` holds it as long as it is there: who remembers the list keeps nothing alive that is gone.
     Its cache is taken to be an `unknown` one until it has said what it is.
     """
 
@@ -57,6 +59,7 @@ class Pod:
         self.ledger = Ledger()
         self.feedback = Feedback()
         self.reachable = True
+        self.home: list[Pod] = [self]
         self.mirror: Mirror | None = None
         self.tenants = Tenants(index, self.ledger, self._spec(UNREPORTED, unknown))
         self.speed = prefill.speed(self.engine_block)
@@ -123,6 +126,7 @@ class Pod:
 
     def leave(self) -> None:
         """The endpoint is gone; requests still under way change nothing any more."""
+        self.home.clear()
         self.tenants.leave()
 
     def restart(self) -> None:

@@ -2,37 +2,16 @@
 
 from collections.abc import Collection
 
-import msgspec
-
 from epp.model.blocks import TOKEN_BLOCK, BlockHasher
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.engines import DEFAULT_MODEL, CacheSpec
-from epp.model.kernels import Ledger, PrefixIndex
+from epp.model.kernels import PrefixIndex
 from epp.model.pod import Pod
-from epp.model.prefill import PrefillModel, Speed
-from epp.model.prefixindex import Slot
+from epp.model.prefill import PrefillModel
+from epp.model.roster import Roster
 
 CLASS_LABEL = "warmpick.io/endpoint-class"
 """Endpoints with the same value of this label are taken to be equally fast."""
-
-
-class Roster(msgspec.Struct, frozen=True, gc=False):
-    """Some pods in aligned columns; good until one of them is another pod, slot or speed."""
-
-    pods: list[Pod]
-    endpoints: list[Endpoint]
-    ledgers: list[Ledger]
-    places: list[tuple[Slot, Speed]]
-
-    @classmethod
-    def of(cls, pods: list[Pod]) -> "Roster":
-        """List pods."""
-        return cls(
-            pods,
-            [pod.endpoint for pod in pods],
-            [pod.ledger for pod in pods],
-            [(pod.slot, pod.speed) for pod in pods],
-        )
 
 
 class Pods:

@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import gcd
 
-from epp.model.blocks import TOKEN_BLOCK, BlockHasher, Chain
+from epp.model.blocks import TOKEN_BLOCK, BlockHasher
+from epp.model.chain import Chain
 from epp.model.kernels import kind_of, scaled
+from epp.model.measure import Measure
 from epp.model.pod import Pod
 from epp.model.request import InferenceRequest, Prompt, Usage
-from epp.model.ruler import Measure, Rulers
+from epp.model.ruler import Rulers
 from epp.model.stay import Stay
-from epp.model.tails import Tail, Tails, tail_of
+from epp.model.tail import Tail
+from epp.model.tails import Tails, tail_of
 from epp.model.visit import Asked
 
 
@@ -47,7 +50,7 @@ class Prompts:
         rate = self._rulers.rate(model, "prose")
         for claim in self._tails.claims(chain, prompt, rate):
             tail, first, last = claim.tail, claim.first, claim.last
-            pod = tail.pod()
+            pod = tail.home[0] if tail.home else None
             if pod is None or pod.tenants.generation != tail.generation:
                 continue
             if not chain.exact:

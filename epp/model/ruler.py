@@ -5,37 +5,19 @@ length was reported. And the exact length of prefixes that were whole prompts on
 turn of a conversation starts with the first, whose tokens the server has counted.
 """
 
-from array import array
-from collections.abc import Sequence
-
-import msgspec
 from cachetools import LRUCache
 
-from epp.model.blocks import BlockHash, Chain
-from epp.model.kernels import Pins, kind_of, sizes_between, spread
+from epp.model.blocks import BlockHash
+from epp.model.chain import Chain
+from epp.model.kernels import Pins, kind_of, spread
 from epp.model.lengths import DEFAULT_RATES, Kind
+from epp.model.measure import Measure
 
 _LEAST, _MOST = 1.0, 16.0
 _GAIN = 0.1
 _LEAST_SIZE = 512
 _MODELS = 1000
 _PINS = 1 << 17
-
-
-class Measure(msgspec.Struct, frozen=True):
-    """A prompt in tokens: `total`, and `ends[i]` where its block i ends."""
-
-    total: int
-    ends: Sequence[int]
-
-    def covered(self, blocks: int) -> int:
-        """Return how many tokens the first `blocks` blocks are."""
-        return self.ends[blocks - 1] if blocks else 0
-
-    def sizes(self) -> Sequence[int]:
-        """Return the length of each block."""
-        ends = self.ends
-        return array("Q", (ends.step,)) * len(ends) if type(ends) is range else sizes_between(ends)
 
 
 class Rulers:

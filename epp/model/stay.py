@@ -3,11 +3,11 @@
 from itertools import takewhile
 from operator import eq
 
-from epp.model.blocks import Chain
 from epp.model.cache import CacheModel
+from epp.model.chain import Chain
 from epp.model.lease import Lease
+from epp.model.measure import Measure
 from epp.model.request import RequestId
-from epp.model.ruler import Measure
 
 
 class Stay:

@@ -7,16 +7,15 @@ then that message is the response: its blocks get their names from the prompt th
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from weakref import ReferenceType, ref
 
-import msgspec
 from xxhash import xxh3_64_intdigest
 
-from epp.model.blocks import BlockHash, Chain
-from epp.model.lease import Lease
+from epp.model.blocks import BlockHash
+from epp.model.chain import Chain
 from epp.model.pod import Pod
 from epp.model.request import TOKEN_BYTES, Prompt, Usage
 from epp.model.stay import Stay
+from epp.model.tail import Claim, Tail
 
 _ROOM = 1 << 20
 """Blocks whose names are kept for tails: some 60 MB."""
@@ -29,35 +28,6 @@ _LEAST_BYTES, _MOST_BYTES = 1, 8
 """Bytes that a token of a generated text may have, less or more than its prompt's."""
 
 
-class Tail(msgspec.Struct, frozen=True, eq=False):
-    """What one response left at one endpoint, as nameless blocks of `lease`.
-
-    They are in the cache of this `generation`, if the endpoint is still there (`pod` is weak).
-    Its prompt was `size` long in the unit of its chain: `blocks` full ones, `named` tokens in
-    all, the last of them `anchor`, and `rest` (as `digest`) after these. `prompt_tokens` and
-    `generated` tokens were counted by the server, or where the response broke off (`broken`)
-    guessed from what had been streamed.
-    """
-
-    pod: ReferenceType[Pod]
-    generation: int
-    lease: Lease
-    anchor: BlockHash
-    blocks: int
-    named: int
-    size: int
-    rest: int
-    digest: int
-    prompt_tokens: int
-    generated: int
-    broken: bool
-
-    @property
-    def computed(self) -> int:
-        """Tokens in the cache: all but the one that was sampled last."""
-        return self.prompt_tokens + self.generated - 1
-
-
 def tail_of(
     pod: Pod, stay: Stay, prompt: Prompt, usage: Usage, *, broken: bool = False
 ) -> Tail | None:
@@ -67,7 +37,7 @@ def tail_of(
         return None
     start = chain.ends[-1]
     return Tail(
-        pod=ref(pod),
+        home=pod.home,
         generation=pod.tenants.generation,
         lease=stay.lease,
         anchor=chain.hashes[-1],
@@ -80,14 +50,6 @@ def tail_of(
         generated=usage.completion_tokens,
         broken=broken,
     )
-
-
-class Claim(msgspec.Struct, frozen=True):
-    """That blocks `first` to `last` (excluded) of a prompt are what a response left."""
-
-    tail: Tail
-    first: int
-    last: int
 
 
 class Tails:

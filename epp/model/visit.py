@@ -3,27 +3,18 @@
 from collections.abc import Sequence
 from math import inf
 
-import msgspec
-
 from epp.model.answers import Answers
-from epp.model.blocks import Chain
+from epp.model.chain import Chain
+from epp.model.estimate import Estimate
+from epp.model.measure import Measure
 from epp.model.pod import Pod
 from epp.model.prefill import Speed
 from epp.model.prefixindex import Slot
 from epp.model.request import InferenceRequest, RequestId
-from epp.model.ruler import Measure
 from epp.model.stay import Stay
 from epp.model.virtualclock import Unseen
 
 _MIN_LEARNED_TOKENS = 64
-
-
-class Estimate(msgspec.Struct, frozen=True, gc=False):
-    """Tokens predicted to be cached, blocks found, seconds that the prefill would take."""
-
-    cached: int
-    matched: int
-    seconds: float
 
 
 class Asked:

@@ -23,7 +23,6 @@ from epp.model.events import Aborted, Event, Finished, Served, Unobserved
 from epp.model.request import (
     Api,
     Decision,
-    InferenceRequest,
     Outcome,
     RequestId,
     RequestRecord,
@@ -54,29 +53,9 @@ from epp.protocol.messages import (
 from epp.protocol.observation import tie
 from epp.protocol.openai import Parsed
 from epp.protocol.response import Response
+from epp.protocol.settings import ExchangeSettings
 
 _CLIENT_ERROR = 400
-
-
-def _as_it_is(request: InferenceRequest) -> InferenceRequest:
-    return request
-
-
-class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`max_body_bytes`: 413 beyond it. `show_decision`: tell the client what was decided.
-
-    `request_orca` asks model servers for load reports in their response headers. `keep_body`
-    hands the director the body of a request, for as long as that lasts. `leave`: close the stream
-    once a streamed response has begun, where the proxy goes on alone. `resolve` sets what others
-    than the client say of a request: its priority, and the model that is asked for.
-    """
-
-    max_body_bytes: int = 64 << 20
-    show_decision: bool = False
-    request_orca: bool = False
-    keep_body: bool = False
-    resolve: Callable[[InferenceRequest], InferenceRequest] = _as_it_is
-    leave: bool = False
 
 
 class _Stage(Enum):

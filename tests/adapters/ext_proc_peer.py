@@ -16,7 +16,8 @@ from epp.adapters.extproc.conversation import ExtProcSettings
 from epp.model.endpoint import Endpoint
 from epp.model.request import Decision, RequestId
 from epp.protocol.director import Pending
-from epp.protocol.exchange import Exchange, ExchangeSettings
+from epp.protocol.exchange import Exchange
+from epp.protocol.settings import ExchangeSettings
 
 DEADLINE = 10
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"

@@ -13,7 +13,7 @@ from epp.model.events import Event
 from epp.model.request import Decision, InferenceRequest, RequestId, RequestRecord
 from epp.protocol import envoy
 from epp.protocol.director import Pending
-from epp.protocol.exchange import Exchange, ExchangeSettings
+from epp.protocol.exchange import Exchange
 from epp.protocol.messages import (
     BodyReply,
     Chunk,
@@ -25,6 +25,7 @@ from epp.protocol.messages import (
     ResponseHeaders,
     TrailersReply,
 )
+from epp.protocol.settings import ExchangeSettings
 
 POD = Endpoint("default", "pod-0", "10.0.0.1", 8000)
 CHAT = {":method": "POST", ":path": "/v1/chat/completions", "x-request-id": "client-id"}

@@ -1,0 +1,24 @@
+"""A prompt in tokens."""
+
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+
+from epp.model.kernels import sizes_between
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """A prompt in tokens: `total`, and `ends[i]` where its block i ends."""
+
+    total: int
+    ends: Sequence[int]
+
+    def covered(self, blocks: int) -> int:
+        """Return how many tokens the first `blocks` blocks are."""
+        return self.ends[blocks - 1] if blocks else 0
+
+    def sizes(self) -> Sequence[int]:
+        """Return the length of each block."""
+        ends = self.ends
+        return array("Q", (ends.step,)) * len(ends) if type(ends) is range else sizes_between(ends)
