@@ -25,7 +25,7 @@ _AT_ONCE = 50
 """Events after which others get their turn."""
 _SHORT = 1.0
 """Seconds; a watch that is shorter and brings nothing is a failure."""
-_VERBS = ("get", "list", "watch")
+_VERBS = ("list", "watch")
 _STAYS = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS})
 """Refusals after which a watch may go on where it was."""
 

@@ -16,6 +16,10 @@ _IDLE_SECONDS = 75.0
 _WRITE_SECONDS = 30.0
 _LAST_SECONDS = 1.0
 _TEXT = "text/plain; charset=utf-8"
+_SCHEME = "bearer "
+
+Review = Callable[[str, str], Awaitable[HTTPStatus]]
+"""Says of a bearer token and a path whether the one may read the other: 200, or what else."""
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -41,6 +45,7 @@ class _Request:
         """Raises `HttpParserError` for what is none."""
         self.path = b""
         self.accept = ""
+        self.token = ""
         self.keep = False
         self._parser = httptools.HttpRequestParser(self)
         try:
@@ -57,6 +62,10 @@ class _Request:
         """Take what matters."""
         if name.lower() == b"accept":
             self.accept = value.decode("latin-1")
+        elif name.lower() == b"authorization":
+            said = value.decode("latin-1")
+            if said[: len(_SCHEME)].lower() == _SCHEME:
+                self.token = said[len(_SCHEME) :].strip()
 
     def on_message_complete(self) -> None:
         """Keep the connection, if that is wanted; a request with a body is not complete here."""
@@ -67,13 +76,20 @@ class OperatorServer:
     """Serves over HTTP, from `start` to `stop`, at `port` (once started, the one bound).
 
     `/healthz` answers 200 as long as the event loop turns, `/readyz` 200 or 503 as `ready`
-    says, `/metrics` in the format that the client's `Accept` asks for. Requests have no body.
+    says, `/metrics` in the format that the client's `Accept` asks for, to those whom `review`,
+    where there is one, lets read it. Requests have no body.
     """
 
     def __init__(
-        self, telemetry: Telemetry, ready: Callable[[], bool], address: str, port: int
+        self,
+        telemetry: Telemetry,
+        ready: Callable[[], bool],
+        address: str,
+        port: int,
+        review: Review | None = None,
     ) -> None:
         self.port = port
+        self._review = review
         self._telemetry = telemetry
         self._ready = ready
         self._address = address
@@ -153,6 +169,10 @@ class OperatorServer:
         return await page(request)
 
     async def _metrics(self, request: _Request) -> _Answer:
+        if self._review is not None:
+            status = await self._review(request.token, request.path.decode())
+            if status is not HTTPStatus.OK:
+                return _plain(status)
         # Imported when it is asked for, and beside the event loop: a start need not wait for it.
         exposition = await asyncio.to_thread(import_module, "prometheus_client.exposition")
         _, content_type = exposition.choose_encoder(request.accept)

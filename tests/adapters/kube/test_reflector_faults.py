@@ -169,7 +169,7 @@ async def test_a_restart_alone_is_not_told_of_an_outage_is_once_and_its_end_too(
     assert logs[0]["resource"] == "pods"
 
 
-RULE = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+RULE = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
 
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
@@ -189,9 +189,7 @@ async def test_a_missing_rule_is_named_and_heals(verb, api, tmp_path, logs):
         "group": "",
         "namespace": "default",
     }
-    assert said["missing_rule"] == (
-        '{apiGroups: [""], resources: [pods], verbs: [get, list, watch]}'
-    )
+    assert said["missing_rule"] == ('{apiGroups: [""], resources: [pods], verbs: [list, watch]}')
     assert f'User "epp" cannot {verb} resource "pods"' in said["error"]
 
 

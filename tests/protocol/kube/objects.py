@@ -14,11 +14,11 @@ LABELS = {"app": "vllm"}
 def pod(name, ip="10.0.0.1", *, ready=True, ports=None, **more):
     """A pod as a document; `ports` is its active-ports annotation.
 
-    `more` are `uid`, `going`, `created`, `labels` and `annotation`, the key of `ports`.
+    `more` are `namespace`, `uid`, `going`, `created`, `labels`, and `annotation`, its key.
     """
     metadata = {
         "name": name,
-        "namespace": "default",
+        "namespace": more.get("namespace", "default"),
         "uid": more.get("uid", f"uid-{name}"),
         "creationTimestamp": more.get("created", "2026-01-01T00:00:00Z"),
         "labels": more.get("labels", LABELS),

@@ -1,0 +1,95 @@
+"""Who may read metrics: the API server is asked whose a token is, and whether that user may.
+
+As in the incumbent (controller-runtime's filter): a TokenReview, then a SubjectAccessReview of
+`get` on the path. What was allowed is taken for granted for a minute, a refusal for ten seconds.
+"""
+
+import time
+from hashlib import sha256
+from http import HTTPStatus
+
+import msgspec
+import structlog
+from cachetools import TLRUCache
+
+from epp.adapters.kube.connection import ApiUnreachable, Connection
+from epp.adapters.kube.settings import Access
+from epp.errors import ConfigError
+from epp.protocol.kube.reviews import (
+    ACCESS_REVIEWS,
+    RULES,
+    TOKEN_REVIEWS,
+    access_review,
+    allowed,
+    token_review,
+    user_of,
+)
+from epp.protocol.kube.watch import ApiRefused
+
+_log = structlog.get_logger(__name__)
+
+_MOST_TOKENS = 1_000
+_KEPT_SECONDS = {HTTPStatus.OK: 60.0}
+_REFUSED_SECONDS = 10.0
+_ANSWER_SECONDS = 5.0
+
+
+class Reviews:
+    """Asks about tokens; the connection is opened with the first one."""
+
+    def __init__(self, access: Access) -> None:
+        self._connection = Connection(access)
+        self._known: TLRUCache[bytes, HTTPStatus] = TLRUCache(
+            _MOST_TOKENS, ttu=_until, timer=time.monotonic
+        )
+        self._failing = False
+
+    async def review(self, token: str, path: str) -> HTTPStatus:
+        """Give 200 to who may read `path`, 401 to who is unknown, 403 to who may not.
+
+        503 where the API server does not say.
+        """
+        if not token:
+            return HTTPStatus.UNAUTHORIZED
+        key = sha256(f"{path} {token}".encode()).digest()
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        try:
+            status = await self._ask(token, path)
+        except (ApiRefused, ApiUnreachable, ConfigError, msgspec.MsgspecError) as error:
+            self._fail(error)
+            return HTTPStatus.SERVICE_UNAVAILABLE
+        self._failing = False
+        self._known[key] = status
+        return status
+
+    async def close(self) -> None:
+        """Break off what is under way."""
+        await self._connection.close()
+
+    async def _ask(self, token: str, path: str) -> HTTPStatus:
+        if not self._connection.host:
+            await self._connection.open()
+        user = user_of(await self._post(TOKEN_REVIEWS, token_review(token)))
+        if user is None:
+            return HTTPStatus.UNAUTHORIZED
+        may = allowed(await self._post(ACCESS_REVIEWS, access_review(user, path)))
+        return HTTPStatus.OK if may else HTTPStatus.FORBIDDEN
+
+    async def _post(self, path: str, document: dict[str, object]) -> bytes:
+        return await self._connection.request("POST", path, document, seconds=_ANSWER_SECONDS)
+
+    def _fail(self, error: Exception) -> None:
+        """Log that nothing can be asked, when that begins."""
+        if self._failing:
+            return
+        self._failing = True
+        rules = {}
+        if isinstance(error, ApiRefused) and error.code == HTTPStatus.FORBIDDEN:
+            rules = {"missing_rules": ", ".join(RULES)}
+        _log.warning("metrics.not_reviewed", error=str(error), **rules)
+
+
+def _until(_: bytes, status: HTTPStatus, now: float) -> float:
+    return now + _KEPT_SECONDS.get(status, _REFUSED_SECONDS)

@@ -1,0 +1,105 @@
+"""Who may read metrics, by a token and what the API server says of it."""
+
+import contextlib
+
+import aiohttp
+import pytest
+from structlog.testing import capture_logs
+
+from epp.adapters.kube.reviews import Reviews
+from epp.adapters.kube.settings import Access
+from epp.adapters.telemetry.http import OperatorServer
+from epp.adapters.telemetry.metrics import Sources, Telemetry
+from tests.kubeapi import faults
+
+ASKS = [
+    {
+        "apiGroups": ["authentication.k8s.io"],
+        "resources": ["tokenreviews"],
+        "verbs": ["create"],
+    },
+    {
+        "apiGroups": ["authorization.k8s.io"],
+        "resources": ["subjectaccessreviews"],
+        "verbs": ["create"],
+    },
+]
+READS = [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+
+
+@contextlib.asynccontextmanager
+async def operators(api, folder, rules=ASKS):
+    """The operators' port of a picker that may ask the API by `rules`; give what asks it."""
+    user = {"token": api.token("epp", rules)}
+    path = api.kubeconfig(folder / "kubeconfig", user=user)
+    reviews = Reviews(Access(kubeconfig=str(path), environ={}))
+    telemetry = Telemetry(Sources("pool", list, list, int))
+    server = OperatorServer(telemetry, bool, "127.0.0.1", 0, reviews.review)
+    await server.start()
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
+
+            async def get(path, authorization=None):
+                headers = {"Authorization": authorization} if authorization else {}
+                async with session.get(path, headers=headers) as response:
+                    return response.status
+
+            yield get
+    finally:
+        await server.stop()
+        await reviews.close()
+
+
+def reviews_of(api):
+    return [ask.resource for ask in api.requests]
+
+
+async def test_a_user_that_may_reads_and_is_asked_about_once(api, tmp_path):
+    token = api.token("prometheus", READS)
+    async with operators(api, tmp_path) as get:
+        assert await get("/metrics", f"Bearer {token}") == 200
+        assert await get("/metrics", f"bearer  {token} ") == 200
+    assert reviews_of(api) == ["tokenreviews", "subjectaccessreviews"]
+
+
+async def test_others_are_kept_out_and_health_is_everybodys(api, tmp_path):
+    stranger = api.token("stranger")
+    async with operators(api, tmp_path) as get:
+        assert await get("/metrics") == 401
+        assert await get("/metrics", "Bearer nobody's") == 401
+        assert await get("/metrics", "Basic dXNlcjpwYXNz") == 401
+        assert await get("/metrics", f"Bearer {stranger}") == 403
+        assert await get("/healthz") == 200
+        assert await get("/readyz") == 503
+    assert reviews_of(api) == ["tokenreviews", "tokenreviews", "subjectaccessreviews"]
+
+
+async def test_an_api_server_that_is_away_is_no_permission_and_is_asked_again(api, tmp_path):
+    token = api.token("prometheus", READS)
+    async with operators(api, tmp_path) as get:
+        api.fail(faults.internal(), times=2)
+        with capture_logs() as logs:
+            assert await get("/metrics", f"Bearer {token}") == 503
+            assert await get("/metrics", f"Bearer {token}") == 503
+        assert await get("/metrics", f"Bearer {token}") == 200
+    assert [each["event"] for each in logs] == ["metrics.not_reviewed"]
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+async def test_a_missing_rule_is_named(missing, api, tmp_path):
+    token = api.token("prometheus", READS)
+    rules = [rule for number, rule in enumerate(ASKS) if number != missing]
+    with capture_logs() as logs:
+        async with operators(api, tmp_path, rules) as get:
+            assert await get("/metrics", f"Bearer {token}") == 503
+    (said,) = logs
+    assert ASKS[missing]["resources"][0] in said["missing_rules"]
+
+
+async def test_without_a_way_to_an_api_server_nobody_reads(api, tmp_path):
+    token = api.token("prometheus", READS)
+    async with operators(api, tmp_path) as get:
+        (tmp_path / "kubeconfig").unlink()
+        assert await get("/metrics", f"Bearer {token}") == 503
+        api.kubeconfig(tmp_path / "kubeconfig", user={"token": api.token("epp", ASKS)})
+        assert await get("/metrics", f"Bearer {token}") == 200
