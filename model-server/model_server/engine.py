@@ -18,7 +18,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from model_server.flags import Device
+from model_server.settings import Device
 
 VLLM_COMMAND = (sys.executable, "-m", "vllm.entrypoints.cli.main", "serve")
 HOW_TO_GET_VLLM = (

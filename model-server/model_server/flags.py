@@ -4,90 +4,8 @@ Nothing here touches a file, a process, the environment or vLLM itself. Flags ar
 """
 
 import json
-from typing import Literal
 
-import msgspec
-
-Device = Literal["cpu", "gpu"]
-
-CPU_BLOCK_STEP = 32
-"""vLLM's CPU attention takes blocks of a multiple of 32 tokens and fails at start on others."""
-
-COUNTS = (
-    "block_size",
-    "kv_cache_bytes",
-    "num_gpu_blocks",
-    "max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "threads",
-    "kv_events_port",
-    "kv_replay_port",
-)
-"""The fields of Settings that are positive when they are set."""
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """One model server. `None` leaves the choice to vLLM.
-
-    Raises ValueError where vLLM would fail half a minute after its start.
-    """
-
-    model: str
-    """Folder or hub name of the model."""
-    served_model_name: str
-    """The name that clients put in `model`."""
-    device: Device
-    host: str = "127.0.0.1"
-    port: int
-    block_size: int | None = None
-    """Tokens a KV block; vLLM's default is 16 on a GPU and 128 on a CPU."""
-    kv_cache_bytes: int | None = None
-    """Bytes of KV cache. On a CPU vLLM takes nearly all of the machine's memory without it."""
-    num_gpu_blocks: int | None = None
-    """Exact number of KV blocks, the null block included; overrides `kv_cache_bytes`."""
-    max_model_len: int | None = None
-    """Longest prompt plus output in tokens; the model's own limit by default."""
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    threads: int = 1
-    """Compute threads on a CPU."""
-    offline: bool = False
-    """Never ask a model hub for anything."""
-    kv_events_port: int | None = None
-    """Where changes of the KV cache are published (ZMQ), on every interface: vLLM binds no other.
-    None: nowhere. Pickers look for 5557, plus the data-parallel rank."""
-    kv_replay_port: int | None = None
-    """Where the last 10,000 steps of them are sent again, to those who missed some."""
-    pod: str = "pod"
-    """What the topic of the changes calls this server."""
-    drain_seconds: int = 5
-    """How long running requests may go on after SIGTERM."""
-    extra: tuple[str, ...] = ()
-    """Arguments handed to `vllm serve` as they are; the last of a repeated flag wins."""
-
-    def __post_init__(self) -> None:
-        for name in COUNTS:
-            count = getattr(self, name)
-            if count is not None and count <= 0:
-                raise ValueError(f"{name.replace('_', ' ')} {count}: a positive number is needed")
-        if self.drain_seconds < 0:
-            raise ValueError(f"drain seconds {self.drain_seconds}: 0 or more are needed")
-        if self.device == "cpu" and (self.block_size or 0) % CPU_BLOCK_STEP:
-            raise ValueError(
-                f"block size {self.block_size}: on a CPU it is a multiple of {CPU_BLOCK_STEP}"
-            )
-        self._check_room()
-
-    def _check_room(self) -> None:
-        if not (self.num_gpu_blocks and self.block_size and self.max_model_len):
-            return
-        needed = -(-self.max_model_len // self.block_size) + 1
-        if self.num_gpu_blocks < needed:
-            raise ValueError(
-                f"{self.num_gpu_blocks} blocks of {self.block_size}: one request of"
-                f" {self.max_model_len} tokens needs {needed} with the null block"
-            )
+from model_server.settings import Settings
 
 
 def serve_arguments(settings: Settings) -> list[str]:
@@ -102,19 +20,50 @@ def serve_arguments(settings: Settings) -> list[str]:
         "--max-model-len": settings.max_model_len,
         "--max-num-seqs": settings.max_num_seqs,
         "--max-num-batched-tokens": settings.max_num_batched_tokens,
-        # Collision-safe: nobody can craft a prompt that hits another one's blocks.
-        "--prefix-caching-hash-algo": "sha256",
+        "--tensor-parallel-size": settings.tensor_parallel_size,
+        "--data-parallel-size": settings.data_parallel_size,
+        "--prefix-caching-hash-algo": settings.hash_algorithm,
         "--shutdown-timeout": settings.drain_seconds,
         "--kv-events-config": _kv_events(settings),
+        "--max-loras": settings.max_loras,
+        "--max-lora-rank": settings.max_lora_rank,
+        # Adapters that come and go must be known to every API server, so there is but one.
+        "--api-server-count": 1 if settings.lora_file and settings.serves else None,
+        **_nodes(settings),
     }
-    switches = [
-        "--enable-prefix-caching",
-        "--enable-prompt-tokens-details",  # else usage says nothing of cached tokens
-        "--disable-uvicorn-access-log",  # a scrape a second would fill it
-        *(["--enforce-eager"] if settings.device == "cpu" else []),  # compiling takes minutes there
-    ]
     pairs = [text for flag, v in chosen.items() if v is not None for text in (flag, str(v))]
-    return [settings.model, *pairs, *switches, *settings.extra]
+    return [settings.model, *pairs, *_switches(settings), *settings.extra]
+
+
+def _switches(settings: Settings) -> list[str]:
+    switches = {
+        "--enable-prefix-caching": True,
+        "--enable-prompt-tokens-details": True,  # else usage says nothing of cached tokens
+        "--disable-uvicorn-access-log": True,  # a scrape a second would fill it
+        "--enforce-eager": settings.device == "cpu",  # compiling takes minutes there
+        "--enable-lora": settings.lora,
+        "--headless": not settings.serves,
+    }
+    return [flag for flag, on in switches.items() if on]
+
+
+def _nodes(settings: Settings) -> dict[str, object]:
+    """Return how nodes find each other; by default each holds a part of the layers."""
+    layers = settings.pipeline_parallel_size
+    if settings.nodes == 1:
+        return {"--pipeline-parallel-size": layers}
+    return {
+        "--pipeline-parallel-size": settings.nodes if layers is None else layers,
+        "--nnodes": settings.nodes,
+        "--node-rank": settings.node_rank,
+        "--master-addr": settings.leader_address,
+    }
+
+
+def topic(settings: Settings) -> str:
+    """Return what KV events are published under: `kv@POD@MODEL`, POD `ip:port` by default."""
+    ip = f"[{settings.pod_ip}]" if ":" in settings.pod_ip else settings.pod_ip
+    return f"kv@{settings.pod or f'{ip}:{settings.port}'}@{settings.served_model_name}"
 
 
 def _kv_events(settings: Settings) -> str | None:
@@ -125,7 +74,7 @@ def _kv_events(settings: Settings) -> str | None:
         "enable_kv_cache_events": True,
         "publisher": "zmq",
         "endpoint": f"tcp://*:{settings.kv_events_port}",
-        "topic": f"kv@{settings.pod}@{settings.served_model_name}",
+        "topic": topic(settings),
     }
     if settings.kv_replay_port is not None:
         config["replay_endpoint"] = f"tcp://*:{settings.kv_replay_port}"
@@ -135,6 +84,8 @@ def _kv_events(settings: Settings) -> str | None:
 def environment(settings: Settings) -> dict[str, str]:
     """Return the variables that vLLM needs on top of the caller's."""
     variables = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    if settings.lora_file is not None:
+        variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if settings.offline:
         variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if settings.device == "cpu":

@@ -1,16 +1,17 @@
 """Starts `vllm serve` with the settings that Warmpick needs, and takes it down again.
 
-`python -m model_server.launch MODEL [flags] [-- arguments of vllm serve]`. Once `/health` answers,
-one JSON line is on stdout: {"event": "listening", "host": ..., "port": ...}. SIGTERM and Ctrl-C let
-running requests finish for --drain-seconds, then every process of the engine ends.
+`python -m model_server.launch MODEL [flags] [-- arguments of vllm serve]`, or `--config FILE`. Once
+the model is served, one JSON line is on stdout: {"event": "listening", "host": ..., "port": ...}.
+After SIGTERM it is not ready, goes on serving for --leave-seconds, lets running requests finish for
+--drain-seconds, then every process of the engine ends. Ctrl-C, and a second signal, do not wait to
+leave.
 
 Exit status: 0 after SIGTERM, 130 after Ctrl-C, 1 when the engine ended by itself or did not start
-in time, 2 for a wrong flag, 3 when vLLM is not installed.
+in time, 2 for a flag, file or variable that makes no sense, 3 when vLLM is not installed.
 """
 
-import argparse
 import asyncio
-import re
+import os
 import signal
 import socket
 import sys
@@ -19,6 +20,10 @@ from pathlib import Path
 
 import msgspec
 
+from model_server import command
+from model_server.adapters import Refused
+from model_server.client import Client, opened
+from model_server.command import Launch
 from model_server.engine import (
     HOW_TO_GET_VLLM,
     VLLM_COMMAND,
@@ -29,168 +34,158 @@ from model_server.engine import (
     is_installed,
     reserve_port,
 )
-from model_server.flags import Settings, environment, serve_arguments
+from model_server.flags import environment, serve_arguments
+from model_server.lora import AdapterSync, read_adapters
+from model_server.probes import Probes, answering
+from model_server.standing import Phase, Standing
 
 LAST_LINES = 25
 KILL_SECONDS = 10.0
 """What vLLM gets to take its processes down after the drain, before they are killed."""
-CPU_DEFAULTS = {"block_size": 32, "kv_cache_bytes": 256 << 20}
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-class Listening(msgspec.Struct, frozen=True, tag_field="event", tag="listening"):
+class Listening(
+    msgspec.Struct, frozen=True, tag_field="event", tag="listening", omit_defaults=True
+):
     """The line on stdout."""
 
     host: str
     port: int
-
-
-class Launch(msgspec.Struct, frozen=True):
-    """What the command line asks for besides the engine's own settings."""
-
-    settings: Settings
-    start_seconds: float
-    log: Path | None
-
-
-def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text, re.IGNORECASE)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512M or 2G")
-    return int(found[1]) * UNITS[found[2].upper()]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="model_server.launch",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("model", metavar="MODEL", help="folder or hub name of the model")
-    add("--served-model-name", metavar="NAME", help="default: the last part of MODEL")
-    add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    add("--port", type=int, default=0, help="0, the default, takes a free one")
-    add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="default: as installed")
-    add("--block-size", type=int, metavar="TOKENS", help="default: 32 on a CPU, vLLM's on a GPU")
-    add("--kv-cache-bytes", type=_bytes, metavar="SIZE", help="default: 256M on a CPU")
-    add("--num-gpu-blocks", type=int, metavar="N", help="exact number of KV blocks")
-    add("--max-model-len", type=int, metavar="TOKENS", help="default: the model's")
-    add("--max-num-seqs", type=int, metavar="N")
-    add("--max-num-batched-tokens", type=int, metavar="N")
-    add("--threads", type=int, default=1, help="compute threads on a CPU (default: %(default)s)")
-    add("--kv-events-port", type=int, metavar="PORT", help="publish changes of the KV cache here")
-    add("--kv-replay-port", type=int, metavar="PORT", help="send the last changes again here")
-    add("--pod-name", metavar="NAME", help="for the topic of the changes (default: the host's)")
-    add("--drain-seconds", type=int, default=5, metavar="S", help="default: %(default)s")
-    add("--start-seconds", type=float, default=600.0, metavar="S", help="give up after this long")
-    add("--log-file", type=Path, metavar="PATH", help="the engine's log; default: stderr")
-    return parser
+    probe_port: int | None = None
 
 
 def parse(arguments: list[str]) -> Launch:
     """Read the command line into values; exit with status 2 when it makes no sense."""
-    cut = arguments.index("--") if "--" in arguments else len(arguments)
-    parser = _parser()
-    options = parser.parse_args(arguments[:cut])
-    device = installed_device() if options.device == "auto" else options.device
-    for name, value in CPU_DEFAULTS.items():
-        if device == "cpu" and getattr(options, name) is None:
-            setattr(options, name, value)
-    try:
-        settings = Settings(
-            model=options.model,
-            served_model_name=options.served_model_name or Path(options.model).name,
-            device=device,
-            host=options.host,
-            port=options.port,
-            block_size=options.block_size,
-            kv_cache_bytes=options.kv_cache_bytes,
-            num_gpu_blocks=options.num_gpu_blocks,
-            max_model_len=options.max_model_len,
-            max_num_seqs=options.max_num_seqs,
-            max_num_batched_tokens=options.max_num_batched_tokens,
-            threads=options.threads,
-            kv_events_port=options.kv_events_port,
-            kv_replay_port=options.kv_replay_port,
-            pod=options.pod_name or socket.gethostname(),
-            offline=Path(options.model).is_dir(),
-            drain_seconds=options.drain_seconds,
-            extra=tuple(arguments[cut + 1 :]),
-        )
-    except ValueError as refusal:
-        parser.error(str(refusal))
-    return Launch(settings, options.start_seconds, options.log_file)
+    variables = {"POD_IP": socket.gethostname()} | os.environ
+    return command.launch(arguments, __doc__ or "", variables, installed_device)
 
 
 def _say(text: str) -> None:
     print(f"model_server.launch: {text}", file=sys.stderr, flush=True)
 
 
-def _last_lines(log: Path | None) -> str:
-    if log is None:
-        return "its log is above"
-    with log.open(errors="replace") as lines:
-        return f"the end of {log}:\n" + "".join(deque(lines, LAST_LINES)).rstrip()
+class Stop:
+    """What the signals ask for: the first one to end, the next not to wait any longer."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.asked: asyncio.Future[int] = loop.create_future()
+        """The exit status that the first signal means."""
+        self.hurry = asyncio.Event()
+        loop.add_signal_handler(signal.SIGTERM, self._ask, 0)
+        loop.add_signal_handler(signal.SIGINT, self._ask, 130)
+
+    def _ask(self, status: int) -> None:
+        if self.asked.done() or status:
+            self.hurry.set()
+        if not self.asked.done():
+            self.asked.set_result(status)
 
 
-async def _serve(launch: Launch, engine: Engine) -> int:
+class Server:
+    """One engine from its first moment to its last."""
+
+    def __init__(self, launch: Launch, engine: Engine, client: Client, standing: Standing) -> None:
+        self._settings = launch.settings
+        self._life = launch.life
+        self._engine = engine
+        self._client = client
+        self._standing = standing
+
+    async def run(self, stop: Stop, listening: Listening) -> int:
+        """Serve until asked to end or until the engine ends by itself; return the exit status."""
+        serving = asyncio.create_task(self._serve(listening), name="serve")
+        try:
+            await asyncio.wait({serving, stop.asked}, return_when=asyncio.FIRST_COMPLETED)
+            if not stop.asked.done():
+                return serving.result()
+            self._standing.phase = Phase.LEAVING
+            await self._leave(stop)
+            return stop.asked.result()
+        finally:
+            self._standing.phase = Phase.DRAINING
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            if not await self._engine.stop(self._settings.drain_seconds + KILL_SECONDS):
+                _say("vLLM did not end in time and was killed")
+            self._standing.phase = Phase.ENDED
+
+    async def _leave(self, stop: Stop) -> None:
+        """Let routers see that this server goes; a node that works for another outlasts it."""
+        seconds = self._life.leave_seconds
+        if not self._settings.serves:
+            seconds += self._settings.drain_seconds + KILL_SECONDS / 2
+        ended = asyncio.create_task(self._engine.process.wait(), name="end")
+        hurried = asyncio.create_task(stop.hurry.wait(), name="hurry")
+        await asyncio.wait({ended, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in (ended, hurried):
+            task.cancel()
+        await asyncio.gather(ended, hurried, return_exceptions=True)
+
+    async def _serve(self, listening: Listening) -> int:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._engine.ended(), name="engine")
+                await self._start(listening, group)
+        except* TimeoutError:
+            _say(f"vLLM is not healthy after {self._life.start_seconds:g} s; {self._last_lines()}")
+        except* Died as deaths:
+            status = deaths.exceptions[0].status  # type: ignore[union-attr]  # one task can die
+            _say(f"vLLM ended by itself with status {status}; {self._last_lines()}")
+        return 1
+
+    async def _start(self, listening: Listening, group: asyncio.TaskGroup) -> None:
+        settings = self._settings
+        if settings.serves:
+            async with asyncio.timeout(self._life.start_seconds):
+                await self._engine.healthy(address_of(settings.host, settings.port))
+            if settings.lora_file is not None:
+                name = settings.served_model_name
+                sync = AdapterSync(Path(settings.lora_file), name, self._client, _say)
+                await sync.round(self._standing)
+                group.create_task(sync.follow(self._standing), name="adapters")
+            print(msgspec.json.encode(listening).decode(), flush=True)
+        self._standing.phase = Phase.SERVING
+
+    def _last_lines(self) -> str:
+        if self._life.log_file is None:
+            return "its log is above"
+        with Path(self._life.log_file).open(errors="replace") as lines:
+            end = "".join(deque(lines, LAST_LINES)).rstrip()
+        return f"the end of {self._life.log_file}:\n{end}"
+
+
+async def run(launch: Launch, engine_command: tuple[str, ...] = VLLM_COMMAND) -> int:
+    """Start, serve, stop; return the exit status. `engine_command` stands for `vllm serve`."""
     settings = launch.settings
     try:
-        async with asyncio.timeout(launch.start_seconds):
-            await engine.healthy(address_of(settings.host, settings.port))
-        line = msgspec.json.encode(Listening(settings.host, settings.port))
-        print(line.decode(), flush=True)
-        await engine.ended()
-    except TimeoutError:
-        _say(f"vLLM is not healthy after {launch.start_seconds:g} s; {_last_lines(launch.log)}")
-    except Died as death:
-        _say(f"vLLM ended by itself with status {death.status}; {_last_lines(launch.log)}")
-    return 1
-
-
-async def run(launch: Launch, command: tuple[str, ...] = VLLM_COMMAND) -> int:
-    """Start, serve, stop; return the exit status. `command` stands where `vllm serve` does."""
-    settings = launch.settings
-    try:
+        if settings.lora_file is not None:
+            read_adapters(Path(settings.lora_file), settings.served_model_name)
         with reserve_port(settings.host, settings.port) as reserved:
-            settings = msgspec.structs.replace(settings, port=reserved.getsockname()[1])
-            launch = msgspec.structs.replace(launch, settings=settings)
-            engine = await Engine.start(
-                [*command, *serve_arguments(settings)], environment(settings), launch.log
-            )
-            return await _until_asked(launch, engine)
+            port = reserved.getsockname()[1]
+            settings = msgspec.structs.replace(settings, port=port)
+            return await _run(msgspec.structs.replace(launch, settings=settings), engine_command)
+    except Refused as refusal:
+        _say(f"cannot start: {refusal}")
+        return 2
     except OSError as refusal:
         _say(f"cannot start: {refusal}")
         return 1
 
 
-async def _until_asked(launch: Launch, engine: Engine) -> int:
-    asked = _stop_signals()
-    serving = asyncio.ensure_future(_serve(launch, engine))
-    try:
-        await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
-        return asked.result() if asked.done() else serving.result()
-    finally:
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
-        if not await engine.stop(launch.settings.drain_seconds + KILL_SECONDS):
-            _say("vLLM did not end in time and was killed")
-
-
-def _stop_signals() -> asyncio.Future[int]:
-    """Return what the first SIGTERM or SIGINT resolves with the exit status that it means."""
-    loop = asyncio.get_running_loop()
-    asked: asyncio.Future[int] = loop.create_future()
-
-    def ask(status: int) -> None:
-        if not asked.done():
-            asked.set_result(status)
-
-    loop.add_signal_handler(signal.SIGTERM, ask, 0)
-    loop.add_signal_handler(signal.SIGINT, ask, 130)
-    return asked
+async def _run(launch: Launch, engine_command: tuple[str, ...]) -> int:
+    settings, standing, stop = launch.settings, Standing(), Stop()
+    async with opened(address_of(settings.host, settings.port), launch.api_key) as client:
+        probes = Probes(standing, settings.served_model_name, client if settings.serves else None)
+        async with answering(probes, settings.host, launch.life.probe_port) as probe_port:
+            log = launch.life.log_file
+            engine = await Engine.start(
+                [*engine_command, *serve_arguments(settings)],
+                environment(settings),
+                None if log is None else Path(log),
+            )
+            server = Server(launch, engine, client, standing)
+            return await server.run(stop, Listening(settings.host, settings.port, probe_port))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,8 +3,9 @@ import socket
 
 import pytest
 from model_server.engine import address_of, reserve_port
-from model_server.flags import Settings, environment, serve_arguments
+from model_server.flags import environment, serve_arguments
 from model_server.launch import parse
+from model_server.settings import Settings
 
 CPU = Settings(model="m", served_model_name="m", device="cpu", port=1, block_size=32)
 GPU = Settings(model="m", served_model_name="m", device="gpu", port=1)

@@ -1,0 +1,131 @@
+"""LoRA adapters as a file wants them, and what is to be done so that an engine has them.
+
+Two forms are read: `adapters: [{name, path}]`, where what is left out again is unloaded again, and
+the `vLLMLoRAConfig` of the Gateway API inference extension's LoRA syncer. Knows no HTTP.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+import yaml
+
+
+class Refused(ValueError):
+    """The file makes no sense; the message says where."""
+
+
+class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One adapter: its name in requests, and a folder or a hub's name."""
+
+    name: str
+    path: str
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.path:
+            raise ValueError("name and path are needed, and not empty")
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a file asks for: adapters by name, and names that are not to be served at all."""
+
+    present: dict[str, Adapter] = {}
+    absent: frozenset[str] = frozenset()
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Load an adapter; over another one of its name where `replace`."""
+
+    adapter: Adapter
+    replace: bool = False
+
+
+class Unload(msgspec.Struct, frozen=True):
+    """Unload what goes by a name."""
+
+    name: str
+
+
+Step = Load | Unload
+
+
+class _Own(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    adapters: list[Adapter]
+
+
+class _Listed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: str
+    source: str = ""
+    base: str | None = msgspec.field(default=None, name="base-model")
+
+
+class _Listing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    models: list[_Listed] = []
+
+
+class _Syncer(msgspec.Struct, frozen=True, rename="camel"):
+    """`host`, `port` and the base models say what this server knows better; they are not read."""
+
+    ensure_exist: _Listing = _Listing()
+    ensure_not_exist: _Listing = _Listing()
+
+
+SYNCER = "vLLMLoRAConfig"
+
+
+def read(text: str, served: str) -> Wanted:
+    """Return what the text of a file wants; an empty one wants nothing. Raises Refused.
+
+    `served` is the name of the model itself, which no adapter can have.
+    """
+    try:
+        given = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise Refused(f"no YAML: {' '.join(str(error).split())}") from error
+    if given is None:
+        return Wanted()
+    if not isinstance(given, dict):
+        raise Refused("keys and values are needed, such as `adapters: [{name: sql, path: /sql}]`")
+    try:
+        wanted = _syncer(given[SYNCER]) if SYNCER in given else _own(given)
+    except msgspec.ValidationError as error:
+        raise Refused(str(error)) from error
+    if served in wanted.present:
+        raise Refused(f"{served} is the model itself: an adapter needs another name")
+    return wanted
+
+
+def _own(given: object) -> Wanted:
+    return Wanted(_by_name(msgspec.convert(given, _Own).adapters))
+
+
+def _syncer(given: object) -> Wanted:
+    config = msgspec.convert(given, _Syncer)
+    present = _by_name([Adapter(each.id, each.source) for each in config.ensure_exist.models])
+    absent = frozenset(each.id for each in config.ensure_not_exist.models)
+    if both := sorted(absent & present.keys()):
+        raise Refused(f"{', '.join(both)}: in ensureExist and in ensureNotExist")
+    return Wanted(present, absent)
+
+
+def _by_name(adapters: list[Adapter]) -> dict[str, Adapter]:
+    named: dict[str, Adapter] = {}
+    for adapter in adapters:
+        if named.setdefault(adapter.name, adapter) != adapter:
+            raise Refused(f"{adapter.name} is there twice, with different paths")
+    return named
+
+
+def steps(wanted: Wanted, loaded: Mapping[str, str], own: Collection[str]) -> Iterator[Step]:
+    """Yield what makes an engine that has `loaded` (path by name) have what is wanted.
+
+    `own` are those that were loaded on behalf of this file: others that it does not name stay.
+    Unloading comes first, for it makes room.
+    """
+    for name in loaded:
+        if name in wanted.absent or (name in own and name not in wanted.present):
+            yield Unload(name)
+    for name, adapter in wanted.present.items():
+        if name not in loaded:
+            yield Load(adapter)
+        elif loaded[name] != adapter.path:
+            yield Load(adapter, replace=True)

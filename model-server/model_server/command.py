@@ -1,0 +1,217 @@
+"""From the command line, the file and the environment to one checked value.
+
+What is said in several places: a flag wins over the file, the file over the environment.
+"""
+
+import argparse
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from model_server.settings import Life, Settings
+
+CPU_DEFAULTS = {"blockSize": 32, "kvCacheBytes": 256 << 20}
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+Parts = (Settings, Life)
+KEYS = [field.encode_name for part in Parts for field in msgspec.structs.fields(part)]
+
+
+class Refused(ValueError):
+    """What was asked for makes no sense; the message says where and what to do."""
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """All that a launch needs to know."""
+
+    settings: Settings
+    life: Life
+    api_key: str | None = None
+    """What the engine wants to hear before it answers."""
+
+
+def size(text: str) -> int:
+    """Return bytes, of text such as 512M or 2GiB; raises ValueError."""
+    found = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text, re.IGNORECASE)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 512M or 2G")
+    return int(found[1]) * UNITS[found[2].upper()]
+
+
+FLAGS: dict[str, dict[str, tuple[str, Callable[[str], object], str]]] = {
+    "what is served": {
+        "--served-model-name": ("NAME", str, "default: the last part of MODEL"),
+        "--host": ("HOST", str, "address to listen on (default: 127.0.0.1)"),
+        "--port": ("PORT", int, "0, the default, takes a free one"),
+        "--max-model-len": ("TOKENS", int, "default: the model's"),
+        "--max-num-seqs": ("N", int, "requests at once; default: vLLM's"),
+        "--max-num-batched-tokens": ("N", int, "tokens in one step; default: vLLM's"),
+        "--threads": ("N", int, "compute threads on a CPU (default: 1)"),
+    },
+    "its KV cache": {
+        "--block-size": ("TOKENS", int, "default: 32 on a CPU, vLLM's on a GPU"),
+        "--hash-algorithm": ("NAME", str, "sha256, the default, or sha256_cbor"),
+        "--kv-cache-bytes": ("SIZE", size, "default: 256M on a CPU"),
+        "--num-gpu-blocks": ("N", int, "exact number of KV blocks"),
+        "--kv-events-port": ("PORT", int, "publish changes of the KV cache here"),
+        "--kv-replay-port": ("PORT", int, "send the last changes again here"),
+        "--pod-name": ("NAME", str, "for the topic of the changes (default: POD_IP:PORT)"),
+    },
+    "LoRA": {
+        "--lora-file": ("PATH", str, "YAML with adapters, followed while the server runs"),
+        "--max-loras": ("N", int, "different adapters in one step; default: vLLM's"),
+        "--max-lora-rank": ("N", int, "their greatest rank; default: vLLM's"),
+    },
+    "several GPUs": {
+        "--tensor-parallel-size": ("N", int, "GPUs of a node that share each layer"),
+        "--pipeline-parallel-size": ("N", int, "groups that share the layers (default: --nodes)"),
+        "--data-parallel-size": ("N", int, "engines with a cache each"),
+        "--nodes": ("N", int, "nodes that serve as one (default: LWS_GROUP_SIZE)"),
+        "--node-rank": ("N", int, "which of them this is (default: LWS_WORKER_INDEX)"),
+        "--leader-address": ("HOST", str, "where rank 0 is (default: LWS_LEADER_ADDRESS)"),
+    },
+    "start and end": {
+        "--probe-port": ("PORT", int, "answer /ready, /live and /status here"),
+        "--start-seconds": ("S", float, "give up after this long (default: 600)"),
+        "--leave-seconds": ("S", float, "after SIGTERM: not ready, still serving (default: 0)"),
+        "--drain-seconds": ("S", int, "after that, for running requests (default: 5)"),
+        "--log-file": ("PATH", str, "the engine's log; default: stderr"),
+    },
+}
+"""Each flag is a key of the file in another spelling; ODD_KEYS has the exception."""
+
+ODD_KEYS = {"--pod-name": "pod"}
+NODES = {
+    "nodes": "LWS_GROUP_SIZE",
+    "nodeRank": "LWS_WORKER_INDEX",
+    "leaderAddress": "LWS_LEADER_ADDRESS",
+}
+"""What a LeaderWorkerSet tells its pods."""
+
+
+def parser(about: str) -> argparse.ArgumentParser:
+    """Return the reader of the command line; what is not said there is not in its result."""
+    made = argparse.ArgumentParser(
+        prog="model_server.launch",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    made.add_argument("model", metavar="MODEL", nargs="?", help="folder or hub name of the model")
+    made.add_argument("--config", metavar="PATH", type=Path, help="YAML with the keys that follow")
+    made.add_argument("--device", choices=("auto", "cpu", "gpu"), help="default: as installed")
+    for title, flags in FLAGS.items():
+        group = made.add_argument_group(title)
+        for flag, (metavar, kind, text) in flags.items():
+            key = ODD_KEYS.get(flag, camel(flag))
+            group.add_argument(flag, dest=key, metavar=metavar, type=kind, help=text)
+    return made
+
+
+def camel(flag: str) -> str:
+    """Return a flag as the file spells it: `--block-size` is `blockSize`."""
+    first, *rest = flag.removeprefix("--").split("-")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return what the file says. Raises Refused, which names file, place and remedy."""
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise Refused(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(given, dict):
+        raise Refused(f"{path}: keys and values are needed, such as `model: Qwen/Qwen3-32B`")
+    for key in given:
+        if key not in KEYS:
+            near = difflib.get_close_matches(str(key), KEYS, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(KEYS)}"
+            raise Refused(f"{path}: unknown key {key}; {remedy}")
+    return given
+
+
+def from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return what Kubernetes told the pod: its address, and its place among several nodes."""
+    said: dict[str, Any] = {}
+    if variables.get("POD_IP"):
+        said["podIp"] = variables["POD_IP"]
+    if variables.get(NODES["nodes"], "1") != "1":
+        for key, name in NODES.items():
+            if name not in variables:
+                raise Refused(
+                    f"{NODES['nodes']} is set, {name} is not: a LeaderWorkerSet sets both"
+                )
+            said[key] = variables[name] if key == "leaderAddress" else _number(name, variables)
+    return said
+
+
+def _number(name: str, variables: Mapping[str, str]) -> int:
+    try:
+        return int(variables[name])
+    except ValueError:
+        raise Refused(f"{name} is {variables[name]!r}: a number is needed") from None
+
+
+def complete(said: dict[str, Any], installed: Callable[[], str]) -> dict[str, Any]:
+    """Fill in what follows from the rest. Raises Refused where there is no model."""
+    model = said.get("model")
+    if not isinstance(model, str) or not model:
+        raise Refused("a model is needed: a folder, or a hub's name such as Qwen/Qwen3-32B")
+    if said.get("device", "auto") == "auto":
+        said["device"] = installed()
+    defaults = CPU_DEFAULTS if said["device"] == "cpu" else {}
+    name = {"servedModelName": Path(model).name, "port": 0, "offline": Path(model).is_dir()}
+    return {**defaults, **name, **{key: v for key, v in said.items() if v is not None}}
+
+
+def checked(said: dict[str, Any]) -> tuple[Settings, Life]:
+    """Return the values. Raises Refused, which names the key."""
+    if isinstance(said.get("kvCacheBytes"), str):
+        try:
+            said["kvCacheBytes"] = size(said["kvCacheBytes"])
+        except argparse.ArgumentTypeError as error:
+            raise Refused(f"kvCacheBytes: {error}") from error
+    try:
+        return msgspec.convert(said, Settings), msgspec.convert(said, Life)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$.")
+        raise Refused(f"{where.rstrip('`')}: {what}" if where else what) from error
+
+
+def api_key(extra: tuple[str, ...], variables: Mapping[str, str]) -> str | None:
+    """Return the key that vLLM is started with, if any."""
+    for flag, following in pairwise([*extra, ""]):
+        name, _, value = flag.partition("=")
+        if name == "--api-key":
+            return value or following
+    return variables.get("VLLM_API_KEY") or None
+
+
+def launch(
+    arguments: list[str], about: str, variables: Mapping[str, str], installed: Callable[[], str]
+) -> Launch:
+    """Read everything; exit with status 2 and one line when it makes no sense.
+
+    `installed` says which device the engine at hand computes on, where nobody chose.
+    """
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    reader = parser(about)
+    flags = vars(reader.parse_args(arguments[:cut]))
+    path = flags.pop("config", None)
+    flags = {key: value for key, value in flags.items() if value is not None}
+    try:
+        said = from_environment(variables) | (read_file(path) if path else {}) | flags
+        if cut < len(arguments):
+            said["extra"] = arguments[cut + 1 :]
+        settings, life = checked(complete(said, installed))
+    except Refused as refusal:
+        reader.error(str(refusal))
+    return Launch(settings, life, api_key(settings.extra, variables))
