@@ -12,71 +12,39 @@ The unit is a token, so that blocks may differ in size: with equal sizes, and a 
 generates; here such blocks have no name until `name` or `store` gives them one.
 
 Where nothing is shared there is no loop over blocks: what happens to a request's blocks happens
-to all of them at once. What is held is in `epp.model.contents`, the order of eviction in
-`epp.model.freequeue`; free blocks without content, all alike and first to be taken, are a number.
+to all of them at once. The space itself is in `epp.model.poolspace`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import count
+from operator import index
 
-from epp.model.blocks import BlockHash
-from epp.model.contents import IN_USE, Contents, hash_of
-from epp.model.freequeue import FreeQueue
-from epp.model.lease import Key, Lease
+from epp.model.amounts import names_in, sizes_in, tokens_in
+from epp.model.contents import IN_USE, hash_of
+from epp.model.hashing import BlockHash
+from epp.model.lease import Key, Lease, PoolLease
+from epp.model.leasekind import own
 from epp.model.nameless import Nameless
+from epp.model.poolspace import PoolSpace
 
 BLOCK = 16
 
+_NUMBERS = count(1)
 
-class BlockPool:
+
+class BlockPool(PoolSpace):
     """`capacity` is in tokens, and so is `block`, the engine's block size.
 
-    A `CacheModel`. Not thread-safe; one writer.
+    A `CacheModel`, and the twin of the kernel `epp.native.pool`. Not thread-safe; one writer.
+    Names have 64 bits, sizes and other counts have bounds (`epp.model.amounts`). A lease of
+    another cache is a `TypeError`.
     """
 
     def __init__(self, capacity: int, block: int = BLOCK) -> None:
-        self._capacity = capacity
-        self.block = block
-        self._blank = capacity  # free and without content; below 0 after shrinking under load
-        self._contents = Contents()
-        self._queue = FreeQueue(self._contents)
+        super().__init__(capacity, block)
+        self._number = next(_NUMBERS)
         self._nameless = Nameless()
-        self._holed = 0  # blocks of releases up to this one may lack what stands before them
-
-    def __len__(self) -> int:
-        return len(self._contents.stamps)
-
-    def __iter__(self) -> Iterator[BlockHash]:
-        """Go through all that can be found; the pool must not change meanwhile."""
-        return self._contents.findable()
-
-    @property
-    def capacity(self) -> int:
-        """All that the pool can hold, in tokens."""
-        return self._capacity
-
-    @property
-    def free(self) -> int:
-        """What could be allocated now, in tokens."""
-        return self._blank + self._queue.tokens
-
-    @property
-    def closed(self) -> bool:
-        """Whether no block is held without all that stand before it, each by its own hash.
-
-        The rules alone keep it so: what a request holds it holds from the start of the chain, and
-        gives back together, to be evicted from its end. Only what the engine says by itself can
-        leave a hole (`store`, `discard`), and only blocks that are free by then can lack what
-        stands before them: until they are evicted, or hit again together with it.
-        """
-        return self._queue.oldest > self._holed and not self._contents.spans
-
-    def hashes(self) -> Sequence[BlockHash]:
-        """All blocks that can be found."""
-        return list(self)
-
-    def match(self, hashes: Sequence[BlockHash]) -> int:
-        """Count the leading blocks that are held."""
-        return self._contents.find(hashes)[0]
+        self._hears = False  # of the engine's blocks, and so perhaps names of nameless ones
 
     # What requests do.
 
@@ -87,18 +55,21 @@ class BlockPool:
 
         `sizes` are in tokens, at least as many as `hashes`; only the first `lookup` blocks may
         hit. None: it does not fit now, nothing changed. A prompt larger than the whole pool is
-        given an empty lease, for the engine will never hold it.
+        given an empty lease, for the engine will never hold it. Raises `ValueError` for blocks
+        without sizes.
         """
-        contents = self._contents
-        hits, found = contents.find(hashes[:lookup])
+        blank, contents = tokens_in(blank), self._contents
+        hashes, sizes = names_in(hashes), sizes_in(sizes)
+        if len(sizes) < len(hashes):
+            raise ValueError("fewer sizes than blocks")
+        hits, found = contents.find(hashes[: index(lookup)])
         fresh = sizes[hits : len(hashes)]
         idle = contents.idle(found)
         held, new = contents.tokens(found), sum(fresh)
         idle_tokens = held if idle is found else contents.tokens(idle)
         if new + blank > self.free - idle_tokens:
-            return None if held + new + blank <= self._capacity else Lease((), 0, 0, 0)
-        contents.touch(found, idle)
-        self._queue.tokens -= idle_tokens
+            return None if held + new + blank <= self._capacity else self._lease((), 0, 0, 0)
+        self._queue.tokens -= contents.touch(found, idle)
         self._take(new + blank)
         keys: Sequence[Key] = found
         if fresh:
@@ -106,7 +77,7 @@ class BlockPool:
                 contents.joints.add(found[-1])
             added = contents.register(hashes[hits:], fresh, IN_USE)
             keys = [*found, *added] if found else added
-        lease = Lease(keys, hits, held + new, blank)
+        lease = self._lease(keys, hits, held + new, blank)
         lease.found = len(found)
         return lease
 
@@ -117,6 +88,8 @@ class BlockPool:
         False: there is no space, nothing changed; the engine would preempt a request. A lease
         that is empty or was given back never grows.
         """
+        self._know(lease)
+        computed = tokens_in(computed)
         block, space = self.block, lease.tokens + lease.blank
         full = computed - computed % block
         need = (full if full == computed else full + block) - space
@@ -138,6 +111,8 @@ class BlockPool:
         The space that was allocated stays: what blocks lose is blank, and the other way round.
         Blocks that others hold too, or that were found, keep theirs.
         """
+        self._know(lease)
+        sizes = sizes_in(sizes)
         contents, last = self._contents, len(sizes) - lease.cached + lease.found
         if lease.stamp or last != len(lease.keys):
             return
@@ -153,6 +128,8 @@ class BlockPool:
         a name: those that are still held, less than a block of the engine's excepted. Their
         places in the free queue are those of what they name.
         """
+        self._know(lease)
+        hashes, sizes = names_in(hashes), sizes_in(sizes)
         nameless = self._nameless.of(lease, self._contents.stamps)
         named, rest = self._contents.rename(nameless, hashes, sizes, self.block)
         if not named:
@@ -168,6 +145,7 @@ class BlockPool:
 
     def release(self, lease: Lease) -> None:
         """Free what a request holds, last block first; a second time changes nothing."""
+        self._know(lease)
         if lease.stamp:
             return
         contents, queue = self._contents, self._queue
@@ -178,6 +156,8 @@ class BlockPool:
             tokens = contents.tokens(keys)
         queue.append(lease, keys, tokens)
         lease.tail, lease.tokens, lease.blank = [], 0, 0
+        if not self._hears:
+            self._nameless.forget(lease)  # nobody will name them in time
         self._blank += blank
         self._take(0)
 
@@ -186,6 +166,7 @@ class BlockPool:
 
         Not so what another request found meanwhile: that one computed it.
         """
+        self._know(lease)
         if lease.stamp:
             return
         contents = self._contents
@@ -195,6 +176,16 @@ class BlockPool:
         for key in reversed(fresh):
             if contents.stamps.get(key) == lease.stamp:
                 self._blank += self._queue.drop(key)
+        self._nameless.forget(lease)
+
+    def _lease(self, keys: Sequence[Key], cached: int, tokens: int, blank: int) -> PoolLease:
+        lease = PoolLease(keys, cached, tokens, blank)
+        lease.pool = self._number
+        return lease
+
+    def _know(self, lease: Lease) -> None:
+        if own(PoolLease, lease).pool != self._number:
+            raise TypeError("a lease of another cache")
 
     # What is heard of the engine.
 
@@ -205,7 +196,9 @@ class BlockPool:
         what a request has computed, its nameless blocks are these. Others that are not held
         become free content, the last to be evicted, as far as there is space.
         """
+        hashes, sizes = names_in(hashes), sizes_in(sizes)
         contents, nameless = self._contents, self._nameless
+        self._hears = True
         held = self.match(hashes)
         while 0 < held < len(hashes):
             lease = nameless.after(hashes[held - 1], contents.stamps)
@@ -218,50 +211,13 @@ class BlockPool:
     def discard(self, hashes: Sequence[BlockHash]) -> None:
         """The engine says that it evicted blocks; those in use here are about to be computed."""
         contents, queue = self._contents, self._queue
-        for block_hash in hashes:
+        for block_hash in names_in(hashes):
             for key in (*contents.copies.get(block_hash, ()), block_hash):
                 if not contents.stamps.get(key):
                     continue
                 if key != queue.next():
                     self._holed = queue.latest
                 self._blank += queue.drop(key)
-
-    def resize(self, capacity: int) -> None:
-        """Change the capacity; blocks in use stay, and are owed until they are freed."""
-        self._blank += capacity - self._capacity
-        self._capacity = capacity
-        self._take(0)
-
-    def coarsen(self, blocks: int) -> None:
-        """Hold at least `blocks` fewer, at the cost of precision about those longest free.
-
-        Adjacent ones are merged, so that a chain that parts in between finds less; where that is
-        not enough, the oldest are evicted.
-        """
-        target = max(0, len(self) - blocks)
-        self._queue.merge(len(self) - target)
-        while len(self) > target and (oldest := self._queue.next()) is not None:
-            self._blank += self._queue.evict(self._contents.sizes[oldest] or 1)
-
-    # What is new.
-
-    def take_stored(self) -> Sequence[BlockHash]:
-        """Return the hashes that became findable since the last call."""
-        return self._contents.take_stored()
-
-    def take_evicted(self) -> Sequence[BlockHash]:
-        """Return the hashes that can no longer be found since the last call."""
-        return self._contents.take_evicted()
-
-    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
-        """Return the hashes that stand for more or fewer blocks since the last call: how many."""
-        return self._contents.take_merged()
-
-    def _take(self, tokens: int) -> None:
-        """Take tokens: blank ones, then from the head of the free queue, evicting what is there."""
-        self._blank -= tokens
-        if self._blank < 0:
-            self._blank += self._queue.evict(-self._blank)
 
     def _fill(self, lease: Lease, full: int) -> None:
         """Make nameless blocks of a lease's blank space, up to `full` tokens from its start."""
@@ -289,5 +245,5 @@ class BlockPool:
         if names:
             self._take(tokens)
             keys = self._contents.register(names, lengths, IN_USE)
-            self._queue.append(Lease((), 0, 0, 0), keys, tokens)
+            self._queue.append(self._lease((), 0, 0, 0), keys, tokens)
             self._holed = self._queue.latest

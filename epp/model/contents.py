@@ -10,11 +10,12 @@ To save memory, adjacent blocks of one chain may be merged: the last one's key t
 several (`spans`), and a chain that runs through all of them finds them all.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import count, filterfalse
 from typing import cast
 
-from epp.model.blocks import BlockHash
+from epp.model.amounts import LARGEST
+from epp.model.hashing import BlockHash
 from epp.model.lease import Key
 
 IN_USE = 0
@@ -36,7 +37,7 @@ class Contents:
     `shared` counts references beyond the first, and has an entry for every block in use that was
     found by another request. `copies` holds, by hash, the keys of all but the oldest copy.
     `promoted` leads from a copy's key to the one that it took over. `joints` are blocks at which
-    another chain went on; some of them may be gone.
+    another chain went on.
     """
 
     def __init__(self) -> None:
@@ -83,7 +84,7 @@ class Contents:
         """Go through all blocks that can be found, each by the hash of its end."""
         return (BlockHash(key) for key in self.stamps if 0 <= key <= _HASH)
 
-    def tokens(self, keys: Sequence[Key]) -> int:
+    def tokens(self, keys: Collection[Key]) -> int:
         """Return the size of blocks together."""
         return sum(map(self.sizes.__getitem__, keys))
 
@@ -96,35 +97,45 @@ class Contents:
 
     # What comes.
 
-    def touch(self, found: Sequence[Key], idle: Sequence[Key]) -> None:
-        """Take one more reference to each block; `idle` are those that nobody held."""
-        if idle is not found:
-            first = set(idle)
+    def touch(self, found: Sequence[Key], idle: Sequence[Key]) -> int:
+        """Take one more reference to each block; `idle` are those that nobody held.
+
+        Returns the size of these. A block that is named twice has two references.
+        """
+        first = dict.fromkeys(idle, IN_USE)
+        if len(first) < len(found):
+            left = set(first)
             for key in found:
-                if key not in first:
+                if key in left:
+                    left.remove(key)
+                else:
                     self.shared[key] = self.shared.get(key, 0) + 1
-        self.stamps.update(dict.fromkeys(idle, IN_USE))
+        self.stamps.update(first)
+        return self.tokens(first)
 
     def register(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], stamp: int
     ) -> Sequence[Key]:
         """Take in named blocks, and return their keys."""
-        keys: Sequence[Key] = hashes
-        if self.stamps.keys().isdisjoint(hashes):
+        new: dict[Key, int] = dict.fromkeys(hashes, stamp)
+        if len(new) == len(hashes) and self.stamps.keys().isdisjoint(new):
             self._stored += hashes
+            self.stamps.update(new)
+            keys: Sequence[Key] = hashes
         else:
-            keys = [self._key_of(block_hash) for block_hash in hashes]
-        self.stamps.update(dict.fromkeys(keys, stamp))
+            keys = [self._key_of(block_hash, stamp) for block_hash in hashes]
         self.sizes.update(zip(keys, sizes, strict=True))
         return keys
 
-    def _key_of(self, block_hash: BlockHash) -> Key:
-        """Name a block: by its hash, or as one more copy of what is there."""
-        if block_hash not in self.stamps:
+    def _key_of(self, block_hash: BlockHash, stamp: int) -> Key:
+        """Take in a block under its hash, or as one more copy of what is there."""
+        key: Key = block_hash
+        if key in self.stamps:
+            key |= next(self._numbers) << _HASH_BITS
+            self.copies.setdefault(block_hash, []).append(key)
+        else:
             self._stored.append(block_hash)
-            return block_hash
-        key = block_hash | next(self._numbers) << _HASH_BITS
-        self.copies.setdefault(block_hash, []).append(key)
+        self.stamps[key] = stamp
         return key
 
     def correct(self, keys: Sequence[Key], sizes: Sequence[int], room: int) -> int:
@@ -132,13 +143,15 @@ class Contents:
 
         Return by how much they grew.
         """
-        if not self.promoted and self.shared.keys().isdisjoint(keys):
+        if self.promoted:
+            keys = [self.promoted.get(each, each) for each in keys]
+        if self.shared.keys().isdisjoint(keys):
             grown = sum(sizes) - self.tokens(keys)
             if grown <= room:
                 self.sizes.update(zip(keys, sizes, strict=True))
                 return grown
         grown = 0
-        for key, size in zip((self.promoted.get(each, each) for each in keys), sizes, strict=True):
+        for key, size in zip(keys, sizes, strict=True):
             change = size - self.sizes[key]
             if grown + change <= room and key not in self.shared:
                 self.sizes[key] = size
@@ -191,18 +204,19 @@ class Contents:
         And whether they are the end of `keys`, with none in between that somebody holds.
         """
         last: list[Key] = []
-        whole = True
-        for each in keys:
+        whole, gap = True, False
+        for each in reversed(keys):
             key = self.promoted.pop(each, each)
             others = self.shared.get(key)
             if others:
                 self.shared[key] = others - 1
-                whole = whole and not last
+                gap = True
                 continue
             if others is not None:
                 del self.shared[key]
             last.append(key)
-        return last, whole
+            whole = whole and not gap
+        return last[::-1], whole
 
     def drop(self, key: Key) -> int:
         """Forget a free block; return its size."""
@@ -215,6 +229,7 @@ class Contents:
             self._merged.append(block_hash)
         copies = self.copies.get(block_hash)
         if copies is None:
+            self.joints.discard(key)
             self.evicted.append(block_hash)
             return size
         if key > _HASH:
@@ -241,6 +256,8 @@ class Contents:
 
     def may_merge(self, first: Key, second: Key) -> bool:
         """Say whether two adjacent free blocks can be one: nothing else refers to the first."""
+        if self.sizes[first] + self.sizes[second] > LARGEST:
+            return False
         if first < 0 or second < 0:
             return first < 0 and second < 0
         if first > _HASH or second > _HASH or first in self.joints:
@@ -258,10 +275,6 @@ class Contents:
         self.spans[second] = self.spans.pop(first, 1) + self.spans.get(second, 1)
         self.evicted.append(first)
         self._merged.append(BlockHash(second))
-
-    def tidy(self) -> None:
-        """Forget joints that are gone."""
-        self.joints &= self.stamps.keys()
 
     # What is new.
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from epp.model.blockpool import BlockPool
 from epp.model.cache import CacheModel
 from epp.model.cachedblocks import CachedBlocks
 from epp.model.eviction import DEFAULT_STRATEGY, STRATEGIES
+from epp.model.kernels import BlockPool
 from epp.model.plainlru import PlainLru
 from epp.model.promptlru import PromptLru
 from epp.model.radix import RadixCache

@@ -29,8 +29,8 @@ class FreeQueue:
 
     @property
     def oldest(self) -> int:
-        """The stamp of the release at the head; one that never was where there is none."""
-        return self._leases[0].stamp if self._leases else self.latest + 1
+        """The stamp of the release of the block at the head; one that never was without any."""
+        return self.latest + 1 if self.next() is None else self._leases[0].stamp
 
     def append(self, lease: Lease, keys: Sequence[Key], tokens: int) -> None:
         """Put what a lease gave back at the tail: blocks in order, `tokens` in all."""
@@ -79,6 +79,7 @@ class FreeQueue:
             if plain and key >= 0:
                 del stamps[key]
                 freed += sizes.pop(key)
+                contents.joints.discard(key)
                 evicted.append(key)
             else:
                 freed += contents.drop(key)
@@ -155,7 +156,6 @@ class FreeQueue:
                 kept.append(lease)
         self._leases = kept
         self._entries = sum([lease.left for lease in kept])
-        contents.tidy()
 
 
 def _is_run(part: Sequence[Key], whole: Sequence[Key]) -> bool:

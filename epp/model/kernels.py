@@ -29,7 +29,13 @@ try:
 except ImportError:
     from epp.model.pins import Pins
 
+try:
+    from epp.native.pool import BlockPool
+except ImportError:
+    from epp.model.blockpool import BlockPool
+
 __all__ = [
+    "BlockPool",
     "Ledger",
     "Pins",
     "PrefixIndex",

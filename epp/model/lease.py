@@ -40,3 +40,11 @@ class Lease:
         self.stamp = 0
         self.left = 0
         self.whole = True
+
+
+class PoolLease(Lease):
+    """What a request holds in the block pool that has the number `pool`."""
+
+    __slots__ = ("pool",)
+
+    pool: int

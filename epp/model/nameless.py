@@ -1,12 +1,15 @@
 """Which leases have generated blocks without names, by the named block that these follow."""
 
 from collections.abc import Container, Sequence
+from itertools import islice
 
-from epp.model.blocks import BlockHash
+from epp.model.hashing import BlockHash
 from epp.model.lease import Key, Lease
 
-_MOST = 1 << 12
+_MOST = 1 << 10
 """Leases that can be found; the engine tells of a block within a step or so."""
+_AT_ONCE = 1 << 8
+"""Leases, the first that were noted, that are forgotten where there are too many."""
 
 
 class Nameless:
@@ -19,7 +22,8 @@ class Nameless:
     def add(self, lease: Lease, anchor: BlockHash) -> None:
         """Note that nameless blocks of a lease come after `anchor`."""
         if len(self._anchors) >= _MOST:
-            self.forget(next(iter(self._anchors)))
+            for oldest in list(islice(self._anchors, _AT_ONCE)):
+                self.forget(oldest)
         self._anchors[lease] = anchor
         self._after.setdefault(anchor, []).append(lease)
 

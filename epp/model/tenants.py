@@ -9,11 +9,10 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from epp.model.blockpool import BlockPool
 from epp.model.blocks import BlockHash
 from epp.model.cache import CacheModel
 from epp.model.engines import CacheSpec
-from epp.model.kernels import Ledger, PrefixIndex
+from epp.model.kernels import BlockPool, Ledger, PrefixIndex
 from epp.model.kvchange import Change
 from epp.model.lease import Lease
 from epp.model.mirror import Mirror

@@ -2,13 +2,25 @@
 
 from hypothesis import strategies as st
 
-from epp.model.blockpool import BlockPool
+from epp.model import blockpool
+from tests.native.built import loaded
 
 BLOCK = 16
+KINDS = [each.BlockPool for each in loaded("pool", blockpool)]
+kind = KINDS[0]
+"""What pools here are; tests that are to run on both use the fixture `pool_kind`."""
 
 
 def pool_with(capacity, block):
-    return BlockPool(capacity, block)
+    return kind(capacity, block)
+
+
+def twin_with(capacity, block):
+    return blockpool.BlockPool(capacity, block)
+
+
+def twin_of(blocks):
+    return twin_with(blocks * BLOCK, BLOCK)
 
 
 def pool_of(blocks, bs=BLOCK):
@@ -20,6 +32,14 @@ def admit(pool, tokens, names, bs=BLOCK):
     full = tokens // bs
     partial = bs if tokens % bs else 0
     return pool.admit(names[:full], [bs] * full, partial, max(0, tokens - 1) // bs)
+
+
+def stored(pool):
+    return list(pool.take_stored())
+
+
+def evicted(pool):
+    return list(pool.take_evicted())
 
 
 def name_of(path):

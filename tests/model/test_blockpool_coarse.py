@@ -5,11 +5,20 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from epp.model.contents import WIDEST
 from epp.model.prefixindex import PrefixIndex
-from tests.model.poolrig import BLOCK, admit, names_of, paths, pool_of
+from tests.model.poolrig import BLOCK, admit, evicted, names_of, paths, pool_of, stored
+
+pytestmark = pytest.mark.usefixtures("pool_kind")
+
 
 SIZES = [BLOCK] * 200
 CHAIN = list(range(1, 17))
@@ -166,8 +175,8 @@ class IndexBesidePools(RuleBasedStateMachine):
 
     def mirror(self, which, pool):
         slot = self.slots[which]
-        self.index.remove(slot, pool.take_evicted())
-        self.index.add(slot, pool.take_stored())
+        self.index.remove(slot, evicted(pool))
+        self.index.add(slot, stored(pool))
         self.index.widen(slot, pool.take_merged())
         self.index.mark(slot, closed=pool.closed)
 
@@ -180,5 +189,6 @@ class IndexBesidePools(RuleBasedStateMachine):
             assert [depths[slot] for slot in self.slots] == [p.match(chain) for p in self.pools]
 
 
-TestIndexBesidePools = IndexBesidePools.TestCase
-TestIndexBesidePools.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+def test_index_beside_pools():
+    use = settings(max_examples=80, stateful_step_count=25, deadline=None)
+    run_state_machine_as_test(IndexBesidePools, settings=use)

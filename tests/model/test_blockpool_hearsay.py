@@ -3,9 +3,18 @@
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
-from tests.model.poolrig import BLOCK, admit, names_of, parent_of, paths, pool_of
+from tests.model.poolrig import BLOCK, admit, evicted, names_of, parent_of, paths, pool_of, stored
+
+pytestmark = pytest.mark.usefixtures("pool_kind")
+
 
 SIZES = [BLOCK] * 9
 
@@ -13,7 +22,7 @@ SIZES = [BLOCK] * 9
 def test_blocks_that_are_stored_are_free_and_can_be_hit():
     pool = pool_of(4)
     pool.store([1, 2], SIZES)
-    assert (pool.free, pool.match([1, 2]), pool.take_stored()) == (64, 2, [1, 2])
+    assert (pool.free, pool.match([1, 2]), stored(pool)) == (64, 2, [1, 2])
     assert admit(pool, 33, [1, 2]).cached == 2
 
 
@@ -22,7 +31,7 @@ def test_blocks_that_are_stored_are_evicted_last_and_from_the_end():
     pool.release(admit(pool, 16, [9]))
     pool.store([1, 2, 3], SIZES)
     admit(pool, 48, [5, 6, 7])
-    assert pool.take_evicted() == [9, 3, 2]
+    assert evicted(pool) == [9, 3, 2]
 
 
 def test_what_is_held_already_is_left_as_it_is():
@@ -33,7 +42,7 @@ def test_what_is_held_already_is_left_as_it_is():
     pool.store([3], SIZES)
     assert (pool.free, len(pool)) == (48, 3)
     admit(pool, 32, [7, 8])
-    assert pool.take_evicted() == [2]
+    assert evicted(pool) == [2]
     pool.release(held)
 
 
@@ -59,6 +68,7 @@ def test_what_follows_a_request_names_what_it_generated():
 
 def test_what_is_told_late_names_what_was_given_back():
     pool = pool_of(8)
+    pool.store([], [])  # from here on it is known that the engine tells
     lease = admit(pool, 33, [1, 2])
     assert pool.grow(lease, 64)
     pool.release(lease)
@@ -66,7 +76,7 @@ def test_what_is_told_late_names_what_was_given_back():
     assert pool.match([1, 2, 3, 4, 5]) == 5
     assert len(pool) == 5
     admit(pool, 64, [11, 12, 13, 14])
-    assert pool.take_evicted() == [4]  # where the generated block stood; 5 was stored later
+    assert evicted(pool) == [4]  # where the generated block stood; 5 was stored later
 
 
 def test_two_answers_to_one_prompt_are_told_apart_by_what_is_left():
@@ -78,6 +88,15 @@ def test_two_answers_to_one_prompt_are_told_apart_by_what_is_left():
     pool.store([2, 32, 42], SIZES)
     assert (pool.match([1, 2, 31, 41]), pool.match([1, 2, 32, 42])) == (4, 4)
     assert len(pool) == 6
+
+
+def test_who_never_heard_of_the_engine_waits_for_no_names():
+    pool = pool_of(8)
+    lease = admit(pool, 33, [1, 2])
+    assert pool.grow(lease, 64)
+    pool.release(lease)
+    pool.store([2, 3], SIZES)
+    assert (pool.match([1, 2, 3]), len(pool)) == (3, 5)  # two generated ones, and one that came
 
 
 def test_what_was_evicted_meanwhile_is_content_like_any_other():
@@ -95,11 +114,11 @@ def test_what_was_evicted_meanwhile_is_content_like_any_other():
 def test_what_the_engine_evicted_is_blank():
     pool = pool_of(4)
     pool.release(admit(pool, 48, [1, 2, 3]))
-    pool.take_stored()
+    stored(pool)
     pool.discard([3, 77])
-    assert (pool.take_evicted(), pool.free, len(pool)) == ([3], 64, 2)
+    assert (evicted(pool), pool.free, len(pool)) == ([3], 64, 2)
     admit(pool, 32, [5, 6])
-    assert pool.take_evicted() == []
+    assert evicted(pool) == []
 
 
 def test_what_is_in_use_is_about_to_be_computed():
@@ -199,5 +218,6 @@ class HolesUnderHearsay(RuleBasedStateMachine):
             assert all(parent_of(name) in {None, *held} for name in held)
 
 
-TestHolesUnderHearsay = HolesUnderHearsay.TestCase
-TestHolesUnderHearsay.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
+def test_holes_under_hearsay():
+    use = settings(max_examples=300, stateful_step_count=30, deadline=None)
+    run_state_machine_as_test(HolesUnderHearsay, settings=use)

@@ -75,7 +75,7 @@ def test_a_prompt_larger_than_the_cache_is_given_an_empty_lease(kind):
     assert cache.name(lease, named((0,)), [16]) == 0
     cache.release(lease)
     cache.revoke(lease)
-    assert (cache.free, cache.hashes()) == (64, [])
+    assert (cache.free, list(cache.hashes())) == (64, [])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from epp.model.blockpool import BlockPool
 from epp.model.cachedblocks import CachedBlocks
 from epp.model.engines import (
     CACHE_LABEL,
@@ -13,6 +12,7 @@ from epp.model.engines import (
     model_of,
 )
 from epp.model.eviction import STRATEGIES
+from epp.model.kernels import BlockPool
 from epp.model.plainlru import PlainLru
 from epp.model.promptlru import PromptLru
 from epp.model.radix import RadixCache

@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
-from epp.model.blockpool import BlockPool
 from epp.model.prefixindex import HASH_BYTES, HELD_BYTES, PrefixIndex
+from tests.model.poolrig import twin_of
 
 ENDPOINTS, BLOCKS, PROMPT = 8, 30_000, 100
 
@@ -18,7 +18,7 @@ def bytes_taken(shared):
     gc.collect()
     tracemalloc.start()
     index = PrefixIndex()
-    pools = [BlockPool(BLOCKS * 16) for _ in range(ENDPOINTS)]
+    pools = [twin_of(BLOCKS) for _ in range(ENDPOINTS)]
     for pool in pools:
         slot = index.open()
         if shared:

@@ -1,0 +1,2 @@
+# The kernel promises what its twin does.
+from epp.model.blockpool import BlockPool as BlockPool

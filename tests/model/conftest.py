@@ -1,0 +1,13 @@
+"""What tests of the model share."""
+
+import pytest
+
+from tests.model import poolrig
+
+
+@pytest.fixture(scope="module", params=poolrig.KINDS, ids=lambda kind: kind.__module__)
+def pool_kind(request):
+    """Have pools be those of the kernel, where it was built, and of its twin in turn."""
+    poolrig.kind = request.param
+    yield request.param
+    poolrig.kind = poolrig.KINDS[0]

@@ -1,0 +1,155 @@
+"""The kernel of the block pool beside its twin: step by step the same, and safe from bad input."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from epp.model import blockpool
+from tests.model.poolrig import names_of, paths
+from tests.native.built import FAULTS, loaded
+
+KINDS = [each.BlockPool for each in loaded("pool", blockpool)]
+needs_kernel = pytest.mark.skipif("pool" in FAULTS, reason=f"NOT TESTED: {FAULTS.get('pool')}")
+FACTS = ("capacity", "free", "closed", "block")
+HELD = ("cached", "found", "tokens", "blank")
+EXAMPLES = 150
+
+
+def told(pool):
+    return [list(take()) for take in (pool.take_stored, pool.take_evicted)]
+
+
+class KernelBesideTwin(RuleBasedStateMachine):
+    """Blocks of one size or of many, in pools with room for few or for all."""
+
+    leases = Bundle("leases")
+
+    @initialize(
+        capacity=st.sampled_from([0, 3, 40, 160, 2000]),
+        block=st.sampled_from([1, 4, 16]),
+        equal=st.booleans(),
+    )
+    def start(self, capacity, block, equal):
+        self.block, self.equal = block, equal
+        self.pools = [kind(capacity, block) for kind in KINDS]
+
+    def both(self, name, *each):
+        """Ask both for the same, of one's own lease each."""
+        said = [
+            getattr(pool, name)(*arguments)
+            for pool, arguments in zip(self.pools, each or ((), ()), strict=True)
+        ]
+        assert said[0] == said[1]
+        return said[0]
+
+    def sizes(self, drawn):
+        return [self.block] * len(drawn) if self.equal else drawn
+
+    @rule(
+        target=leases,
+        path=paths,
+        drawn=st.lists(st.integers(0, 30), min_size=7, max_size=7),
+        blank=st.integers(0, 20),
+        lookup=st.integers(-2, 8),
+    )
+    def admit(self, path, drawn, blank, lookup):
+        names, sizes = names_of(path), self.sizes(drawn)
+        lease, other = (pool.admit(names, sizes, blank, lookup) for pool in self.pools)
+        assert (lease is None) == (other is None)
+        return multiple() if lease is None else (lease, other)
+
+    @rule(
+        target=leases,
+        names=st.lists(st.integers(1, 5), max_size=6),
+        drawn=st.lists(st.integers(0, 30), min_size=6, max_size=6),
+    )
+    def admit_what_repeats_itself(self, names, drawn):
+        """No chain does: the books are to balance all the same."""
+        sizes = self.sizes(drawn)
+        lease, other = (pool.admit(names, sizes, 0, 6) for pool in self.pools)
+        assert (lease is None) == (other is None)
+        return multiple() if lease is None else (lease, other)
+
+    @rule(entry=leases, computed=st.integers(-3, 120))
+    def grow(self, entry, computed):
+        self.both("grow", *[(lease, computed) for lease in entry])
+
+    @rule(entry=leases, drawn=st.lists(st.integers(0, 30), max_size=8))
+    def settle(self, entry, drawn):
+        self.both("settle", *[(lease, self.sizes(drawn)) for lease in entry])
+
+    @rule(entry=leases, path=paths, first=st.integers(0, 6), drawn=st.lists(st.integers(0, 30)))
+    def name(self, entry, path, first, drawn):
+        names = names_of(path)[first:]
+        self.both("name", *[(lease, names, self.sizes(drawn)) for lease in entry])
+
+    @rule(entry=leases)
+    def release(self, entry):
+        self.both("release", *[(lease,) for lease in entry])
+
+    @rule(entry=leases)
+    def revoke(self, entry):
+        self.both("revoke", *[(lease,) for lease in entry])
+
+    @rule(path=paths, first=st.integers(0, 7), drawn=st.lists(st.integers(0, 30), max_size=8))
+    def store(self, path, first, drawn):
+        names, sizes = names_of(path)[first:], self.sizes(drawn)
+        self.both("store", *[(names, sizes)] * 2)
+
+    @rule(path=paths, first=st.integers(0, 7), last=st.integers(0, 7))
+    def discard(self, path, first, last):
+        self.both("discard", *[(names_of(path)[first:last],)] * 2)
+
+    @rule(capacity=st.integers(0, 300))
+    def resize(self, capacity):
+        self.both("resize", *[(capacity,)] * 2)
+
+    @rule(block=st.sampled_from([1, 4, 16]))
+    def report_another_block(self, block):
+        for pool in self.pools:
+            pool.block = block
+
+    @rule()
+    def tell(self):
+        kernel, twin = map(told, self.pools)
+        assert kernel == twin
+
+    @precondition(lambda self: hasattr(self, "pools"))
+    @invariant()
+    def they_are_alike(self):
+        kernel, twin = self.pools
+        for fact in FACTS:
+            assert getattr(kernel, fact) == getattr(twin, fact), fact
+        assert len(kernel) == len(twin)
+        assert sorted(kernel) == sorted(twin)
+
+    @precondition(lambda self: hasattr(self, "pools"))
+    @invariant()
+    def they_find_as_much(self):
+        for path in ((0,) * 7, (1,) * 7, (0, 1) * 3):
+            self.both("match", *[(names_of(path),)] * 2)
+
+    @rule(entry=leases)
+    def leases_are_alike(self, entry):
+        kernel, twin = entry
+        assert [getattr(kernel, each) for each in HELD] == [getattr(twin, each) for each in HELD]
+        assert bool(kernel.stamp) == bool(twin.stamp)
+        if not kernel.stamp:
+            assert len(kernel.keys) == len(twin.keys)
+            assert len(kernel.tail) == len(twin.tail)
+
+
+@needs_kernel
+def test_the_kernel_does_what_its_twin_does():
+    use = settings(max_examples=EXAMPLES, stateful_step_count=40, deadline=None)
+    run_state_machine_as_test(KernelBesideTwin, settings=use)
