@@ -33,6 +33,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "ledger": (),
     "lengths": (),
     "pins": (),
+    "pool": (),
 }
 """What each kernel, `epp/native/NAME.pyx`, is linked with; `epp.native.KERNELS` names its twin."""
 
