@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import yaml
-from model_server.launch import parse
+from model_server.command import launch
 from model_server.simulator.cli import parse as simulator
 
 from tests.charts import values as v
@@ -105,16 +105,17 @@ def test_model_servers_are_in_the_pool(folder):
     assert pool["selector"]["matchLabels"].items() <= labels.items()
     assert deployment["selector"]["matchLabels"].items() <= labels.items()
     (container,) = deployment["template"]["spec"]["containers"]
-    assert [each["containerPort"] for each in container["ports"]] == [
-        each["number"] for each in pool["targetPorts"]
-    ]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert [ports["http"]] == [each["number"] for each in pool["targetPorts"]]
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu"])
 def test_the_launcher_takes_its_arguments(device):
     spec = only(things(f"models/{device}"), "Deployment")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    settings = parse(container["args"]).settings
+    made = launch(container["args"], "", {}, lambda: "gpu")
+    settings = made.settings
+    assert {"name": "probes", "containerPort": made.life.probe_port} in container["ports"]
     assert (settings.device, settings.port) == (device, 8000)
     pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert spec["terminationGracePeriodSeconds"] > pause + settings.drain_seconds + 10

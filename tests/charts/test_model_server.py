@@ -1,7 +1,8 @@
 """The chart `model-server`: Kubernetes takes its objects, and the launcher their arguments."""
 
 import pytest
-from model_server.launch import parse
+from model_server.adapters import read
+from model_server.command import launch
 
 from tests.charts import values as v
 from tests.charts.helm import lint, notes, objects, only, refused_or_rendered
@@ -82,6 +83,16 @@ def containers(things):
     return [each["spec"]["containers"][0] for each in templates(things)]
 
 
+NODE = {"POD_IP": "10.0.0.7"}
+
+
+def launched(things, folder, **environ):
+    """What the launcher makes of its file, in a pod with this environment."""
+    path = folder / "server.yaml"
+    path.write_text(only(things, "ConfigMap", "qwen")["data"]["server.yaml"])
+    return launch([f"--config={path}"], "", NODE | environ, lambda: "gpu")
+
+
 @EVERY
 def test_kubernetes_takes_every_object(name):
     assert [found for thing in rendered(name) for found in complaints(thing)] == []
@@ -106,42 +117,57 @@ def test_no_container_has_more_rights_than_it_needs(name):
 
 
 @EVERY
-def test_the_launcher_takes_its_arguments(name):
+def test_the_launcher_takes_its_file(name, tmp_path):
+    things = rendered(name)
     served = CASES[name].get("servedModelName") or CASES[name]["model"]
-    container, *_ = containers(rendered(name))
-    assert container["command"] == ["python", "-m", "model_server.launch"]
-    settings = parse(container["args"]).settings
-    assert settings.device == CASES[name].get("variant", "gpu")
-    assert settings.served_model_name == {"/models/llama/": "llama"}.get(served, served)
-    assert settings.port == container["ports"][0]["containerPort"] == 8000
-    assert (settings.kv_events_port == 5557) == ("kvEvents" in CASES[name])
+    for container in containers(things):
+        assert container["command"] == ["python", "-m", "model_server.launch"]
+        assert container["args"] == ["--config=/config/server.yaml"]
+    made = launched(things, tmp_path)
+    assert made.settings.device == CASES[name].get("variant", "gpu")
+    assert made.settings.served_model_name == {"/models/llama/": "llama"}.get(served, served)
+    ports = {each["name"]: each["containerPort"] for each in containers(things)[0]["ports"]}
+    assert (ports["http"], ports["probes"]) == (made.settings.port, made.life.probe_port)
+    assert ports.get("kv-events") == made.settings.kv_events_port
+    assert ports.get("kv-replay") == made.settings.kv_replay_port
 
 
-def test_what_is_said_of_the_engine_reaches_it():
-    cpu = parse(containers(rendered("cpu"))[0]["args"]).settings
+def test_what_is_said_of_the_engine_reaches_it(tmp_path):
+    cpu = launched(rendered("cpu"), tmp_path).settings
     assert (cpu.kv_cache_bytes, cpu.block_size, cpu.threads) == (4 << 30, 64, 8)
-    tuned = parse(containers(rendered("tuned"))[0]["args"]).settings
+    tuned = launched(rendered("tuned"), tmp_path).settings
     assert (tuned.max_model_len, tuned.max_num_seqs, tuned.host) == (32768, 64, "::")
-    assert tuned.extra == ("--tensor-parallel-size=1", "--seed=1")
-    adapters = parse(containers(rendered("lora"))[0]["args"]).settings.extra
-    assert adapters[-3:] == ("--lora-modules", "sql=/adapters/sql", "chat=hub/chat")
+    assert (tuned.tensor_parallel_size, tuned.extra) == (1, ("--seed=1",))
 
 
-def test_several_nodes_are_one_server():
-    leader, worker = containers(rendered("nodes"))
-    shared = [
-        "--tensor-parallel-size=8",
-        "--pipeline-parallel-size=4",
-        "--nnodes=4",
-        "--node-rank=$(LWS_WORKER_INDEX)",
-        "--master-addr=$(LWS_LEADER_ADDRESS)",
+@pytest.mark.parametrize("adapters", [LORA["lora"]["adapters"], []])
+def test_adapters_are_followed_without_a_new_pod(adapters, tmp_path):
+    things = objects(
+        CHART, v.merged(CASES["lora"], {"lora": {"adapters": adapters}}), release="qwen"
+    )
+    settings = launched(things, tmp_path).settings
+    assert (settings.lora_file, settings.max_loras) == ("/adapters/adapters.yaml", 4)
+    text = only(things, "ConfigMap", "qwen-adapters")["data"]["adapters.yaml"]
+    wanted = read(text, settings.served_model_name).present.values()
+    assert [(each.name, each.path) for each in wanted] == [
+        (each["name"], each["path"]) for each in adapters
     ]
-    assert [each for each in leader["args"] if each in shared] == shared
-    assert worker["command"] == ["vllm", "serve"]
-    assert worker["args"][:2] == ["Qwen/Qwen3-32B", "--headless"]
-    assert [each for each in worker["args"] if each in shared] == shared
-    assert "ports" not in worker
-    for container in (leader, worker):
+    volumes = {each["name"]: each for each in templates(things)[0]["spec"]["volumes"]}
+    assert volumes["adapters"]["configMap"]["name"] == "qwen-adapters"
+    assert templates(things) == templates(rendered("lora"))
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_several_nodes_are_one_server(rank, tmp_path):
+    told = {
+        "LWS_GROUP_SIZE": "4",
+        "LWS_WORKER_INDEX": str(rank),
+        "LWS_LEADER_ADDRESS": "qwen-0.qwen.inf",
+    }
+    settings = launched(rendered("nodes"), tmp_path, **told).settings
+    assert (settings.nodes, settings.node_rank, settings.serves) == (4, rank, rank == 0)
+    assert (settings.leader_address, settings.tensor_parallel_size) == ("qwen-0.qwen.inf", 8)
+    for container in containers(rendered("nodes")):
         assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
 
 
@@ -169,19 +195,22 @@ def test_selectors_find_every_pod(name):
 
 
 @EVERY
-def test_a_pod_has_time_to_end(name):
-    pod, *_ = templates(rendered(name))
+def test_a_pod_has_time_to_end(name, tmp_path):
+    things = rendered(name)
+    pod, *_ = templates(things)
     (container,) = pod["spec"]["containers"]
     pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    drain = parse(container["args"]).settings.drain_seconds
+    made = launched(things, tmp_path)
+    drain = made.settings.drain_seconds
     assert pod["spec"]["terminationGracePeriodSeconds"] > pause + drain + 10
     startup = container["startupProbe"]
-    assert startup["periodSeconds"] * startup["failureThreshold"] >= 1800
+    assert startup["periodSeconds"] * startup["failureThreshold"] > made.life.start_seconds
 
 
 def test_kv_events_are_for_pickers_alone():
     policy = only(rendered("events"), "NetworkPolicy")["spec"]
-    requests, events = policy["ingress"]
+    requests, probes, events = policy["ingress"]
+    assert probes == {"ports": [{"port": 8080, "protocol": "TCP"}]}
     assert [each["port"] for each in requests["ports"]] == [8000]
     assert requests["from"] == [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
     assert [each["port"] for each in events["ports"]] == [5557, 5558]
@@ -231,7 +260,7 @@ def test_notes_tell_the_next_step(name):
             ),
             "must have ReadWriteMany",
         ),
-        (v.merged(EVENTS, {"kvEvents": {"port": 8000}}), "must differ: 8000, 8000, 5558"),
+        (v.merged(EVENTS, {"kvEvents": {"port": 8000}}), "must differ: 8000, 8080, 8000, 5558"),
         ({"gpus": 1}, "additional properties 'gpus' not allowed"),
         ({"engine": {"kvCacheBytes": "lots"}}, "at '/engine/kvCacheBytes'"),
         ({"networkPolicy": {"pickers": []}}, "at '/networkPolicy/pickers': minItems"),

@@ -13,6 +13,9 @@
 {{- if and $v.lora.adapters (not $v.lora.enabled) -}}
 {{- fail "lora.adapters are given and lora.enabled is false: set it to true, or leave them out" -}}
 {{- end -}}
+{{- if and $v.lora.adapters $v.lora.configMap -}}
+{{- fail "lora has both adapters and configMap: keep one" -}}
+{{- end -}}
 {{- $claim := $v.modelCache.persistentVolumeClaim -}}
 {{- if and $claim.create $claim.existingClaim -}}
 {{- fail "modelCache.persistentVolumeClaim has both create and existingClaim: keep one" -}}
@@ -20,11 +23,11 @@
 {{- if and $claim.create (gt (int $v.replicas) 1) (not (has "ReadWriteMany" $claim.accessModes)) -}}
 {{- fail (printf "%d replicas share one claim: modelCache.persistentVolumeClaim.accessModes must have ReadWriteMany, or leave create off" (int $v.replicas)) -}}
 {{- end -}}
-{{- $ports := list (int $v.port) -}}
+{{- $ports := list (int $v.port) (int $v.probes.port) -}}
 {{- if $v.kvEvents.enabled -}}
 {{- $ports = concat $ports (list (int $v.kvEvents.port) (int $v.kvEvents.replayPort)) -}}
 {{- end -}}
 {{- if ne (len (uniq $ports)) (len $ports) -}}
-{{- fail (printf "port, kvEvents.port and kvEvents.replayPort must differ: %s" (join ", " $ports)) -}}
+{{- fail (printf "port, probes.port, kvEvents.port and kvEvents.replayPort must differ: %s" (join ", " $ports)) -}}
 {{- end -}}
 {{- end -}}

@@ -54,6 +54,10 @@ labels:
 {{- end -}}
 {{- end -}}
 
+{{- define "model-server.adapters" -}}
+{{- .Values.lora.configMap | default (printf "%s-adapters" (include "model-server.name" .)) -}}
+{{- end -}}
+
 {{- define "model-server.fenced" -}}
 {{- $enabled := .Values.networkPolicy.enabled -}}
 {{- if ternary $enabled .Values.kvEvents.enabled (kindIs "bool" $enabled) }}true{{ end -}}

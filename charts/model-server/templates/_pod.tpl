@@ -1,64 +1,7 @@
-{{- /* Arguments of the launcher; behind -- those of `vllm serve`. */ -}}
-{{- define "model-server.arguments" -}}
-{{- $v := .Values -}}
-- {{ $v.model | quote }}
-- {{ printf "--served-model-name=%s" (include "model-server.served" .) | quote }}
-- {{ printf "--host=%s" $v.host | quote }}
-- --port={{ int $v.port }}
-- --device={{ $v.variant }}
-- --drain-seconds={{ int $v.drain.seconds }}
-- --start-seconds={{ int $v.probes.startSeconds }}
-{{- range $flag, $value := dict "block-size" $v.engine.blockSize "max-model-len" $v.engine.maxModelLen "max-num-seqs" $v.engine.maxNumSeqs "max-num-batched-tokens" $v.engine.maxNumBatchedTokens }}
-{{- with $value }}
-- --{{ $flag }}={{ int . }}
-{{- end }}
-{{- end }}
-{{- with $v.engine.kvCacheBytes }}
-- {{ printf "--kv-cache-bytes=%s" . | quote }}
-{{- end }}
-{{- if eq $v.variant "cpu" }}
-- --threads={{ int $v.engine.threads }}
-{{- end }}
-{{- if $v.kvEvents.enabled }}
-- --kv-events-port={{ int $v.kvEvents.port }}
-- --kv-replay-port={{ int $v.kvEvents.replayPort }}
-- --pod-name=$(POD_IP):{{ int $v.port }}
-{{- end }}
-{{- $more := include "model-server.engineArguments" . | fromYamlArray }}
-{{- with $more }}
-- --
-{{ toYaml . }}
-{{- end }}
-{{- end -}}
-
-{{- define "model-server.engineArguments" -}}
-{{- $v := .Values -}}
-{{- if eq $v.variant "gpu" }}
-- --tensor-parallel-size={{ int $v.gpu.count }}
-{{- end }}
-{{- if $v.multiNode.enabled }}
-- --pipeline-parallel-size={{ int $v.multiNode.size }}
-- --nnodes={{ int $v.multiNode.size }}
-- --node-rank=$(LWS_WORKER_INDEX)
-- --master-addr=$(LWS_LEADER_ADDRESS)
-{{- end }}
-{{- if $v.lora.enabled }}
-- --enable-lora
-- --max-loras={{ int $v.lora.maxLoras }}
-- --max-lora-rank={{ int $v.lora.maxRank }}
-{{- with $v.lora.adapters }}
-- --lora-modules
-{{- range . }}
-- {{ printf "%s=%s" .name .path | quote }}
-{{- end }}
-{{- end }}
-{{- end }}
-{{- range $v.engine.args }}
-- {{ . | quote }}
-{{- end }}
-{{- end -}}
-
-{{- /* A pod; `serves` is whether it answers requests, or works for one that does. */ -}}
+{{- /*
+A pod; `serves` is whether it answers requests, or works for one that does. The launcher knows that
+itself, of several nodes from what the LeaderWorkerSet tells it.
+*/ -}}
 {{- define "model-server.pod" -}}
 {{- $v := .root.Values -}}
 metadata:
@@ -68,10 +11,11 @@ metadata:
     llm-d.ai/engine-type: vllm
     {{- end }}
     {{- include "model-server.selectorLabels" .root | nindent 4 }}
-  {{- with $v.podAnnotations }}
   annotations:
+    checksum/config: {{ include "model-server.configuration" .root | sha256sum }}
+    {{- with $v.podAnnotations }}
     {{- toYaml . | nindent 4 }}
-  {{- end }}
+    {{- end }}
 spec:
   automountServiceAccountToken: false
   # A Service named vllm would set VLLM_PORT, which vLLM reads as its own.
@@ -95,45 +39,40 @@ spec:
   - name: vllm
     image: {{ include "model-server.image" .root | quote }}
     imagePullPolicy: {{ $v.image.pullPolicy }}
-    {{- if .serves }}
     command: [python, -m, model_server.launch]
-    args:
-      {{- include "model-server.arguments" .root | trim | nindent 4 }}
+    args: [--config=/config/server.yaml]
     ports:
     - name: http
       containerPort: {{ int $v.port }}
+    - name: probes
+      containerPort: {{ int $v.probes.port }}
     {{- if $v.kvEvents.enabled }}
     - name: kv-events
       containerPort: {{ int $v.kvEvents.port }}
     - name: kv-replay
       containerPort: {{ int $v.kvEvents.replayPort }}
     {{- end }}
+    # Of the launcher: vLLM's own /health says 200 also while it refuses requests.
     startupProbe:
-      httpGet: {path: /health, port: http}
+      httpGet: {path: /ready, port: probes}
       periodSeconds: 2
       timeoutSeconds: 2
-      failureThreshold: {{ div (add (int $v.probes.startSeconds) 1) 2 }}
+      failureThreshold: {{ div (add (int $v.probes.startSeconds) 11) 2 }}
     readinessProbe:
-      httpGet: {path: /health, port: http}
+      httpGet: {path: /ready, port: probes}
       periodSeconds: 2
       timeoutSeconds: 2
       failureThreshold: 2
     livenessProbe:
-      httpGet: {path: /health, port: http}
+      httpGet: {path: /live, port: probes}
       periodSeconds: 10
       timeoutSeconds: 5
       failureThreshold: {{ int $v.probes.livenessFailures }}
     lifecycle:
       preStop:
+        # Requests that were picked before the pod was known to go still come.
         sleep:
           seconds: {{ int $v.drain.preStopSeconds }}
-    {{- else }}
-    command: [vllm, serve]
-    args:
-    - {{ $v.model | quote }}
-    - --headless
-      {{- include "model-server.engineArguments" .root | trim | nindent 4 }}
-    {{- end }}
     env:
     - name: POD_IP
       valueFrom:
@@ -166,6 +105,10 @@ spec:
       {{- toYaml . | nindent 6 }}
     {{- end }}
     volumeMounts:
+    - {name: config, mountPath: /config, readOnly: true}
+    {{- if $v.lora.enabled }}
+    - {name: adapters, mountPath: /adapters, readOnly: true}
+    {{- end }}
     - {name: cache, mountPath: /cache}
     - {name: shared-memory, mountPath: /dev/shm}
     - {name: tmp, mountPath: /tmp}
@@ -173,6 +116,14 @@ spec:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   volumes:
+  - name: config
+    configMap:
+      name: {{ include "model-server.name" .root }}
+  {{- if $v.lora.enabled }}
+  - name: adapters
+    configMap:
+      name: {{ include "model-server.adapters" .root }}
+  {{- end }}
   - name: cache
     {{- if include "model-server.claim" .root }}
     persistentVolumeClaim:
