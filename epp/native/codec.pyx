@@ -8,7 +8,7 @@ it. The numbers of fields are those of `proto/ext_proc.proto`.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object)
@@ -20,6 +20,10 @@ cdef enum:
     _EIGHT_BYTES = 1
     _LENGTH = 2
     _FOUR_BYTES = 5
+
+cdef enum:
+    _KEPT_NAMES = 256
+    _LONGEST_KEPT = 64
 
 cdef enum:  # of ProcessingRequest
     _FIRST_KIND = 2
@@ -231,6 +235,41 @@ cdef bint _header_map(dict found, Span span) except -1:
     return True
 
 
+cdef class _Names:
+    """Names of headers as they were read before, in lower case: few are used again and again."""
+
+    cdef list _bytes
+    cdef list _names
+
+    def __init__(self):
+        self._bytes = [b""] * _KEPT_NAMES
+        self._names = [""] * _KEPT_NAMES
+
+    cdef str name(self, Span span):
+        """Give a name; None for one that is not ASCII."""
+        cdef Py_ssize_t size = span.end - span.at
+        cdef Py_ssize_t place
+        cdef bytes known
+        cdef str name
+        if size == 0:
+            return ""
+        place = (size * 31 + span.at[0] * 7 + span.at[size >> 1] * 3 + span.at[size - 1]) % _KEPT_NAMES
+        known = <bytes>self._bytes[place]
+        if PyBytes_GET_SIZE(known) == size and not memcmp(PyBytes_AS_STRING(known), span.at, size):
+            return <str>self._names[place]
+        name = _text(span)
+        if name is None or not PyUnicode_IS_ASCII(name):
+            return None
+        name = name.lower()
+        if size <= _LONGEST_KEPT:
+            self._bytes[place] = PyBytes_FromStringAndSize(<const char*>span.at, size)
+            self._names[place] = name
+        return name
+
+
+cdef _Names _names = _Names()
+
+
 cdef bint _header(dict found, Span span) except -1:
     """Put a header where none of its name is; return whether it could be read."""
     cdef Field field
@@ -247,10 +286,9 @@ cdef bint _header(dict found, Span span) except -1:
             if field.kind != _LENGTH or parts[field.number - 1].at != NULL:
                 return False
             parts[field.number - 1] = field.inside
-    key, plain = _text(parts[0]), _text(parts[1])
-    if key is None or plain is None or not PyUnicode_IS_ASCII(key):
+    key, plain = _names.name(parts[0]), _text(parts[1])
+    if key is None or plain is None:
         return False
-    key = key.lower()
     if key not in found:
         if parts[2].at < parts[2].end:
             plain = PyUnicode_DecodeUTF8(

@@ -155,9 +155,16 @@ cdef class Session:
     @property
     def done(self):
         """Whether the connection has nothing more to hear or to say."""
+        return self._is_done()
+
+    cdef bint _is_done(self):
         return self._lost or not (
             nghttp2_session_want_read(self._handle) or nghttp2_session_want_write(self._handle)
         )
+
+    def restless(self, size_t most):
+        """Say whether anything is left to do: to hear, to take, more than `most` queued, or an end."""
+        return self.full or len(self._events) > 0 or self.queued > most or self._is_done()
 
     def ping(self):
         """Ask the peer whether it is there."""

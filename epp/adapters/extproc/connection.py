@@ -18,6 +18,7 @@ from epp.native.http2 import CLOSED, ENDED, FAULT, MESSAGE, ConnectionFailure, S
 _log = structlog.get_logger()
 
 _HTTP_BAD_METHOD, _HTTP_BAD_TYPE = 405, 415
+_GRPC = b"application/grpc"
 _NO_ERROR, _ENHANCE_YOUR_CALM = 0x0, 0xB
 _TAKEN_AT_ONCE = 1 << 20
 _HIGH_WATER = 1 << 20
@@ -83,6 +84,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Listening) -> None:
         self._server = server
         self._limits = limits = server.limits
+        self._max_queued = limits.max_queued
         self._loop = asyncio.get_running_loop()
         self._session = Session(
             max_streams=limits.max_streams,
@@ -161,20 +163,21 @@ class Connection(asyncio.Protocol):
             return
         if data:
             self._transport.write(data)
-        if session.unheard:
-            self._handle(session.hear())
-        self._go_on()
+        if session.restless(self._max_queued):
+            self._go_on()
+        if self._held:
+            self._let_go()
 
     def _go_on(self) -> None:
         session = self._session
+        if session.unheard:
+            self._handle(session.hear())
         if session.full:
             self.flush_soon()
-        elif session.queued > self._limits.max_queued:
+        elif session.queued > self._max_queued:
             self._leave("it reads nothing")
         elif session.done:
             self._close()
-        if self._held:
-            self._let_go()
 
     def flush_soon(self) -> None:
         """Flush when what is ready to run has run."""
@@ -292,4 +295,5 @@ class Connection(asyncio.Protocol):
 
 
 def _is_grpc(content_type: bytes) -> bool:
-    return content_type.partition(b";")[0].partition(b"+")[0].strip() == b"application/grpc"
+    plain = content_type == _GRPC
+    return plain or content_type.partition(b";")[0].partition(b"+")[0].strip() == _GRPC
