@@ -9,7 +9,6 @@ from e2e import test_vllm
 from e2e.kv_engine import Followed, Traffic, launcher, listening, running
 
 pytestmark = pytest.mark.vllm
-vllm = test_vllm.vllm
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -5,7 +5,6 @@ possible: when a prompt looks for it, by then perhaps released, or evicted in pa
 """
 
 import importlib
-import os
 from collections import Counter
 from typing import Any, ClassVar
 
@@ -21,13 +20,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from epp.model.blockpool import BlockPool
+from epp.model import blockpool
 from epp.model.blocks import BlockHash, BlockHasher
 from epp.model.lease import Lease
 from epp.model.request import TOKEN_BYTES, Prompt
+from tests.native.built import loaded
 
 pytestmark = pytest.mark.vllm
-engine = importlib.import_module("model_server.engine")  # by name: mypy cannot find it
+POOLS = [each.BlockPool for each in loaded("pool", blockpool)]
 SECRET = b"pool"
 EXAMPLES = 600
 STEPS = 50
@@ -65,6 +65,7 @@ class PoolBesideVllm(RuleBasedStateMachine):
     """Few blocks, prompts that begin alike, answers that repeat what others asked."""
 
     engine_class: ClassVar[Any] = None
+    pool_class: ClassVar[Any] = None
     seen: ClassVar[Counter[str]] = Counter()
 
     @initialize(block=st.integers(1, 32), blocks=st.integers(1, 14), promptly=st.booleans())
@@ -72,7 +73,7 @@ class PoolBesideVllm(RuleBasedStateMachine):
         self.block, self.capacity, self.promptly = block, blocks, promptly
         self.hasher = BlockHasher(SECRET, block)
         self.engine = self.engine_class(blocks, block)
-        self.pool = BlockPool(blocks * block, block)
+        self.pool = self.pool_class(blocks * block, block)
         self.said: list[list[int]] = [[]]  # all that was ever computed
         self.running: list[Run] = []
         self.waiting: list[Run] = []
@@ -226,22 +227,10 @@ class PoolBesideVllm(RuleBasedStateMachine):
         assert not hasattr(self, "pool") or self.pool.closed
 
 
-@pytest.fixture(scope="module")
-def vllm_engine(request):
-    """vLLM's manager; skips loudly where vLLM is missing, or fails where it is demanded."""
-    if not engine.is_installed():
-        if os.environ.get("WARMPICK_REQUIRE_VLLM") == "1":
-            pytest.fail(engine.HOW_TO_GET_VLLM)
-        plugin = request.config.pluginmanager.get_plugin
-        with plugin("capturemanager").global_and_fixture_disabled():
-            line = f"\nSKIPPED {request.node.name}: {engine.HOW_TO_GET_VLLM}"
-            plugin("terminalreporter").write_line(line, red=True, bold=True)
-        pytest.skip(engine.HOW_TO_GET_VLLM)
-    return importlib.import_module("e2e.pool_oracle").Engine
-
-
-def test_the_pool_does_what_vllm_does(vllm_engine):
-    PoolBesideVllm.engine_class = vllm_engine
+@pytest.mark.parametrize("pool", POOLS, ids=lambda kind: kind.__module__)
+def test_the_pool_does_what_vllm_does(pool):
+    PoolBesideVllm.engine_class = importlib.import_module("e2e.pool_oracle").Engine
+    PoolBesideVllm.pool_class = pool
     seen = PoolBesideVllm.seen
     seen.clear()
     use = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None)

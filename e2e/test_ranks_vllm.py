@@ -14,7 +14,6 @@ from epp.protocol.metrics import MetricsReader
 from epp.protocol.prometheus import Page
 
 pytestmark = pytest.mark.vllm
-vllm = test_vllm.vllm
 BLOCK, BLOCKS, RANKS = 32, 512, 2
 CAPACITY = "warmpick_endpoint_cache_capacity_tokens"
 FLAGS = {

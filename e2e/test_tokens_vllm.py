@@ -27,7 +27,6 @@ from tests.adapters.tokens import bodies
 from tests.adapters.tokens.folders import KINDS, texts, write
 
 pytestmark = pytest.mark.vllm
-vllm = test_vllm.vllm
 MODEL, FOLDER, BLOCK = "tiny", test_vllm.FOLDER, test_vllm.BLOCK
 START_SECONDS = 120
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}

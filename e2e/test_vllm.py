@@ -1,8 +1,6 @@
 """Real vLLM on the CPU: its own word for what was cached, beside what the picker predicted."""
 
 import asyncio
-import importlib
-import os
 import sys
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from e2e.corridor import CHAT, Plan, chat, corridor, decision
 from epp.demo.processes import spawn
 
 pytestmark = pytest.mark.vllm
-engine = importlib.import_module("model_server.engine")  # by name: mypy cannot find it
 MODEL = "small"
 FOLDER = Path(__file__).parents[1] / ".cache" / "models" / MODEL
 BUILD_SECONDS = 120
@@ -26,22 +23,6 @@ FLAGS = {
     "--max-model-len": "8192",
 }
 DOCUMENT = "The keeper of the lighthouse counted {} boats on the {} day and wrote it down. "
-
-
-@pytest.fixture(scope="module", autouse=True)
-def vllm(request):
-    """Skip with one loud line where vLLM is missing, or fail where it is demanded."""
-    if engine.is_installed():
-        return
-    if os.environ.get("WARMPICK_REQUIRE_VLLM") == "1":
-        pytest.fail(engine.HOW_TO_GET_VLLM)
-    terminal, capture = map(
-        request.config.pluginmanager.get_plugin, ("terminalreporter", "capturemanager")
-    )
-    with capture.global_and_fixture_disabled():
-        line = f"\nSKIPPED {request.node.name}: {engine.HOW_TO_GET_VLLM}"
-        terminal.write_line(line, red=True, bold=True)
-    pytest.skip(engine.HOW_TO_GET_VLLM)
 
 
 async def build_model(directory):
