@@ -262,7 +262,7 @@ SWITCHES = (
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.sampled_from((v.POOL, v.SELECTOR)), st.lists(st.sampled_from(SWITCHES), max_size=6))
 def test_any_switches_together_render_what_kubernetes_takes_or_are_refused(base, switches):
     things, reason = refused_or_rendered(CHART, v.merged(base, *switches))
