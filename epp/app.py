@@ -10,11 +10,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from uuid import UUID
 
 import msgspec
 import structlog
-from msgspec.structs import replace
 
 from epp import native
 from epp.adapters.extproc.conversation import ExtProcServer, ExtProcSettings
@@ -28,13 +26,12 @@ from epp.config import Settings
 from epp.discovery import Source, discovery_of
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
-from epp.model.request import RequestId
 from epp.policy.scheduler import Scheduler
 from epp.protocol.exchange import Exchange
 from epp.protocol.health import ServingStatus
 from epp.protocol.observation import Observation
 from epp.protocol.settings import ExchangeSettings
-from epp.service import Service
+from epp.service import Service, exchanges
 
 _log = structlog.get_logger(__name__)
 
@@ -132,22 +129,15 @@ class Picker:
         return server
 
     def _exchanges(self) -> Callable[[float], Exchange]:
-        options, service, chance = self._options, self._service, random.Random()  # noqa: S311
-        leaves, randrange, draw = options.observation.leaves, chance.randrange, chance.getrandbits
+        options, chance = self._options, random.Random()  # noqa: S311 (as above)
         settings = ExchangeSettings(
             max_body_bytes=options.max_body_bytes,
             show_decision=options.show_decision,
             request_orca=options.request_orca,
             keep_body=self._tokenizer is not None,
-            resolve=lambda request: self._discovery.routing.resolve(request, randrange),
+            resolve=lambda request: self._discovery.routing.resolve(request, chance.randrange),
         )
-        leaving = replace(settings, leave=True)
-        return lambda now: Exchange(
-            service,
-            leaving if leaves(randrange) else settings,
-            RequestId(str(UUID(int=draw(128), version=4))),
-            now,
-        )
+        return exchanges(self._service, settings, options.observation, chance)
 
     def _apply(self, event: Event) -> None:
         """Let the fleet know, and keep the scraper in step with its endpoints."""

@@ -1,6 +1,8 @@
 """The director of all exchanges: tokenizes, has the scheduler decide, lets telemetry know."""
 
+import random
 from collections.abc import Callable
+from uuid import UUID
 
 import structlog
 from msgspec.structs import replace
@@ -11,9 +13,12 @@ from epp.adapters.tokens.agreement import Agreement
 from epp.adapters.tokens.tokenizer import PromptTokenizer
 from epp.errors import PickerFault, RequestError
 from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.request import Decision, InferenceRequest, RequestRecord, Tie
+from epp.model.request import Decision, InferenceRequest, RequestId, RequestRecord, Tie
 from epp.policy.scheduler import Scheduler
 from epp.protocol.director import Pending
+from epp.protocol.exchange import Exchange
+from epp.protocol.observation import Observation
+from epp.protocol.settings import ExchangeSettings
 
 _log = structlog.get_logger(__name__)
 _REMEDY = "set response_body_mode: STREAMED in the ext_proc filter; Envoy 1.40 announces its modes"
@@ -96,3 +101,17 @@ class Service:
                 endpoint=endpoint.id,
                 doubt="more tokens were cached than the prompt has, which is ignored",
             )
+
+
+def exchanges(
+    service: Service, settings: ExchangeSettings, observation: Observation, chance: random.Random
+) -> Callable[[float], Exchange]:
+    """Return what makes an exchange, given the time: with an id, and leaving early or not."""
+    leaving = replace(settings, leave=True)
+    leaves, randrange, draw = observation.leaves, chance.randrange, chance.getrandbits
+    return lambda now: Exchange(
+        service,
+        leaving if leaves(randrange) else settings,
+        RequestId(str(UUID(int=draw(128), version=4))),
+        now,
+    )
