@@ -57,7 +57,7 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     `owed + (1 + alpha) * prefill + decode`, alpha = min(8, 2b / (1 - b)) of the busy share b,
     which is the fleet's and so the same for all candidates.
     """
-    if isinstance(candidates, Candidates):
+    if type(candidates) is Candidates:  # what is compiled knows no subclass of a `Sequence`
         return candidates.seconds(_price(candidates.busy_share))
     price = _price(candidates[0].busy_share)
     return [
