@@ -205,7 +205,8 @@ cdef inline void _give_up(SlotSets* sets, uint32_t number) noexcept nogil:
 
 cdef inline bint widen_sets(SlotSets* sets, uint32_t words) noexcept nogil:
     """Make every row of bits `words` long; False without memory, and nothing is changed."""
-    cdef uint32_t count = sets.room // SETS_IN_A_SHELF, i, row
+    cdef uint32_t count = sets.room // SETS_IN_A_SHELF, i
+    cdef int row
     cdef uint64_t** shelves = <uint64_t**>calloc(count, sizeof(uint64_t*))
     if shelves == NULL:
         return False

@@ -43,7 +43,7 @@ cdef inline Table* new_table() noexcept nogil:
 
 
 cdef inline void free_table(Table* table) noexcept nogil:
-    cdef uint32_t i
+    cdef int i
     if table != NULL:
         for i in range(PARTS):
             free(table.parts[i].places)
