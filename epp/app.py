@@ -2,13 +2,10 @@
 
 import asyncio
 import gc
-import os
 import random
-import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import count
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -18,12 +15,13 @@ from epp import native
 from epp.adapters.extproc.conversation import ExtProcServer, ExtProcSettings
 from epp.adapters.extproc.transports import Transport, health_server, server_class
 from epp.adapters.health import HealthServices
+from epp.adapters.kube.settings import Access
 from epp.adapters.scrape.scraper import Scraper, ScrapeSettings
 from epp.adapters.telemetry.http import OperatorServer
 from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.caches import batches, fleet_of, kv_events_of, left_as_text, tokenizer_of
 from epp.config import Settings
-from epp.discovery import Source, discovery_of
+from epp.discovery import Source, discovery_of, reviewer_of
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
 from epp.policy.scheduler import Scheduler
@@ -32,6 +30,7 @@ from epp.protocol.health import ServingStatus
 from epp.protocol.observation import Observation
 from epp.protocol.settings import ExchangeSettings
 from epp.service import Service, exchanges
+from epp.signals import stopping
 
 _log = structlog.get_logger(__name__)
 
@@ -44,7 +43,10 @@ _FIRST_REPORTS_SECONDS = 0.3
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says. Durations are in seconds, sizes in bytes, port 0 is any."""
+    """What the command line says. Durations are in seconds, sizes in bytes, port 0 is any.
+
+    With `metrics_access` a Kubernetes API says who may read metrics.
+    """
 
     settings: Settings
     source: Source
@@ -53,6 +55,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     grpc_port: int = 9002
     health_port: int = 9003
     metrics_port: int = 9090
+    metrics_access: Access | None = None
     secure: bool = True
     cert_path: Path | None = None
     health_on_grpc_port: bool = False
@@ -87,11 +90,13 @@ class Picker:
         self._health = HealthServices()
         self._extproc = self._ext_proc_server()
         self._health_server = health_server(self._extproc.transport, self._health)
+        self._reviewer = reviewer_of(options.metrics_access)
         self._operators = OperatorServer(
             self._telemetry,
             lambda: self.ready,
             options.bind_address,
             options.metrics_port,
+            self._reviewer.review if self._reviewer else None,
         )
 
     def _sources(self) -> Sources:
@@ -234,6 +239,8 @@ class Picker:
         await self._extproc.stop(_LAST_GRACE_SECONDS)
         await self._health_server.stop()
         await self._operators.stop()
+        if self._reviewer is not None:
+            await self._reviewer.close()
         if self._tokenizer is not None:
             await self._tokenizer.close()
         _log.info("stopped")
@@ -261,31 +268,10 @@ async def _forever(job: Callable[[], Awaitable[None]]) -> None:
     raise RuntimeError("a job that never ends has ended")
 
 
-@contextmanager
-def _stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set `stop` on the first SIGTERM or SIGINT; a second one ends the process at once."""
-    loop = asyncio.get_running_loop()
-    heard = count()
-
-    def hear(number: int) -> None:
-        if next(heard):
-            os._exit(128 + number)
-        stop.set()
-
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for number in signals:
-        loop.add_signal_handler(number, hear, number)
-    try:
-        yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
-
-
 async def serve(options: ServeOptions) -> None:
     """Run a picker until SIGTERM or SIGINT. Raises `ConfigError`."""
     stop = asyncio.Event()
-    with _stop_on_signals(stop):
+    with stopping(stop):
         try:
             await Picker(options).run(stop)
         except* ConfigError as group:

@@ -53,6 +53,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         settings=settings,
         source=pool.source,
         pool_name=pool.name,
+        metrics_access=pool.metrics_access,
         bind_address=arguments.bind_address,
         grpc_port=arguments.grpc_port,
         health_port=arguments.grpc_health_port,

@@ -1,11 +1,12 @@
 """Where the endpoints come from: a file, or a pool in Kubernetes."""
 
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Protocol
 
 from epp.adapters.endpoints_file import EndpointsFile
-from epp.adapters.kube.settings import KubeSettings
+from epp.adapters.kube.settings import Access, KubeSettings
 from epp.model.events import Event
 from epp.protocol.routing import NO_ROUTING, Routing
 
@@ -61,3 +62,22 @@ def discovery_of(
     from epp.adapters.kube.discovery import KubeDiscovery  # noqa: PLC0415 (its client takes long)
 
     return KubeDiscovery(source, apply, changed)
+
+
+class Reviewer(Protocol):
+    """Says of a bearer token and a path whether the one may read the other."""
+
+    async def review(self, token: str, path: str) -> HTTPStatus:
+        """Give 200, or what to answer instead."""
+
+    async def close(self) -> None:
+        """Ask no more."""
+
+
+def reviewer_of(access: Access | None) -> Reviewer | None:
+    """Build what asks a Kubernetes API, if one is to be asked."""
+    if access is None:
+        return None
+    from epp.adapters.kube.reviews import Reviews  # noqa: PLC0415 (see above)
+
+    return Reviews(access)

@@ -17,10 +17,14 @@ _GENERATED = 2
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """Where endpoints come from, and the pool's name in metrics."""
+    """Where endpoints come from, and the pool's name in metrics.
+
+    `metrics_access`, where not None, leads to the Kubernetes API that says who may read them.
+    """
 
     source: Path | KubeSettings
     name: str
+    metrics_access: Access | None = None
 
 
 def add_pool(group: argparse._ArgumentGroup) -> None:
@@ -59,6 +63,12 @@ def add_pool(group: argparse._ArgumentGroup) -> None:
     )
     flag(
         group,
+        "--metrics-endpoint-auth",
+        default=False,
+        help="ask the Kubernetes API whether the bearer of a token may read /metrics",
+    )
+    flag(
+        group,
         "--ha-enable-leader-election",
         default=False,
         help="of several replicas let one be ready, by a Lease; the others stand by",
@@ -76,6 +86,13 @@ def pool_of(arguments: argparse.Namespace, configured: str, environ: Mapping[str
 
     Raises `ConfigError` for flags that do not go together.
     """
+    pool = _chosen(arguments, configured, environ)
+    if not arguments.metrics_endpoint_auth:
+        return pool
+    return msgspec.structs.replace(pool, metrics_access=_access(arguments, environ))
+
+
+def _chosen(arguments: argparse.Namespace, configured: str, environ: Mapping[str, str]) -> Pool:
     chosen = [
         (name, value)
         for name, value in (
@@ -122,8 +139,12 @@ def _settings(arguments: argparse.Namespace, environ: Mapping[str, str], name: s
         namespace=arguments.pool_namespace or environ.get("NAMESPACE") or "default",
         pool=name,
         elect=arguments.ha_enable_leader_election,
-        access=Access(kubeconfig=arguments.kubeconfig, environ=environ),
+        access=_access(arguments, environ),
     )
+
+
+def _access(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Access:
+    return Access(kubeconfig=arguments.kubeconfig, environ=environ)
 
 
 def _deployment(pod: str) -> str:

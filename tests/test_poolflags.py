@@ -56,6 +56,13 @@ def test_more_about_a_pool():
     assert not pool("--pool-name=p", "--ha-enable-leader-election=false").source.elect
 
 
+def test_metrics_may_be_for_those_whom_the_api_lets_read_them():
+    assert pool("--pool-name=p").metrics_access is None
+    found = pool("--endpoints-file=a", "--metrics-endpoint-auth", "--kubeconfig=/k")
+    assert found.metrics_access is not None
+    assert found.metrics_access.kubeconfig == "/k"
+
+
 @pytest.mark.parametrize(
     ("pod", "name"),
     [("epp-7d9f8b6c5-x2x4z", "epp"), ("my-epp-7d9f8b6c5-x2x4z", "my-epp"), ("epp-0", "epp-0")],
