@@ -191,6 +191,8 @@ cdef int _write(
     for place in range(first, last):
         step = draft.steps[place]
         part = min(_bytes_of(step), left)
+        if part == 0:
+            continue
         if step.what == _COPY:
             step.span.end = step.span.start + part
             body.copy(step.span, into)
@@ -204,6 +206,4 @@ cdef int _write(
             memcpy(into, _literal(step.what), part)
         into += part
         left -= part
-        if left == 0:
-            break
     return 0

@@ -167,6 +167,7 @@ ORDINARY = [
     (Api.COMPLETIONS, tokens(9000)[0]),
     (Api.COMPLETIONS, json.dumps({"prompt": [0, 7, 4294967295], "model": "m"}).encode()),
     (Api.EMBEDDINGS, json.dumps({"input": [[1, 2], "x", []], "model": "m"}).encode()),
+    (Api.EMBEDDINGS, json.dumps({"input": [[]], "model": "m"}).encode()),
     (Api.RESPONSES, json.dumps({"input": "hi", "instructions": "be", "model": "m"}).encode()),
     (Api.RESPONSES, json.dumps({"input": [{"type": "x"}], "tools": [], "model": "m"}).encode()),
 ]
