@@ -214,7 +214,35 @@ def codec(data):
     assert found[0] == found[1]
 
 
-TARGETS = {"framing": framing, "session": session, "exchange": exchange, "codec": codec}
+def body(data):
+    """A body is read as it arrives as it is in one piece, by the kernel as by its twin."""
+    from epp.errors import MalformedRequest  # noqa: PLC0415 (as above)
+    from epp.model.request import Api  # noqa: PLC0415
+    from epp.protocol.body import READER, Body, Keeper  # noqa: PLC0415
+
+    choices = Choices(data)
+    api = choices.one_of([each for each in Api if each is not Api.OTHER])
+    size = 1 + choices.below(256)
+    rest = choices.bytes(len(data))
+    found = []
+    for reader in (READER, Keeper):
+        read = Body(api, reader)
+        for at in range(0, len(rest), size):
+            read.feed(rest[at : at + size])
+        try:
+            found.append(read.parse())
+        except MalformedRequest as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+
+
+TARGETS = {
+    "framing": framing,
+    "session": session,
+    "exchange": exchange,
+    "codec": codec,
+    "body": body,
+}
 
 
 def main():
