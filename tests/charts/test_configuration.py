@@ -29,6 +29,7 @@ def test_the_picker_takes_its_flags(name):
     assert (pool.source.namespace, pool.name) == ("inf", "rel-epp" if selected else "rel")
     assert pool.source.elect == (name in {"leader", "selector-leader"})
     assert said.health_checking == (name in {"standalone", "pool-beside-envoy"})
+    assert said.metrics_endpoint_auth == (name != "selector-leader")
     assert said.drain_timeout == (105 if said.health_checking else 125)
     assert (said.cert_path is not None) == (name in {"secret", "certificate"})
 
