@@ -1,0 +1,96 @@
+"""Long bodies over either transport: said as they are read, and in nobody's way."""
+
+import asyncio
+
+import pytest
+
+from epp.model.request import Outcome
+from epp.protocol.director import Pending
+from tests.adapters.ext_proc_peer import (
+    CHAT,
+    DEADLINE,
+    DECISION,
+    Peer,
+    body,
+    head,
+    kind,
+    response_body,
+    response_head,
+    streamed,
+    until,
+)
+
+SIZE = 12 << 20
+LONG = CHAT[:-1] + b', "x": "' + b"so it goes. " * (SIZE // 12) + b'"}'
+PIECE = 30_000
+
+
+async def ask(stream, data=LONG):
+    await stream.send(head())
+    for at in range(0, len(data), PIECE):
+        await stream.send(body(data[at : at + PIECE], end=at + PIECE >= len(data)))
+
+
+async def echoed(stream):
+    """Read replies up to the end of the request's body."""
+    assert kind(await stream.receive()) == "request_headers"
+    pieces, ended = [], False
+    while not ended:
+        piece, ended = streamed(await stream.receive())
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+async def test_it_comes_back_whole(channel):
+    streams = [Peer(channel) for _ in range(3)]
+    await asyncio.gather(*map(ask, streams))
+    assert [each == LONG for each in await asyncio.gather(*map(echoed, streams))] == [True] * 3
+
+
+async def test_who_does_not_read_holds_up_nobody(channel, director):
+    slow = Peer(channel)
+    await ask(slow)
+    await until(lambda: director.opened == 1)
+    for _ in range(5):
+        quick = Peer(channel)
+        await ask(quick, CHAT)
+        assert await echoed(quick) == CHAT
+    assert await echoed(slow) == LONG
+    await slow.send(response_head(), response_body(end=True))
+    await slow.rest()
+    await until(lambda: Outcome.COMPLETED in director.ends())
+
+
+async def test_who_says_no_more_is_told_the_rest(channel):
+    stream = Peer(channel)
+    await ask(stream)
+    await stream.call.done_writing()
+    assert await echoed(stream) == LONG
+    assert await stream.rest() == []
+
+
+async def test_who_leaves_amid_it_leaves_nothing(channel, director, server):
+    stream = Peer(channel)
+    await ask(stream)
+    assert kind(await stream.receive()) == "request_headers"
+    stream.call.cancel()
+    await until(lambda: director.ends() == [Outcome.ABORTED])
+    async with asyncio.timeout(DEADLINE):
+        await server.quiet(0)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_after_a_decision_that_took_its_time(serve, director, count):
+    director.answer = Pending.PENDING
+    go = asyncio.Event()
+
+    async def awaiting(_record):
+        await go.wait()
+        return DECISION
+
+    async with serve(director, awaiting) as (_, channel):
+        streams = [Peer(channel) for _ in range(count)]
+        await asyncio.gather(*map(ask, streams))
+        go.set()
+        found = await asyncio.gather(*map(echoed, streams))
+        assert [each == LONG for each in found] == [True] * count
