@@ -131,7 +131,8 @@ class Server:
             _say(f"vLLM is not healthy after {self._life.start_seconds:g} s; {self._last_lines()}")
         except* Died as deaths:
             status = deaths.exceptions[0].status  # type: ignore[union-attr]  # one task can die
-            _say(f"vLLM ended by itself with status {status}; {self._last_lines()}")
+            if not self._expected:
+                _say(f"vLLM ended by itself with status {status}; {self._last_lines()}")
         return 1
 
     async def _start(self, listening: Listening, group: asyncio.TaskGroup) -> None:
@@ -146,6 +147,11 @@ class Server:
                 group.create_task(sync.follow(self._standing), name="adapters")
             print(msgspec.json.encode(listening).decode(), flush=True)
         self._standing.phase = Phase.SERVING
+
+    @property
+    def _expected(self) -> bool:
+        """Whether the engine ends because the one that it works for does."""
+        return self._standing.phase is Phase.LEAVING and not self._settings.serves
 
     def _last_lines(self) -> str:
         if self._life.log_file is None:

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from model_server.simulator.kv_config import parse_config
 from model_server.simulator.server import Server
 from model_server.simulator.settings import Limits, Settings, Speed
 
+RUNTIME_LORAS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 _ABOUT = """\
 An OpenAI-compatible server that schedules, caches and reports like vLLM v1, without a model.
 Prints one JSON line, {"event": "listening", "host": ..., "port": ...}, when it is ready.
@@ -77,6 +79,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         port=given.port,
         name=given.name,
         served_model_name=given.served_model_name,
+        runtime_loras=os.environ.get(RUNTIME_LORAS, "").lower() in {"1", "true"},
         lora_modules=tuple(module.partition("=")[0] for module in given.lora_modules),
         limits=_limits(given),
         speed=_speed(given),

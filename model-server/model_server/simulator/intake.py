@@ -1,7 +1,7 @@
 """From request bodies to the scheduler's requests: models, prompts, limits. Knows no HTTP."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -38,8 +38,10 @@ class _Target:
 class Intake:
     """Checks what clients send and builds requests; every refusal is an ApiError."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, adapters: Container[str]) -> None:
+        """`adapters` are those served, looked at anew for every request."""
         self.settings = settings
+        self._adapters = adapters
         self.context_len = settings.limits.context_len
         self._tokenizer = Tokenizer()
         self._writer = Writer(self._tokenizer, settings.output_tokens)
@@ -108,7 +110,7 @@ class Intake:
             raise ApiError("Parameter 'cache_salt' must be a non-empty string if provided.")
         if model == self.settings.served_model_name:
             return _Target(model, None, body.cache_salt)
-        if model in self.settings.lora_modules:
+        if model in self._adapters:
             return _Target(model, model, body.cache_salt)
         raise UnknownModel(f"The model `{model}` does not exist.", "model")
 

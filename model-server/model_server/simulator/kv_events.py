@@ -87,6 +87,12 @@ class EventLog:
         self._lora_ids = {name: number for number, name in enumerate(loras, 1)}
         self._events: list[Event] = []
 
+    def _lora_id(self, name: str | None) -> int | None:
+        """Return an adapter's number; one loaded while the server runs gets the next."""
+        if name is None:
+            return None
+        return self._lora_ids.setdefault(name, len(self._lora_ids) + 1)
+
     def stored(self, request: Sequenced, first: int, end: int) -> None:
         """Blocks `first` up to, not including, `end` of a request are findable."""
         size = self._block_size
@@ -96,7 +102,7 @@ class EventLog:
                 parent_block_hash=int_hash(request.hashes[first - 1]) if first else None,
                 token_ids=request.tokens[first * size : end * size].tolist(),
                 block_size=size,
-                lora_id=self._lora_ids.get(request.lora) if request.lora else None,
+                lora_id=self._lora_id(request.lora),
                 medium=MEDIUM,
                 lora_name=request.lora,
                 extra_keys=[_extra_keys(request, index) for index in range(first, end)],

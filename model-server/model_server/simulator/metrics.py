@@ -72,7 +72,7 @@ class Metrics:
             "vllm:lora_requests_info",
             "Adapters in use; the value is the unix time, the newest series counts.",
             ["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
-            registry=self._registry if settings.lora_modules else None,
+            registry=self._registry if settings.lora_modules or settings.runtime_loras else None,
         )
         self._seen = Counts()
 
@@ -85,7 +85,7 @@ class Metrics:
             self._hits.inc(counts.prefix_hits - seen.prefix_hits)
             self._preemptions.inc(counts.preemptions - seen.preemptions)
             self._seen = Counts(counts.prefix_queries, counts.prefix_hits, counts.preemptions)
-        if self._settings.lora_modules:
+        if self._settings.lora_modules or self._settings.runtime_loras:
             info = self._lora_info.labels(
                 str(self._settings.limits.max_loras), load.running_loras, load.waiting_loras
             )

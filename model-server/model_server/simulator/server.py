@@ -11,6 +11,7 @@ import msgspec
 from aiohttp import web
 
 from model_server.simulator import orca
+from model_server.simulator.adapters import Adapters
 from model_server.simulator.bodies import (
     ChatBody,
     CompletionBody,
@@ -88,7 +89,8 @@ class Server:
         self._publisher = _publisher(settings)
         publish = None if self._publisher is None else self._publisher.publish
         self.engine = Engine(settings, self.metrics, publish)
-        self._intake = Intake(settings)
+        self.adapters = Adapters(settings.lora_modules, settings.served_model_name)
+        self._intake = Intake(settings, self.adapters.paths)
         self._started = int(time.time())
 
     def application(self) -> web.Application:
@@ -101,6 +103,9 @@ class Server:
         app.router.add_post("/v1/embeddings", self._embeddings)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/reset_prefix_cache", self._reset)
+        if self.settings.runtime_loras:
+            app.router.add_post("/v1/load_lora_adapter", self._adapter(self.adapters.load))
+            app.router.add_post("/v1/unload_lora_adapter", self._adapter(self.adapters.unload))
         app.router.add_get("/kv_event_sources", self._sources)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
@@ -197,6 +202,12 @@ class Server:
         base64 = body.encoding_format == "base64"
         return _json(msgspec.json.encode(whole_embeddings(head, base64=base64)))
 
+    def _adapter(self, change: Callable[[bytes], str]) -> Handler:
+        async def handle(http: web.Request) -> web.StreamResponse:
+            return web.Response(text=change(await http.read()))
+
+        return handle
+
     async def _tokenize(self, http: web.Request) -> web.Response:
         ids = self._intake.tokenize(decode(await http.read(), TokenizeBody)).tolist()
         length = self._intake.context_len
@@ -212,17 +223,17 @@ class Server:
 
     async def _models(self, http: web.Request) -> web.Response:
         base = self.settings.served_model_name
-        models = [self._model(base, None)]
-        models += [self._model(name, base) for name in self.settings.lora_modules]
+        models = [self._model(base, base, None)]
+        models += [self._model(*pair, base) for pair in self.adapters.paths.items()]
         return _json(msgspec.json.encode({"object": "list", "data": models}))
 
-    def _model(self, name: str, parent: str | None) -> dict[str, Any]:
+    def _model(self, name: str, path: str, parent: str | None) -> dict[str, Any]:
         return {
             "id": name,
             "object": "model",
             "created": self._started,
             "owned_by": "vllm",
-            "root": name,
+            "root": path,
             "parent": parent,
             "max_model_len": self._intake.context_len if parent is None else None,
         }

@@ -49,6 +49,7 @@ class Settings:
     name: str = ""
     served_model_name: str = "sim-model"
     lora_modules: tuple[str, ...] = ()
+    runtime_loras: bool = False
     limits: Limits = field(default_factory=Limits)
     speed: Speed = field(default_factory=Speed)
     output_tokens: int = 256
