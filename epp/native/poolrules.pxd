@@ -137,7 +137,7 @@ cdef inline Answer extend(Pool* pool, Holding* it, int64_t computed) noexcept no
         return DONE
     if need > max(0, free_tokens(pool)):
         return NO_SPACE
-    if more > 0 and not (make_room(it, more) and reserve(&pool.store, more)):
+    if more > 0 and not (reserve(&pool.store, more) and make_room(it, more)):
         return NO_MEMORY
     if need > 0:
         take(pool, need)
