@@ -18,28 +18,20 @@ from typing import Any
 
 import msgspec
 
-from epp.errors import BodyTooLarge, MalformedRequest, RequestError
+from epp.errors import RequestError
 from epp.model.events import Aborted, Event, Finished, Served, Unobserved
 from epp.model.request import (
-    Api,
     Decision,
     Outcome,
     RequestId,
     RequestRecord,
 )
-from epp.protocol.body import Body
 from epp.protocol.director import Director, Pending
 from epp.protocol.envoy import error_reply
-from epp.protocol.headers import RequestFacts, request_mutation
 from epp.protocol.messages import (
-    UNSEEN_BODIES,
-    WHOLE_BODIES,
     BodyMode,
-    BodyReply,
     HeadersReply,
     Message,
-    Modes,
-    Mutation,
     Reply,
     RequestBody,
     RequestHeaders,
@@ -47,11 +39,9 @@ from epp.protocol.messages import (
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
-    TrailersReply,
-    onward,
 )
 from epp.protocol.observation import tie
-from epp.protocol.openai import Parsed
+from epp.protocol.request import Request
 from epp.protocol.response import Response
 from epp.protocol.settings import ExchangeSettings
 
@@ -73,21 +63,14 @@ class Exchange:
 
     __slots__ = (
         "_announced",
-        "_body",
         "_director",
-        "_early",
-        "_ended",
-        "_facts",
         "_half_closed",
         "_leaving",
-        "_modes",
-        "_parsed",
+        "_request",
         "_response",
-        "_rest",
         "_settings",
         "_stage",
         "_subset",
-        "_trailers",
         "record",
     )
 
@@ -98,16 +81,9 @@ class Exchange:
         self._director = director
         self._settings = settings
         self._stage = _Stage.HEADERS
-        self._modes = Modes()
         self._announced = False
         self._subset: tuple[str, ...] | None = None
-        self._facts = RequestFacts()
-        self._parsed: Parsed | None = None
-        self._body: Body | None = None  # while it is to be read
-        self._rest: list[bytes] = []  # pieces of it that are to go on
-        self._early = False  # decided at the headers, the body unseen
-        self._ended = False  # the request's end was seen
-        self._trailers = False  # ... and it was trailers
+        self._request = Request(self.record, settings)
         self._half_closed = False
         self._leaving = False  # the response is left to the proxy once it has begun
         self._response = Response(
@@ -127,7 +103,7 @@ class Exchange:
     @property
     def unsaid(self) -> bool:
         """Whether more of a long body is to follow: somebody must call `proceed`."""
-        return bool(self._rest) and self._stage is _Stage.ANSWERED
+        return self._request.unsaid and self._stage is _Stage.ANSWERED
 
     @property
     def announced(self) -> bool:
@@ -141,7 +117,7 @@ class Exchange:
         if self._stage is _Stage.CLOSED:
             return []
         if message.modes is not None:
-            self._modes, self._announced = message.modes, True
+            self._request.modes, self._announced = message.modes, True
         if message.subset is not None:
             self._subset = message.subset
         if message.served is not None and self.record.served is None:
@@ -170,7 +146,7 @@ class Exchange:
         """Let more of a long body go on; called when the peer has read what came before."""
         if not self.unsaid:
             return []
-        replies = self._onward()
+        replies = self._request.onward()
         if self._half_closed:
             self.half_closed(now)
         return replies
@@ -205,129 +181,49 @@ class Exchange:
     @property
     def _answered(self) -> bool:
         """Whether all that will be seen of a response has been."""
-        return self.record.status is not None and self._modes.response is BodyMode.NONE
+        return self.record.status is not None and self._request.modes.response is BodyMode.NONE
 
     # The request.
 
     def _request_headers(self, message: RequestHeaders, now: float) -> list[Reply]:
         if self._stage is not _Stage.HEADERS:
             return []
-        self._facts = RequestFacts.of(message.headers)
-        if message.end_of_stream:
-            if self._facts.api is not Api.OTHER and self._facts.method == "POST":
-                raise MalformedRequest("the body is empty; JSON is expected", reason="empty-body")
-            self._ended = True
-        opaque = self._duplex and self._facts.api is Api.OTHER
-        if message.end_of_stream or opaque or self._modes.request in UNSEEN_BODIES:
-            self._early = True
+        if self._request.headers(message):
             return self._decide(now)
         self._stage = _Stage.BODY
-        self._body = Body(self._facts.api)
-        return [] if self._duplex else [HeadersReply(response=False)]
-
-    @property
-    def _duplex(self) -> bool:
-        return self._modes.request is BodyMode.FULL_DUPLEX_STREAMED
+        return [] if self._request.duplex else [HeadersReply(response=False)]
 
     def _request_body(self, message: RequestBody, now: float) -> list[Reply]:
-        if self._ended or self._stage is _Stage.HEADERS:
-            return []  # Envoy 1.35-1.37 ends a long body twice
-        self.record.request_bytes += len(message.body)
-        self._ended = message.end_of_stream
-        if self._stage is _Stage.ANSWERED:
-            self._rest.append(message.body)
-            return self._onward() if len(self._rest) == 1 else []
-        if self.record.request_bytes > self._settings.max_body_bytes:
-            limit = self._settings.max_body_bytes
-            raise BodyTooLarge(f"the body is larger than {limit} bytes, the picker's limit")
-        if self._body is None:
-            self._rest.append(message.body)
+        if self._stage is _Stage.HEADERS:
             return []
-        self._body.feed(message.body)
-        complete = self._ended or self._modes.request in WHOLE_BODIES
-        return self._decide(now) if complete and self._stage is _Stage.BODY else []
+        replies = self._request.body(message, answered=self._stage is _Stage.ANSWERED)
+        due = self._stage is _Stage.BODY and self._request.complete
+        return self._decide(now) if due else replies
 
     def _request_trailers(self, _: RequestTrailers, now: float) -> list[Reply]:
-        if self._ended:
+        if self._request.ended:
             return []
-        self._ended = self._trailers = True
-        if self._stage is _Stage.BODY:
-            return self._decide(now)
-        answered = self._stage is _Stage.ANSWERED and not self._rest
-        return [TrailersReply(response=False)] if answered else []
+        replies = self._request.trailers(answered=self._stage is _Stage.ANSWERED)
+        return self._decide(now) if self._stage is _Stage.BODY else replies
 
     def _decide(self, now: float) -> list[Reply]:
-        facts, kept = self._facts, b""
-        if self._body is not None:
-            self._rest = self._body.pieces
-            self._parsed = self._parse(self._body)
-            if self._parsed is not None and self._settings.keep_body:
-                kept = self._body.whole()
-        asked = facts.request(self.record.id, self._parsed, self._subset, kept)
+        asked = self._request.read(self._subset)
         self.record.request = self._settings.resolve(asked)
         self._stage = _Stage.PENDING
         decision = self._director.route(self.record.request, now)
         return [] if isinstance(decision, Pending) else self._answer(decision, now)
 
-    def _parse(self, body: Body) -> Parsed | None:
-        if self._facts.api is Api.OTHER:
-            return None
-        try:
-            return body.parse()
-        except MalformedRequest:
-            if self._modes.request is BodyMode.BUFFERED_PARTIAL:
-                return None  # the proxy cut it, not the client
-            raise
-
     def _answer(self, decision: Decision, now: float) -> list[Reply]:
-        self.record.decision = decision
-        self.record.decided_at = now
+        record = self.record
+        record.decision = decision
+        record.decided_at = now
         self._stage = _Stage.ANSWERED
-        if self._settings.keep_body and self.record.request is not None:
-            self.record.request = msgspec.structs.replace(self.record.request, body=b"")
-        length = self._rewrite()
-        mutation = request_mutation(
-            self._facts,
-            decision,
-            self.record.id,
-            orca=self._settings.request_orca,
-            content_length=length,
-        )
-        if not self._duplex and not self._early:
-            return self._let_go(mutation, renamed=length is not None)
-        replies: list[Reply] = [HeadersReply(response=False, mutation=mutation)]
-        if self._rest:
-            return replies + self._onward()
-        return [*replies, TrailersReply(response=False)] if self._trailers else replies
-
-    def _rewrite(self) -> int | None:
-        """Put the target model into the held body; return its new length where that changed it."""
-        body, self._body = self._body, None
-        request = self.record.request
-        if request is None or self._parsed is None or request.model == request.target_model:
-            return None
-        if body is not None:
-            self._rest = body.renamed(request.target_model)
-        return sum(map(len, self._rest))
-
-    def _let_go(self, mutation: Mutation, *, renamed: bool) -> list[Reply]:
-        """Answer a body that the proxy holds whole."""
-        pieces, self._rest = self._rest, []
-        if renamed:
-            mutation = msgspec.structs.replace(mutation, body=b"".join(pieces))
-        replies: list[Reply] = [BodyReply(response=False, mutation=mutation)]
-        return [*replies, TrailersReply(response=False)] if self._trailers else replies
-
-    def _onward(self) -> list[Reply]:
-        """Let the pieces that are held go on, as many as are taken at once."""
-        pieces = self._rest
-        if not self._duplex:
-            self._rest = []
-            return [BodyReply(response=False) for _ in pieces]
-        replies, self._rest = onward(pieces, last=self._ended and not self._trailers)
-        if self._trailers and not self._rest:
-            replies.append(TrailersReply(response=False))
-        return replies
+        request, target = record.request, ""
+        if request is not None:
+            target = "" if request.model == request.target_model else request.target_model
+            if self._settings.keep_body:
+                record.request = msgspec.structs.replace(request, body=b"")
+        return self._request.answer(decision, target)
 
     # The response.
 
@@ -336,7 +232,7 @@ class Exchange:
         if message.end_of_stream:
             self._settle(Outcome.COMPLETED, now)
         elif self._settings.leave:
-            self.record.tie = tie(self._modes, announced=self._announced)
+            self.record.tie = tie(self._request.modes, announced=self._announced)
             self._leaving = self._may_leave()
         return replies
 
@@ -345,10 +241,10 @@ class Exchange:
         record = self.record
         if record.tie is not None or record.decision is None or _refused(record):
             return False
-        return self._modes.response is BodyMode.STREAMED and self._response.streams
+        return self._request.modes.response is BodyMode.STREAMED and self._response.streams
 
     def _response_body(self, message: ResponseBody, now: float) -> list[Reply]:
-        replies = self._response.body(message, self._modes.response, now)
+        replies = self._response.body(message, self._request.modes.response, now)
         if message.end_of_stream:
             self._settle(Outcome.COMPLETED, now)
         elif self._leaving and self.record.first_byte_at is not None:
@@ -357,11 +253,11 @@ class Exchange:
 
     def _leave(self, now: float) -> None:
         """Leave the rest of the response to the proxy, which has all of the request."""
-        if (self._ended and not self._rest) or not self._duplex:
+        if self._request.passed:
             self._settle(Outcome.COMPLETED if self._response.done else Outcome.UNOBSERVED, now)
 
     def _response_trailers(self, _: ResponseTrailers, now: float) -> list[Reply]:
-        replies = self._response.trailers(self._modes.response)
+        replies = self._response.trailers(self._request.modes.response)
         self._settle(Outcome.COMPLETED, now)
         return replies
 
@@ -372,11 +268,11 @@ class Exchange:
         if self._stage is _Stage.CLOSED:
             return
         self._stage = _Stage.CLOSED
-        self._body, self._rest = None, []
+        self._request.close()
         if outcome is not Outcome.UNOBSERVED:
             self._response.close()
         record = self.record
-        if record.decision is None and self._facts.method and outcome is Outcome.COMPLETED:
+        if record.decision is None and self._request.begun and outcome is Outcome.COMPLETED:
             outcome = Outcome.ABORTED  # the proxy answered in everybody's place
         record.outcome = outcome
         record.finished_at = now
