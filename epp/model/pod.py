@@ -22,7 +22,7 @@ from epp.model.kvchange import (
 )
 from epp.model.measure import Measure
 from epp.model.mirror import Mirror
-from epp.model.prefill import BUDGET_TOKENS, PrefillModel, Speed
+from epp.model.prefill import PrefillModel, Speed
 from epp.model.prefixindex import Slot
 from epp.model.request import RequestId
 from epp.model.stay import Stay
@@ -84,11 +84,6 @@ class Pod:
     def engine_block(self) -> int:
         """The size of the engine's blocks, in tokens."""
         return self.tenants.spec.block
-
-    @property
-    def _step(self) -> float:
-        """How long the engine's longest step takes, in seconds."""
-        return self.prefill.seconds(BUDGET_TOKENS, 0)
 
     def belief(self) -> Belief:
         """Say what is believed of the cache."""
@@ -219,7 +214,7 @@ class Pod:
     def enter(self, request: RequestId, chain: Chain, measure: Measure, now: float) -> Stay:
         """Let a prompt in, or put it in line; the ledger knows its request already."""
         stay = Stay(request, chain, measure, self.tenants.cache)
-        self.tenants.enter(stay, self._step, now)
+        self.tenants.enter(stay, self.prefill.longest, now)
         return stay
 
     def progress(self, stay: Stay, computed: int) -> None:
@@ -233,4 +228,4 @@ class Pod:
 
     def settle(self, now: float) -> None:
         """Let in those in line that are scheduled by now."""
-        self.tenants.settle(self._step, now)
+        self.tenants.settle(self.prefill.longest, now)

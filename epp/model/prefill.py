@@ -31,14 +31,15 @@ def work(uncached: int, cached: int) -> float:
 
 
 class PrefillModel:
-    """The fit for one class of endpoints."""
+    """The fit for one class of endpoints; `longest` is how long their longest step takes."""
 
-    __slots__ = ("_n", "_speeds", "_x", "_xx", "_xy", "_y", "scale", "step")
+    __slots__ = ("_n", "_speeds", "_x", "_xx", "_xy", "_y", "longest", "scale", "step")
 
     def __init__(self) -> None:
         self._speeds: dict[int, Speed] = {}
         self.step = STEP_SECONDS
         self.scale = 1.0
+        self.longest = self.seconds(BUDGET_TOKENS, 0)
         # Decayed sums over (x, y) = (default work, seconds); two weak points on the default line.
         self._n = 2 * _PRIOR
         self._x = _PRIOR
@@ -76,6 +77,7 @@ class PrefillModel:
             slope = (self._n * self._xy - self._x * self._y) / spread
             self.scale = min(_MOST_SCALE, max(_LEAST_SCALE, slope))
         self.step = max(1e-4, (self._y - self.scale * self._x) / self._n)
+        self.longest = self.seconds(BUDGET_TOKENS, 0)
 
 
 class Speed:

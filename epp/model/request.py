@@ -102,6 +102,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def destination(self) -> str:
         """The value of `x-gateway-destination-endpoint`; ranks of one server share a target."""
+        if len(self.endpoints) == 1:
+            return self.endpoints[0].target
         return ",".join(dict.fromkeys(endpoint.target for endpoint in self.endpoints))
 
 

@@ -5,8 +5,6 @@ length was reported. And the exact length of prefixes that were whole prompts on
 turn of a conversation starts with the first, whose tokens the server has counted.
 """
 
-from cachetools import LRUCache
-
 from epp.model.blocks import BlockHash
 from epp.model.chain import Chain
 from epp.model.kernels import Pins, kind_of, spread
@@ -24,7 +22,7 @@ class Rulers:
     """What is known of texts' lengths; token ids need no learning."""
 
     def __init__(self) -> None:
-        self._rates: LRUCache[str, dict[Kind, float]] = LRUCache(_MODELS)
+        self._rates: dict[str, dict[Kind, float]] = {}
         self._pins = Pins(_PINS)
 
     def rate(self, model: str, kind: Kind) -> float:
@@ -71,7 +69,11 @@ class Rulers:
         if size < _LEAST_SIZE or tokens < 1:
             return
         seen = min(_MOST, max(_LEAST, size / tokens))
-        rates = self._rates.setdefault(model, {})
+        rates = self._rates.get(model)
+        if rates is None:
+            if len(self._rates) >= _MODELS:
+                del self._rates[next(iter(self._rates))]
+            rates = self._rates[model] = {}
         before = rates.get(kind, seen)
         rates[kind] = before + _GAIN * (seen - before)
 

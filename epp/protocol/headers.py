@@ -43,12 +43,17 @@ CONTROL_HEADERS = frozenset(
 """Meant for the picker, or set by it alone: a client's own never reach the model server."""
 
 
+_UNREAD = Parsed(model="", prompts=(), stream=False, max_tokens=None, cache_salt="")
+"""Stands for a body that could not be read, or was not seen."""
+
+
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the request's headers say."""
+    """What the request's headers say; `injected` are those that go no further."""
 
     headers: Mapping[str, str] = {}
     method: str = ""
     api: Api = Api.OTHER
+    injected: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> "RequestFacts":
@@ -57,7 +62,10 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
         for name in _PATHS:
             if name in headers and api is Api.OTHER:
                 api = api_of(headers[name])
-        return cls(headers=headers, method=method, api=api)
+        injected: tuple[str, ...] = ()
+        if not CONTROL_HEADERS.isdisjoint(headers):
+            injected = tuple(sorted(name for name in headers if name in CONTROL_HEADERS))
+        return cls(headers=headers, method=method, api=api, injected=injected)
 
     def request(
         self,
@@ -67,26 +75,30 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
         body: bytes = b"",
     ) -> InferenceRequest:
         """Put together what routing depends on; `body` for those who read more of it."""
-        model = parsed.model if parsed else ""
+        parsed = parsed or _UNREAD
+        controlled = self.headers if self.injected else {}
         return InferenceRequest(
             id=request_id,
             api=self.api,
-            model=model,
-            target_model=(_first(self.headers, _REWRITE) or model) if parsed else model,
-            prompts=parsed.prompts if parsed else (),
-            stream=parsed.stream if parsed else False,
-            max_tokens=parsed.max_tokens if parsed else None,
-            cache_salt=parsed.cache_salt if parsed else "",
+            model=parsed.model,
+            target_model=(parsed.model and _first(controlled, _REWRITE)) or parsed.model,
+            prompts=parsed.prompts,
+            stream=parsed.stream,
+            max_tokens=parsed.max_tokens,
+            cache_salt=parsed.cache_salt,
             headers=self.headers,
             subset=subset,
-            objective=_first(self.headers, _OBJECTIVE),
-            fairness_id=_first(self.headers, _FAIRNESS) or "default-flow",
+            objective=_first(controlled, _OBJECTIVE),
+            fairness_id=_first(controlled, _FAIRNESS) or "default-flow",
             body=body,
         )
 
 
 def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
-    return next((headers[name] for name in names if headers.get(name)), "")
+    for name in names:
+        if headers.get(name):
+            return headers[name]
+    return ""
 
 
 def request_mutation(
@@ -111,12 +123,9 @@ def request_mutation(
         headers.append(("content-length", str(content_length)))
     if orca:
         headers.append(("endpoint-load-metrics-format", "JSON"))
-    injected: tuple[str, ...] = ()
-    if not CONTROL_HEADERS.isdisjoint(facts.headers):
-        injected = tuple(sorted(CONTROL_HEADERS & facts.headers.keys()))
     return Mutation(
         set_headers=tuple(headers),
-        remove_headers=injected,
+        remove_headers=facts.injected,
         clear_route_cache=True,
         destination=decision.destination,
     )
