@@ -3,8 +3,7 @@
 It speaks for the others: what is not observed is taken to be like what is.
 """
 
-from cachetools import LRUCache
-
+from epp.model.bounded import Key, make_room
 from epp.model.request import Api, InferenceRequest
 
 _TOKENS = 256.0
@@ -13,8 +12,7 @@ _SECONDS = 0.02
 """What a token takes where none was timed: an 8B model on an H100 with company."""
 _LEAST_GAIN = 0.02
 _LEAST_TIMED = 8
-_MODELS = 1000
-_CLASSES = 1000
+_MOST = 1000
 
 
 class _Mean:
@@ -34,23 +32,22 @@ class _Mean:
 class Answers:
     """Lengths in tokens, by target model and whether they stream; paces in seconds a token.
 
-    Clients name models: those not heard of for long are forgotten.
+    Of all that were heard of, the first are forgotten when there are too many.
     """
 
     def __init__(self) -> None:
-        self._lengths: LRUCache[tuple[str, bool], _Mean] = LRUCache(_MODELS)
-        self._paces: LRUCache[object, _Mean] = LRUCache(_CLASSES)
+        self._lengths: dict[tuple[str, bool], _Mean] = {}
+        self._paces: dict[object, _Mean] = {}
 
     def ended(self, request: InferenceRequest, tokens: int) -> None:
         """Take in how many tokens an answer came to; 0 where nobody counted."""
         if tokens > 0:
-            key = request.target_model, request.stream
-            self._lengths.setdefault(key, _Mean()).add(tokens)
+            _mean_of(self._lengths, (request.target_model, request.stream)).add(tokens)
 
     def timed(self, speed: object, tokens: int, seconds: float) -> None:
         """Take in how long all tokens but the first took, on endpoints of one `speed`."""
         if tokens >= _LEAST_TIMED and seconds > 0:
-            self._paces.setdefault(speed, _Mean()).add(seconds / (tokens - 1))
+            _mean_of(self._paces, speed).add(seconds / (tokens - 1))
 
     def length(self, request: InferenceRequest) -> float:
         """Return how many tokens a request is expected to generate; at least one."""
@@ -66,3 +63,11 @@ class Answers:
         """Return how long a token is expected to take on endpoints of one `speed`."""
         mean = self._paces.get(speed)
         return _SECONDS if mean is None else mean.value
+
+
+def _mean_of(means: dict[Key, _Mean], key: Key) -> _Mean:
+    mean = means.get(key)
+    if mean is None:
+        make_room(means, _MOST)
+        mean = means[key] = _Mean()
+    return mean

@@ -6,6 +6,7 @@ turn of a conversation starts with the first, whose tokens the server has counte
 """
 
 from epp.model.blocks import BlockHash
+from epp.model.bounded import make_room
 from epp.model.chain import Chain
 from epp.model.kernels import Pins, kind_of, spread
 from epp.model.lengths import DEFAULT_RATES, Kind
@@ -71,8 +72,7 @@ class Rulers:
         seen = min(_MOST, max(_LEAST, size / tokens))
         rates = self._rates.get(model)
         if rates is None:
-            if len(self._rates) >= _MODELS:
-                del self._rates[next(iter(self._rates))]
+            make_room(self._rates, _MODELS)
             rates = self._rates[model] = {}
         before = rates.get(kind, seen)
         rates[kind] = before + _GAIN * (seen - before)
