@@ -155,10 +155,13 @@ class Fleet:
     def _of_pod(self, event: PodEvent, _: float) -> None:
         pod = self._pods.get(event.endpoint_id)
         if pod is not None:
-            before = pod.standing
+            before, block = pod.standing, pod.engine_block
             pod.hear(event)
             if pod.standing != before:
                 self._pods.changed()
+            if pod.engine_block != block:
+                self._pods.resized(block, pod.engine_block)
+                self._prompts.fit(self._pods.blocks)
 
     def _reported(self, event: LoadReported, now: float) -> None:
         self._of_pod(event, now)
@@ -167,7 +170,6 @@ class Fleet:
             books = pod.ledger.requests, pod.ledger.prefilling(now)
             for over in self._unseen.counted(event.endpoint_id, event.load, books):
                 self._aborted(over, now)
-        self._prompts.fit([each.engine_block for each in self._pods.values()])
 
     def _orca(self, event: OrcaReported, now: float) -> None:
         pod = self._pods.at(event.target)

@@ -1,5 +1,6 @@
 """The endpoints there are, by id and by target."""
 
+from collections import Counter
 from collections.abc import Collection
 
 from epp.model.blocks import TOKEN_BLOCK, BlockHasher
@@ -15,16 +16,20 @@ CLASS_LABEL = "warmpick.io/endpoint-class"
 
 
 class Pods:
-    """All pods. `capacity`, in tokens, is that of a cache whose endpoint has not said."""
+    """All pods. `capacity`, in tokens, is that of a cache whose endpoint has not said.
+
+    `blocks` counts the engines by the size of their blocks, in tokens.
+    """
 
     def __init__(self, index: PrefixIndex, hasher: BlockHasher, capacity: int) -> None:
         self._index = index
         self._hasher = hasher
         self._unknown = CacheSpec(model=DEFAULT_MODEL, capacity=capacity, block=TOKEN_BLOCK)
         self._by_id: dict[EndpointId, Pod] = {}
-        self._by_target: dict[Target, Pod] = {}
+        self._by_target: dict[Target, Pod] | None = None
         self._prefill: dict[str, PrefillModel] = {}
         self._roster: Roster | None = None
+        self.blocks: Counter[int] = Counter()
 
     def __getitem__(self, endpoint_id: EndpointId) -> Pod:
         return self._by_id[endpoint_id]
@@ -35,6 +40,8 @@ class Pods:
 
     def at(self, target: Target) -> Pod | None:
         """Return a pod that listens at a target; one of several where they share it."""
+        if self._by_target is None:
+            self._by_target = {each.endpoint.target: each for each in self._by_id.values()}
         return self._by_target.get(target)
 
     def values(self) -> Collection[Pod]:
@@ -51,16 +58,28 @@ class Pods:
             return False
         self.remove(endpoint.id)
         pod = Pod(endpoint, self._index, prefill, self._hasher, self._unknown)
-        self._by_id[endpoint.id] = self._by_target[endpoint.target] = pod
+        self._by_id[endpoint.id] = pod
+        self._by_target = None
+        self.blocks[pod.engine_block] += 1
         return True
 
     def remove(self, endpoint_id: EndpointId) -> None:
         """Let an endpoint go, if there is one."""
         pod = self._by_id.pop(endpoint_id, None)
         if pod is not None:
-            self._roster = None
+            self._roster = self._by_target = None
+            self._lose(pod.engine_block)
             pod.leave()
-            self._by_target = {each.endpoint.target: each for each in self._by_id.values()}
+
+    def resized(self, before: int, after: int) -> None:
+        """Take in that an engine has blocks of another size."""
+        self._lose(before)
+        self.blocks[after] += 1
+
+    def _lose(self, block: int) -> None:
+        self.blocks[block] -= 1
+        if not self.blocks[block]:
+            del self.blocks[block]
 
     def fullest(self) -> Pod:
         """Return the pod of whose cache most is remembered."""

@@ -4,7 +4,7 @@ It learns from what servers report of prompts: how long they were, and what was 
 them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from math import gcd
 
@@ -29,7 +29,7 @@ class Prompts:
         self._rulers = Rulers()
         self._tails = Tails()
 
-    def fit(self, engine_blocks: list[int]) -> None:
+    def fit(self, engine_blocks: Iterable[int]) -> None:
         """Cut token ids into blocks that fit the engines', given in tokens."""
         self.hasher.token_block = max(TOKEN_BLOCK, gcd(*engine_blocks))
 
