@@ -29,6 +29,7 @@ from epp.protocol.exchange import Exchange
 from epp.protocol.health import ServingStatus
 from epp.protocol.observation import Observation
 from epp.protocol.settings import ExchangeSettings
+from epp.protocol.told import decision_told, served_told
 from epp.service import Service, exchanges
 from epp.signals import stopping
 
@@ -135,9 +136,10 @@ class Picker:
 
     def _exchanges(self) -> Callable[[float], Exchange]:
         options, chance = self._options, random.Random()  # noqa: S311 (as above)
+        tells = (decision_told, options.show_decision), (served_told, options.settings.tell_served)
         settings = ExchangeSettings(
             max_body_bytes=options.max_body_bytes,
-            show_decision=options.show_decision,
+            tells=tuple(tell for tell, wanted in tells if wanted),
             request_orca=options.request_orca,
             keep_body=self._tokenizer is not None,
             resolve=lambda request: self._discovery.routing.resolve(request, chance.randrange),

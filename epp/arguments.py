@@ -6,6 +6,8 @@ import re
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _LAST_PORT = 65_535
+_DEBUG = 4
+"""From which of klog's levels on llm-d-router logs what is for debugging."""
 _TRUE, _FALSE = {"true", "1", "t", "yes"}, {"false", "0", "f", "no"}
 
 
@@ -47,6 +49,13 @@ def boolean(text: str) -> bool:
     if text.lower() not in _TRUE | _FALSE:
         raise argparse.ArgumentTypeError(f"`{text}` is neither true nor false")
     return text.lower() in _TRUE
+
+
+def verbosity(text: str) -> str:
+    """Read klog's level as the name of a log level."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"`{text}` is no level; write 2, or 4 for more")
+    return "debug" if int(text) >= _DEBUG else "info"
 
 
 def labels(text: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from epp.errors import ConfigError
+from epp.policy.conformance import ServedVerifier
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.plugins import Filter, Picker, Plugin, Scorer
 from epp.policy.producers import Knowledge, knowledge
@@ -90,11 +91,13 @@ class EndpointPickerConfig(msgspec.Struct, forbid_unknown_fields=True, rename="c
 class Settings(Knowledge, frozen=True, kw_only=True):
     """What a configuration comes to: a profile, and the endpoints file where it names one.
 
-    `effective` is the configuration with everything in it that was left out.
+    `effective` is the configuration with everything in it that was left out. `tell_served`:
+    responses say who served them.
     """
 
     profile: Profile
     endpoints_file: str
+    tell_served: bool
     effective: EndpointPickerConfig
 
 
@@ -140,6 +143,7 @@ def load(text: str) -> Settings:
     return Settings(
         profile=profile,
         endpoints_file=_endpoints_file(config, instances),
+        tell_served=any(isinstance(each, ServedVerifier) for each in instances.values()),
         effective=config,
         **msgspec.structs.asdict(knowledge(instances.values())),
     )

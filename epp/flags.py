@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from epp.arguments import duration, flag, interval, port_number, size
+from epp.arguments import duration, flag, interval, port_number, size, verbosity
 from epp.config import DEFAULT_POLICY, POLICIES
 from epp.poolflags import add_pool
 from epp.protocol.observation import Observation
@@ -129,7 +129,17 @@ def _add_behaviour(parser: argparse.ArgumentParser) -> None:
         help="debug logs every request, never its text (default: info)",
     )
     group.add_argument(
+        "-v",
+        "--v",
+        dest="log_level",
+        type=verbosity,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="llm-d-router's: 4 and more is --log-level=debug",
+    )
+    group.add_argument(
         "--log-format",
+        "--zap-encoder",
         default="console" if sys.stderr.isatty() else "json",
         choices=("console", "json"),
         help="(default: console on a terminal, else json)",

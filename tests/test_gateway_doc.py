@@ -13,7 +13,9 @@ from epp.demo.envoy import envoy_binary
 
 PAGE = (Path(__file__).parents[1] / "docs" / "gateway.md").read_text()
 COMPLETE, OVERRIDE, TLS = (
-    yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    yaml.safe_load(block)
+    for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    if not block.startswith("apiVersion:")
 )
 
 

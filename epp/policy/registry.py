@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from epp.errors import ConfigError
+from epp.policy.conformance import HeaderBasedTestingFilter, ServedVerifier
 from epp.policy.pickers import (
     LeastRequestPicker,
     LeastTtftPicker,
@@ -60,6 +61,8 @@ PLUGINS: dict[str, type[Any]] = {
     "approx-prefix-cache-producer": ApproxProducer,
     "precise-prefix-cache-producer": PreciseProducer,
     "file-discovery": FileDiscovery,
+    "header-based-testing-filter": HeaderBasedTestingFilter,
+    "destination-endpoint-served-verifier": ServedVerifier,
 }
 """Every plug-in that a configuration may name."""
 
@@ -87,7 +90,6 @@ ELSEWHERE = frozenset(
         "context-length-aware",
         "data-parallel-profile-handler",
         "decode-filter",
-        "destination-endpoint-served-verifier",
         "disagg-headers-handler",
         "disagg-profile-handler",
         "edf-ordering-policy",
@@ -96,7 +98,6 @@ ELSEWHERE = frozenset(
         "endpoint-attribute-scorer",
         "fcfs-ordering-policy",
         "global-strict-fairness-policy",
-        "header-based-testing-filter",
         "header-label-affinity-scorer",
         "header-profile-handler",
         "label-selector-filter",

@@ -86,9 +86,7 @@ class Exchange:
         self._request = Request(self.record, settings)
         self._half_closed = False
         self._leaving = False  # the response is left to the proxy once it has begun
-        self._response = Response(
-            self.record, director.observe, show_decision=settings.show_decision
-        )
+        self._response = Response(self.record, director.observe, settings.tells)
 
     @property
     def pending(self) -> bool:

@@ -129,22 +129,3 @@ def request_mutation(
         clear_route_cache=True,
         destination=decision.destination,
     )
-
-
-class _Shown(msgspec.Struct, frozen=True):
-    endpoint: str
-    prompt_tokens: int
-    predicted_cached_tokens: int
-    predicted_ttft_ms: float | None
-
-
-def decision_header(decision: Decision) -> tuple[str, str]:
-    """Tell a client what was decided for it (`x-warmpick-decision`, JSON)."""
-    ttft = decision.predicted_ttft
-    shown = _Shown(
-        decision.destination,
-        decision.prompt_tokens,
-        decision.predicted_cached_tokens,
-        None if ttft is None else round(ttft * 1000, 3),
-    )
-    return "x-warmpick-decision", msgspec.json.encode(shown).decode()

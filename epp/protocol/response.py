@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 from epp.model.events import Event, FirstToken, Generated
 from epp.model.request import Api, RequestRecord
-from epp.protocol.headers import decision_header
 from epp.protocol.messages import (
     CHUNK_BYTES,
     UNCHANGED,
@@ -26,9 +25,11 @@ from epp.protocol.messages import (
 )
 from epp.protocol.orca import parse_orca
 from epp.protocol.rewrite import ModelRestorer
+from epp.protocol.settings import Headers
 from epp.protocol.usage import UsageScanner
 
 Observe = Callable[[Event, float], None]
+Tell = Callable[[RequestRecord], Headers]
 
 _CHUNKS_TOLD = 32
 """How often the fleet hears of a stream's progress: two blocks of most engines."""
@@ -38,15 +39,16 @@ _DONE = b"data: [DONE]\n\n"
 class Response:
     """One response as it passes. Facts go into `record`, news of the fleet to `observe`.
 
-    `done`: what came first was a stream of events to its end.
+    `tells` give headers that the client gets besides. `done`: what came first was a stream of
+    events to its end.
     """
 
-    __slots__ = ("_observe", "_record", "_restorer", "_scanner", "_show_decision", "done")
+    __slots__ = ("_observe", "_record", "_restorer", "_scanner", "_tells", "done")
 
-    def __init__(self, record: RequestRecord, observe: Observe, *, show_decision: bool) -> None:
+    def __init__(self, record: RequestRecord, observe: Observe, tells: tuple[Tell, ...]) -> None:
         self._record = record
         self._observe = observe
-        self._show_decision = show_decision
+        self._tells = tells
         self._scanner: UsageScanner | None = None
         self._restorer: ModelRestorer | None = None
         self.done = False
@@ -84,11 +86,13 @@ class Response:
         return ModelRestorer(request.model, sse=self._record.streaming)
 
     def _mutation(self) -> Mutation:
-        decision = self._record.decision if self._show_decision else None
-        if decision is None and self._restorer is None:
+        told: Headers = ()
+        for tell in self._tells:
+            told += tell(self._record)
+        if not told and self._restorer is None:
             return UNCHANGED
         return Mutation(
-            set_headers=() if decision is None else (decision_header(decision),),
+            set_headers=told,
             remove_headers=() if self._restorer is None else ("content-length",),
         )
 

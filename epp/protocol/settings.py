@@ -4,7 +4,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from epp.model.request import InferenceRequest
+from epp.model.request import InferenceRequest, RequestRecord
+
+Headers = tuple[tuple[str, str], ...]
+"""Names and values of headers to set."""
 
 
 def _as_it_is(request: InferenceRequest) -> InferenceRequest:
@@ -12,7 +15,7 @@ def _as_it_is(request: InferenceRequest) -> InferenceRequest:
 
 
 class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`max_body_bytes`: 413 beyond it. `show_decision`: tell the client what was decided.
+    """`max_body_bytes`: 413 beyond it. `tells` give what a client is told in response headers.
 
     `request_orca` asks model servers for load reports in their response headers. `keep_body`
     hands the director the body of a request, for as long as that lasts. `leave`: close the stream
@@ -21,7 +24,7 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_body_bytes: int = 64 << 20
-    show_decision: bool = False
+    tells: tuple[Callable[[RequestRecord], Headers], ...] = ()
     request_orca: bool = False
     keep_body: bool = False
     resolve: Callable[[InferenceRequest], InferenceRequest] = _as_it_is

@@ -26,6 +26,7 @@ from epp.protocol.messages import (
     ResponseTrailers,
     TrailersReply,
 )
+from epp.protocol.told import decision_told
 from tests.protocol.conversation import CHAT, OK, POD, Stub, chat_body, exchange, outcome, play
 
 DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
@@ -454,7 +455,7 @@ class TestHeaders:
         decision = Decision(
             endpoints=(POD,), prompt_tokens=9, predicted_cached_tokens=4, predicted_ttft=0.0125
         )
-        machine = exchange(Stub(decision), show_decision=True)
+        machine = exchange(Stub(decision), tells=(decision_told,))
         play(machine, [headers(), body(chat_body())])
         seen = outcome(machine.receive(ResponseHeaders(headers=OK), 2))
         assert json.loads(seen.response_headers["x-warmpick-decision"]) == {

@@ -1,0 +1,46 @@
+"""Endpoints that a conformance test's request names."""
+
+import pytest
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import Endpoint, Load
+from epp.policy.conformance import SELECTION, HeaderBasedTestingFilter
+from tests.strategies import request
+
+
+def candidate(name, address, port):
+    return Candidate(endpoint=Endpoint("default", name, address, port), load=Load())
+
+
+POOL = [
+    candidate("a-0", "10.0.0.1", 3000),
+    candidate("a-1", "10.0.0.1", 3002),
+    candidate("b-0", "10.0.0.2", 3000),
+    candidate("b-1", "10.0.0.2", 3002),
+    candidate("c-0", "fd00::1", 3000),
+]
+EVERYONE = [each.endpoint.name for each in POOL]
+
+
+@pytest.mark.parametrize(
+    ("said", "left"),
+    [
+        ({}, EVERYONE),
+        ({SELECTION: ""}, EVERYONE),
+        ({SELECTION: "10.0.0.1"}, ["a-0", "a-1"]),
+        ({SELECTION: "10.0.0.1:3002"}, ["a-1"]),
+        ({SELECTION: "10.0.0.2,10.0.0.1:3000"}, ["a-0", "b-0", "b-1"]),
+        ({SELECTION: " 10.0.0.2:3000 , 10.0.0.2:3000 ,"}, ["b-0"]),
+        ({SELECTION: "[fd00::1]:3000"}, ["c-0"]),
+        ({SELECTION: "fd00::1"}, ["c-0"]),
+        ({SELECTION: "10.0.0.3,10.0.0.1"}, ["a-0", "a-1"]),
+        ({SELECTION: "10.0.0.3"}, []),
+        ({SELECTION: ","}, []),
+        ({SELECTION: "10.0.0.1:3001"}, []),
+        ({SELECTION: "10.0.0"}, []),
+        ({"x-gateway-destination-endpoint": "10.0.0.1"}, EVERYONE),
+    ],
+)
+def test_those_whom_the_header_names_stay_in_their_order(said, left):
+    kept = HeaderBasedTestingFilter().filter(request(headers=said), POOL)
+    assert [each.endpoint.name for each in kept] == left
