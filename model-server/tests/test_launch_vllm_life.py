@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import os
+import select
 import socket
 import subprocess
 import sys
@@ -77,14 +77,14 @@ class Server:
             stderr=subprocess.PIPE,
             text=True,
         )
-        os.set_blocking(self.process.stdout.fileno(), False)
 
     def load(self):
         """Ask the probes until the line is there, and keep what they said."""
-        while not (line := self.process.stdout.readline()):
-            assert self.process.poll() is None, self.process.communicate()[1]
+        while not select.select([self.process.stdout], [], [], 0.2)[0]:
             both = tuple(ask(self.probes, path)[0] for path in ("/ready", "/live"))
             self.seen_while_loading.add(both)
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
         self.url = f"http://127.0.0.1:{json.loads(line)['port']}"
 
     def status(self):
@@ -184,18 +184,28 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_vllms_own_parser_takes_every_flag(variant):
-    settings = Settings(model="m", served_model_name="m", port=8000, **VARIANTS[variant])
-    program = (
-        "import sys\n"
-        "from vllm.utils.argparse_utils import FlexibleArgumentParser\n"
-        "from vllm.entrypoints.openai.cli_args import make_arg_parser\n"
-        "given = make_arg_parser(FlexibleArgumentParser()).parse_args(sys.argv[1:])\n"
-        "print(given.headless, given.nnodes, given.enable_lora, given.kv_events_config is None)\n"
+PARSER = """
+import json, sys
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = make_arg_parser(FlexibleArgumentParser())
+for arguments in json.load(sys.stdin):
+    given = parser.parse_args(arguments)
+    events = given.kv_events_config is not None
+    read = given.headless, given.nnodes, bool(given.enable_lora), events  # not given: None
+    print("read", json.dumps(read))
+"""
+
+
+def test_vllms_own_parser_takes_every_flag():
+    common = {"model": "m", "served_model_name": "m", "port": 8000}
+    every = [Settings(**common, **variant) for variant in VARIANTS.values()]
+    told = json.dumps([serve_arguments(settings) for settings in every])
+    done = subprocess.run(
+        [sys.executable, "-c", PARSER], input=told, capture_output=True, text=True, check=False
     )
-    command = [sys.executable, "-c", program, *serve_arguments(settings)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    expected = (not settings.serves, settings.nodes, settings.lora, settings.kv_events_port is None)
-    assert done.stdout.splitlines()[-1] == " ".join(map(str, expected))
+    read = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("read ")]
+    assert read == [
+        [not each.serves, each.nodes, each.lora, each.kv_events_port is not None] for each in every
+    ]
