@@ -34,6 +34,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "lengths": (),
     "pins": (),
     "pool": (),
+    "watch": (),
 }
 """What each kernel, `epp/native/NAME.pyx`, is linked with; `epp.native.KERNELS` names its twin."""
 

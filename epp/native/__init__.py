@@ -31,6 +31,7 @@ KERNELS = (
     Kernel("lengths", "epp.model.lengths"),
     Kernel("pins", "epp.model.pins"),
     Kernel("body", "epp.protocol.openai"),
+    Kernel("watch", "epp.protocol.watch"),
 )
 
 

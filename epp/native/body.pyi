@@ -1,6 +1,4 @@
-Found = tuple[
-    bytes, bytes, bytes, bytes, bytes, bytes, bytes, list[tuple[bytes, bool, list[int]]]
-]
+Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, list[tuple[bytes, bool, list[int]]]]
 
 class BodyReader:
     pieces: list[bytes]

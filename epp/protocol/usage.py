@@ -10,8 +10,13 @@ import re
 import msgspec
 
 from epp.model.request import Usage
+from epp.protocol.watch import KEY
 
-_KEY = b'"usage"'
+try:
+    from epp.native.watch import Watch
+except ImportError:
+    from epp.protocol.watch import Watch
+
 _START = re.compile(rb'"usage"\s*:\s*(\{)')
 _UNDECIDED = re.compile(rb'"usage"\s*(:\s*)?$')
 _TAIL = 64
@@ -36,40 +41,32 @@ class _Reported(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Reported)
 
 
-class UsageScanner:
+class UsageScanner(Watch):
     """Fed with the bytes of one response; `usage` is the last one that it saw, or None.
 
     A later report replaces what it names and keeps the rest, as APIs that split usage over
     several events need.
     """
 
-    __slots__ = ("_collecting", "_rest", "usage")
+    __slots__ = ("usage",)
 
     def __init__(self) -> None:
+        super().__init__()
         self.usage: Usage | None = None
-        self._rest = b""
-        self._collecting = False
 
-    def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the response, split anywhere."""
-        data = self._rest + chunk if self._rest else chunk
-        if not self._collecting and _KEY not in data:
-            self._rest = b"" if data.endswith(b"\n") else data[-len(_KEY) + 1 :]
-            return
-        self._scan(data)
-
-    def _scan(self, data: bytes) -> None:
+    def seen(self, data: bytes) -> None:
+        """Read what may be usage."""
         at = 0
         while True:
-            start = 0 if self._collecting else self._find(data, at)
+            start = 0 if self.eager else self._find(data, at)
             if start < 0:
                 return
             end = _object_end(data, start)
             if end < 0:
-                self._collecting = len(data) - start <= _MOST
-                self._rest = data[start:] if self._collecting else b""
+                self.eager = len(data) - start <= _MOST
+                self.rest = data[start:] if self.eager else b""
                 return
-            self._collecting = False
+            self.eager = False
             self._take(data[start:end])
             at = end
             data = data[at:]
@@ -81,7 +78,7 @@ class UsageScanner:
         if found:
             return found.start(1)
         undecided = _UNDECIDED.search(data, max(at, len(data) - _TAIL))
-        self._rest = data[undecided.start() :] if undecided else data[-len(_KEY) + 1 :]
+        self.rest = data[undecided.start() :] if undecided else data[-len(KEY) + 1 :]
         return -1
 
     def _take(self, raw: bytes) -> None:

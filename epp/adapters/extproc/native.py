@@ -195,7 +195,7 @@ class ExchangeCall:
         stream = self._stream
         for reply in replies:
             stream.send(encode(reply))
-        if stream.queued > HELD_ABOVE or self._exchange.unsaid:
+        if stream.queued > HELD_ABOVE or (len(replies) > 1 and self._exchange.unsaid):
             self._connection.hold(stream)
 
     def _wait(self) -> None:

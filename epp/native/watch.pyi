@@ -1,0 +1,1 @@
+from epp.protocol.watch import Watch as Watch
