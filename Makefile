@@ -5,7 +5,7 @@ SOURCES := epp tests e2e bench model-server
 TWINS := $(addprefix tests/,model/test_fleet.py policy protocol/test_exchange.py test_service.py test_caches.py \
   adapters/test_extproc.py adapters/test_health.py native/test_kernels.py)
 
-.PHONY: help setup vllm check lint types contracts proto-check unit twins test test-native test-cluster wheel demo bench proto format clean
+.PHONY: help setup native vllm check lint types contracts proto-check unit twins test test-native test-cluster wheel demo bench proto format clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -14,6 +14,9 @@ setup: .venv/.ready ## create .venv with everything but vLLM
 
 .venv/.ready: pyproject.toml setup.py $(wildcard epp/native/*.p[yx][xdi]) model-server/pyproject.toml .ci/constraints.txt .ci/setup
 	PYTHON=$(PYTHON) .ci/setup
+
+native: setup ## compile again what has changed: kernels, and the modules of epp/compiled.py
+	@WARMPICK_NATIVE=require $(BIN)/python setup.py -q build_ext --inplace
 
 vllm: setup ## add the CPU build of vLLM to .venv (exit 3: it cannot be had here)
 	@.ci/install-vllm .venv

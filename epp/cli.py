@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import epp.plainlogs  # noqa: F401 (before structlog)
-from epp import __version__
+from epp import __version__, compiled
 from epp.adapters.tokens.build import complaint
 from epp.config import DEFAULT_POLICY, POLICIES, Settings, dump, load
 from epp.errors import ConfigError
@@ -91,7 +91,10 @@ def _check_native() -> int:
         why = found[kernel.name]
         used = kernel.twin if why else f"epp.native.{kernel.name}"
         print(f"{kernel.name:10}{used:32}{why or 'compiled'}")
-    return int(os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1" and any(found.values()))
+    used = f"{len(compiled.MODULES)} modules of epp {'from' if compiled.FAULT else 'beside'} source"
+    print(f"{'corridor':10}{used:32}{compiled.FAULT or 'compiled'}")
+    missing = [why for why in (*found.values(), compiled.FAULT) if why]
+    return int(os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1" and bool(missing))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 from hypothesis import settings
 
+from epp import compiled
 from epp.native import summary
 from tests.native.built import FAULTS
 
@@ -14,4 +15,8 @@ def pytest_terminal_summary(terminalreporter):
     """Say loudly which kernels were tested, and instead of which only their twins."""
     terminalreporter.write_line(
         f"native kernels tested: {summary()}", yellow=bool(FAULTS), green=not FAULTS, bold=True
+    )
+    fault = compiled.FAULT
+    terminalreporter.write_line(
+        f"modules compiled as they stand tested: {fault or 'all'}", yellow=bool(fault), bold=True
     )

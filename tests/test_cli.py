@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from epp import __version__
+from epp import __version__, compiled
 from epp.cli import main
 from epp.config import POLICIES, load
 from epp.native import KERNELS, OFF
@@ -175,10 +175,11 @@ def checked_native(**environment):
 def test_check_native_says_what_each_kernel_is_replaced_by():
     asked = checked_native(WARMPICK_NATIVE="off")
     assert (asked.returncode, asked.stderr) == (0, "")
-    head, *lines = asked.stdout.splitlines()
+    head, *lines, last = asked.stdout.splitlines()
     assert head.split() == ["KERNEL", "IN", "USE", "WHY"]
     assert [line.split()[:2] for line in lines] == [[each.name, each.twin] for each in KERNELS]
-    assert all(line.endswith(OFF) for line in lines)
+    assert all(line.endswith(OFF) for line in [*lines, last])
+    assert last.split()[:2] == ["corridor", str(len(compiled.MODULES))]
 
 
 def test_check_native_fails_where_kernels_are_required():
