@@ -57,6 +57,10 @@ test-cluster: setup ## what the tests' Kubernetes API claims, asked of a cluster
 wheel: ## a wheel in dist/ that brings its libraries along, and that shows it
 	@.ci/wheel
 
+images-check: ## run the container files' steps in a clean Debian root (needs root and debootstrap)
+	@.ci/image-steps epp/Containerfile -- check --native
+	@.ci/image-steps --target simulator model-server/Containerfile -- --help
+
 demo: setup ## Envoy, four simulated model servers and the picker: round robin against least-ttft
 	@$(BIN)/epp demo
 
