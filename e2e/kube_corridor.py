@@ -39,9 +39,8 @@ class KubeCorridor(Corridor):
         super().__init__(plan, directory, client)
         self.api = api
         self.pod_port = quiet_port()
-        self._addresses = (
-            f"127.0.{third}.{last}" for third in range(1, 9) for last in range(1, 250)
-        )
+        self._addresses: dict[str, str] = {}
+        self._unused = (f"127.0.{third}.{last}" for third in range(1, 9) for last in range(1, 250))
         self._kubeconfig = api.kubeconfig(directory / "kubeconfig")
 
     def source_flags(self) -> tuple[str, ...]:
@@ -66,12 +65,21 @@ class KubeCorridor(Corridor):
 
     async def start_pod(self, name: str) -> None:
         """Start a model server, then have its pod, ready."""
-        address = next(self._addresses)
+        self._addresses[name] = next(self._unused)
+        await self.start_container(name)
+        self.api.put(_pod(name, self._addresses[name]))
+
+    async def start_container(self, name: str) -> None:
+        """Start a pod's model server, of which the API hears nothing."""
+        address = self._addresses[name]
         where = ("--host", address, "--port", str(self.pod_port), "--name", name)
         argv = (sys.executable, "-m", SERVER_NAMES, *where, *self.plan.server_flags)
         self.servers[name] = await spawn(f"server-{name}", argv, log_dir=self.directory)
         await self.servers[name].wait_ready_line(START_SECONDS * 10)
-        self.api.put(_pod(name, address))
+
+    def kill_container(self, name: str) -> None:
+        """Kill a pod's model server; the pod says that it is ready all the same."""
+        self.signal(self.servers.pop(name), signal.SIGKILL)
 
     def unready(self, name: str) -> None:
         """Have a pod that is on its way out: its requests go on, no more should come."""
@@ -81,7 +89,7 @@ class KubeCorridor(Corridor):
     async def kill_pod(self, name: str) -> None:
         """Have a pod gone, and its model server with it."""
         self.api.delete("Pod", name)
-        self.signal(self.servers.pop(name), signal.SIGKILL)
+        self.kill_container(name)
 
     async def second_picker(self, name: str) -> tuple[Process, str]:
         """Start another replica of the picker; give it, and its operators' URL."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import signal
 import sys
 
@@ -30,8 +29,9 @@ async def gateway(tmp_path_factory):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What became of a request: its status (0: broken off), and who answered."""
+    """What became of a request, the `number`th: its status (0: broken off), and who answered."""
 
+    number: int
     status: int
     server: str
 
@@ -41,12 +41,12 @@ class Traffic:
 
     def __init__(self, gateway):
         self.answers = []
+        self.begun = 0
         self._gateway = gateway
-        self._numbers = itertools.count()
         self._more = True
 
     async def ask(self):
-        number = next(self._numbers)
+        number, self.begun = self.begun, self.begun + 1
         body = chat(f"question {number % 7} " * 20, stream=number % 2 == 0, max_tokens=24)
         status, server = 0, ""
         with contextlib.suppress(aiohttp.ClientError):
@@ -54,7 +54,7 @@ class Traffic:
                 server = response.headers.get(SERVER, "")
                 await response.read()
                 status = response.status
-        self.answers.append(Asked(status, server))
+        self.answers.append(Asked(number, status, server))
 
     async def _client(self):
         while self._more:
@@ -118,6 +118,29 @@ async def test_of_a_pod_that_is_killed_only_what_was_on_it_fails(gateway):
     assert len(failed) <= WORKERS
     assert {each.server for each in failed} <= {"e", ""}
     assert {each.status for each in traffic.answers[-20:]} == {200}
+
+
+async def test_a_server_that_dies_unannounced_is_left_alone_until_it_is_back(gateway):
+    await gateway.start_pod("g")
+    await gateway.endpoints_become(3)
+    traffic = Traffic(gateway)
+    async with traffic.flowing():
+        await traffic.count(40)
+        gateway.kill_container("g")
+        await gateway.endpoints_become(2)
+        noticed = traffic.begun
+        await traffic.count(60)
+        await gateway.start_container("g")
+        await gateway.endpoints_become(3)
+        back = traffic.begun
+        await traffic.count(60)
+    gateway.unready("g")
+    await gateway.endpoints_become(2)
+    assert {each.server for each in traffic.failed()} <= {"g", ""}
+    assert [each for each in traffic.failed() if each.number >= noticed] == []
+    assert {each.server for each in traffic.answers if noticed <= each.number < back} >= {"a", "b"}
+    assert "g" in {each.server for each in traffic.answers if each.number < noticed}
+    assert "g" in {each.server for each in traffic.answers if each.number >= back}
 
 
 async def test_requests_go_on_while_the_api_server_is_away(gateway):
