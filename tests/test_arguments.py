@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from epp.arguments import boolean, duration, size
+from epp.arguments import boolean, duration, size, verbosity
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,16 @@ def test_booleans(text, value):
 def test_no_booleans(text):
     with pytest.raises(argparse.ArgumentTypeError, match="neither true nor false"):
         boolean(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "level"), [("0", "info"), ("2", "info"), ("3", "info"), ("4", "debug"), ("5", "debug")]
+)
+def test_verbosity(text, level):
+    assert verbosity(text) == level
+
+
+@pytest.mark.parametrize("text", ["", "-1", "debug", "4.0"])
+def test_no_verbosity(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is no level"):
+        verbosity(text)
