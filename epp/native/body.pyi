@@ -1,4 +1,8 @@
-Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, list[tuple[bytes, bool, list[int]]]]
+from typing import TypeAlias
+
+Found: TypeAlias = tuple[
+    bytes, bytes, bytes, bytes, bytes, bytes, bytes, list[tuple[bytes, bool, list[int]]]
+]
 
 class BodyReader:
     pieces: list[bytes]

@@ -224,7 +224,7 @@ def body(data):
     api = choices.one_of([each for each in Api if each is not Api.OTHER])
     size = 1 + choices.below(256)
     rest = choices.bytes(len(data))
-    found = []
+    found: list[object] = []
     for reader in (READER, Keeper):
         read = Body(api, reader)
         for at in range(0, len(rest), size):
