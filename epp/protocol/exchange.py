@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from epp.errors import RequestError
-from epp.model.events import Aborted, Event, Finished, Served, Unobserved
+from epp.model.events import Aborted, Served
 from epp.model.request import (
     Decision,
     Outcome,
@@ -27,6 +27,7 @@ from epp.model.request import (
     RequestRecord,
 )
 from epp.protocol.director import Director, Pending
+from epp.protocol.ending import end_of, refused
 from epp.protocol.envoy import error_reply
 from epp.protocol.messages import (
     BodyMode,
@@ -44,8 +45,6 @@ from epp.protocol.observation import tie
 from epp.protocol.request import Request
 from epp.protocol.response import Response
 from epp.protocol.settings import ExchangeSettings
-
-_CLIENT_ERROR = 400
 
 
 class _Stage(Enum):
@@ -237,7 +236,7 @@ class Exchange:
     def _may_leave(self) -> bool:
         """Whether the proxy goes on alone, with nothing left to edit or to learn but the end."""
         record = self.record
-        if record.tie is not None or record.decision is None or _refused(record):
+        if record.tie is not None or record.decision is None or refused(record):
             return False
         return self._request.modes.response is BodyMode.STREAMED and self._response.streams
 
@@ -275,23 +274,8 @@ class Exchange:
         record.outcome = outcome
         record.finished_at = now
         if record.decision is not None:
-            self._director.observe(_end_of(record, outcome), now)
+            self._director.observe(end_of(record, outcome), now)
         self._director.close(record)
-
-
-def _refused(record: RequestRecord) -> bool:
-    return record.status is not None and record.status >= _CLIENT_ERROR
-
-
-def _end_of(record: RequestRecord, outcome: Outcome) -> Event:
-    generated = record.response_chunks if record.streaming else 0
-    if _refused(record):
-        return Aborted(record.id, refused=True)
-    if outcome is Outcome.COMPLETED:
-        return Finished(record.id, record.usage, generated)
-    if outcome is Outcome.UNOBSERVED:
-        return Unobserved(record.id)
-    return Aborted(record.id, generated)
 
 
 _HANDLERS: dict[type[Message], Callable[[Exchange, Any, float], list[Reply]]] = {

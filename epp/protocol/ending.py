@@ -1,0 +1,23 @@
+"""What the fleet hears of how an exchange ended."""
+
+from epp.model.events import Aborted, Event, Finished, Unobserved
+from epp.model.request import Outcome, RequestRecord
+
+_CLIENT_ERROR = 400
+
+
+def refused(record: RequestRecord) -> bool:
+    """Whether the model server, or who stood in for it, answered with an error."""
+    return record.status is not None and record.status >= _CLIENT_ERROR
+
+
+def end_of(record: RequestRecord, outcome: Outcome) -> Event:
+    """Say what became of a request that was routed."""
+    generated = record.response_chunks if record.streaming else 0
+    if refused(record):
+        return Aborted(record.id, refused=True)
+    if outcome is Outcome.COMPLETED:
+        return Finished(record.id, record.usage, generated)
+    if outcome is Outcome.UNOBSERVED:
+        return Unobserved(record.id)
+    return Aborted(record.id, generated)
