@@ -82,9 +82,8 @@ def plan(press, *flags):
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_byte_for_byte(start, press, bodies, transport):
     async with start(plan(press, f"--transport={transport}")) as gateway:
-        sending = asyncio.gather(
-            *(send(gateway, *asked, seed) for seed, asked in enumerate(bodies.values()))
-        )
+        asked = enumerate(bodies.values())
+        sending = asyncio.gather(*(send(gateway, path, data, seed) for seed, (path, data) in asked))
         await small_until(sending, gateway)
         assert await sending == [digest(data) for _, data in bodies.values()]
         await until(gateway.idle)

@@ -19,7 +19,9 @@ needs_reader = pytest.mark.skipif(READER is Keeper, reason="NOT TESTED: the comp
 
 WORDS = st.sampled_from(["", "a", "grüße 😀", 'q"\\/\b\n', "x" * 40, "\x7f"])
 TEXTS = st.one_of(WORDS, st.text(max_size=20).filter(lambda text: text.isprintable()))
-ODD = st.sampled_from([None, True, 0, -1, 1.5, [], {}, [[]], {"role": 1}, "", 2**32, 10**30])
+ODD: st.SearchStrategy[object] = st.sampled_from(
+    [None, True, 0, -1, 1.5, [], {}, [[]], {"role": 1}, "", 2**32, 10**30]
+)
 SELDOM = st.sampled_from([*[False] * 40, True])
 CALLS = st.just([{"role": "x", "content": ["y"], "type": "z"}])
 
