@@ -86,6 +86,7 @@ class Picker:
         self._scraper = Scraper(
             self._apply, self._clock, ScrapeSettings(interval=options.scrape_interval)
         )
+        self._service.suspect = self._scraper.look
         self._news = asyncio.Event()
         self._discovery = discovery_of(options.source, self._apply, self._news.set)
         self._health = HealthServices()

@@ -21,12 +21,15 @@ from epp.protocol.settings import ExchangeSettings
 
 _log = structlog.get_logger(__name__)
 _REMEDY = "set response_body_mode: STREAMED in the ext_proc filter; Envoy 1.40 announces its modes"
+_UNREACHED = frozenset((502, 503, 504))
+"""What a proxy answers in the place of a model server that it cannot reach."""
 
 
 class Service:
     """The director of all exchanges: the scheduler, with telemetry beside it.
 
-    `tokenizer` None: prompts stay what they came as.
+    `tokenizer` None: prompts stay what they came as. `suspect` is called with an endpoint that may
+    be gone.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Service:
         self._doubted: set[EndpointId] = set()
         self._ties: set[Tie] = set()
         self.observe = scheduler.observe
+        self.suspect: Callable[[EndpointId], None] = _overlook
 
     def route(self, request: InferenceRequest, now: float) -> Decision | Pending:
         """Decide at once where the prompts are known; else `decide` must be awaited."""
@@ -78,6 +82,8 @@ class Service:
     def close(self, record: RequestRecord) -> None:
         """Count and log an exchange that is over."""
         self._telemetry.finished(record)
+        if record.status in _UNREACHED and record.decision is not None:
+            self.suspect(record.decision.endpoint.id)
         self._log.log_exchange(record)
         self._agreement.ended(record)
         if record.usage is not None and record.usage.doubtful and record.decision is not None:
@@ -100,6 +106,10 @@ class Service:
                 endpoint=endpoint.id,
                 doubt="more tokens were cached than the prompt has, which is ignored",
             )
+
+
+def _overlook(_: EndpointId) -> None:
+    pass
 
 
 def exchanges(

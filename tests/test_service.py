@@ -131,3 +131,16 @@ async def test_that_responses_cannot_be_left_is_said_once(fleet):
     (said,) = [entry for entry in logs if entry["event"] == "observe_responses.impossible"]
     assert "full duplex" in said["reason"]
     assert "response_body_mode: STREAMED" in said["remedy"]
+
+
+@pytest.mark.parametrize(("status", "suspected"), [(503, True), (502, True), (500, False)])
+async def test_an_endpoint_that_a_proxy_cannot_reach_is_suspected(
+    service, folder, status, suspected
+):
+    told = []
+    service.suspect = told.append
+    decision = service.route(chat("hello"), 1.0)
+    record = RequestRecord(id=RequestId("r"), received_at=1.0, decision=decision, status=status)
+    record.outcome = Outcome.COMPLETED
+    service.close(record)
+    assert told == ([ENDPOINT.id] if suspected else [])

@@ -335,3 +335,16 @@ async def test_a_start_waits_for_the_first_polls_but_not_for_one_that_hangs():
             scraper.watch(bad.endpoint("b"))
             await scraper.polled_once(0.05)
             assert not told.of(LoadReported, "b")
+
+
+async def test_who_may_be_gone_is_looked_at_at_once_but_not_at_every_word():
+    slow = ScrapeSettings(interval=60.0)
+    async with pods(1) as (pod,), scraping(pod.endpoint("a"), settings=slow) as (scraper, told):
+        await told.loads("a")
+        scraper.look(pod.endpoint("a").id)
+        scraper.look(pod.endpoint("b").id)
+        await told.loads("a", 2)
+        for _ in range(50):
+            scraper.look(pod.endpoint("a").id)
+        assert not scraper._by_endpoint[pod.endpoint("a").id].due.is_set()
+        assert pod.requests == 2

@@ -24,6 +24,8 @@ _DEAD = 2
 """Failures in a row after which a pod is polled less often."""
 _APART, _AT_ONCE = 0.001, 0.1
 """Seconds by which the first polls of endpoints are spread: for each, and at most for all."""
+_BETWEEN_LOOKS = 0.25
+"""Seconds at least between two polls of a server that nobody's turn calls for."""
 _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
 """Compressing a page would cost the pod more than sending it."""
 
@@ -55,6 +57,8 @@ class _Server:
         self.places: dict[bytes, int] = {}
         self.failures = 0
         self.polled = asyncio.Event()
+        self.due = asyncio.Event()
+        self.looked_at = float("-inf")
         self.task: asyncio.Task[NoReturn] | None = None
 
 
@@ -111,6 +115,13 @@ class Scraper:
             if server.task:
                 server.task.cancel()
 
+    def look(self, endpoint_id: EndpointId) -> None:
+        """Poll an endpoint now, where something says that it may be gone; not at every word."""
+        server, now = self._by_endpoint.get(endpoint_id), self._clock()
+        if server is not None and now - server.looked_at >= _BETWEEN_LOOKS:
+            server.looked_at = now
+            server.due.set()
+
     async def run(self) -> None:
         """Poll until cancelled; never returns."""
         async with asyncio.TaskGroup() as tasks:
@@ -145,10 +156,15 @@ class Scraper:
             await self._scrape(server)
             server.polled.set()
             while True:
-                await asyncio.sleep(due - loop.time())
+                server.due.clear()
+                timer = loop.call_at(due, server.due.set)
+                await server.due.wait()
+                timer.cancel()
                 await self._scrape(server)
-                pause = interval if server.failures < _DEAD else max(interval, self._settings.retry)
-                due = max(due + pause, loop.time())
+                if loop.time() >= due:  # else it was looked at out of turn
+                    dead = server.failures >= _DEAD
+                    pause = max(interval, self._settings.retry) if dead else interval
+                    due = max(due + pause, loop.time())
         finally:
             server.client.close()
 
