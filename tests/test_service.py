@@ -10,7 +10,7 @@ from epp.adapters.tokens.local import LocalLimits, LocalTokenizer
 from epp.config import load
 from epp.errors import PickerFault
 from epp.model.blocks import BlockHasher
-from epp.model.endpoint import Endpoint, Target
+from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import EndpointUpserted, Listed
 from epp.model.fleet import Fleet
 from epp.model.request import Decision, Outcome, RequestId, RequestRecord, Tie, Usage
@@ -134,10 +134,8 @@ async def test_that_responses_cannot_be_left_is_said_once(fleet):
 
 
 @pytest.mark.parametrize(("status", "suspected"), [(503, True), (502, True), (500, False)])
-async def test_an_endpoint_that_a_proxy_cannot_reach_is_suspected(
-    service, folder, status, suspected
-):
-    told = []
+async def test_an_endpoint_that_a_proxy_cannot_reach_is_suspected(service, status, suspected):
+    told: list[EndpointId] = []
     service.suspect = told.append
     decision = service.route(chat("hello"), 1.0)
     record = RequestRecord(id=RequestId("r"), received_at=1.0, decision=decision, status=status)
