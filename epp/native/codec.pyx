@@ -100,13 +100,18 @@ cdef str _text(Span span):
         return None
 
 
+include "headermap.pxi"
+include "metadata.pxi"
+
+
 cdef class Decoder:
     """Reads `ProcessingRequest`s.
 
     `kinds` makes the six messages, in the order of their fields, from what is given by name:
-    `headers` or `body`, `end_of_stream`, and where the message has them, `modes`, which
-    `modes(request, response)` makes of two numbers. `twin(data)` reads what is rare or doubtful:
-    metadata, a part that comes twice, text that is not what it has to be, and what is no message.
+    `headers` or `body`, `end_of_stream`, and where the message has them, `subset`, `served` and
+    `modes`, which `modes(request, response)` makes of two numbers. `twin(data)` reads what is rare
+    or doubtful: metadata of many layers, a part that comes twice, text that is not what it has to
+    be, and what is no message.
     """
 
     cdef tuple _kinds
@@ -132,13 +137,19 @@ cdef class Decoder:
         cdef uint64_t kind = 0
         cdef uint64_t[2] numbers
         cdef bint configured = False
-        modes = None
+        cdef dict told = None
         span.at = <const uint8_t*>PyBytes_AS_STRING(data)
         span.end = span.at + PyBytes_GET_SIZE(data)
         while span.at < span.end:
-            if not _field(&span, &field) or field.number == _METADATA:
+            if not _field(&span, &field):
                 return None
-            if _FIRST_KIND <= field.number <= _LAST_KIND:
+            if field.number == _METADATA:
+                if field.kind != _LENGTH or told is not None:
+                    return None
+                told = _context(field.inside)
+                if told is None:
+                    return None
+            elif _FIRST_KIND <= field.number <= _LAST_KIND:
                 if field.kind != _LENGTH or kind:
                     return None
                 kind = field.number
@@ -150,15 +161,16 @@ cdef class Decoder:
         if kind == 0:
             return None
         if configured:
-            modes = self._modes(numbers[0], numbers[1])
+            told = {} if told is None else told
+            told["modes"] = self._modes(numbers[0], numbers[1])
         make = self._kinds[kind - _FIRST_KIND]
         if kind < 4:
-            return self._headers(make, part, modes)
+            return self._headers(make, part, told)
         if kind < 6:
-            return self._body(make, part, modes)
-        return self._trailers(make, part, modes)
+            return self._body(make, part, told)
+        return self._trailers(make, part, told)
 
-    cdef object _body(self, make, Span span, modes):
+    cdef object _body(self, make, Span span, dict told):
         cdef Field field
         cdef Span body
         cdef bint ends = False, ends_without = False
@@ -177,11 +189,11 @@ cdef class Decoder:
             else:
                 ends_without = field.value != 0
         found = PyBytes_FromStringAndSize(<const char*>body.at, body.end - body.at)
-        if modes is None:
+        if not told:
             return make(body=found, end_of_stream=ends or ends_without)
-        return make(body=found, end_of_stream=ends or ends_without, modes=modes)
+        return make(body=found, end_of_stream=ends or ends_without, **told)
 
-    cdef object _headers(self, make, Span span, modes):
+    cdef object _headers(self, make, Span span, dict told):
         cdef Field field
         cdef bint ends = False
         cdef dict found = {}
@@ -195,11 +207,11 @@ cdef class Decoder:
                 if field.kind != _VARINT:
                     return None
                 ends = field.value != 0
-        if modes is None:
+        if not told:
             return make(headers=found, end_of_stream=ends)
-        return make(headers=found, end_of_stream=ends, modes=modes)
+        return make(headers=found, end_of_stream=ends, **told)
 
-    cdef object _trailers(self, make, Span span, modes):
+    cdef object _trailers(self, make, Span span, dict told):
         cdef Field field
         cdef dict found = {}
         while span.at < span.end:
@@ -208,7 +220,7 @@ cdef class Decoder:
             if field.number == 1:
                 if field.kind != _LENGTH or not _header_map(found, field.inside):
                     return None
-        return make() if modes is None else make(modes=modes)
+        return make(**told) if told else make()
 
 
 cdef bint _config(uint64_t* numbers, Span span) noexcept:
@@ -222,77 +234,4 @@ cdef bint _config(uint64_t* numbers, Span span) noexcept:
             if field.kind != _VARINT or field.value > 0x7fffffff:
                 return False
             numbers[field.number - 1] = field.value
-    return True
-
-
-cdef bint _header_map(dict found, Span span) except -1:
-    cdef Field field
-    while span.at < span.end:
-        if not _field(&span, &field):
-            return False
-        if field.number == 1 and (field.kind != _LENGTH or not _header(found, field.inside)):
-            return False
-    return True
-
-
-cdef class _Names:
-    """Names of headers as they were read before, in lower case: few are used again and again."""
-
-    cdef list _bytes
-    cdef list _names
-
-    def __init__(self):
-        self._bytes = [b""] * _KEPT_NAMES
-        self._names = [""] * _KEPT_NAMES
-
-    cdef str name(self, Span span):
-        """Give a name; None for one that is not ASCII."""
-        cdef Py_ssize_t size = span.end - span.at
-        cdef Py_ssize_t place
-        cdef bytes known
-        cdef str name
-        if size == 0:
-            return ""
-        place = (size * 31 + span.at[0] * 7 + span.at[size >> 1] * 3 + span.at[size - 1]) % _KEPT_NAMES
-        known = <bytes>self._bytes[place]
-        if PyBytes_GET_SIZE(known) == size and not memcmp(PyBytes_AS_STRING(known), span.at, size):
-            return <str>self._names[place]
-        name = _text(span)
-        if name is None or not PyUnicode_IS_ASCII(name):
-            return None
-        name = name.lower()
-        if size <= _LONGEST_KEPT:
-            self._bytes[place] = PyBytes_FromStringAndSize(<const char*>span.at, size)
-            self._names[place] = name
-        return name
-
-
-cdef _Names _names = _Names()
-
-
-cdef bint _header(dict found, Span span) except -1:
-    """Put a header where none of its name is; return whether it could be read."""
-    cdef Field field
-    cdef Span[3] parts
-    cdef str key
-    cdef str plain
-    cdef int number
-    for number in range(3):
-        parts[number].at = parts[number].end = NULL
-    while span.at < span.end:
-        if not _field(&span, &field):
-            return False
-        if field.number <= 3:
-            if field.kind != _LENGTH or parts[field.number - 1].at != NULL:
-                return False
-            parts[field.number - 1] = field.inside
-    key, plain = _names.name(parts[0]), _text(parts[1])
-    if key is None or plain is None:
-        return False
-    if key not in found:
-        if parts[2].at < parts[2].end:
-            plain = PyUnicode_DecodeUTF8(
-                <const char*>parts[2].at, parts[2].end - parts[2].at, "replace"
-            )
-        found[key] = plain
     return True

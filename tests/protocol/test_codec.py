@@ -51,6 +51,20 @@ def parts(draw):
     return {f"{way}_{name}": part}
 
 
+NAMESPACES = ("envoy.lb", "envoy.lb.subset_hint", "envoy.other")
+LISTED = st.one_of(TEXTS, st.just(" a:1, b ,,"), st.none(), st.booleans(), st.floats(-9, 9))
+METADATA = st.dictionaries(
+    st.sampled_from(
+        (
+            "x-gateway-destination-endpoint",
+            "x-gateway-destination-endpoint-served",
+            "x-gateway-destination-endpoint-subset",
+        )
+    ),
+    st.one_of(LISTED, st.lists(LISTED, max_size=3), st.just({"a": {"b": "c"}})),
+)
+
+
 @st.composite
 def requests(draw):
     """Draw whole requests, with what may ride on them, known and unknown."""
@@ -58,9 +72,8 @@ def requests(draw):
     if draw(ENDS):
         message.protocol_config.request_body_mode = draw(st.integers(-1, 9))
         message.protocol_config.response_body_mode = draw(st.integers(0, 5))
-    if draw(ENDS):
-        hint = {"x-gateway-destination-endpoint-subset": draw(TEXTS)}
-        message.metadata_context.filter_metadata["envoy.lb.subset_hint"].update(hint)
+    for namespace in draw(st.lists(st.sampled_from(NAMESPACES), unique=True)):
+        message.metadata_context.filter_metadata[namespace].update(draw(METADATA))
     if draw(ENDS):
         message.attributes["envoy.filters.http.ext_proc"].update({"request.path": draw(TEXTS)})
     message.observability_mode = draw(ENDS)
