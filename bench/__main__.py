@@ -22,6 +22,7 @@ from bench.kube.benchmark import measure as measure_kube
 from bench.machine import describe
 from bench.options import Options
 from bench.pick import measure as measure_pick
+from bench.profiling import measure as measure_profile
 from bench.progress import Progress
 from bench.soak import measure as measure_soak
 from epp.errors import WarmpickError
@@ -50,6 +51,10 @@ BENCHMARKS: dict[str, tuple[str, Measure]] = {
     "kube": (
         "a pool of 1,000 pods in Kubernetes: the start, changes, doing nothing",
         measure_kube,
+    ),
+    "profile": (
+        "where the picker's time goes, by py-spy, behind a real Envoy",
+        measure_profile,
     ),
     "soak": (
         "a million requests through Envoy, and what the picker's memory does meanwhile",

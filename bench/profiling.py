@@ -1,0 +1,140 @@
+"""Where the picker's time goes, by py-spy: samples of the running product behind a real Envoy.
+
+    python -m bench profile
+
+py-spy may have to be root to look into a process that it did not start.
+"""
+
+import asyncio
+import io
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure as Drawing
+
+from bench.extproc.cpu import CONNECTIONS, SIZES
+from bench.extproc.generator import MeasurementFailed
+from bench.extproc.load import Order
+from bench.extproc.stack import MAIN, Stack, running
+from bench.extproc.workload import Shape
+from bench.figures import Figure, Grid, Report
+from bench.options import Options
+from bench.progress import Progress
+
+_PODS = 10
+_RATE = 400
+_IDLE = "epoll_pwait"
+_MODEL = (
+    "blocks|busy|candidates|feedback|fleet|pod|pods|prefill|prompts|ruler|stay|tails|tenants|visit"
+)
+PARTS: Mapping[str, str] = {
+    "sockets": r"^(write|writev|read|recv|send|sendmsg) \(libc",
+    "transport": r"epp/native/(http2|framing)|libnghttp2|epp/adapters/extproc",
+    "codec": r"epp/native/(codec|\w+\.pxi)|epp/protocol/(compiled|protobuf)|_message\.abi3",
+    "body": r"epp/native/(body|watch)|epp/protocol/(body|openai|usage|watch)",
+    "exchange": r"CPyDef_(exchange|response)_|epp/protocol/",
+    "policy": r"CPyDef_scheduler_|epp/policy/",
+    "model": rf"CPyDef_({_MODEL})_|epp/(model|native)/",
+    "telemetry": r"CPyDef_(metrics|requests|service)_|epp/adapters/telemetry|epp/service",
+}
+"""What a sample counts for: the first of these that the innermost frame of any is of."""
+REST = "event loop and the rest"
+NOTES = (
+    "Shares of samples in which the picker was at work: closed loop, 16 connections.",
+    "A sample counts for the innermost frame that is of one of the parts.",
+    "Sampling stops the process now and then: shares are right, times would not be.",
+)
+_COLOURS = ("#495057", "#868e96", "#ced4da", "#fab005", "#fd7e14", "#d9480f", "#1971c2", "#74c0fc")
+
+
+async def measure(progress: Progress, options: Options) -> Report:
+    """Sample the product at every size of body. Raises `MeasurementFailed` without py-spy."""
+    seconds = 5 if options.quick else 15
+    shares: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
+        async with running(Path(name), _PODS) as stack:
+            for size in SIZES:
+                progress.step(f"sampling at {size}")
+                shares[size] = await _shares(stack, size, seconds, Path(name))
+    figures = tuple(
+        Figure(key=f"{part}_{size}", says=f"{part}, {size}", unit="%", runs=(share,))
+        for size, found in shares.items()
+        for part, share in found.items()
+    )
+    rows = tuple((part, tuple(f"{part}_{size}" for size in SIZES)) for part in (*PARTS, REST))
+    grid = Grid("share of the picker's CPU", tuple(SIZES), rows)
+    return Report(
+        name="profile", figures=figures, notes=NOTES, grids=(grid,), picture=_draw(shares)
+    )
+
+
+async def _shares(stack: Stack, size: str, seconds: int, folder: Path) -> dict[str, float]:
+    route = MAIN[0]
+    order = Order(
+        port=stack.port[route],
+        shape=Shape(size=SIZES[size]),
+        seconds=seconds + 2.0,
+        connections=CONNECTIONS,
+    )
+    load = asyncio.create_task(stack.load.run(order))
+    await asyncio.sleep(1.0)  # connections open, caches fill
+    stacks = await _sampled(stack.meter[route].pid, seconds, folder / f"{size}.txt")
+    await load
+    return shares_of(stacks)
+
+
+async def _sampled(pid: int, seconds: int, path: Path) -> str:
+    spy = Path(sys.executable).with_name("py-spy")
+    if not spy.exists():
+        raise MeasurementFailed("py-spy is not installed (the extra dev has it)")
+    child = await asyncio.create_subprocess_exec(
+        *(str(spy), "record", "--native", "--format", "raw", "--output", str(path)),
+        *("--pid", str(pid), "--duration", str(seconds), "--rate", str(_RATE)),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await child.communicate()
+    if child.returncode or not path.exists():
+        raise MeasurementFailed(f"py-spy cannot look into the picker: {said.decode().strip()}")
+    return path.read_text(encoding="utf-8")
+
+
+def shares_of(stacks: str) -> dict[str, float]:
+    """Share out samples, a line `outermost;...;innermost COUNT` each, in per cent by part."""
+    counts: Counter[str] = Counter()
+    for line in stacks.splitlines():
+        frames, _, count = line.rpartition(" ")
+        if frames and _IDLE not in frames.rpartition(";")[2]:
+            counts[_part_of(frames.split(";"))] += int(count)
+    total = max(1, counts.total())
+    return {part: 100 * counts[part] / total for part in (*PARTS, REST)}
+
+
+def _part_of(frames: list[str]) -> str:
+    for frame in reversed(frames):
+        for part, pattern in PARTS.items():
+            if re.search(pattern, frame):
+                return part
+    return REST
+
+
+def _draw(shares: Mapping[str, Mapping[str, float]]) -> bytes:
+    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
+        drawing = Drawing(figsize=(8.2, 2.6), layout="constrained")
+        axes = drawing.subplots()
+        left = [0.0] * len(shares)
+        for part, colour in zip((*PARTS, REST), (*_COLOURS, "#e9ecef"), strict=True):
+            widths = [found[part] for found in shares.values()]
+            axes.barh([*shares], widths, left=left, color=colour, label=part, height=0.62)
+            left = [start + width for start, width in zip(left, widths, strict=True)]
+        axes.invert_yaxis()
+        axes.set(xlabel="% of the picker's CPU", xlim=(0, 100))
+        drawing.legend(loc="outside upper center", ncols=5, frameon=False)
+        buffer = io.BytesIO()
+        drawing.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
+    return buffer.getvalue()

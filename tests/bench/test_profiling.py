@@ -1,0 +1,23 @@
+from bench.profiling import PARTS, REST, shares_of
+
+STACKS = """\
+main (a.py:1);run (b.py:2);receive (epp/protocol/exchange.py:9) 30
+main (a.py:1);CPyDef_fleet___Fleet___apply (x.so);memcpy (libc.so.6) 20
+main (a.py:1);Connection.data (epp/adapters/extproc/connection.py:3);write (libc.so.6) 40
+main (a.py:1);uv__io_poll (linux.c:1);epoll_pwait (libc.so.6) 900
+main (a.py:1);uv__run_timers (timer.c:1) 10
+"""
+
+
+def test_samples_count_for_their_innermost_part_and_waiting_for_nothing():
+    found = shares_of(STACKS)
+    assert found == dict.fromkeys((*PARTS, REST), 0) | {
+        "exchange": 30,
+        "model": 20,
+        "sockets": 40,
+        REST: 10,
+    }
+
+
+def test_no_samples_are_no_error():
+    assert set(shares_of("").values()) == {0}
