@@ -245,5 +245,8 @@ class BlockPool(PoolSpace):
         if names:
             self._take(tokens)
             keys = self._contents.register(names, lengths, IN_USE)
-            self._queue.append(self._lease((), 0, 0, 0), keys, tokens)
+            lease = self._lease((), 0, 0, 0)
+            first = hashes.index(names[0])
+            lease.whole = list(hashes[first : first + len(names)]) == names
+            self._queue.append(lease, keys, tokens)
             self._holed = self._queue.latest

@@ -19,7 +19,7 @@ cdef extern from *:
     """
     #define WP_NUMBER 0x03FFFFFFu   /* the part of `link` that is a number */
     #define WP_NAMELESS 0x04000000u /* generated; `name` is the serial of its lease */
-    #define WP_SHARED 0x08000000u   /* was found by a request while another one held it */
+    #define WP_SHARED 0x08000000u   /* was found while the request that brought it held it */
     #define WP_COPIED 0x10000000u   /* one of several of its name */
     #define WP_RECORD 0x20000000u   /* no block: it stands for those in the map */
     #define WP_JOINT 0x40000000u    /* another chain went on here */

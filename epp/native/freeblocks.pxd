@@ -71,7 +71,6 @@ cdef inline void touch(Store* it, const uint32_t* found, Py_ssize_t count) noexc
         else:
             unplace(it, found[at])
             block.older, block.newer = IN_USE, 1
-            block.link &= ~SHARED
 
 
 cdef inline void put_back(Store* it, const uint32_t* held, Py_ssize_t count) noexcept nogil:

@@ -163,6 +163,20 @@ def test_names_of_other_sizes_cover_what_is_there_to_a_block(sizes, named):
     assert evicted(pool) == []
 
 
+@pytest.mark.parametrize("other_prompt_is_back", [False, True])
+def test_names_of_parts_of_a_block_stand_where_it_stood(other_prompt_is_back):
+    pool = pool_with(1000, 16)
+    lease = pool.admit([1], [16], 0, 1)
+    assert pool.grow(lease, 48)
+    pool.release(lease)
+    if other_prompt_is_back:
+        pool.admit([1], [16], 0, 1)
+    assert pool.name(lease, [2, 3, 4, 5], [8] * 4) == 4
+    for name in (5, 4, 3, 2):
+        pool.resize(16 + 8 * (name - 2))
+        assert evicted(pool) == [name]
+
+
 def test_a_preempted_request_finds_what_it_had_computed():
     pool = pool_of(6)
     lease = admit(pool, 33, [1, 2])

@@ -161,6 +161,23 @@ def test_what_the_rules_would_evict_next_leaves_no_hole():
     assert pool.closed
 
 
+def test_what_gets_a_name_later_may_be_amid_a_hole():
+    pool = pool_of(8)
+    pool.release(admit(pool, 48, [7, 8, 9]))
+    lease = admit(pool, 33, [1, 2])
+    assert pool.grow(lease, 64)
+    pool.release(lease)
+    held = admit(pool, 33, [1, 2])
+    pool.discard([8])  # 9 and what was generated are free, and may lack what stands before them
+    assert pool.name(lease, [3, 4], SIZES) == 2
+    for gone in (9, 7, 4, 3):
+        assert not pool.closed
+        pool.resize(pool.capacity - pool.free + len(pool.hashes()) * BLOCK - 3 * BLOCK)
+        assert evicted(pool)[-1:] == [gone]
+    assert pool.closed
+    pool.release(held)
+
+
 @pytest.mark.parametrize("blocks", [[1, 2], [2]])
 def test_what_came_by_hearsay_may_lack_what_stands_before_it(blocks):
     pool = pool_of(4)

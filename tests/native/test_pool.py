@@ -20,9 +20,10 @@ from tests.native.built import FAULTS, loaded
 
 KINDS = [each.BlockPool for each in loaded("pool", blockpool)]
 needs_kernel = pytest.mark.skipif("pool" in FAULTS, reason=f"NOT TESTED: {FAULTS.get('pool')}")
+many = st.lists(st.integers(0, 30), min_size=7, max_size=7)
 FACTS = ("capacity", "free", "closed", "block")
 HELD = ("cached", "found", "tokens", "blank")
-EXAMPLES = 150
+EXAMPLES = 200
 
 
 def told(pool):
@@ -58,7 +59,7 @@ class KernelBesideTwin(RuleBasedStateMachine):
     @rule(
         target=leases,
         path=paths,
-        drawn=st.lists(st.integers(0, 30), min_size=7, max_size=7),
+        drawn=many,
         blank=st.integers(0, 20),
         lookup=st.integers(-2, 8),
     )
@@ -71,7 +72,7 @@ class KernelBesideTwin(RuleBasedStateMachine):
     @rule(
         target=leases,
         names=st.lists(st.integers(1, 5), max_size=6),
-        drawn=st.lists(st.integers(0, 30), min_size=6, max_size=6),
+        drawn=many,
     )
     def admit_what_repeats_itself(self, names, drawn):
         """No chain does: the books are to balance all the same."""
@@ -84,14 +85,28 @@ class KernelBesideTwin(RuleBasedStateMachine):
     def grow(self, entry, computed):
         self.both("grow", *[(lease, computed) for lease in entry])
 
-    @rule(entry=leases, drawn=st.lists(st.integers(0, 30), max_size=8))
-    def settle(self, entry, drawn):
-        self.both("settle", *[(lease, self.sizes(drawn)) for lease in entry])
+    @rule(entry=leases, drawn=many, off=st.sampled_from([0, 0, 0, 1]))
+    def settle(self, entry, drawn, off):
+        kernel, _ = entry
+        count = kernel.cached + len(kernel.keys) - kernel.found + off
+        self.both("settle", *[(lease, (drawn * 2)[:count]) for lease in entry])
 
-    @rule(entry=leases, path=paths, first=st.integers(0, 6), drawn=st.lists(st.integers(0, 30)))
+    @rule(entry=leases, path=paths, first=st.integers(0, 6), drawn=many)
     def name(self, entry, path, first, drawn):
         names = names_of(path)[first:]
         self.both("name", *[(lease, names, self.sizes(drawn)) for lease in entry])
+
+    @rule(path=paths, extra=st.integers(1, 60), drawn=many, more=st.integers(0, 6))
+    def serve_and_name(self, path, extra, drawn, more):
+        """Let a request come and go, and a later one quote what it left, or some of it."""
+        names, sizes = names_of(path), self.sizes(drawn)
+        entry = [pool.admit(names, sizes, 0, 7) for pool in self.pools]
+        if entry[0] is None:
+            return
+        self.both("grow", *[(lease, lease.tokens + extra) for lease in entry])
+        self.both("release", *[(lease,) for lease in entry])
+        after = names_of((*path, 0, 1, 0, 1, 0, 1))[len(path) :][:more]
+        self.both("name", *[(lease, after, self.sizes(drawn)) for lease in entry])
 
     @rule(entry=leases)
     def release(self, entry):
@@ -101,7 +116,7 @@ class KernelBesideTwin(RuleBasedStateMachine):
     def revoke(self, entry):
         self.both("revoke", *[(lease,) for lease in entry])
 
-    @rule(path=paths, first=st.integers(0, 7), drawn=st.lists(st.integers(0, 30), max_size=8))
+    @rule(path=paths, first=st.integers(0, 7), drawn=many)
     def store(self, path, first, drawn):
         names, sizes = names_of(path)[first:], self.sizes(drawn)
         self.both("store", *[(names, sizes)] * 2)
