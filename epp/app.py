@@ -4,7 +4,7 @@ import asyncio
 import gc
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -271,11 +271,24 @@ async def _forever(job: Callable[[], Awaitable[None]]) -> None:
     raise RuntimeError("a job that never ends has ended")
 
 
-async def serve(options: ServeOptions) -> None:
-    """Run a picker until SIGTERM or SIGINT. Raises `ConfigError`."""
+async def serve(pools: Sequence[ServeOptions]) -> None:
+    """Run a picker for each pool until SIGTERM or SIGINT. Raises `ConfigError`."""
     stop = asyncio.Event()
     with stopping(stop):
         try:
-            await Picker(options).run(stop)
+            async with asyncio.TaskGroup() as tasks:
+                for options in pools:
+                    tasks.create_task(_serve(options, stop, named=len(pools) > 1))
         except* ConfigError as group:
-            raise group.exceptions[0] from None
+            raise _first_of(group) from None
+
+
+async def _serve(options: ServeOptions, stop: asyncio.Event, *, named: bool) -> None:
+    if named:
+        structlog.contextvars.bind_contextvars(pool=options.pool_name)
+    await Picker(options).run(stop)
+
+
+def _first_of(group: BaseExceptionGroup[ConfigError]) -> ConfigError:
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -3,8 +3,9 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import epp.plainlogs  # noqa: F401 (before structlog)
 from epp import __version__, compiled
@@ -14,6 +15,10 @@ from epp.errors import ConfigError
 from epp.flags import add_serve
 from epp.native import KERNELS, faults
 from epp.poolflags import pool_of
+from epp.pools import parse, pools_of
+
+if TYPE_CHECKING:  # see `_options`
+    from epp.app import ServeOptions
 
 
 def _read(path: Path, flag: str) -> bytes:
@@ -39,17 +44,25 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    every = [_options(each) for each in pools_of(arguments)]
+    import uvloop  # noqa: PLC0415 (see `_options`)
+
+    from epp.adapters.telemetry.logs import configure_logs  # noqa: PLC0415
+    from epp.app import serve  # noqa: PLC0415
+
+    configure_logs(arguments.log_level, arguments.log_format)
+    uvloop.run(serve(every))
+    return 0
+
+
+def _options(arguments: argparse.Namespace) -> "ServeOptions":
     settings = _settings(arguments)
     pool = pool_of(arguments, settings.endpoints_file, os.environ)
     # Imported here so that `epp check` and `epp --help` do not wait for servers they do not run.
-    import uvloop  # noqa: PLC0415
+    from epp.app import ServeOptions  # noqa: PLC0415
 
-    from epp.adapters.telemetry.logs import configure_logs  # noqa: PLC0415
-    from epp.app import ServeOptions, serve  # noqa: PLC0415
-
-    configure_logs(arguments.log_level, arguments.log_format)
     secret = arguments.hash_secret_file
-    options = ServeOptions(
+    return ServeOptions(
         settings=settings,
         source=pool.source,
         pool_name=pool.name,
@@ -70,8 +83,6 @@ def _serve(arguments: argparse.Namespace) -> int:
         request_orca=arguments.request_orca,
         hash_secret=_read(secret, "--hash-secret-file").strip()[:64] if secret else b"",
     )
-    uvloop.run(serve(options))
-    return 0
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -125,7 +136,8 @@ def _parser() -> argparse.ArgumentParser:
 
 _serve_text = """Run the endpoint picker. Envoy, or any gateway that speaks ext_proc, asks it where
 each inference request should go. Try it: epp serve --endpoints-file endpoints.yaml
---secure-serving=false"""
+--secure-serving=false. Several pools: epp serve --pool-name a and --pool-name b --grpc-port 9102
+--grpc-health-port 9103 --metrics-port 9190, where what is not said again is as for the first."""
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
@@ -135,9 +147,9 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code: 0, or 2 where it cannot be used as asked."""
-    arguments = _parser().parse_args(argv)
+    arguments = parse(_parser(), sys.argv[1:] if argv is None else argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
         return run(arguments)
