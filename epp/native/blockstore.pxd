@@ -7,8 +7,8 @@ in which they came: the oldest is the one that is found. Their own `name` holds 
 from libc.stdint cimport uint32_t, uint64_t
 
 from epp.native.blocktable cimport (
-    COPIED, IN_USE, JOINT, NAMELESS, NUMBER, RECORD, WIDEST,
-    Block, Store, enter, entry_of, find, leave, note, number, recycle, reserve,
+    COPIED, IN_USE, JOINT, NAMELESS, NUMBER, RECORD, TOGETHER, WIDEST,
+    Block, Store, enter, entry_of, fetch, find, leave, note, number, recycle, reserve,
 )
 
 # Several blocks of one name.
@@ -134,6 +134,8 @@ cdef inline Py_ssize_t find_run(
     cdef uint32_t block
     found[0] = 0
     while at < count:
+        if at % TOGETHER == 1:  # one is enough to see that nothing is held
+            fetch(it, names + at, count - at)
         block = find(it, names[at])
         if not block:
             if not it.wide:

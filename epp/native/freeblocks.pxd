@@ -8,7 +8,8 @@ from libc.stdlib cimport calloc
 
 from epp.native.blockstore cimport forget
 from epp.native.blocktable cimport (
-    COPIED, FOLLOWS, IN_USE, JOINT, LARGEST, NAMELESS, SHARED, WIDEST, Block, Store, note,
+    COPIED, FOLLOWS, IN_USE, JOINT, LARGEST, NAMELESS, SHARED, TOGETHER, WIDEST,
+    Block, Store, fetch, note,
 )
 
 
@@ -54,9 +55,27 @@ cdef inline int64_t drop(Store* it, uint32_t block) noexcept nogil:
 cdef inline int64_t evict(Store* it, int64_t tokens) noexcept nogil:
     """Evict the oldest until `tokens` are free; return how many are: more, or all there is."""
     cdef int64_t freed = 0
+    cdef Py_ssize_t ready = 0
     while freed < tokens and oldest(it):
+        if not ready:
+            ready = fetch_oldest(it, tokens - freed)
+        ready -= 1
         freed += drop(it, oldest(it))
     return freed
+
+
+cdef inline Py_ssize_t fetch_oldest(Store* it, int64_t tokens) noexcept nogil:
+    """Fetch what evicting about so many tokens will look at; return for how many blocks."""
+    cdef uint64_t[16] names
+    cdef uint32_t block = oldest(it)
+    cdef Py_ssize_t count = 0
+    while block and count < TOGETHER and tokens > 0:
+        names[count] = it.blocks[block].name
+        tokens -= it.blocks[block].size
+        block = it.blocks[block].newer
+        count += 1
+    fetch(it, names, count)
+    return count
 
 
 cdef inline void touch(Store* it, const uint32_t* found, Py_ssize_t count) noexcept nogil:

@@ -8,7 +8,9 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
 from epp.native.blockstore cimport find_run, part_here, put, put_nameless
-from epp.native.blocktable cimport IN_USE, LARGEST, SHARED, SPARE, Block, Store, reserve
+from epp.native.blocktable cimport (
+    IN_USE, LARGEST, SHARED, SPARE, TOGETHER, Block, Store, fetch, reserve,
+)
 from epp.native.freeblocks cimport drop, evict, put_back, touch
 
 cdef struct Holding:
@@ -113,6 +115,8 @@ cdef inline Answer let_in(
     if found and hits < count:
         part_here(store, it.blocks[found - 1])
     for at in range(hits, count):
+        if (at - hits) % TOGETHER == 0:
+            fetch(store, names + at, count - at)
         it.blocks[it.held] = put(store, names[at], size_of(sizes[at]))
         if not it.blocks[it.held]:
             it.blank += fresh
