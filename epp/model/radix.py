@@ -19,8 +19,8 @@ named bit by bit may leave some that SGLang does not have.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from itertools import accumulate, count
+from collections.abc import Container, Sequence
+from itertools import accumulate, count, takewhile
 
 from cachetools import LRUCache
 
@@ -28,30 +28,12 @@ from epp.model.blocks import BlockHash
 from epp.model.eviction import DEFAULT_STRATEGY, STRATEGIES
 from epp.model.lease import Key, Lease
 from epp.model.leasekind import own
+from epp.model.radixlease import RadixLease
 from epp.model.radixnode import Node
 from epp.model.radixtree import RadixTree
 
 _OPEN = 1 << 12
 """Requests whose output an event may name; of more, the latest."""
-
-
-class RadixLease(Lease):
-    """What one request holds: the path to `node`, and `blank` tokens outside the tree.
-
-    `computed` counts its tokens that were computed. `names` and `name_sizes` are known of its
-    output and not yet in the tree; `unnamed` is the key of output that nobody has named, once it
-    is in the tree.
-    """
-
-    __slots__ = ("computed", "name_sizes", "names", "node", "unnamed")
-
-    def __init__(self, keys: Sequence[Key], cached: int, tokens: int, blank: int) -> None:
-        super().__init__(keys, cached, tokens, blank)
-        self.node: Node | None = None
-        self.computed = 0
-        self.names: list[BlockHash] = []
-        self.name_sizes: list[int] = []
-        self.unnamed: Key = 0
 
 
 class RadixCache:
@@ -155,18 +137,29 @@ class RadixCache:
 
     def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Name what `lease` generated; it can be found once the request is over."""
-        held, sizes = own(RadixLease, lease), sizes[: len(hashes)]
+        held = own(RadixLease, lease)
+        before = self._named_before(held, hashes)
+        new, parts = hashes[before:], sizes[before : len(hashes)]
         if held.node is not None:
             left = self._output(held) - sum(held.name_sizes)
-            named = bisect_right(list(accumulate(sizes)), left)
-            held.names += hashes[:named]
-            held.name_sizes += sizes[:named]
+            named = bisect_right(list(accumulate(parts)), left)
+            held.names += new[:named]
+            held.name_sizes += parts[:named]
         else:
             owner = self._tree.owners.get(held.unnamed) if held.unnamed else None
-            named = 0 if owner is None else self._rename(held, owner, hashes, sizes)
+            named = 0 if owner is None else self._rename(held, owner, new, parts)
         if named:
-            self._open[hashes[named - 1]] = held
-        return named
+            self._open[new[named - 1]] = held
+        return before + named
+
+    def _named_before(self, lease: RadixLease, hashes: Sequence[BlockHash]) -> int:
+        """Count the leading hashes that `lease` has had before: an engine's events name it too."""
+        known: Container[Key] = lease.names
+        if lease.node is None:
+            held = hashes and hashes[0] in self._tree.owners
+            owner = self._tree.owners.get(lease.unnamed) if lease.unnamed and held else None
+            known = () if owner is None else self._tree.way_to(owner)
+        return sum(1 for _ in takewhile(known.__contains__, hashes))
 
     def release(self, lease: Lease) -> None:
         """The request is over: the whole pages that it computed are the tree's."""

@@ -142,6 +142,15 @@ class RadixTree:
         self.tokens += change
         return change
 
+    def way_to(self, node: Node) -> set[Key]:
+        """Return the keys on the way from the root to the end of a node."""
+        keys: set[Key] = set()
+        each: Node | None = node
+        while each is not None:
+            keys.update(each.keys)
+            each = each.parent
+        return keys
+
     def strand(self, key: Key) -> None:
         """Say that it is not known what stands before a block at the top of the tree."""
         node = self.owners[key]

@@ -356,3 +356,21 @@ def test_the_order_of_eviction_does_not_outgrow_the_cache():
     for turn in range(2000):
         run(cache, 1, 2 + turn % 5, partial=True)
     assert len(cache._tree._order) < 200
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_what_an_engine_named_already_is_not_named_again(running):
+    """Events name a page first, then the prompt that quotes the response names all of it."""
+    cache = cache_of(8)
+    lease = admit(cache, 1)
+    cache.grow(lease, PAGE)
+    cache.grow(lease, 4 * PAGE)
+    if not running:
+        cache.release(lease)
+    cache.store([1, 2], [PAGE] * 2)
+    assert cache.name(lease, [2, 3], [PAGE] * 2) == 2
+    assert cache.name(lease, [2, 3], [PAGE] * 2) == 2
+    cache.release(lease)
+    assert cache.match([1, 2, 3]) == 3
+    assert sorted(cache.hashes()) == [1, 2, 3]
+    assert cache.free == cache.capacity
