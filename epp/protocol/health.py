@@ -13,6 +13,7 @@ _LENGTH, _VARINT = 2, 0
 _FIXED = {1: 8, 5: 4}
 """Bytes of the wire types that have a fixed number of them."""
 _MOST_SHIFT = 63
+_MOST_FIELDS = (1 << 29) - 1
 
 
 class ServingStatus(IntEnum):
@@ -51,8 +52,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
     while at < len(data):
         tag, at = _varint(data, at)
         number, kind = tag >> 3, tag & 7
-        if number == 0:
-            raise ValueError("a field without a number")
+        if not 0 < number <= _MOST_FIELDS:
+            raise ValueError(f"no field has the number {number}")
         if kind == _VARINT:
             _, at = _varint(data, at)
             continue

@@ -74,6 +74,8 @@ class Server:
         assert self._listener is not None
         assert self._http is not None
         self._listener.close()
+        for _ in range(3):  # until those that were just accepted are connections, too
+            await asyncio.sleep(0)
         self.drop_connections()
         await self._http.shutdown(timeout=1)
         await self._listener.wait_closed()
@@ -148,8 +150,8 @@ class Server:
         await self.flowing.wait()
         response = web.StreamResponse(status=answer.code, headers=_headers(answer))
         response.content_length = len(answer.body)
-        await response.prepare(request)
         with suppress(ConnectionResetError):  # who asked may be gone
+            await response.prepare(request)
             if request.method != "HEAD":
                 await self._write(response, answer.body)
             await response.write_eof()
