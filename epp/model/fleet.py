@@ -125,7 +125,7 @@ class Fleet:
 
     def _ask(self, request: InferenceRequest) -> Asked:
         """Hash and measure a request's prompts, once for asking and admitting."""
-        if self._asked is None or self._asked.request_id != request.id:
+        if self._asked is None or self._asked.request is not request:
             self._asked = self._prompts.read(request)
         return self._asked
 

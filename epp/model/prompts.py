@@ -44,7 +44,7 @@ class Prompts:
             rulers.measure(chain, model, prompt.data)
             for chain, prompt in zip(chains, request.prompts, strict=True)
         ]
-        return Asked(request.id, chains, measures)
+        return Asked(request, chains, measures)
 
     def _name_quoted(self, chain: Chain, prompt: Prompt, model: str) -> None:
         rate = self._rulers.rate(model, "prose")

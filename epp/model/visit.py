@@ -10,7 +10,7 @@ from epp.model.measure import Measure
 from epp.model.pod import Pod
 from epp.model.prefill import Speed
 from epp.model.prefixindex import Slot
-from epp.model.request import InferenceRequest, RequestId
+from epp.model.request import InferenceRequest
 from epp.model.stay import Stay
 from epp.model.virtualclock import Unseen
 
@@ -29,17 +29,17 @@ class Asked:
         "chains",
         "finds",
         "measures",
-        "request_id",
+        "request",
         "tokens",
     )
 
     def __init__(
         self,
-        request_id: RequestId,
+        request: InferenceRequest,
         chains: Sequence[Chain],
         measures: Sequence[Measure],
     ) -> None:
-        self.request_id = request_id
+        self.request = request
         self.chains = chains
         self.measures = measures
         self.finds: Sequence[Sequence[int]] = ()
