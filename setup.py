@@ -90,7 +90,15 @@ class Build(build_ext):
         super().finalize_options()
 
     def run(self) -> None:
-        """Build, and write down what was compiled, where it all was."""
+        """Build, and write down what was compiled, where it all was.
+
+        In place, what was compiled before goes first: an extension of a module that is no longer
+        listed would still come before its source.
+        """
+        if self.inplace:
+            for path in Path("epp").rglob("*.so"):
+                if path.parent.name != "native":
+                    path.unlink()
         super().run()
         root = Path() if self.inplace else Path(self.build_lib)
         record = root / "epp" / COMPILED["RECORD"]

@@ -20,7 +20,9 @@ from types import ModuleType
 MODULES = (
     "epp.adapters.telemetry.metrics",
     "epp.adapters.telemetry.requests",
+    "epp.model.answers",
     "epp.model.blocks",
+    "epp.model.bounded",
     "epp.model.busy",
     "epp.model.candidates",
     "epp.model.feedback",
@@ -35,7 +37,10 @@ MODULES = (
     "epp.model.tenants",
     "epp.model.visit",
     "epp.policy.scheduler",
+    "epp.protocol.body",
+    "epp.protocol.ending",
     "epp.protocol.exchange",
+    "epp.protocol.request",
     "epp.protocol.response",
     "epp.service",
 )
