@@ -1,5 +1,6 @@
 """Settings of the test run as a whole, and what it says at its end."""
 
+import uvloop
 from hypothesis import settings
 
 from epp import compiled
@@ -9,6 +10,15 @@ from tests.native.built import FAULTS
 # Speed is measured in bench/, never in a test.
 settings.register_profile("warmpick", deadline=None)
 settings.load_profile("warmpick")
+
+
+def pytest_asyncio_loop_factories():
+    """Run on the loop that the product runs on.
+
+    The standard library's loses a connection that is accepted while its server closes (CPython
+    issue 109564), which then fails whichever test runs when it is collected.
+    """
+    return {"uvloop": uvloop.new_event_loop}
 
 
 def pytest_terminal_summary(terminalreporter):

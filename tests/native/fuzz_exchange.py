@@ -1,6 +1,7 @@
 """The target `exchange`: a connection of the native transport with real exchanges behind it."""
 
 import asyncio
+import atexit
 import time
 from collections import Counter
 
@@ -25,6 +26,7 @@ from tests.native import wire
 
 MODES = (DUPLEX, STREAMED, BUFFERED, NONE)
 _loop = asyncio.new_event_loop()
+atexit.register(_loop.close)
 
 
 class Wire(asyncio.Transport):
