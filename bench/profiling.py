@@ -6,7 +6,6 @@ py-spy may have to be root to look into a process that it did not start.
 """
 
 import asyncio
-import io
 import re
 import sys
 import tempfile
@@ -14,9 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib as mpl
-from matplotlib.figure import Figure as Drawing
-
+from bench.chart import FAINT, drawing, png
 from bench.extproc.cpu import CONNECTIONS, SIZES
 from bench.extproc.generator import MeasurementFailed
 from bench.extproc.load import Order
@@ -124,17 +121,15 @@ def _part_of(frames: list[str]) -> str:
 
 
 def _draw(shares: Mapping[str, Mapping[str, float]]) -> bytes:
-    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
-        drawing = Drawing(figsize=(8.2, 2.6), layout="constrained")
-        axes = drawing.subplots()
+    with drawing(8.2, 2.6) as figure:
+        axes = figure.subplots()
         left = [0.0] * len(shares)
-        for part, colour in zip((*PARTS, REST), (*_COLOURS, "#e9ecef"), strict=True):
+        for part, colour in zip((*PARTS, REST), (*_COLOURS, FAINT), strict=True):
             widths = [found[part] for found in shares.values()]
             axes.barh([*shares], widths, left=left, color=colour, label=part, height=0.62)
             left = [start + width for start, width in zip(left, widths, strict=True)]
         axes.invert_yaxis()
+        axes.grid(visible=False)
         axes.set(xlabel="% of the picker's CPU", xlim=(0, 100))
-        drawing.legend(loc="outside upper center", ncols=5, frameon=False)
-        buffer = io.BytesIO()
-        drawing.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
-    return buffer.getvalue()
+        figure.legend(loc="outside upper center", ncols=5, frameon=False)
+        return png(figure)

@@ -3,15 +3,12 @@
 python -m bench soak
 """
 
-import io
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
-from matplotlib.figure import Figure as Drawing
-
 from bench.accounting import resident_mb
+from bench.chart import GOOD, OTHER, drawing, png
 from bench.extproc.cpu import CONNECTIONS, SIZES
 from bench.extproc.load import Order
 from bench.extproc.stack import MAIN, Stack, running
@@ -91,14 +88,10 @@ def _figure(key: str, says: str, unit: str, value: float, budget: Budget | None 
 
 
 def _draw(samples: Sequence[Sample], settled: int) -> bytes:
-    with mpl.rc_context({"font.size": 9.5, "axes.spines.top": False, "axes.spines.right": False}):
-        drawing = Drawing(figsize=(7.2, 2.8), layout="constrained")
-        axes = drawing.subplots()
-        axes.plot(*zip(*samples, strict=True), color="#d9480f", marker=".", markersize=3)
-        axes.axvline(settled, color="#9aa3b0", linewidth=1, linestyle="--")
+    with drawing(7.2, 2.8) as figure:
+        axes = figure.subplots()
+        axes.plot(*zip(*samples, strict=True), color=GOOD, marker=".", markersize=3)
+        axes.axvline(settled, color=OTHER, linewidth=1, linestyle="--")
         axes.set(xlabel="requests answered", ylabel="resident memory, MB", ylim=(0, None))
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.grid(color="#e4e7ec")
-        buffer = io.BytesIO()
-        drawing.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
-    return buffer.getvalue()
+        return png(figure)

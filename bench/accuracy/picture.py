@@ -1,33 +1,14 @@
 """Predicted against reported cached tokens, a predictor a panel, as a PNG."""
 
-import io
 from collections.abc import Mapping, Sequence
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from bench.accuracy.errors import errors
 from bench.accuracy.figures import PREDICTORS
 from bench.accuracy.observation import Guess
+from bench.chart import GOOD, OTHER, drawing, png
 
-_GOOD, _BAD, _INK, _FAINT = "#d9480f", "#7c8aa0", "#2b2f36", "#e4e7ec"
-_LOOK = {
-    "font.size": 9.5,
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
-    "axes.edgecolor": "#9aa3b0",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 9.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "grid.color": _FAINT,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-}
 _PANEL = (3.1, 2.95)
 _PANELS_A_ROW = 3
 
@@ -40,11 +21,10 @@ def draw(guesses: Mapping[str, Sequence[Guess]], block: int) -> bytes:
     limit = 1.04 * max(
         max(guess.predicted, guess.actual) for name in names for guess in guesses[name]
     )
-    with mpl.rc_context(_LOOK):
-        figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows), layout="constrained")
+    with drawing(_PANEL[0] * columns, _PANEL[1] * rows) as figure:
         panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat
         for axes, name in zip(panels, names, strict=False):
-            colour = _GOOD if name in {"text", "tokens", "events"} else _BAD
+            colour = GOOD if name in {"text", "tokens", "events"} else OTHER
             _panel(axes, guesses[name], block, colour)
             axes.set(
                 title=PREDICTORS[name].replace(", ", ",\n", 1), xlim=(0, limit), ylim=(0, limit)
@@ -53,9 +33,7 @@ def draw(guesses: Mapping[str, Sequence[Guess]], block: int) -> bytes:
             axes.set_visible(False)
         figure.supxlabel("cached tokens, reported by the server", fontsize=9.5)
         figure.supylabel("predicted when the request was routed", fontsize=9.5)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
-    return buffer.getvalue()
+        return png(figure)
 
 
 def _panel(axes: Axes, guesses: Sequence[Guess], block: int, colour: str) -> None:
