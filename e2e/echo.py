@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 import msgspec
 from aiohttp import web
 
+from e2e.serving import serving
+
 MOST_BYTES = 64 << 20
 HELD = "x-echo-hold"
 PIECES = "x-echo-pieces"
@@ -67,13 +69,5 @@ def event(number: int) -> bytes:
 async def echoing() -> AsyncIterator[Echo]:
     """Run an echo in this process, on a socket of its own."""
     echo = Echo()
-    app = web.Application(client_max_size=MOST_BYTES)
-    app.router.add_route("*", "/{path:.*}", echo.answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    echo.target = f"127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serving(echo.answer, most_bytes=MOST_BYTES) as echo.target:
         yield echo
-    finally:
-        await runner.cleanup()

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import msgspec
 from aiohttp import web
 
+from e2e.serving import serving
+
 EDITION = "x-press-edition"
 WAITS = "x-press-waits"
 MOST_BYTES = 64 << 20
@@ -75,13 +77,5 @@ def digest(data: bytes) -> str:
 async def printing() -> AsyncIterator[Press]:
     """Run one in this process, on a socket of its own."""
     press = Press()
-    app = web.Application(client_max_size=MOST_BYTES)
-    app.router.add_route("*", "/{path:.*}", press.answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    press.target = f"127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serving(press.answer, most_bytes=MOST_BYTES) as press.target:
         yield press
-    finally:
-        await runner.cleanup()

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from aiohttp import web
 
+from e2e.serving import serving
+
 NUMBER = "x-spool-number"
 STEP = "x-spool-step"
 DONE = b"data: [DONE]\n\n"
@@ -74,13 +76,5 @@ class Spool:
 async def spooling() -> AsyncIterator[Spool]:
     """Run one in this process, on a socket of its own."""
     spool = Spool()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", spool.answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    spool.target = f"127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serving(spool.answer) as spool.target:
         yield spool
-    finally:
-        await runner.cleanup()

@@ -7,19 +7,9 @@ import pytest_asyncio
 from e2e.corridor import CHAT, REASON, SERVER, Plan, chat, corridor
 from epp.policy.conformance import SELECTION
 from epp.protocol.told import SERVED
+from tests.conformance import FILE
 
 NAMES = ("a", "b", "c")
-FILE = """
-apiVersion: inference.networking.x-k8s.io/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: header-based-testing-filter
-- type: destination-endpoint-served-verifier
-schedulingProfiles:
-- name: conformance-profile
-  plugins:
-  - pluginRef: header-based-testing-filter
-"""
 SUITES = (f"--config-text={FILE}", "--v=4", "--zap-encoder", "json")
 PATH = "/primary-gateway-test"
 

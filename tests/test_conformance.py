@@ -5,22 +5,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.adapters.kube.rig import CRDS, POOLS, pod
+from tests.conformance import FILE
 from tests.kubeapi import FakeKubernetes
 from tests.processes import picker, said
 from tests.protocol.kube.objects import pool
 
 NAMESPACE = "inference-conformance-app-backend"
-FILE = """
-apiVersion: inference.networking.x-k8s.io/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: header-based-testing-filter
-- type: destination-endpoint-served-verifier
-schedulingProfiles:
-- name: conformance-profile
-  plugins:
-  - pluginRef: header-based-testing-filter
-"""
 COMMON = ("--grpc-port", "9002", "--grpc-health-port", "9003", "--zap-encoder", "json")
 
 
