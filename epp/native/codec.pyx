@@ -194,33 +194,35 @@ cdef class Decoder:
         return make(body=found, end_of_stream=ends or ends_without, **told)
 
     cdef object _headers(self, make, Span span, dict told):
-        cdef Field field
         cdef bint ends = False
         cdef dict found = {}
-        while span.at < span.end:
-            if not _field(&span, &field):
-                return None
-            if field.number == 1:
-                if field.kind != _LENGTH or not _header_map(found, field.inside):
-                    return None
-            elif field.number == 3:
-                if field.kind != _VARINT:
-                    return None
-                ends = field.value != 0
+        if not _read_head(found, span, &ends):
+            return None
         if not told:
             return make(headers=found, end_of_stream=ends)
         return make(headers=found, end_of_stream=ends, **told)
 
     cdef object _trailers(self, make, Span span, dict told):
-        cdef Field field
-        cdef dict found = {}
-        while span.at < span.end:
-            if not _field(&span, &field):
-                return None
-            if field.number == 1:
-                if field.kind != _LENGTH or not _header_map(found, field.inside):
-                    return None
+        cdef bint ends = False
+        if not _read_head({}, span, &ends):  # nobody asks what trailers say, but it has to be read
+            return None
         return make(**told) if told else make()
+
+
+cdef bint _read_head(dict found, Span span, bint* ends) except -1:
+    """Read `HttpHeaders`, or `HttpTrailers`, which has no end; return whether it could be."""
+    cdef Field field
+    while span.at < span.end:
+        if not _field(&span, &field):
+            return False
+        if field.number == 1:
+            if field.kind != _LENGTH or not _header_map(found, field.inside):
+                return False
+        elif field.number == 3:
+            if field.kind != _VARINT:
+                return False
+            ends[0] = field.value != 0
+    return True
 
 
 cdef bint _config(uint64_t* numbers, Span span) noexcept:

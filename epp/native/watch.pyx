@@ -34,7 +34,7 @@ cdef class Watch:
 
     def seen(self, bytes data):
         """Look at what is shown, and set `rest` and `eager` anew."""
-        raise NotImplementedError
+        raise NotImplementedError  # who derives from it has one; a compiled class cannot be abstract
 
 
 cdef bint _has_object(const char* at, const char* end):

@@ -1,5 +1,7 @@
 """gRPC health over HTTP/2 of our own: on the ext_proc port, or on one of its own."""
 
+from abc import ABC, abstractmethod
+
 from epp.adapters.extproc.connection import Connection, Open, Status
 from epp.adapters.extproc.conversation import HealthSource
 from epp.adapters.extproc.limits import Limits
@@ -41,7 +43,7 @@ class NativeHealthServer:
         await self._listener.stop(0)
 
 
-class _Call:
+class _Call(ABC):
     """What all health calls have in common: one request, of which `_answer` takes care."""
 
     __slots__ = ("_health", "_stream")
@@ -57,8 +59,9 @@ class _Call:
         except ValueError as error:
             self._end(Status.INVALID_ARGUMENT, str(error))
 
+    @abstractmethod
     def _answer(self, data: bytes) -> None:
-        raise NotImplementedError
+        """Answer the request, or raise `ValueError` for what is none."""
 
     def _end(self, status: Status = Status.OK, problem: str = "") -> None:
         self._stream.owner = None
@@ -68,10 +71,10 @@ class _Call:
         """Complain: there was no request."""
         self._end(Status.INVALID_ARGUMENT, "a call without a request")
 
-    def drained(self) -> None:
+    def drained(self) -> None:  # noqa: B027 (most calls need not know)
         """Nothing was held back."""
 
-    def closed(self) -> None:
+    def closed(self) -> None:  # noqa: B027 (most calls need not know)
         """Nothing is kept."""
 
 
