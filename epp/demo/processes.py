@@ -78,7 +78,7 @@ class Process:
         """Return the first JSON object that the child prints as a line of stdout."""
         await self._before_exit(self._said.wait(), "said nothing", timeout)
         if self._ready is None:
-            raise ProcessDied(f"{self.name} closed its output{self._tail()}")
+            raise await self._death()
         return self._ready
 
     async def wait_http(self, url: str, timeout: float, status: int = 200) -> None:  # noqa: ASYNC109 - as above
@@ -139,7 +139,7 @@ class Process:
                 if self._ready is None and line.startswith(b"{"):
                     self._hear(line)
         await self._exit
-        self._said.set()
+        self._said.set()  # that it will say no more
 
     def _hear(self, line: bytes) -> None:
         with contextlib.suppress(ValueError):
