@@ -4,15 +4,16 @@ import tempfile
 from pathlib import Path
 
 from bench.extproc import cpu, footprint, latency
-from bench.extproc.effort import FULL, QUICK
+from bench.extproc.effort import FULL, QUICK, Effort
 from bench.extproc.figures import figures
 from bench.extproc.samples import Samples
-from bench.extproc.stack import running
+from bench.extproc.stack import MAIN, running
 from bench.figures import Report
 from bench.options import Options
 from bench.progress import Progress
 
 PODS = 10
+OTHER_PODS = (1, 100)
 
 NOTES = (
     "Floor: the same transport, a handler that parses the body and answers a fixed endpoint.",
@@ -29,11 +30,9 @@ async def measure(progress: Progress, options: Options) -> Report:
         log_dir = Path(name)
         progress.step("start and import")
         await footprint.start_and_import(effort, log_dir, samples)
-        progress.step("idling with 100 pods")
-        await footprint.idling_with_many_pods(effort, log_dir, samples)
         async with running(log_dir, PODS) as stack:
-            progress.step("idling with 10 pods")
-            await footprint.idling(stack, effort, samples)
+            progress.step(f"idling with {PODS} pods")
+            await footprint.idling(stack, PODS, effort, samples)
             progress.step("memory with 1,000 streams")
             await footprint.memory(stack, samples)
             progress.step("CPU per request, closed loop")
@@ -44,4 +43,18 @@ async def measure(progress: Progress, options: Options) -> Report:
             await latency.added(stack, effort, samples)
             progress.step("added latency beside 20 MB bodies")
             await latency.added_beside_large(stack, effort, samples)
+        for pods in OTHER_PODS:
+            await _among(pods, effort, log_dir, samples, progress)
     return Report(name="extproc", figures=figures(samples), notes=NOTES)
+
+
+async def _among(
+    pods: int, effort: Effort, log_dir: Path, samples: Samples, progress: Progress
+) -> None:
+    """Idling and CPU per request in a stack of its own with so many endpoints."""
+    (place := log_dir / f"among-{pods}").mkdir()
+    async with running(place, pods, MAIN) as stack:
+        progress.step(f"idling with {pods} pods")
+        await footprint.idling(stack, pods, effort, samples)
+        progress.step(f"CPU per request among {pods} pods")
+        await cpu.among(stack, pods, effort, samples)

@@ -1,12 +1,14 @@
 """CPU per request and per streamed chunk, from the operating system's accounting."""
 
+from collections.abc import AsyncIterator
+
 from bench.extproc.effort import Effort
 from bench.extproc.load import Order, Result
 from bench.extproc.samples import Samples
 from bench.extproc.stack import MAIN, PICKERS, Route, Stack, in_turn, transport_of
 from bench.extproc.workload import Shape
 
-SIZES = {"2k": 2 << 10, "20k": 20 << 10, "220k": 220 << 10}
+SIZES = {"2k": 2 << 10, "20k": 20 << 10, "220k": 220 << 10, "400k": 400 << 10}
 CONNECTIONS = 16
 WARM_UP_S = 1.0
 
@@ -24,23 +26,33 @@ async def _cpu_us(stack: Stack, route: Route, order: Order) -> tuple[float, Resu
 
 
 async def per_request(stack: Stack, effort: Effort, samples: Samples) -> None:
-    """Closed loop: CPU per request at each size, and how many requests a second it serves."""
+    """CPU per request at each size, and how many requests a second are served."""
+    async for route, size, cost, result in _closed(stack, effort):
+        samples.add(f"cpu_us_{size}_{transport_of(route)}", cost, route)
+        if route in MAIN:
+            samples.add(f"rps_{size}", result.requests / result.seconds, route)
+
+
+async def among(stack: Stack, pods: int, effort: Effort, samples: Samples) -> None:
+    """CPU per request at each size in a stack with another number of endpoints."""
+    async for route, size, cost, _ in _closed(stack, effort):
+        samples.add(f"cpu_us_{size}_among_{pods}", cost, route)
+
+
+async def _closed(stack: Stack, effort: Effort) -> AsyncIterator[tuple[Route, str, float, Result]]:
+    """Closed loop: each size on each route in turn, a round to warm up left out."""
     for size, length in SIZES.items():
-        shape = Shape(size=length)
         for turn in range(-1, effort.rounds):
-            for route in in_turn(PICKERS, turn):
+            for route in in_turn(stack.pickers, turn):
                 order = Order(
                     port=stack.port[route],
-                    shape=shape,
+                    shape=Shape(size=length),
                     seconds=effort.closed_s if turn >= 0 else WARM_UP_S,
                     connections=CONNECTIONS,
                 )
                 cost, result = await _cpu_us(stack, route, order)
-                if turn < 0:
-                    continue
-                samples.add(f"cpu_us_{size}_{transport_of(route)}", cost, route)
-                if route in MAIN:
-                    samples.add(f"rps_{size}", result.requests / result.seconds, route)
+                if turn >= 0:
+                    yield route, size, cost, result
 
 
 async def per_chunk(stack: Stack, effort: Effort, samples: Samples) -> None:

@@ -7,8 +7,10 @@ _CPU = (
     ("2k", "per request, 2 KB body", Budget(most=100, of_floor=2.5)),
     ("20k", "per request, 20 KB body", Budget(most=150, of_floor=2.0)),
     ("220k", "per request, 220 KB body", Budget(most=750, of_floor=1.6)),
+    ("400k", "per request, 400 KB body", Budget(most=1500)),
     ("chunk", "per streamed response chunk", Budget(most=10, of_floor=1.3)),
 )
+_SIZES_KB = (2, 20, 220, 400)
 _GRPCIO = Budget(of_floor=1.40)
 
 _DEFINED: tuple[tuple[str, str, str, Budget | None], ...] = (
@@ -17,9 +19,12 @@ _DEFINED: tuple[tuple[str, str, str, Budget | None], ...] = (
         for size, says, budget in _CPU
     ),
     *((f"cpu_us_{size}_grpcio", f"CPU {says}, grpcio", "µs", _GRPCIO) for size, says, _ in _CPU),
-    ("rps_2k", "requests/s, 16 connections, 2 KB", "/s", None),
-    ("rps_20k", "requests/s, 16 connections, 20 KB", "/s", None),
-    ("rps_220k", "requests/s, 16 connections, 220 KB", "/s", None),
+    *(
+        (f"cpu_us_{size}_among_{pods}", f"CPU {says}, among {pods} endpoint{s}", "µs", None)
+        for pods, s in ((1, ""), (100, "s"))
+        for size, says, _ in _CPU[:4]
+    ),
+    *((f"rps_{kb}k", f"requests/s, 16 connections, {kb} KB", "/s", None) for kb in _SIZES_KB),
     ("added_p50_ms_2k", "added to the first byte, median, 2 KB at 300/s", "ms", Budget(most=0.8)),
     ("added_p99_ms_2k", "added to the first byte, p99, 2 KB at 300/s", "ms", Budget(most=2)),
     ("added_p50_ms_220k", "added to the first byte, median, 220 KB at 60/s", "ms", Budget(most=2)),
@@ -30,6 +35,7 @@ _DEFINED: tuple[tuple[str, str, str, Budget | None], ...] = (
         "ms",
         Budget(most=6),
     ),
+    ("idle_cores_1_pods", "cores while idle, 1 pod", "", None),
     ("idle_cores_10_pods", "cores while idle, 10 pods", "", Budget(most=0.02)),
     ("idle_cores_100_pods", "cores while idle, 100 pods", "", Budget(most=0.05)),
     ("rss_mb_1000_streams", "memory, 1,000 streams of 20 KB prompts", "MB", Budget(most=120)),

@@ -13,13 +13,12 @@ from bench.extproc.generator import MeasurementFailed
 from bench.extproc.load import Order
 from bench.extproc.pickers import READY_S, Product, endpoints_file
 from bench.extproc.samples import Samples
-from bench.extproc.stack import MAIN, PICKERS, TRANSPORT, Route, Stack, start_backends
+from bench.extproc.stack import MAIN, TRANSPORT, Route, Stack, start_backends
 from bench.extproc.workload import Shape
 
 MODULE = "epp.app"
 _POLL_S = 0.005
 SETTLE_S = 3.0
-MANY_PODS = 100
 STREAMS = 1_000
 STREAM_SHAPE = Shape(size=SIZES["20k"], chunks=30, interval_ms=200.0)
 STREAMS_PER_S = 400.0
@@ -85,33 +84,19 @@ async def _ready(url: str) -> bool:
         writer.close()
 
 
-async def idling(stack: Stack, effort: Effort, samples: Samples) -> None:
+async def idling(stack: Stack, pods: int, effort: Effort, samples: Samples) -> None:
     """Cores used while nobody asks; what is measured later has it taken off."""
     await asyncio.sleep(SETTLE_S)
-    runs: dict[Route, list[float]] = {route: [] for route in PICKERS}
+    runs: dict[Route, list[float]] = {route: [] for route in stack.pickers}
     for _ in range(effort.slow_rounds):
-        pids = [stack.meter[route].pid for route in PICKERS]
+        pids = [stack.meter[route].pid for route in stack.pickers]
         seen = await asyncio.gather(*(idle_cores(pid, effort.idle_s) for pid in pids))
-        for route, cores in zip(PICKERS, seen, strict=True):
+        for route, cores in zip(stack.pickers, seen, strict=True):
             runs[route].append(cores)
     for cores in runs[TRANSPORT]:
-        samples.add("idle_cores_10_pods", cores)
-    for route in PICKERS:
+        samples.add(f"idle_cores_{pods}_pods", cores)
+    for route in stack.pickers:
         stack.meter[route].idle_cores = sum(runs[route]) / len(runs[route])
-
-
-async def idling_with_many_pods(effort: Effort, log_dir: Path, samples: Samples) -> None:
-    """As `idling`, with a product of its own that has 100 pods."""
-    async with AsyncExitStack() as exits:
-        backends, ports = await start_backends(MANY_PODS, log_dir)
-        exits.push_async_callback(backends.stop)
-        product = Product(endpoints_file(ports, log_dir / "endpoints-100.yaml"), TRANSPORT)
-        process = await product.start(log_dir, "product-100")
-        exits.push_async_callback(process.stop)
-        await asyncio.sleep(SETTLE_S)
-        for _ in range(effort.slow_rounds):
-            key = f"idle_cores_{MANY_PODS}_pods"
-            samples.add(key, await idle_cores(process.pid, effort.idle_s))
 
 
 async def memory(stack: Stack, samples: Samples) -> None:

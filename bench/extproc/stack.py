@@ -48,6 +48,11 @@ class Stack:
         self.port: dict[Route, int] = {}
         self.meter: dict[Route, Meter] = {}
 
+    @property
+    def pickers(self) -> Sequence[Route]:
+        """The routes that have a picker."""
+        return tuple(self.meter)
+
 
 def in_turn(routes: Sequence[Route], turn: int) -> Sequence[Route]:
     """The routes in an order that rotates from round to round, so that none is always first."""
@@ -63,8 +68,10 @@ async def start_backends(count: int, log_dir: Path) -> tuple[Process, list[int]]
 
 
 @asynccontextmanager
-async def running(log_dir: Path, pods: int) -> AsyncIterator[Stack]:
-    """Start it all; everything is stopped on the way out."""
+async def running(
+    log_dir: Path, pods: int, routes: Sequence[Route] = ROUTES
+) -> AsyncIterator[Stack]:
+    """Start it all, with so many endpoints; everything is stopped on the way out."""
     async with AsyncExitStack() as exits:
         backends, ports = await start_backends(pods, log_dir)
         exits.push_async_callback(backends.stop)
@@ -74,14 +81,15 @@ async def running(log_dir: Path, pods: int) -> AsyncIterator[Stack]:
             route: Floor(ports[0], transport_of(route))
             if is_floor(route)
             else Product(endpoints, transport_of(route))
-            for route in PICKERS
+            for route in routes
+            if route != "none"
         }
         for route, picker in pickers.items():
             process = await picker.start(log_dir, route)
             exits.push_async_callback(process.stop)
             stack.meter[route] = Meter(pid=process.pid)
         grpc_ports = {route: picker.grpc_port for route, picker in pickers.items()}
-        for route in ROUTES:
+        for route in routes:
             settings = EnvoySettings(
                 listen_port=free_port(),
                 admin_port=free_port(),
