@@ -19,10 +19,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     if os.environ.get(DEMAND) == "1":
         pytest.fail(engine.HOW_TO_GET_VLLM)
+    reason = f"NOT TESTED: {item.name}: {engine.HOW_TO_GET_VLLM}"
     capture = item.config.pluginmanager.get_plugin("capturemanager")
     terminal = item.config.pluginmanager.get_plugin("terminalreporter")
     if capture is not None and terminal is not None:
         with capture.global_and_fixture_disabled():
-            line = f"\nSKIPPED {item.name}: {engine.HOW_TO_GET_VLLM}"
-            terminal.write_line(line, red=True, bold=True)
-    pytest.skip(engine.HOW_TO_GET_VLLM)
+            terminal.write_line(f"\n{reason}", red=True, bold=True)
+    pytest.skip(reason)

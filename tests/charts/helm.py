@@ -14,7 +14,10 @@ try:
     from helm_python import chart as helm
     from helm_python.errors import HelmError
 except (ImportError, OSError) as error:
-    reason = f"NOT TESTED: the charts: Helm's library cannot be loaded here ({error})"
+    reason = (
+        f"NOT TESTED: the charts: Helm's library cannot be loaded here ({error}); `make setup`"
+        " installs it on Linux on x86-64"
+    )
     if os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1":
         raise RuntimeError(reason) from error
     pytest.skip(reason, allow_module_level=True)

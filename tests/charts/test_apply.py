@@ -1,15 +1,13 @@
 """The quickstart's `kubectl apply -k`, as far as it concerns what the picker reads."""
 
-import pytest
-
 from tests.charts.helm import ROOT
 from tests.kubeapi import FakeKubernetes
-from tests.kubeapi_tests.test_kubectl import KUBECTL, Kubectl
+from tests.kubeapi_tests.kubectl import Kubectl, needs_kubectl
 
 MANIFESTS = ROOT / "manifests"
 
 
-@pytest.mark.skipif(KUBECTL is None, reason="NOT TESTED: kubectl is not here")
+@needs_kubectl("the quickstart's `kubectl apply -k`")
 async def test_the_crds_and_then_what_is_of_them_are_applied(tmp_path):
     async with FakeKubernetes(tls=True) as api:
         kubectl = Kubectl(api, tmp_path)

@@ -32,7 +32,11 @@ def ordered(things):
     return sorted(things, key=lambda each: (each["kind"], each["metadata"]["name"]))
 
 
-@pytest.mark.skipif(HELM is None, reason="NOT TESTED: no helm command is here; its library is")
+@pytest.mark.skipif(
+    HELM is None,
+    reason="NOT TESTED: the charts as a helm command renders them: there is none on PATH, only"
+    " Helm's library; install one",
+)
 @pytest.mark.parametrize("chart", CHARTED)
 def test_the_command_renders_the_same(chart, tmp_path):
     for name, values in CHARTED[chart].items():

@@ -93,7 +93,10 @@ def test_the_whole_of_a_values_file_as_upstream_has_it_renders():
 
 def test_upstreams_own_files_render():
     if UPSTREAM is None:
-        pytest.skip("upstream's values are not here: set WARMPICK_UPSTREAM_VALUES to a folder")
+        pytest.skip(
+            "NOT TESTED: the values files of upstream's own examples: set"
+            " WARMPICK_UPSTREAM_VALUES to a folder of them"
+        )
     files = sorted(Path(UPSTREAM).glob("*.yaml"))
     assert files
     for path in files:

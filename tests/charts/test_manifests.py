@@ -1,6 +1,5 @@
 """The manifests: Kubernetes takes them, they fit each other, and they say what the charts say."""
 
-import shutil
 import subprocess
 
 import pytest
@@ -11,6 +10,7 @@ from model_server.simulator.cli import parse as simulator
 from tests.charts import values as v
 from tests.charts.helm import ROOT, objects, only
 from tests.charts.schemas import complaints
+from tests.kubeapi_tests.kubectl import KUBECTL, needs_kubectl
 
 MANIFESTS = ROOT / "manifests"
 FOLDERS = {
@@ -42,13 +42,14 @@ def test_every_file_is_listed(folder):
     assert sorted(listed) == sorted(there)
 
 
+@needs_kubectl("manifests/ as `kubectl kustomize` builds it")
 @EVERY
 def test_kustomize_builds_it(folder):
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("NOT TESTED: kubectl is not here")
     built = subprocess.run(
-        [kubectl, "kustomize", str(FOLDERS[folder])], capture_output=True, text=True, check=False
+        [str(KUBECTL), "kustomize", str(FOLDERS[folder])],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert built.returncode == 0, built.stderr
 

@@ -1,14 +1,13 @@
-import asyncio
 import contextlib
 import itertools
-import subprocess
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from epp.demo.envoy import EnvoySettings, envoy_binary, envoy_config, start_envoy
+from epp.demo.envoy import EnvoySettings, envoy_config, start_envoy
 from epp.demo.processes import free_port
+from tests.envoy_config import complaint
 
 ROUTINGS = ["original_dst", "override_host", "round_robin", "least_request"]
 BODY_MODES = ["NONE", "BUFFERED", "STREAMED", "FULL_DUPLEX_STREAMED"]
@@ -46,15 +45,10 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
-async def test_envoy_accepts_the_configuration(case, tmp_path):
+def test_envoy_accepts_the_configuration(case, tmp_path):
     path = tmp_path / "envoy.json"
     path.write_text(envoy_config(settings(**case)))
-    argv = [str(envoy_binary()), "--mode", "validate", "--config-path", str(path)]
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    output, _ = await process.communicate()
-    assert (process.returncode, b"OK" in output) == (0, True), output.decode()
+    assert complaint(path) == ""
 
 
 async def test_round_robin_visits_both_servers_without_a_picker(tmp_path):

@@ -1,4 +1,4 @@
-"""One fixture: what the items are asked of. `make test-cluster` asks a real cluster."""
+"""What the items are asked of: `make test-cluster` asks a real cluster."""
 
 import pytest
 
@@ -18,8 +18,18 @@ async def cluster(tmp_path):
 
 
 @pytest.fixture
+async def api():
+    """The tests' Kubernetes API for clients that speak TLS, whatever the items are asked of."""
+    async with FakeKubernetes(crds=CRDS, tls=True) as found:
+        yield found
+
+
+@pytest.fixture
 def fake(cluster: Cluster) -> FakeKubernetes:
     """For items that need what no real cluster does on demand."""
     if cluster.fake is None:
-        pytest.skip("needs a fault, which a real cluster does not have on demand")
+        pytest.skip(
+            "NOT TESTED: a fault, which a real cluster does not have on demand: `make unit` asks"
+            " the tests' Kubernetes API"
+        )
     return cluster.fake

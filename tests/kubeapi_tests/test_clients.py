@@ -9,16 +9,9 @@ import pytest
 from kubernetes import aio
 from kubernetes.client.exceptions import ApiException
 
-from tests.kubeapi import FakeKubernetes
-from tests.kubeapi_tests.cluster import CRDS, config_map, lease, pod, pool
+from tests.kubeapi_tests.cluster import config_map, lease, pod, pool
 
 GROUP = "inference.networking.k8s.io"
-
-
-@pytest.fixture
-async def api():
-    async with FakeKubernetes(crds=CRDS, tls=True) as found:
-        yield found
 
 
 @pytest.fixture

@@ -2,54 +2,13 @@
 
 import asyncio
 import json
-import shutil
 
 import pytest
-import yaml
 
-from tests.kubeapi import FakeKubernetes
 from tests.kubeapi_tests.cluster import CRDS, config_map, pod, pool
+from tests.kubeapi_tests.kubectl import Kubectl, needs_kubectl
 
-KUBECTL = shutil.which("kubectl")
-pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not on this machine")
-
-
-class Kubectl:
-    """Runs it against one server."""
-
-    def __init__(self, api: FakeKubernetes, folder) -> None:
-        self.folder = folder
-        self.kubeconfig = api.kubeconfig(folder / "kubeconfig")
-
-    async def __call__(self, *arguments: str, body=None) -> str:
-        """What it prints; it must succeed."""
-        code, said, told = await self.run(*arguments, body=body)
-        assert code == 0, told
-        return said
-
-    async def run(self, *arguments: str, body=None) -> tuple[int, str, str]:
-        """Exit status, output, errors. `body` is fed as YAML to -f -."""
-        assert KUBECTL is not None
-        process = await asyncio.create_subprocess_exec(
-            KUBECTL,
-            "--kubeconfig",
-            str(self.kubeconfig),
-            f"--cache-dir={self.folder}",
-            *arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        given = None if body is None else yaml.safe_dump(body).encode()
-        out, err = await asyncio.wait_for(process.communicate(given), 60)
-        assert process.returncode is not None
-        return process.returncode, out.decode(), err.decode()
-
-
-@pytest.fixture
-async def api():
-    async with FakeKubernetes(crds=CRDS, tls=True) as found:
-        yield found
+pytestmark = needs_kubectl("the tests' Kubernetes API as kubectl reads it")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from epp.model.amounts import LARGEST, MOST_TOKENS
 from epp.model.lease import Lease
 from tests.model import poolrig
 from tests.model.poolrig import admit, evicted, pool_of, pool_with, stored
-from tests.native.built import FAULTS
+from tests.native.built import needs
 
 pytestmark = pytest.mark.usefixtures("pool_kind")
 
@@ -192,7 +192,7 @@ def test_what_is_read_may_change_the_pool_meanwhile(used, call):
     assert set(pool.hashes()) == set(stored(pool)) - set(evicted(pool))
 
 
-@pytest.mark.skipif("pool" in FAULTS, reason=f"NOT TESTED: {FAULTS.get('pool')}")
+@needs("pool", "the compiled pool of blocks")
 def test_more_blocks_than_there_are_numbers_for():
     pool = poolrig.KINDS[0](MOST_TOKENS, 1)
     lease = pool.admit([1], [1], 0, 1)

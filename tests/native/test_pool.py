@@ -1,6 +1,5 @@
 """The kernel of the block pool beside its twin: step by step the same, and safe from bad input."""
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -16,10 +15,10 @@ from hypothesis.stateful import (
 
 from epp.model import blockpool
 from tests.model.poolrig import names_of, paths
-from tests.native.built import FAULTS, loaded
+from tests.native.built import loaded, needs
 
 KINDS = [each.BlockPool for each in loaded("pool", blockpool)]
-needs_kernel = pytest.mark.skipif("pool" in FAULTS, reason=f"NOT TESTED: {FAULTS.get('pool')}")
+needs_kernel = needs("pool", "the compiled pool of blocks")
 many = st.lists(st.integers(0, 30), min_size=7, max_size=7)
 FACTS = ("capacity", "free", "closed", "block")
 HELD = ("cached", "found", "tokens", "blank")

@@ -2,14 +2,10 @@
 
 import importlib
 
-import pytest
-
 from epp.protocol import protobuf
-from tests.native.built import FAULTS
+from tests.native.built import FAULTS, needs
 
 CODECS = {"protobuf": protobuf}
 if "codec" not in FAULTS:
     CODECS["compiled"] = importlib.import_module("epp.protocol.compiled")
-needs_compiled = pytest.mark.skipif(
-    "codec" in FAULTS, reason=f"NOT TESTED: the compiled codec: {FAULTS.get('codec')}"
-)
+needs_compiled = needs("codec", "the compiled codec")

@@ -12,10 +12,11 @@ from epp.errors import MalformedRequest
 from epp.model.request import Api
 from epp.protocol.body import READER, Body, Keeper
 from epp.protocol.openai import LONGEST_PROMPT, parse_request
+from tests.native.built import needs
 
 APIS = [each for each in Api if each is not Api.OTHER]
 READERS = pytest.mark.parametrize("reader", sorted({Keeper, READER}, key=repr))
-needs_reader = pytest.mark.skipif(READER is Keeper, reason="NOT TESTED: the compiled reader")
+needs_reader = needs("body", "the compiled reader of bodies")
 
 WORDS = st.sampled_from(["", "a", "grüße 😀", 'q"\\/\b\n', "x" * 40, "\x7f"])
 TEXTS = st.one_of(WORDS, st.text(max_size=20).filter(lambda text: text.isprintable()))
