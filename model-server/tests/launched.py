@@ -8,6 +8,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import psutil
+
 DRIVER = """
 import asyncio, sys
 from model_server.launch import parse, run
@@ -15,6 +17,7 @@ sys.exit(asyncio.run(run(parse(sys.argv[2:]), (sys.executable, sys.argv[1]))))
 """
 DEADLINE_SECONDS = 30
 SIMULATED = Path(__file__).with_name("simulated_engine.py")
+STAND_IN = Path(__file__).with_name("stand_in_engine.py")
 
 
 class Launched:
@@ -42,12 +45,31 @@ class Launched:
         assert line, self.process.communicate()[1]
         return json.loads(line)
 
+    def engine(self):
+        (engine,) = psutil.Process(self.process.pid).children()
+        return engine
+
     def end(self):
         output, errors = self.process.communicate(timeout=DEADLINE_SECONDS)
         return self.process.returncode, output, errors
 
 
+class BeforeStandIn(Launched):
+    """A launcher before the stand-in, which behaves as it is told and writes to `log`."""
+
+    def __init__(self, log, behaviour, *flags, **variables):
+        super().__init__(STAND_IN, behaviour, "--log-file", log, *flags, **variables)
+        self.log = log
+
+    def family(self):
+        """The engine and its child, once the child is there."""
+        eventually(lambda: self.log.exists() and "child" in self.log.read_text())
+        engine = self.engine()
+        return [engine, *engine.children(recursive=True)]
+
+
 def eventually(condition):
+    """Wait until it holds, and give what it gave; other processes' state has to be asked for."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not (found := condition()):
         assert time.monotonic() < deadline, "not in time"

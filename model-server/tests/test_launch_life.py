@@ -5,15 +5,12 @@ import json
 import os
 import signal
 import socket
-from pathlib import Path
 
 import aiohttp
-import psutil
 import pytest
 
-from .launched import SIMULATED, Launched, ask, eventually
+from .launched import SIMULATED, BeforeStandIn, Launched, ask, eventually
 
-STAND_IN = Path(__file__).with_name("stand_in_engine.py")
 CHAT = {"model": "base", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 30}
 
 
@@ -40,8 +37,8 @@ def probe_port():
 
 
 def test_not_ready_but_alive_until_the_model_is_served(tmp_path, probe_port):
-    flags = ["--probe-port", probe_port, "--log-file", tmp_path / "engine.log"]
-    with Launched(STAND_IN, "never-healthy", *flags) as launcher:
+    flags = ["--probe-port", probe_port]
+    with BeforeStandIn(tmp_path / "engine.log", "never-healthy", *flags) as launcher:
         eventually(lambda: ask(probe_port, "/live")[0] == 200)
         status, said = ask(probe_port, "/ready")
         assert (status, json.loads(said)) == (503, {"ok": False, "reason": "the server is loading"})
@@ -70,7 +67,7 @@ def test_not_ready_where_another_model_is_listed(launch):
 def test_an_engine_that_hangs_is_neither_ready_nor_alive(launch):
     with launch("--probe-port", 0) as launcher:
         port = launcher.listening()["probe_port"]
-        (engine,) = psutil.Process(launcher.process.pid).children()
+        engine = launcher.engine()
         engine.suspend()
         for path in ("/ready", "/live"):
             status, said = ask(port, path)
@@ -146,7 +143,7 @@ def test_who_is_in_a_hurry_does_not_wait_for_routers(launch, first, second, stat
 def test_an_engine_that_dies_while_leaving_is_not_waited_for(launch):
     with launch("--probe-port", 0, "--leave-seconds", 300) as launcher:
         port = launcher.listening()["probe_port"]
-        (engine,) = psutil.Process(launcher.process.pid).children()
+        engine = launcher.engine()
         launcher.process.terminate()
         eventually(lambda: phase(port) == "leaving")
         engine.kill()
@@ -164,12 +161,10 @@ def test_a_taken_probe_port_is_said_at_once(launch):
 
 def test_a_node_that_works_for_another_is_ready_without_http_and_outlasts_it(tmp_path, probe_port):
     nodes = {"LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1", "LWS_LEADER_ADDRESS": "leader"}
-    log = tmp_path / "engine.log"
-    flags = ["--probe-port", probe_port, "--log-file", log]
-    with Launched(STAND_IN, "serves", *flags, **(os.environ | nodes)) as launcher:
+    log, flags = tmp_path / "engine.log", ["--probe-port", probe_port]
+    with BeforeStandIn(log, "serves", *flags, **(os.environ | nodes)) as launcher:
         eventually(lambda: ask(probe_port, "/ready")[0] == 200)
-        eventually(lambda: log.exists() and "child" in log.read_text())
-        (engine,) = psutil.Process(launcher.process.pid).children()
+        engine = launcher.family()[0]
         launcher.process.terminate()
         eventually(lambda: phase(probe_port) == "leaving")
         assert engine.is_running()

@@ -1,59 +1,15 @@
 """The launcher as a process, with a stand-in for vLLM that has the same outside."""
 
-import json
+import contextlib
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import psutil
 import pytest
 from model_server.engine import Engine, reserve_port
 
-STAND_IN = Path(__file__).with_name("stand_in_engine.py")
-DRIVER = f"""
-import asyncio, sys
-from model_server.launch import parse, run
-sys.exit(asyncio.run(run(parse(sys.argv[1:]), (sys.executable, {str(STAND_IN)!r}))))
-"""
-DEADLINE_SECONDS = 30
-
-
-class Launcher:
-    """One launcher with its stand-in engine; stopped and reaped at the end of the test."""
-
-    def __init__(self, log, behaviour, *flags):
-        self.log = log
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, behaviour, "--log-file", log, *flags],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def listening(self):
-        return json.loads(self.process.stdout.readline())
-
-    def log_says(self, text):
-        eventually(lambda: self.log.exists() and text in self.log.read_text())
-
-    def engine(self):
-        """The engine and its child, once the child is there."""
-        self.log_says("child")
-        (engine,) = psutil.Process(self.process.pid).children()
-        return [engine, *engine.children(recursive=True)]
-
-    def end(self):
-        output, errors = self.process.communicate(timeout=DEADLINE_SECONDS)
-        return self.process.returncode, output, errors
-
-
-def eventually(condition):
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.02)
+from .launched import STAND_IN, BeforeStandIn, eventually
 
 
 def gone(processes):
@@ -62,17 +18,13 @@ def gone(processes):
 
 @pytest.fixture
 def launch(tmp_path):
-    started = []
+    """Start a launcher before a stand-in; it is stopped and reaped at the end of the test."""
+    with contextlib.ExitStack() as started:
 
-    def start(behaviour, *flags):
-        started.append(Launcher(tmp_path / "engine.log", behaviour, *flags))
-        return started[-1]
+        def start(behaviour, *flags):
+            return started.enter_context(BeforeStandIn(tmp_path / "engine.log", behaviour, *flags))
 
-    yield start
-    for launcher in started:
-        if launcher.process.poll() is None:
-            launcher.process.kill()
-        launcher.process.communicate()
+        yield start
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
@@ -80,7 +32,7 @@ def test_a_signal_ends_everything(launch, number, status):
     launcher = launch("serves")
     line = launcher.listening()
     assert line == {"event": "listening", "host": "127.0.0.1", "port": line["port"]}
-    processes = launcher.engine()
+    processes = launcher.family()
     assert len(processes) == 2
     launcher.process.send_signal(number)
     assert launcher.end() == (status, "", "")
@@ -89,7 +41,7 @@ def test_a_signal_ends_everything(launch, number, status):
 
 def test_a_signal_before_the_engine_is_healthy_ends_everything(launch):
     launcher = launch("never-healthy")
-    processes = launcher.engine()
+    processes = launcher.family()
     launcher.process.terminate()
     assert launcher.end() == (0, "", "")
     eventually(lambda: gone(processes))
@@ -126,7 +78,7 @@ def test_an_engine_that_dies_later_takes_the_launcher_and_its_children_with_it(l
 
 def test_a_start_that_takes_too_long_is_given_up(launch):
     launcher = launch("never-healthy", "--start-seconds", "1.5")
-    processes = launcher.engine()
+    processes = launcher.family()
     status, output, errors = launcher.end()
     assert (status, output) == (1, "")
     assert "vLLM is not healthy after 1.5 s" in errors
@@ -136,7 +88,7 @@ def test_a_start_that_takes_too_long_is_given_up(launch):
 def test_the_engine_does_not_outlive_a_killed_launcher(launch):
     launcher = launch("serves")
     launcher.listening()
-    engine = launcher.engine()[0]
+    engine = launcher.family()[0]
     launcher.process.kill()
     eventually(lambda: gone([engine]))
 
