@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := epp tests e2e bench model-server
-TWINS := $(addprefix tests/,model/test_fleet.py policy protocol/test_exchange.py test_service.py test_caches.py \
-  adapters/test_extproc.py adapters/test_health.py native/test_kernels.py)
+TWINS := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.py model/test_fleet_learning.py policy \
+  protocol/test_exchange.py protocol/test_exchange_ends.py protocol/test_exchange_headers.py test_service.py \
+  test_caches.py adapters/test_extproc.py adapters/test_health.py native/test_kernels.py)
 
 .PHONY: help setup native vllm check lint types contracts proto-check unit twins test test-native test-cluster wheel demo bench proto format clean
 

@@ -65,10 +65,12 @@ async def until(condition):
 
 
 @asynccontextmanager
-async def serving(transport, director, *awaiting, **settings):
-    """A server, and a channel to it."""
+async def serving(transport, director, *awaiting, health=None, **settings):
+    """A server, which may offer health services, and a channel to it."""
     made = ExtProcSettings(**{"address": "127.0.0.1", "port": 0, **settings})
     server = transport(director.exchange, time.monotonic, made, *awaiting)
+    if health is not None:
+        server.offer_health(health)
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:

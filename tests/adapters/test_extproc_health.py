@@ -1,6 +1,5 @@
 """gRPC health on the ext_proc port, asked by grpcio's own client of it."""
 
-import time
 from contextlib import asynccontextmanager
 
 import grpc
@@ -8,11 +7,10 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from epp.adapters.extproc.conversation import ExtProcSettings
 from epp.adapters.extproc.transports import server_class
 from epp.adapters.health import HealthServices
 from epp.protocol.health import ServingStatus
-from tests.adapters.ext_proc_peer import DEADLINE, Peer, body, head, kind
+from tests.adapters.ext_proc_peer import DEADLINE, Peer, body, head, kind, serving
 from tests.native.built import needs_native
 
 CHECK = "/grpc.health.v1.Health/Check"
@@ -21,16 +19,8 @@ CHECK = "/grpc.health.v1.Health/Check"
 @asynccontextmanager
 async def checked(transport, director, *, offered=True):
     services = HealthServices()
-    settings = ExtProcSettings(address="127.0.0.1", port=0)
-    server = transport(director.exchange, time.monotonic, settings)
-    if offered:
-        server.offer_health(services)
-    await server.start()
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            yield services, channel
-    finally:
-        await server.stop(0)
+    async with serving(transport, director, health=services if offered else None) as (_, channel):
+        yield services, channel
 
 
 def asked(channel, service):

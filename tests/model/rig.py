@@ -7,7 +7,9 @@ from epp.model.endpoint import EndpointId, Load
 from epp.model.events import Admitted, EndpointUpserted, Finished, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.request import RequestId
-from tests.strategies import SECRET, endpoint, request
+from tests.strategies import SECRET, endpoint, request, text
+
+LONG = text(1000)
 
 
 def predicted(tokens, block=16):

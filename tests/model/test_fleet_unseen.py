@@ -5,10 +5,8 @@ import pytest
 from epp.model.endpoint import EndpointId
 from epp.model.events import Aborted, EndpointRemoved, Finished, FirstToken, Unobserved
 from epp.model.request import RequestId, Usage
-from tests.model.rig import Rig, predicted
+from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import text
-
-LONG = text(1000)
 
 
 def leave(rig, name, identity, *, after=0.1, prompt=LONG, **more):

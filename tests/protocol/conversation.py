@@ -15,12 +15,14 @@ from epp.protocol import envoy
 from epp.protocol.director import Pending
 from epp.protocol.exchange import Exchange
 from epp.protocol.messages import (
+    BodyMode,
     BodyReply,
     Chunk,
     HeadersReply,
     ImmediateReply,
     Message,
     Reply,
+    RequestBody,
     RequestHeaders,
     ResponseHeaders,
     TrailersReply,
@@ -30,11 +32,27 @@ from epp.protocol.settings import ExchangeSettings
 POD = Endpoint("default", "pod-0", "10.0.0.1", 8000)
 CHAT = {":method": "POST", ":path": "/v1/chat/completions", "x-request-id": "client-id"}
 OK = {":status": "200", "content-type": "text/event-stream"}
+DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
+SSE = (
+    b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n',
+    (
+        b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,'
+        b'"prompt_tokens_details":{"cached_tokens":4}}}\n\ndata: [DONE]\n\n'
+    ),
+)
 
 
 def chat_body(**more: Any) -> bytes:
-    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
-    return json.dumps(body | more).encode()
+    asked = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
+    return json.dumps(asked | more).encode()
+
+
+def body(data: bytes, end: bool = True) -> RequestBody:
+    return RequestBody(body=data, end_of_stream=end)
+
+
+def headers(**more: str) -> RequestHeaders:
+    return RequestHeaders(headers=CHAT | more)
 
 
 @dataclass
@@ -103,8 +121,8 @@ def outcome(replies: Sequence[Reply]) -> Outcome:
         side = "response" if getattr(reply, "response", False) else "request"
         if isinstance(reply, HeadersReply | BodyReply):
             mutation = reply.mutation
-            headers = seen.response_headers if reply.response else seen.set_headers
-            headers |= dict(mutation.set_headers)
+            told = seen.response_headers if reply.response else seen.set_headers
+            told |= dict(mutation.set_headers)
             seen.destination = seen.destination or mutation.destination
             if not reply.response:
                 seen.removed += mutation.remove_headers
@@ -121,17 +139,28 @@ def outcome(replies: Sequence[Reply]) -> Outcome:
     return seen
 
 
+def error_of(replies: Sequence[Reply]) -> tuple[int, dict[str, str], dict[str, str]]:
+    (reply,) = replies
+    assert isinstance(reply, ImmediateReply)
+    return reply.status, json.loads(reply.body)["error"], dict(reply.headers)
+
+
 __all__ = [
     "CHAT",
+    "DUPLEX",
     "OK",
     "POD",
+    "SSE",
     "Outcome",
     "RequestHeaders",
     "ResponseHeaders",
     "Stub",
     "TrailersReply",
+    "body",
     "chat_body",
+    "error_of",
     "exchange",
+    "headers",
     "outcome",
     "play",
 ]

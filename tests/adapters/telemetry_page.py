@@ -1,0 +1,89 @@
+"""Telemetry of a made-up pool, exchanges to tell it of, and its page as Prometheus reads it."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from epp.adapters.telemetry.metrics import Sources, Telemetry
+from epp.model.belief import Belief
+from epp.model.endpoint import UNREPORTED, Endpoint, Load
+from epp.model.request import Decision, InferenceRequest, Outcome, RequestId, RequestRecord, Usage
+
+A = Endpoint("prod", "a", "10.0.0.1", 8000)
+B = Endpoint("prod", "b", "10.0.0.2", 8000)
+C = Endpoint("prod", "c", "10.0.0.3", 8000)
+POOL = [
+    (A, Load(waiting=4, running=10, kv_usage=0.5, at=1), True),
+    (B, Load(waiting=2, running=20, kv_usage=0.25, at=1), True),
+    (C, UNREPORTED, False),
+]
+BELIEFS = [
+    Belief(A, 1000, 250, 40, 0.75, "vllm", live=True),
+    Belief(B, 1_000_000, 0, 0, 1.0, "sglang", live=False),
+]
+
+
+def telemetry(pool=POOL, under_way=lambda _: False):
+    return Telemetry(
+        Sources(
+            "pool",
+            lambda: pool,
+            lambda: BELIEFS,
+            lambda: 77,
+            lambda: {("prod/a", "batches"): 9, ("prod/a", "gaps"): 1},
+            lambda: {"media": 4},
+            under_way=under_way,
+            commit="abc",
+            build_ref="v1",
+        )
+    )
+
+
+def request(number=1, **fields):
+    defaults = {"model": "m", "target_model": "t", "fairness_id": "f", "priority": 3}
+    return InferenceRequest(id=RequestId(str(number)), **{**defaults, **fields})
+
+
+def record(number=1, **fields):
+    defaults = {
+        "request": request(number),
+        "decision": Decision(endpoints=(A,), predicted_cached_tokens=48),
+        "outcome": Outcome.COMPLETED,
+        "received_at": 100.0,
+        "decided_at": 100.003,
+        "first_byte_at": 100.5,
+        "finished_at": 102.5,
+        "status": 200,
+        "streaming": True,
+        "request_bytes": 500,
+        "response_bytes": 9,
+        "usage": Usage(prompt_tokens=100, completion_tokens=11, cached_tokens=32),
+    }
+    return RequestRecord(id=RequestId(str(number)), **{**defaults, **fields})
+
+
+def serve(counted, one):
+    """Take one exchange through what the picker tells of it."""
+    if one.decision is not None:
+        counted.scheduled(one.request, one.decision, 0.0003)
+    counted.finished(one)
+
+
+def read(counted):
+    page = "".join(counted.page())
+    return {family.name: family for family in text_string_to_metric_families(page)}
+
+
+def values(counted, name):
+    """Give the samples of that exact name: labels (as sorted pairs) to value."""
+    return {
+        tuple(sorted(sample.labels.items())): sample.value
+        for family in read(counted).values()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def value(counted, name, /, **labels):
+    """Give the one sample of that name which has these labels among others."""
+    wanted = set(labels.items())
+    (found,) = [v for pairs, v in values(counted, name).items() if wanted <= set(pairs)]
+    return found

@@ -1,0 +1,140 @@
+"""Names, types, labels and buckets of the metrics, which dashboards rely on."""
+
+import math
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+
+from tests.adapters.telemetry_page import read, record, serve, telemetry
+
+M = ("model_name", "target_model_name", "fairness_id", "priority")
+MT = M[:2]
+LATENCY = (
+    ".005 .025 .05 .1 .2 .4 .6 .8 1 1.25 1.5 2 3 4 5 6 8 10 15 20 30 45 60 120 180 240 300 360 "
+    "480 600 900 1200 1800 2700 3600"
+)
+TTFT = LATENCY[: LATENCY.index(" 180")]
+SIZES = " ".join(str(64 * 2**n) for n in range(25))
+RESPONSES = "1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384 32778 65536"
+TOKENS = RESPONSES + " 131072 262144 524288 1048576"
+OUTPUT = "1 8 16 32 64 128 256 512 1024 2048 4096 8192"
+NTPOT = ".001 .002 .005 .01 .02 .05 .1 .2 .5 1 2 5 10"
+STREAMED = ".0005 .00205 .005 .01 .02 .04 .06 .08 .1 .125 .15 .2 .3 .4 .5 .6 .8 1 2"
+SCHEDULER = ".0001 .0002 .0005 .001 .002 .005 .01 .02 .05 .1"
+PROCESSING = ".0005 .001 .002 .005 .01 .015 .025 .04 .06 .1 .25 .5 1 2.5 5 10"
+ERROR = "-65536 -16384 -4096 -1024 -256 -64 -16 -1 0 1 16 64 256 1024 4096 16384 65536"
+ATTEMPT = ("status", "target_model_name")
+
+TABLE = [
+    ("llm_d_epp_request", "counter", M, ""),
+    ("llm_d_epp_request_error", "counter", (*M, "error_code"), ""),
+    ("llm_d_epp_request_duration_seconds", "histogram", M, LATENCY),
+    ("llm_d_epp_request_size_bytes", "histogram", M, SIZES),
+    ("llm_d_epp_response_size_bytes", "histogram", M, RESPONSES),
+    ("llm_d_epp_request_input_tokens", "histogram", M, TOKENS),
+    ("llm_d_epp_request_cached_tokens", "histogram", M, TOKENS),
+    ("llm_d_epp_request_output_tokens", "histogram", M, OUTPUT),
+    ("llm_d_epp_request_running", "gauge", M, ""),
+    ("llm_d_epp_request_ntpot_seconds", "histogram", M, NTPOT),
+    ("llm_d_epp_request_ttft_seconds", "histogram", (*M, "streaming"), TTFT),
+    ("llm_d_epp_request_streaming_tpot_seconds", "histogram", M, STREAMED),
+    ("llm_d_epp_average_kv_cache_utilization", "gauge", ("name",), ""),
+    ("llm_d_epp_average_queue_size", "gauge", ("name",), ""),
+    ("llm_d_epp_average_running_requests", "gauge", ("name",), ""),
+    ("llm_d_epp_std_dev_kv_cache_utilization", "gauge", ("name",), ""),
+    ("llm_d_epp_std_dev_queue_size", "gauge", ("name",), ""),
+    ("llm_d_epp_std_dev_running_requests", "gauge", ("name",), ""),
+    ("llm_d_epp_ready_endpoints", "gauge", ("name",), ""),
+    ("llm_d_epp_per_endpoint_queue_size", "gauge", ("name", "model_server_endpoint"), ""),
+    ("warmpick_kv_event_batches", "counter", ("model_server_endpoint", "outcome"), ""),
+    ("warmpick_prompts_left_as_text", "counter", ("cause",), ""),
+    ("warmpick_endpoint_cache_trust", "gauge", ("name", "model_server_endpoint"), ""),
+    ("warmpick_endpoint_cache_capacity_tokens", "gauge", ("name", "model_server_endpoint"), ""),
+    ("warmpick_endpoint_cache_used_tokens", "gauge", ("name", "model_server_endpoint"), ""),
+    ("warmpick_endpoint_cache_blocks", "gauge", ("name", "model_server_endpoint"), ""),
+    ("warmpick_endpoint_cache_events_live", "gauge", ("name", "model_server_endpoint"), ""),
+    ("llm_d_epp_scheduler_e2e_duration_seconds", "histogram", (), SCHEDULER),
+    (
+        "llm_d_epp_scheduler_attempts",
+        "counter",
+        (*ATTEMPT, "endpoint_name", "namespace", "port"),
+        "",
+    ),
+    ("llm_d_epp_request_processing_duration_seconds", "histogram", (), PROCESSING),
+    ("llm_d_epp_info", "gauge", ("commit", "build_ref"), ""),
+    ("llm_d_epp_prefix_indexer_size", "gauge", ("plugin_name", "plugin_type"), ""),
+    ("inference_objective_request", "counter", (*MT, "priority"), ""),
+    ("inference_objective_request_error", "counter", (*MT, "error_code"), ""),
+    ("inference_objective_request_duration_seconds", "histogram", MT, LATENCY),
+    ("inference_objective_request_sizes", "histogram", MT, SIZES),
+    ("inference_objective_response_sizes", "histogram", MT, RESPONSES),
+    ("inference_objective_input_tokens", "histogram", MT, TOKENS),
+    ("inference_objective_output_tokens", "histogram", MT, OUTPUT),
+    ("inference_objective_prompt_cached_tokens", "histogram", MT, TOKENS),
+    ("inference_objective_running_requests", "gauge", ("model_name",), ""),
+    (
+        "inference_objective_normalized_time_per_output_token_seconds",
+        "histogram",
+        MT,
+        NTPOT,
+    ),
+    ("inference_pool_average_kv_cache_utilization", "gauge", ("name",), ""),
+    ("inference_pool_average_queue_size", "gauge", ("name",), ""),
+    ("inference_pool_average_running_requests", "gauge", ("name",), ""),
+    ("inference_pool_ready_pods", "gauge", ("name",), ""),
+    ("inference_pool_per_pod_queue_size", "gauge", ("name", "model_server_pod"), ""),
+    ("inference_extension_scheduler_e2e_duration_seconds", "histogram", (), SCHEDULER),
+    (
+        "inference_extension_scheduler_attempts",
+        "counter",
+        (*ATTEMPT, "pod_name", "namespace", "port"),
+        "",
+    ),
+    ("inference_extension_info", "gauge", ("commit", "build_ref"), ""),
+    ("inference_extension_prefix_indexer_size", "gauge", (), ""),
+    ("warmpick_predicted_cached_tokens", "histogram", M, TOKENS),
+    ("warmpick_actual_cached_tokens", "histogram", M, TOKENS),
+    ("warmpick_cached_tokens_error_tokens", "histogram", M, ERROR),
+    ("warmpick_exchange_outcomes", "counter", ("outcome",), ""),
+    ("warmpick_scrape_failures", "counter", (), ""),
+]
+
+
+@pytest.fixture
+def busy():
+    """Everything that can be counted, counted."""
+    counted = telemetry()
+    serve(counted, record(1))
+    serve(counted, record(2, status=500))
+    serve(counted, record(3, streaming=False))
+    counted.scrape_failed()
+    return counted
+
+
+@pytest.mark.parametrize(("name", "kind", "labels", "bounds"), TABLE, ids=[row[0] for row in TABLE])
+def test_names_labels_and_buckets_are_the_references(busy, name, kind, labels, bounds):
+    family = read(busy)[name]
+    assert family.type == kind
+    assert family.documentation
+    names = {label for sample in family.samples for label in sample.labels}
+    assert names == {*labels, *(["le"] if bounds else [])}
+    if bounds:
+        ends = [float(s.labels["le"]) for s in family.samples if s.name == f"{name}_bucket"]
+        expected = [*map(float, bounds.split()), math.inf]
+        assert ends[: len(expected)] == expected
+        assert set(ends) == set(expected)
+
+
+def test_nothing_else_is_exposed(busy):
+    names = {name for name in read(busy) if not name.startswith("process_")}
+    assert names == {row[0] for row in TABLE}
+
+
+def test_the_process_is_measured(busy):
+    assert read(busy)["process_cpu_seconds"].samples[0].value > 0
+
+
+def test_the_openmetrics_page_is_valid(busy):
+    page = "".join(busy.page(openmetrics=True))
+    names = {family.name for family in read_openmetrics(page)}
+    assert {row[0] for row in TABLE} <= names

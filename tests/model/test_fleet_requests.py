@@ -1,0 +1,229 @@
+"""The fleet: what each event of a request changes, and who waits before a full cache."""
+
+import pytest
+
+from epp.model.endpoint import EndpointId, Load, Target
+from epp.model.engines import UNKNOWN_CAPACITY
+from epp.model.events import (
+    Aborted,
+    Admitted,
+    EndpointRemoved,
+    Finished,
+    FirstToken,
+    LoadReported,
+    OrcaReported,
+    ScrapeFailed,
+    Served,
+    Unobserved,
+)
+from epp.model.prefill import PrefillModel
+from epp.model.request import RequestId, Usage
+from tests.model.rig import LONG, Rig, predicted
+from tests.strategies import request, text
+
+
+def test_a_request_is_owed_until_its_first_token():
+    rig = Rig()
+    rig.send("pod-0", "r1", LONG)
+    owed = PrefillModel().seconds(1000, 0)
+    assert rig.owed() == {"pod-0": pytest.approx(owed), "pod-1": 0}
+    rig.tell(FirstToken(RequestId("r1")))
+    assert rig.owed() == {"pod-0": 0, "pod-1": 0}
+    assert rig.ask()["pod-0"].requests == 1
+    rig.tell(Finished(RequestId("r1")))
+    assert rig.ask()["pod-0"].requests == 0
+
+
+def test_what_is_owed_is_what_was_predicted():
+    rig = Rig()
+    rig.serve("pod-0", "r1", text(400))
+    before = rig.ask(LONG)["pod-0"]
+    rig.send("pod-0", "r2", LONG)
+    assert rig.owed()["pod-0"] == pytest.approx(before.owed_seconds + before.prefill_seconds)
+    assert rig.visit("r2").cached == before.cached_tokens > 0
+
+
+def test_without_streaming_the_clock_pays():
+    rig = Rig()
+    rig.send("pod-0", "r1", LONG, stream=False)
+    rig.now += 0.01
+    assert rig.owed()["pod-0"] == pytest.approx(PrefillModel().seconds(1000, 0) - 0.01)
+    rig.now += 1
+    assert rig.owed()["pod-0"] == 0
+    assert rig.ask()["pod-0"].requests == 1
+
+
+def test_served_elsewhere_moves_everything():
+    rig = Rig()
+    rig.serve("pod-0", "r0", text(200))
+    rig.send("pod-0", "r1", LONG)
+    rig.tell(Served(RequestId("r1"), Target("10.0.0.2:8000")))
+    assert rig.cached(LONG) == {"pod-0": rig.cached(text(200) + "x")["pod-0"], "pod-1": 992}
+    assert rig.owed() == {"pod-0": 0, "pod-1": pytest.approx(PrefillModel().seconds(1000, 0))}
+    rig.tell(Finished(RequestId("r1")))
+    assert rig.owed() == {"pod-0": 0, "pod-1": 0}
+    assert rig.cached(LONG)["pod-1"] == predicted(1000)
+
+
+@pytest.mark.parametrize("target", ["10.0.0.1:8000", "192.168.0.1:80"], ids=["as told", "unknown"])
+def test_served_as_told_or_who_knows_where_moves_nothing(target):
+    rig = Rig()
+    rig.send("pod-0", "r1", LONG)
+    before = rig.owed()
+    rig.tell(Served(RequestId("r1"), Target(target)))
+    assert rig.owed() == before
+    assert rig.cached(LONG)["pod-0"] == predicted(1000)
+
+
+def test_a_refused_request_was_never_there():
+    rig = Rig()
+    rig.serve("pod-0", "r0", text(200))
+    blocks = rig.fleet.indexed_blocks
+    rig.send("pod-0", "r1", LONG)
+    rig.tell(Aborted(RequestId("r1"), refused=True))
+    assert rig.fleet.indexed_blocks == blocks
+    assert rig.cached(text(200))["pod-0"] == predicted(200)
+    assert rig.owed()["pod-0"] == 0
+
+
+def test_an_aborted_request_was_computed():
+    rig = Rig()
+    rig.send("pod-0", "r1", LONG)
+    rig.tell(Aborted(RequestId("r1"), generated=3))
+    assert rig.cached(LONG)["pod-0"] == predicted(1000)
+    assert (rig.owed()["pod-0"], rig.ask()["pod-0"].requests) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "finished",
+    [Finished(RequestId("r1"), Usage(800, 300, 0)), Finished(RequestId("r1"), generated=300)],
+    ids=["usage", "chunks"],
+)
+def test_generated_tokens_take_room(finished):
+    rig = Rig()
+    rig.report("pod-0", block_size=16, num_blocks=101)
+    rig.serve("pod-0", "r0", text(600, "old"))
+    rig.send("pod-0", "r1", text(800, "new"))
+    rig.tell(finished)
+    left = rig.cached(text(600, "old"))["pod-0"]
+    assert 400 <= left <= 512  # 1600 - 800 - 300
+
+
+def test_a_request_admitted_twice_is_at_the_second_place_only():
+    rig = Rig()
+    rig.send("pod-0", "r1", LONG)
+    rig.send("pod-1", "r1", LONG)
+    rig.send("pod-1", "r1", LONG)
+    assert rig.owed()["pod-0"] == 0
+    assert rig.cached(LONG) == {"pod-0": 0, "pod-1": predicted(1000)}
+    rig.tell(Finished(RequestId("r1")))
+    assert rig.owed() == {"pod-0": 0, "pod-1": 0}
+    for name in ("pod-0", "pod-1"):
+        assert rig.ask()[name].requests == 0
+        assert rig.pod(name).tenants.cache.free == UNKNOWN_CAPACITY
+
+
+def test_a_fleet_that_changed_since_it_was_asked():
+    """Slots move between asking and admitting: what was found then is found again."""
+    rig = Rig(1)
+    rig.serve("pod-0", "r0", LONG)
+    asked = request("r1", LONG)
+    rig.fleet.candidates(asked, rig.now)
+    rig.tell(EndpointRemoved(EndpointId("default/pod-0")))
+    rig.add("pod-1", "10.0.0.2")
+    rig.add("pod-2", "10.0.0.3")
+    rig.tell(Admitted(asked, EndpointId("default/pod-1")))
+    assert rig.visit("r1").cached == 0
+    asked = request("r2", LONG)
+    rig.fleet.candidates(asked, rig.now)
+    rig.add("pod-3", "10.0.0.4")
+    rig.tell(Admitted(asked, EndpointId("default/pod-3")))
+    assert rig.visit("r2").cached == 0
+
+
+UNKNOWN = [
+    EndpointRemoved(EndpointId("default/who")),
+    LoadReported(EndpointId("default/who"), Load()),
+    ScrapeFailed(EndpointId("default/who"), refused=True),
+    OrcaReported(Target("1.2.3.4:5"), kv_usage=1.0),
+    Admitted(request("r9", LONG), EndpointId("default/who")),
+    Served(RequestId("who"), Target("10.0.0.1:8000")),
+    FirstToken(RequestId("who")),
+    Finished(RequestId("who"), Usage(1, 2, 3)),
+    Aborted(RequestId("who"), refused=True),
+    Unobserved(RequestId("who")),
+]
+
+
+@pytest.mark.parametrize("event", UNKNOWN, ids=lambda event: type(event).__name__)
+def test_events_about_strangers_change_nothing(event):
+    rig = Rig()
+    rig.serve("pod-0", "r1", LONG)
+    before = (rig.ask(LONG), rig.fleet.loads(), rig.fleet.indexed_blocks)
+    rig.tell(event)
+    assert (rig.ask(LONG), rig.fleet.loads(), rig.fleet.indexed_blocks) == before
+    assert rig.fleet._visits == {}
+
+
+# The line before a full cache.
+
+
+def full_house():
+    """Fill a pod of 1600 tokens with `a` (1000); `b` (900) and `c` (300) wait in line."""
+    rig = Rig(1)
+    rig.report("pod-0", block_size=16, num_blocks=101)
+    for name, tokens in (("a", 1000), ("b", 900), ("c", 300)):
+        rig.send("pod-0", name, text(tokens, name))
+    return rig
+
+
+SIZES = {"a": 1000, "b": 900, "c": 300}
+
+
+def held(rig):
+    """Name those that the cache holds blocks of."""
+    chains = {n: rig.fleet._ask(request(f"of {n}", text(SIZES[n], n))).chains[0] for n in SIZES}
+    return [name for name in SIZES if rig.pod("pod-0").tenants.cache.match(chains[name].hashes)]
+
+
+def found(rig):
+    """Name those that a later request is predicted to find there."""
+    return [name for name in SIZES if rig.cached(text(SIZES[name], name))["pod-0"]]
+
+
+def test_who_does_not_fit_waits_and_so_do_those_behind():
+    rig = full_house()
+    assert held(rig) == ["a"]
+    rig.tell(Finished(RequestId("a")))
+    assert set(held(rig)) >= {"b", "c"}
+
+
+def test_who_waits_will_be_there_by_the_time_that_a_later_request_is_let_in():
+    rig = full_house()
+    assert found(rig) == ["a", "b", "c"]
+    for name in "bc":
+        rig.tell(Aborted(RequestId(name), refused=True))
+    assert found(rig) == ["a"]
+
+
+def test_when_the_head_of_the_line_gives_up_the_next_is_let_in():
+    rig = full_house()
+    rig.tell(Aborted(RequestId("b")))
+    assert held(rig) == found(rig) == ["a", "c"]
+
+
+def test_when_the_pool_turns_out_larger_the_line_is_let_in():
+    rig = full_house()
+    rig.report("pod-0", block_size=16, num_blocks=1001)
+    rig.ask()
+    assert held(rig) == ["a", "b", "c"]
+
+
+def test_waiting_requests_die_with_the_engine():
+    rig = full_house()
+    rig.report("pod-0", block_size=16, num_blocks=101, started_at=1.0)
+    rig.report("pod-0", block_size=16, num_blocks=101, started_at=2.0)
+    for name in "abc":
+        rig.tell(Aborted(RequestId(name)))
+    assert held(rig) == found(rig) == []
+    assert rig.pod("pod-0").tenants.cache.free == 1600
