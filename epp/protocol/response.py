@@ -7,7 +7,7 @@ generated token crosses it as a chunk.
 from collections.abc import Callable, Mapping
 
 from epp.model.events import Event, FirstToken, Generated
-from epp.model.request import Api, RequestRecord
+from epp.model.request import Api, RequestRecord, Usage
 from epp.protocol.messages import (
     CHUNK_BYTES,
     UNCHANGED,
@@ -26,7 +26,7 @@ from epp.protocol.messages import (
 from epp.protocol.orca import parse_orca
 from epp.protocol.rewrite import ModelRestorer
 from epp.protocol.settings import Headers
-from epp.protocol.usage import UsageScanner
+from epp.protocol.usage import Watch, taken
 
 Observe = Callable[[Event, float], None]
 Tell = Callable[[RequestRecord], Headers]
@@ -43,13 +43,14 @@ class Response:
     events to its end.
     """
 
-    __slots__ = ("_observe", "_record", "_restorer", "_scanner", "_tells", "done")
+    __slots__ = ("_observe", "_record", "_restorer", "_tells", "_usage", "_watch", "done")
 
     def __init__(self, record: RequestRecord, observe: Observe, tells: tuple[Tell, ...]) -> None:
         self._record = record
         self._observe = observe
         self._tells = tells
-        self._scanner: UsageScanner | None = None
+        self._watch: Watch | None = None
+        self._usage: Usage | None = None
         self._restorer: ModelRestorer | None = None
         self.done = False
 
@@ -60,7 +61,7 @@ class Response:
         record.status = int(status) if status.isdigit() else 0
         record.streaming = "text/event-stream" in headers.get("content-type", "")
         if "content-encoding" not in headers:
-            self._scanner = UsageScanner()
+            self._watch = Watch()
             self._restorer = None if message.end_of_stream else self._restoration()
         self._note_load(headers, now)
         return [HeadersReply(response=True, mutation=self._mutation())]
@@ -115,8 +116,8 @@ class Response:
             if record.first_byte_at is None:
                 self._first_byte(now)
                 self.done = data.endswith(_DONE)
-            if self._scanner is not None:
-                self._scanner.feed(data)
+            if self._watch is not None and (reports := self._watch.feed(data)):
+                self._usage = taken(self._usage, reports)
         last = message.end_of_stream
         if mode is BodyMode.FULL_DUPLEX_STREAMED:
             return self._onward(data, last=last)
@@ -152,4 +153,4 @@ class Response:
 
     def close(self) -> None:
         """Settle what was learned from the bytes."""
-        self._record.usage = self._scanner.usage if self._scanner is not None else None
+        self._record.usage = self._usage
