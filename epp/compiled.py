@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 MODULES = (
+    "epp.adapters.telemetry.distribution",
     "epp.adapters.telemetry.metrics",
     "epp.adapters.telemetry.requests",
     "epp.model.answers",
@@ -36,6 +37,7 @@ MODULES = (
     "epp.model.tails",
     "epp.model.tenants",
     "epp.model.visit",
+    "epp.policy.choice",
     "epp.policy.scheduler",
     "epp.protocol.body",
     "epp.protocol.ending",

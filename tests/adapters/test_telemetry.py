@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.adapters.telemetry.cardinality import BoundedLabel
+from epp.adapters.telemetry.distribution import Distribution
 from epp.adapters.telemetry.metrics import Sources, Telemetry
-from epp.adapters.telemetry.series import Distribution
 from epp.errors import MalformedRequest, NoEndpoints, Overloaded
 from epp.model.request import Outcome, RequestId, RequestRecord
 from tests.adapters.telemetry_page import A, B, record, request, serve, telemetry, value, values

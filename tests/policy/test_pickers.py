@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.policy.choice import ttft_costs
 from epp.policy.pickers import (
     LeastRequestPicker,
     LeastTtftPicker,
     MaxScorePicker,
     RandomPicker,
     RoundRobinPicker,
-    ttft_costs,
 )
 from epp.policy.plugins import Draw, Picker
 from epp.policy.registry import PLUGINS

@@ -3,6 +3,7 @@
 import pytest
 
 from epp.errors import NoEndpoints
+from epp.policy.choice import choose
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.plugins import Draw
 from epp.policy.profile import Profile, WeightedScorer
@@ -50,7 +51,7 @@ def run(scorers=(), filters=(), count=3, most=1):
         )
         for number in range(count)
     ]
-    return profile.run(request(), asked, DRAW)
+    return choose(profile, request(), asked, DRAW)
 
 
 def test_totals_are_weighted_sums():

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER
+from epp.adapters.telemetry.distribution import Distribution
 from epp.adapters.telemetry.pool import CacheView, PoolGauges, PoolView
 from epp.adapters.telemetry.requests import Flows
-from epp.adapters.telemetry.series import Block, Distribution, Labels, expose
+from epp.adapters.telemetry.series import Block, Labels, expose
 from epp.errors import NoEndpoints
 from epp.model.request import Decision, InferenceRequest, Outcome, RequestId, RequestRecord
 

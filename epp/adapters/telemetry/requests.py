@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER, BoundedLabel
-from epp.adapters.telemetry.series import Block, Distribution, Family, Labels, expose
+from epp.adapters.telemetry.distribution import Distribution
+from epp.adapters.telemetry.series import Block, Family, Labels, expose
 from epp.model.request import InferenceRequest, Outcome, RequestId, RequestRecord, Usage
 
 _SERVER_ERROR = "ModelServerError"

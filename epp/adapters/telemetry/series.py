@@ -1,42 +1,19 @@
-"""Cheap accumulators, and their exposition under more than one name.
+"""The exposition of what was counted, under more than one name.
 
-An observation is one bisection and two additions; all that Prometheus wants beyond that
-(cumulative buckets, label names, deprecated twins) is worked out when somebody asks. The text
-is written here because prometheus_client takes some 10 µs a line, and a page has 400 lines for
-every model: the event loop would stand still for it.
+The text is written here because prometheus_client takes some 10 µs a line, and a page has 400
+lines for every model: the event loop would stand still for it.
 """
 
 import functools
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal
 
 import msgspec
 
+from epp.adapters.telemetry.distribution import Distribution
+
 Labels = tuple[str, ...]
-
-
-class Distribution:
-    """Counts of values by bucket; `bounds` are the buckets' inclusive upper ends, ascending."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def __add__(self, other: "Distribution") -> "Distribution":
-        added = Distribution(self.bounds)
-        added.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
-        added.total = self.total + other.total
-        return added
 
 
 class Twin(msgspec.Struct, frozen=True):
