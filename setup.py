@@ -28,6 +28,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "codec": (),
     "framing": (),
     "hashing": (),
+    "hashset": (),
     "http2": ("nghttp2",),
     "index": (),
     "ledger": (),

@@ -10,6 +10,11 @@ except ImportError:
     from epp.model.hashing import extend, text_chain
 
 try:
+    from epp.native.hashset import HashSet
+except ImportError:
+    from epp.model.hashset import HashSet
+
+try:
     from epp.native.index import PrefixIndex
 except ImportError:
     from epp.model.prefixindex import PrefixIndex
@@ -36,6 +41,7 @@ except ImportError:
 
 __all__ = [
     "BlockPool",
+    "HashSet",
     "Ledger",
     "Pins",
     "PrefixIndex",

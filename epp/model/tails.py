@@ -12,6 +12,7 @@ from xxhash import xxh3_64_intdigest
 
 from epp.model.blocks import BlockHash
 from epp.model.chain import Chain
+from epp.model.kernels import HashSet
 from epp.model.pod import Pod
 from epp.model.request import TOKEN_BYTES, Prompt, Usage
 from epp.model.stay import Stay
@@ -60,6 +61,7 @@ class Tails:
 
     def __init__(self, room: int = _ROOM) -> None:
         self._tails: OrderedDict[BlockHash, list[Tail]] = OrderedDict()
+        self._anchors = HashSet()
         self._room = room
 
     def __len__(self) -> int:
@@ -67,18 +69,22 @@ class Tails:
 
     def leave(self, tail: Tail) -> None:
         """Remember what a response left."""
-        alike = self._tails.setdefault(tail.anchor, [])
+        alike = self._tails.get(tail.anchor)
+        if alike is None:
+            self._tails[tail.anchor] = alike = []
+            self._anchors.add(tail.anchor)
         alike.append(tail)
         self._room -= _room_of(tail)
         while len(alike) > _MOST_ALIKE:
             self._room += _room_of(alike.pop(0))
         while self._room < 0:
-            _, oldest = self._tails.popitem(last=False)
+            anchor, oldest = self._tails.popitem(last=False)
+            self._anchors.discard(anchor)
             self._room += sum(map(_room_of, oldest))
 
     def touch(self, chain: Chain) -> bool:
         """Whether a prompt may quote anything."""
-        return not self._tails.keys().isdisjoint(chain.hashes)
+        return self._anchors.meets(chain.hashes)
 
     def claims(self, chain: Chain, prompt: Prompt, rate: float) -> list[Claim]:
         """Return, and forget, what a prompt quotes; text of it is `rate` bytes a token."""
@@ -99,6 +105,7 @@ class Tails:
             self._tails[block_hash] = left
         else:
             del self._tails[block_hash]
+            self._anchors.discard(block_hash)
 
 
 def _room_of(tail: Tail) -> int:

@@ -25,6 +25,7 @@ KERNELS = (
     Kernel("http2", "epp.adapters.extproc.grpcio"),
     Kernel("codec", "epp.protocol.protobuf"),
     Kernel("hashing", "epp.model.hashing"),
+    Kernel("hashset", "epp.model.hashset"),
     Kernel("index", "epp.model.prefixindex"),
     Kernel("pool", "epp.model.blockpool"),
     Kernel("ledger", "epp.model.ledger"),
