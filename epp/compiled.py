@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 MODULES = (
+    "epp.adapters.telemetry.cardinality",
     "epp.adapters.telemetry.distribution",
     "epp.adapters.telemetry.metrics",
     "epp.adapters.telemetry.requests",
@@ -26,12 +27,16 @@ MODULES = (
     "epp.model.bounded",
     "epp.model.busy",
     "epp.model.candidates",
+    "epp.model.chain",
+    "epp.model.estimate",
     "epp.model.feedback",
     "epp.model.fleet",
+    "epp.model.measure",
     "epp.model.pod",
     "epp.model.pods",
     "epp.model.prefill",
     "epp.model.prompts",
+    "epp.model.record",
     "epp.model.ruler",
     "epp.model.stay",
     "epp.model.tails",

@@ -12,7 +12,8 @@ from epp.adapters.tokens.agreement import Agreement
 from epp.adapters.tokens.tokenizer import PromptTokenizer
 from epp.errors import PickerFault, RequestError
 from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.request import Decision, InferenceRequest, RequestId, RequestRecord, Tie
+from epp.model.record import RequestRecord
+from epp.model.request import Decision, InferenceRequest, RequestId, Tie
 from epp.policy.scheduler import Scheduler
 from epp.protocol.director import Pending
 from epp.protocol.exchange import Exchange

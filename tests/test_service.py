@@ -13,7 +13,8 @@ from epp.model.blocks import BlockHasher
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import EndpointUpserted, Listed
 from epp.model.fleet import Fleet
-from epp.model.request import Decision, Outcome, RequestId, RequestRecord, Tie, Usage
+from epp.model.record import RequestRecord
+from epp.model.request import Decision, Outcome, RequestId, Tie, Usage
 from epp.policy.scheduler import Scheduler
 from epp.protocol.director import Pending
 from epp.service import Service

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import msgspec
 
 from epp.errors import RequestError
-from epp.model.request import Decision, RequestId, RequestRecord
+from epp.model.record import RequestRecord
+from epp.model.request import Decision, RequestId
 from epp.protocol.envoy import DESTINATION
 from epp.protocol.messages import (
     Chunk,

@@ -1,11 +1,14 @@
 """What one cache is predicted to save of a prompt."""
 
-import msgspec
+from typing import Final
 
 
-class Estimate(msgspec.Struct, frozen=True, gc=False):
+class Estimate:
     """Tokens predicted to be cached, blocks found, seconds that the prefill would take."""
 
-    cached: int
-    matched: int
-    seconds: float
+    __slots__ = ("cached", "matched", "seconds")
+
+    def __init__(self, cached: int, matched: int, seconds: float) -> None:
+        self.cached: Final = cached
+        self.matched: Final = matched
+        self.seconds: Final = seconds

@@ -2,17 +2,19 @@
 
 from array import array
 from collections.abc import Sequence
-
-import msgspec
+from typing import Final
 
 from epp.model.kernels import sizes_between
 
 
-class Measure(msgspec.Struct, frozen=True):
+class Measure:
     """A prompt in tokens: `total`, and `ends[i]` where its block i ends."""
 
-    total: int
-    ends: Sequence[int]
+    __slots__ = ("ends", "total")
+
+    def __init__(self, total: int, ends: Sequence[int]) -> None:
+        self.total: Final = total
+        self.ends: Final = ends
 
     def covered(self, blocks: int) -> int:
         """Return how many tokens the first `blocks` blocks are."""

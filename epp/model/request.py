@@ -6,9 +6,8 @@ from typing import NewType
 
 import msgspec
 
-from epp.errors import RequestError
 from epp.model.candidate import Candidate
-from epp.model.endpoint import Endpoint, Target
+from epp.model.endpoint import Endpoint
 
 RequestId = NewType("RequestId", str)
 """The picker's own id of one exchange; never the client's `x-request-id`, which may repeat."""
@@ -133,29 +132,3 @@ class Tie(Enum):
 
     DUPLEX = "the response body comes in full duplex: what is in flight would be lost"
     UNANNOUNCED = "the proxy does not announce its modes (protocol_config)"
-
-
-class RequestRecord(msgspec.Struct, kw_only=True):
-    """One exchange from its first message to its end; times in seconds of the monotonic clock.
-
-    Filled in by the exchange as the facts arrive, read by telemetry when it is over. `tie` says
-    what kept a response observed that was to be left early.
-    """
-
-    id: RequestId
-    received_at: float
-    request: InferenceRequest | None = None
-    decision: Decision | None = None
-    error: RequestError | None = None
-    outcome: Outcome | None = None
-    decided_at: float | None = None
-    first_byte_at: float | None = None
-    finished_at: float | None = None
-    status: int | None = None
-    streaming: bool = False
-    served: Target | None = None
-    request_bytes: int = 0
-    response_bytes: int = 0
-    response_chunks: int = 0
-    usage: Usage | None = None
-    tie: Tie | None = None

@@ -4,7 +4,8 @@ from enum import Enum
 from typing import Protocol
 
 from epp.model.events import Event
-from epp.model.request import Decision, InferenceRequest, RequestRecord
+from epp.model.record import RequestRecord
+from epp.model.request import Decision, InferenceRequest
 
 
 class Pending(Enum):

@@ -1,7 +1,8 @@
 """What the fleet hears of how an exchange ended."""
 
 from epp.model.events import Aborted, Event, Finished, Unobserved
-from epp.model.request import Outcome, RequestRecord
+from epp.model.record import RequestRecord
+from epp.model.request import Outcome
 
 _CLIENT_ERROR = 400
 

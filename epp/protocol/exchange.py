@@ -20,11 +20,11 @@ import msgspec
 
 from epp.errors import RequestError
 from epp.model.events import Aborted, Served
+from epp.model.record import RequestRecord
 from epp.model.request import (
     Decision,
     Outcome,
     RequestId,
-    RequestRecord,
 )
 from epp.protocol.director import Director, Pending
 from epp.protocol.ending import end_of, refused

@@ -8,7 +8,8 @@ proxy reads.
 import msgspec
 
 from epp.errors import BodyTooLarge, MalformedRequest
-from epp.model.request import Api, Decision, InferenceRequest, RequestRecord
+from epp.model.record import RequestRecord
+from epp.model.request import Api, Decision, InferenceRequest
 from epp.protocol.body import Body
 from epp.protocol.headers import RequestFacts, request_mutation
 from epp.protocol.messages import (

@@ -7,7 +7,8 @@ generated token crosses it as a chunk.
 from collections.abc import Callable, Mapping
 
 from epp.model.events import Event, FirstToken, Generated
-from epp.model.request import Api, RequestRecord, Usage
+from epp.model.record import RequestRecord
+from epp.model.request import Api, Usage
 from epp.protocol.messages import (
     CHUNK_BYTES,
     UNCHANGED,

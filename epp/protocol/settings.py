@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from epp.model.request import InferenceRequest, RequestRecord
+from epp.model.record import RequestRecord
+from epp.model.request import InferenceRequest
 
 Headers = tuple[tuple[str, str], ...]
 """Names and values of headers to set."""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from epp.model.request import RequestRecord
+from epp.model.record import RequestRecord
 from epp.protocol.settings import Headers
 
 DECISION = "x-warmpick-decision"

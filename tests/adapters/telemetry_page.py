@@ -5,7 +5,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.model.belief import Belief
 from epp.model.endpoint import UNREPORTED, Endpoint, Load
-from epp.model.request import Decision, InferenceRequest, Outcome, RequestId, RequestRecord, Usage
+from epp.model.record import RequestRecord
+from epp.model.request import Decision, InferenceRequest, Outcome, RequestId, Usage
 
 A = Endpoint("prod", "a", "10.0.0.1", 8000)
 B = Endpoint("prod", "b", "10.0.0.2", 8000)

@@ -11,7 +11,8 @@ from epp.adapters.telemetry.cardinality import BoundedLabel
 from epp.adapters.telemetry.distribution import Distribution
 from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.errors import MalformedRequest, NoEndpoints, Overloaded
-from epp.model.request import Outcome, RequestId, RequestRecord
+from epp.model.record import RequestRecord
+from epp.model.request import Outcome, RequestId
 from tests.adapters.telemetry_page import A, B, record, request, serve, telemetry, value, values
 
 

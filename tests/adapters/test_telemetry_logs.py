@@ -10,13 +10,13 @@ from structlog.testing import capture_logs
 from epp.adapters.telemetry.logs import ExchangeLog
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.endpoint import Endpoint
+from epp.model.record import RequestRecord
 from epp.model.request import (
     Decision,
     InferenceRequest,
     Outcome,
     Prompt,
     RequestId,
-    RequestRecord,
     Usage,
 )
 

@@ -10,7 +10,8 @@ from typing import Any
 from epp.errors import RequestError
 from epp.model.endpoint import Endpoint
 from epp.model.events import Event
-from epp.model.request import Decision, InferenceRequest, RequestId, RequestRecord
+from epp.model.record import RequestRecord
+from epp.model.request import Decision, InferenceRequest, RequestId
 from epp.protocol import envoy
 from epp.protocol.director import Pending
 from epp.protocol.exchange import Exchange

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.model.request import RequestRecord
+from epp.model.record import RequestRecord
 from epp.protocol.messages import (
     BodyMode,
     Message,

@@ -9,7 +9,8 @@ import structlog
 
 from epp.adapters.extproc.limits import Limits
 from epp.errors import Overloaded, PickerFault, RequestError
-from epp.model.request import Decision, RequestRecord
+from epp.model.record import RequestRecord
+from epp.model.request import Decision
 from epp.protocol.messages import Message, Reply
 
 log = structlog.get_logger()

@@ -10,7 +10,8 @@ from epp.adapters.telemetry.pool import CacheView, PoolGauges, PoolView
 from epp.adapters.telemetry.requests import Flows
 from epp.adapters.telemetry.series import Block, Labels, expose
 from epp.errors import NoEndpoints
-from epp.model.request import Decision, InferenceRequest, Outcome, RequestId, RequestRecord
+from epp.model.record import RequestRecord
+from epp.model.request import Decision, InferenceRequest, Outcome, RequestId
 
 _INDEX = "prefix-index"
 _MOST_ENDPOINTS = 10 * MOST_VALUES

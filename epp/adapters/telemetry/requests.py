@@ -6,7 +6,8 @@ from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER, BoundedLabel
 from epp.adapters.telemetry.distribution import Distribution
 from epp.adapters.telemetry.series import Block, Family, Labels, expose
-from epp.model.request import InferenceRequest, Outcome, RequestId, RequestRecord, Usage
+from epp.model.record import RequestRecord
+from epp.model.request import InferenceRequest, Outcome, RequestId, Usage
 
 _SERVER_ERROR = "ModelServerError"
 _FIRST_ERROR_STATUS = 400

@@ -2,7 +2,8 @@
 
 import structlog
 
-from epp.model.request import Decision, InferenceRequest, RequestId, RequestRecord
+from epp.model.record import RequestRecord
+from epp.model.request import Decision, InferenceRequest, RequestId
 
 _log = structlog.get_logger(__name__)
 

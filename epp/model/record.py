@@ -1,0 +1,72 @@
+"""What became of a request."""
+
+from epp.errors import RequestError
+from epp.model.endpoint import Target
+from epp.model.request import Decision, InferenceRequest, Outcome, RequestId, Tie, Usage
+
+
+class RequestRecord:
+    """One exchange from its first message to its end; times in seconds of the monotonic clock.
+
+    Filled in by the exchange as the facts arrive, read by telemetry when it is over. `tie` says
+    what kept a response observed that was to be left early.
+    """
+
+    __slots__ = (
+        "decided_at",
+        "decision",
+        "error",
+        "finished_at",
+        "first_byte_at",
+        "id",
+        "outcome",
+        "received_at",
+        "request",
+        "request_bytes",
+        "response_bytes",
+        "response_chunks",
+        "served",
+        "status",
+        "streaming",
+        "tie",
+        "usage",
+    )
+
+    def __init__(  # noqa: PLR0913 (one fact each)
+        self,
+        *,
+        id: RequestId,  # noqa: A002 (what the rest of the product calls it)
+        received_at: float,
+        request: InferenceRequest | None = None,
+        decision: Decision | None = None,
+        error: RequestError | None = None,
+        outcome: Outcome | None = None,
+        decided_at: float | None = None,
+        first_byte_at: float | None = None,
+        finished_at: float | None = None,
+        status: int | None = None,
+        streaming: bool = False,
+        served: Target | None = None,
+        request_bytes: int = 0,
+        response_bytes: int = 0,
+        response_chunks: int = 0,
+        usage: Usage | None = None,
+        tie: Tie | None = None,
+    ) -> None:
+        self.id = id
+        self.received_at = received_at
+        self.request = request
+        self.decision = decision
+        self.error = error
+        self.outcome = outcome
+        self.decided_at = decided_at
+        self.first_byte_at = first_byte_at
+        self.finished_at = finished_at
+        self.status = status
+        self.streaming = streaming
+        self.served = served
+        self.request_bytes = request_bytes
+        self.response_bytes = response_bytes
+        self.response_chunks = response_chunks
+        self.usage = usage
+        self.tie = tie
