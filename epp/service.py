@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 from msgspec.structs import replace
@@ -21,8 +22,10 @@ from epp.protocol.observation import Observation
 from epp.protocol.settings import ExchangeSettings
 
 _log = structlog.get_logger(__name__)
-_REMEDY = "set response_body_mode: STREAMED in the ext_proc filter; Envoy 1.40 announces its modes"
-_UNREACHED = frozenset((502, 503, 504))
+_REMEDY: Final = (
+    "set response_body_mode: STREAMED in the ext_proc filter; Envoy 1.40 announces its modes"
+)
+_UNREACHED: Final = frozenset((502, 503, 504))
 """What a proxy answers in the place of a model server that it cannot reach."""
 
 

@@ -3,16 +3,18 @@
 It speaks for the others: what is not observed is taken to be like what is.
 """
 
+from typing import Final
+
 from epp.model.bounded import Key, make_room
 from epp.model.request import Api, InferenceRequest
 
-_TOKENS = 256.0
+_TOKENS: Final = 256.0
 """How long an answer is taken to be where none was seen."""
-_SECONDS = 0.02
+_SECONDS: Final = 0.02
 """What a token takes where none was timed: an 8B model on an H100 with company."""
-_LEAST_GAIN = 0.02
-_LEAST_TIMED = 8
-_MOST = 1000
+_LEAST_GAIN: Final = 0.02
+_LEAST_TIMED: Final = 8
+_MOST: Final = 1000
 
 
 class _Mean:

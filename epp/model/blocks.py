@@ -13,6 +13,7 @@ nobody outside can make two prompts collide.
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Final
 
 import msgspec
 
@@ -23,11 +24,11 @@ from epp.model.request import TOKEN_BYTES, Prompt
 
 __all__ = ["BLOCK_ENDS", "FIRST_BLOCK_BYTES", "TOKEN_BLOCK", "BlockHash", "BlockHasher", "Chain"]
 
-TOKEN_BLOCK = 16
+TOKEN_BLOCK: Final = 16
 """Tokens of a block where no engine has said: vLLM's default on GPUs."""
 
-_ROOTS = 1024
-_LONGEST_NAME = 256
+_ROOTS: Final = 1024
+_LONGEST_NAME: Final = 256
 """Roots that are remembered, and how long what they are made of may be, in characters."""
 
 

@@ -1,8 +1,9 @@
 """How busy the fleet is: the share of endpoints with prefill to do, averaged over some seconds."""
 
 from math import exp
+from typing import Final
 
-_SECONDS = 10.0
+_SECONDS: Final = 10.0
 
 
 class BusyShare:

@@ -5,7 +5,7 @@ a pick among a thousand endpoints makes one.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import Final, overload
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
@@ -13,7 +13,7 @@ from epp.model.estimate import Estimate
 from epp.model.ledger import Survey
 from epp.model.visit import Asked
 
-_DECODE_SECONDS = 20e-6
+_DECODE_SECONDS: Final = 20e-6
 """What one running decode adds to a step (study, cost model A)."""
 
 
@@ -89,9 +89,8 @@ class Candidates(Sequence[Candidate]):
 
     def seconds(self, price: float) -> list[float]:
         """Return owed, prefill at a `price`, and decode seconds of each, added up."""
+        owed, estimates, running = self._owed, self._estimates, self._running
         return [
-            owed + price * estimate.seconds + _DECODE_SECONDS * running
-            for owed, estimate, running in zip(
-                self._owed, self._estimates, self._running, strict=True
-            )
+            owed[position] + price * estimate.seconds + _DECODE_SECONDS * running[position]
+            for position, estimate in enumerate(estimates)
         ]

@@ -8,13 +8,15 @@ promise convicts it.
 """
 
 from enum import Enum
+from typing import Final
 
-_FALLS, _RISES = 0.1, 0.05
-_LARGE_TOKENS = 64
-_LITTLE = 0.1
-_MOST_OF = 0.8
+_FALLS: Final = 0.1
+_RISES: Final = 0.05
+_LARGE_TOKENS: Final = 64
+_LITTLE: Final = 0.1
+_MOST_OF: Final = 0.8
 """A prediction that held so far is as good as held: lengths of texts are estimates."""
-DOUBT = 0.75
+DOUBT: Final = 0.75
 """Trust below this discounts what is predicted."""
 
 

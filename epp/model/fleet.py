@@ -5,7 +5,7 @@ time, which never goes back.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from epp.model.answers import Answers
 from epp.model.belief import Belief
@@ -202,8 +202,8 @@ class Fleet:
         pod.ledger.admit(visit.request.id, estimate.seconds, now, observed=observed)
         visit.pod = pod
         visit.stays = [
-            pod.enter(visit.request.id, chain, measure, now)
-            for chain, measure in zip(asked.chains, asked.measures, strict=True)
+            pod.enter(visit.request.id, chain, asked.measures[position], now)
+            for position, chain in enumerate(asked.chains)
         ]
 
     def _served(self, event: Served, now: float) -> None:
@@ -270,7 +270,7 @@ class Fleet:
             self._unseen.take(visit.fade(self._answers, now))
 
 
-_READERS: dict[type[Event], Callable[[Fleet, Any, float], None]] = {
+_READERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     EndpointUpserted: Fleet._upsert,  # noqa: SLF001 (the table of this class)
     EndpointRemoved: Fleet._remove,  # noqa: SLF001
     Listed: Fleet._listed,  # noqa: SLF001

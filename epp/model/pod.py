@@ -1,6 +1,7 @@
 """Everything that is believed of one endpoint: its load, its books, its cache."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -28,10 +29,10 @@ from epp.model.request import RequestId
 from epp.model.stay import Stay
 from epp.model.tenants import Tenants
 
-_SCRAPES_TO_DOUBT = 3
-_MOST_SINCE = 3
+_SCRAPES_TO_DOUBT: Final = 3
+_MOST_SINCE: Final = 3
 """Reports after which a suspicion that nothing has confirmed is dropped."""
-_PRESSURE = 0.01
+_PRESSURE: Final = 0.01
 """What is evicted, as a share of the cache, for a prediction that promised too much."""
 
 PodEvent = LoadReported | ScrapeFailed | CacheChanged | CacheFeedUp | CacheFeedLost

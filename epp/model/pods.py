@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection
+from typing import Final
 
 from epp.model.blocks import TOKEN_BLOCK, BlockHasher
 from epp.model.endpoint import Endpoint, EndpointId, Target
@@ -11,7 +12,7 @@ from epp.model.pod import Pod
 from epp.model.prefill import PrefillModel
 from epp.model.roster import Roster
 
-CLASS_LABEL = "warmpick.io/endpoint-class"
+CLASS_LABEL: Final = "warmpick.io/endpoint-class"
 """Endpoints with the same value of this label are taken to be equally fast."""
 
 

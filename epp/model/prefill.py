@@ -8,20 +8,22 @@ that met an idle endpoint. Before there is enough to go by, the defaults weigh i
 """
 
 from math import ceil
+from typing import Final
 
-C1 = 40e-6
+C1: Final = 40e-6
 """Seconds a token, and ..."""
-C2 = 1.75e-9
+C2: Final = 1.75e-9
 """... seconds a token and token of context before it."""
-STEP_SECONDS = 0.006
-BUDGET_TOKENS = 8192
+STEP_SECONDS: Final = 0.006
+BUDGET_TOKENS: Final = 8192
 """Tokens that an engine prefills in one step (vLLM `max_num_batched_tokens`)."""
 
-_MEMORY = 0.97
-_PRIOR = 0.02
-_LEAST_SCALE, _MOST_SCALE = 0.01, 1e4
-_MOST_SURPRISE = 10.0
-_LEAST_SPREAD = 1e-3
+_MEMORY: Final = 0.97
+_PRIOR: Final = 0.02
+_LEAST_SCALE: Final = 0.01
+_MOST_SCALE: Final = 1e4
+_MOST_SURPRISE: Final = 10.0
+_LEAST_SPREAD: Final = 1e-3
 """Variance of the work, as a share of its mean square, below which it tells nothing of a slope."""
 
 

@@ -7,6 +7,7 @@ them.
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from math import gcd
+from typing import Final
 
 from epp.model.blocks import TOKEN_BLOCK, BlockHasher
 from epp.model.chain import Chain
@@ -36,14 +37,13 @@ class Prompts:
     def read(self, request: InferenceRequest) -> Asked:
         """Hash and measure a request's prompts; responses that they quote get their names."""
         model, salt, rulers = request.target_model, request.cache_salt, self._rulers
-        chains = [self.hasher.chain(prompt, model, salt) for prompt in request.prompts]
-        for chain, prompt in zip(chains, request.prompts, strict=True):
+        chains, measures = [], []
+        for prompt in request.prompts:
+            chain = self.hasher.chain(prompt, model, salt)
             if self._tails.touch(chain):
                 self._name_quoted(chain, prompt, model)
-        measures = [
-            rulers.measure(chain, model, prompt.data)
-            for chain, prompt in zip(chains, request.prompts, strict=True)
-        ]
+            chains.append(chain)
+            measures.append(rulers.measure(chain, model, prompt.data))
         return Asked(request, chains, measures)
 
     def _name_quoted(self, chain: Chain, prompt: Prompt, model: str) -> None:
@@ -113,7 +113,7 @@ def _within(tail: Tail, sizes: Sequence[int], block: int) -> list[int]:
     return [end - start for start, end in pairwise((0, *ends))]
 
 
-_EXACT_ENOUGH = 0.01
+_EXACT_ENOUGH: Final = 0.01
 """How far off, as a share, a prompt's length may be without being booked anew."""
-_NEAR = 0.15
+_NEAR: Final = 0.15
 """How far off, as a share, a report may be that corrects the length of a prefix."""

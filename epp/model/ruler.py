@@ -5,6 +5,8 @@ length was reported. And the exact length of prefixes that were whole prompts on
 turn of a conversation starts with the first, whose tokens the server has counted.
 """
 
+from typing import Final
+
 from epp.model.blocks import BlockHash
 from epp.model.bounded import make_room
 from epp.model.chain import Chain
@@ -12,11 +14,12 @@ from epp.model.kernels import Pins, kind_of, spread
 from epp.model.lengths import DEFAULT_RATES, Kind
 from epp.model.measure import Measure
 
-_LEAST, _MOST = 1.0, 16.0
-_GAIN = 0.1
-_LEAST_SIZE = 512
-_MODELS = 1000
-_PINS = 1 << 17
+_LEAST: Final = 1.0
+_MOST: Final = 16.0
+_GAIN: Final = 0.1
+_LEAST_SIZE: Final = 512
+_MODELS: Final = 1000
+_PINS: Final = 1 << 17
 
 
 class Rulers:

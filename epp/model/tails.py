@@ -7,6 +7,7 @@ then that message is the response: its blocks get their names from the prompt th
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -18,14 +19,15 @@ from epp.model.request import TOKEN_BYTES, Prompt, Usage
 from epp.model.stay import Stay
 from epp.model.tail import Claim, Tail
 
-_ROOM = 1 << 20
+_ROOM: Final = 1 << 20
 """Blocks whose names are kept for tails: some 60 MB."""
-_OVERHEAD = 16
+_OVERHEAD: Final = 16
 """Blocks that a tail counts for besides."""
-_MOST_ALIKE = 8
-_BROKEN_TOKENS = 4
-_SLACK_BYTES = 48
-_LEAST_BYTES, _MOST_BYTES = 1, 8
+_MOST_ALIKE: Final = 8
+_BROKEN_TOKENS: Final = 4
+_SLACK_BYTES: Final = 48
+_LEAST_BYTES: Final = 1
+_MOST_BYTES: Final = 8
 """Bytes that a token of a generated text may have, less or more than its prompt's."""
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import inf
+from typing import Final
 
 from epp.model.answers import Answers
 from epp.model.chain import Chain
@@ -14,7 +15,7 @@ from epp.model.request import InferenceRequest
 from epp.model.stay import Stay
 from epp.model.virtualclock import Unseen
 
-_MIN_LEARNED_TOKENS = 64
+_MIN_LEARNED_TOKENS: Final = 64
 
 
 class Asked:
@@ -77,7 +78,8 @@ class Asked:
         if not self.tokens:
             return Estimate(0, 0, 0.0)
         unit, cached = speed.unit, 0
-        for depth, measure in zip(depths, self.measures, strict=True):
+        for position, depth in enumerate(depths):
+            measure = self.measures[position]
             if depth and unit:
                 cached += min(measure.covered(depth), measure.total - 1) // unit * unit
         return Estimate(cached, sum(depths), speed.prefill.seconds(self.tokens - cached, cached))

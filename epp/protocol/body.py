@@ -8,7 +8,7 @@ body is answered with.
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -67,6 +67,9 @@ _perhaps_text = msgspec.json.Decoder(str | None).decode
 _perhaps_number: Callable[[bytes], int | None] = msgspec.json.Decoder(int | None).decode
 _perhaps_flag = msgspec.json.Decoder(bool | None).decode
 
+# Looked up once: docs/adr/0013-compiled.md says why.
+_OTHER: Final = Api.OTHER
+
 
 class Body:
     """One body of an API; `feed` takes its bytes. That of no known API is only kept."""
@@ -75,7 +78,7 @@ class Body:
 
     def __init__(self, api: Api, reader: type[Reader] = READER) -> None:
         self._api = api
-        kind: type[Reader] = Keeper if api is Api.OTHER else reader
+        kind: type[Reader] = Keeper if api is _OTHER else reader
         self._reader = kind(api.value, LONGEST_PROMPT)
         self.feed = self._reader.feed
 

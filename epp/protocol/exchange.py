@@ -14,7 +14,7 @@ their source:
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -55,6 +55,13 @@ class _Stage(Enum):
     PENDING = "the director has not decided"
     ANSWERED = "answered; what is left of the request passes by"
     CLOSED = "the exchange is over"
+
+
+# Looked up once: docs/adr/0013-compiled.md says why.
+_NONE: Final = BodyMode.NONE
+_STREAMED: Final = BodyMode.STREAMED
+_COMPLETED: Final = Outcome.COMPLETED
+_UNOBSERVED: Final = Outcome.UNOBSERVED
 
 
 class Exchange:
@@ -165,7 +172,7 @@ class Exchange:
         if self.record.decision is None:
             self._settle(Outcome.ABORTED, now)
         else:
-            self._settle(Outcome.COMPLETED if self._answered else Outcome.UNOBSERVED, now)
+            self._settle(_COMPLETED if self._answered else _UNOBSERVED, now)
 
     def cancelled(self, now: float) -> None:
         """Take note that the peer is gone: client, proxy or model server broke off.
@@ -173,12 +180,12 @@ class Exchange:
         Envoy resets every stream that it needs no more: where it shows no response body, a
         reset after the response's headers is how a good response ends.
         """
-        self._settle(Outcome.COMPLETED if self._answered else Outcome.ABORTED, now)
+        self._settle(_COMPLETED if self._answered else Outcome.ABORTED, now)
 
     @property
     def _answered(self) -> bool:
         """Whether all that will be seen of a response has been."""
-        return self.record.status is not None and self._request.modes.response is BodyMode.NONE
+        return self.record.status is not None and self._request.modes.response is _NONE
 
     # The request.
 
@@ -227,7 +234,7 @@ class Exchange:
     def _response_headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
         replies = self._response.headers(message, now)
         if message.end_of_stream:
-            self._settle(Outcome.COMPLETED, now)
+            self._settle(_COMPLETED, now)
         elif self._settings.leave:
             self.record.tie = tie(self._request.modes, announced=self._announced)
             self._leaving = self._may_leave()
@@ -238,12 +245,12 @@ class Exchange:
         record = self.record
         if record.tie is not None or record.decision is None or refused(record):
             return False
-        return self._request.modes.response is BodyMode.STREAMED and self._response.streams
+        return self._request.modes.response is _STREAMED and self._response.streams
 
     def _response_body(self, message: ResponseBody, now: float) -> list[Reply]:
         replies = self._response.body(message, self._request.modes.response, now)
         if message.end_of_stream:
-            self._settle(Outcome.COMPLETED, now)
+            self._settle(_COMPLETED, now)
         elif self._leaving and self.record.first_byte_at is not None:
             self._leave(now)
         return replies
@@ -251,11 +258,11 @@ class Exchange:
     def _leave(self, now: float) -> None:
         """Leave the rest of the response to the proxy, which has all of the request."""
         if self._request.passed:
-            self._settle(Outcome.COMPLETED if self._response.done else Outcome.UNOBSERVED, now)
+            self._settle(_COMPLETED if self._response.done else _UNOBSERVED, now)
 
     def _response_trailers(self, _: ResponseTrailers, now: float) -> list[Reply]:
         replies = self._response.trailers(self._request.modes.response)
-        self._settle(Outcome.COMPLETED, now)
+        self._settle(_COMPLETED, now)
         return replies
 
     # The end.
@@ -266,10 +273,10 @@ class Exchange:
             return
         self._stage = _Stage.CLOSED
         self._request.close()
-        if outcome is not Outcome.UNOBSERVED:
+        if outcome is not _UNOBSERVED:
             self._response.close()
         record = self.record
-        if record.decision is None and self._request.begun and outcome is Outcome.COMPLETED:
+        if record.decision is None and self._request.begun and outcome is _COMPLETED:
             outcome = Outcome.ABORTED  # the proxy answered in everybody's place
         record.outcome = outcome
         record.finished_at = now
@@ -278,7 +285,7 @@ class Exchange:
         self._director.close(record)
 
 
-_HANDLERS: dict[type[Message], Callable[[Exchange, Any, float], list[Reply]]] = {
+_HANDLERS: Final[dict[type[Message], Callable[[Exchange, Any, float], list[Reply]]]] = {
     RequestHeaders: Exchange._request_headers,  # noqa: SLF001 (the table of this class)
     RequestBody: Exchange._request_body,  # noqa: SLF001
     RequestTrailers: Exchange._request_trailers,  # noqa: SLF001

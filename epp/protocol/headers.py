@@ -4,6 +4,7 @@ Names: GIE proposal 004 and the incumbent's conventions, whose newer names win o
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -46,21 +47,24 @@ CONTROL_HEADERS = frozenset(
 _UNREAD = Parsed(model="", prompts=(), stream=False, max_tokens=None, cache_salt="")
 """Stands for a body that could not be read, or was not seen."""
 
+# Looked up once: docs/adr/0013-compiled.md says why.
+_OTHER: Final = Api.OTHER
+
 
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the request's headers say; `injected` are those that go no further."""
 
     headers: Mapping[str, str] = {}
     method: str = ""
-    api: Api = Api.OTHER
+    api: Api = _OTHER
     injected: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> "RequestFacts":
         """Read the method and the first path that names an API, a proxy's own rewrite aside."""
-        method, api = headers.get(":method", ""), Api.OTHER
+        method, api = headers.get(":method", ""), _OTHER
         for name in _PATHS:
-            if name in headers and api is Api.OTHER:
+            if name in headers and api is _OTHER:
                 api = api_of(headers[name])
         injected: tuple[str, ...] = ()
         if not CONTROL_HEADERS.isdisjoint(headers):

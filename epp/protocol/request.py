@@ -5,6 +5,8 @@ model's name under a rewrite. In full duplex the picker sends it on itself, no f
 proxy reads.
 """
 
+from typing import Final
+
 import msgspec
 
 from epp.errors import BodyTooLarge, MalformedRequest
@@ -28,6 +30,10 @@ from epp.protocol.messages import (
 )
 from epp.protocol.openai import Parsed
 from epp.protocol.settings import ExchangeSettings
+
+# Looked up once: docs/adr/0013-compiled.md says why.
+_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
+_OTHER: Final = Api.OTHER
 
 
 class Request:
@@ -64,7 +70,7 @@ class Request:
     @property
     def duplex(self) -> bool:
         """Whether the picker itself sends the body on."""
-        return self.modes.request is BodyMode.FULL_DUPLEX_STREAMED
+        return self.modes.request is _DUPLEX
 
     @property
     def begun(self) -> bool:
@@ -95,10 +101,10 @@ class Request:
         """
         self._facts = RequestFacts.of(message.headers)
         if message.end_of_stream:
-            if self._facts.api is not Api.OTHER and self._facts.method == "POST":
+            if self._facts.api is not _OTHER and self._facts.method == "POST":
                 raise MalformedRequest("the body is empty; JSON is expected", reason="empty-body")
             self.ended = True
-        opaque = self.duplex and self._facts.api is Api.OTHER
+        opaque = self.duplex and self._facts.api is _OTHER
         self._early = message.end_of_stream or opaque or self.modes.request in UNSEEN_BODIES
         if not self._early:
             self._body = Body(self._facts.api)
@@ -143,7 +149,7 @@ class Request:
         return self._facts.request(self._record.id, self._parsed, subset, kept)
 
     def _parse(self, body: Body) -> Parsed | None:
-        if self._facts.api is Api.OTHER:
+        if self._facts.api is _OTHER:
             return None
         try:
             return body.parse()

@@ -5,6 +5,7 @@ generated token crosses it as a chunk.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from epp.model.events import Event, FirstToken, Generated
 from epp.model.record import RequestRecord
@@ -32,9 +33,13 @@ from epp.protocol.usage import Watch, taken
 Observe = Callable[[Event, float], None]
 Tell = Callable[[RequestRecord], Headers]
 
-_CHUNKS_TOLD = 32
+_CHUNKS_TOLD: Final = 32
 """How often the fleet hears of a stream's progress: two blocks of most engines."""
-_DONE = b"data: [DONE]\n\n"
+_DONE: Final = b"data: [DONE]\n\n"
+
+# Looked up once: docs/adr/0013-compiled.md says why.
+_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
+_OTHER: Final = Api.OTHER
 
 
 class Response:
@@ -76,7 +81,7 @@ class Response:
         if self._restorer is not None:
             return False
         request = self._record.request
-        asked = request is None or request.stream or request.api is Api.OTHER
+        asked = request is None or request.stream or request.api is _OTHER
         return asked or self._record.streaming
 
     def _restoration(self) -> ModelRestorer | None:
@@ -120,7 +125,7 @@ class Response:
             if self._watch is not None and (reports := self._watch.feed(data)):
                 self._usage = taken(self._usage, reports)
         last = message.end_of_stream
-        if mode is BodyMode.FULL_DUPLEX_STREAMED:
+        if mode is _DUPLEX:
             return self._onward(data, last=last)
         if self._restorer is None:
             return [BodyReply(response=True)]
@@ -147,7 +152,7 @@ class Response:
     def trailers(self, mode: BodyMode) -> list[Reply]:
         """Take the end of a response that ends with trailers."""
         replies: list[Reply] = []
-        if self._restorer is not None and mode is BodyMode.FULL_DUPLEX_STREAMED:
+        if self._restorer is not None and mode is _DUPLEX:
             held = self._restorer.feed(b"", last=True)
             replies += chunks(held, response=True, last=False) if held else []
         return [*replies, TrailersReply(response=True)]

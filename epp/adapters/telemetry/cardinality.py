@@ -1,8 +1,10 @@
 """Bounds on label values that clients choose: without them anyone could fill the memory."""
 
-OTHER = "other"
-MOST_VALUES = 1000
-_LONGEST = 256
+from typing import Final
+
+OTHER: Final = "other"
+MOST_VALUES: Final = 1000
+_LONGEST: Final = 256
 
 
 class BoundedLabel:

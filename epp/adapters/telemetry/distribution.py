@@ -4,8 +4,6 @@ An observation is one bisection and two additions; all that Prometheus wants bey
 (cumulative buckets, label names, deprecated twins) is worked out when somebody asks.
 """
 
-from bisect import bisect_left
-
 
 class Distribution:
     """Counts of values by bucket; `bounds` are the buckets' inclusive upper ends, ascending."""
@@ -19,7 +17,14 @@ class Distribution:
 
     def observe(self, value: float) -> None:
         """Count one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
+        bounds, low, high = self.bounds, 0, len(self.bounds)
+        while low < high:  # `bisect_left`, which costs five times as much from compiled code
+            middle = (low + high) >> 1
+            if bounds[middle] < value:
+                low = middle + 1
+            else:
+                high = middle
+        self.counts[low] += 1
         self.total += value
 
     def __add__(self, other: "Distribution") -> "Distribution":

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER
@@ -13,7 +14,7 @@ from epp.errors import NoEndpoints
 from epp.model.record import RequestRecord
 from epp.model.request import Decision, InferenceRequest, Outcome, RequestId
 
-_INDEX = "prefix-index"
+_INDEX: Final = "prefix-index"
 _MOST_ENDPOINTS = 10 * MOST_VALUES
 
 

@@ -1,6 +1,7 @@
 """The series of requests, one set for each (model, target model, fairness id, priority)."""
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER, BoundedLabel
@@ -9,11 +10,15 @@ from epp.adapters.telemetry.series import Block, Family, Labels, expose
 from epp.model.record import RequestRecord
 from epp.model.request import InferenceRequest, Outcome, RequestId, Usage
 
-_SERVER_ERROR = "ModelServerError"
-_FIRST_ERROR_STATUS = 400
-_MANY = 1000
-_UNKNOWN = InferenceRequest(id=RequestId(""))
+_SERVER_ERROR: Final = "ModelServerError"
+_FIRST_ERROR_STATUS: Final = 400
+_MANY: Final = 1000
+_UNKNOWN: Final = InferenceRequest(id=RequestId(""))
 """Stands for a request that could not be read."""
+
+# Looked up once: docs/adr/0013-compiled.md says why.
+_COMPLETED: Final = Outcome.COMPLETED
+_UNOBSERVED: Final = Outcome.UNOBSERVED
 
 
 class Flow:
@@ -143,13 +148,13 @@ class Flows:
             flow = self.of(record.request)
         else:
             flow.request_size.observe(record.request_bytes)
-            if record.outcome is Outcome.UNOBSERVED:
+            if record.outcome is _UNOBSERVED:
                 self._leave(record, flow)
                 return
             flow.running -= 1
         if record.error is not None:
             flow.failed(record.error.code)
-        elif record.outcome is Outcome.COMPLETED:
+        elif record.outcome is _COMPLETED:
             flow.completed(record)
             _compare(flow, record)
 
