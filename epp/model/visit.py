@@ -63,10 +63,15 @@ class Asked:
         if len(self.finds) != 1:
             return [self.estimate(slot, speed) for slot, speed in places]
         found, known = self.finds[0], self._estimates
-        keys = [(found[slot], speed) for slot, speed in places]
-        for key in set(keys).difference(known):
-            known[key] = self._predict([key[0]], key[1])
-        return [known[key] for key in keys]
+        estimates: list[Estimate] = []
+        for slot, speed in places:
+            depth = found[slot]
+            key = (depth, speed)
+            estimate = known.get(key)
+            if estimate is None:
+                estimate = known[key] = self._predict([depth], speed)
+            estimates.append(estimate)
+        return estimates
 
     def discounted(self, estimate: Estimate, cached: int, speed: Speed) -> Estimate:
         """Count on `cached` tokens only, of those that were predicted."""
