@@ -7,23 +7,17 @@ from contextlib import contextmanager
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-GOOD, OTHER, INK, FAINT = "#d9480f", "#7c8aa0", "#2b2f36", "#e4e7ec"
-"""What a plot is about, what it is compared with, text, and lines that guide the eye."""
-_LOOK = {
+from epp.demo.charts import COLOURS, FAINT, INK, LOOK
+
+__all__ = ["FAINT", "GOOD", "INK", "OTHER", "drawing", "png"]
+
+OTHER, GOOD = COLOURS
+"""What a plot is about, and what it is compared with."""
+_LOOK = LOOK | {
     "font.size": 9.5,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": "#9aa3b0",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.titlesize": 9.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "grid.color": FAINT,
-    "xtick.color": INK,
-    "ytick.color": INK,
 }
 _DOTS_PER_INCH = 130
 
