@@ -85,3 +85,13 @@ def candidates(draw, least=1, most=6):
 
 def candidate(name="pod-0", load=None, **more):
     return Candidate(endpoint=endpoint(name), load=load or Load(), **more)
+
+
+class Number:
+    """What NumPy's integers are to Python: no `int`, but as good as one."""
+
+    def __init__(self, value):
+        self._value = value
+
+    def __index__(self):
+        return self._value

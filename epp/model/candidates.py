@@ -5,7 +5,8 @@ a pick among a thousand endpoints makes one.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final, overload
+from operator import index as number_of
+from typing import Final, SupportsIndex, overload
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
@@ -57,15 +58,15 @@ class Candidates(Sequence[Candidate]):
         return len(self._endpoints)
 
     @overload
-    def __getitem__(self, index: int) -> Candidate: ...
+    def __getitem__(self, index: SupportsIndex) -> Candidate: ...
 
     @overload
     def __getitem__(self, index: slice) -> list[Candidate]: ...
 
-    def __getitem__(self, index: int | slice) -> Candidate | list[Candidate]:
+    def __getitem__(self, index: SupportsIndex | slice) -> Candidate | list[Candidate]:
         if isinstance(index, slice):
             return [self._make(position) for position in range(*index.indices(len(self)))]
-        return self._make(index)
+        return self._make(number_of(index))
 
     def __iter__(self) -> Iterator[Candidate]:
         return map(self._make, range(len(self)))

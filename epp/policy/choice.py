@@ -1,7 +1,8 @@
 """How a profile chooses among candidates, and what most pickers do of it."""
 
 from collections.abc import Sequence
-from typing import Final
+from operator import index
+from typing import Final, SupportsIndex
 
 from epp.errors import NoEndpoints
 from epp.model.candidate import Candidate
@@ -16,7 +17,10 @@ _MOST_PENALTY: Final = 8.0
 def choose(
     profile: Profile, request: InferenceRequest, candidates: Sequence[Candidate], draw: Draw
 ) -> Decision:
-    """Decide. Raises `NoEndpoints` where the filters leave nothing."""
+    """Decide. Raises `NoEndpoints` where the filters leave nothing.
+
+    Plug-ins may give numbers of other makes, such as NumPy's, and arrays of them.
+    """
     for each in profile.filters:
         candidates = each.filter(request, candidates)
         if not candidates:
@@ -27,7 +31,8 @@ def choose(
         for each in profile.scorers
     ]
     totals = _totals(scores, len(candidates))
-    picked = [candidates[position] for position in profile.picker.pick(candidates, totals, draw)]
+    positions: Sequence[SupportsIndex] = profile.picker.pick(candidates, totals, draw)
+    picked = [candidates[index(position)] for position in positions]
     first = picked[0]
     return Decision(
         endpoints=tuple([each.endpoint for each in picked]),

@@ -36,7 +36,7 @@ class Filter(Protocol):
 class Scorer(Protocol):
     """Says how good each candidate is."""
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> Sequence[float]:
         """Return one value in 0..1 a candidate, in their order; more is better."""
 
 

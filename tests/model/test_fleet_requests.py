@@ -19,7 +19,7 @@ from epp.model.events import (
 from epp.model.prefill import PrefillModel
 from epp.model.request import RequestId, Usage
 from tests.model.rig import LONG, Rig, predicted
-from tests.strategies import request, text
+from tests.strategies import Number, request, text
 
 
 def test_a_request_is_owed_until_its_first_token():
@@ -121,6 +121,16 @@ def test_a_request_admitted_twice_is_at_the_second_place_only():
     for name in ("pod-0", "pod-1"):
         assert rig.ask()[name].requests == 0
         assert rig.pod(name).tenants.cache.free == UNKNOWN_CAPACITY
+
+
+def test_candidates_are_a_sequence_that_takes_positions_of_any_make():
+    rig = Rig(3)
+    found = rig.fleet.candidates(request("r1", LONG), rig.now)
+    assert found[Number(2)].endpoint.name == found[-1].endpoint.name == "pod-2"
+    assert [each.endpoint.name for each in found[1:]] == ["pod-1", "pod-2"]
+    assert [each.endpoint.name for each in found] == ["pod-0", "pod-1", "pod-2"]
+    with pytest.raises(IndexError):
+        found[Number(3)]
 
 
 def test_a_fleet_that_changed_since_it_was_asked():

@@ -1,5 +1,7 @@
 """A profile: filters in order, weights, values out of range, and what it says of its choice."""
 
+from array import array
+
 import pytest
 
 from epp.errors import NoEndpoints
@@ -7,7 +9,7 @@ from epp.policy.choice import choose
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.plugins import Draw
 from epp.policy.profile import Profile, WeightedScorer
-from tests.strategies import candidate, request
+from tests.strategies import Number, candidate, request
 
 DRAW = Draw(lambda _: 0, 0)
 
@@ -98,3 +100,22 @@ def test_the_decision_tells_what_is_expected_of_the_first():
     assert (decision.prompt_tokens, decision.predicted_cached_tokens) == (100, 20)
     assert decision.predicted_ttft == 2 + 0.5 + 0.25
     assert decision.profile == "p"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[0, 1, 0], (0.25, 0.5, 0.25), array("f", [0.25, 0.5, 0.25]), [False, True, False]],
+    ids=["integers", "a tuple", "an array of single precision", "truth values"],
+)
+def test_plug_ins_may_give_numbers_of_other_makes(values):
+    class Scorer:
+        def score(self, request, candidates):
+            return values
+
+    class Picker:
+        def pick(self, candidates, totals, draw):
+            return [Number(totals.index(max(totals)))]
+
+    profile = Profile("p", (), (WeightedScorer("s", 1, Scorer()),), Picker())
+    asked = [candidate(f"pod-{number}") for number in range(3)]
+    assert choose(profile, request(), asked, DRAW).endpoint.name == "pod-1"
