@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import signal
 import sys
 
@@ -37,7 +38,12 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Traffic:
-    """Clients that ask one after the other, streams and not, until told to stop."""
+    """Clients that ask one after the other, streams and not, until told to stop.
+
+    No question is asked twice: where an answer is known is no reason to leave a new pod alone.
+    """
+
+    _questions = itertools.count()
 
     def __init__(self, gateway):
         self.answers = []
@@ -47,7 +53,8 @@ class Traffic:
 
     async def ask(self):
         number, self.begun = self.begun, self.begun + 1
-        body = chat(f"question {number % 7} " * 20, stream=number % 2 == 0, max_tokens=24)
+        question = f"question {next(self._questions)} " * 20
+        body = chat(question, stream=number % 2 == 0, max_tokens=24)
         status, server = 0, ""
         with contextlib.suppress(aiohttp.ClientError):
             async with self._gateway.stream(CHAT, body) as response:

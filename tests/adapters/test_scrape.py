@@ -61,6 +61,8 @@ class Pod:
         self.page = vllm_page()
         self.status = 200
         self.hang = False
+        self.breaks = 0
+        self.dying = False
         self.requests = 0
         self.in_flight = 0
         self.most_in_flight = 0
@@ -78,6 +80,11 @@ class Pod:
         try:
             if self.hang:
                 await asyncio.Event().wait()
+            if self.dying:
+                await self.site.stop()
+            if self.breaks:
+                self.breaks -= 1
+                request.transport.abort()
             return web.Response(body=self.page, status=self.status, headers={"Location": "/other"})
         finally:
             self.in_flight -= 1
@@ -87,7 +94,8 @@ class Pod:
         app.router.add_get("/metrics", self.answer)
         self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
         await self.runner.setup()
-        await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
+        self.site = web.TCPSite(self.runner, "127.0.0.1", self.port)
+        await self.site.start()
         self.port = self.runner.addresses[0][1]
 
     async def stop(self):
@@ -348,3 +356,29 @@ async def test_who_may_be_gone_is_looked_at_at_once_but_not_at_every_word():
             scraper.look(pod.endpoint("a").id)
         assert not scraper._by_endpoint[pod.endpoint("a").id].due.is_set()
         assert pod.requests == 2
+
+
+@pytest.mark.parametrize("breaks", [1, 2])
+async def test_a_server_that_breaks_a_connection_off_is_asked_again_out_of_turn(breaks):
+    slow = ScrapeSettings(interval=60.0)
+    async with pods(1) as (pod,), scraping(pod.endpoint("a"), settings=slow) as (_, told):
+        pod.breaks = breaks
+        await told.loads("a")
+        assert [failed.refused for failed in told.of(ScrapeFailed, "a")] == [False] * breaks
+
+
+async def test_a_server_that_breaks_every_connection_off_is_asked_thrice_and_then_in_its_turn():
+    slow = ScrapeSettings(interval=60.0)
+    async with pods(1) as (pod,), scraping(pod.endpoint("a"), settings=slow) as (scraper, told):
+        pod.breaks = 100
+        await told.failure("a", 3)
+        assert scraper._by_endpoint[pod.endpoint("a").id].again_at == float("inf")
+        assert pod.requests == 3
+
+
+async def test_a_server_that_is_dying_is_found_gone_out_of_turn():
+    slow = ScrapeSettings(interval=60.0)
+    async with pods(1) as (pod,), scraping(pod.endpoint("a"), settings=slow) as (_, told):
+        pod.dying, pod.breaks = True, 1
+        await told.failure("a", 2)
+        assert [failed.refused for failed in told.of(ScrapeFailed, "a")] == [False, True]

@@ -19,7 +19,11 @@ class PageRefused(WarmpickError):
     """The server answered with something that is not the page."""
 
 
-class _Lost(PageRefused):
+class PageLost(PageRefused):
+    """The connection broke before the page was whole: the server may be on its way out."""
+
+
+class _Stale(PageLost):
     """A connection that had been kept was closed before an answer began: worth another try."""
 
 
@@ -51,7 +55,7 @@ class PageClient:
         if kept is not None and kept.open:
             try:
                 return await self._ask(kept)
-            except _Lost:
+            except _Stale:
                 pass
         return await self._ask(await self._connect())
 
@@ -144,7 +148,7 @@ class _Connection(asyncio.Protocol):
         if exc is None and self._in_body and not self._has_length:
             self._done()
         began = self._head > 0
-        kind = _Lost if self._asked_before and not began else PageRefused
+        kind = _Stale if self._asked_before and not began else PageLost
         self._fail(kind(f"the connection was lost: {exc or 'closed by the server'}"))
 
     # What the parser calls.

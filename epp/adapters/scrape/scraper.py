@@ -3,12 +3,13 @@
 import asyncio
 import itertools
 from collections.abc import Callable
+from math import inf
 from typing import NoReturn
 
 import msgspec
 import structlog
 
-from epp.adapters.scrape.client import PageClient, PageRefused
+from epp.adapters.scrape.client import PageClient, PageLost, PageRefused
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event, LoadReported, ScrapeFailed
 from epp.protocol.metrics import MetricsReader
@@ -26,6 +27,9 @@ _APART, _AT_ONCE = 0.001, 0.1
 """Seconds by which the first polls of endpoints are spread: for each, and at most for all."""
 _BETWEEN_LOOKS = 0.25
 """Seconds at least between two polls of a server that nobody's turn calls for."""
+_BROKEN = (PageLost, ConnectionResetError)
+_SOON = 0.02
+"""Seconds until a server is polled again that broke a connection off: dying ones refuse by then."""
 _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
 """Compressing a page would cost the pod more than sending it."""
 
@@ -58,7 +62,8 @@ class _Server:
         self.failures = 0
         self.polled = asyncio.Event()
         self.due = asyncio.Event()
-        self.looked_at = float("-inf")
+        self.looked_at = -inf
+        self.again_at = inf
         self.task: asyncio.Task[NoReturn] | None = None
 
 
@@ -157,7 +162,7 @@ class Scraper:
             server.polled.set()
             while True:
                 server.due.clear()
-                timer = loop.call_at(due, server.due.set)
+                timer = loop.call_at(min(due, server.again_at), server.due.set)
                 await server.due.wait()
                 timer.cancel()
                 await self._scrape(server)
@@ -179,7 +184,7 @@ class Scraper:
 
     def _answered(self, server: _Server, text: bytes) -> None:
         page, at = Page(text, server.places), self._clock()
-        recovered, server.failures = server.failures > 0, 0
+        recovered, server.failures, server.again_at = server.failures > 0, 0, inf
         for reader in tuple(server.readers.values()):
             endpoint, unknown = reader.endpoint, reader.unknown
             reading = reader.read(page, at)
@@ -193,6 +198,8 @@ class Scraper:
 
     def _failed(self, server: _Server, error: Exception) -> None:
         server.failures += 1
+        broken = isinstance(error, _BROKEN) and server.failures <= _DEAD
+        server.again_at = asyncio.get_running_loop().time() + _SOON if broken else inf
         refused = isinstance(error, ConnectionRefusedError)
         for reader in tuple(server.readers.values()):
             reader.lost()
