@@ -66,6 +66,15 @@ def test_a_short_demo_ends_with_figures_and_a_report(tmp_path):
     assert f"Report: {tmp_path}" in output
 
 
+@pytest.fixture
+def heeds_interrupts():
+    """Let children heed ctrl-C even where the shell that started the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_interrupts")
 @pytest.mark.parametrize(
     ("phase", "number", "status"),
     [("starting", signal.SIGTERM, 143), ("under load", signal.SIGINT, 130)],
