@@ -45,7 +45,12 @@ def tiny(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(tiny, tmp_path_factory):
     log = tmp_path_factory.mktemp("log") / "vllm.log"
-    flags = {"--num-gpu-blocks": BLOCKS, "--max-model-len": 4096, "--log-file": log}
+    flags = {
+        "--num-gpu-blocks": BLOCKS,
+        "--max-model-len": 4096,
+        "--drain-seconds": 60,
+        "--log-file": log,
+    }
     launcher = start("launch", tiny, *(word for pair in flags.items() for word in pair))
     line = launcher.stdout.readline()
     if not line:
