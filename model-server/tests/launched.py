@@ -77,6 +77,11 @@ def eventually(condition):
     return found
 
 
+def all_gone(processes):
+    """Whether none of these processes runs any more."""
+    return all(not p.is_running() or p.status() == psutil.STATUS_ZOMBIE for p in processes)
+
+
 def ask(port, path, body=None):
     """Status and body; status 0 where nobody answers."""
     data = None if body is None else json.dumps(body).encode()

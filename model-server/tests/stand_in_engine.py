@@ -30,7 +30,8 @@ def main(behaviour, arguments):
         child.wait()
     with http.server.HTTPServer((host, int(port)), Healthy) as server:
         if behaviour == "dies-later":
-            server.handle_request()
+            for _ in ("the launcher's", "the one that it dies of"):
+                server.handle_request()
             sys.exit(8)
         server.serve_forever()
 

@@ -166,7 +166,7 @@ def test_an_adapter_that_fails_is_reported_and_tried_again(launch, mounted, tmp_
         adapters = status(line)["adapters"]
         assert adapters["sql"] == {"path": "hub/sql", "loaded": True}
         assert adapters["late"]["loaded"] is False
-        assert adapters["late"]["tries"] == 1
+        assert adapters["late"]["tries"] >= 1
         assert "No adapter found" in adapters["late"]["error"]
         late.mkdir()
         eventually(lambda: "late" in served(line["port"]))

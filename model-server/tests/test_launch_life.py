@@ -78,7 +78,7 @@ def test_an_engine_that_hangs_is_neither_ready_nor_alive(launch):
 
 
 async def test_no_request_fails_when_a_server_leaves_under_traffic(launch):
-    with launch("--probe-port", 0, "--leave-seconds", 1, "--drain-seconds", 20) as launcher:
+    with launch("--probe-port", 0, "--leave-seconds", 5, "--drain-seconds", 20) as launcher:
         line = launcher.listening()
         url, probes = (f"http://127.0.0.1:{line[key]}" for key in ("port", "probe_port"))
         answers, gone = [], asyncio.Event()
@@ -98,12 +98,12 @@ async def test_no_request_fails_when_a_server_leaves_under_traffic(launch):
                     answers.append((response.status, (await response.json())["usage"]))
 
         async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
-            watching = group.create_task(watch(session))
             for _ in range(8):
                 group.create_task(client(session))
             async with asyncio.timeout(20):
                 while len(answers) < 16:
                     await asyncio.sleep(0.01)
+            watching = group.create_task(watch(session))
             launcher.process.terminate()
         assert watching.result() == "the server is leaving"
         assert {status for status, _ in answers} == {200}
@@ -112,7 +112,7 @@ async def test_no_request_fails_when_a_server_leaves_under_traffic(launch):
 
 
 async def test_a_running_stream_ends_as_it_should_and_a_late_request_is_served(launch):
-    with launch("--leave-seconds", 1, "--drain-seconds", 20) as launcher:
+    with launch("--leave-seconds", 5, "--drain-seconds", 20) as launcher:
         url = f"http://127.0.0.1:{launcher.listening()['port']}/v1/chat/completions"
         async with (
             aiohttp.ClientSession() as session,

@@ -9,11 +9,7 @@ import psutil
 import pytest
 from model_server.engine import Engine, reserve_port
 
-from .launched import STAND_IN, BeforeStandIn, eventually
-
-
-def gone(processes):
-    return all(not p.is_running() or p.status() == psutil.STATUS_ZOMBIE for p in processes)
+from .launched import STAND_IN, BeforeStandIn, all_gone, ask, eventually
 
 
 @pytest.fixture
@@ -36,7 +32,7 @@ def test_a_signal_ends_everything(launch, number, status):
     assert len(processes) == 2
     launcher.process.send_signal(number)
     assert launcher.end() == (status, "", "")
-    eventually(lambda: gone(processes))
+    eventually(lambda: all_gone(processes))
 
 
 def test_a_signal_before_the_engine_is_healthy_ends_everything(launch):
@@ -44,7 +40,7 @@ def test_a_signal_before_the_engine_is_healthy_ends_everything(launch):
     processes = launcher.family()
     launcher.process.terminate()
     assert launcher.end() == (0, "", "")
-    eventually(lambda: gone(processes))
+    eventually(lambda: all_gone(processes))
 
 
 async def test_an_engine_that_ignores_sigterm_is_killed_within_the_bound(tmp_path):
@@ -56,7 +52,7 @@ async def test_an_engine_that_ignores_sigterm_is_killed_within_the_bound(tmp_pat
     processes = psutil.Process(engine.process.pid).children()
     assert not await engine.stop(0.2)
     assert engine.process.returncode == -signal.SIGKILL
-    eventually(lambda: gone(processes))
+    eventually(lambda: all_gone(processes))
 
 
 def test_an_engine_that_dies_at_start_is_reported_with_its_last_lines(launch):
@@ -68,21 +64,21 @@ def test_an_engine_that_dies_at_start_is_reported_with_its_last_lines(launch):
 
 def test_an_engine_that_dies_later_takes_the_launcher_and_its_children_with_it(launch):
     launcher = launch("dies-later")
-    launcher.listening()
+    ask(launcher.listening()["port"], "/")
     status, _, errors = launcher.end()
     assert status == 1
     assert "vLLM ended by itself with status 8" in errors
     child = int(launcher.log.read_text().split("child ")[1].split()[0])
-    eventually(lambda: not psutil.pid_exists(child) or gone([psutil.Process(child)]))
+    eventually(lambda: not psutil.pid_exists(child) or all_gone([psutil.Process(child)]))
 
 
 def test_a_start_that_takes_too_long_is_given_up(launch):
-    launcher = launch("never-healthy", "--start-seconds", "1.5")
+    launcher = launch("never-healthy", "--start-seconds", "4.5")
     processes = launcher.family()
     status, output, errors = launcher.end()
     assert (status, output) == (1, "")
-    assert "vLLM is not healthy after 1.5 s" in errors
-    eventually(lambda: gone(processes))
+    assert "vLLM is not healthy after 4.5 s" in errors
+    eventually(lambda: all_gone(processes))
 
 
 def test_the_engine_does_not_outlive_a_killed_launcher(launch):
@@ -90,7 +86,7 @@ def test_the_engine_does_not_outlive_a_killed_launcher(launch):
     launcher.listening()
     engine = launcher.family()[0]
     launcher.process.kill()
-    eventually(lambda: gone([engine]))
+    eventually(lambda: all_gone([engine]))
 
 
 def test_a_taken_port_is_said_at_once(launch):

@@ -14,7 +14,7 @@ import pytest
 from model_server.flags import serve_arguments
 from model_server.settings import Settings
 
-from .launched import ask, eventually
+from .launched import all_gone, ask, eventually
 
 pytestmark = pytest.mark.vllm
 HIDDEN, LAYERS, RANK = 64, 2, 4
@@ -66,7 +66,7 @@ class Server:
             "--max-loras": 2,
             "--max-lora-rank": 8,
             "--probe-port": self.probes,
-            "--leave-seconds": 2,
+            "--leave-seconds": 5,
             "--drain-seconds": 60,
             "--log-file": self.folder / "vllm.log",
         }
@@ -124,7 +124,7 @@ def test_it_is_alive_at_once_and_ready_when_it_serves(server):
     # Before the probes' port is bound nobody answers: 0.
     assert server.seen_while_loading <= {(0, 0), (0, 200), (503, 200), (200, 200)}
     assert (503, 200) in server.seen_while_loading
-    assert ask(server.probes, "/ready") == (200, b'{"ok":true}')
+    eventually(lambda: ask(server.probes, "/ready") == (200, b'{"ok":true}'))
 
 
 async def test_adapters_come_change_and_go(server):
@@ -141,7 +141,7 @@ async def test_adapters_come_change_and_go(server):
     status, second = await server.complete("a")
     assert status == 200
     assert second not in {first, base}
-    assert ask(server.probes, "/ready")[0] == 200
+    eventually(lambda: ask(server.probes, "/ready")[0] == 200)
     server.want(b=server.first)
     eventually(lambda: set(server.status()["adapters"]) == {"b"})
     assert (await server.complete("a"))[0] == 404
@@ -162,16 +162,16 @@ async def test_it_leaves_under_traffic_and_no_request_fails(server):
         gone.set()
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(watch())
         for model in ("tiny", "b", "tiny", "b"):
             group.create_task(client(model))
         async with asyncio.timeout(60):
             while len(answers) < 12:
                 await asyncio.sleep(0.05)
+        group.create_task(watch())
         server.process.terminate()
     assert set(answers) == {200}
     assert await asyncio.to_thread(server.process.wait, 90) == 0
-    assert not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    eventually(lambda: all_gone(processes))
 
 
 VARIANTS = {

@@ -41,9 +41,9 @@ async def test_a_stopped_server_finishes_what_it_runs_and_takes_nothing_more():
     url = f"http://127.0.0.1:{line['port']}"
     async with aiohttp.ClientSession() as client:
         response = await stream(client, url, 60)
-        await response.content.readany()
+        first = await response.content.readany()
         process.send_signal(signal.SIGTERM)
-        text = await asyncio.wait_for(response.text(), DEADLINE)
+        text = first.decode() + await asyncio.wait_for(response.text(), DEADLINE)
         assert text.endswith("data: [DONE]\n\n")
         status, rest = await end(process)
         with pytest.raises(aiohttp.ClientConnectionError):
