@@ -19,7 +19,7 @@ from multidict import CIMultiDictProxy
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.demo.envoy import BodyMode, EnvoySettings, Routing, start_envoy
-from epp.demo.processes import Process, free_port, spawn
+from epp.demo.processes import Process, spawn
 
 START_SECONDS = 30
 DEADLINE = 30
@@ -113,7 +113,7 @@ class Corridor:
             listen_port=self.port,
             admin_port=self.admin_port,
             epp_port=self.grpc_port,
-            endpoints=tuple(self.targets.values()) or (f"127.0.0.1:{free_port()}",),
+            endpoints=tuple(self.targets.values()) or (f"127.0.0.1:{quiet_port()}",),
             routing=plan.routing,
             epp_tls=plan.tls,
             failure_mode_allow=plan.failure_mode_allow,

@@ -84,8 +84,14 @@ class Followed:
             labels={PORT_LABEL: str(self.ports[0]), REPLAY_PORT_LABEL: str(self.ports[1])},
         )
         self.renew()
+        self.before = 0
         self.listener = KvEvents(self.apply, KvEventSettings(reconnect=(0.05, 0.5)))
         self.listener.watch(self.endpoint)
+
+    @property
+    def batches(self):
+        """How many batches were taken in so far, of this engine and of those before it."""
+        return self.listener.counts()[self.endpoint.id].batches
 
     def renew(self):
         self.pool = BlockPool((BLOCKS - 1) * BLOCK, BLOCK)
@@ -134,7 +140,7 @@ class Followed:
         while same < TRIES:
             again = await self.last_batch()
             same, last = (same + 1, last) if again == last else (0, again)
-        await self.until(lambda: self.listener.counts()[self.endpoint.id].batches > last)
+        await self.until(lambda: self.batches - self.before > last)
 
     def predict(self, tokens, salt=""):
         """How many tokens of a prompt the engine would find."""
@@ -177,10 +183,16 @@ class Running:
         said = await self.ask(tokens, 1, salt)
         return predicted, said["usage"]["prompt_tokens_details"]["cached_tokens"]
 
+    async def stop(self, seconds):
+        """End the engine when all that it said was taken in: what comes then is another's."""
+        await self.followed.synced()
+        await self.process.stop(seconds)
+
 
 @contextlib.asynccontextmanager
 async def running(followed, argv, directory):
     """Start the engine, and end it."""
+    followed.before = followed.batches
     process = await spawn("engine", argv, log_dir=directory)
     try:
         ready = await process.wait_ready_line(START_SECONDS)

@@ -229,7 +229,7 @@ async def test_bodies_over_the_limit(echo, start):
 
 
 async def test_a_body_that_stops_coming_ends_by_the_gateways_idle_timeout(start):
-    plan = Plan(simulators=("a",), stream_idle_timeout_s=1)
+    plan = Plan(simulators=("a",), stream_idle_timeout_s=4)
     async with start(plan) as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
@@ -242,6 +242,7 @@ async def test_a_body_that_stops_coming_ends_by_the_gateways_idle_timeout(start)
 
 
 async def test_a_client_that_leaves_amid_its_body(gateway):
+    await serves(gateway)
     before = await gateway.metric("warmpick_exchange_outcomes_total", outcome="aborted")
     _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"

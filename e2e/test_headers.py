@@ -63,8 +63,9 @@ async def test_a_request_has_an_id_and_keeps_the_clients_own(gateway, echo):
 
 
 async def test_a_fairness_id_is_counted(gateway):
+    before = await gateway.metric("llm_d_epp_request_total", fairness_id="team-a")
     await gateway.post(CHAT, chat("hello"), **{"x-llm-d-inference-fairness-id": "team-a"})
-    await gateway.metric_becomes(1, "llm_d_epp_request_total", fairness_id="team-a")
+    await gateway.metric_becomes(before + 1, "llm_d_epp_request_total", fairness_id="team-a")
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS"])
@@ -103,7 +104,7 @@ async def test_without_the_flag_clients_are_not_told_what_was_decided(gateway, e
     assert not [name for name in plain.headers if "warmpick" in name.lower()]
 
 
-NAMES = {"x-gateway-model-name-rewrite": "old name", "x-llm-d-model-name-rewrite": "new name"}
+NAMES = ("x-gateway-model-name-rewrite", "x-llm-d-model-name-rewrite")
 REWRITTEN = (
     b'{ "messages":[{"role":"user","content":"\\"model\\": \\"sim-model\\""}], "model" : "%s" }'
 )
@@ -113,15 +114,12 @@ REWRITTEN = (
 async def test_a_rewrite_reaches_the_server_and_is_undone_for_the_client(gateway, echo, header):
     target = 'adapter "7"'
     sent, expected = REWRITTEN % b"sim-model", REWRITTEN % b'adapter \\"7\\"'
+    flow = {"model_name": MODEL, "target_model_name": target}
+    before = await gateway.metric("llm_d_epp_request_total", **flow)
     answer = await gateway.post(CHAT, sent, **{header: target})
     assert echo.seen[-1].body == expected
     assert header not in echo.seen[-1].headers
     # The echo answers with what it got: an answer that names the target.
     assert answer.status == 200
     assert answer.body == sent
-    await gateway.metric_becomes(
-        1 + list(NAMES).index(header),
-        "llm_d_epp_request_total",
-        model_name=MODEL,
-        target_model_name=target,
-    )
+    await gateway.metric_becomes(before + 1, "llm_d_epp_request_total", **flow)

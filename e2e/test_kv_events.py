@@ -22,8 +22,7 @@ async def test_what_events_say_is_what_is_hit_and_a_restart_is_seen(followed, tm
         assert followed.complete
         assert (followed.mirror.lost, followed.mirror.tally.unknown) == (0, 0)
         assert followed.mirror.tally.removed > 100
-        process = engine.process
-        await process.stop(0)
+        await engine.stop(0)
     async with running(followed, argv, tmp_path) as engine:
         await followed.until(lambda: not len(followed.mirror))
         again = [await engine.compare(*probe) for probe in traffic.probes(6)]

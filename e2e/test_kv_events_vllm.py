@@ -36,7 +36,7 @@ async def test_what_events_say_is_what_is_hit_and_a_restart_is_seen(followed, tm
         assert followed.complete
         assert (followed.mirror.lost, followed.mirror.tally.unknown) == (0, 0)
         assert followed.mirror.tally.removed > 100
-        await engine.process.stop(20)
+        await engine.stop(20)
     async with running(followed, argv, tmp_path) as engine:
         await followed.until(lambda: not len(followed.mirror))
         again = [await engine.compare(*probe) for probe in traffic.probes(6)]

@@ -47,28 +47,43 @@ async def test_health_services(start, echo):
 
 
 class Traffic:
-    """Clients that never stop asking, and the servers that answered them."""
+    """Clients that never stop asking, and the servers that answered them, by turn."""
 
     def __init__(self, gateway):
-        self.served = []
+        self.begun = 0
+        self.served = {}
         self._gateway = gateway
         self._done = False
 
-    async def client(self, number):
+    async def client(self):
         while not self._done:
-            text = f"{number} {len(self.served)} " * 50
-            answer = await self._gateway.post(CHAT, chat(text))
+            turn, self.begun = self.begun, self.begun + 1
+            answer = await self._gateway.post(CHAT, chat(f"turn {turn} " * 50))
             assert answer.status == 200
-            self.served.append(answer.headers[SERVER])
+            self.served[turn] = answer.headers[SERVER]
+
+    def since(self, first):
+        """Give the servers that answered this turn or a later one."""
+        return {server for turn, server in self.served.items() if turn >= first}
 
     async def reaches(self, name):
-        """Wait for an answer of a server, from here on."""
-        base = len(self.served)
+        """Wait for a server's answer to what is asked from here on."""
+        first = self.begun
 
         async def answered():
-            return name in self.served[base:]
+            return name in self.since(first)
 
         await until(answered)
+
+    async def settled(self):
+        """Wait until all turns that were begun by now are answered; give how many those are."""
+        begun = self.begun
+
+        async def answered():
+            return self.served.keys() >= set(range(begun))
+
+        await until(answered)
+        return begun
 
     def stop(self):
         self._done = True
@@ -78,21 +93,21 @@ async def test_endpoints_come_and_go_under_traffic_and_no_request_fails(start):
     plan = Plan(simulators=("a",), routing="original_dst", server_flags=("--speed", "4"))
     async with start(plan) as gateway, asyncio.TaskGroup() as group:
         traffic = Traffic(gateway)
-        for number in range(WORKERS):
-            group.create_task(traffic.client(number))
+        for _ in range(WORKERS):
+            group.create_task(traffic.client())
         await traffic.reaches("a")
         await gateway.start_server("b")
         gateway.write_endpoints("a", "b")
         await traffic.reaches("b")
         gateway.write_endpoints("b")
         await gateway.metric_becomes(1, "llm_d_epp_ready_endpoints")
-        gone = len(traffic.served) + WORKERS  # those that are on their way
+        noticed = await traffic.settled()
         await gateway.servers["a"].stop()
         gateway.endpoints_path.write_text("endpoints: [{name: oops")  # what was good stays
         await until(lambda: logged(gateway, "endpoints_file.rejected"))
         await traffic.reaches("b")
         traffic.stop()
-    assert set(traffic.served[gone:]) == {"b"}
+    assert traffic.since(noticed) == {"b"}
 
 
 async def logged(gateway, event_name):

@@ -76,7 +76,7 @@ async def test_a_picker_that_is_killed_amid_a_stream_breaks_it(start, plan):
 
 @pytest.mark.parametrize("plan", [CLOSED, OPEN])
 async def test_a_picker_that_hangs_is_given_up_at_the_streams_idle_timeout(start, plan):
-    async with start(replace(plan, stream_idle_timeout_s=1)) as gateway:
+    async with start(replace(plan, stream_idle_timeout_s=4)) as gateway:
         gateway.signal(gateway.picker, signal.SIGSTOP)
         answer = await gateway.post(CHAT, chat("hello"))
         assert (answer.status, answer.body) == (504, b"stream timeout")

@@ -8,8 +8,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from e2e.corridor import CHAT, REASON, SERVER, Plan, chat, corridor
-from epp.demo.processes import free_port
+from e2e.corridor import CHAT, REASON, SERVER, Plan, chat, corridor, quiet_port
 
 OUTCOMES = "warmpick_exchange_outcomes_total"
 RUNNING = "llm_d_epp_request_running"
@@ -58,8 +57,9 @@ async def test_a_servers_own_error_passes_and_is_counted(gateway, status):
 
 async def test_a_stream_that_breaks_off_is_broken_for_the_client_too(gateway):
     before = await gateway.metric(OUTCOMES, outcome="aborted")
-    body = chat("hello", stream=True, max_tokens=40)
-    async with gateway.stream(CHAT, body, **{"x-sim-fault": "die-after=3"}) as response:
+    body = chat("hello", stream=True, max_tokens=1000)
+    # What is still on its way when the server dies is lost: what is read here comes long before.
+    async with gateway.stream(CHAT, body, **{"x-sim-fault": "die-after=400"}) as response:
         assert response.status == 200
         for _ in range(3):
             assert (await response.content.readuntil(b"\n\n")).startswith(b"data: {")
@@ -92,7 +92,7 @@ async def test_a_client_that_leaves_before_the_answer(gateway):
 
 
 async def test_a_port_where_nobody_listens(start, routing):
-    dead = f"127.0.0.1:{free_port()}"
+    dead = f"127.0.0.1:{quiet_port()}"
     plan = Plan(others=(dead,), simulators=("a",), routing=routing)
     async with start(plan) as gateway:
         # Beside a live one, the dead one is found out and left alone.
