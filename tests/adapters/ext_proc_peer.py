@@ -82,8 +82,8 @@ async def serving(transport, director, *awaiting, health=None, **settings):
 class Peer:
     """Envoy's side of one stream."""
 
-    def __init__(self, channel):
-        self.call = ExternalProcessorStub(channel).Process(timeout=DEADLINE)
+    def __init__(self, channel, deadline=DEADLINE):
+        self.call = ExternalProcessorStub(channel).Process(timeout=deadline)
 
     async def send(self, *messages):
         for message in messages:

@@ -73,6 +73,15 @@ class RawPeer:
             if found == kind and stream in {None, number}
         ]
 
+    @property
+    def asked(self):
+        """What the server's own pings say, which are to be answered."""
+        return [
+            payload
+            for found, flags, _, payload in self.frames
+            if found == Kind.PING and not flags & Flag.ACK
+        ]
+
     def codes(self, kind, stream=None):
         """Error codes of resets, or of goodbyes."""
         at = 4 if kind == Kind.GOAWAY else 0

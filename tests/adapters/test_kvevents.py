@@ -22,8 +22,9 @@ from tests.kvpublisher import believe, frames, payload, removed, stored
 from tests.strategies import endpoint
 
 DEADLINE = 10
-FAST = KvEventSettings(replay_timeout=0.5, reconnect=(0.01, 0.05))
-IMPATIENT = msgspec.structs.replace(FAST, patience=0.3)
+FAST = KvEventSettings(replay_timeout=5, reconnect=(0.01, 0.05))
+HASTY = msgspec.structs.replace(FAST, replay_timeout=0.5)
+IMPATIENT = msgspec.structs.replace(FAST, patience=1.0)
 
 
 class Told:
@@ -140,7 +141,10 @@ async def test_a_missing_batch_is_asked_for():
 
 async def test_a_replay_port_that_nobody_answers_at_is_said_once_and_done_without():
     with capture_logs() as logs:
-        async with ZmqPublisher(replays=False).open() as publisher, listening() as (listener, told):
+        async with (
+            ZmqPublisher(replays=False).open() as publisher,
+            listening(HASTY) as (listener, told),
+        ):
             publisher.again = free_port()
             listener.watch(at(publisher))
             await publisher.heard()

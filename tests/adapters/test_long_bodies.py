@@ -23,6 +23,7 @@ from tests.adapters.ext_proc_peer import (
 SIZE = 12 << 20
 LONG = CHAT[:-1] + b', "x": "' + b"so it goes. " * (SIZE // 12) + b'"}'
 PIECE = 30_000
+PATIENCE = 60
 
 
 async def ask(stream, data=LONG):
@@ -42,17 +43,17 @@ async def echoed(stream):
 
 
 async def test_it_comes_back_whole(channel):
-    streams = [Peer(channel) for _ in range(3)]
+    streams = [Peer(channel, PATIENCE) for _ in range(3)]
     await asyncio.gather(*map(ask, streams))
     assert [each == LONG for each in await asyncio.gather(*map(echoed, streams))] == [True] * 3
 
 
 async def test_who_does_not_read_holds_up_nobody(channel, director):
-    slow = Peer(channel)
+    slow = Peer(channel, PATIENCE)
     await ask(slow)
     await until(lambda: director.opened == 1)
     for _ in range(5):
-        quick = Peer(channel)
+        quick = Peer(channel, PATIENCE)
         await ask(quick, CHAT)
         assert await echoed(quick) == CHAT
     assert await echoed(slow) == LONG
@@ -62,7 +63,7 @@ async def test_who_does_not_read_holds_up_nobody(channel, director):
 
 
 async def test_who_says_no_more_is_told_the_rest(channel):
-    stream = Peer(channel)
+    stream = Peer(channel, PATIENCE)
     await ask(stream)
     await stream.call.done_writing()
     assert await echoed(stream) == LONG
@@ -70,7 +71,7 @@ async def test_who_says_no_more_is_told_the_rest(channel):
 
 
 async def test_who_leaves_amid_it_leaves_nothing(channel, director, server):
-    stream = Peer(channel)
+    stream = Peer(channel, PATIENCE)
     await ask(stream)
     assert kind(await stream.receive()) == "request_headers"
     stream.call.cancel()
@@ -89,7 +90,7 @@ async def test_after_a_decision_that_took_its_time(serve, director, count):
         return DECISION
 
     async with serve(director, awaiting) as (_, channel):
-        streams = [Peer(channel) for _ in range(count)]
+        streams = [Peer(channel, PATIENCE) for _ in range(count)]
         await asyncio.gather(*map(ask, streams))
         go.set()
         found = await asyncio.gather(*map(echoed, streams))

@@ -209,20 +209,21 @@ class TestPeersThatDoNotRead:
     async def test_one_that_is_silent_is_asked_and_left(self, serve, director):
         quick = Limits(ping_after=0.02, ping_timeout=0.02)
         async with serve(director, limits=quick) as (server, _):
-            async with greeted(server) as peer:
+            hello = wire.greeting() + wire.acknowledged()
+            async with connected(server, hello) as peer:  # all at once: it has no time to lose
                 peer.begin(1, head(), body())
                 await peer.replied(1, 2)
-                await peer.heard(Kind.PING)
+                await peer.hear(lambda: peer.asked)
                 await peer.lost()
             await until(lambda: server.streams == 0)
             assert director.ends() == [Outcome.ABORTED]
 
     async def test_one_that_answers_stays(self, serve, director):
-        quick = Limits(ping_after=0.02, ping_timeout=0.5)
+        quick = Limits(ping_after=0.02, ping_timeout=3)
         async with serve(director, limits=quick) as (server, _), greeted(server) as peer:
             for count in (1, 2):
-                await peer.hear(lambda count=count: len(peer.seen(Kind.PING)) == count)
-                peer.say(wire.frame(Kind.PING, 0, peer.seen(Kind.PING)[-1], wire.Flag.ACK))
+                await peer.hear(lambda count=count: len(peer.asked) >= count)
+                peer.say(wire.frame(Kind.PING, 0, peer.asked[count - 1], wire.Flag.ACK))
             peer.begin(1, GET)
             await peer.replied(1, 1)
 
@@ -310,7 +311,8 @@ class TestGoodbyes:
         assert int.from_bytes(peer.seen(Kind.GOAWAY)[0][:4], "big") == (1 << 31) - 1
         peer.begin(3, GET)  # sent before the peer could know
         await peer.replied(3, 1)
-        peer.say(wire.frame(Kind.PING, 0, peer.seen(Kind.PING)[0], wire.Flag.ACK))
+        await peer.hear(lambda: peer.asked)
+        peer.say(wire.frame(Kind.PING, 0, peer.asked[0], wire.Flag.ACK))
         await peer.hear(lambda: len(peer.seen(Kind.GOAWAY)) == 2)
         assert int.from_bytes(peer.seen(Kind.GOAWAY)[1][:4], "big") == 3
         peer.begin(5, GET)

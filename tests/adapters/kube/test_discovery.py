@@ -276,7 +276,7 @@ async def test_a_kind_that_the_api_fails_to_give_does_not_keep_the_pool(api, tmp
 async def test_of_two_replicas_one_is_ready_and_the_other_stands_by_warm(api, tmp_path):
     api.put(pool())
     api.put(pod("a"))
-    quick = {"elect": True, "terms": Terms(identity="", duration=1, deadline=0.6, retry=0.05)}
+    quick = {"elect": True, "terms": Terms(identity="", duration=5, deadline=4.0, retry=0.05)}
     async with discovering(api, tmp_path, **quick) as (one, fleet):
         await fleet.until(lambda: one.ready)
         async with discovering(api, tmp_path, **quick) as (two, standby):

@@ -18,6 +18,7 @@ from tests.adapters.tokens.bodies import chat, completions, ids, raw
 from tests.adapters.tokens.folders import byte_level, metaspace, split_then_bytes, texts, write
 
 LONG = "the keeper of the lighthouse counted 42 boats\n" * 100
+PATIENT = LocalLimits(patience=60)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 async def local(folder):
-    made = LocalTokenizer(folder, LocalLimits())
+    made = LocalTokenizer(folder, PATIENT)
     yield made
     await made.close()
 
@@ -38,7 +39,7 @@ async def limited(folder):
     made = []
 
     def make(**limits):
-        made.append(LocalTokenizer(folder, LocalLimits(**limits)))
+        made.append(LocalTokenizer(folder, replace(PATIENT, **limits)))
         return made[-1]
 
     yield make
@@ -237,7 +238,7 @@ async def test_patience_ends_but_the_work_is_kept(limited, folder):
 
 async def test_what_several_wait_for_is_tokenized_once(folder):
     vocabulary = Counting(split_then_bytes(), ("<|im_start|>", "<|im_end|>"))
-    tokenizer = LocalTokenizer(replace(folder, vocabulary=vocabulary), LocalLimits())
+    tokenizer = LocalTokenizer(replace(folder, vocabulary=vocabulary), PATIENT)
     asked = [chat(LONG * 5, "x", str(number)) for number in range(20)]
     assert [tokenizer.ready(each) for each in asked] == [None] * 20
     found = await asyncio.gather(*map(tokenizer.tokenize, asked))
@@ -260,7 +261,7 @@ async def test_a_cancelled_request_harms_no_other(limited, folder):
 
 
 async def test_the_loop_runs_while_a_long_text_is_encoded(limited):
-    tokenizer = limited(most_bytes=8 << 20, patience=60)
+    tokenizer = limited(most_bytes=8 << 20)
     asked = chat(LONG * 150)
     assert tokenizer.ready(asked) is None
     task = asyncio.ensure_future(tokenizer.tokenize(asked))
