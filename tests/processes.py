@@ -27,7 +27,7 @@ async def picker(arguments, folder):
             yield (json.loads(line) async for line in process.stderr)
     finally:
         process.kill()
-        await process.wait()
+        await process.communicate()  # until the pipe is closed, too
 
 
 async def said(lines, event):

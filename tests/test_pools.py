@@ -59,11 +59,12 @@ async def test_each_pool_has_its_endpoints_its_ports_and_its_policy(folder):
                 assert f'"pod-{endpoint}"' in text
                 assert f'name="{name}"' in text
             process.send_signal(signal.SIGTERM)
-            assert await process.wait() == 0
+            await process.communicate()
+            assert process.returncode == 0
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await process.communicate()  # until the pipe is closed, too
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,13 @@ class Process:
             await asyncio.wait({self._exit}, timeout=grace)
         self._signal(signal.SIGKILL)
         await self._exit
+        await self._hear_out(5)  # all who could speak were killed
         self._pump.cancel()
         await asyncio.wait({self._pump})
+
+    async def _hear_out(self, seconds: float) -> None:
+        """Read to the end of stdout, which is open until every process that has it is gone."""
+        await asyncio.wait({self._pump}, timeout=seconds)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -125,7 +130,7 @@ class Process:
         raise ProcessDied(f"{self.name} {failure} within {limit:g} s{self._tail()}")
 
     async def _death(self) -> ProcessDied:
-        await asyncio.wait({self._pump}, timeout=1)  # its last words
+        await self._hear_out(1)  # its last words
         code = self._child.returncode
         return ProcessDied(f"{self.name} ended with exit code {code}{self._tail()}")
 
