@@ -16,13 +16,21 @@ from epp.adapters.telemetry.logs import configure_logs
 
 ENDPOINTS = (10, 100, 1000)
 SIZES = {"2k": 2 << 10, "20k": 20 << 10, "220k": 220 << 10, "400k": 400 << 10}
+OTHERS = {"4m": 4 << 20, "16m": 16 << 20}
+"""Bytes that others read between two exchanges of 2 KB."""
 _BUDGETS = {"400k": Budget(most=1500)}
+_SAYS = {
+    "us": "a pick among %s endpoints",
+    "exchange_us": "an exchange, %s body",
+    "exchange_us_2k_after": "an exchange, 2k body, after %s of others' memory",
+}
 _PICKS = 400
 _MEGABYTES = 24 << 20
 NOTES = (
     "A pick is of a 2 KB chat that was parsed: hash, match, estimate, compare, book.",
     "An exchange is all that ext_proc asks of one request among ten endpoints, bytes to bytes.",
     "CPU time of one thread that does nothing else: caches are warmer than beside a proxy.",
+    "After 4m, 16m: so many MiB of other memory were read before each exchange, as neighbours do.",
 )
 
 
@@ -46,9 +54,8 @@ async def measure(progress: Progress, options: Options) -> Report:
 
 def _figure(name: str, runs: Iterable[float]) -> Figure:
     kind, _, what = name.rpartition("_")
-    says = f"a pick among {what} endpoints" if kind == "us" else f"an exchange, {what} body"
     budget = _BUDGETS.get(what)
-    return Figure(key=name, says=says, unit="µs", runs=tuple(runs), budget=budget)
+    return Figure(key=name, says=_SAYS[kind] % what, unit="µs", runs=tuple(runs), budget=budget)
 
 
 def _picks() -> Iterator[tuple[str, Callable[[], float]]]:
@@ -61,6 +68,9 @@ def _exchanges() -> Iterator[tuple[str, Callable[[], float]]]:
         count = min(_PICKS, _MEGABYTES // size)
         exchange = partial(_exchange_us, Corridor(ENDPOINTS[0]), bodies(size), count)
         yield f"exchange_us_{name}", exchange
+    for name, size in OTHERS.items():
+        crowded = partial(_crowded_us, Corridor(ENDPOINTS[0]), bodies(SIZES["2k"]), bytearray(size))
+        yield f"exchange_us_2k_after_{name}", crowded
 
 
 def _pick_us(corridor: Corridor, source: Iterator[bytes]) -> float:
@@ -80,3 +90,13 @@ def _exchange_us(corridor: Corridor, source: Iterator[bytes], count: int) -> flo
     for messages in asked:
         corridor.exchange(messages)
     return (time.process_time() - started) / count * 1e6
+
+
+def _crowded_us(corridor: Corridor, source: Iterator[bytes], others: bytearray) -> float:
+    spent = 0.0
+    for messages in [Messages.about(body) for body in islice(source, _PICKS)]:
+        others.count(1)  # reads all of it
+        started = time.process_time()
+        corridor.exchange(messages)
+        spent += time.process_time() - started
+    return spent / _PICKS * 1e6
