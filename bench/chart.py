@@ -12,7 +12,7 @@ from epp.demo.charts import COLOURS, FAINT, INK, LOOK
 __all__ = ["FAINT", "GOOD", "INK", "OTHER", "drawing", "png"]
 
 OTHER, GOOD = COLOURS
-"""What a plot is about, and what it is compared with."""
+"""What a plot's subject is compared with, and the subject."""
 _LOOK = LOOK | {
     "font.size": 9.5,
     "axes.titlesize": 9.5,

@@ -17,6 +17,8 @@ from e2e.spool import NUMBER, STEP, digest_of, pieces_of, spooling
 OUTCOMES = "warmpick_exchange_outcomes_total"
 RUNNING = "llm_d_epp_request_running"
 IMPOSSIBLE = "observe_responses.impossible"
+OF_SCRAPES = {"endpoint.metrics_unknown", "endpoint.unreachable"}
+"""What a scrape warns of: the spool has no metrics, and a machine that stalls answers late."""
 AT_ONCE = 48
 BURSTS, STEPS = 4_000, 1_000
 LEAVABLE = Plan(response_body_mode="STREAMED", picker_flags=("--observe-responses=first",))
@@ -74,19 +76,15 @@ async def test_no_byte_is_lost(start, spool, transport):
         assert await all_of(range(BURSTS), lambda number: fetch(gateway, number)) == []
         await gateway.metric_becomes(BURSTS, OUTCOMES)
         completed = await gateway.metric(OUTCOMES, outcome="completed")
-        assert completed < BURSTS  # those that came with one piece, end and all
+        assert completed < BURSTS / 2  # those that came with one piece, end and all
         assert await gateway.metric(OUTCOMES, outcome="unobserved") == BURSTS - completed
         stepping = range(BURSTS, BURSTS + STEPS)
         assert await all_of(stepping, lambda n: fetch_stepping(gateway, spool, n)) == []
         await gateway.metric_becomes(BURSTS - completed + STEPS, OUTCOMES, outcome="unobserved")
         assert await gateway.metric(OUTCOMES, outcome="aborted") == 0
         await gateway.metric_becomes(0, RUNNING)
-        # A scrape tells of the machine that spool and picker share, not of the streams.
-        assert [
-            line["event"]
-            for line in gateway.log_lines()
-            if line["level"] in {"warning", "error"} and not line["event"].startswith("endpoint.")
-        ] == []
+        warned = [line for line in gateway.log_lines() if line["level"] in {"warning", "error"}]
+        assert {line["event"] for line in warned} <= OF_SCRAPES
 
 
 @pytest.mark.parametrize("request_mode", ["BUFFERED", "STREAMED", "NONE"])
