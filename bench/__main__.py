@@ -26,7 +26,7 @@ from bench.profiling import measure as measure_profile
 from bench.progress import Progress
 from bench.soak import measure as measure_soak
 from epp.errors import WarmpickError
-from epp.protocol.observation import Observation
+from epp.protocol.extproc.observation import Observation
 
 
 class Measure(Protocol):

@@ -13,17 +13,17 @@ import msgspec
 from bench.extproc.workload import BYTES_PER_TOKEN, MODEL, Shape, requests
 from epp._pb import ext_proc_pb2 as pb
 from epp.adapters.telemetry.metrics import Sources, Telemetry
-from epp.caches import fleet_of
-from epp.config import DEFAULT_POLICY, POLICIES, load
+from epp.app.cache_sources import fleet_of
+from epp.app.director import Service
+from epp.config.file import DEFAULT_POLICY, POLICIES, load
 from epp.model.endpoint import Endpoint, Load
 from epp.model.events import Aborted, EndpointUpserted, LoadReported
 from epp.model.request import Api, InferenceRequest, RequestId
 from epp.policy.scheduler import Scheduler
-from epp.protocol.envoy import decode, encode
-from epp.protocol.exchange import Exchange
-from epp.protocol.openai import parse_request
-from epp.protocol.settings import ExchangeSettings
-from epp.service import Service
+from epp.protocol.extproc.codec import decode, encode
+from epp.protocol.extproc.exchange import Exchange
+from epp.protocol.extproc.settings import ExchangeSettings
+from epp.protocol.openai.request_json import parse_request
 
 BLOCK, BLOCKS = 16, 35_000
 _PIECE = 65_536

@@ -14,7 +14,7 @@ import time
 import uvloop
 
 from bench.extproc.fixed import FixedExchange
-from epp.adapters.extproc.conversation import ExtProcSettings
+from epp.adapters.extproc.contract import ExtProcSettings
 from epp.adapters.extproc.transports import TRANSPORTS, Transport, server_class
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from bench.accuracy.engines import EngineName
 from bench.accuracy.identities import Identity
-from epp.protocol.observation import Observation
+from epp.protocol.extproc.observation import Observation
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

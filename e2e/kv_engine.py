@@ -15,11 +15,11 @@ from e2e.corridor import quiet_port
 from epp.adapters.kvevents.listener import KvEvents
 from epp.adapters.kvevents.sources import PORT_LABEL, REPLAY_PORT_LABEL, KvEventSettings
 from epp.demo.processes import Process, spawn
-from epp.model.blocks import BlockHasher
+from epp.model.caches.kv_event_mirror import Mirror
 from epp.model.endpoint import Endpoint
 from epp.model.kernels import BlockPool
-from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
-from epp.model.mirror import Mirror
+from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
+from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Prompt
 
 BLOCK = 32

@@ -6,7 +6,7 @@ import pytest_asyncio
 
 from e2e.corridor import CHAT, REASON, SERVER, Plan, chat, corridor
 from epp.policy.conformance import SELECTION
-from epp.protocol.told import SERVED
+from epp.protocol.extproc.debug_headers import SERVED
 from tests.conformance import FILE
 
 NAMES = ("a", "b", "c")

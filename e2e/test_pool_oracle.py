@@ -20,9 +20,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from epp.model import blockpool
-from epp.model.blocks import BlockHash, BlockHasher
-from epp.model.lease import Lease
+from epp.model.caches.block_pool import pool as blockpool
+from epp.model.caches.lease import Lease
+from epp.model.prompts.block_hasher import BlockHash, BlockHasher
 from epp.model.request import TOKEN_BYTES, Prompt
 from tests.native.built import loaded
 
@@ -85,7 +85,7 @@ class PoolBesideVllm(RuleBasedStateMachine):
         return self.hasher.chain(Prompt(data, exact=True), "model", "")
 
     def let_in(self, tokens):
-        """Let a prompt into the pool as `epp.model.stay` does."""
+        """Let a prompt into the pool as `epp.model.pods.sequence` does."""
         chain, size = self.chain(tokens), self.block
         blank = size if len(tokens) % size else 0
         return self.pool.admit(chain.hashes, [size] * len(chain.hashes), blank, chain.lookup)

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from e2e import test_vllm
 from e2e.chat_bodies import BODIES, TEMPLATES, TEXT
 from e2e.corridor import CHAT, Plan, chat, corridor, decision, quiet_port
-from epp.adapters.tokens.files import read_folder
-from epp.adapters.tokens.instead import Cause, TextInstead
-from epp.adapters.tokens.plan import finished, pieces_of, plan
-from epp.adapters.tokens.render import RenderSettings, RenderTokenizer
-from epp.adapters.tokens.template import ChatTemplate
+from epp.adapters.tokens.fallback import Cause, TextInstead
+from epp.adapters.tokens.local.model_folder import read_folder
+from epp.adapters.tokens.local.plan import finished, pieces_of, plan
+from epp.adapters.tokens.local.template import ChatTemplate
+from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer
 from epp.demo.processes import spawn
 from epp.model.request import Api, InferenceRequest, Prompt
 from tests.adapters.tokens import bodies

@@ -5,7 +5,7 @@ from itertools import count, pairwise
 
 import msgspec
 
-from epp.model.kvchange import BlocksRemoved, BlocksStored
+from epp.model.kv_changes import BlocksRemoved, BlocksStored
 
 TOPIC = b"kv@pod-0@base"
 END = (2**64 - 1).to_bytes(8, "big")

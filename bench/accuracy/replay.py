@@ -14,8 +14,7 @@ from bench.accuracy.lru import Blocks, Predictor
 from bench.accuracy.observation import Guess
 from bench.accuracy.trace import Content, Trace
 from bench.accuracy.virtual import Clock, Pods
-from epp.config import POLICIES, load
-from epp.model.blocks import BlockHasher
+from epp.config.file import POLICIES, load
 from epp.model.endpoint import Endpoint, Load
 from epp.model.events import (
     EndpointUpserted,
@@ -28,9 +27,10 @@ from epp.model.events import (
     Unobserved,
 )
 from epp.model.fleet import Fleet
+from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId, Usage
 from epp.policy.scheduler import Scheduler
-from epp.protocol.observation import Observation
+from epp.protocol.extproc.observation import Observation
 
 BLOCK = 16
 PORT = 8000

@@ -20,7 +20,7 @@ from bench.accuracy.workload import Shape, Workload
 from bench.figures import Figure, Grid
 from bench.options import Options
 from bench.progress import Progress
-from epp.protocol.observation import Observation
+from epp.protocol.extproc.observation import Observation
 
 Case = tuple[str, Observation]
 """How blocks are known, and how many responses are observed."""

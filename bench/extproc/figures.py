@@ -39,7 +39,7 @@ _DEFINED: tuple[tuple[str, str, str, Budget | None], ...] = (
     ("idle_cores_10_pods", "cores while idle, 10 pods", "", Budget(most=0.02)),
     ("idle_cores_100_pods", "cores while idle, 100 pods", "", Budget(most=0.05)),
     ("rss_mb_1000_streams", "memory, 1,000 streams of 20 KB prompts", "MB", Budget(most=120)),
-    ("import_s", "import of epp.app in a new process", "s", None),
+    ("import_s", "import of epp.app.picker in a new process", "s", None),
     ("ready_s", "exec to ready, 10 pods", "s", Budget(most=0.4)),
 )
 

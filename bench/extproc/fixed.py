@@ -5,10 +5,9 @@ from collections.abc import Callable
 import msgspec
 
 from epp.errors import RequestError
-from epp.model.record import RequestRecord
 from epp.model.request import Decision, RequestId
-from epp.protocol.envoy import DESTINATION
-from epp.protocol.messages import (
+from epp.protocol.extproc.codec import DESTINATION
+from epp.protocol.extproc.messages import (
     Chunk,
     HeadersReply,
     Message,
@@ -22,6 +21,7 @@ from epp.protocol.messages import (
     ResponseTrailers,
     TrailersReply,
 )
+from epp.protocol.extproc.record import RequestRecord
 
 CHUNK_BYTES = 62_000
 

@@ -16,7 +16,7 @@ from bench.extproc.samples import Samples
 from bench.extproc.stack import MAIN, TRANSPORT, Route, Stack, start_backends
 from bench.extproc.workload import Shape
 
-MODULE = "epp.app"
+MODULE = "epp.app.picker"
 _POLL_S = 0.005
 SETTLE_S = 3.0
 STREAMS = 1_000

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from epp.model.hashing import BlockHash
 from epp.model.kernels import extend
+from epp.model.prompts.hashing import BlockHash
 
 BLOCK = 16
 """Tokens of a block."""

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from bench.index.chains import BLOCK
-from epp.model.engines import DEFAULT_MODEL, CacheSpec
-from epp.model.hashing import BlockHash
+from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
 from epp.model.kernels import PrefixIndex
+from epp.model.prompts.hashing import BlockHash
 
 
 class Pooled:

@@ -16,9 +16,9 @@ from epp.adapters.kube.discovery import KubeDiscovery
 from epp.adapters.kube.settings import Access, KubeSettings
 from epp.demo.processes import Process, spawn
 from epp.errors import WarmpickError
-from epp.model.blocks import TOKEN_BLOCK, BlockHasher
 from epp.model.events import EndpointUpserted, Event
 from epp.model.fleet import Fleet
+from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 
 READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from epp.protocol import health
+from epp.protocol.extproc.names import SERVICE
 from epp.protocol.health import ServingStatus
-from epp.protocol.wire import SERVICE
 
 _LIVE = ("liveness",)
 _READY = ("", "readiness", "inference-extension", SERVICE)

@@ -11,8 +11,8 @@ from typing import Final, SupportsIndex, overload
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
 from epp.model.estimate import Estimate
-from epp.model.ledger import Survey
-from epp.model.visit import Asked
+from epp.model.pods.in_flight import Asked
+from epp.model.pods.ledger import Survey
 
 _DECODE_SECONDS: Final = 20e-6
 """What one running decode adds to a step (study, cost model A)."""

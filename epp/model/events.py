@@ -3,7 +3,7 @@
 import msgspec
 
 from epp.model.endpoint import Endpoint, EndpointId, Load, Target
-from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
+from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.request import InferenceRequest, RequestId, Usage
 
 

@@ -7,13 +7,9 @@ time, which never goes back.
 from collections.abc import Callable
 from typing import Any, Final
 
-from epp.model.answers import Answers
-from epp.model.belief import Belief
-from epp.model.blocks import BlockHasher
-from epp.model.busy import BusyShare
+from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.candidates import Candidates
 from epp.model.endpoint import Endpoint, Load
-from epp.model.engines import UNKNOWN_CAPACITY
 from epp.model.estimate import Estimate
 from epp.model.events import (
     Aborted,
@@ -31,17 +27,21 @@ from epp.model.events import (
     Served,
     Unobserved,
 )
-from epp.model.feedback import DOUBT, Verdict
 from epp.model.kernels import PrefixIndex, survey
-from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
-from epp.model.pod import Pod, PodEvent
-from epp.model.pods import Pods
-from epp.model.prompts import Prompts
+from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
+from epp.model.learning.busy_share import BusyShare
+from epp.model.learning.output_lengths import Answers
+from epp.model.learning.trust import DOUBT, Verdict
+from epp.model.pods.cache_stats import Belief
+from epp.model.pods.eligible import Roster
+from epp.model.pods.in_flight import Asked, Visit
+from epp.model.pods.pod import Pod, PodEvent
+from epp.model.pods.pods import Pods
+from epp.model.pods.sequence import Stay
+from epp.model.pods.unobserved import VirtualClock
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.prompts.reader import Prompts
 from epp.model.request import InferenceRequest, RequestId, Usage
-from epp.model.roster import Roster
-from epp.model.stay import Stay
-from epp.model.virtualclock import VirtualClock
-from epp.model.visit import Asked, Visit
 
 
 class Fleet:

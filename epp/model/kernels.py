@@ -1,43 +1,43 @@
 """The compiled kernels where they were built, their Python twins where not.
 
 A kernel and its twin promise the same; the rest of the model takes either from here. What twins
-need themselves they take from elsewhere: `BlockHash` is in `epp.model.hashing`.
+need themselves they take from elsewhere: `BlockHash` is in `epp.model.prompts.hashing`.
 """
 
 try:
     from epp.native.hashing import extend, text_chain
 except ImportError:
-    from epp.model.hashing import extend, text_chain
+    from epp.model.prompts.hashing import extend, text_chain
 
 try:
     from epp.native.hashset import HashSet
 except ImportError:
-    from epp.model.hashset import HashSet
+    from epp.model.prompts.hash_set import HashSet
 
 try:
     from epp.native.index import PrefixIndex
 except ImportError:
-    from epp.model.prefixindex import PrefixIndex
+    from epp.model.prefix_index import PrefixIndex
 
 try:
     from epp.native.ledger import Ledger, survey
 except ImportError:
-    from epp.model.ledger import Ledger, survey
+    from epp.model.pods.ledger import Ledger, survey
 
 try:
     from epp.native.lengths import kind_of, scaled, sizes_between, spread
 except ImportError:
-    from epp.model.lengths import kind_of, scaled, sizes_between, spread
+    from epp.model.prompts.text_lengths import kind_of, scaled, sizes_between, spread
 
 try:
     from epp.native.pins import Pins
 except ImportError:
-    from epp.model.pins import Pins
+    from epp.model.prompts.known_prefix_lengths import Pins
 
 try:
     from epp.native.pool import BlockPool
 except ImportError:
-    from epp.model.blockpool import BlockPool
+    from epp.model.caches.block_pool.pool import BlockPool
 
 __all__ = [
     "BlockPool",

@@ -23,16 +23,16 @@ class Kernel(msgspec.Struct, frozen=True):
 KERNELS = (
     Kernel("framing", "epp.adapters.extproc.grpcio"),
     Kernel("http2", "epp.adapters.extproc.grpcio"),
-    Kernel("codec", "epp.protocol.protobuf"),
-    Kernel("hashing", "epp.model.hashing"),
-    Kernel("hashset", "epp.model.hashset"),
-    Kernel("index", "epp.model.prefixindex"),
-    Kernel("pool", "epp.model.blockpool"),
-    Kernel("ledger", "epp.model.ledger"),
-    Kernel("lengths", "epp.model.lengths"),
-    Kernel("pins", "epp.model.pins"),
-    Kernel("body", "epp.protocol.openai"),
-    Kernel("watch", "epp.protocol.watch"),
+    Kernel("codec", "epp.protocol.extproc.protobuf"),
+    Kernel("hashing", "epp.model.prompts.hashing"),
+    Kernel("hashset", "epp.model.prompts.hash_set"),
+    Kernel("index", "epp.model.prefix_index"),
+    Kernel("pool", "epp.model.caches.block_pool.pool"),
+    Kernel("ledger", "epp.model.pods.ledger"),
+    Kernel("lengths", "epp.model.prompts.text_lengths"),
+    Kernel("pins", "epp.model.prompts.known_prefix_lengths"),
+    Kernel("body", "epp.protocol.openai.request_json"),
+    Kernel("watch", "epp.protocol.openai.object_scanner"),
 )
 
 

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Finds in a request's body what routing needs, as the body arrives.
 
-It notes where things are and copies nothing before the end. Its twin is `epp.protocol.openai`,
+It notes where things are and copies nothing before the end. Its twin is `epp.protocol.openai.request_json`,
 which also takes what is declined here: all that is wrong, and what is rare (a key that is written
 with escapes or comes twice, token ids among texts).
 """

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=True, wraparound=False
 """ext_proc messages straight from and to bytes, without an object for each part of them.
 
-The twin is `epp.protocol.protobuf`, over generated code. What is rare or doubtful here is left to
+The twin is `epp.protocol.extproc.protobuf`, over generated code. What is rare or doubtful here is left to
 it. The numbers of fields are those of `proto/ext_proc.proto`.
 """
 

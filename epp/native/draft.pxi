@@ -25,7 +25,7 @@ cdef struct Step:
     Span span
 
 cdef enum:
-    _MEDIUM_BYTES = 900  # `epp.protocol.openai` says why
+    _MEDIUM_BYTES = 900  # `epp.protocol.openai.request_json` says why
     _TOKEN = 4
 
 

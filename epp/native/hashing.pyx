@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Cuts prompts into blocks and chains their hashes, in one call a prompt.
 
-The hash is XXH3 of 64 bits, from xxHash's own header. The twin is `epp.model.hashing`.
+The hash is XXH3 of 64 bits, from xxHash's own header. The twin is `epp.model.prompts.hashing`.
 """
 
 from cpython.array cimport array, clone, resize

@@ -1,1 +1,1 @@
-from epp.model.hashset import HashSet as HashSet  # the kernel promises what its twin does
+from epp.model.prompts.hash_set import HashSet as HashSet  # the kernel promises what its twin does

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Hashes to look sequences through for; the twin of `epp.model.hashset`, which says what is promised."""
+"""Hashes to look sequences through for; the twin of `epp.model.prompts.hash_set`, which says what is promised."""
 
 cimport cython
 from cpython.long cimport PyLong_AsUnsignedLongLong

@@ -1,2 +1,2 @@
 # The kernel promises what its twin does.
-from epp.model.prefixindex import PrefixIndex as PrefixIndex
+from epp.model.prefix_index import PrefixIndex as PrefixIndex

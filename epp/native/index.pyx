@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Which endpoints hold which block; for a chain, the longest held prefix per endpoint.
 
-The twin is `epp.model.prefixindex`, where the contract is. Here a block is an entry of a table
+The twin is `epp.model.prefix_index`, where the contract is. Here a block is an entry of a table
 (`table.pxd`) that leads to the set of those who hold it (`slotsets.pxd`), which it shares with all
 blocks that the same endpoints hold (`holders.pxd`); `search.pxd` finds how far they hold a chain.
 """

@@ -1,4 +1,4 @@
-from epp.model.ledger import Ledger as Ledger  # the kernel promises what its twin does
-from epp.model.ledger import survey as survey
+from epp.model.pods.ledger import Ledger as Ledger  # the kernel promises what its twin does
+from epp.model.pods.ledger import survey as survey
 
 OVERDUE_SECONDS: float

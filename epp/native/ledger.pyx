@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""What the picker sent to endpoints and has not seen done; `epp.model.ledger` is the contract."""
+"""What the picker sent to endpoints and has not seen done; `epp.model.pods.ledger` is the contract."""
 
 cimport cython
 from cpython.object cimport PyObject

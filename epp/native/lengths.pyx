@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Measures texts; the twin of `epp.model.lengths`."""
+"""Measures texts; the twin of `epp.model.prompts.text_lengths`."""
 
 from cpython.array cimport array, clone
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE

@@ -1,1 +1,3 @@
-from epp.model.pins import Pins as Pins  # the kernel promises what its twin does
+from epp.model.prompts.known_prefix_lengths import (
+    Pins as Pins,
+)  # the kernel promises what its twin does

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""How many tokens prefixes are, by hash; the twin of `epp.model.pins`, which says what is promised."""
+"""How many tokens prefixes are, by hash; the twin of `epp.model.prompts.known_prefix_lengths`, which says what is promised."""
 
 cimport cython
 from cpython.long cimport PyLong_AsUnsignedLongLong

@@ -1,2 +1,2 @@
 # The kernel promises what its twin does.
-from epp.model.blockpool import BlockPool as BlockPool
+from epp.model.caches.block_pool.pool import BlockPool as BlockPool

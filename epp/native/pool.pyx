@@ -1,5 +1,5 @@
 # cython: language_level=3, cdivision=True
-"""The block pool of `epp.model.blockpool` over C arrays: no object per block, one per request.
+"""The block pool of `epp.model.caches.block_pool.pool` over C arrays: no object per block, one per request.
 
 It does what its twin does, step by step; what the rules are, and why, is said there. They are in
 `poolrules.pxd`, over the free blocks (`freeblocks.pxd`) of what there is (`blockstore.pxd`,

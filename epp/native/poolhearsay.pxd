@@ -1,6 +1,6 @@
 """What is heard of the engine's blocks: names for generated ones, content, losses. Part of `pool.pyx`.
 
-The rules are those of `epp.model.blockpool`, which says what they are and why.
+The rules are those of `epp.model.caches.block_pool.pool`, which says what they are and why.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t

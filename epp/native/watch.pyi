@@ -1,1 +1,1 @@
-from epp.protocol.watch import Watch as Watch
+from epp.protocol.openai.object_scanner import Watch as Watch

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Finds the objects of one key in bytes that pass by. Its twin is `epp.protocol.watch`."""
+"""Finds the objects of one key in bytes that pass by. Its twin is `epp.protocol.openai.object_scanner`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcmp
@@ -18,7 +18,7 @@ cdef enum:
 
 
 cdef class Watch:
-    """As `epp.protocol.watch.Watch`."""
+    """As `epp.protocol.openai.object_scanner.Watch`."""
 
     cdef bytes _rest
     cdef bint _open

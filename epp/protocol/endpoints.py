@@ -8,7 +8,7 @@ import msgspec
 
 from epp.errors import ConfigError
 from epp.model.endpoint import OFFLOAD_LABEL, RANK_LABEL, Endpoint
-from epp.protocol.document import convert, load_yaml
+from epp.protocol.yaml import convert, load_yaml
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^/\s]+$", description="no slash, no space")]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]

@@ -12,12 +12,12 @@ from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import Proces
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProcessorStub
 
-from epp.adapters.extproc.conversation import ExtProcSettings
+from epp.adapters.extproc.contract import ExtProcSettings
 from epp.model.endpoint import Endpoint
 from epp.model.request import Decision, RequestId
-from epp.protocol.director import Pending
-from epp.protocol.exchange import Exchange
-from epp.protocol.settings import ExchangeSettings
+from epp.protocol.extproc.director import Pending
+from epp.protocol.extproc.exchange import Exchange
+from epp.protocol.extproc.settings import ExchangeSettings
 
 DEADLINE = 10
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"

@@ -3,10 +3,10 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.adapters.telemetry.metrics import Sources, Telemetry
-from epp.model.belief import Belief
 from epp.model.endpoint import UNREPORTED, Endpoint, Load
-from epp.model.record import RequestRecord
+from epp.model.pods.cache_stats import Belief
 from epp.model.request import Decision, InferenceRequest, Outcome, RequestId, Usage
+from epp.protocol.extproc.record import RequestRecord
 
 A = Endpoint("prod", "a", "10.0.0.1", 8000)
 B = Endpoint("prod", "b", "10.0.0.2", 8000)

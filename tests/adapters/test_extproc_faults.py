@@ -10,12 +10,12 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.extproc.conversation import ExtProcSettings
+from epp.adapters.extproc.contract import ExtProcSettings
 from epp.adapters.tls import certificate
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.events import Aborted
 from epp.model.request import Outcome
-from epp.protocol.director import Pending
+from epp.protocol.extproc.director import Pending
 from tests.adapters.ext_proc_peer import (
     DEADLINE,
     DECISION,

@@ -9,7 +9,7 @@ import pytest
 
 PROBE = """
 from resource import RUSAGE_SELF, getrusage
-from epp.adapters.extproc.memory import keep_freed
+from epp.adapters.extproc.malloc import keep_freed
 
 def faults():
     before = getrusage(RUSAGE_SELF).ru_minflt

@@ -16,7 +16,7 @@ from epp.adapters.kvevents.sources import (
     KvEventSettings,
     Sources,
 )
-from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp
+from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from tests.adapters.zmq_publisher import ZmqPublisher
 from tests.kvpublisher import believe, frames, payload, removed, stored
 from tests.strategies import endpoint

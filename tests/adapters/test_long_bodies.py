@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from epp.model.request import Outcome
-from epp.protocol.director import Pending
+from epp.protocol.extproc.director import Pending
 from tests.adapters.ext_proc_peer import (
     CHAT,
     DEADLINE,

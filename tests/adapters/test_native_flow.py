@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from epp.adapters.extproc.limits import Limits, Patience
 from epp.adapters.extproc.transports import server_class
 from epp.model.request import Outcome
-from epp.protocol.director import Pending
+from epp.protocol.extproc.director import Pending
 from tests.adapters.ext_proc_peer import (
     CHAT,
     DEADLINE,

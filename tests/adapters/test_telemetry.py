@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.adapters.telemetry.cardinality import BoundedLabel
-from epp.adapters.telemetry.distribution import Distribution
+from epp.adapters.telemetry.histogram import Distribution
 from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.errors import MalformedRequest, NoEndpoints, Overloaded
-from epp.model.record import RequestRecord
 from epp.model.request import Outcome, RequestId
+from epp.protocol.extproc.record import RequestRecord
 from tests.adapters.telemetry_page import A, B, record, request, serve, telemetry, value, values
 
 

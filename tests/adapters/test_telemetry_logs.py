@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 from epp.adapters.telemetry.logs import ExchangeLog
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.endpoint import Endpoint
-from epp.model.record import RequestRecord
 from epp.model.request import (
     Decision,
     InferenceRequest,
@@ -19,6 +18,7 @@ from epp.model.request import (
     RequestId,
     Usage,
 )
+from epp.protocol.extproc.record import RequestRecord
 
 SECRET = "what the client wrote"  # noqa: S105 - a prompt, no password
 

@@ -1,7 +1,7 @@
 from bench.profiling import PARTS, REST, shares_of
 
 STACKS = """\
-main (a.py:1);run (b.py:2);receive (epp/protocol/exchange.py:9) 30
+main (a.py:1);run (b.py:2);receive (epp/protocol/extproc/exchange.py:9) 30
 main (a.py:1);CPyDef_fleet___Fleet___apply (x.so);memcpy (libc.so.6) 20
 main (a.py:1);Connection.data (epp/adapters/extproc/connection.py:3);write (libc.so.6) 40
 main (a.py:1);uv__io_poll (linux.c:1);epoll_pwait (libc.so.6) 900

@@ -10,7 +10,7 @@ from bench.accuracy.sampling import sampled_traces
 from bench.accuracy.traces import traces_at
 from bench.options import Options
 from bench.progress import Progress
-from epp.protocol.observation import Observation
+from epp.protocol.extproc.observation import Observation
 from tests.bench.test_traces import FIRST, NEXT, STRANGER, conversation
 
 SHARES = tuple(map(Observation, (1, 4, 0)))

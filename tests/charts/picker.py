@@ -1,6 +1,6 @@
 """The picker as the chart starts it."""
 
-from epp.cli import _parser
+from epp.cli.main import _parser
 from tests.charts.helm import only
 
 

@@ -4,9 +4,9 @@ import pytest
 import yaml
 
 from epp.adapters.kube.settings import KubeSettings
-from epp.cli import main
-from epp.config import POLICIES, load
-from epp.poolflags import pool_of
+from epp.cli.main import main
+from epp.cli.pool_flags import pool_of
+from epp.config.file import POLICIES, load
 from tests.charts import values as v
 from tests.charts.helm import objects, only
 from tests.charts.picker import arguments

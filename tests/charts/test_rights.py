@@ -8,7 +8,7 @@ import structlog
 
 from epp.adapters.kube.discovery import KubeDiscovery
 from epp.adapters.kube.settings import Access, KubeSettings
-from epp.poolflags import pool_of
+from epp.cli.pool_flags import pool_of
 from epp.protocol.kube.election import Terms
 from tests.adapters.kube.rig import CRDS, QUICK, Changed, pod, running
 from tests.charts import values as v

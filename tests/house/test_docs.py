@@ -7,8 +7,8 @@ from typing import get_args
 import msgspec
 import pytest
 
-from epp.config import API_VERSIONS, POLICIES, load
-from epp.policy.registry import BUILT_IN, PLUGINS
+from epp.config.file import API_VERSIONS, POLICIES, load
+from epp.config.registry import BUILT_IN, PLUGINS
 
 ROOT = Path(__file__).parents[2]
 CONFIG = (ROOT / "docs" / "config.md").read_text()

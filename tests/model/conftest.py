@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.model import poolrig
+from tests.model.caches import pool_rig as poolrig
 
 
 @pytest.fixture(scope="module", params=poolrig.KINDS, ids=lambda kind: kind.__module__)

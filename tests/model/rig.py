@@ -2,10 +2,10 @@
 
 from itertools import count
 
-from epp.model.blocks import BLOCK_ENDS, BlockHasher
 from epp.model.endpoint import EndpointId, Load
 from epp.model.events import Admitted, EndpointUpserted, Finished, LoadReported
 from epp.model.fleet import Fleet
+from epp.model.prompts.block_hasher import BLOCK_ENDS, BlockHasher
 from epp.model.request import RequestId
 from tests.strategies import SECRET, endpoint, request, text
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.endpoint import EndpointId, Target
-from epp.model.engines import UNKNOWN_CAPACITY
 from epp.model.events import (
     EndpointRemoved,
     EndpointUpserted,
@@ -13,7 +13,7 @@ from epp.model.events import (
     OrcaReported,
     ScrapeFailed,
 )
-from epp.model.prefill import PrefillModel
+from epp.model.learning.prefill import PrefillModel
 from epp.model.request import RequestId, Usage
 from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import endpoint, text

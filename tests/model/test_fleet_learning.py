@@ -3,8 +3,8 @@
 import pytest
 
 from epp.model.events import Finished, FirstToken
-from epp.model.pods import CLASS_LABEL
-from epp.model.prefill import STEP_SECONDS, PrefillModel
+from epp.model.learning.prefill import STEP_SECONDS, PrefillModel
+from epp.model.pods.pods import CLASS_LABEL
 from epp.model.request import RequestId, Usage
 from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import text

@@ -6,7 +6,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from epp.model.blocks import BlockHasher
 from epp.model.endpoint import EndpointId, Load
 from epp.model.events import (
     Aborted,
@@ -24,6 +23,7 @@ from epp.model.events import (
     Unobserved,
 )
 from epp.model.fleet import Fleet
+from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Usage
 from tests.strategies import SECRET, endpoint, request, text
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.endpoint import EndpointId, Load, Target
-from epp.model.engines import UNKNOWN_CAPACITY
 from epp.model.events import (
     Aborted,
     Admitted,
@@ -16,7 +16,7 @@ from epp.model.events import (
     Served,
     Unobserved,
 )
-from epp.model.prefill import PrefillModel
+from epp.model.learning.prefill import PrefillModel
 from epp.model.request import RequestId, Usage
 from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import Number, request, text

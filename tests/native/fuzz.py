@@ -202,8 +202,9 @@ def exchange(data):
 
 def codec(data):
     """The compiled codec reads what its twin reads, and refuses what that refuses."""
-    from epp.protocol import compiled, protobuf  # noqa: PLC0415 (as above)
-    from epp.protocol.wire import ProtocolError  # noqa: PLC0415
+    from epp.protocol.extproc import compiled_codec as compiled  # noqa: PLC0415 (as above)
+    from epp.protocol.extproc import protobuf
+    from epp.protocol.extproc.names import ProtocolError  # noqa: PLC0415
 
     found = []
     for each in (compiled, protobuf):
@@ -218,7 +219,7 @@ def body(data):
     """A body is read as it arrives as it is in one piece, by the kernel as by its twin."""
     from epp.errors import MalformedRequest  # noqa: PLC0415 (as above)
     from epp.model.request import Api  # noqa: PLC0415
-    from epp.protocol.body import READER, Body, Keeper  # noqa: PLC0415
+    from epp.protocol.openai.body import READER, Body, Keeper  # noqa: PLC0415
 
     choices = Choices(data)
     api = choices.one_of([each for each in Api if each is not Api.OTHER])

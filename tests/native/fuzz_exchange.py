@@ -5,10 +5,10 @@ import atexit
 import time
 from collections import Counter
 
-from epp.adapters.extproc.conversation import ExtProcSettings
+from epp.adapters.extproc.contract import ExtProcSettings
 from epp.adapters.extproc.native import NativeServer
 from epp.errors import Overloaded
-from epp.protocol.director import Pending
+from epp.protocol.extproc.director import Pending
 from tests.adapters.ext_proc_peer import (
     BUFFERED,
     CHAT,

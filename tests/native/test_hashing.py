@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from epp.model import hashing as twin
+from epp.model.prompts import hashing as twin
 from tests.native.built import loaded
 
 HASHINGS = loaded("hashing", twin)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from epp.model import prefixindex
+from epp.model import prefix_index as prefixindex
 from tests.native.built import loaded
 
 INDEXES = [each.PrefixIndex for each in loaded("index", prefixindex)]

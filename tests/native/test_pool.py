@@ -13,8 +13,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from epp.model import blockpool
-from tests.model.poolrig import names_of, paths
+from epp.model.caches.block_pool import pool as blockpool
+from tests.model.caches.pool_rig import names_of, paths
 from tests.native.built import loaded, needs
 
 KINDS = [each.BlockPool for each in loaded("pool", blockpool)]

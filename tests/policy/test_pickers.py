@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.config.registry import PLUGINS
 from epp.policy.choice import ttft_costs
 from epp.policy.pickers import (
     LeastRequestPicker,
@@ -13,7 +14,6 @@ from epp.policy.pickers import (
     RoundRobinPicker,
 )
 from epp.policy.plugins import Draw, Picker
-from epp.policy.registry import PLUGINS
 from tests.strategies import candidate, candidates
 
 PICKERS = [kind for kind in PLUGINS.values() if hasattr(kind, "pick")]

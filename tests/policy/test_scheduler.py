@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from epp.config import POLICIES, load
+from epp.config.file import POLICIES, load
 from epp.errors import NoEndpoints
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Finished, FirstToken

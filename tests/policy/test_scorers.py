@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.config.registry import PLUGINS
 from epp.model.endpoint import Load
 from epp.policy.plugins import Scorer
-from epp.policy.registry import PLUGINS
 from epp.policy.scorers import (
     KvCacheUtilizationScorer,
     LoraAffinityScorer,

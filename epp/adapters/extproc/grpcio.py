@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from epp.adapters.extproc.conversation import (
+from epp.adapters.extproc.contract import (
     RESET_SECONDS,
     Awaiting,
     Conversation,
@@ -22,9 +22,9 @@ from epp.adapters.extproc.conversation import (
     decided,
     undecided,
 )
-from epp.adapters.extproc.health_grpcio import attach
-from epp.adapters.extproc.memory import keep_freed
-from epp.protocol.envoy import METHOD, SERVICE, ProtocolError, decode, encode
+from epp.adapters.extproc.grpcio_health import attach
+from epp.adapters.extproc.malloc import keep_freed
+from epp.protocol.extproc.codec import METHOD, SERVICE, ProtocolError, decode, encode
 
 
 class GrpcioServer:

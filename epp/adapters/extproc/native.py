@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from epp.adapters.extproc.connection import HELD_ABOVE, Connection, Open, Status
-from epp.adapters.extproc.conversation import (
+from epp.adapters.extproc.contract import (
     RESET_SECONDS,
     Awaiting,
     Conversation,
@@ -23,13 +23,13 @@ from epp.adapters.extproc.conversation import (
     log,
     undecided,
 )
-from epp.adapters.extproc.handshake import load_pair, server_context
-from epp.adapters.extproc.health_call import health_methods
 from epp.adapters.extproc.listener import Listener
-from epp.adapters.extproc.memory import keep_freed
+from epp.adapters.extproc.malloc import keep_freed
+from epp.adapters.extproc.native_health import health_methods
+from epp.adapters.extproc.tls_context import load_pair, server_context
 from epp.native.http2 import Stream
-from epp.protocol.envoy import METHOD, SERVICE, ProtocolError, decode, encode
-from epp.protocol.messages import Reply
+from epp.protocol.extproc.codec import METHOD, SERVICE, ProtocolError, decode, encode
+from epp.protocol.extproc.messages import Reply
 
 _PATH = f"/{SERVICE}/{METHOD}".encode()
 

@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from epp.adapters.extproc.conversation import (
+from epp.adapters.extproc.contract import (
     ExtProcServer,
     HealthServer,
     HealthSource,
@@ -39,9 +39,9 @@ def server_class(wanted: Transport) -> type[ExtProcServer]:
 def health_server(transport: str, health: HealthSource) -> HealthServer:
     """Make a server of health alone, on the transport that is in use."""
     if transport == "native":
-        from epp.adapters.extproc.health_call import NativeHealthServer  # noqa: PLC0415 (see above)
+        from epp.adapters.extproc.native_health import NativeHealthServer  # noqa: PLC0415 (see above)
 
         return NativeHealthServer(health)
-    from epp.adapters.extproc.health_grpcio import GrpcioHealthServer  # noqa: PLC0415 (see above)
+    from epp.adapters.extproc.grpcio_health import GrpcioHealthServer  # noqa: PLC0415 (see above)
 
     return GrpcioHealthServer(health)

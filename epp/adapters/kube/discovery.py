@@ -16,16 +16,16 @@ import structlog
 
 from epp.adapters.kube.connection import Connection
 from epp.adapters.kube.lease import LeaseElection
-from epp.adapters.kube.poolwatch import PoolWatch
-from epp.adapters.kube.routingwatch import RoutingWatch
+from epp.adapters.kube.pool_watch import PoolWatch
+from epp.adapters.kube.routing_watch import RoutingWatch
 from epp.adapters.kube.settings import KubeSettings
 from epp.model.events import Event
 from epp.protocol.kube import resources
-from epp.protocol.kube.notes import Notes
 from epp.protocol.kube.objects import GATEWAY_GROUP
 from epp.protocol.kube.pool import PoolState
 from epp.protocol.kube.resources import OBJECT_GROUPS
 from epp.protocol.kube.routing import PoolName, RoutingState
+from epp.protocol.kube.warnings import Notes
 from epp.protocol.routing import NO_ROUTING, Routing
 
 _log = structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ import zmq
 from epp.adapters.kvevents.sources import KvEventSettings, Sources
 from epp.adapters.kvevents.subscription import CacheEvent, Context, Subscription
 from epp.model.endpoint import Endpoint, EndpointId
-from epp.protocol.kvnotices import Counts
+from epp.protocol.kvevents.notices import Counts
 
 _MOST_SOCKETS = 16_384
 

@@ -10,9 +10,9 @@ from zmq.utils.monitor import parse_monitor_message
 from epp.adapters.kvevents.inbox import Inbox
 from epp.adapters.kvevents.sources import KvEventSettings, Sources
 from epp.model.endpoint import Endpoint
-from epp.model.kvchange import CacheChanged, CacheFeedLost, CacheFeedUp, Change
-from epp.protocol.kvfeed import Feed, FeedSettings
-from epp.protocol.kvnotices import Changed, Lost, Notice, Odd, Replay, Up
+from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp, Change
+from epp.protocol.kvevents.feed import Feed, FeedSettings
+from epp.protocol.kvevents.notices import Changed, Lost, Notice, Odd, Replay, Up
 
 CacheEvent = CacheChanged | CacheFeedUp | CacheFeedLost
 Context = zmq.Context[zmq.Socket[bytes]]

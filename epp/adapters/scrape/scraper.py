@@ -12,8 +12,8 @@ import structlog
 from epp.adapters.scrape.client import PageClient, PageLost, PageRefused
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event, LoadReported, ScrapeFailed
-from epp.protocol.metrics import MetricsReader
-from epp.protocol.prometheus import Page
+from epp.protocol.metrics.page import Page
+from epp.protocol.metrics.reader import MetricsReader
 
 _log = structlog.get_logger(__name__)
 

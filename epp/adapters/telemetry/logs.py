@@ -8,7 +8,7 @@ from typing import Literal
 import structlog
 from structlog.typing import Processor
 
-from epp.model.record import RequestRecord
+from epp.protocol.extproc.record import RequestRecord
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["console", "json"]

@@ -6,13 +6,13 @@ from typing import Final
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER
-from epp.adapters.telemetry.distribution import Distribution
+from epp.adapters.telemetry.histogram import Distribution
 from epp.adapters.telemetry.pool import CacheView, PoolGauges, PoolView
 from epp.adapters.telemetry.requests import Flows
 from epp.adapters.telemetry.series import Block, Labels, expose
 from epp.errors import NoEndpoints
-from epp.model.record import RequestRecord
 from epp.model.request import Decision, InferenceRequest, Outcome, RequestId
+from epp.protocol.extproc.record import RequestRecord
 
 _INDEX: Final = "prefix-index"
 _MOST_ENDPOINTS = 10 * MOST_VALUES

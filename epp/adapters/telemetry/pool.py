@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.series import Block, Family, expose
-from epp.model.belief import Belief
 from epp.model.endpoint import Endpoint, Load
+from epp.model.pods.cache_stats import Belief
 
 PoolView = Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
 """Gives each endpoint with its load and whether it can be picked."""

@@ -5,10 +5,10 @@ from typing import Final
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER, BoundedLabel
-from epp.adapters.telemetry.distribution import Distribution
+from epp.adapters.telemetry.histogram import Distribution
 from epp.adapters.telemetry.series import Block, Family, Labels, expose
-from epp.model.record import RequestRecord
 from epp.model.request import InferenceRequest, Outcome, RequestId, Usage
+from epp.protocol.extproc.record import RequestRecord
 
 _SERVER_ERROR: Final = "ModelServerError"
 _FIRST_ERROR_STATUS: Final = 400

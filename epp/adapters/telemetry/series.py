@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from epp.adapters.telemetry.distribution import Distribution
+from epp.adapters.telemetry.histogram import Distribution
 
 Labels = tuple[str, ...]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from epp.adapters.tokens.instead import Cause
+from epp.adapters.tokens.fallback import Cause
 from epp.model.request import InferenceRequest, Prompt
 
 

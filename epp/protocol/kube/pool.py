@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from epp.model.endpoint import Endpoint
 from epp.model.events import Event, Listed
-from epp.protocol.kube.claims import Claims
-from epp.protocol.kube.notes import Notes
+from epp.protocol.kube.address_claims import Claims
 from epp.protocol.kube.objects import InferencePool, Pod
 from epp.protocol.kube.pods import active_ports, declared_ports, endpoints_of
+from epp.protocol.kube.warnings import Notes
 
 Selector = Mapping[str, str]
 """Labels that a pod must have, all of them."""

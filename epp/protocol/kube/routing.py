@@ -5,7 +5,6 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from epp.protocol.kube.notes import Notes
 from epp.protocol.kube.objects import (
     InferenceModelRewrite,
     InferenceObjective,
@@ -13,6 +12,7 @@ from epp.protocol.kube.objects import (
     Rule,
     TargetModel,
 )
+from epp.protocol.kube.warnings import Notes
 from epp.protocol.routing import Routing, Targets
 
 R = TypeVar("R", InferenceObjective, InferenceModelRewrite)

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.adapters.tokens.segments import Segments
+from epp.adapters.tokens.local.segments import Segments
 
 STEPS = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=60)
 

@@ -4,10 +4,10 @@ from datetime import datetime
 
 import pytest
 
-from epp.adapters.tokens.conversation import ContentFormat
-from epp.adapters.tokens.instead import Cause, TextInstead
-from epp.adapters.tokens.shape import content_format
-from epp.adapters.tokens.template import ChatTemplate, _environment
+from epp.adapters.tokens.fallback import Cause, TextInstead
+from epp.adapters.tokens.local.chat_messages import ContentFormat
+from epp.adapters.tokens.local.content_format import content_format
+from epp.adapters.tokens.local.template import ChatTemplate, _environment
 from epp.errors import ConfigError
 from tests.adapters.tokens.folders import CHATML
 

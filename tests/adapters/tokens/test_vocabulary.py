@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.adapters.tokens.vocabulary import Vocabulary
+from epp.adapters.tokens.local.vocabulary import Vocabulary
 from tests.adapters.tokens.folders import KINDS, ODD, SPECIAL, byte_level, texts
 
 VOCABULARIES = {name: Vocabulary(make(), (*SPECIAL, *ODD)) for name, make in KINDS.items()}

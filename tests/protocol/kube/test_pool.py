@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from epp.model.endpoint import Endpoint
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
-from epp.protocol.kube.notes import Notes
 from epp.protocol.kube.objects import Pod
 from epp.protocol.kube.pool import PoolState
+from epp.protocol.kube.warnings import Notes
 from tests.protocol.kube.objects import LABELS, pod, pool, read
 
 

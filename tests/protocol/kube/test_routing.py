@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.request import InferenceRequest, RequestId
-from epp.protocol.kube.notes import Notes
 from epp.protocol.kube.resources import OBJECT_GROUPS
 from epp.protocol.kube.routing import PoolName, RoutingState
+from epp.protocol.kube.warnings import Notes
 from epp.protocol.routing import NO_ROUTING, Routing, Targets
 from tests.protocol.kube.objects import objective, read, rewrite
 

@@ -1,0 +1,131 @@
+"""gRPC health over HTTP/2 of our own: on the ext_proc port, or on one of its own."""
+
+from abc import ABC, abstractmethod
+
+from epp.adapters.extproc.connection import Connection, Open, Status
+from epp.adapters.extproc.contract import HealthSource
+from epp.adapters.extproc.limits import Limits
+from epp.adapters.extproc.listener import Listener
+from epp.native.http2 import Stream
+from epp.protocol.health import SERVICE
+
+_MAX_REQUEST_BYTES = 1 << 16
+
+
+def health_methods(health: HealthSource) -> dict[bytes, Open]:
+    """Give the methods of the service, by their paths."""
+    return {
+        f"/{SERVICE}/Check".encode(): lambda stream, _: CheckCall(stream, health),
+        f"/{SERVICE}/List".encode(): lambda stream, _: ListCall(stream, health),
+        f"/{SERVICE}/Watch".encode(): lambda stream, conn: WatchCall(stream, conn, health),
+    }
+
+
+class NativeHealthServer:
+    """A plaintext server with nothing but health. After `start`, `port` is the bound one."""
+
+    def __init__(self, health: HealthSource) -> None:
+        self._listener = Listener(
+            health_methods(health), Limits(max_message_bytes=_MAX_REQUEST_BYTES)
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it listens, after `start`."""
+        return self._listener.port
+
+    async def start(self, address: str, port: int) -> None:
+        """Bind and serve. Raises `OSError` where the port is taken."""
+        await self._listener.start(address, port, None)
+
+    async def stop(self) -> None:
+        """Close the port and all connections."""
+        await self._listener.stop(0)
+
+
+class _Call(ABC):
+    """What all health calls have in common: one request, of which `_answer` takes care."""
+
+    __slots__ = ("_health", "_stream")
+
+    def __init__(self, stream: Stream, health: HealthSource) -> None:
+        self._stream = stream
+        self._health = health
+
+    def message(self, data: bytes) -> None:
+        """Answer."""
+        try:
+            self._answer(data)
+        except ValueError as error:
+            self._end(Status.INVALID_ARGUMENT, str(error))
+
+    @abstractmethod
+    def _answer(self, data: bytes) -> None:
+        """Answer the request, or raise `ValueError` for what is none."""
+
+    def _end(self, status: Status = Status.OK, problem: str = "") -> None:
+        self._stream.owner = None
+        self._stream.end(status, problem)
+
+    def ended(self) -> None:
+        """Complain: there was no request."""
+        self._end(Status.INVALID_ARGUMENT, "a call without a request")
+
+    def drained(self) -> None:  # noqa: B027 (most calls need not know)
+        """Nothing was held back."""
+
+    def closed(self) -> None:  # noqa: B027 (most calls need not know)
+        """Nothing is kept."""
+
+
+class CheckCall(_Call):
+    """One check."""
+
+    __slots__ = ()
+
+    def _answer(self, data: bytes) -> None:
+        answer = self._health.check(data)
+        if answer is None:
+            self._end(Status.NOT_FOUND, "there is no such service")
+        else:
+            self._stream.send(answer)
+            self._end()
+
+
+class ListCall(_Call):
+    """One request for all there is."""
+
+    __slots__ = ()
+
+    def _answer(self, data: bytes) -> None:
+        self._stream.send(self._health.list())
+        self._end()
+
+
+class WatchCall(_Call):
+    """One watch, which lasts until the peer or the connection ends it."""
+
+    __slots__ = ("_connection", "_watching")
+
+    def __init__(self, stream: Stream, connection: Connection, health: HealthSource) -> None:
+        super().__init__(stream, health)
+        self._connection = connection
+        self._watching = False
+
+    def _answer(self, data: bytes) -> None:
+        if not self._watching:
+            self._health.watch(data, self._hear)
+            self._watching = True
+
+    def _hear(self, answer: bytes) -> None:
+        self._stream.send(answer)
+        self._connection.flush_soon()
+
+    def ended(self) -> None:
+        """Go on: a peer that asks says no more."""
+        if not self._watching:
+            super().ended()
+
+    def closed(self) -> None:
+        """Watch no more."""
+        self._health.forget(self._hear)

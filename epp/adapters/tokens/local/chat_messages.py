@@ -1,0 +1,256 @@
+"""The messages of a chat request in the shape that vLLM hands to a chat template.
+
+Mirrors vLLM 0.32 `vllm/renderers/chat_utils.py` (`_parse_chat_message_content`,
+`_postprocess_messages`) and the order of keys that the request models of its OpenAI server leave
+behind, for templates print tool calls and tools as JSON. What vLLM refuses is `MALFORMED` here.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from epp.adapters.tokens.fallback import Cause, TextInstead
+
+Message = dict[str, Any]
+
+
+class ContentFormat(Enum):
+    """What a template expects in `content`: one string, or a list of typed parts."""
+
+    STRING = "string"
+    PARTS = "openai"
+
+
+_TEXT_FIELD = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+_TEXT_OF = {"text": "text", "tool_reference": "name"}
+_SKIPPED_WHEN_NULL = {"text", "refusal"}
+_NOT_EXTRA = frozenset(
+    (
+        "audio_embeds",
+        "audio_url",
+        "closed",
+        "data",
+        "detail",
+        "file",
+        "image_embeds",
+        "image_pil",
+        "image_url",
+        "input_audio",
+        "name",
+        "prompt_cache_breakpoint",
+        "refusal",
+        "text",
+        "thinking",
+        "type",
+        "uuid",
+        "video_embeds",
+        "video_url",
+    )
+)
+"""Fields of parts that OpenAI or vLLM know; templates see the others beside `text`."""
+_BILLING = "x-anthropic-billing-header"
+_CALL_ORDER = ("id", "function", "type")
+_FUNCTION_ORDER = ("arguments", "name")
+_TOOL_ORDER = ("function", "type")
+_DEFINITION_ORDER = ("name", "description", "parameters", "strict")
+
+
+def conversation(messages: Sequence[Any], shape: ContentFormat) -> list[Message]:
+    """Return what a template sees as `messages`. Raises `TextInstead`."""
+    if not all(isinstance(message, dict) for message in messages):
+        raise TextInstead(Cause.MALFORMED, "a message is no object")
+    return [_message(message, shape) for message in messages]
+
+
+def _message(message: Mapping[str, Any], shape: ContentFormat) -> Message:
+    role = message.get("role")
+    if not isinstance(role, str):
+        raise TextInstead(Cause.MALFORMED, "a message has no role")
+    parts = _parts(message.get("content"))
+    if role == "system":
+        parts = list(_without_billing(parts))
+    seen = [part for part in map(_part, parts) if part is not None]
+    made: Message = {"role": role, "content": seen}
+    if shape is ContentFormat.STRING:
+        made["content"] = "\n".join(filter(None, (part[_TEXT_OF[part["type"]]] for part in seen)))
+    _ROLES.get(role, _as_it_is)(made, message)
+    made |= {key: message[key] for key in ("name", "task") if isinstance(message.get(key), str)}
+    if role == "developer":
+        made["tools"] = _developer_tools(message.get("tools"))
+    return made
+
+
+def _parts(content: object) -> list[Any]:
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if isinstance(content, list):
+        return content
+    raise TextInstead(Cause.MALFORMED, "content is neither text nor a list")
+
+
+def _without_billing(parts: Iterable[Any]) -> Iterable[Any]:
+    """Leave out the line by which one client's system prompt differs from request to request."""
+    for part in parts:
+        text = part if isinstance(part, str) else part.get("text") if _is_text(part) else None
+        if not (isinstance(text, str) and text.startswith(_BILLING)):
+            yield part
+        elif rest := text.partition("\n")[2]:
+            yield rest if isinstance(part, str) else {**part, "text": rest}
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text"
+
+
+def _part(part: object) -> Message | None:
+    """Return a part as a template of parts sees it; None for one that vLLM passes over."""
+    if isinstance(part, str):
+        part = {"type": "text", "text": part}
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise TextInstead(Cause.MALFORMED, "a content part has no type")
+    kind: str = part["type"]
+    if kind == "tool_reference" and isinstance(part.get("name"), str):
+        return {"type": kind, "name": part["name"]}
+    if kind not in _TEXT_FIELD or part.get("uuid") is not None:
+        raise TextInstead(Cause.MEDIA)
+    text = part.get(_TEXT_FIELD[kind])
+    if text is None and kind in _SKIPPED_WHEN_NULL:
+        return None
+    if not isinstance(text, str):
+        raise TextInstead(Cause.MALFORMED, "a content part has no text")
+    extra = {key: value for key, value in part.items() if key not in _NOT_EXTRA}
+    return {"type": "text", "text": text} | extra
+
+
+def _as_it_is(made: Message, message: Mapping[str, Any]) -> None:
+    pass
+
+
+def _assistant(made: Message, message: Mapping[str, Any]) -> None:
+    calls = message.get("tool_calls")
+    if calls is not None and not isinstance(calls, list):
+        raise TextInstead(Cause.MALFORMED, "`tool_calls` is no list")
+    if calls:
+        made["tool_calls"] = [_tool_call(call) for call in calls]
+    reasoning = message.get("reasoning")
+    if reasoning is None:
+        reasoning = message.get("reasoning_content")
+    if reasoning is not None:
+        made["reasoning"] = made["reasoning_content"] = reasoning
+
+
+def _tool(made: Message, message: Mapping[str, Any]) -> None:
+    if "tool_call_id" in message:
+        made["tool_call_id"] = message["tool_call_id"]
+    parts = made["content"]
+    if isinstance(parts, list) and all(part["type"] == "text" for part in parts):
+        made["content"] = "\n".join(part["text"] for part in parts)
+
+
+_ROLES: dict[str, Callable[[Message, Mapping[str, Any]], None]] = {
+    "assistant": _assistant,
+    "tool": _tool,
+}
+
+
+def _developer_tools(tools: object) -> list[Message] | None:
+    if tools is None:
+        return None
+    if not isinstance(tools, list):
+        raise TextInstead(Cause.MALFORMED, "a developer's `tools` is no list")
+    return [_developer_tool(tool) for tool in tools]
+
+
+def _developer_tool(tool: object) -> Message:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(tool, dict) or not isinstance(function, dict):
+        raise TextInstead(Cause.MALFORMED, "a developer's tool is no function")
+    return _in_order({**tool, "function": _in_order(function, _DEFINITION_ORDER)}, _TOOL_ORDER)
+
+
+def _tool_call(call: object) -> Message:
+    """Return a call with its arguments decoded: a template prints an object, not a string."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(call, dict) or not isinstance(function, dict):
+        raise TextInstead(Cause.MALFORMED, "a tool call has no function")
+    if call.get("type") != "function" or not isinstance(function.get("arguments"), str):
+        raise TextInstead(Cause.MALFORMED, "a tool call is of another type")
+    function = _in_order(function, _FUNCTION_ORDER)
+    function["arguments"] = _arguments(function["arguments"])
+    return _in_order({**call, "function": function}, _CALL_ORDER)
+
+
+def _arguments(text: str) -> Message:
+    """Decode arguments; vLLM takes what is no JSON object for an empty one."""
+    try:
+        decoded = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return decoded if isinstance(decoded, dict) else {}
+
+
+def _in_order(item: Mapping[str, Any], first: Sequence[str]) -> Message:
+    """Put known keys first, as the typed models of vLLM's server do."""
+    return {key: item[key] for key in first if key in item} | dict(item)
+
+
+def tools_of(body: Mapping[str, Any]) -> list[Message] | None:
+    """Return the tools as vLLM's models write them, absent fields as null. Raises `TextInstead`."""
+    tools = body.get("tools")
+    if tools is None:
+        return None
+    if not isinstance(tools, list) or not tools:
+        raise TextInstead(Cause.MALFORMED, "`tools` is no list, or empty")
+    return [_tool_definition(tool) for tool in tools]
+
+
+def _tool_definition(tool: object) -> Message:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(tool, dict) or not isinstance(function, dict) or "name" not in function:
+        raise TextInstead(Cause.MALFORMED, "a tool is no function")
+    made = {key: function.get(key) for key in ("name", "description", "parameters")}
+    deferred = tool.get("defer_loading")
+    optional = {"strict": function.get("strict")}
+    optional["defer_loading"] = function.get("defer_loading", deferred)
+    made |= {key: value for key, value in optional.items() if value is not None}
+    outer = {"type": tool.get("type", "function"), "function": made}
+    return outer if deferred is None else outer | {"defer_loading": deferred}
+
+
+def without_developers(messages: list[Message]) -> list[Message]:
+    """Say what developers said as the system, first of all, for templates without that role.
+
+    Mirrors vLLM 0.32 `vllm/renderers/hf.py` (`_convert_developer_to_system`,
+    `_consolidate_system_messages`).
+    """
+    if all(message["role"] != "developer" for message in messages):
+        return messages
+    turned = [_as_system(message) for message in messages]
+    system = [message for message in turned if message["role"] == "system"]
+    if len(system) == 1 and turned[0] is system[0]:
+        return turned
+    texts = [text for text in (_flat(message["content"]) for message in system) if text]
+    others = [message for message in turned if message["role"] != "system"]
+    return [{"role": "system", "content": "\n\n".join(texts)}, *others]
+
+
+def _as_system(message: Message) -> Message:
+    if message["role"] != "developer":
+        return message
+    kept = {key: value for key, value in message.items() if key != "tools"}
+    return kept | {"role": "system"}
+
+
+def _flat(content: str | list[Message]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if "text" in part)

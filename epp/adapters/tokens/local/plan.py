@@ -1,0 +1,110 @@
+"""What of a request is to be tokenized: its prompts as pieces of text, each told apart by content.
+
+Mirrors what of a body decides about tokens in vLLM 0.32: `ChatCompletionRequest` and
+`CompletionRequest` (`build_tok_params`), `add_special_tokens` being true for completions only.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+import msgspec
+
+from epp.adapters.tokens.fallback import Cause, TextInstead
+from epp.adapters.tokens.local.model_folder import Folder
+from epp.model.request import TOKEN_BYTES, Api, InferenceRequest, Prompt
+
+_CHANGES_TOKENS = ("prompt_embeds", "suffix", "truncate_prompt_tokens", "chat_template")
+"""Fields that make of the same prompt other tokens; with them a request stays text."""
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A prompt to be: pieces whose ids are joined between `before` and `after`."""
+
+    pieces: Sequence[str]
+    before: bytes = b""
+    after: bytes = b""
+    ends: frozenset[str] = frozenset()
+
+    def finished(self, ids: Mapping[str, bytes]) -> Prompt:
+        """Join the ids of the pieces; a mark is set after each token that ends a message."""
+        parts = [ids[piece] for piece in self.pieces]
+        data = b"".join((self.before, *parts, self.after))
+        if not self.ends:
+            return Prompt(data, exact=True)
+        starts = accumulate(map(len, parts), initial=len(self.before))
+        ends = tuple(self.ends)
+        marks = [
+            start // TOKEN_BYTES + 1
+            for start, piece in zip(starts, self.pieces, strict=False)
+            if piece.startswith(ends)
+        ]
+        return Prompt(data, exact=True, marks=marks)
+
+
+Plan = Sequence[Draft | Prompt]
+"""A request's prompts in order; those that came as token ids are finished."""
+
+
+def pieces_of(plan: Plan) -> Iterable[str]:
+    """Return all pieces of all prompts."""
+    return chain.from_iterable(each.pieces for each in plan if isinstance(each, Draft))
+
+
+def finished(plan: Plan, ids: Mapping[str, bytes]) -> tuple[Prompt, ...]:
+    """Return the prompts, given the ids of their pieces."""
+    return tuple([each.finished(ids) if isinstance(each, Draft) else each for each in plan])
+
+
+def plan(request: InferenceRequest, folder: Folder) -> Plan:
+    """Read a request's body. Raises `TextInstead`."""
+    drafts = _DRAFTS.get(request.api)
+    if drafts is None:
+        raise TextInstead(Cause.API, request.api.value)
+    try:
+        body = msgspec.json.decode(request.body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TextInstead(Cause.MALFORMED, type(error).__name__) from error
+    for field in _CHANGES_TOKENS:
+        if body.get(field) is not None:
+            raise TextInstead(Cause.FIELD, field)
+    return drafts(body, request, folder)
+
+
+def _chat(body: Mapping[str, Any], _: InferenceRequest, folder: Folder) -> Plan:
+    if folder.template is None:
+        raise TextInstead(Cause.TEMPLATE, folder.missing)
+    text = folder.template.render(body)
+    return [_draft(text, folder, special=bool(body.get("add_special_tokens")))]
+
+
+def _completions(body: Mapping[str, Any], request: InferenceRequest, folder: Folder) -> Plan:
+    prompt = body.get("prompt")
+    items = [prompt] if isinstance(prompt, str) else prompt
+    special = bool(body.get("add_special_tokens", True))
+    if not isinstance(items, list):
+        raise TextInstead(Cause.MALFORMED, "there is no prompt")
+    if items and isinstance(items[0], int):
+        return request.prompts
+    if len(items) != len(request.prompts):
+        raise TextInstead(Cause.MALFORMED, "a prompt is neither text nor token ids")
+    return [
+        _draft(item, folder, special=special) if isinstance(item, str) else came
+        for item, came in zip(items, request.prompts, strict=True)
+    ]
+
+
+def _draft(text: str, folder: Folder, *, special: bool) -> Draft:
+    vocabulary = folder.vocabulary
+    pieces = vocabulary.pieces(text)
+    if not special:
+        return Draft(pieces, ends=folder.ends)
+    if vocabulary.affixes is None:
+        raise TextInstead(Cause.FIELD, "add_special_tokens")
+    return Draft(pieces, *vocabulary.affixes, ends=folder.ends)
+
+
+_DRAFTS: dict[Api, Callable[[Mapping[str, Any], InferenceRequest, Folder], Plan]] = {
+    Api.CHAT: _chat,
+    Api.COMPLETIONS: _completions,
+}

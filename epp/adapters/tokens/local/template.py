@@ -1,0 +1,210 @@
+"""Chat templates, rendered as transformers and vLLM render them.
+
+Mirrors transformers 5 `utils/chat_template_utils.py` (the sandbox, its extensions, filters and
+globals; `continue_final_message`) and vLLM 0.32 `ChatCompletionRequest.build_chat_params`
+(which fields of a request reach the template).
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from epp.adapters.tokens.fallback import Cause, TextInstead
+from epp.adapters.tokens.local.chat_messages import (
+    Message,
+    conversation,
+    tools_of,
+    without_developers,
+)
+from epp.adapters.tokens.local.content_format import content_format
+from epp.errors import ConfigError
+
+_UNSET = (None, "auto")
+_HERE = "WARMPICK_CONTINUES_HERE "
+"""Stands where a final message is to be continued; the blank shows whether text is trimmed."""
+_DEFAULT, _WITH_TOOLS = "default", "tool_use"
+_TAKEN = frozenset(
+    (
+        "chat_template",
+        "conversation",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "truncation",
+    )
+)
+"""Names in `chat_template_kwargs` that mean something else than a variable of the template."""
+
+
+class _Generation(Extension):
+    """`{% generation %}`: marks what the model says, and renders as what is in it."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja declares it so)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_said"), [], [], body).set_lineno(line)
+
+    def _said(self, caller: Callable[[], str]) -> str:
+        return caller()
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    made.filters["tojson"] = _to_json
+    made.globals["raise_exception"] = _raise
+    made.globals["strftime_now"] = _now
+    return made
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,  # noqa: FBT001, FBT002 (templates pass it as they like)
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,  # noqa: FBT001, FBT002
+) -> str:
+    """Write JSON without escaping for HTML, as Jinja's own filter would."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _now(layout: str) -> str:
+    return datetime.now().strftime(layout)  # noqa: DTZ005 (as the server: its own local time)
+
+
+class _Source:
+    """One compiled template and what it expects."""
+
+    def __init__(self, text: str) -> None:
+        environment = _environment()
+        self.text = text
+        self.compiled = environment.from_string(text)
+        self.shape = content_format(environment.parse(text))
+        self.knows_developers = '"developer"' in text or "'developer'" in text
+
+
+class ChatTemplate:
+    """A model's chat template.
+
+    `sources` are its texts by name (`default`, `tool_use`); `special` the special tokens that
+    templates refer to (`bos_token`, ...); `defaults` what the server sets where a client does not
+    (vLLM's `--default-chat-template-kwargs`). Raises `ConfigError` for a text that is no template.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, str],
+        special: Mapping[str, str],
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._special = dict(special)
+        self._defaults = dict(defaults or {})
+        try:
+            self._sources = {name: _Source(text) for name, text in sources.items()}
+        except (TemplateError, RecursionError) as error:
+            raise ConfigError(f"the chat template is none: {error}") from error
+
+    @property
+    def text(self) -> str:
+        """All that the templates say."""
+        return "".join(source.text for source in self._sources.values())
+
+    def render(self, body: Mapping[str, Any]) -> str:
+        """Render a chat request's body. Raises `TextInstead`."""
+        tools = tools_of(body)
+        source = self._chosen(tools)
+        messages = body.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise TextInstead(Cause.MALFORMED, "`messages` is missing or empty")
+        seen = conversation(messages, source.shape)
+        if not source.knows_developers:
+            seen = without_developers(seen)
+        variables = self._variables(body, tools)
+        continued = variables.pop("continue_final_message", False)
+        if continued and variables.get("add_generation_prompt"):
+            raise TextInstead(Cause.MALFORMED, "a message continued and one begun")
+        try:
+            if continued:
+                return _render_continued(source, seen, variables)
+            return source.compiled.render(messages=seen, **variables)
+        except TextInstead:
+            raise
+        except Exception as error:  # a template runs code of its own
+            raise TextInstead(Cause.TEMPLATE, type(error).__name__) from error
+
+    def _chosen(self, tools: Sequence[Message] | None) -> _Source:
+        if tools is not None and _WITH_TOOLS in self._sources:
+            return self._sources[_WITH_TOOLS]
+        if _DEFAULT in self._sources:
+            return self._sources[_DEFAULT]
+        raise TextInstead(Cause.TEMPLATE, "there is no default template")
+
+    def _variables(
+        self, body: Mapping[str, Any], tools: Sequence[Message] | None
+    ) -> dict[str, Any]:
+        """Return what a template may refer to, the client's word before the server's."""
+        own = body.get("chat_template_kwargs") or {}
+        if not isinstance(own, dict) or not own.keys().isdisjoint(_TAKEN):
+            raise TextInstead(Cause.FIELD, "chat_template_kwargs")
+        effort = body.get("reasoning_effort")
+        asked = {
+            "add_generation_prompt": body.get("add_generation_prompt", True),
+            "continue_final_message": body.get("continue_final_message", False),
+            "documents": body.get("documents"),
+            "reasoning_effort": effort,
+        }
+        if effort is not None and "enable_thinking" not in own:
+            asked["enable_thinking"] = effort != "none"
+        server = {"tools": tools, "documents": None, "add_generation_prompt": False}
+        return self._special | server | self._defaults | _set(own) | _set(asked)
+
+
+def _set(variables: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in variables.items() if value not in _UNSET}
+
+
+def _render_continued(source: _Source, messages: list[Message], variables: dict[str, Any]) -> str:
+    """Render up to the end of the last message's text, leaving out what would close it."""
+    final, text = _marked(messages[-1])
+    rendered = source.compiled.render(messages=[*messages[:-1], final], **variables)
+    if text.strip() not in rendered or _HERE.strip() not in rendered:
+        raise TextInstead(Cause.TEMPLATE, "the final message cannot be continued")
+    where = rendered.rindex(_HERE.strip())
+    kept = rendered[:where]
+    return kept if rendered.startswith(_HERE, where) else kept.rstrip()
+
+
+def _marked(message: Message) -> tuple[Message, str]:
+    """Return a copy of the message with a mark after its last text, and that text."""
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": content + _HERE}, content
+    for position in reversed(range(len(content))):
+        if "text" in content[position]:
+            text: str = content[position]["text"]
+            part = {**content[position], "text": text + _HERE}
+            return {
+                **message,
+                "content": [*content[:position], part, *content[position + 1 :]],
+            }, text
+    raise TextInstead(Cause.TEMPLATE, "the final message has no text")

@@ -1,0 +1,58 @@
+"""Tokenizers that transformers takes its own word for, whatever their `tokenizer.json` says.
+
+Mirrors transformers 5.19, which vLLM 0.32 loads tokenizers with: a class named in the
+configuration, or known for the model's type, may build normalizer and pre-tokenizer anew
+(`models/qwen2/tokenization_qwen2.py`, `models/llama/tokenization_llama.py`; which class it is,
+`models/auto/tokenization_auto.py`). Models as published say the same in both places; converted
+and trained ones may not.
+"""
+
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+
+from epp.adapters.tokens.local.settings_file import TokenizerConfig
+
+_QWEN_TYPE, _LLAMA_TYPE = "qwen2", "llama"
+_QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def as_its_class_says(tokenizer: Tokenizer, config: TokenizerConfig, model_type: str) -> None:
+    """Change a tokenizer into what its class makes of it."""
+    named = (config.tokenizer_class or "").removesuffix("Fast")
+    if model_type == _QWEN_TYPE or named == "Qwen2Tokenizer":
+        _qwen(tokenizer, config)
+    elif model_type == _LLAMA_TYPE and named == "LlamaTokenizer":
+        _llama(tokenizer, config)
+
+
+def _qwen(tokenizer: Tokenizer, config: TokenizerConfig) -> None:
+    _bytes_or_nothing(tokenizer, fall_back=False)
+    space = bool(config.add_prefix_space)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_QWEN_WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False),
+        ]
+    )
+
+
+def _llama(tokenizer: Tokenizer, config: TokenizerConfig) -> None:
+    """Put the prefix space before the first word only, or, as once, after special tokens too."""
+    _bytes_or_nothing(tokenizer, fall_back=True)
+    scheme = "always" if config.legacy else "first"
+    if config.add_prefix_space is False:
+        scheme = "never"
+    tokenizer.normalizer = None
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+
+
+def _bytes_or_nothing(tokenizer: Tokenizer, *, fall_back: bool) -> None:
+    """Have what is in no token be tokens of its bytes where there are such, else nothing."""
+    model = tokenizer.model
+    if isinstance(model, BPE):
+        model.unk_token, model.fuse_unk, model.byte_fallback = None, fall_back, fall_back
+        tokenizer.model = model

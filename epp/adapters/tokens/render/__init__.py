@@ -1,0 +1,1 @@
+"""Tokens asked of vLLM's render endpoint over HTTP."""

@@ -1,0 +1,79 @@
+"""What vLLM's render endpoints answer, as prompts.
+
+Shapes of vLLM 0.32 `GenerateRequest` and `TokenizeResponse`. Where an image, a sound or a video
+stands, every token is the same placeholder, and vLLM tells media apart by their hash (an extra
+key of each block that one overlaps); here the placeholders themselves are made of that hash, so
+that equal media at the same place are equal tokens and others are not.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from epp.adapters.tokens.fallback import Cause, TextInstead
+from epp.adapters.tokens.packed_ids import packed
+from epp.model.request import Prompt
+
+_WORD = (1 << 32) - 1
+
+
+class _Range(msgspec.Struct):
+    offset: int
+    length: int
+
+
+class _Features(msgspec.Struct):
+    mm_hashes: dict[str, list[str | None]] = {}
+    mm_placeholders: dict[str, list[_Range]] = {}
+
+
+class Rendered(msgspec.Struct):
+    """One prompt as `/render` tells it."""
+
+    token_ids: list[int]
+    features: _Features | None = None
+
+
+class Tokenized(msgspec.Struct):
+    """One prompt as `/tokenize` tells it."""
+
+    tokens: list[int]
+
+
+def prompt_of(rendered: Rendered) -> Prompt:
+    """Return the prompt. Raises `TextInstead` for what cannot be told apart."""
+    ids = rendered.token_ids
+    features = rendered.features or _Features()
+    for modality, ranges in features.mm_placeholders.items():
+        hashes = features.mm_hashes.get(modality, [])
+        if len(hashes) != len(ranges) or None in hashes:
+            raise TextInstead(Cause.MEDIA, "the endpoint names no hash")
+        for name, place in zip(hashes, ranges, strict=True):
+            _stamp(ids, place, str(name))
+    return exact(ids)
+
+
+def _stamp(ids: list[int], place: _Range, name: str) -> None:
+    end = place.offset + place.length
+    if not 0 <= place.offset <= end <= len(ids):
+        raise TextInstead(Cause.FAILED, "a placeholder outside the prompt")
+    word = xxh3_64_intdigest(name.encode())
+    ids[place.offset : end] = [(word + at) & _WORD for at in range(place.length)]
+
+
+def exact(ids: Sequence[int]) -> Prompt:
+    """Return token ids as a prompt. Raises `TextInstead` for what is no id."""
+    try:
+        return Prompt(packed(ids), exact=True)
+    except OverflowError as error:
+        raise TextInstead(Cause.FAILED, "no token id") from error
+
+
+def read(answer: bytes, kind: Any) -> Any:  # noqa: ANN401 (the type is the caller's)
+    """Decode an answer strictly. Raises `TextInstead`."""
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise TextInstead(Cause.FAILED, "not the answer of a render endpoint") from error

@@ -1,0 +1,294 @@
+"""The composition root: builds the object graph, runs it, shuts it down in order."""
+
+import asyncio
+import gc
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from epp import native
+from epp.adapters.extproc.contract import ExtProcServer, ExtProcSettings
+from epp.adapters.extproc.transports import Transport, health_server, server_class
+from epp.adapters.health import HealthServices
+from epp.adapters.kube.settings import Access
+from epp.adapters.scrape.scraper import Scraper, ScrapeSettings
+from epp.adapters.telemetry.http import OperatorServer
+from epp.adapters.telemetry.metrics import Sources, Telemetry
+from epp.app.cache_sources import batches, fleet_of, kv_events_of, left_as_text, tokenizer_of
+from epp.app.director import Service, exchanges
+from epp.app.discovery import Source, discovery_of, reviewer_of
+from epp.app.process import stopping
+from epp.config.file import Settings
+from epp.errors import ConfigError
+from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
+from epp.policy.scheduler import Scheduler
+from epp.protocol.extproc.debug_headers import decision_told, served_told
+from epp.protocol.extproc.exchange import Exchange
+from epp.protocol.extproc.observation import Observation
+from epp.protocol.extproc.settings import ExchangeSettings
+from epp.protocol.health import ServingStatus
+
+_log = structlog.get_logger(__name__)
+
+_GC_THRESHOLDS = (50_000, 20, 100)
+_QUIET_SECONDS = 1.0
+_LAST_GRACE_SECONDS = 1.0
+_STATUS = {True: ServingStatus.SERVING, False: ServingStatus.NOT_SERVING}
+_FIRST_REPORTS_SECONDS = 0.3
+"""How long a start waits for what endpoints say of themselves; most answer within a tenth."""
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says. Durations are in seconds, sizes in bytes, port 0 is any.
+
+    With `metrics_access` a Kubernetes API says who may read metrics.
+    """
+
+    settings: Settings
+    source: Source
+    pool_name: str = "default"
+    bind_address: str = "0.0.0.0"  # noqa: S104 (a pod is reached from outside)
+    grpc_port: int = 9002
+    health_port: int = 9003
+    metrics_port: int = 9090
+    metrics_access: Access | None = None
+    secure: bool = True
+    cert_path: Path | None = None
+    health_on_grpc_port: bool = False
+    transport: Transport = "native"
+    max_body_bytes: int = 64 << 20
+    observation: Observation = Observation()
+    scrape_interval: float = 1.0
+    drain_timeout: float = 30.0
+    show_decision: bool = False
+    request_orca: bool = False
+    hash_secret: bytes = b""
+
+
+class Picker:
+    """One pool's endpoint picker: everything that `epp serve` runs."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        self._options = options
+        self._clock = time.monotonic
+        self._serving = self._announced = False
+        self._fleet = fleet_of(options.settings, options.hash_secret)
+        self._tokenizer = tokenizer_of(options.settings.tokens)
+        self._kv_events = kv_events_of(options.settings.kv_events, self._tokenizer, self._apply)
+        self._telemetry = Telemetry(self._sources())
+        scheduler = Scheduler(self._fleet, options.settings.profile, random.Random().randrange)  # noqa: S311 (chance, not secrets)
+        self._service = Service(scheduler, self._telemetry, self._clock, self._tokenizer)
+        self._scraper = Scraper(
+            self._apply, self._clock, ScrapeSettings(interval=options.scrape_interval)
+        )
+        self._service.suspect = self._scraper.look
+        self._news = asyncio.Event()
+        self._discovery = discovery_of(options.source, self._apply, self._news.set)
+        self._health = HealthServices()
+        self._extproc = self._ext_proc_server()
+        self._health_server = health_server(self._extproc.transport, self._health)
+        self._reviewer = reviewer_of(options.metrics_access)
+        self._operators = OperatorServer(
+            self._telemetry,
+            lambda: self.ready,
+            options.bind_address,
+            options.metrics_port,
+            self._reviewer.review if self._reviewer else None,
+        )
+
+    def _sources(self) -> Sources:
+        """Say where the metrics page looks things up."""
+        return Sources(
+            self._options.pool_name,
+            self._fleet.loads,
+            self._fleet.beliefs,
+            lambda: self._fleet.indexed_blocks,
+            lambda: batches(self._kv_events),
+            lambda: left_as_text(self._tokenizer),
+            self._fleet.under_way,
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether traffic may come: endpoints are known, and no shutdown has begun."""
+        return self._fleet.synced and self._discovery.ready and self._serving
+
+    def _ext_proc_server(self) -> ExtProcServer:
+        options = self._options
+        server = server_class(options.transport)(
+            self._exchanges(),
+            self._clock,
+            ExtProcSettings(
+                address=options.bind_address,
+                port=options.grpc_port,
+                tls=_pair(options.cert_path) if options.secure else None,
+                max_receive_bytes=options.max_body_bytes + (1 << 20),
+            ),
+            self._service.decide,
+        )
+        if options.health_on_grpc_port:
+            server.offer_health(self._health)
+        return server
+
+    def _exchanges(self) -> Callable[[float], Exchange]:
+        options, chance = self._options, random.Random()  # noqa: S311 (as above)
+        tells = (decision_told, options.show_decision), (served_told, options.settings.tell_served)
+        settings = ExchangeSettings(
+            max_body_bytes=options.max_body_bytes,
+            tells=tuple(tell for tell, wanted in tells if wanted),
+            request_orca=options.request_orca,
+            keep_body=self._tokenizer is not None,
+            resolve=lambda request: self._discovery.routing.resolve(request, chance.randrange),
+        )
+        return exchanges(self._service, settings, options.observation, chance)
+
+    def _apply(self, event: Event) -> None:
+        """Let the fleet know, and keep the scraper in step with its endpoints."""
+        self._fleet.apply(event, self._clock())
+        if isinstance(event, EndpointUpserted):
+            self._scraper.watch(event.endpoint)
+            if self._kv_events is not None:
+                self._kv_events.watch(event.endpoint)
+        elif isinstance(event, EndpointRemoved):
+            self._scraper.forget(event.endpoint_id)
+            if self._kv_events is not None:
+                self._kv_events.forget(event.endpoint_id)
+        elif isinstance(event, ScrapeFailed):
+            self._telemetry.scrape_failed()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then drain. Raises `ConfigError` for what cannot start."""
+        async with asyncio.TaskGroup() as tasks:
+            await self._discovery.load()
+            running = [tasks.create_task(_forever(job), name=name) for name, job in self._jobs()]
+            await self._start()
+            try:
+                await stop.wait()
+                await self._drain()
+            finally:
+                await self._stop()
+                for task in running:
+                    task.cancel()
+
+    def _jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+        yield "endpoints", self._discovery.run
+        yield "readiness", self._announce
+        yield "scrape", self._scraper.run
+        if self._kv_events is not None:
+            yield "kv events", self._kv_events.run
+        if self._options.secure and self._options.cert_path is not None:
+            from epp.adapters.tls import CertificateWatch  # noqa: PLC0415 (see `_pair`)
+
+            watch = CertificateWatch(self._options.cert_path, self._extproc.renew)
+            yield "certificate", watch.run
+
+    async def _announce(self) -> None:
+        """Let the health services say whether traffic may come, whenever that changes."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self.ready and not self._announced:
+                await self._scraper.polled_once(_FIRST_REPORTS_SECONDS)
+                _settle_memory()
+            if self.ready != self._announced:
+                self._announced = self.ready
+                self._health.tell(_STATUS[self.ready])
+                _log.info(
+                    "ready" if self.ready else "not_ready", endpoints=len(self._fleet.endpoints)
+                )
+
+    async def _start(self) -> None:
+        """Say that nothing is ready, hear of the endpoints, and then let traffic come."""
+        options = self._options
+        self._health.tell(ServingStatus.NOT_SERVING)
+        try:
+            await self._operators.start()
+            await self._health_server.start(options.bind_address, options.health_port)
+            _settle_memory()  # while endpoints answer
+            await self._scraper.polled_once(_FIRST_REPORTS_SECONDS)
+            await self._extproc.start()
+        except (OSError, RuntimeError) as error:
+            raise ConfigError(f"cannot listen: {error}") from error
+        self._serving = True
+        self._news.set()
+        _log.info(
+            "serving",
+            grpc_port=self._extproc.port,
+            health_port=self._health_server.port,
+            metrics_port=self._operators.port,
+            secure=options.secure,
+            transport=self._extproc.transport,
+            native=native.summary(),
+            endpoints=len(self._fleet.endpoints),
+            profile=options.settings.profile.name,
+            picker=type(options.settings.profile.picker).__name__,
+        )
+
+    async def _drain(self) -> None:
+        """Say that no more should come; serve what comes all the same, until it is quiet."""
+        self._serving = False
+        self._health.tell(ServingStatus.NOT_SERVING)
+        _log.info("draining", streams=self._extproc.streams, timeout=self._options.drain_timeout)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._options.drain_timeout):
+                await asyncio.gather(self._discovery.leave(), self._extproc.quiet(_QUIET_SECONDS))
+
+    async def _stop(self) -> None:
+        await self._extproc.stop(_LAST_GRACE_SECONDS)
+        await self._health_server.stop()
+        await self._operators.stop()
+        if self._reviewer is not None:
+            await self._reviewer.close()
+        if self._tokenizer is not None:
+            await self._tokenizer.close()
+        _log.info("stopped")
+
+
+def _pair(cert_path: Path | None) -> tuple[bytes, bytes]:
+    """Give the key and the certificate to serve with."""
+    from epp.adapters.tls import certificate  # noqa: PLC0415 (slow, and plaintext needs none)
+
+    return certificate(cert_path)
+
+
+def _settle_memory() -> None:
+    """Keep the collector from going through what lives as long as the process, again and again.
+
+    Exchanges are freed by their reference counts; what is left for it is rare.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
+async def _forever(job: Callable[[], Awaitable[None]]) -> None:
+    await job()
+    raise RuntimeError("a job that never ends has ended")
+
+
+async def serve(pools: Sequence[ServeOptions]) -> None:
+    """Run a picker for each pool until SIGTERM or SIGINT. Raises `ConfigError`."""
+    stop = asyncio.Event()
+    with stopping(stop):
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for options in pools:
+                    tasks.create_task(_serve(options, stop, named=len(pools) > 1))
+        except* ConfigError as group:
+            raise _first_of(group) from None
+
+
+async def _serve(options: ServeOptions, stop: asyncio.Event, *, named: bool) -> None:
+    if named:
+        structlog.contextvars.bind_contextvars(pool=options.pool_name)
+    await Picker(options).run(stop)
+
+
+def _first_of(group: BaseExceptionGroup[ConfigError]) -> ConfigError:
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

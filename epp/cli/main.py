@@ -1,0 +1,163 @@
+"""The command `epp`: what it takes, and what it says when that is not usable."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import epp.plainlogs  # noqa: F401 (before structlog)
+from epp import __version__, compiled
+from epp.app.tokenizer import complaint
+from epp.cli.pool_flags import pool_of
+from epp.cli.serve_flags import add_serve
+from epp.cli.several_pools import parse, pools_of
+from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, dump, load
+from epp.errors import ConfigError
+from epp.native import KERNELS, faults
+
+if TYPE_CHECKING:  # see `_options`
+    from epp.app.picker import ServeOptions
+
+
+def _read(path: Path, flag: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", flag) from None
+
+
+def _text(path: Path, flag: str) -> str:
+    try:
+        return _read(path, flag).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: {error.reason}", flag) from None
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    if arguments.config_file is not None:
+        return load(_text(arguments.config_file, "--config-file"))
+    if arguments.config_text is not None:
+        return load(arguments.config_text)
+    return load(POLICIES[arguments.policy or DEFAULT_POLICY])
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    every = [_options(each) for each in pools_of(arguments)]
+    import uvloop  # noqa: PLC0415 (see `_options`)
+
+    from epp.adapters.telemetry.logs import configure_logs  # noqa: PLC0415
+    from epp.app.picker import serve  # noqa: PLC0415
+
+    configure_logs(arguments.log_level, arguments.log_format)
+    uvloop.run(serve(every))
+    return 0
+
+
+def _options(arguments: argparse.Namespace) -> "ServeOptions":
+    settings = _settings(arguments)
+    pool = pool_of(arguments, settings.endpoints_file, os.environ)
+    # Imported here so that `epp check` and `epp --help` do not wait for servers they do not run.
+    from epp.app.picker import ServeOptions  # noqa: PLC0415
+
+    secret = arguments.hash_secret_file
+    return ServeOptions(
+        settings=settings,
+        source=pool.source,
+        pool_name=pool.name,
+        metrics_access=pool.metrics_access,
+        bind_address=arguments.bind_address,
+        grpc_port=arguments.grpc_port,
+        health_port=arguments.grpc_health_port,
+        metrics_port=arguments.metrics_port,
+        secure=arguments.secure_serving,
+        cert_path=arguments.cert_path,
+        health_on_grpc_port=arguments.health_checking,
+        transport=arguments.transport,
+        max_body_bytes=arguments.max_body_bytes,
+        observation=arguments.observe_responses,
+        scrape_interval=arguments.scrape_interval,
+        drain_timeout=arguments.drain_timeout,
+        show_decision=arguments.debug_headers,
+        request_orca=arguments.request_orca,
+        hash_secret=_read(secret, "--hash-secret-file").strip()[:64] if secret else b"",
+    )
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    if arguments.native:
+        return _check_native()
+    settings = load(_text(arguments.config, "CONFIG"))
+    print(dump(settings.effective), end="")
+    print(complaint(settings.tokens), end="", file=sys.stderr)
+    return 0
+
+
+def _check_native() -> int:
+    """Print what is compiled; fail where WARMPICK_REQUIRE_NATIVE=1 and something is not."""
+    found = faults()
+    print(f"{'KERNEL':10}{'IN USE':32}WHY")
+    for kernel in KERNELS:
+        why = found[kernel.name]
+        used = kernel.twin if why else f"epp.native.{kernel.name}"
+        print(f"{kernel.name:10}{used:32}{why or 'compiled'}")
+    used = f"{len(compiled.MODULES)} modules of epp {'from' if compiled.FAULT else 'beside'} source"
+    print(f"{'corridor':10}{used:32}{compiled.FAULT or 'compiled'}")
+    missing = [why for why in (*found.values(), compiled.FAULT) if why]
+    return int(os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1" and bool(missing))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="epp", description="Pick the pod whose KV cache is already warm for a prompt."
+    )
+    parser.add_argument("--version", action="version", version=f"warmpick {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    serve_parser = commands.add_parser(
+        "serve", help="run the endpoint picker (Envoy ext_proc)", description=_serve_text
+    )
+    add_serve(serve_parser)
+    serve_parser.set_defaults(run=_serve)
+    check_parser = commands.add_parser(
+        "check",
+        help="validate a configuration and print the effective one",
+        description="Validate an EndpointPickerConfig; print it with everything left out put in.",
+    )
+    checked = check_parser.add_mutually_exclusive_group(required=True)
+    checked.add_argument("config", type=Path, nargs="?", metavar="CONFIG", help="the file (YAML)")
+    checked.add_argument(
+        "--native", action="store_true", help="say which compiled kernels are in use, and why not"
+    )
+    check_parser.set_defaults(run=_check)
+    _add_demo(commands.add_parser("demo", help="Envoy, model servers and the picker on loopback"))
+    return parser
+
+
+_serve_text = """Run the endpoint picker. Envoy, or any gateway that speaks ext_proc, asks it where
+each inference request should go. Try it: epp serve --endpoints-file endpoints.yaml
+--secure-serving=false. Several pools: epp serve --pool-name a and --pool-name b --grpc-port 9102
+--grpc-health-port 9103 --metrics-port 9190, where what is not said again is as for the first."""
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    from epp.demo.command import add_arguments, run  # noqa: PLC0415 (its libraries are an extra)
+
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit code: 0, or 2 where it cannot be used as asked."""
+    arguments = parse(_parser(), sys.argv[1:] if argv is None else argv)
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    try:
+        return run(arguments)
+    except ConfigError as error:
+        print(f"epp: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.close(sys.stdout.fileno())
+        return 0

@@ -1,0 +1,146 @@
+"""The flags of `epp serve`, by group; llm-d-router's where it has the same."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from epp.cli.pool_flags import add_pool
+from epp.cli.types import duration, flag, interval, port_number, size, verbosity
+from epp.config.file import DEFAULT_POLICY, POLICIES
+from epp.protocol.extproc.observation import Observation
+
+
+def observation(text: str) -> Observation:
+    """Read which responses are observed to their end."""
+    try:
+        return Observation.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _add_policy(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("policy").add_mutually_exclusive_group()
+    group.add_argument(
+        "--config-file", type=Path, metavar="FILE", help="an EndpointPickerConfig (YAML)"
+    )
+    group.add_argument("--config-text", metavar="YAML", help="the same, as text")
+    group.add_argument(
+        "--policy",
+        choices=POLICIES,
+        help=f"a policy by name (default: {DEFAULT_POLICY}); linear is llm-d-router's default",
+    )
+
+
+def add_serve(parser: argparse.ArgumentParser) -> None:
+    """Add every flag of `epp serve`."""
+    _add_policy(parser)
+    pool = parser.add_argument_group("pool")
+    add_pool(pool)
+    pool.add_argument(
+        "--scrape-interval",
+        "--refresh-metrics-interval",
+        type=interval,
+        default=1.0,
+        metavar="TIME",
+        help="how often each endpoint's /metrics is read (default: 1s)",
+    )
+    _add_listen(parser)
+    _add_behaviour(parser)
+
+
+def _add_listen(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("listening")
+    group.add_argument(
+        "--bind-address",
+        default="0.0.0.0",  # noqa: S104 (a pod is reached from outside)
+        help="(default: %(default)s)",
+    )
+    for name, port, what in (
+        ("--grpc-port", 9002, "ext_proc"),
+        ("--grpc-health-port", 9003, "gRPC health, plaintext"),
+        ("--metrics-port", 9090, "/metrics, /healthz, /readyz"),
+    ):
+        group.add_argument(
+            name,
+            type=port_number,
+            default=port,
+            metavar="PORT",
+            help=f"{what} (default: {port}; 0: any)",
+        )
+    flag(group, "--secure-serving", default=True, help="TLS on the ext_proc port (default: true)")
+    group.add_argument(
+        "--cert-path",
+        type=Path,
+        metavar="DIR",
+        help="tls.crt and tls.key for it; without, a self-signed certificate is made",
+    )
+    flag(group, "--health-checking", default=False, help="gRPC health on the ext_proc port too")
+    group.add_argument(
+        "--transport", choices=("native", "grpcio"), default="native", help="(default: native)"
+    )
+
+
+def _add_behaviour(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("behaviour")
+    group.add_argument(
+        "--max-body-bytes",
+        type=size,
+        default=64 << 20,
+        metavar="SIZE",
+        help="larger request bodies get 413 (default: 64Mi)",
+    )
+    group.add_argument(
+        "--observe-responses",
+        type=observation,
+        default="all",
+        metavar="WHICH",
+        help="responses to watch to the end: all, first (chunk of each) or sample:1/N"
+        " (default: all; others take response_body_mode STREAMED in the gateway)",
+    )
+    group.add_argument(
+        "--drain-timeout",
+        type=duration,
+        default=30.0,
+        metavar="TIME",
+        help="after SIGTERM, how long open streams may take to end (default: 30s)",
+    )
+    flag(
+        group,
+        "--debug-headers",
+        default=False,
+        help="tell clients what was decided in the response header x-warmpick-decision",
+    )
+    flag(
+        group,
+        "--request-orca",
+        default=False,
+        help="ask model servers for load reports in response headers (vLLM logs a line each)",
+    )
+    group.add_argument(
+        "--hash-secret-file",
+        type=Path,
+        metavar="FILE",
+        help="secret that keys block hashes, for replicas that are to agree (default: random)",
+    )
+    group.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="debug logs every request, never its text (default: info)",
+    )
+    group.add_argument(
+        "-v",
+        "--v",
+        dest="log_level",
+        type=verbosity,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="llm-d-router's: 4 and more is --log-level=debug",
+    )
+    group.add_argument(
+        "--log-format",
+        "--zap-encoder",
+        default="console" if sys.stderr.isatty() else "json",
+        choices=("console", "json"),
+        help="(default: console on a terminal, else json)",
+    )

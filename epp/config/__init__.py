@@ -1,0 +1,1 @@
+"""The configuration file as types: plug-ins by name, producers, profiles."""

@@ -1,0 +1,1 @@
+"""Models of prefix caches: one contract, one module an engine."""

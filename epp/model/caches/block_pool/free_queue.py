@@ -1,0 +1,166 @@
+"""A block pool's free blocks that have content, in the order in which they are evicted.
+
+Mirrors vLLM 0.32 `FreeKVCacheBlockQueue`: blocks are freed last one first, to the tail; eviction
+is at the head. The queue is made of leases, for what a request gave back stands together: only
+keys that still bear the release's stamp count. Blocks without content are not here: they are
+interchangeable and always ahead of these, so they are a number (`pool.py`).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import count
+
+from epp.model.caches.block_pool.blocks import Contents
+from epp.model.caches.lease import Key, Lease
+
+_SLACK = 1024
+
+
+class FreeQueue:
+    """Free blocks of `contents`, oldest release first; `tokens` in all."""
+
+    def __init__(self, contents: Contents) -> None:
+        self.tokens = 0
+        self.latest = 0  # the stamp that was given out last
+        self._contents = contents
+        self._leases: deque[Lease] = deque()
+        self._entries = 0
+        self._stamps = count(1)
+
+    @property
+    def oldest(self) -> int:
+        """The stamp of the release of the block at the head; one that never was without any."""
+        return self.latest + 1 if self.next() is None else self._leases[0].stamp
+
+    def append(self, lease: Lease, keys: Sequence[Key], tokens: int) -> None:
+        """Put what a lease gave back at the tail: blocks in order, `tokens` in all."""
+        self.latest = lease.stamp = next(self._stamps)
+        lease.keys, lease.left = keys, len(keys)
+        if not keys:
+            return
+        self._contents.stamps.update(dict.fromkeys(keys, lease.stamp))
+        self.tokens += tokens
+        self._leases.append(lease)
+        self._entries += len(keys)
+        if self._entries > 4 * len(self._contents.stamps) + _SLACK:
+            self._sweep()
+
+    def replace(self, lease: Lease, keys: Sequence[Key]) -> None:
+        """Let other blocks, which bear its stamp, stand in the place of what is left of a lease."""
+        self._entries += len(keys) - lease.left
+        lease.keys, lease.left = keys, len(keys)
+
+    def evict(self, tokens: int) -> int:
+        """Evict at the head until `tokens` are free; return how many are: more, or all there is."""
+        freed = 0
+        while freed < tokens and self._leases:
+            lease = self._leases[0]
+            self._entries -= lease.left
+            freed += self._evict(lease, tokens - freed)
+            self._entries += lease.left
+            if not lease.left:
+                self._pop()
+        return freed
+
+    def _pop(self) -> None:
+        self._leases.popleft().keys = ()
+
+    def _evict(self, lease: Lease, tokens: int) -> int:
+        """Evict of a lease, last block first, what is needed and still counts."""
+        keys, left, stamp, contents = lease.keys, lease.left, lease.stamp, self._contents
+        stamps, sizes, evicted = contents.stamps, contents.sizes, contents.evicted
+        plain = not (contents.copies or contents.promoted or contents.spans)
+        freed = 0
+        while left and freed < tokens:
+            left -= 1
+            key = keys[left] if plain else contents.own(keys[left])
+            if stamps.get(key) != stamp:
+                continue
+            if plain and key >= 0:
+                del stamps[key]
+                freed += sizes.pop(key)
+                contents.joints.discard(key)
+                evicted.append(key)
+            else:
+                freed += contents.drop(key)
+        lease.left = left
+        self.tokens -= freed
+        return freed
+
+    def next(self) -> Key | None:
+        """Return the block that would be evicted now."""
+        contents = self._contents
+        while self._leases:
+            lease = self._leases[0]
+            while lease.left:
+                key = lease.keys[lease.left - 1]
+                key = contents.promoted.get(key, key)
+                if contents.stamps.get(key) == lease.stamp:
+                    return key
+                lease.left -= 1
+                self._entries -= 1
+            self._pop()
+        return None
+
+    def drop(self, key: Key) -> int:
+        """Forget a free block wherever it stands; return its size."""
+        size = self._contents.drop(key)
+        self.tokens -= size
+        return size
+
+    def merge(self, blocks: int) -> int:
+        """Merge adjacent blocks, those freed first before others, until `blocks` fewer are held.
+
+        Returns how many fewer are. A release is halved as a whole, at best.
+        """
+        fewer = 0
+        for lease in self._leases:
+            if fewer >= blocks:
+                break
+            while lease.whole and fewer < blocks:
+                saved = self._halve(lease)
+                fewer += saved
+                lease.whole = saved > 0  # else there is nothing to look for here again
+        return fewer
+
+    def _halve(self, lease: Lease) -> int:
+        contents, stamp = self._contents, lease.stamp
+        if contents.promoted:
+            keys: Sequence[Key] = list(map(contents.own, lease.keys[: lease.left]))
+        else:
+            keys = lease.keys[: lease.left]
+        kept: list[Key] = []
+        waiting: Key | None = None  # a block that the next one could stand for
+        for key in keys:
+            counts = contents.stamps.get(key) == stamp
+            if waiting is not None and counts and contents.may_merge(waiting, key):
+                kept.pop()
+                contents.merge(waiting, key)
+                waiting = None
+            else:
+                waiting = key if counts else None
+            kept.append(key)
+        self.replace(lease, kept)
+        return len(keys) - len(kept)
+
+    def _sweep(self) -> None:
+        """Leave out of the queue what no longer counts."""
+        contents = self._contents
+        kept: deque[Lease] = deque()
+        for lease in self._leases:
+            own = list(map(contents.own, lease.keys[: lease.left]))
+            keys = [key for key in own if contents.stamps.get(key) == lease.stamp]
+            lease.whole = lease.whole and _is_run(keys, own)
+            lease.keys, lease.left = keys, len(keys)
+            if keys:
+                kept.append(lease)
+        self._leases = kept
+        self._entries = sum([lease.left for lease in kept])
+
+
+def _is_run(part: Sequence[Key], whole: Sequence[Key]) -> bool:
+    """Say whether `part` stands in `whole` without anything in between."""
+    if not part:
+        return True
+    start = whole.index(part[0])
+    return list(whole[start : start + len(part)]) == list(part)

@@ -1,0 +1,58 @@
+"""Which leases have generated blocks without names, by the named block that these follow."""
+
+from collections.abc import Container, Sequence
+from itertools import islice
+
+from epp.model.caches.lease import Key, Lease
+from epp.model.prompts.hashing import BlockHash
+
+_MOST = 1 << 10
+"""Leases that can be found; the engine tells of a block within a step or so."""
+_AT_ONCE = 1 << 8
+"""Leases, the first that were noted, that are forgotten where there are too many."""
+
+
+class Nameless:
+    """Leases by the block after which their nameless ones come, as far as still known."""
+
+    def __init__(self) -> None:
+        self._after: dict[BlockHash, list[Lease]] = {}
+        self._anchors: dict[Lease, BlockHash] = {}
+
+    def add(self, lease: Lease, anchor: BlockHash) -> None:
+        """Note that nameless blocks of a lease come after `anchor`."""
+        if len(self._anchors) >= _MOST:
+            for oldest in list(islice(self._anchors, _AT_ONCE)):
+                self.forget(oldest)
+        self._anchors[lease] = anchor
+        self._after.setdefault(anchor, []).append(lease)
+
+    def forget(self, lease: Lease) -> None:
+        """Note that a lease has no nameless blocks, or none that anybody will name."""
+        anchor = self._anchors.pop(lease, None)
+        if anchor is None:
+            return
+        alike = self._after[anchor]
+        alike.remove(lease)
+        if not alike:
+            del self._after[anchor]
+
+    def after(self, anchor: BlockHash | None, held: Container[Key]) -> Lease | None:
+        """Return a lease, the first of several, with nameless blocks after `anchor`."""
+        if anchor is None:
+            return None
+        for lease in tuple(self._after.get(anchor, ())):
+            if self.of(lease, held):
+                return lease
+            self.forget(lease)
+        return None
+
+    @staticmethod
+    def of(lease: Lease, held: Container[Key]) -> Sequence[Key]:
+        """Return the nameless blocks of a lease that are still held: the first ones there were."""
+        if not lease.stamp:
+            return lease.tail
+        first = lease.left
+        while first and lease.keys[first - 1] < 0:
+            first -= 1
+        return [key for key in lease.keys[first : lease.left] if key in held]

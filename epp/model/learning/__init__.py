@@ -1,0 +1,1 @@
+"""What is learned from responses: speed, lengths, trust."""

@@ -1,0 +1,249 @@
+"""Which endpoints hold which block; for a chain, the longest held prefix per endpoint.
+
+One map serves the fleet: from a block hash to the set of endpoints that hold it, as bits of an
+integer. A prefix counts only as far as it is unbroken: an endpoint that lost a block in the
+middle is credited with what stands before it.
+
+Where an endpoint holds no block without those before it, the end of what it holds is found by
+jumps, for all such endpoints together. Others are followed block by block, and so are those of
+whose blocks one may stand for several (`epp.model.caches.block_pool.blocks`).
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, groupby, islice, repeat, takewhile
+from operator import and_
+from typing import NewType
+
+from epp.model.prompts.hashing import BlockHash
+
+Slot = NewType("Slot", int)
+"""An endpoint's bit; given back when the endpoint goes."""
+
+BUDGET = 2 << 30
+"""Bytes that all that is known of caches may take, about."""
+
+HELD_BYTES = 140
+"""What one block at one endpoint takes in its `BlockPool`: two entries of maps, a place in the
+free queue, the hash itself (measured: `tests/model/test_prefix_index_budget.py`)."""
+HASH_BYTES = 80
+"""What one block takes here, whoever holds it: an entry of the map, and the set."""
+
+MOST_SLOTS = 1 << 16
+MOST_SPAN = (1 << 16) - 1
+
+_PURGED_AT_LEAST = 1024
+"""Blocks of endpoints that left that are forgotten in one step: a tenth of a millisecond."""
+
+
+class PrefixIndex:
+    """Bits of endpoints by block hash. `budget` is in bytes, and counts the endpoints' pools.
+
+    `held` counts every block at every endpoint. Hashes are 64 bits long: others raise
+    `OverflowError`, what is no integer raises `TypeError`, and is never found. A slot that is not
+    open raises `ValueError`.
+    """
+
+    def __init__(self, budget: int = BUDGET) -> None:
+        self._budget = budget
+        self._holders: dict[BlockHash, int] = {}
+        self._spans: dict[BlockHash, dict[int, int]] = {}  # by bit
+        self.held = 0
+        self._used = 0
+        self._live = 0
+        self._closed = 0
+        self._leaving: deque[tuple[Slot, Iterator[BlockHash]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    @property
+    def reckoned(self) -> int:
+        """Bytes that all this and the endpoints' pools are taken to need."""
+        return self.held * HELD_BYTES + len(self._holders) * HASH_BYTES
+
+    @property
+    def excess(self) -> int:
+        """How many blocks at endpoints are more than the budget allows."""
+        return max(0, -((self._budget - self.reckoned) // HELD_BYTES))
+
+    # Who there is.
+
+    def open(self) -> Slot:
+        """Give out the lowest free slot; its endpoint is not taken to be closed.
+
+        Raises `OverflowError` where all of `MOST_SLOTS` are taken.
+        """
+        self.purge(_PURGED_AT_LEAST)
+        free = ~self._used
+        slot = Slot((free & -free).bit_length() - 1)
+        if slot == MOST_SLOTS:
+            raise OverflowError(f"an index has {MOST_SLOTS} slots")
+        self._used |= 1 << slot
+        self._live |= 1 << slot
+        return slot
+
+    def close(self, slot: Slot, held: Iterable[BlockHash]) -> None:
+        """Take a slot back, with all that its endpoint held.
+
+        It counts no more at once. `held` is read step by step, here and later, and must not
+        change meanwhile; the slot is given out again when all is read.
+        """
+        bit, steps = self._opened(slot), iter(held)
+        self._live &= ~bit
+        self._closed &= ~bit
+        self._leaving.append((slot, steps))
+        self.purge(_PURGED_AT_LEAST)
+
+    def mark(self, slot: Slot, *, closed: bool) -> None:
+        """Note whether an endpoint is known to hold no block without all that stand before it."""
+        bit = self._opened(slot)
+        self._closed = self._closed | bit if closed else self._closed & ~bit
+
+    def purge(self, blocks: int) -> None:
+        """Forget up to so many blocks of endpoints that left."""
+        while blocks > 0 and self._leaving:
+            slot, held = self._leaving[0]
+            part = list(islice(held, blocks))
+            self._remove(slot, part)
+            if len(part) < blocks:
+                self._leaving.popleft()
+                self._used &= ~(1 << slot)
+            blocks -= len(part)
+
+    def _opened(self, slot: Slot) -> int:
+        """Return the bit of a slot that is given out."""
+        if not 0 <= slot < MOST_SLOTS or not self._live >> slot & 1:
+            raise ValueError(f"slot {slot} is not open")
+        return 1 << slot
+
+    # Who holds what.
+
+    def add(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
+        """Note that an endpoint holds blocks."""
+        holders, bit = self._holders, self._opened(slot)
+        _check(hashes)
+        if self._leaving:
+            self.purge(2 * len(hashes) + _PURGED_AT_LEAST)
+        if holders.keys().isdisjoint(hashes):
+            before = len(holders)
+            holders.update(dict.fromkeys(hashes, bit))
+            self.held += len(holders) - before
+            return
+        for block_hash in hashes:
+            held = holders.get(block_hash, 0)
+            if not held & bit:
+                holders[block_hash] = held | bit
+                self.held += 1
+
+    def remove(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
+        """Note that an endpoint holds blocks no longer; unknown ones are ignored."""
+        self._opened(slot)
+        self._remove(slot, hashes)
+
+    def _remove(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
+        _check(hashes)
+        if self._spans:
+            self._widen(slot, [(each, 1) for each in hashes if each in self._spans])
+        holders, bit = self._holders, 1 << slot
+        for block_hash in hashes:
+            held = holders.get(block_hash, 0)
+            if held & bit:
+                self.held -= 1
+                if held == bit:
+                    del holders[block_hash]
+                else:
+                    holders[block_hash] = held ^ bit
+
+    def widen(self, slot: Slot, spans: Sequence[tuple[BlockHash, int]]) -> None:
+        """Note that blocks of an endpoint stand for so many, each for itself and those before it.
+
+        An endpoint with any that stands for more than itself is not closed. Raises `ValueError`
+        for more than `MOST_SPAN`.
+        """
+        self._opened(slot)
+        _check([block_hash for block_hash, _ in spans])
+        if any(span > MOST_SPAN for _, span in spans):
+            raise ValueError(f"a block stands for {MOST_SPAN} at most")
+        self._widen(slot, spans)
+
+    def _widen(self, slot: Slot, spans: Sequence[tuple[BlockHash, int]]) -> None:
+        bit = 1 << slot
+        for block_hash, span in spans:
+            if span > 1:
+                self._spans.setdefault(block_hash, {})[bit] = span
+                continue
+            known = self._spans.get(block_hash)
+            if known is not None:
+                known.pop(bit, None)
+                if not known:
+                    del self._spans[block_hash]
+
+    # What they hold of a chain.
+
+    def match(self, hashes: Sequence[BlockHash]) -> list[int]:
+        """Return, by slot, how many leading blocks each endpoint holds without a hole."""
+        depths = [0] * self._used.bit_length()
+        if hashes:
+            closed = self._live & self._closed
+            if closed:
+                self._jump(depths, hashes, closed)
+            if closed != self._live:
+                self._walk(depths, hashes, self._live ^ closed)
+        return depths
+
+    def _jump(self, depths: list[int], hashes: Sequence[BlockHash], slots: int) -> None:
+        """Find where each of `slots` ends, by bisection, those together that go the same way."""
+        get = self._holders.get
+        low, high, slots = 1, len(hashes), slots & get(hashes[0], 0)
+        others: list[tuple[int, int, int]] = []  # they end between two depths, both included
+        while slots:
+            while low < high:
+                middle = (low + high + 1) >> 1
+                deeper = get(hashes[middle - 1], 0) & slots
+                if deeper:
+                    if deeper != slots:
+                        others.append((low, middle - 1, slots ^ deeper))
+                        slots = deeper
+                    low = middle
+                else:
+                    high = middle - 1
+            _spread(depths, slots, low)
+            low, high, slots = others.pop() if others else (0, 0, 0)
+
+    def _walk(self, depths: list[int], hashes: Sequence[BlockHash], slots: int) -> None:
+        """Follow the chain with `slots` until nobody holds it any more."""
+        held: Iterable[int] = map(self._holders.get, hashes, repeat(0))
+        if self._spans and not self._spans.keys().isdisjoint(hashes):
+            held = self._covered(list(held), hashes)
+        # Who holds everything up to each block: every set is part of the one before it.
+        unbroken = takewhile(bool, accumulate(held, and_, initial=slots))
+        depth = -1
+        for still, run in groupby(unbroken):
+            if still != slots:
+                _spread(depths, slots ^ still, depth)
+                slots = still
+            depth += len(list(run))
+        _spread(depths, slots, depth)
+
+    def _covered(self, held: list[int], hashes: Sequence[BlockHash]) -> list[int]:
+        """Add who holds blocks as parts of later ones."""
+        for position, block_hash in enumerate(hashes):
+            for bit, span in self._spans.get(block_hash, {}).items():
+                for before in range(max(0, position + 1 - span), position):
+                    held[before] |= bit
+        return held
+
+
+def _spread(depths: list[int], slots: int, depth: int) -> None:
+    while slots:
+        lowest = slots & -slots
+        depths[lowest.bit_length() - 1] = depth
+        slots ^= lowest
+
+
+def _check(hashes: Sequence[BlockHash]) -> None:
+    """Raise what the kernel raises for what cannot be hashes."""
+    if not (isinstance(hashes, array) and hashes.typecode == "Q"):
+        array("Q", [*hashes])

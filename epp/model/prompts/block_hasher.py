@@ -1,0 +1,78 @@
+"""Cuts a prompt into blocks and chains their hashes.
+
+Where blocks end depends on nothing that comes after, so equal prefixes have equal blocks.
+
+Token ids are cut as the engine cuts them, every `token_block` tokens. Text is cut where a message
+of the conversation ends, and on a grid in between: 128 bytes apart at the start, growing with the
+position, sixteen to a doubling. A prompt of any length has some hundred blocks; a cut within a
+message costs at most a sixteenth of the prefix, one between messages nothing.
+
+One hash function names all blocks; its root is keyed by a secret of the deployment, so that
+nobody outside can make two prompts collide.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+from epp.model.kernels import extend, text_chain
+from epp.model.prompts.chain import Chain
+from epp.model.prompts.hashing import BLOCK_ENDS, FIRST_BLOCK_BYTES, BlockHash
+from epp.model.request import TOKEN_BYTES, Prompt
+
+__all__ = ["BLOCK_ENDS", "FIRST_BLOCK_BYTES", "TOKEN_BLOCK", "BlockHash", "BlockHasher", "Chain"]
+
+TOKEN_BLOCK: Final = 16
+"""Tokens of a block where no engine has said: vLLM's default on GPUs."""
+
+_ROOTS: Final = 1024
+_LONGEST_NAME: Final = 256
+"""Roots that are remembered, and how long what they are made of may be, in characters."""
+
+
+class BlockHasher:
+    """Names the blocks of prompts. Replicas that are to agree share `secret` (up to 64 bytes).
+
+    `token_block` is the length of blocks of token ids, in tokens.
+    """
+
+    def __init__(self, secret: bytes, token_block: int = TOKEN_BLOCK) -> None:
+        self._secret = secret
+        self.token_block = token_block
+        self._roots: dict[tuple[str, str, bool], int] = {}
+
+    def chain(self, prompt: Prompt, model: str, cache_salt: str) -> Chain:
+        """Cut and hash a prompt; the model's name tells LoRA adapters apart."""
+        data, root = prompt.data, self.root(model, cache_salt, exact=prompt.exact)
+        if not prompt.exact:
+            hashes, ends = text_chain(root, data, prompt.marks)
+            return Chain(hashes, ends, len(data), len(ends), marks=prompt.marks)
+        size, block = len(data) // TOKEN_BYTES, self.token_block
+        ends = range(block, size + 1, block)
+        hashes = extend(root, data, ends, TOKEN_BYTES)
+        lookup = max(0, size - 1) // block
+        return Chain(hashes, ends, size, lookup, exact=True, marks=prompt.marks)
+
+    @staticmethod
+    def extend(parent: int, data: bytes, ends: Sequence[int], unit: int = 1) -> Sequence[BlockHash]:
+        """Hash the blocks of `data` up to each of `ends`, each seeded with the hash before it.
+
+        Ends count from the start of `data`, in `unit` bytes.
+        """
+        return extend(parent, data, ends, unit)
+
+    def root(self, model: str, cache_salt: str, *, exact: bool) -> int:
+        """Return what a chain's first block is seeded with."""
+        name = (model, cache_salt, exact)
+        known = self._roots.get(name)
+        if known is not None:
+            return known
+        digest = blake2b(msgspec.msgpack.encode(name), digest_size=8, key=self._secret)
+        root = int.from_bytes(digest.digest(), "little")
+        if len(model) + len(cache_salt) <= _LONGEST_NAME:
+            if len(self._roots) >= _ROOTS:
+                self._roots.clear()
+            self._roots[name] = root
+        return root

@@ -1,0 +1,57 @@
+"""How many tokens the prefixes are that were counted, by the hash of their last block.
+
+The twin of the kernel `epp.native.pins`.
+"""
+
+from collections.abc import Sequence
+
+from epp.model.prompts.hashing import BlockHash
+
+_LONGEST = 1 << 62
+
+
+class Pins:
+    """The pins used or set last, at least `room` and at most twice as many.
+
+    They stand in two generations: what is used moves to the young one; when that has `room` of
+    them, the old one is forgotten and the young grows old.
+    """
+
+    __slots__ = ("_old", "_room", "_young")
+
+    def __init__(self, room: int) -> None:
+        if room < 1:
+            raise ValueError("there must be room for a pin")
+        self._room = room
+        self._young: dict[BlockHash, int] = {}
+        self._old: dict[BlockHash, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._young) + sum(1 for each in self._old if each not in self._young)
+
+    def pin(self, block_hash: BlockHash, tokens: int) -> None:
+        """Take in how many tokens there are up to the end of a block, from the start."""
+        if not 0 <= tokens < _LONGEST:
+            raise OverflowError("a length is in 0..2^62")
+        if block_hash not in self._young and len(self._young) >= self._room:
+            self._old, self._young = self._young, {}
+        self._young[block_hash] = tokens
+
+    def pin_at_most(self, block_hash: BlockHash, tokens: int) -> None:
+        """Take in a length that may be too great: what is known already may be closer."""
+        known = self._young.get(block_hash, self._old.get(block_hash, tokens))
+        self.pin(block_hash, min(tokens, known))
+
+    def among(self, hashes: Sequence[BlockHash]) -> list[tuple[int, int]]:
+        """Return the positions of blocks that are pinned, with their tokens, which never fall."""
+        young, old, longest = self._young, self._old, 0
+        found = []
+        for position, block_hash in enumerate(hashes):
+            tokens = young.get(block_hash, old.get(block_hash, -1))
+            if tokens >= longest:
+                longest = tokens
+                found.append((position, tokens))
+                if block_hash not in young:
+                    self.pin(block_hash, tokens)
+                    young, old = self._young, self._old
+        return found

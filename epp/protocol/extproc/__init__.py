@@ -1,0 +1,1 @@
+"""ext_proc: one stream as a state machine, its messages, and their form on the wire."""

@@ -1,0 +1,40 @@
+"""What a client may be told in response headers: what was decided for it, and who served it."""
+
+import msgspec
+
+from epp.protocol.extproc.record import RequestRecord
+from epp.protocol.extproc.settings import Headers
+
+DECISION = "x-warmpick-decision"
+SERVED = "x-conformance-test-served-endpoint"
+"""The header of the gateway conformance suite (gateway-api-inference-extension)."""
+
+_UNSAID = "fail: missing destination endpoint served metadata"
+"""What the incumbent's verifier answers where the gateway does not say."""
+
+
+class _Shown(msgspec.Struct, frozen=True):
+    endpoint: str
+    prompt_tokens: int
+    predicted_cached_tokens: int
+    predicted_ttft_ms: float | None
+
+
+def decision_told(record: RequestRecord) -> Headers:
+    """Tell what was decided, as JSON; nothing where nothing was."""
+    decision = record.decision
+    if decision is None:
+        return ()
+    ttft = decision.predicted_ttft
+    shown = _Shown(
+        decision.destination,
+        decision.prompt_tokens,
+        decision.predicted_cached_tokens,
+        None if ttft is None else round(ttft * 1000, 3),
+    )
+    return ((DECISION, msgspec.json.encode(shown).decode()),)
+
+
+def served_told(record: RequestRecord) -> Headers:
+    """Tell which endpoint the gateway says has served the request."""
+    return ((SERVED, record.served or _UNSAID),)

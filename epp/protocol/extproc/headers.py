@@ -1,0 +1,135 @@
+"""The headers of the endpoint picker protocol: what they tell, what is set, what is removed.
+
+Names: GIE proposal 004 and the incumbent's conventions, whose newer names win over their aliases.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from epp.model.request import Api, Decision, InferenceRequest, RequestId
+from epp.protocol.extproc.codec import DESTINATION
+from epp.protocol.extproc.messages import Mutation
+from epp.protocol.openai.request_json import Parsed, api_of
+
+_OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+_FAIRNESS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+_REQUEST_ID = "x-request-id"
+_RANK = "x-data-parallel-rank"
+_PATHS = (":path", "x-original-path", "x-forwarded-path")
+
+CONTROL_HEADERS = frozenset(
+    (
+        *_OBJECTIVE,
+        *_FAIRNESS,
+        *_REWRITE,
+        "x-gateway-destination-endpoint-subset",
+        "x-gateway-destination-endpoint-served",
+        "x-llm-d-slo-ttft-ms",
+        "x-llm-d-slo-tpot-ms",
+        "x-slo-ttft-ms",
+        "x-slo-tpot-ms",
+        "x-llm-d-video-fps",
+        "x-llm-d-video-duration-seconds",
+        "x-llm-d-video-resolution",
+        "x-prefiller-host-port",
+        "x-encoder-hosts-ports",
+        "x-data-parallel-host-port",
+        "x-kv-cache-source-host-port",
+        "x-llm-d-request-dropped-reason",
+    )
+)
+"""Meant for the picker, or set by it alone: a client's own never reach the model server."""
+
+
+_UNREAD = Parsed(model="", prompts=(), stream=False, max_tokens=None, cache_salt="")
+"""Stands for a body that could not be read, or was not seen."""
+
+# Looked up once: docs/adr/0013-compiled.md says why.
+_OTHER: Final = Api.OTHER
+
+
+class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the request's headers say; `injected` are those that go no further."""
+
+    headers: Mapping[str, str] = {}
+    method: str = ""
+    api: Api = _OTHER
+    injected: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> "RequestFacts":
+        """Read the method and the first path that names an API, a proxy's own rewrite aside."""
+        method, api = headers.get(":method", ""), _OTHER
+        for name in _PATHS:
+            if name in headers and api is _OTHER:
+                api = api_of(headers[name])
+        injected: tuple[str, ...] = ()
+        if not CONTROL_HEADERS.isdisjoint(headers):
+            injected = tuple(sorted(name for name in headers if name in CONTROL_HEADERS))
+        return cls(headers=headers, method=method, api=api, injected=injected)
+
+    def request(
+        self,
+        request_id: RequestId,
+        parsed: Parsed | None,
+        subset: tuple[str, ...] | None,
+        body: bytes = b"",
+    ) -> InferenceRequest:
+        """Put together what routing depends on; `body` for those who read more of it."""
+        parsed = parsed or _UNREAD
+        controlled = self.headers if self.injected else {}
+        return InferenceRequest(
+            id=request_id,
+            api=self.api,
+            model=parsed.model,
+            target_model=(parsed.model and _first(controlled, _REWRITE)) or parsed.model,
+            prompts=parsed.prompts,
+            stream=parsed.stream,
+            max_tokens=parsed.max_tokens,
+            cache_salt=parsed.cache_salt,
+            headers=self.headers,
+            subset=subset,
+            objective=_first(controlled, _OBJECTIVE),
+            fairness_id=_first(controlled, _FAIRNESS) or "default-flow",
+            body=body,
+        )
+
+
+def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
+    for name in names:
+        if headers.get(name):
+            return headers[name]
+    return ""
+
+
+def request_mutation(
+    facts: RequestFacts,
+    decision: Decision,
+    request_id: RequestId,
+    *,
+    orca: bool,
+    content_length: int | None,
+) -> Mutation:
+    """Send a request to its destination, with as few changes as that takes.
+
+    An endpoint that is one rank of a server is named to it by a header (vLLM `serving.py`,
+    `_get_data_parallel_rank`; SGLang reads the same), in place of the client's own.
+    """
+    headers = [(DESTINATION, decision.destination)]
+    if decision.endpoint.rank is not None:
+        headers.append((_RANK, str(decision.endpoint.rank)))
+    if _REQUEST_ID not in facts.headers:
+        headers.append((_REQUEST_ID, request_id))
+    if content_length is not None:
+        headers.append(("content-length", str(content_length)))
+    if orca:
+        headers.append(("endpoint-load-metrics-format", "JSON"))
+    return Mutation(
+        set_headers=tuple(headers),
+        remove_headers=facts.injected,
+        clear_route_cache=True,
+        destination=decision.destination,
+    )

@@ -1,0 +1,57 @@
+"""Which responses are observed to their end, and when the others have told enough.
+
+A response is one message to the picker for each piece of it, so for each generated token. What is
+needed of most is over with the first: status, served endpoint, time to first token. This file
+knows no transport and draws no chance of its own.
+"""
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from epp.model.request import Tie
+from epp.protocol.extproc.messages import BodyMode, Modes
+
+_SAMPLE = re.compile(r"sample:1/(0*[1-9][0-9]{0,8})")
+FORMS = "all, first or sample:1/N with N of 1 or more"
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """How many responses are observed to their end: one in `one_in`, none where that is 0."""
+
+    one_in: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Observation":
+        """Read `all`, `first` or `sample:1/N`. Raises `ValueError`."""
+        if text in _NAMED:
+            return _NAMED[text]
+        found = _SAMPLE.fullmatch(text)
+        if found is None:
+            raise ValueError(f"`{text}` says not what to observe; write {FORMS}")
+        return cls(int(found[1]))
+
+    def __str__(self) -> str:
+        """Write what `parse` reads."""
+        names = {observation: name for name, observation in _NAMED.items()}
+        return names.get(self, f"sample:1/{self.one_in}")
+
+    def leaves(self, randrange: Callable[[int], int]) -> bool:
+        """Draw whether one response is left early; `randrange(n)` is any of 0 to n - 1."""
+        return not self.one_in or (self.one_in > 1 and randrange(self.one_in) > 0)
+
+
+_NAMED = {"all": Observation(1), "first": Observation(0)}
+
+
+def tie(modes: Modes, *, announced: bool) -> Tie | None:
+    """Say what ties a picker to a response that the proxy shows in these modes.
+
+    Envoy 1.40 goes on alone, with every byte, after a stream that is closed with OK where the
+    response body is `STREAMED`; in full duplex it cuts the body. Modes that show a response
+    whole, or not at all, end by themselves.
+    """
+    if not announced:
+        return Tie.UNANNOUNCED
+    return Tie.DUPLEX if modes.response is BodyMode.FULL_DUPLEX_STREAMED else None

@@ -1,0 +1,181 @@
+"""ext_proc messages by generated code, which nothing else may use: the twin of `native.codec`."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from epp._pb import ext_proc_pb2 as pb
+from epp.model.endpoint import Target
+from epp.protocol.extproc.messages import (
+    BodyMode,
+    BodyReply,
+    Chunk,
+    HeadersReply,
+    ImmediateReply,
+    Message,
+    Modes,
+    Mutation,
+    Reply,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    TrailersReply,
+)
+from epp.protocol.extproc.names import DESTINATION, LB, SERVED, SUBSET, ProtocolError, unknown_mode
+
+_OVERWRITE = pb.OVERWRITE_IF_EXISTS_OR_ADD
+
+
+def decode(data: bytes) -> Message:
+    """Read one `ProcessingRequest`. Raises `ProtocolError`."""
+    try:
+        message = pb.ProcessingRequest.FromString(data)
+    except DecodeError as error:
+        raise ProtocolError(f"not a ProcessingRequest: {error}") from None
+    kind = message.WhichOneof("request")
+    if kind is None:
+        raise ProtocolError("a ProcessingRequest without a request")
+    plain = not message.HasField("metadata_context") and not message.HasField("protocol_config")
+    return _BUILDERS[kind](getattr(message, kind), {} if plain else _extras(message))
+
+
+def _headers(headers: pb.HeaderMap) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for header in headers.headers:
+        key = header.key.lower()
+        if key not in found:
+            raw = header.raw_value
+            found[key] = raw.decode("utf-8", "replace") if raw else header.value
+    return found
+
+
+def _extras(message: pb.ProcessingRequest) -> dict[str, Any]:
+    extras: dict[str, Any] = {}
+    if message.HasField("protocol_config"):
+        config = message.protocol_config
+        extras["modes"] = Modes(_mode(config.request_body_mode), _mode(config.response_body_mode))
+    metadata = message.metadata_context.filter_metadata
+    namespace, key = SUBSET
+    if namespace in metadata and key in metadata[namespace].fields:
+        extras["subset"] = tuple(_texts(metadata[namespace].fields[key]))
+    namespace, key = SERVED
+    if namespace in metadata and key in metadata[namespace].fields:
+        served = next(iter(_texts(metadata[namespace].fields[key])), "")
+        extras["served"] = Target(served) if served else None
+    return extras
+
+
+def _mode(number: int) -> BodyMode:
+    try:
+        return BodyMode(number)
+    except ValueError:
+        raise unknown_mode(number) from None
+
+
+def _texts(value: Any) -> Iterable[str]:  # noqa: ANN401 (google.protobuf.Value, in two stub forms)
+    """Read a string or a list of strings, each of which may hold several joined by commas."""
+    values = value.list_value.values if value.HasField("list_value") else [value]
+    for item in values:
+        yield from (part for part in map(str.strip, item.string_value.split(",")) if part)
+
+
+_BUILDERS: dict[str, Callable[[Any, dict[str, Any]], Message]] = {
+    "request_headers": lambda part, extras: RequestHeaders(
+        headers=_headers(part.headers), end_of_stream=part.end_of_stream, **extras
+    ),
+    "response_headers": lambda part, extras: ResponseHeaders(
+        headers=_headers(part.headers), end_of_stream=part.end_of_stream, **extras
+    ),
+    "request_body": lambda part, extras: RequestBody(
+        body=part.body,
+        end_of_stream=part.end_of_stream or part.end_of_stream_without_message,
+        **extras,
+    ),
+    "response_body": lambda part, extras: ResponseBody(
+        body=part.body,
+        end_of_stream=part.end_of_stream or part.end_of_stream_without_message,
+        **extras,
+    ),
+    "request_trailers": lambda _, extras: RequestTrailers(**extras),
+    "response_trailers": lambda _, extras: ResponseTrailers(**extras),
+}
+
+
+def encode(reply: Reply) -> bytes:
+    """Write one `ProcessingResponse`."""
+    return _ENCODERS[type(reply)](reply)
+
+
+def _chunk(reply: Chunk) -> bytes:
+    message = pb.ProcessingResponse()
+    part = message.response_body if reply.response else message.request_body
+    streamed = part.response.body_mutation.streamed_response
+    streamed.body = reply.body
+    streamed.end_of_stream = reply.end_of_stream
+    return message.SerializeToString()
+
+
+def _headers_reply(reply: HeadersReply) -> bytes:
+    message = pb.ProcessingResponse()
+    part = message.response_headers if reply.response else message.request_headers
+    part.SetInParent()
+    _mutate(message, part.response, reply.mutation)
+    return message.SerializeToString()
+
+
+def _body_reply(reply: BodyReply) -> bytes:
+    message = pb.ProcessingResponse()
+    part = message.response_body if reply.response else message.request_body
+    part.SetInParent()
+    _mutate(message, part.response, reply.mutation)
+    if reply.mutation.body is not None:
+        part.response.body_mutation.body = reply.mutation.body
+    return message.SerializeToString()
+
+
+def _mutate(message: pb.ProcessingResponse, common: pb.CommonResponse, mutation: Mutation) -> None:
+    if mutation.set_headers or mutation.remove_headers:
+        _set(common.header_mutation, mutation.set_headers)
+        common.header_mutation.remove_headers.extend(mutation.remove_headers)
+    if mutation.clear_route_cache:
+        common.clear_route_cache = True
+    if mutation.destination:
+        inner = message.dynamic_metadata.fields[LB].struct_value
+        inner.fields[DESTINATION].string_value = mutation.destination
+
+
+def _set(mutation: pb.HeaderMutation, headers: Iterable[tuple[str, str]]) -> None:
+    for key, value in headers:
+        option = mutation.set_headers.add()
+        option.append_action = _OVERWRITE
+        option.header.key = key
+        option.header.raw_value = value.encode()
+
+
+def _trailers_reply(reply: TrailersReply) -> bytes:
+    message = pb.ProcessingResponse()
+    (message.response_trailers if reply.response else message.request_trailers).SetInParent()
+    return message.SerializeToString()
+
+
+def _immediate_reply(reply: ImmediateReply) -> bytes:
+    message = pb.ProcessingResponse()
+    immediate = message.immediate_response
+    immediate.status.code = reply.status
+    _set(immediate.headers, reply.headers)
+    immediate.body = reply.body
+    immediate.details = reply.details
+    return message.SerializeToString()
+
+
+_ENCODERS: dict[type, Callable[[Any], bytes]] = {
+    Chunk: _chunk,
+    HeadersReply: _headers_reply,
+    BodyReply: _body_reply,
+    TrailersReply: _trailers_reply,
+    ImmediateReply: _immediate_reply,
+}

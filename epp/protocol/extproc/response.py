@@ -1,0 +1,162 @@
+"""The response half of an exchange: what passes back to the client, and what is learned from it.
+
+It changes nothing but a model's name under a rewrite, and decodes nothing but usage: every
+generated token crosses it as a chunk.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from epp.model.events import Event, FirstToken, Generated
+from epp.model.request import Api, Usage
+from epp.protocol.extproc.messages import (
+    CHUNK_BYTES,
+    UNCHANGED,
+    WHOLE_BODIES,
+    BodyMode,
+    BodyReply,
+    Chunk,
+    HeadersReply,
+    Mutation,
+    Reply,
+    ResponseBody,
+    ResponseHeaders,
+    TrailersReply,
+    chunks,
+)
+from epp.protocol.extproc.record import RequestRecord
+from epp.protocol.extproc.settings import Headers
+from epp.protocol.metrics.orca import parse_orca
+from epp.protocol.openai.model_rewrite import ModelRestorer
+from epp.protocol.openai.usage import Watch, taken
+
+Observe = Callable[[Event, float], None]
+Tell = Callable[[RequestRecord], Headers]
+
+_CHUNKS_TOLD: Final = 32
+"""How often the fleet hears of a stream's progress: two blocks of most engines."""
+_DONE: Final = b"data: [DONE]\n\n"
+
+# Looked up once: docs/adr/0013-compiled.md says why.
+_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
+_OTHER: Final = Api.OTHER
+
+
+class Response:
+    """One response as it passes. Facts go into `record`, news of the fleet to `observe`.
+
+    `tells` give headers that the client gets besides. `done`: what came first was a stream of
+    events to its end.
+    """
+
+    __slots__ = ("_observe", "_record", "_restorer", "_tells", "_usage", "_watch", "done")
+
+    def __init__(self, record: RequestRecord, observe: Observe, tells: tuple[Tell, ...]) -> None:
+        self._record = record
+        self._observe = observe
+        self._tells = tells
+        self._watch: Watch | None = None
+        self._usage: Usage | None = None
+        self._restorer: ModelRestorer | None = None
+        self.done = False
+
+    def headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
+        """Take the response's head."""
+        headers, record = message.headers, self._record
+        status = headers.get(":status", "")
+        record.status = int(status) if status.isdigit() else 0
+        record.streaming = "text/event-stream" in headers.get("content-type", "")
+        if "content-encoding" not in headers:
+            self._watch = Watch()
+            self._restorer = None if message.end_of_stream else self._restoration()
+        self._note_load(headers, now)
+        return [HeadersReply(response=True, mutation=self._mutation())]
+
+    @property
+    def streams(self) -> bool:
+        """Whether it tells all but its end with its first piece, and passes as it is.
+
+        An answer that comes whole has its usage at the end, a few pieces on.
+        """
+        if self._restorer is not None:
+            return False
+        request = self._record.request
+        asked = request is None or request.stream or request.api is _OTHER
+        return asked or self._record.streaming
+
+    def _restoration(self) -> ModelRestorer | None:
+        request = self._record.request
+        if self._record.decision is None or request is None:
+            return None
+        if request.model == request.target_model:
+            return None
+        return ModelRestorer(request.model, sse=self._record.streaming)
+
+    def _mutation(self) -> Mutation:
+        told: Headers = ()
+        for tell in self._tells:
+            told += tell(self._record)
+        if not told and self._restorer is None:
+            return UNCHANGED
+        return Mutation(
+            set_headers=told,
+            remove_headers=() if self._restorer is None else ("content-length",),
+        )
+
+    def _note_load(self, headers: Mapping[str, str], now: float) -> None:
+        report, decision = headers.get("endpoint-load-metrics"), self._record.decision
+        if report is None or decision is None:
+            return
+        event = parse_orca(report, self._record.served or decision.endpoint.target)
+        if event is not None:
+            self._observe(event, now)
+
+    def body(self, message: ResponseBody, mode: BodyMode, now: float) -> list[Reply]:
+        """Take a piece of the body."""
+        data, record = message.body, self._record
+        if data:
+            record.response_bytes += len(data)
+            count = record.response_chunks = record.response_chunks + 1
+            if not count % _CHUNKS_TOLD and record.streaming:
+                self._progress(now)
+            if record.first_byte_at is None:
+                self._first_byte(now)
+                self.done = data.endswith(_DONE)
+            if self._watch is not None and (reports := self._watch.feed(data)):
+                self._usage = taken(self._usage, reports)
+        last = message.end_of_stream
+        if mode is _DUPLEX:
+            return self._onward(data, last=last)
+        if self._restorer is None:
+            return [BodyReply(response=True)]
+        restored = self._restorer.feed(data, last=last or mode in WHOLE_BODIES)
+        return [BodyReply(response=True, mutation=Mutation(body=restored))]
+
+    def _onward(self, data: bytes, *, last: bool) -> list[Reply]:
+        if self._restorer is not None:
+            data = self._restorer.feed(data, last=last)
+        if len(data) > CHUNK_BYTES:
+            return chunks(data, response=True, last=last)
+        return [Chunk(response=True, body=data, end_of_stream=last)] if data or last else []
+
+    def _progress(self, now: float) -> None:
+        """Tell how many tokens have come: about one a chunk."""
+        if self._record.decision is not None:
+            self._observe(Generated(self._record.id, self._record.response_chunks), now)
+
+    def _first_byte(self, now: float) -> None:
+        self._record.first_byte_at = now
+        if self._record.streaming and self._record.decision is not None:
+            self._observe(FirstToken(self._record.id), now)
+
+    def trailers(self, mode: BodyMode) -> list[Reply]:
+        """Take the end of a response that ends with trailers."""
+        replies: list[Reply] = []
+        if self._restorer is not None and mode is _DUPLEX:
+            held = self._restorer.feed(b"", last=True)
+            replies += chunks(held, response=True, last=False) if held else []
+        return [*replies, TrailersReply(response=True)]
+
+    def close(self) -> None:
+        """Settle what was learned from the bytes."""
+        self._record.usage = self._usage

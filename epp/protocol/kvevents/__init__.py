@@ -1,0 +1,1 @@
+"""KV event batches of vLLM and SGLang, and the stream that they come in."""

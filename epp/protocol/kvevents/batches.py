@@ -1,0 +1,283 @@
+"""The KV event batches of vLLM and SGLang as changes. This file knows no socket and no sequence.
+
+A payload is a msgpack array `[time, events, rank?]`. An event is a map with its name under `type`
+(vLLM from 0.28 on) or an array that starts with its name and may leave out what comes last (vLLM
+before, SGLang). Names, order and meaning of the fields: vLLM 0.32 `vllm/distributed/kv_events.py`,
+SGLang 0.5 `sglang/srt/disaggregation/kv_events.py`. Hashes are integers, signed (SGLang) or not
+(vLLM), or digests, whose last 8 bytes are the integer that vLLM would have sent.
+"""
+
+import sys
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from epp.model.kv_changes import (
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    Change,
+    EngineHash,
+    Medium,
+)
+
+MOST_BYTES = 64 << 20
+"""A payload beyond this is not read: a step of an engine stores no more than its batch."""
+
+_UINT64 = (1 << 64) - 1
+_TOKEN_BYTES = 4
+_FULL_KINDS = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
+"""vLLM's `KVCacheSpecKind` whose hits need every block from the start; None where not told."""
+
+_MAP_BYTES = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
+"""What a map begins with in msgpack."""
+
+_MEDIA = {"gpu": Medium.GPU, "cpu": Medium.CPU, "cpu_pinned": Medium.CPU}
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What one payload says, at `time` (the engine's clock, Unix seconds).
+
+    `rank` is the data-parallel rank, None where not told.
+
+    `unknown` counts events of types that nobody here knows, which change nothing that matters
+    here; `malformed` those of known types that could not be read: content may be wrong now.
+    """
+
+    changes: Sequence[Change]
+    time: float
+    rank: int | None = None
+    unknown: int = 0
+    malformed: int = 0
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """The payload is no batch; `reason` says in which way."""
+
+    reason: str
+
+
+Hash = int | bytes
+_Keys = Sequence[Any]
+
+
+class _Batch(msgspec.Struct, array_like=True):
+    time: float
+    events: list[msgspec.Raw]
+    rank: int | None = None
+
+
+class _Time(msgspec.Struct, array_like=True):
+    time: float
+
+
+class _Stored(msgspec.Struct, gc=False):
+    """`BlockStored` as a map. vLLM puts salts among `extra_keys`, SGLang into `cache_salt`."""
+
+    block_hashes: list[Hash]
+    parent_block_hash: Hash | None = None
+    token_ids: list[int] = []
+    block_size: int = 0
+    medium: str | None = None
+    lora_name: str | None = None
+    cache_salt: str | None = None
+    extra_keys: list[_Keys | None] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+
+
+class _StoredArray(msgspec.Struct, array_like=True, gc=False):
+    """`BlockStored` as an array; after `medium`, SGLang has a map with a salt, or nothing."""
+
+    type: str
+    block_hashes: list[Hash]
+    parent_block_hash: Hash | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None = None
+    medium: str | None = None
+    lora_name: str | dict[str, Any] | None = None
+    extra_keys: list[_Keys | None] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+
+
+class _Removed(msgspec.Struct, gc=False):
+    block_hashes: list[Hash]
+    medium: str | None = None
+    group_idx: int | None = None
+
+
+class _RemovedArray(msgspec.Struct, array_like=True, gc=False):
+    type: str
+    block_hashes: list[Hash]
+    medium: str | None = None
+    group_idx: int | None = None
+
+
+class _Named(msgspec.Struct):
+    type: str
+
+
+class _NamedArray(msgspec.Struct, array_like=True):
+    type: str
+
+
+class Malformed(ValueError):
+    """An event of a known type cannot be read."""
+
+
+def read_batch(payload: bytes, model: str = "", most_bytes: int = MOST_BYTES) -> Batch | Unreadable:
+    """Read one payload; `model` names the base model in events without an adapter. Never raises."""
+    if len(payload) > most_bytes:
+        return Unreadable(f"{len(payload)} bytes, more than {most_bytes}")
+    try:
+        batch = _BATCH.decode(payload)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return Unreadable(f"no batch of events: {error}")
+    changes: list[Change] = []
+    unknown = malformed = 0
+    for event in batch.events:
+        try:
+            change = _read_event(event, model)
+        except (msgspec.MsgspecError, Malformed, RecursionError):
+            malformed += 1
+            continue
+        if change is None:
+            unknown += 1
+        else:
+            changes.append(change)
+    return Batch(changes, batch.time, batch.rank, unknown, malformed)
+
+
+def time_of(payload: bytes) -> float | None:
+    """Read when a batch was made; None where the payload is no batch."""
+    try:
+        return _TIME.decode(payload).time
+    except msgspec.MsgspecError:
+        return None
+
+
+def _read_event(event: msgspec.Raw, model: str) -> Change | None:
+    """Read one event; None for a type that is unknown."""
+    forms = _MAPS if memoryview(event)[0] in _MAP_BYTES else _ARRAYS
+    reader = forms.readers.get(forms.name.decode(event).type)
+    return reader(event, model) if reader else None
+
+
+def _stored(event: msgspec.Raw, model: str) -> BlocksStored:
+    it = _STORED.decode(event)
+    return _stored_of(it, it.lora_name, it.cache_salt, model)
+
+
+def _stored_array(event: msgspec.Raw, model: str) -> BlocksStored:
+    it = _STORED_ARRAY.decode(event)
+    if isinstance(it.lora_name, dict):
+        return _stored_of(it, None, it.lora_name.get("cache_salt"), model)
+    return _stored_of(it, it.lora_name, None, model)
+
+
+def _stored_of(
+    it: _Stored | _StoredArray, adapter: str | None, salt: str | None, model: str
+) -> BlocksStored:
+    size, hashes = it.block_size, _hashes(it.block_hashes)
+    full = it.kv_cache_spec_kind in _FULL_KINDS
+    tokens = _tokens(it.token_ids)
+    # A group of sliding windows leaves out the blocks that it will never look up.
+    if size < 0 or (full and tokens and len(tokens) != len(hashes) * size * _TOKEN_BYTES):
+        raise Malformed("blocks and tokens do not go together")
+    salts, content = _extra(it.extra_keys, adapter)
+    if content and len(content) != len(hashes):
+        raise Malformed("blocks and extra keys do not go together")
+    parent = it.parent_block_hash
+    return BlocksStored(
+        hashes=hashes,
+        parent=None if parent is None else _hash(parent),
+        tokens=tokens,
+        size=size,
+        model=adapter or model,
+        salt=salt or salts,
+        content=content,
+        medium=_medium(it.medium),
+        group=it.group_idx,
+        full=full,
+    )
+
+
+def _removed(event: msgspec.Raw, _: str) -> BlocksRemoved:
+    it = _REMOVED.decode(event)
+    return BlocksRemoved(_hashes(it.block_hashes), _medium(it.medium), it.group_idx)
+
+
+def _removed_array(event: msgspec.Raw, _: str) -> BlocksRemoved:
+    it = _REMOVED_ARRAY.decode(event)
+    return BlocksRemoved(_hashes(it.block_hashes), _medium(it.medium), it.group_idx)
+
+
+def _cleared(_: msgspec.Raw, __: str) -> BlocksCleared:
+    return BlocksCleared()
+
+
+def _hash(value: Hash) -> EngineHash:
+    if isinstance(value, bytes):
+        value = int.from_bytes(value[-8:], "big")
+    return EngineHash(value & _UINT64)
+
+
+def _hashes(values: list[Hash]) -> Sequence[EngineHash]:
+    return [_hash(value) for value in values]
+
+
+def _tokens(ids: list[int]) -> bytes:
+    try:
+        packed = array("I", ids)
+    except OverflowError as error:
+        raise Malformed("a token id of more than 32 bits, or below 0") from error
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def _medium(name: str | None) -> Medium:
+    return Medium.GPU if name is None else _MEDIA.get(name.lower(), Medium.OTHER)
+
+
+def _extra(keys: list[_Keys | None] | None, adapter: str | None) -> tuple[str, Sequence[bytes]]:
+    """Tell a salt from content; vLLM lists adapter, media, salt and embeddings, without tags."""
+    if not keys or not any(keys):
+        return "", ()
+    salt, content, pack = "", [], msgspec.msgpack.encode
+    for block in keys:
+        others = list(block or ())
+        if adapter and others and others[0] == adapter:
+            del others[0]
+        texts = [key for key in others if isinstance(key, str)]
+        salt = salt or "".join(texts)
+        media = [key for key in others if not isinstance(key, str)]
+        content.append(pack(media) if media else b"")
+    return salt, content if any(content) else ()
+
+
+class _Forms(msgspec.Struct, frozen=True):
+    """How events of one wire form are read: first the name, then the rest by that."""
+
+    name: msgspec.msgpack.Decoder[_Named] | msgspec.msgpack.Decoder[_NamedArray]
+    readers: dict[str, Callable[[msgspec.Raw, str], Change]]
+
+
+_BATCH = msgspec.msgpack.Decoder(_Batch)
+_TIME = msgspec.msgpack.Decoder(_Time)
+_STORED = msgspec.msgpack.Decoder(_Stored)
+_STORED_ARRAY = msgspec.msgpack.Decoder(_StoredArray)
+_REMOVED = msgspec.msgpack.Decoder(_Removed)
+_REMOVED_ARRAY = msgspec.msgpack.Decoder(_RemovedArray)
+_MAPS = _Forms(
+    msgspec.msgpack.Decoder(_Named),
+    {"BlockStored": _stored, "BlockRemoved": _removed, "AllBlocksCleared": _cleared},
+)
+_ARRAYS = _Forms(
+    msgspec.msgpack.Decoder(_NamedArray),
+    {"BlockStored": _stored_array, "BlockRemoved": _removed_array, "AllBlocksCleared": _cleared},
+)

@@ -1,0 +1,1 @@
+"""Metrics pages and load reports of model servers, read as `Load`s."""

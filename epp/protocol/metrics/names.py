@@ -1,0 +1,172 @@
+"""What the metrics of each kind of model server are called, and what they count.
+
+Names and labels are those that the incumbent maps, and what servers were seen to write. This
+file reads no page.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from epp.model.endpoint import VLLM as VLLM_NAME
+from epp.protocol.metrics.page import Page
+
+ENGINE_LABELS = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
+"""Pod labels that name the engine, the current one first."""
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """Where a number stands: the value of the family's samples, or of their label `label`.
+
+    `where`, given, keeps only the samples that carry this label pair.
+    """
+
+    family: bytes
+    label: bytes = b""
+    where: tuple[bytes, bytes] | None = None
+    rare: bool = False
+    """Whether there are pages of this engine that lack the family."""
+
+    def __str__(self) -> str:
+        label, value = (self.label, b"") if self.label else self.where or (b"", b"")
+        pair = label + b"=" + value if value else label
+        return (self.family + (b"{" + pair + b"}" if pair else b"")).decode()
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """The names that one kind of model server gives to the parts of a `Load`.
+
+    `rank` is the label that tells the engines of one page apart (data parallelism); samples of
+    one rank repeat each other (tensor-parallel workers) unless `adds` says that they add up
+    (models of one server). Of several names for one thing, the first that is on the page counts.
+    """
+
+    name: str
+    sign: bytes
+    """What some line of every page of this engine starts with, and no other engine's page has."""
+    rank: bytes = b""
+    adds: bool = False
+    waiting: Metric
+    running: Metric
+    kv_usage: Metric | None = None
+    block_size: tuple[Metric, ...] = ()
+    num_blocks: tuple[Metric, ...] = ()
+    whole_server: bool = False
+    """Whether each rank's `num_blocks` is that of all of them together."""
+    max_tokens: Metric | None = None
+    longest: tuple[Metric, Metric] | None = None
+    """How many requests of the greatest length fit in a rank, and how many tokens these have."""
+    caching: Metric | None = None
+    match_unit: tuple[Metric, ...] = ()
+    sliding_window: tuple[Metric, ...] = ()
+    offload_tokens: Metric | None = None
+    offload_blocks: Metric | None = None
+    offload_signs: tuple[Metric, ...] = ()
+    """What is there, and no number of tokens, where a second tier of unknown size is."""
+    cache_queries: Metric | None = None
+    cache_hits: Metric | None = None
+    adapters: Metric | None = None
+
+
+_CONFIG = b"vllm:cache_config_info"
+VLLM = Engine(
+    name=VLLM_NAME,
+    sign=b"vllm:",
+    rank=b"engine",
+    waiting=Metric(b"vllm:num_requests_waiting"),
+    running=Metric(b"vllm:num_requests_running"),
+    kv_usage=Metric(b"vllm:kv_cache_usage_perc"),
+    block_size=(Metric(_CONFIG, b"effective_attention_block_size"), Metric(_CONFIG, b"block_size")),
+    num_blocks=(Metric(_CONFIG, b"num_gpu_blocks"),),
+    whole_server=True,  # core_client.py sums over the engines and gives every series the sum
+    longest=(
+        Metric(_CONFIG, b"kv_cache_max_concurrency"),
+        Metric(_CONFIG, b"kv_cache_size_tokens"),
+    ),
+    caching=Metric(_CONFIG, b"enable_prefix_caching"),
+    match_unit=(
+        Metric(_CONFIG, b"cache_hit_alignment_tokens"),
+        Metric(_CONFIG, b"prefix_match_unit"),
+    ),
+    sliding_window=(Metric(_CONFIG, b"sliding_window"),),
+    offload_blocks=Metric(b"vllm:simple_kv_offload_info", b"capacity_blocks", rare=True),
+    offload_signs=(
+        Metric(_CONFIG, b"kv_offloading_size"),
+        Metric(b"vllm:kv_offload_total_bytes_total", rare=True),
+    ),
+    cache_queries=Metric(b"vllm:prefix_cache_queries_total", rare=True),
+    cache_hits=Metric(b"vllm:prefix_cache_hits_total", rare=True),
+    adapters=Metric(b"vllm:lora_requests_info", rare=True),
+)
+SGLANG = Engine(
+    name="sglang",
+    sign=b"sglang:",
+    rank=b"dp_rank",
+    waiting=Metric(b"sglang:num_queue_reqs"),
+    running=Metric(b"sglang:num_running_reqs"),
+    kv_usage=Metric(b"sglang:token_usage"),
+    block_size=(Metric(b"sglang:page_size"), Metric(b"sglang:cache_config_info", b"page_size")),
+    num_blocks=(Metric(b"sglang:num_pages"), Metric(b"sglang:cache_config_info", b"num_pages")),
+    max_tokens=Metric(b"sglang:max_total_num_tokens"),
+    offload_tokens=Metric(b"sglang:hicache_host_total_tokens", rare=True),
+    cache_queries=Metric(b"sglang:prompt_tokens_total", rare=True),
+)
+TRTLLM_SERVE = Engine(
+    name="trtllm-serve",
+    sign=b"trtllm_",
+    waiting=Metric(b"trtllm_num_requests_waiting"),
+    running=Metric(b"trtllm_num_requests_running"),
+    kv_usage=Metric(b"trtllm_kv_cache_utilization"),
+    block_size=(Metric(b"trtllm_kv_cache_tokens_per_block"),),
+    num_blocks=(Metric(b"trtllm_kv_cache_max_blocks"),),
+)
+_TRITON_REQUESTS = b"nv_trt_llm_request_metrics"
+_TRITON_BLOCKS = b"nv_trt_llm_kv_cache_block_metrics"
+TRITON_TRTLLM = Engine(
+    name="triton-tensorrt-llm",
+    sign=b"nv_trt_llm_",
+    adds=True,
+    waiting=Metric(_TRITON_REQUESTS, where=(b"request_type", b"waiting")),
+    running=Metric(_TRITON_REQUESTS, where=(b"request_type", b"scheduled")),
+    kv_usage=Metric(_TRITON_BLOCKS, where=(b"kv_cache_block_type", b"fraction")),
+    block_size=(Metric(_TRITON_BLOCKS, where=(b"kv_cache_block_type", b"tokens_per")),),
+    num_blocks=(Metric(_TRITON_BLOCKS, where=(b"kv_cache_block_type", b"max")),),
+)
+TRITON = Engine(
+    name="triton",
+    sign=b"nv_inference_",
+    adds=True,
+    waiting=Metric(b"nv_inference_pending_request_count"),
+    running=Metric(b"nv_inference_exec_count"),
+)
+ENGINES: Mapping[str, Engine] = {
+    engine.name: engine for engine in (VLLM, SGLANG, TRTLLM_SERVE, TRITON_TRTLLM, TRITON)
+}
+"""Every engine by the value of its pod label; a page is matched against them in this order."""
+
+
+def configuration_of(engine: Engine) -> tuple[bytes, ...]:
+    """Name the families that change with the engine's configuration only."""
+    return _CONFIGURATIONS[engine.name]
+
+
+def _configuration(engine: Engine) -> tuple[bytes, ...]:
+    said = (*engine.block_size, *engine.num_blocks, engine.max_tokens, *(engine.longest or ()))
+    more = (engine.caching, *engine.match_unit, *engine.sliding_window)
+    return tuple({metric.family: None for metric in (*said, *more) if metric})
+
+
+_CONFIGURATIONS = {name: _configuration(engine) for name, engine in ENGINES.items()}
+
+STARTED = Metric(b"process_start_time_seconds", rare=True)
+
+
+def engine_of(labels: Mapping[str, str], page: Page) -> Engine | None:
+    """Tell the engine of a pod: from its labels, else from the names on its metrics page.
+
+    None where neither says: the page then holds nothing that can be read.
+    """
+    for label in ENGINE_LABELS:
+        if labels.get(label) in ENGINES:
+            return ENGINES[labels[label]]
+    return next((engine for engine in ENGINES.values() if engine.sign in page), None)

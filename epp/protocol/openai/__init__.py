@@ -1,0 +1,1 @@
+"""Bodies of OpenAI's API: requests read for routing, responses read for usage."""

@@ -1,0 +1,273 @@
+"""Tokens in process: at once or in a thread, exact, bounded, and never an error."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from epp.adapters.tokens.fallback import Cause
+from epp.adapters.tokens.local.local_tokenizer import LocalLimits, LocalTokenizer
+from epp.adapters.tokens.local.model_folder import read_folder
+from epp.adapters.tokens.local.vocabulary import Vocabulary
+from epp.model.request import Api, InferenceRequest, Prompt, RequestId
+from tests.adapters.tokens import bodies
+from tests.adapters.tokens.bodies import chat, completions, ids, raw
+from tests.adapters.tokens.folders import byte_level, metaspace, split_then_bytes, texts, write
+
+LONG = "the keeper of the lighthouse counted 42 boats\n" * 100
+PATIENT = LocalLimits(patience=60)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return read_folder(write(tmp_path_factory.mktemp("m") / "m", split_then_bytes()))
+
+
+@pytest.fixture
+async def local(folder):
+    made = LocalTokenizer(folder, PATIENT)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def limited(folder):
+    """Make tokenizers with other limits."""
+    made = []
+
+    def make(**limits):
+        made.append(LocalTokenizer(folder, replace(PATIENT, **limits)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()
+
+
+def whole(folder, asked):
+    """The ids of a rendered chat, tokenized in one go."""
+    text = folder.template.render(json.loads(asked.body))
+    return folder.vocabulary.encode([text])[text]
+
+
+def at_once(tokenizer, asked):
+    """What is known without waiting."""
+    found = tokenizer.ready(asked)
+    assert found is not None
+    return found
+
+
+async def test_a_short_chat_is_answered_at_once(local, folder):
+    asked = chat("hello")
+    (prompt,) = at_once(local, asked)
+    assert prompt.exact
+    assert prompt.data == whole(folder, asked)
+    assert local.counts == {}
+
+
+async def test_a_long_one_is_not_and_then_it_is(local, folder):
+    asked = chat(LONG)
+    assert local.ready(asked) is None
+    (prompt,) = await local.tokenize(asked)
+    assert prompt.data == whole(folder, asked)
+    assert local.ready(asked) == (prompt,)
+    longer = chat(LONG, "and then?", "none")
+    (prompt,) = at_once(local, longer)
+    assert prompt.data == whole(folder, longer)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+async def test_conversations_that_grow_have_the_tokens_of_the_whole(folder, data):
+    words = st.lists(st.sampled_from(texts()), max_size=8).map("".join)
+    said = data.draw(st.lists(words, min_size=1, max_size=6))
+    tokenizer = LocalTokenizer(folder, LocalLimits(cache_bytes=data.draw(st.integers(0, 4000))))
+    before = b""
+    for turn in range(1, len(said) + 1):
+        asked = chat(*said[:turn])
+        (prompt,) = at_once(tokenizer, asked)
+        assert prompt.data == whole(folder, asked)
+        closed = prompt.data[: prompt.marks[turn - 1] * 4]
+        assert closed.startswith(before)
+        before = closed
+    await tokenizer.close()
+
+
+async def test_marks_are_where_messages_end(local):
+    (prompt,) = at_once(local, chat("one", "two", "three"))
+    tokens = ids(prompt)
+    end = 1  # <|im_end|>
+    assert len(prompt.marks) == 3
+    assert [tokens[mark - 1] for mark in prompt.marks] == [end] * 3
+    assert tokens.count(end) == 3
+    (longer,) = at_once(local, chat("one", "two", "three", "four"))
+    assert longer.marks[:3] == prompt.marks
+
+
+@pytest.mark.parametrize("make", [byte_level, split_then_bytes, metaspace("first")])
+@pytest.mark.parametrize("special", [None, True, False])
+async def test_completions(tmp_path, make, special):
+    folder = read_folder(write(tmp_path / "m", make()))
+    local = LocalTokenizer(folder, LocalLimits())
+    fields = {} if special is None else {"add_special_tokens": special}
+    text = "<s>the keeper<|im_end|> of\n"
+    plain = folder.vocabulary.encode([text])[text]
+    want = plain if special is False else folder.vocabulary.encode_whole(text)
+    prompts = at_once(local, completions(text, **fields))
+    assert [prompt.data for prompt in prompts] == [want]
+    prompts = at_once(local, completions([text, "x"], **fields))
+    assert next(prompt.data for prompt in prompts) == want
+    assert len(prompts) == 2
+    await local.close()
+
+
+async def test_a_chat_may_ask_for_what_surrounds_a_prompt(local, folder):
+    before, _ = folder.vocabulary.affixes
+    (plain,) = at_once(local, chat("hello"))
+    (more,) = at_once(local, chat("hello", add_special_tokens=True))
+    assert more.data == before + plain.data
+    assert list(more.marks) == [mark + 1 for mark in plain.marks]
+
+
+async def test_token_ids_stay_what_they_are(local):
+    for prompt in ([1, 2, 3], [[1, 2], [3]]):
+        asked = completions(prompt)
+        assert local.ready(asked) is asked.prompts
+    mixed = at_once(local, completions([[7, 8], "x"]))
+    assert [prompt.exact for prompt in mixed] == [True, True]
+    assert ids(mixed[0]) == [7, 8]
+    assert local.counts == {}
+
+
+async def test_a_request_without_prompts_is_left_alone(local):
+    asked = InferenceRequest(id=RequestId("x"), api=Api.OTHER)
+    assert local.ready(asked) == ()
+    assert local.counts == {}
+
+
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:"}}]
+NUMBERS = b'{"model": "m", "prompt": ["a", 1]}'
+
+
+@pytest.mark.parametrize(
+    ("asked", "cause"),
+    [
+        (chat(IMAGE), Cause.MEDIA),
+        (chat("x", tools=[]), Cause.MALFORMED),
+        (chat("x", chat_template="{{ 1 }}"), Cause.FIELD),
+        (chat("x", chat_template_kwargs={"chat_template": "x"}), Cause.FIELD),
+        (chat("x", truncate_prompt_tokens=5), Cause.FIELD),
+        (chat("x", continue_final_message=True), Cause.MALFORMED),
+        (completions("x", suffix="y"), Cause.FIELD),
+        (completions("x", prompt_embeds="AA"), Cause.FIELD),
+        (bodies.asked(Api.EMBEDDINGS, input="x"), Cause.API),
+        (bodies.asked(Api.RESPONSES, input="x"), Cause.API),
+        (InferenceRequest(id=RequestId("b"), api=Api.CHAT, prompts=(Prompt(b"x"),)), Cause.BODY),
+        (raw(Api.CHAT, b'{"model": "m", "messages": [{"content": "no role"}]}'), Cause.MALFORMED),
+    ],
+)
+async def test_text_stays_text_for_a_cause(local, asked, cause):
+    assert local.ready(asked) is asked.prompts
+    assert local.ready(asked) is asked.prompts
+    assert local.counts == {cause: 2}
+
+
+async def test_each_cause_is_said_once(local, capsys):
+    for asked in (chat(IMAGE), chat(IMAGE), bodies.asked(Api.RESPONSES, input="secret words")):
+        local.ready(asked)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "text_instead" in line]
+    assert ["cause=media" in line for line in lines] == [True, False]
+    assert "secret" not in "".join(lines)
+
+
+async def test_a_chat_without_a_template_stays_text(tmp_path):
+    folder = read_folder(write(tmp_path / "m", byte_level(), None))
+    local = LocalTokenizer(folder, LocalLimits())
+    asked = chat("hello")
+    assert local.ready(asked) is asked.prompts
+    assert local.counts == {Cause.TEMPLATE: 1}
+    (prompt,) = at_once(local, completions("hello"))
+    assert prompt.exact
+    await local.close()
+
+
+async def test_a_large_body_stays_text(limited):
+    tokenizer = limited(most_bytes=1000)
+    asked = chat("x" * 1000)
+    assert tokenizer.ready(asked) is asked.prompts
+    assert tokenizer.counts == {Cause.LARGE: 1}
+
+
+async def test_a_body_that_is_long_to_read_is_read_in_a_thread(limited, folder):
+    tokenizer = limited(at_once_bytes=10)
+    asked, wrong = chat(LONG), chat(IMAGE)
+    assert tokenizer.ready(asked) is None
+    (prompt,) = await tokenizer.tokenize(asked)
+    assert prompt.data == whole(folder, asked)
+    assert tokenizer.ready(wrong) is None
+    assert await tokenizer.tokenize(wrong) is wrong.prompts
+    assert tokenizer.counts == {Cause.MEDIA: 1}
+
+
+class Counting(Vocabulary):
+    """Keeps what it was given."""
+
+    def __init__(self, *more):
+        super().__init__(*more)
+        self.given = []
+
+    def encode(self, texts):
+        self.given += texts
+        return super().encode(texts)
+
+
+async def test_patience_ends_but_the_work_is_kept(limited, folder):
+    tokenizer = limited(patience=0.001, at_once_chars=0)
+    asked = chat(LONG * 20)
+    assert tokenizer.ready(asked) is None
+    assert await tokenizer.tokenize(asked) is asked.prompts
+    assert tokenizer.counts == {Cause.SLOW: 1}
+    async with asyncio.timeout(30):
+        while (found := tokenizer.ready(asked)) is None:
+            await asyncio.wait_for(tokenizer.tokenize(asked), 30)
+    assert found[0].data == whole(folder, asked)
+
+
+async def test_what_several_wait_for_is_tokenized_once(folder):
+    vocabulary = Counting(split_then_bytes(), ("<|im_start|>", "<|im_end|>"))
+    tokenizer = LocalTokenizer(replace(folder, vocabulary=vocabulary), PATIENT)
+    asked = [chat(LONG * 5, "x", str(number)) for number in range(20)]
+    assert [tokenizer.ready(each) for each in asked] == [None] * 20
+    found = await asyncio.gather(*map(tokenizer.tokenize, asked))
+    assert [prompt.data for (prompt,) in found] == [whole(folder, each) for each in asked]
+    assert sum(LONG in text for text in vocabulary.given) == 1
+    await tokenizer.close()
+
+
+async def test_a_cancelled_request_harms_no_other(limited, folder):
+    tokenizer = limited()
+    first, second = chat(LONG * 50), chat(LONG * 50)
+    assert (tokenizer.ready(first), tokenizer.ready(second)) == (None, None)
+    gone = asyncio.ensure_future(tokenizer.tokenize(first))
+    stays = asyncio.ensure_future(tokenizer.tokenize(second))
+    await asyncio.sleep(0)
+    gone.cancel()
+    (prompt,) = await stays
+    assert prompt.data == whole(folder, second)
+    assert gone.cancelled()
+
+
+async def test_the_loop_runs_while_a_long_text_is_encoded(limited):
+    tokenizer = limited(most_bytes=8 << 20)
+    asked = chat(LONG * 150)
+    assert tokenizer.ready(asked) is None
+    task = asyncio.ensure_future(tokenizer.tokenize(asked))
+    turns = 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert task.result()[0].exact
+    assert turns > 100

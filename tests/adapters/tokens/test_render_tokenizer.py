@@ -1,0 +1,294 @@
+"""Tokens asked of a server: a real HTTP peer that answers as vLLM 0.32 does, or does not."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from epp.adapters.tokens.fallback import Cause
+from epp.adapters.tokens.render.breaker import Breaker
+from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer
+from epp.model.request import Api
+from tests.adapters.tokens import bodies
+from tests.adapters.tokens.bodies import chat, completions, ids
+
+CHAT, COMPLETIONS, RESPONSES, TOKENIZE = (
+    "/v1/chat/completions/render",
+    "/v1/completions/render",
+    "/v1/responses/render",
+    "/tokenize",
+)
+REFUSAL = {"error": {"message": "no", "code": 404}}
+
+
+class Server:
+    """Answers with what a test says, by path; `heard` are paths and bodies."""
+
+    def __init__(self):
+        self.answers = {}
+        self.heard = []
+        self.url = ""
+
+    async def handle(self, request):
+        body = await request.json()
+        self.heard.append((request.path, body))
+        answer = self.answers.get(request.path, (403, {"error": "Forbidden"}))
+        status, content = answer(body) if callable(answer) else answer
+        if isinstance(content, asyncio.Event):
+            await content.wait()
+            content = {}
+        if isinstance(content, bytes):
+            return web.Response(status=status, body=content)
+        return web.json_response(content, status=status)
+
+
+@asynccontextmanager
+async def serving(port=0):
+    server = Server()
+    app = web.Application(client_max_size=1 << 24)
+    app.router.add_post("/{path:.*}", server.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def server():
+    async with serving() as made:
+        yield made
+
+
+@pytest.fixture
+async def ask():
+    """Make tokenizers that ask a server; they are closed in the end."""
+    made = []
+
+    def make(server, **settings):
+        made.append(RenderTokenizer(RenderSettings(url=server.url, **settings)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()
+
+
+async def prompts_of(tokenizer, asked):
+    found = tokenizer.ready(asked)
+    return await tokenizer.tokenize(asked) if found is None else found
+
+
+async def test_a_chat_is_rendered(server, ask):
+    server.answers[CHAT] = (200, {"token_ids": [1, 2, 70_000], "features": None, "model": "m"})
+    tokenizer = ask(server)
+    asked = chat("hello", tools=[{"type": "function", "function": {"name": "f"}}])
+    (prompt,) = await prompts_of(tokenizer, asked)
+    assert ids(prompt) == [1, 2, 70_000]
+    assert server.heard == [(CHAT, json.loads(asked.body))]
+    assert tokenizer.counts == {}
+
+
+@pytest.mark.parametrize("api", [Api.COMPLETIONS, Api.RESPONSES])
+async def test_other_apis_are_rendered(server, ask, api):
+    server.answers[COMPLETIONS] = (200, [{"token_ids": [1]}, {"token_ids": [2, 3]}])
+    server.answers[RESPONSES] = (200, {"token_ids": [4]})
+    more = {"prompt": ["a", "b"]} if api is Api.COMPLETIONS else {"input": "a"}
+    prompts = await prompts_of(ask(server), bodies.asked(api, **more))
+    want = {Api.COMPLETIONS: [[1], [2, 3]], Api.RESPONSES: [[4]]}
+    assert [ids(prompt) for prompt in prompts] == want[api]
+
+
+async def test_the_server_may_know_the_model_by_another_name(server, ask):
+    server.answers[CHAT] = (200, {"token_ids": [1]})
+    await prompts_of(ask(server, model="base"), chat("hello"))
+    assert server.heard[0][1]["model"] == "base"
+
+
+def image(url):
+    return [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "what?"}]
+
+
+def pictured(body):
+    name = body["messages"][0]["content"][0]["image_url"]["url"]
+    assert body["mm_payload"] == "none"
+    features = {
+        "mm_hashes": {"image": [name]},
+        "mm_placeholders": {"image": [{"offset": 1, "length": 3}]},
+    }
+    return 200, {"token_ids": [5, 9, 9, 9, 6], "features": features}
+
+
+async def test_media_are_told_apart_by_their_hash(server, ask):
+    server.answers[CHAT] = pictured
+    tokenizer = ask(server)
+    asked = [chat(image(url)) for url in ("a", "b", "a")]
+    one, other, same = [ids((await prompts_of(tokenizer, each))[0]) for each in asked]
+    assert one == same
+    assert [len(one), one[0], one[4]] == [5, 5, 6]
+    assert not set(one[1:4]) & set(other[1:4])
+    assert len(set(one[1:4])) == 3
+
+
+@pytest.mark.parametrize(
+    ("features", "cause"),
+    [
+        ({"mm_placeholders": {"image": [{"offset": 0, "length": 1}]}}, Cause.MEDIA),
+        (
+            {
+                "mm_hashes": {"image": [None]},
+                "mm_placeholders": {"image": [{"offset": 0, "length": 1}]},
+            },
+            Cause.MEDIA,
+        ),
+        (
+            {
+                "mm_hashes": {"image": ["a"]},
+                "mm_placeholders": {"image": [{"offset": 0, "length": 9}]},
+            },
+            Cause.FAILED,
+        ),
+    ],
+)
+async def test_media_that_cannot_be_told_apart(server, ask, features, cause):
+    server.answers[CHAT] = (200, {"token_ids": [1, 2], "features": features})
+    tokenizer, asked = ask(server), chat("hello")
+    assert await prompts_of(tokenizer, asked) is asked.prompts
+    assert tokenizer.counts == {cause: 1}
+
+
+async def test_token_ids_are_not_asked_for(server, ask):
+    asked = completions([[1, 2], [3]])
+    assert ask(server).ready(asked) is asked.prompts
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "cause"),
+    [
+        (400, REFUSAL, Cause.REFUSED),
+        (404, REFUSAL, Cause.REFUSED),
+        (413, b"too long", Cause.REFUSED),
+        (500, {}, Cause.UNAVAILABLE),
+        (503, b"", Cause.UNAVAILABLE),
+        (200, b"hello", Cause.FAILED),
+        (200, {"token_ids": "no"}, Cause.FAILED),
+        (200, {"token_ids": [-1]}, Cause.FAILED),
+        (200, {"token_ids": [1 << 40]}, Cause.FAILED),
+        (200, [], Cause.FAILED),
+    ],
+)
+async def test_text_stays_text_for_a_cause(server, ask, status, content, cause):
+    server.answers[CHAT] = (status, content)
+    tokenizer, asked = ask(server), chat("hello")
+    assert await prompts_of(tokenizer, asked) is asked.prompts
+    assert tokenizer.counts == {cause: 1}
+
+
+async def test_fewer_prompts_than_were_sent(server, ask):
+    server.answers[COMPLETIONS] = (200, [{"token_ids": [1]}])
+    tokenizer, asked = ask(server), completions(["a", "b"])
+    assert await prompts_of(tokenizer, asked) is asked.prompts
+    assert tokenizer.counts == {Cause.FAILED: 1}
+
+
+@pytest.mark.parametrize(
+    ("asked", "cause"),
+    [
+        (bodies.asked(Api.EMBEDDINGS, input="x"), Cause.API),
+        (chat("x" * 2000), Cause.LARGE),
+    ],
+)
+async def test_what_is_not_asked_for(server, ask, asked, cause):
+    tokenizer = ask(server, most_bytes=1000)
+    assert tokenizer.ready(asked) is asked.prompts
+    assert tokenizer.counts == {cause: 1}
+    assert server.heard == []
+
+
+@pytest.mark.parametrize("media", [False, True])
+async def test_a_server_that_does_not_answer_in_time(server, ask, media):
+    server.answers[CHAT] = (200, asyncio.Event())
+    limits = {"timeout": 30, "media_timeout": 0.01} if media else {"timeout": 0.01}
+    tokenizer = ask(server, **limits)
+    asked = chat(image("a") if media else "hello")
+    assert await prompts_of(tokenizer, asked) is asked.prompts
+    assert tokenizer.counts == {Cause.SLOW: 1}
+
+
+@pytest.mark.parametrize("missing", [(403, {"error": "x"}), (404, {"detail": "Not Found"})])
+async def test_a_server_without_a_render_endpoint_tokenizes(server, ask, capsys, missing):
+    server.answers[CHAT] = server.answers[COMPLETIONS] = missing
+    server.answers[TOKENIZE] = (200, {"tokens": [1, 2], "count": 2})
+    tokenizer = ask(server)
+    fields = {"add_generation_prompt": False, "chat_template_kwargs": {"a": 1}, "temperature": 1}
+    asked = chat("hello", **fields)
+    (prompt,) = await prompts_of(tokenizer, asked)
+    assert ids(prompt) == [1, 2]
+    want = json.loads(asked.body)
+    del want["temperature"]
+    assert server.heard[-1] == (TOKENIZE, want)
+    await prompts_of(tokenizer, chat("hello"))
+    assert [path for path, _ in server.heard] == [CHAT, TOKENIZE, TOKENIZE]
+    assert capsys.readouterr().out.count("tokens.no_render_endpoint") == 1
+
+    prompts = await prompts_of(tokenizer, completions(["a", [7]], add_special_tokens=False))
+    assert [ids(prompt) for prompt in prompts] == [[1, 2], [7]]
+    asked_last = {"model": "tiny", "prompt": "a", "add_special_tokens": False}
+    assert server.heard[-1] == (TOKENIZE, asked_last)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cause"),
+    [(chat(image("a")), Cause.MEDIA), (bodies.asked(Api.RESPONSES, input="x"), Cause.API)],
+)
+async def test_what_tokenize_cannot_tell(server, ask, asked, cause):
+    server.answers[TOKENIZE] = (200, {"tokens": [1, 2]})
+    tokenizer = ask(server)
+    assert await prompts_of(tokenizer, asked) is asked.prompts
+    assert tokenizer.counts == {cause: 1}
+
+
+async def test_a_server_with_neither(server, ask):
+    tokenizer, asked = ask(server), chat("hello")
+    assert await prompts_of(tokenizer, asked) is asked.prompts
+    assert tokenizer.counts == {Cause.UNAVAILABLE: 1}
+
+
+async def test_a_server_that_is_gone_is_left_alone_and_found_again(ask, capsys):
+    async with serving() as server:
+        port = int(server.url.rpartition(":")[2])
+    tokenizer, asked = ask(server), chat("hello")
+    for _ in range(2):
+        assert tokenizer.ready(asked) is None
+        assert await tokenizer.tokenize(asked) is asked.prompts
+    assert tokenizer.ready(asked) is asked.prompts  # without asking
+    assert tokenizer.counts == {Cause.UNAVAILABLE: 3}
+    async with serving(port) as server, asyncio.timeout(30):
+        server.answers[CHAT] = (200, {"token_ids": [1]})
+        while (found := await prompts_of(tokenizer, asked)) is asked.prompts:
+            await asyncio.sleep(0.05)  # until the pause is over
+    assert ids(found[0]) == [1]
+    said = capsys.readouterr().out
+    assert said.count("tokens.text_instead") == said.count("tokens.render_recovered") == 1
+
+
+def test_the_pause_doubles_up_to_a_limit_and_ends_with_an_answer():
+    breaker = Breaker()
+    breaker.failed(0)
+    assert not breaker.open(0)
+    now, pauses = 0.0, []
+    for _ in range(8):
+        breaker.failed(now)
+        pauses.append(next(second for second in range(100) if not breaker.open(now + second)))
+        now += pauses[-1]
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert breaker.answered()
+    assert not breaker.answered()
+    breaker.failed(now)
+    assert not breaker.open(now)

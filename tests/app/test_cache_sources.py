@@ -1,0 +1,55 @@
+"""What a picker knows caches by, when what its configuration asks for cannot be had."""
+
+import pytest
+from structlog.testing import capture_logs
+
+from epp.app.cache_sources import batches, fleet_of, kv_events_of, left_as_text, tokenizer_of
+from epp.config.file import load
+from epp.model.request import InferenceRequest, Prompt, RequestId
+from tests.adapters.tokens.folders import byte_level, write
+
+EVENTS = "plugins: [{type: least-ttft-picker}, {type: precise-prefix-cache-producer}]"
+
+
+def tokens_from(folder):
+    producer = f"{{type: token-producer, parameters: {{tokenizer: {folder}, modelName: m}}}}"
+    return load(f"plugins: [{{type: least-ttft-picker}}, {producer}]")
+
+
+def test_without_tokens_or_events_there_is_text_alone():
+    settings = load("plugins: [{type: least-ttft-picker}]")
+    assert tokenizer_of(settings.tokens) is None
+    assert kv_events_of(settings.kv_events, None, print) is None
+    assert batches(None) == {}
+    assert left_as_text(None) == {}
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_said_once_and_prompts_stay_text(tmp_path):
+    with capture_logs() as logs:
+        assert tokenizer_of(tokens_from(tmp_path / "nothing").tokens) is None
+    (entry,) = logs
+    assert entry["event"] == "tokens.not_loaded"
+    assert str(tmp_path / "nothing") in entry["error"]
+
+
+def test_events_without_tokens_are_of_no_use_and_said_so():
+    with capture_logs() as logs:
+        assert kv_events_of(load(EVENTS).kv_events, None, print) is None
+    assert [entry["event"] for entry in logs] == ["kv_events.useless"]
+
+
+async def test_events_with_tokens_are_listened_to(tmp_path):
+    tokenizer = tokenizer_of(tokens_from(write(tmp_path / "m", byte_level())).tokens)
+    assert tokenizer is not None
+    listener = kv_events_of(load(EVENTS).kv_events, tokenizer, print)
+    assert listener is not None
+    assert batches(listener) == {}
+    await tokenizer.close()
+
+
+@pytest.mark.parametrize("secret", [b"", b"shared"])
+def test_pickers_that_share_a_secret_name_blocks_alike(secret):
+    settings = load("plugins: [{type: least-ttft-picker}]")
+    request = InferenceRequest(id=RequestId("r"), prompts=(Prompt(b"x" * 4000),))
+    one, other = (fleet_of(settings, secret)._ask(request).chains[0] for _ in range(2))
+    assert (one.hashes == other.hashes) is bool(secret)

@@ -1,0 +1,25 @@
+"""What a start does not load: it would be waited for, and the configuration does not need it."""
+
+import subprocess
+import sys
+
+from tests.native.built import needs_native
+
+ABSENT = (
+    *("aiohttp", "cryptography", "google.protobuf", "grpc", "importlib.metadata", "jinja2"),
+    *("kubernetes", "prometheus_client", "rich", "tokenizers", "zmq"),
+)
+PROBE = """
+import sys
+import epp.cli.main, epp.app.picker
+from epp.adapters.extproc.transports import health_server, server_class
+from epp.adapters.health import HealthServices
+server_class("native"), health_server("native", HealthServices())
+print(*sys.modules)
+"""
+
+
+@needs_native
+def test_nothing_is_loaded_that_is_not_needed():
+    said = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
+    assert sorted(set(ABSENT) & set(said.stdout.split())) == []

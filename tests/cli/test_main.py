@@ -1,0 +1,186 @@
+"""The command: what it takes, what it prints, and its exit codes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from epp import __version__, compiled
+from epp.cli.main import main
+from epp.config.file import POLICIES, load
+from epp.native import KERNELS, OFF
+
+ENDPOINTS = "endpoints: [{name: a, address: 127.0.0.1, port: 8000}]"
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text):
+        path = tmp_path / "file.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_check_prints_the_effective_configuration(policy, written, capsys):
+    assert main(["check", written(POLICIES[policy])]) == 0
+    said = capsys.readouterr()
+    assert load(said.out).profile == load(POLICIES[policy]).profile
+    assert said.err == ""
+
+
+def test_check_warns_of_a_tokenizer_that_cannot_be_loaded(written, capsys):
+    text = """
+plugins:
+- {type: random-picker}
+- {type: token-producer, parameters: {tokenizer: /nowhere}}
+"""
+    assert main(["check", written(text)]) == 0
+    said = capsys.readouterr()
+    assert "tokenizer: /nowhere" in said.out
+    assert said.err == (
+        "epp: warning: cannot read /nowhere: No such file or directory;"
+        " prompts would be routed as text\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("plugins: [{type: queue-score}]", "plugins[0].type: unknown plug-in type `queue-score`"),
+        ("plugins: [", "line 2, column 1: not valid YAML"),
+        ("", "the configuration is empty"),
+        (b"\xff\xfe\xfd", "is not UTF-8 text"),
+    ],
+)
+def test_check_says_what_is_wrong(text, said, written, capsys):
+    assert main(["check", written(text)]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("epp: ")
+    assert said in printed.err
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+
+
+def test_a_file_that_is_not_there(tmp_path, capsys):
+    missing = str(tmp_path / "missing.yaml")
+    assert main(["check", missing]) == 2
+    assert f"CONFIG: cannot read {missing}: No such file" in capsys.readouterr().err
+    assert main(["check", str(tmp_path)]) == 2
+    assert "Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "no endpoints: name an InferencePool with --pool-name"),
+        (["--config-text", "plugins: [{type: zzz}]"], "plugins[0].type: unknown plug-in"),
+        (["--config-file", "/nowhere/c.yaml"], "--config-file: cannot read /nowhere/c.yaml"),
+    ],
+)
+def test_serve_does_not_start_on_what_it_cannot_use(flags, said, capsys):
+    assert main(["serve", *flags]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_secret_that_is_not_there(written, capsys):
+    flags = ["--endpoints-file", written(ENDPOINTS), "--hash-secret-file", "/nowhere/secret"]
+    assert main(["serve", *flags]) == 2
+    assert "--hash-secret-file: cannot read /nowhere/secret" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "COMMAND"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["serve", "--policy", "best"], "invalid choice: 'best'"),
+        (["serve", "--grpc-port", "http"], "`http` is no port"),
+        (["serve", "--grpc-port", "99999"], "`99999` is no port"),
+        (["serve", "--scrape-interval", "0s"], "`0s` is no interval"),
+        (["serve", "--drain-timeout", "soon"], "`soon` is no duration"),
+        (["serve", "--max-body-bytes", "big"], "`big` is no size"),
+        (["serve", "--observe-responses", "sample:4"], "write all, first or"),
+        (["serve", "--secure-serving=perhaps"], "neither true nor false"),
+        (["serve", "--policy", "random", "--config-text", ""], "not allowed with"),
+        (["check"], "one of the arguments CONFIG --native is required"),
+        (["check", "file", "--native"], "not allowed with"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(argv, said, capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(argv)
+    assert raised.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ([], ["serve", "check", "demo", "--version"]),
+        (
+            ["serve"],
+            ["--endpoints-file", "--config-file", "--grpc-port", "9002", "9003", "9090", "64Mi"],
+        ),
+        (["check"], ["CONFIG"]),
+        (["demo"], ["loopback"]),
+    ],
+)
+def test_help_helps(command, words, capsys):
+    with pytest.raises(SystemExit) as raised:
+        main([*command, "--help"])
+    assert raised.value.code == 0
+    said = capsys.readouterr().out
+    assert [word for word in words if word not in said] == []
+
+
+def test_every_option_has_a_help_text(capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    bare = [
+        line.strip()
+        for line, after in zip(lines, [*lines[1:], ""], strict=True)
+        if line.startswith("  --") and "  " not in line.strip() and not after.startswith("        ")
+    ]
+    assert bare == []
+
+
+def test_as_a_program(written):
+    def run(*argv):
+        return subprocess.run(
+            [sys.executable, "-m", "epp", *argv], capture_output=True, text=True, check=False
+        )
+
+    told = run("--version")
+    assert (told.returncode, told.stdout) == (0, f"warmpick {__version__}\n")
+    told = run("check", written("plugins: [{type: nothing}]"))
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr == "epp: plugins[0].type: unknown plug-in type `nothing`\n"
+
+
+def checked_native(**environment):
+    """Ask a process of its own, since what is imported stays imported."""
+    return subprocess.run(
+        [sys.executable, "-m", "epp", "check", "--native"],
+        env=os.environ | {"WARMPICK_REQUIRE_NATIVE": ""} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_check_native_says_what_each_kernel_is_replaced_by():
+    asked = checked_native(WARMPICK_NATIVE="off")
+    assert (asked.returncode, asked.stderr) == (0, "")
+    head, *lines, last = asked.stdout.splitlines()
+    assert head.split() == ["KERNEL", "IN", "USE", "WHY"]
+    assert [line.split()[:2] for line in lines] == [[each.name, each.twin] for each in KERNELS]
+    assert all(line.endswith(OFF) for line in [*lines, last])
+    assert last.split()[:2] == ["corridor", str(len(compiled.MODULES))]
+
+
+def test_check_native_fails_where_kernels_are_required():
+    assert checked_native(WARMPICK_NATIVE="off", WARMPICK_REQUIRE_NATIVE="1").returncode == 1

@@ -1,0 +1,374 @@
+"""The configuration file: the incumbent's are taken as they are, and errors say where and what."""
+
+import sys
+
+import msgspec
+import pytest
+
+from epp.config.file import API_VERSIONS, POLICIES, dump, load
+from epp.config.registry import BUILT_IN, ELSEWHERE, PLUGINS
+from epp.errors import ConfigError
+from epp.policy.pickers import LeastTtftPicker, MaxScorePicker, RandomPicker, RoundRobinPicker
+from epp.policy.scorers import PrefixCacheScorer, QueueScorer
+
+INCUMBENT = """
+apiVersion: {group}
+kind: EndpointPickerConfig
+featureGates:
+- haPopulateNonLeaderDatastore=false
+- flowControl=false
+plugins:
+- type: single-profile-handler
+- type: token-producer
+- type: approx-prefix-cache-producer
+  parameters: {{autoTune: true, blockSizeTokens: 64, maxPrefixBlocksToMatch: 256}}
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- name: prefix
+  type: prefix-cache-scorer
+  parameters:
+    prefixMatchInfoProducerName: approx-prefix-cache-producer
+    matchLengthWeight: 0.25
+- type: lora-affinity-scorer
+- type: max-score-picker
+  parameters:
+    maxNumOfEndpoints: 2
+- type: metrics-data-source
+- type: core-metrics-extractor
+- type: openai-parser
+- type: passthrough-parser
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: queue-scorer
+    weight: 2
+  - pluginRef: kv-cache-utilization-scorer
+  - pluginRef: prefix
+    weight: 3.5
+  - pluginRef: lora-affinity-scorer
+  - pluginRef: max-score-picker
+requestHandler:
+  parsers:
+  - pluginRef: openai-parser
+  - pluginRef: passthrough-parser
+dataLayer:
+  injectDefaults: true
+  sources:
+  - pluginRef: metrics-data-source
+    extractors:
+    - pluginRef: core-metrics-extractor
+"""
+
+
+@pytest.mark.parametrize("group", API_VERSIONS)
+def test_the_incumbents_file_is_taken_as_it_is(group):
+    settings = load(INCUMBENT.format(group=group))
+    assert settings.profile.name == "default"
+    weights = {each.name: each.weight for each in settings.profile.scorers}
+    assert weights == {
+        "queue-scorer": 2,
+        "kv-cache-utilization-scorer": 1,
+        "prefix": 3.5,
+        "lora-affinity-scorer": 1,
+    }
+    prefix = settings.profile.scorers[2].scorer
+    assert isinstance(prefix, PrefixCacheScorer)
+    assert prefix.match_length_weight == 0.25
+    assert settings.profile.picker == MaxScorePicker(2)
+    assert settings.endpoints_file == ""
+    assert settings.effective.api_version == group
+
+
+def test_the_old_prefix_parameters_are_taken():
+    text = """
+plugins:
+- type: prefix-cache-scorer
+  parameters: {blockSize: 64, maxPrefixBlocksToMatch: 256, lruCapacityPerServer: 31250}
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: prefix-cache-scorer, weight: 50}]
+"""
+    (scorer,) = load(text).profile.scorers
+    assert isinstance(scorer.scorer, PrefixCacheScorer)
+    assert scorer.weight == 50
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_policies_load(policy):
+    assert load(POLICIES[policy]).profile.picker is not None
+
+
+def test_policies_are_what_they_are_called():
+    pickers = {name: type(load(text).profile.picker) for name, text in POLICIES.items()}
+    assert pickers["least-ttft"] is LeastTtftPicker
+    assert pickers["round-robin"] is RoundRobinPicker
+    assert pickers["random"] is RandomPicker
+    assert pickers["linear"] is MaxScorePicker
+
+
+def test_without_profiles_every_plug_in_is_in_one():
+    settings = load("plugins: [{type: queue-scorer}, {type: random-picker}]")
+    (scorer,) = settings.profile.scorers
+    assert (scorer.scorer, scorer.weight) == (QueueScorer(), 1)
+    assert settings.profile.picker == RandomPicker()
+
+
+@pytest.mark.parametrize(
+    ("pickers", "picker"),
+    [
+        ("", MaxScorePicker()),
+        ("- {type: random-picker}", RandomPicker()),
+        ("- {type: max-score-picker, parameters: {maxNumOfEndpoints: 3}}", MaxScorePicker(3)),
+    ],
+)
+def test_a_profile_without_a_picker_takes_what_there_is(pickers, picker):
+    settings = load(f"""
+plugins:
+- {{type: queue-scorer}}
+{pickers}
+schedulingProfiles: [{{name: p, plugins: [{{pluginRef: queue-scorer}}]}}]
+""")
+    assert settings.profile.picker == picker
+    assert load(dump(settings.effective)).profile == settings.profile
+
+
+@pytest.mark.parametrize("text", [*POLICIES.values(), INCUMBENT.format(group=API_VERSIONS[1])])
+def test_the_effective_file_loads_as_the_same(text):
+    settings = load(text)
+    again = load(dump(settings.effective))
+    assert again.profile == settings.profile
+    assert dump(again.effective) == dump(settings.effective)
+
+
+def test_the_effective_file_has_everything_in_it():
+    said = msgspec.yaml.decode(dump(load("plugins: [{type: queue-scorer}]").effective))
+    assert said == {
+        "apiVersion": "llm-d.ai/v1alpha1",
+        "kind": "EndpointPickerConfig",
+        "plugins": [
+            {"type": "queue-scorer", "name": "queue-scorer", "parameters": {}},
+            {
+                "type": "max-score-picker",
+                "name": "max-score-picker",
+                "parameters": {"maxNumOfEndpoints": 1},
+            },
+        ],
+        "schedulingProfiles": [
+            {
+                "name": "default",
+                "plugins": [
+                    {"pluginRef": "queue-scorer", "weight": 1.0},
+                    {"pluginRef": "max-score-picker"},
+                ],
+            }
+        ],
+    }
+
+
+def test_file_discovery_names_the_endpoints_file():
+    text = """
+plugins: [{type: least-ttft-picker}, {type: file-discovery, parameters: {path: /etc/e.yaml}}]
+dataLayer: {discovery: {pluginRef: file-discovery}}
+"""
+    assert load(text).endpoints_file == "/etc/e.yaml"
+    assert load(dump(load(text).effective)).endpoints_file == "/etc/e.yaml"
+
+
+@pytest.mark.parametrize("kind", sorted(BUILT_IN))
+def test_what_is_always_on_may_be_named_with_any_parameters(kind):
+    settings = load(f"plugins: [{{type: {kind}, parameters: {{any: [1, 2]}}}}]")
+    assert settings.profile.scorers == ()
+    assert settings.effective.plugins[0].parameters == {"any": [1, 2]}
+
+
+ONE = "plugins: [{type: queue-scorer}]\nschedulingProfiles: [{name: a, plugins: "
+ERRORS = [
+    ("", "", "empty"),
+    ("plugins: [", "line 2, column 1", "not valid YAML"),
+    ("\udcff", "", "not valid YAML"),
+    ("- a", "", "Expected `object`, got `array`"),
+    ("kind: Pod", "kind", "`Pod` is not `EndpointPickerConfig`"),
+    ("apiVersion: v1", "apiVersion", "llm-d.ai/v1alpha1, inference.networking.x-k8s.io/v1alpha1"),
+    ("plugin: []", "", "unknown field `plugin`: did you mean `plugins`"),
+    ("schedulingProfile: []", "", "did you mean `schedulingProfiles`"),
+    ("flowControl: {}", "", "`flowControl` does not exist in this version of Warmpick"),
+    ("saturationDetector: {pluginRef: x}", "", "`saturationDetector` does not exist in this"),
+    ("plugins: [{name: queue-scorer}]", "plugins[0]", "missing required field `type`"),
+    ("plugins: [{type: queue-scorer, param: {}}]", "plugins[0]", "did you mean `parameters`"),
+    ("plugins: [{type: queue-scorer}, {type: 7}]", "plugins[1].type", "Expected `str`, got `int`"),
+    ("plugins: [{type: queue-score}]", "plugins[0].type", "did you mean `queue-scorer`"),
+    ("plugins: [{type: zzz}]", "plugins[0].type", "unknown plug-in type `zzz`"),
+    ("plugins: [{type: decode-filter}]", "plugins[0].type", "does not exist in this version"),
+    ("plugins: [{type: label-selector-filter}]", "plugins[0].type", "of llm-d-router does not"),
+    (
+        "plugins: [{type: queue-scorer}, {type: queue-scorer}]",
+        "plugins[1].name",
+        "a second plug-in is named `queue-scorer`",
+    ),
+    (
+        "plugins: [{type: max-score-picker, parameters: {maxNumEndpoints: 1}}]",
+        "plugins[0].parameters",
+        "did you mean `maxNumOfEndpoints`",
+    ),
+    (
+        "plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: one}}]",
+        "plugins[0].parameters",
+        "Expected `int`, got `str`",
+    ),
+    (
+        "plugins: [{type: queue-scorer, parameters: {threshold: 1}}]",
+        "plugins[0].parameters",
+        "unknown parameter `threshold`; it takes none",
+    ),
+    (
+        "plugins: [{type: file-discovery}]",
+        "plugins[0].parameters",
+        "missing required field `path`",
+    ),
+    (
+        "plugins: [{type: random-picker}, {type: max-score-picker}]",
+        "schedulingProfiles[0].plugins",
+        "one picker",
+    ),
+    (
+        ONE + "[{pluginRef: queue-score}]}]",
+        "schedulingProfiles[0].plugins[0].pluginRef",
+        "no plug-in is named `queue-score`: did you mean `queue-scorer`",
+    ),
+    (
+        ONE + "[{pluginRef: queue-scorer, weight: .nan}]}]",
+        "schedulingProfiles[0].plugins[0].weight",
+        "nan is no weight",
+    ),
+    (
+        ONE + "[{pluginRef: queue-scorer, weight: .inf}]}]",
+        "schedulingProfiles[0].plugins[0].weight",
+        "inf is no weight",
+    ),
+    (
+        ONE + "[{pluginRef: queue-scorer, weight: heavy}]}]",
+        "schedulingProfiles[0].plugins[0].weight",
+        "Expected `float | null`, got `str`",
+    ),
+    (ONE + "[]}, {name: b}]", "schedulingProfiles[1]", "more than one profile"),
+    ("featureGates: [a=false, flowControl]", "featureGates[1]", "`flowControl` does not exist"),
+    ("featureGates: [flowControl=true]", "featureGates[0]", "`flowControl` does not exist"),
+    (
+        "dataLayer: {sources: [{pluginRef: x}]}",
+        "dataLayer.sources[0].pluginRef",
+        "no plug-in is named `x`",
+    ),
+    (
+        """
+plugins: [{type: metrics-data-source}]
+dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: y}]}]}""",
+        "dataLayer.sources[0].extractors[0].pluginRef",
+        "no plug-in is named `y`",
+    ),
+    (
+        "requestHandler: {parsers: [{pluginRef: openai-parser}]}",
+        "requestHandler.parsers[0].pluginRef",
+        "no plug-in is named `openai-parser`",
+    ),
+    ("requestHandler: {parser: []}", "requestHandler", "did you mean `parsers`"),
+    (
+        "plugins: [{type: queue-scorer}]\ndataLayer: {discovery: {pluginRef: queue-scorer}}",
+        "dataLayer.discovery.pluginRef",
+        "`file-discovery` does",
+    ),
+    (
+        "dataLayer: {peerDiscovery: {pluginRef: x}}",
+        "dataLayer",
+        "`peerDiscovery` does not exist in this version of Warmpick",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "said"), ERRORS, ids=lambda each: str(each)[:40])
+def test_errors_say_where_and_what(text, place, said):
+    with pytest.raises(ConfigError) as raised:
+        load(text)
+    assert raised.value.place == place
+    assert said in str(raised.value)
+    assert str(raised.value).startswith(f"{place}: " if place else "")
+
+
+def test_every_name_of_the_incumbents_is_known_once():
+    assert not BUILT_IN & PLUGINS.keys()
+    assert not ELSEWHERE & (BUILT_IN | PLUGINS.keys())
+
+
+# Plug-ins of users.
+
+PLUG_IN = '''
+import msgspec
+
+class Shortest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers short names."""
+
+    scale_length: float = 10.0
+
+    def score(self, request, candidates):
+        return [1 - len(each.endpoint.name) / self.scale_length for each in candidates]
+
+class Plain:
+    pass
+'''
+
+
+@pytest.fixture
+def users_plugins(tmp_path, monkeypatch):
+    info = tmp_path / "users_plugins-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: users-plugins\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[warmpick.plugins]\n"
+        "shortest-scorer = users_plugins_for_tests:Shortest\n"
+        "plain = users_plugins_for_tests:Plain\n"
+        "missing = users_plugins_for_tests:Missing\n"
+        "nowhere = no_such_module_at_all:Missing\n"
+        "queue-scorer = no_such_module_at_all:Missing\n"
+        "decode-filter = users_plugins_for_tests:Shortest\n"
+    )
+    (tmp_path / "users_plugins_for_tests.py").write_text(PLUG_IN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("users_plugins_for_tests", None)
+
+
+@pytest.mark.usefixtures("users_plugins")
+def test_a_users_plug_in_is_used_by_its_name():
+    settings = load("plugins: [{type: shortest-scorer, parameters: {scaleLength: 20}}]")
+    (scorer,) = settings.profile.scorers
+    assert type(scorer.scorer).__name__ == "Shortest"
+    assert msgspec.to_builtins(scorer.scorer) == {"scaleLength": 20}
+    assert settings.effective.plugins[0].parameters == {"scaleLength": 20.0}
+
+
+@pytest.mark.usefixtures("users_plugins")
+def test_a_users_plug_in_may_have_a_name_of_the_incumbents_but_not_ours():
+    (scorer,) = load("plugins: [{type: decode-filter}]").profile.scorers
+    assert type(scorer.scorer).__name__ == "Shortest"
+    (scorer,) = load("plugins: [{type: queue-scorer}]").profile.scorers
+    assert isinstance(scorer.scorer, QueueScorer)
+
+
+@pytest.mark.usefixtures("users_plugins")
+@pytest.mark.parametrize(
+    ("spec", "place", "said"),
+    [
+        ("type: plain", "plugins[0].type", "is no msgspec.Struct"),
+        ("type: missing", "plugins[0].type", "cannot be imported: AttributeError"),
+        ("type: nowhere", "plugins[0].type", "cannot be imported: ModuleNotFoundError"),
+        (
+            "type: shortest-scorer, parameters: {scaleLen: 1}",
+            "plugins[0].parameters",
+            "did you mean `scaleLength`",
+        ),
+    ],
+)
+def test_a_broken_plug_in_is_said_to_be(spec, place, said):
+    with pytest.raises(ConfigError, match="plugins") as raised:
+        load(f"plugins: [{{{spec}}}]")
+    assert raised.value.place == place
+    assert said in str(raised.value)

@@ -1,0 +1,187 @@
+"""The incumbent's producers: its parameters as they are, ours beside them, nothing ignored."""
+
+import pytest
+
+from epp.config.file import load
+from epp.config.producers import KvEventSettings, TokenSettings, seconds
+from epp.errors import ConfigError
+
+
+def producer(kind, parameters):
+    return f"plugins: [{{type: {kind}, parameters: {parameters}}}, {{type: random-picker}}]"
+
+
+def tokens(parameters):
+    return load(producer("token-producer", parameters)).tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("5s", 5), ("500ms", 0.5), ("1m30s", 90), ("1.5h", 5400), (".5s", 0.5), ("2us", 2e-6)],
+)
+def test_durations(text, value):
+    assert seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "5 s", "-1s", "0s", "1s!", "5sec"])
+def test_what_is_no_duration(text):
+    with pytest.raises(ValueError, match="is no"):
+        seconds(text)
+
+
+IN_PROCESS = """{tokenizer: /m, modelName: m, chatTemplate: /t, chatTemplateKwargs: {a: 1},
+  maxBytes: 1, cacheBytes: 2, patience: 3s}"""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "settings"),
+    [
+        ("{}", None),
+        ("{estimate: {}}", None),
+        ("{estimate: {image: {mode: static, static: {staticToken: 5}}}}", None),
+        ("{modelName: m}", TokenSettings(url="http://localhost:8000", model="m")),
+        ("{vllm: {}}", TokenSettings(url="http://localhost:8000")),
+        (
+            '{modelName: m, vllm: {url: "https://r:1/x", timeout: 1s, mmTimeout: 1m}}',
+            TokenSettings(url="https://r:1/x", model="m", timeout=1, media_timeout=60),
+        ),
+        ('{vllm: {timeout: ""}}', TokenSettings(url="http://localhost:8000")),
+        (
+            IN_PROCESS,
+            TokenSettings(
+                tokenizer="/m",
+                model="m",
+                chat_template="/t",
+                chat_template_kwargs={"a": 1},
+                max_bytes=1,
+                cache_bytes=2,
+                patience=3,
+            ),
+        ),
+    ],
+)
+def test_how_prompts_become_tokens(parameters, settings):
+    assert tokens(parameters) == settings
+
+
+def test_without_a_producer_prompts_stay_text():
+    settings = load("plugins: [{type: random-picker}]")
+    assert (settings.tokens, settings.kv_events) == (None, None)
+    assert (settings.token_block, settings.capacity) == (None, None)
+
+
+def precise(parameters):
+    return load(producer("precise-prefix-cache-producer", parameters))
+
+
+def test_where_to_listen():
+    assert precise("{}").kv_events == KvEventSettings()
+    assert precise("{}").token_block == 16
+    settings = precise(
+        "{tokenProcessorConfig: {blockSizeTokens: 64, hashSeed: '42', hashAlgorithm: xxh64},"
+        " indexerConfig: {kvBlockIndexConfig: {enableMetrics: true}},"
+        " kvEventsConfig: {topicFilter: kv, concurrency: 8, engineType: sglang, discoverPods: true,"
+        " podDiscoveryConfig: {socketPort: 6000, replaySocketPort: 6001, podLabelSelector: a=b}},"
+        " speculativeIndexing: true, speculativeTTL: 10s}"
+    )
+    assert settings.token_block == 64
+    assert settings.kv_events == KvEventSettings(
+        port=6000, replay_port=6001, topic_filter="kv", engine="sglang"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "block"),
+    [("{blockSize: 32, blockSizeTokens: 0}", 32), ("{blockSizeTokens: 0}", 16)],
+)
+def test_the_old_name_of_the_block_size(parameters, block):
+    assert precise(f"{{tokenProcessorConfig: {parameters}}}").token_block == block
+
+
+def test_events_are_of_the_model_that_tokens_are_of():
+    settings = load("""
+plugins:
+- {type: token-producer, parameters: {modelName: base, tokenizer: /m}}
+- {type: precise-prefix-cache-producer}
+- {type: random-picker}
+""")
+    assert settings.kv_events == KvEventSettings(model="base")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "capacity"),
+    [
+        ("{}", None),
+        ("{lruCapacityPerServer: 100}", None),
+        ("{autoTune: false}", 2_000_000),
+        ("{autoTune: false, lruCapacityPerServer: 100, blockSizeTokens: 16}", 6400),
+        ("{maxPrefixBlocksToMatch: 1, maxPrefixTokensToMatch: 0, blockSize: 5}", None),
+    ],
+)
+def test_what_a_silent_endpoint_is_taken_to_hold(parameters, capacity):
+    assert load(producer("approx-prefix-cache-producer", parameters)).capacity == capacity
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "words"),
+    [
+        ("token-producer", "{modelname: m}", "did you mean `modelName`"),
+        ("token-producer", "{udsTokenizerConfig: {}}", "unknown parameter `udsTokenizerConfig`"),
+        ("token-producer", "{vllm: {timout: 5s}}", "timout"),
+        ("token-producer", "{vllm: {timeout: 5}}", "str"),
+        ("token-producer", "{vllm: {timeout: soon}}", "`soon` is no duration"),
+        ("token-producer", "{vllm: {url: localhost}}", "is no URL"),
+        ("token-producer", "{vllm: {}, tokenizer: /m}", "only one of"),
+        ("token-producer", "{estimate: {}, modelName: m}", "only one of"),
+        ("token-producer", "{tokenizer: /m, patience: 0s}", "no time"),
+        ("token-producer", "{maxBytes: -1}", "less than nothing"),
+        ("precise-prefix-cache-producer", "{kvEventConfig: {}}", "kvEventsConfig"),
+        (
+            "precise-prefix-cache-producer",
+            "{indexerConfig: {tokenizersPoolConfig: {}}}",
+            "tokenizersPoolConfig",
+        ),
+        ("precise-prefix-cache-producer", "{kvEventsConfig: {engineType: trt}}", "trt"),
+        (
+            "precise-prefix-cache-producer",
+            "{kvEventsConfig: {discoverPods: false}}",
+            "discoverPods",
+        ),
+        (
+            "precise-prefix-cache-producer",
+            "{kvEventsConfig: {podDiscoveryConfig: {socketPort: 70000}}}",
+            "a port is beyond",
+        ),
+        ("precise-prefix-cache-producer", "{speculativeTTL: x}", "`x` is no duration"),
+        (
+            "precise-prefix-cache-producer",
+            "{tokenProcessorConfig: {blockSizeTokens: -1}}",
+            "less than nothing",
+        ),
+        ("approx-prefix-cache-producer", "{lruCapacity: 1}", "lruCapacityPerServer"),
+        ("approx-prefix-cache-producer", "{lruCapacityPerServer: -1}", "less than nothing"),
+    ],
+)
+def test_what_is_refused(kind, parameters, words):
+    with pytest.raises(ConfigError, match=words) as refused:
+        load(producer(kind, parameters))
+    assert refused.value.place.startswith("plugins[0].parameters")
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "allowed"),
+    [
+        ("token-producer", "{tokenizer: /m}", False),
+        ("token-producer", "{}", True),
+        ("precise-prefix-cache-producer", "{}", False),
+        ("approx-prefix-cache-producer", "{autoTune: false}", True),
+    ],
+)
+def test_two_of_a_kind(kind, parameters, allowed):
+    specs = ", ".join(f"{{name: {n}, type: {kind}, parameters: {parameters}}}" for n in "ab")
+    text = f"plugins: [{specs}, {{type: random-picker}}]"
+    if allowed:
+        assert load(text).profile.picker is not None
+        return
+    with pytest.raises(ConfigError, match="a second"):
+        load(text)

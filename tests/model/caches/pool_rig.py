@@ -1,0 +1,62 @@
+"""Pools of equal blocks, and names of blocks that tell their place in a tree of chains."""
+
+from hypothesis import strategies as st
+
+from epp.model.caches.block_pool import pool as blockpool
+from tests.native.built import loaded
+
+BLOCK = 16
+KINDS = [each.BlockPool for each in loaded("pool", blockpool)]
+kind = KINDS[0]
+"""What pools here are; tests that are to run on both use the fixture `pool_kind`."""
+
+
+def pool_with(capacity, block):
+    return kind(capacity, block)
+
+
+def twin_with(capacity, block):
+    return blockpool.BlockPool(capacity, block)
+
+
+def twin_of(blocks):
+    return twin_with(blocks * BLOCK, BLOCK)
+
+
+def pool_of(blocks, bs=BLOCK):
+    return pool_with(blocks * bs, bs)
+
+
+def admit(pool, tokens, names, bs=BLOCK):
+    """Admit a prompt of `tokens` tokens whose full blocks are called `names`."""
+    full = tokens // bs
+    partial = bs if tokens % bs else 0
+    return pool.admit(names[:full], [bs] * full, partial, max(0, tokens - 1) // bs)
+
+
+def stored(pool):
+    return list(pool.take_stored())
+
+
+def evicted(pool):
+    return list(pool.take_evicted())
+
+
+def name_of(path):
+    """Name a block by all that stands before it, as a chained hash does."""
+    number = 1
+    for step in path:
+        number = number * 3 + step + 1
+    return number
+
+
+def names_of(path):
+    return [name_of(path[:end]) for end in range(1, len(path) + 1)]
+
+
+def parent_of(name):
+    """Return the name of the block before one, None for the first of a chain."""
+    return name // 3 if name > 5 else None
+
+
+paths = st.lists(st.integers(0, 1), max_size=7).map(tuple)

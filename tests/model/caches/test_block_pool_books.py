@@ -1,0 +1,139 @@
+"""The books of the pool in Python: blocks and capacities of any size, and that they balance."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from epp.model.caches.block_pool.blocks import hash_of
+from tests.model.caches.pool_rig import admit, name_of, names_of, paths, twin_of, twin_with
+
+
+def test_prompts_without_a_full_block_leave_nothing_behind():
+    pool = twin_of(4)
+    for _ in range(5000):
+        pool.release(admit(pool, 7, []))
+    assert (pool.free, len(pool), len(pool._queue._leases)) == (64, 0, 0)
+
+
+def test_what_no_longer_counts_is_swept_from_the_queue():
+    pool = twin_of(64)
+    for _ in range(500):
+        pool.release(admit(pool, 161, list(range(1, 11))))
+    assert sum(lease.left for lease in pool._queue._leases) <= 4 * len(pool) + 1024
+    assert pool.match(list(range(1, 11))) == 10
+
+
+class PoolUnderResizing(RuleBasedStateMachine):
+    """Blocks of many sizes, capacities that change: the books always balance."""
+
+    leases = Bundle("leases")
+    SIZES = (3, 5, 8, 0, 13, 21, 34, 55)
+
+    def __init__(self):
+        super().__init__()
+        self.pool = twin_with(200, 7)
+        self.held = {}
+
+    def used(self):
+        blocks = {self.own(key) for lease in self.held.values() for key in self.keys(lease)}
+        contents = self.pool._contents
+        assert not any(contents.stamps[key] for key in blocks), "none is free"
+        return contents.tokens(list(blocks)) + sum(lease.blank for lease in self.held.values())
+
+    def keys(self, lease):
+        return [*lease.keys, *lease.tail]
+
+    def own(self, key):
+        return self.pool._contents.promoted.get(key, key)
+
+    @rule(target=leases, path=paths, blank=st.integers(0, 20))
+    def admit(self, path, blank):
+        lease = self.pool.admit(names_of(path), self.SIZES, blank, len(path))
+        if lease is not None:
+            self.held[id(lease)] = lease
+        return lease
+
+    @rule(lease=leases, more=st.integers(-9, 60))
+    def grow(self, lease, more):
+        if lease is not None:
+            before = lease.tokens + lease.blank
+            grown = self.pool.grow(lease, lease.tokens + more)
+            assert lease.tokens + lease.blank >= before
+            assert grown or self.pool.free < 70
+
+    @rule(lease=leases, sizes=st.lists(st.integers(0, 60), min_size=7, max_size=7))
+    def settle(self, lease, sizes):
+        if lease is not None:
+            before = self.pool.free
+            self.pool.settle(lease, sizes[: lease.cached + len(lease.keys) - lease.found])
+            assert self.pool.free == before
+
+    @rule(lease=leases, path=paths)
+    def name(self, lease, path):
+        if lease is not None:
+            names = [name_of((*path, 0, step)) for step in range(4)]
+            before = self.pool.free
+            assert 0 <= self.pool.name(lease, names, self.SIZES) <= len(names)
+            assert self.pool.free == before
+
+    @rule(lease=leases, revoked=st.booleans())
+    def leave(self, lease, revoked):
+        if lease is not None:
+            (self.pool.revoke if revoked else self.pool.release)(lease)
+            self.held.pop(id(lease), None)
+
+    @rule(path=paths)
+    def store(self, path):
+        self.pool.store(names_of(path), self.SIZES)
+        assert self.pool.free <= self.pool.capacity
+
+    @rule(path=paths)
+    def discard(self, path):
+        self.pool.discard(names_of(path))
+
+    @rule(blocks=st.integers(0, 9))
+    def coarsen(self, blocks):
+        before = len(self.pool)
+        self.pool.coarsen(blocks)
+        in_use = sum(1 for stamp in self.pool._contents.stamps.values() if not stamp)
+        assert len(self.pool) <= max(before - blocks, in_use)
+
+    @rule(capacity=st.integers(0, 300))
+    def resize(self, capacity):
+        self.pool.resize(capacity)
+
+    @invariant()
+    def books_balance(self):
+        assert self.pool.free == self.pool.capacity - self.used()
+
+    @invariant()
+    def content_fits_or_is_in_use(self):
+        contents = self.pool._contents
+        assert contents.stamps.keys() == contents.sizes.keys()
+        idle = sum(contents.sizes[key] for key, stamp in contents.stamps.items() if stamp)
+        assert idle == self.pool._queue.tokens <= max(0, self.pool.capacity - self.used())
+
+    @invariant()
+    def what_is_held_can_be_found(self):
+        found = set(self.pool.hashes())
+        assert all(
+            hash_of(self.own(key)) in found for lease in self.held.values() for key in lease.keys
+        )
+
+    @invariant()
+    def bookkeeping_refers_to_what_there_is(self):
+        contents = self.pool._contents
+        assert contents.shared.keys() <= contents.stamps.keys()
+        assert contents.spans.keys() <= contents.stamps.keys()
+        assert all(copy in contents.stamps for each in contents.copies.values() for copy in each)
+
+
+def test_pool_under_resizing():
+    use = settings(max_examples=120, stateful_step_count=40, deadline=None)
+    run_state_machine_as_test(PoolUnderResizing, settings=use)

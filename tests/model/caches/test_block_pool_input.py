@@ -1,0 +1,203 @@
+"""What a pool is given that it should not be: the same answer from the kernel and its twin."""
+
+from array import array
+
+import pytest
+
+from epp.model.caches.block_pool.bounds import LARGEST, MOST_TOKENS
+from epp.model.caches.lease import Lease
+from tests.model.caches import pool_rig as poolrig
+from tests.model.caches.pool_rig import admit, evicted, pool_of, pool_with, stored
+from tests.native.built import needs
+
+pytestmark = pytest.mark.usefixtures("pool_kind")
+
+NO_INTS = [None, 5, object(), ["a"], [1.5], [None], (b"",), "text"]
+OUT_OF_RANGE = [[-1], [1, 1 << 64], [1 << 200], [-(1 << 63)]]
+WRONG = [(each, TypeError) for each in NO_INTS] + [(each, OverflowError) for each in OUT_OF_RANGE]
+NO_NUMBER = [None, "7", 1.5, [1]]
+
+
+def facts(pool):
+    return pool.capacity, pool.free, pool.closed, len(pool), sorted(pool)
+
+
+@pytest.fixture
+def used():
+    """Return a pool with a prompt that is over, and the lease of one under way."""
+    pool = pool_of(10)
+    pool.release(admit(pool, 32, [1, 2]))
+    lease = admit(pool, 33, [1, 3])
+    assert pool.grow(lease, 48)
+    return pool, lease
+
+
+@pytest.mark.parametrize(("wrong", "error"), WRONG)
+def test_names_and_sizes_that_are_none(used, wrong, error):
+    pool, lease = used
+    before = facts(pool)
+    for call in (
+        lambda: pool.match(wrong),
+        lambda: pool.admit(wrong, [16] * 2, 0, 2),
+        lambda: pool.admit([8, 9], wrong, 0, 2),
+        lambda: pool.settle(lease, wrong),
+        lambda: pool.name(lease, wrong, [16] * 2),
+        lambda: pool.name(lease, [8, 9], wrong),
+        lambda: pool.store(wrong, [16] * 2),
+        lambda: pool.store([8, 9], wrong),
+        lambda: pool.discard(wrong),
+    ):
+        with pytest.raises(error):
+            call()
+        assert facts(pool) == before
+    pool.release(lease)
+    assert pool.free == pool.capacity
+
+
+@pytest.mark.parametrize("wrong", NO_NUMBER)
+def test_counts_that_are_none(used, wrong):
+    pool, lease = used
+    before = facts(pool)
+    for call in (
+        lambda: pool.admit([8], [16], wrong, 1),
+        lambda: pool.admit([8], [16], 0, wrong),
+        lambda: pool.grow(lease, wrong),
+        lambda: pool.resize(wrong),
+        lambda: pool.coarsen(wrong),
+        lambda: setattr(pool, "block", wrong),
+        lambda: pool_with(wrong, 16),
+        lambda: pool_with(16, wrong),
+    ):
+        with pytest.raises(TypeError):
+            call()
+        assert facts(pool) == before
+
+
+def test_blocks_without_sizes(used):
+    pool, _ = used
+    before = facts(pool)
+    with pytest.raises(ValueError, match="sizes"):
+        pool.admit([8, 9], [16], 0, 2)
+    assert facts(pool) == before
+
+
+def test_leases_of_others(used):
+    pool, _ = used
+    mine = pool_of(10)
+    before = facts(mine)
+    others = [admit(pool, 16, [7]), Lease((), 0, 0, 0), None, 7, object()]
+    others += [admit(kind(160, 16), 16, [7]) for kind in poolrig.KINDS]
+    for other in others:
+        for call in (
+            lambda lease=other: mine.grow(lease, 16),
+            lambda lease=other: mine.settle(lease, [16]),
+            lambda lease=other: mine.name(lease, [9], [16]),
+            lambda lease=other: mine.release(lease),
+            lambda lease=other: mine.revoke(lease),
+        ):
+            with pytest.raises(TypeError):
+                call()
+    assert facts(mine) == before
+
+
+@pytest.mark.parametrize("kind", [list, tuple, lambda each: array("Q", each)])
+def test_names_and_sizes_may_come_in_any_sequence(kind):
+    pool, names, sizes = pool_of(10), [1, 2, 1 << 63], [16] * 3
+    pool.release(pool.admit(kind(names), kind(sizes), 0, 3))
+    assert pool.match(kind(names)) == 3
+    assert stored(pool) == names
+    pool.store(kind([*names, 7]), kind([*sizes, 16]))
+    pool.discard(kind([7]))
+    assert (pool.match(memoryview(array("Q", names))), len(pool)) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "block", "taken"),
+    [(-5, -1, (0, 1)), (0, 0, (0, 1)), (1 << 90, 1 << 40, (MOST_TOKENS, LARGEST)), (7, 3, (7, 3))],
+)
+def test_what_is_beyond_bounds_counts_as_the_bound(capacity, block, taken):
+    pool = pool_with(capacity, block)
+    assert (pool.capacity, pool.block, pool.free) == (*taken, taken[0])
+    pool.resize(capacity)
+    assert (pool.capacity, pool.free) == (taken[0], taken[0])
+
+
+def test_sizes_beyond_bounds_count_as_the_bound():
+    pool = pool_with(MOST_TOKENS, 16)
+    lease = pool.admit([1, 2], [1 << 40, 16], -3, 2)
+    assert (lease.tokens, lease.blank) == (LARGEST + 16, 0)
+    pool.settle(lease, [0, 1 << 60])
+    assert (lease.tokens, lease.blank) == (LARGEST, 16)
+    pool.settle(lease, [1 << 60, 1 << 60])
+    assert (lease.tokens, lease.blank) == (LARGEST, 16)
+    pool.release(lease)
+    pool.store([3], [1 << 63])
+    assert pool.free == MOST_TOKENS
+    assert pool.admit([4], [1 << 63], 1 << 99, 1).tokens == 0
+
+
+def test_a_request_that_computed_more_than_there_is_does_not_fit(used):
+    pool, lease = used
+    before = facts(pool)
+    assert not pool.grow(lease, 1 << 200)
+    assert pool.grow(lease, -(1 << 200))
+    assert facts(pool) == before
+
+
+class Meddling:
+    """A number, or a sequence, that does something when it is read."""
+
+    def __init__(self, then):
+        self.then = then
+
+    def __index__(self):
+        self.then()
+        return 64
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, at):
+        if at == 0:
+            self.then()
+        return (16, 16)[at]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda pool, _, meddling: pool.admit(meddling, [16] * 2, 0, 2),
+        lambda pool, _, meddling: pool.admit([8, 9], meddling, meddling, meddling),
+        lambda pool, lease, meddling: pool.name(lease, [21, 22], meddling),
+        lambda pool, lease, meddling: pool.grow(lease, meddling),
+        lambda pool, lease, meddling: pool.settle(lease, meddling),
+        lambda pool, _, meddling: pool.store(meddling, meddling),
+        lambda pool, _, meddling: pool.discard(meddling),
+        lambda pool, _, meddling: pool.resize(meddling),
+    ],
+)
+def test_what_is_read_may_change_the_pool_meanwhile(used, call):
+    pool, lease = used
+
+    def end():
+        pool.release(lease)
+        pool.release(admit(pool, 160, list(range(50, 60))))  # nothing is where it was
+
+    made = call(pool, lease, Meddling(end))
+    if isinstance(made, type(lease)):
+        pool.release(made)
+    pool.release(lease)
+    pool.resize(160)
+    assert pool.free == pool.capacity == 160
+    assert set(pool.hashes()) == set(stored(pool)) - set(evicted(pool))
+
+
+@needs("pool", "the compiled pool of blocks")
+def test_more_blocks_than_there_are_numbers_for():
+    pool = poolrig.KINDS[0](MOST_TOKENS, 1)
+    lease = pool.admit([1], [1], 0, 1)
+    with pytest.raises(MemoryError):
+        pool.grow(lease, 1 << 40)
+    assert (pool.free, len(pool)) == (MOST_TOKENS - 1, 1)
+    pool.release(lease)
+    assert pool.free == MOST_TOKENS

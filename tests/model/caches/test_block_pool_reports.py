@@ -1,0 +1,249 @@
+"""What the engine says of its blocks: naming what was generated, content, holes."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.model.caches.pool_rig import (
+    BLOCK,
+    admit,
+    evicted,
+    names_of,
+    parent_of,
+    paths,
+    pool_of,
+    stored,
+)
+
+pytestmark = pytest.mark.usefixtures("pool_kind")
+
+
+SIZES = [BLOCK] * 9
+
+
+def test_blocks_that_are_stored_are_free_and_can_be_hit():
+    pool = pool_of(4)
+    pool.store([1, 2], SIZES)
+    assert (pool.free, pool.match([1, 2]), stored(pool)) == (64, 2, [1, 2])
+    assert admit(pool, 33, [1, 2]).cached == 2
+
+
+def test_blocks_that_are_stored_are_evicted_last_and_from_the_end():
+    pool = pool_of(4)
+    pool.release(admit(pool, 16, [9]))
+    pool.store([1, 2, 3], SIZES)
+    admit(pool, 48, [5, 6, 7])
+    assert evicted(pool) == [9, 3, 2]
+
+
+def test_what_is_held_already_is_left_as_it_is():
+    pool = pool_of(4)
+    pool.release(admit(pool, 32, [1, 2]))
+    held = admit(pool, 16, [3])
+    pool.store([1, 2], SIZES)
+    pool.store([3], SIZES)
+    assert (pool.free, len(pool)) == (48, 3)
+    admit(pool, 32, [7, 8])
+    assert evicted(pool) == [2]
+    pool.release(held)
+
+
+def test_what_has_no_space_is_not_believed():
+    pool = pool_of(3)
+    admit(pool, 32, [1, 2])
+    pool.store([5, 6], SIZES)
+    assert (pool.free, pool.match([5, 6])) == (16, 1)
+
+
+def test_what_follows_a_request_names_what_it_generated():
+    pool = pool_of(8)
+    lease = admit(pool, 33, [1, 2])
+    assert pool.grow(lease, 80)
+    free = pool.free
+    pool.store([2, 3], SIZES)
+    pool.store([3, 4, 5], SIZES)
+    assert (pool.free, pool.match([1, 2, 3, 4, 5])) == (free, 5)
+    assert pool.closed
+    pool.release(lease)
+    assert pool.free == pool.capacity
+
+
+def test_what_is_told_late_names_what_was_given_back():
+    pool = pool_of(8)
+    pool.store([], [])  # from here on it is known that the engine tells
+    lease = admit(pool, 33, [1, 2])
+    assert pool.grow(lease, 64)
+    pool.release(lease)
+    pool.store([2, 3, 4, 5], SIZES)
+    assert pool.match([1, 2, 3, 4, 5]) == 5
+    assert len(pool) == 5
+    admit(pool, 64, [11, 12, 13, 14])
+    assert evicted(pool) == [4]  # where the generated block stood; 5 was stored later
+
+
+def test_two_answers_to_one_prompt_are_told_apart_by_what_is_left():
+    pool = pool_of(10)
+    first, second = admit(pool, 33, [1, 2]), admit(pool, 33, [1, 2])
+    assert pool.grow(first, 64)
+    assert pool.grow(second, 64)
+    pool.store([2, 31, 41], SIZES)
+    pool.store([2, 32, 42], SIZES)
+    assert (pool.match([1, 2, 31, 41]), pool.match([1, 2, 32, 42])) == (4, 4)
+    assert len(pool) == 6
+
+
+def test_who_never_heard_of_the_engine_waits_for_no_names():
+    pool = pool_of(8)
+    lease = admit(pool, 33, [1, 2])
+    assert pool.grow(lease, 64)
+    pool.release(lease)
+    pool.store([2, 3], SIZES)
+    assert (pool.match([1, 2, 3]), len(pool)) == (3, 5)  # two generated ones, and one that came
+
+
+def test_what_was_evicted_meanwhile_is_content_like_any_other():
+    pool = pool_of(4)
+    lease = admit(pool, 33, [1, 2])
+    assert pool.grow(lease, 48)
+    pool.release(lease)
+    pool.release(admit(pool, 32, [8, 9]))  # takes what was generated
+    pool.release(admit(pool, 33, [1, 2]))  # takes 9
+    pool.store([2, 3], SIZES)
+    assert pool.match([1, 2, 3]) == 3
+    assert (len(pool), pool.free) == (4, 64)
+
+
+def test_what_the_engine_evicted_is_blank():
+    pool = pool_of(4)
+    pool.release(admit(pool, 48, [1, 2, 3]))
+    stored(pool)
+    pool.discard([3, 77])
+    assert (evicted(pool), pool.free, len(pool)) == ([3], 64, 2)
+    admit(pool, 32, [5, 6])
+    assert evicted(pool) == []
+
+
+def test_what_is_in_use_is_about_to_be_computed():
+    pool = pool_of(4)
+    lease = admit(pool, 32, [1, 2])
+    pool.discard([1, 2])
+    assert pool.match([1, 2]) == 2
+    pool.release(lease)
+
+
+def test_all_free_copies_go_and_one_in_use_serves():
+    pool = pool_of(4)
+    first, second = admit(pool, 16, [7]), admit(pool, 16, [7])
+    third = admit(pool, 16, [7])
+    pool.release(first)
+    pool.release(second)
+    pool.discard([7])
+    assert (pool.match([7]), len(pool)) == (1, 1)
+    pool.release(third)
+    pool.discard([7])
+    assert (pool.match([7]), pool.free) == (0, 64)
+
+
+def test_a_hole_is_told_until_it_is_evicted():
+    pool = pool_of(4)
+    pool.release(admit(pool, 48, [1, 2, 3]))
+    assert pool.closed
+    pool.discard([2])
+    assert not pool.closed
+    assert pool.match([1, 2, 3]) == 1
+    pool.release(admit(pool, 64, [5, 6, 7, 8]))
+    assert pool.closed
+
+
+def test_what_the_rules_would_evict_next_leaves_no_hole():
+    pool = pool_of(4)
+    pool.release(admit(pool, 48, [1, 2, 3]))
+    pool.discard([3])
+    pool.discard([2])
+    assert pool.closed
+
+
+def test_what_gets_a_name_later_may_be_amid_a_hole():
+    pool = pool_of(8)
+    pool.release(admit(pool, 48, [7, 8, 9]))
+    lease = admit(pool, 33, [1, 2])
+    assert pool.grow(lease, 64)
+    pool.release(lease)
+    held = admit(pool, 33, [1, 2])
+    pool.discard([8])  # 9 and what was generated are free, and may lack what stands before them
+    assert pool.name(lease, [3, 4], SIZES) == 2
+    for gone in (9, 7, 4, 3):
+        assert not pool.closed
+        pool.resize(pool.capacity - pool.free + len(pool.hashes()) * BLOCK - 3 * BLOCK)
+        assert evicted(pool)[-1:] == [gone]
+    assert pool.closed
+    pool.release(held)
+
+
+@pytest.mark.parametrize("blocks", [[1, 2], [2]])
+def test_what_came_by_hearsay_may_lack_what_stands_before_it(blocks):
+    pool = pool_of(4)
+    pool.store(blocks, SIZES)
+    assert not pool.closed
+    pool.release(admit(pool, 64, [5, 6, 7, 8]))
+    assert pool.closed
+
+
+class HolesUnderHearsay(RuleBasedStateMachine):
+    """Whatever the engine says, of whatever blocks: `closed` is not said in vain."""
+
+    leases = Bundle("leases")
+
+    def __init__(self):
+        super().__init__()
+        self.pool = pool_of(12, 1)
+
+    @rule(target=leases, path=paths)
+    def admit(self, path):
+        lease = admit(self.pool, len(path), names_of(path), 1)
+        return lease, list(path)
+
+    @rule(entry=leases, steps=st.lists(st.integers(0, 1), max_size=4))
+    def generate(self, entry, steps):
+        lease, path = entry
+        if lease is not None and lease.keys and not lease.tail:
+            whole = names_of((*path, *steps))
+            if self.pool.grow(lease, len(whole)):
+                named = self.pool.name(lease, whole[len(path) :], [1] * len(steps))
+                path += steps[:named]
+
+    @rule(entry=leases, revoked=st.booleans())
+    def leave(self, entry, revoked):
+        if entry[0] is not None:
+            (self.pool.revoke if revoked else self.pool.release)(entry[0])
+
+    @rule(path=paths, first=st.integers(0, 7))
+    def store(self, path, first):
+        names = names_of(path)[first:]
+        self.pool.store(names, [1] * len(names))
+
+    @rule(path=paths, first=st.integers(0, 7), last=st.integers(0, 7))
+    def discard(self, path, first, last):
+        self.pool.discard(names_of(path)[first:last])
+
+    @rule(blocks=st.integers(1, 4))
+    def coarsen(self, blocks):
+        self.pool.coarsen(blocks)
+
+    @invariant()
+    def closed_is_closed(self):
+        held = set(self.pool.hashes())
+        if self.pool.closed:
+            assert all(parent_of(name) in {None, *held} for name in held)
+
+
+def test_holes_under_hearsay():
+    use = settings(max_examples=300, stateful_step_count=30, deadline=None)
+    run_state_machine_as_test(HolesUnderHearsay, settings=use)

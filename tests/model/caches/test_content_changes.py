@@ -1,0 +1,36 @@
+"""What became findable, and what no longer is: net, whenever somebody asks."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.caches.content_changes import News
+from epp.model.prompts.block_hasher import BlockHash
+
+
+@given(st.lists(st.tuples(st.sampled_from(["store", "evict", "ask"]), st.integers(0, 5))))
+def test_whoever_follows_the_news_knows_what_is_held(steps):
+    held: set[BlockHash] = set()
+    followed: set[BlockHash] = set()
+    news = News(held.__contains__)
+    for step, number in [*steps, ("ask", 0)]:
+        key = BlockHash(number)
+        if step == "store":
+            held.add(key)
+            news.stored([key])
+        elif step == "evict":
+            held.discard(key)
+            news.evicted([key])
+        else:
+            gone, came = news.take_evicted(), news.take_stored()
+            assert not {*gone} & {*came}
+            followed = (followed - {*gone}) | {*came}
+    assert followed == held
+
+
+def test_what_came_and_went_between_two_questions_is_not_said_to_have_come():
+    kept, gone = BlockHash(1), BlockHash(2)
+    news = News({kept}.__contains__)
+    news.stored([kept, gone, kept])
+    news.evicted([gone])
+    assert (news.take_stored(), news.take_evicted()) == ([kept], [gone])
+    assert (news.take_stored(), news.take_evicted()) == ([], [])

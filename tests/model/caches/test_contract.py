@@ -1,0 +1,279 @@
+"""What holds of every cache model, whatever the engine."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+
+from epp.model.caches.choice import MODELS, CacheSpec
+from epp.model.caches.sglang_eviction import STRATEGIES
+
+RADIX = [("sglang", strategy, 0) for strategy in sorted(STRATEGIES)]
+TIERED = [(model, "lru", 96) for model in sorted(MODELS)]
+KINDS = sorted({(model, "lru", 0) for model in MODELS} | {*RADIX, *TIERED})
+BOOKLESS = {"lru"}
+"""Models that hold nothing for requests under way, and whose size is fixed."""
+HONEST = [kind for kind in KINDS if kind[0] not in BOOKLESS]
+
+
+def cache_of(kind, capacity, block=16):
+    model, eviction, offload = kind
+    spec = CacheSpec(
+        model=model, capacity=capacity, block=block, eviction=eviction, offload=offload
+    )
+    return spec.build()
+
+
+def name_of(path):
+    """Name a block by all that stands before it, as a chained hash does."""
+    number = 1
+    for step in path:
+        number = number * 3 + step + 1
+    return number
+
+
+def named(path):
+    return [name_of(path[:end]) for end in range(1, len(path) + 1)]
+
+
+def admit(cache, path, sizes, blank=0, last=True):
+    names = named(path)
+    lookup = len(names) if last or blank else max(0, len(names) - 1)
+    return cache.admit(names, sizes[: len(names)], blank, lookup)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("capacity", "block"), [(1, 1), (1, 16), (4096, 4096), (5000, 4096)])
+def test_extreme_sizes_are_no_error(kind, capacity, block):
+    cache = cache_of(kind, capacity, block)
+    for path in [(0,), (0, 1), (1,), (0,)]:
+        lease = admit(cache, path, [block] * 2)
+        assert lease is not None
+        assert cache.grow(lease, block * len(path)) in {True, False}
+        cache.release(lease)
+    found = set(cache.take_stored()) - set(cache.take_evicted())
+    assert set(cache.hashes()) <= found
+    assert cache.free <= cache.capacity
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_a_prompt_larger_than_the_cache_is_given_an_empty_lease(kind):
+    cache = cache_of(kind, 64)
+    lease = admit(cache, (0, 0, 0, 0), [16] * 4, 1)
+    assert (lease.cached, len(lease.keys), lease.tokens, lease.blank) == (0, 0, 0, 0)
+    assert cache.grow(lease, 1000)
+    cache.settle(lease, [16] * 4)
+    assert cache.name(lease, named((0,)), [16]) == 0
+    cache.release(lease)
+    cache.revoke(lease)
+    assert (cache.free, list(cache.hashes())) == (64, [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cache_of_nothing_is_no_error(kind):
+    cache = cache_of(kind, 0)
+    lease = admit(cache, (0,), [16])
+    cache.release(lease)
+    cache.store(named((0, 1)), [16] * 2)
+    assert len(cache) == len(cache.hashes())
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_what_is_released_or_revoked_twice_is_given_back_once(kind):
+    cache = cache_of(kind, 160)
+    lease = admit(cache, (0, 1), [16] * 2, 16)
+    other = admit(cache, (1,), [16])
+    cache.release(lease)
+    free = cache.free
+    cache.release(lease)
+    cache.revoke(lease)
+    assert cache.free == free
+    assert cache.match(named((0, 1))) == 2
+    cache.release(other)
+    assert cache.free == cache.capacity
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_more_is_found_than_may_be_looked_up(kind):
+    cache = cache_of(kind, 6400)
+    cache.release(admit(cache, (0, 1, 0, 1) * 2, [16] * 8))
+    assert admit(cache, (0, 1, 0, 1) * 2, [16] * 8).cached == 8
+    lease = cache.admit(named((0, 1, 0, 1) * 2), [16] * 8, 0, 3)
+    assert lease.cached == 3
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_generated_blocks_are_found_by_the_next_turn(kind):
+    cache = cache_of(kind, 640)
+    prompt, output = (0, 1, 1), (1, 0)
+    lease = admit(cache, prompt, [16] * 3, 16)
+    assert cache.grow(lease, 3 * 16 + 5)
+    assert cache.grow(lease, 5 * 16 + 2)
+    cache.release(lease)
+    assert cache.name(lease, named(prompt + output)[3:], [16] * 2) == 2
+    assert admit(cache, (*prompt, *output, 1), [16] * 6).cached == 5
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_growth_needs_space_and_takes_nothing_where_there_is_none(kind):
+    cache = cache_of(kind, 64)
+    first, second = admit(cache, (0, 0), [16] * 2), admit(cache, (1,), [16])
+    for lease, computed in ((first, 32), (second, 16)):
+        assert cache.grow(lease, computed)
+    assert cache.free == 16
+    assert not cache.grow(first, 32 + 17)
+    assert cache.free == 16
+    cache.release(second)
+    assert cache.grow(first, 32 + 17)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HONEST if kind[0] != "vllm"])
+def test_growth_that_needs_nothing_succeeds_even_where_tokens_are_owed(kind):
+    cache = cache_of(kind, 64)
+    lease = admit(cache, (0, 0, 0), [16] * 3, 16)
+    cache.resize(16)
+    assert cache.free < 0
+    assert cache.grow(lease, 64)
+    assert admit(cache, (1,), [16]) is None
+    cache.release(lease)
+    assert cache.free == 16
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_settling_sizes_moves_tokens_between_blocks_and_space(kind):
+    cache = cache_of(kind, 160)
+    lease = admit(cache, (0, 1), [20, 20], 8)
+    assert cache.free == 160 - 48
+    cache.settle(lease, [15, 15])
+    assert (cache.free, cache.grow(lease, 48)) == (160 - 48, True)
+    cache.release(lease)
+    assert (cache.free, cache.match(named((0, 1)))) == (160, 2)
+
+
+class Laws(RuleBasedStateMachine):
+    """Random use, with blocks of many sizes and capacities that change."""
+
+    leases = Bundle("leases")
+    SIZES = (3, 5, 8, 13, 21, 34, 55)
+    paths = st.lists(st.integers(0, 1), max_size=7).map(tuple)
+
+    kind = KINDS[0]
+
+    def __init__(self):
+        super().__init__()
+        self.honest = self.kind[0] not in BOOKLESS
+        self.found = set()
+        self.paths_of = {}
+
+    @initialize(capacity=st.integers(0, 200), block=st.sampled_from([1, 4, 16]))
+    def create(self, capacity, block):
+        self.cache = cache_of(self.kind, capacity, block)
+
+    @rule(target=leases, path=paths, blank=st.integers(0, 20))
+    def admit(self, path, blank):
+        before = self.cache.free, set(self.cache.hashes()), self.cache.match(named(path))
+        lease = admit(self.cache, path, self.SIZES, blank)
+        if lease is None:
+            now = self.cache.free, set(self.cache.hashes()), self.cache.match(named(path))
+            assert now == before
+            return multiple()
+        assert lease.cached in {before[2], 0}
+        if lease.tokens + lease.blank or not path:
+            self.paths_of[lease] = path
+        return lease
+
+    @rule(lease=leases, tokens=st.integers(0, 60))
+    def grow(self, lease, tokens):
+        free = self.cache.free
+        grown = self.cache.grow(lease, tokens)
+        assert grown or self.cache.free == free
+
+    @rule(lease=leases, sizes=st.lists(st.integers(0, 60), min_size=7, max_size=7))
+    def settle(self, lease, sizes):
+        free = self.cache.free
+        self.cache.settle(lease, sizes[: len(self.paths_of.get(lease, ()))])
+        assert self.cache.free == free
+
+    @rule(lease=leases, more=paths)
+    def name(self, lease, more):
+        path = self.paths_of.get(lease)
+        if path is None:
+            return
+        names = named(path + more)[len(path) :]
+        count = self.cache.name(lease, names, self.SIZES)
+        assert 0 <= count <= len(names)
+        self.paths_of[lease] = path + more[:count]
+
+    @rule(lease=consumes(leases), revoked=st.booleans(), more=paths)
+    def leave(self, lease, revoked, more):
+        (self.cache.revoke if revoked else self.cache.release)(lease)
+        self.name(lease, more)
+        self.paths_of.pop(lease, None)
+
+    @rule(path=paths, start=st.integers(0, 6))
+    def store(self, path, start):
+        self.cache.store(named(path)[start:], self.SIZES)
+
+    @rule(path=paths, start=st.integers(0, 6))
+    def discard(self, path, start):
+        self.cache.discard(named(path)[start:])
+
+    @rule(capacity=st.integers(0, 300))
+    def resize(self, capacity):
+        self.cache.resize(capacity)
+        if self.honest:
+            assert self.cache.capacity == capacity
+
+    @invariant()
+    def news_add_up(self):
+        self.found -= set(self.cache.take_evicted())
+        self.found |= set(self.cache.take_stored())
+        hashes = self.cache.hashes()
+        assert self.found == set(hashes)
+        assert len(hashes) == len(set(hashes)) <= len(self.cache)
+
+    @invariant()
+    def what_is_matched_is_the_held_prefix(self):
+        """Of two tiers, the first and what the second adds to it: they do not take turns."""
+        found = set(self.cache.hashes())
+        for path in [(0, 0, 0), (0, 1, 0, 1), (1, 1)]:
+            names = named(path)
+            held = [name in found for name in names]
+            prefix = [*held, False].index(False)
+            matched = self.cache.match(names)
+            assert matched == prefix or (self.kind[2] and matched < prefix)
+
+    @invariant()
+    def closed_means_that_nothing_is_missing_before_anything(self):
+        found = set(self.cache.hashes()) if self.cache.closed else ()
+        for number in found:
+            parent = (number - 1) // 3
+            assert parent <= 1 or parent in found
+
+    @invariant()
+    def no_more_is_free_than_there_is(self):
+        assert self.cache.free <= self.cache.capacity
+
+    @invariant()
+    def what_requests_found_or_brought_stays(self):
+        if self.honest:
+            for lease, path in self.paths_of.items():
+                brought = path[: len(lease.keys)]
+                assert self.cache.match(named(brought)) == len(brought)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_laws_hold(kind):
+    laws = type("LawsOfOne", (Laws,), {"kind": kind})
+    run_state_machine_as_test(
+        laws, settings=settings(max_examples=25, stateful_step_count=30, deadline=None)
+    )

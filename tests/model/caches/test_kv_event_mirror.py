@@ -1,0 +1,318 @@
+"""What an engine says of its blocks, against what prompts are then found to have cached."""
+
+import tracemalloc
+from array import array
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.model.caches.block_pool.pool import BlockPool
+from epp.model.caches.kv_event_mirror import Mirror
+from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Cleared, Medium
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.request import Prompt
+from tests.strategies import SECRET
+
+BLOCK = 16
+CAPACITY = 100_000
+HASHER = BlockHasher(SECRET, BLOCK)
+
+
+def packed(tokens):
+    return array("I", tokens).tobytes()
+
+
+def stored(names, tokens, parent=None, size=BLOCK, **more):
+    return BlocksStored(hashes=list(names), parent=parent, tokens=packed(tokens), size=size, **more)
+
+
+def removed(*names, **more):
+    return BlocksRemoved(list(names), **more)
+
+
+class Followed:
+    """An engine's blocks as a mirror put them into a pool, and the tier below."""
+
+    def __init__(self, *changes, hasher=HASHER, lower=None, **more):
+        self.hasher = hasher
+        self.pool = BlockPool(CAPACITY, BLOCK)
+        self.lower = lower
+        self.mirror = Mirror(hasher, "base", **more)
+        self.apply(*changes)
+
+    def apply(self, *changes):
+        for change in changes:
+            self.mirror.apply(change, self.pool, self.lower)
+        return self
+
+    def chain(self, tokens, model="base", salt=""):
+        return self.hasher.chain(Prompt(packed(tokens), exact=True), model, salt).hashes
+
+    def cached(self, tokens, model="base", salt=""):
+        """How many blocks of a prompt are found."""
+        return self.pool.match(self.chain(tokens, model, salt))
+
+
+PROMPT = list(range(1000, 1000 + 10 * BLOCK))
+
+
+def test_a_prompt_is_found_that_the_engine_stored_bit_by_bit():
+    half = 4 * BLOCK
+    followed = Followed(stored([1, 2, 3, 4], PROMPT[:half]))
+    assert followed.cached(PROMPT) == 4
+    followed.apply(*(stored([n + 1], PROMPT[n * BLOCK : (n + 1) * BLOCK], n) for n in range(4, 10)))
+    assert followed.cached(PROMPT) == 10
+    assert len(followed.mirror) == 10
+    assert sorted(followed.mirror.hashes()) == sorted(followed.pool.hashes())
+
+
+def test_what_branches_off_continues_its_parent():
+    followed = Followed(stored([1, 2], PROMPT[: 2 * BLOCK]))
+    other = [*PROMPT[:BLOCK], *range(BLOCK)]
+    followed.apply(stored([7], other[BLOCK:], parent=1))
+    assert followed.cached(PROMPT) == 2
+    assert followed.cached(other) == 2
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8, 16, 24, 32, 48, 160])
+def test_blocks_of_both_sides_may_differ_in_size(size):
+    names = range(1, len(PROMPT) // size + 1)
+    at_once = Followed(stored(names, PROMPT[: len(names) * size], size=size))
+    one_by_one = Followed()
+    for name in names:
+        tokens = PROMPT[(name - 1) * size : name * size]
+        one_by_one.apply(stored([name], tokens, name - 1 or None, size))
+    expected = len(names) * size // BLOCK
+    assert at_once.cached(PROMPT) == one_by_one.cached(PROMPT) == expected
+    assert sorted(at_once.mirror.hashes()) == sorted(at_once.pool.hashes())
+    at_once.apply(removed(names[-1]))
+    assert at_once.cached(PROMPT) == (len(names) - 1) * size // BLOCK
+    at_once.apply(removed(*names))
+    assert (at_once.pool.hashes(), len(at_once.mirror)) == ([], 0)
+    assert at_once.mirror.tally.unknown == 1
+
+
+def test_models_and_salts_are_worlds_of_their_own():
+    followed = Followed(
+        stored([1], PROMPT[:BLOCK]),
+        stored([2], PROMPT[:BLOCK], model="adapter"),
+        stored([3, 4], PROMPT[: 2 * BLOCK], salt="pepper"),
+    )
+    assert followed.cached(PROMPT) == 1
+    assert followed.cached(PROMPT, model="adapter") == 1
+    assert followed.cached(PROMPT, salt="pepper") == 2
+    assert followed.cached(PROMPT, model="adapter", salt="pepper") == 0
+    followed.apply(stored([5], PROMPT[2 * BLOCK : 3 * BLOCK], parent=4))
+    assert followed.cached(PROMPT, salt="pepper") == 3
+
+
+def test_a_block_is_lost_with_its_last_copy():
+    tokens = PROMPT[:BLOCK]
+    followed = Followed(stored([1], tokens), stored([1], tokens), stored([1], tokens))
+    for left in (1, 1, 0):
+        followed.apply(removed(1))
+        assert followed.cached(tokens) == left
+    followed.apply(removed(1))
+    assert followed.mirror.tally.unknown == 1
+
+
+def test_copies_within_one_event_count():
+    followed = Followed(stored([1, 2], PROMPT[: 2 * BLOCK]))
+    followed.apply(stored([2, 3], PROMPT[BLOCK : 3 * BLOCK], parent=1), removed(2))
+    assert followed.cached(PROMPT) == 3
+    followed.apply(removed(2))
+    assert followed.cached(PROMPT) == 1
+
+
+def test_a_hole_ends_what_is_found():
+    followed = Followed(stored([1, 2, 3], PROMPT[: 3 * BLOCK]), removed(2))
+    assert followed.cached(PROMPT) == 1
+    followed.apply(stored([2], PROMPT[BLOCK : 2 * BLOCK], parent=1))
+    assert followed.cached(PROMPT) == 3
+
+
+def test_what_has_no_known_parent_is_left_out_and_counted():
+    followed = Followed(stored([5, 6], PROMPT[: 2 * BLOCK], parent=4))
+    followed.apply(stored([7], PROMPT[2 * BLOCK : 3 * BLOCK], parent=6), removed(5))
+    assert (followed.mirror.lost, followed.mirror.tally.unknown) == (3, 1)
+    assert followed.pool.hashes() == []
+
+
+def test_groups_with_a_window_are_not_followed():
+    window = {"group": 1, "full": False}
+    followed = Followed(
+        stored([1, 2], PROMPT[: 2 * BLOCK], group=0),
+        stored([1, 2], PROMPT[: 2 * BLOCK], **window),
+        removed(1, group=1),
+    )
+    assert followed.cached(PROMPT) == 2
+    followed.apply(removed(2, group=0), stored([2], PROMPT[:BLOCK], 1, **window))
+    assert followed.cached(PROMPT) == 1
+    assert (followed.mirror.tally.skipped, followed.mirror.tally.unknown) == (4, 0)
+
+
+def test_a_hit_needs_every_full_group():
+    tokens = PROMPT[: 2 * BLOCK]
+    followed = Followed(stored([1, 2], tokens, group=0), stored([1, 2], tokens, group=1))
+    followed.apply(removed(2, group=0))
+    assert followed.cached(PROMPT) == 1
+    followed.apply(stored([2], tokens[BLOCK:], 1, group=0))
+    assert followed.cached(PROMPT) == 2
+    followed.apply(removed(2, 1, group=1), removed(2, 1, group=0))
+    assert (followed.cached(PROMPT), len(followed.mirror)) == (0, 0)
+
+
+def test_the_tier_below_is_filled_by_what_is_moved_there():
+    lower = BlockPool(CAPACITY, BLOCK)
+    followed = Followed(stored([1, 2], PROMPT[: 2 * BLOCK]), lower=lower)
+    # vLLM's own offloading names blocks only.
+    followed.apply(stored([1, 2, 9], [], size=0, medium=Medium.CPU), removed(2, 1))
+    chain = followed.chain(PROMPT)
+    assert (followed.pool.match(chain), lower.match(chain)) == (0, 2)
+    followed.apply(stored([3], PROMPT[2 * BLOCK : 3 * BLOCK], 2))
+    assert set(followed.pool.hashes()) == {chain[2]}
+    followed.apply(removed(2, medium=Medium.CPU))
+    assert lower.match(chain) == 1
+    assert followed.mirror.lost == 1
+
+
+def test_without_a_tier_below_what_is_moved_there_is_skipped():
+    followed = Followed(stored([1], PROMPT[:BLOCK]))
+    followed.apply(
+        stored([1], PROMPT[:BLOCK], medium=Medium.CPU),
+        stored([1], PROMPT[:BLOCK], medium=Medium.OTHER),
+        removed(1, medium=Medium.CPU),
+    )
+    assert followed.cached(PROMPT) == 1
+    assert followed.mirror.tally.skipped == 3
+
+
+def test_an_image_is_not_what_its_tokens_say():
+    content = [b"", b"image-1", b""]
+    followed = Followed(stored([1, 2, 3], PROMPT[: 3 * BLOCK], content=content))
+    assert followed.cached(PROMPT) == 1
+    assert len(followed.pool.hashes()) == 3  # the space is taken all the same
+    other = stored([1, 12, 13], PROMPT[: 3 * BLOCK], content=[b"", b"image-2", b""])
+    assert len(followed.apply(other).pool.hashes()) == 5
+    followed.apply(stored([4], PROMPT[3 * BLOCK : 4 * BLOCK], 3), removed(2, 3, 4))
+    assert len(followed.pool.hashes()) == 3
+
+
+@pytest.mark.parametrize("reason", list(Cleared))
+def test_what_is_cleared_is_gone(reason):
+    followed = Followed(stored([1, 2], PROMPT[: 2 * BLOCK]))
+    predicted = followed.chain(range(BLOCK))
+    followed.pool.store(predicted, [BLOCK])
+    followed.apply(BlocksCleared(reason))
+    assert (followed.cached(PROMPT), len(followed.mirror)) == (0, 0)
+    # After a gap, what is believed for other reasons may well be true.
+    assert followed.pool.match(predicted) == (reason is Cleared.GAP)
+    followed.apply(stored([2], PROMPT[BLOCK : 2 * BLOCK], 1))
+    assert followed.mirror.lost == 1
+
+
+def test_a_hash_that_has_another_content_takes_its_place():
+    followed = Followed(stored([1], PROMPT[:BLOCK]))
+    followed.apply(stored([1], range(BLOCK)))
+    assert (followed.cached(PROMPT), followed.cached(range(BLOCK))) == (0, 1)
+    assert followed.mirror.tally.renamed == 1
+
+
+def test_the_oldest_are_given_up_beyond_the_limit():
+    followed = Followed(most_blocks=64)
+    for number in range(1000):
+        followed.apply(stored([number + 1], [number] * BLOCK))
+        assert len(followed.mirror) <= 64
+    assert sorted(followed.mirror.hashes()) == sorted(followed.pool.hashes())
+    assert followed.cached([999] * BLOCK) == 1
+    assert followed.mirror.tally.dropped + len(followed.mirror) == 1000
+
+
+def test_a_block_takes_bounded_memory():
+    followed, count = Followed(), 5000
+    tracemalloc.start()
+    for start in range(0, count, 100):
+        names = range(start * 2**32 + 1, start * 2**32 + 101)
+        followed.mirror.apply(stored(names, [start] * 100 * BLOCK), followed.pool)
+    followed.pool = BlockPool(1, BLOCK)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used / count < 400
+
+
+def test_what_a_request_generates_gets_its_name():
+    followed = Followed()
+    chain = followed.chain(PROMPT)
+    lease = followed.pool.admit(chain[:2], [BLOCK] * 2, BLOCK, 2)
+    assert lease is not None
+    followed.apply(stored([1, 2], PROMPT[: 2 * BLOCK]))
+    followed.pool.grow(lease, 5 * BLOCK)
+    followed.apply(stored([3, 4], PROMPT[2 * BLOCK : 4 * BLOCK], 2))
+    free = followed.pool.free
+    followed.pool.release(lease)
+    assert followed.cached(PROMPT) == 4
+    assert free == CAPACITY - 5 * BLOCK
+
+
+class Engine:
+    """An engine's cache in the plainest way: copies of blocks, each a whole prefix."""
+
+    def __init__(self, size):
+        self.size = size
+        self.copies: Counter[tuple[int, ...]] = Counter()
+
+    def name(self, path):
+        return hash(path) & (1 << 64) - 1
+
+    def store(self, tokens):
+        """Store what is not held of a sequence, from its first missing block on, and the last."""
+        size = self.size
+        paths = [tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)]
+        held = next((n for n, path in enumerate(paths) if not self.copies[path]), len(paths) - 1)
+        fresh = paths[max(0, held) :]
+        if not fresh:
+            return None
+        self.copies.update(fresh)
+        parent = self.name(paths[held - 1]) if held else None
+        return stored(map(self.name, fresh), fresh[-1][held * size :], parent, size)
+
+    def remove(self, number):
+        held = sorted(self.copies.elements())
+        if not held:
+            return None
+        path = held[number % len(held)]
+        self.copies[path] -= 1
+        return removed(self.name(path))
+
+    def expected(self, followed):
+        """Every block of ours that ends within a block that is held."""
+        found = set()
+        for path in +self.copies:
+            chain = followed.chain(path)
+            before = (len(path) - self.size) // followed.hasher.token_block
+            found.update(chain[before:])
+        return found
+
+
+SEQUENCES = st.lists(st.integers(0, 1), min_size=1, max_size=12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from([(2, 2), (2, 4), (2, 6), (4, 1), (4, 2), (3, 2), (2, 3)]),
+    st.lists(st.one_of(SEQUENCES, st.integers(0, 100)), max_size=25),
+)
+def test_the_pool_holds_what_the_engine_holds(sizes, steps):
+    ours, theirs = sizes
+    engine, followed = Engine(theirs), Followed(hasher=BlockHasher(SECRET, ours))
+    for step in steps:
+        removal = isinstance(step, int)
+        change = engine.remove(step) if removal else engine.store(step)
+        if change is None:
+            continue
+        lost = followed.mirror.lost
+        followed.apply(change)
+        assert followed.mirror.lost == lost
+        assert set(followed.pool.hashes()) == engine.expected(followed)

@@ -1,0 +1,112 @@
+"""Feedback: trust falls with broken promises and rises again; two empty hands are a restart."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.learning.trust import Feedback, Verdict
+
+BLOCK = 16
+
+
+def reporting():
+    """Return the feedback of an endpoint that is known to report what it has cached."""
+    feedback = Feedback()
+    feedback.judge(320, 320, BLOCK)
+    return feedback
+
+
+@pytest.mark.parametrize(
+    ("predicted", "actual", "verdict"),
+    [
+        (0, 0, Verdict.HELD),
+        (0, 640, Verdict.HELD),
+        (640, 640, Verdict.HELD),
+        (640, 656, Verdict.HELD),
+        (640, 528, Verdict.HELD),
+        (640, 496, Verdict.MISSED),
+        (32, 16, Verdict.HELD),
+        (48, 16, Verdict.MISSED),
+        (640, 0, Verdict.MISSED),
+    ],
+)
+def test_one_report(predicted, actual, verdict):
+    assert reporting().judge(predicted, actual, BLOCK) is verdict
+
+
+def test_two_large_promises_broken_in_a_row_are_a_restart():
+    feedback = reporting()
+    assert feedback.judge(640, 0, BLOCK) is Verdict.MISSED
+    assert feedback.judge(640, 16, BLOCK) is Verdict.RESTARTED
+    assert feedback.trust == 1.0
+
+
+def test_requests_without_a_promise_between_do_not_hide_a_restart():
+    feedback = reporting()
+    assert feedback.judge(640, 0, BLOCK) is Verdict.MISSED
+    assert feedback.judge(0, 0, BLOCK) is Verdict.HELD
+    assert feedback.judge(640, 0, BLOCK) is Verdict.RESTARTED
+
+
+def test_what_came_since_does_not_hide_a_restart():
+    feedback = reporting()
+    assert feedback.judge(640, 0, BLOCK) is Verdict.MISSED
+    assert feedback.judge(400, 400, BLOCK, fresh=400) is Verdict.HELD
+    assert feedback.judge(640, 400, BLOCK, fresh=400) is Verdict.RESTARTED
+
+
+def test_finding_more_than_came_since_proves_that_there_was_no_restart():
+    feedback = reporting()
+    assert feedback.judge(640, 0, BLOCK) is Verdict.MISSED
+    assert feedback.judge(640, 320, BLOCK, fresh=100) is Verdict.MISSED
+    assert not feedback.suspicious
+    assert feedback.judge(640, 320, BLOCK) is Verdict.MISSED
+
+
+def test_broken_promises_that_held_in_part_are_no_restart():
+    feedback = reporting()
+    assert [feedback.judge(640, 320, BLOCK) for _ in range(5)] == [Verdict.MISSED] * 5
+
+
+@pytest.mark.parametrize(("predicted", "block"), [(48, 16), (112, 64)])
+def test_small_promises_prove_nothing(predicted, block):
+    feedback = reporting()
+    assert all(feedback.judge(predicted, 0, block) is not Verdict.RESTARTED for _ in range(5))
+
+
+def test_an_endpoint_that_only_ever_says_zero_is_distrusted_not_restarted():
+    feedback = Feedback()
+    verdicts = {feedback.judge(640, 0, BLOCK) for _ in range(20)}
+    assert verdicts == {Verdict.MISSED}
+    assert feedback.trust < 0.2
+
+
+def test_trust_falls_faster_than_it_rises_and_recovers():
+    feedback = reporting()
+    feedback.judge(640, 320, BLOCK)
+    low = feedback.trust
+    assert low == pytest.approx(0.95)
+    feedback.judge(640, 640, BLOCK)
+    assert low < feedback.trust < 1.0
+    for _ in range(60):
+        feedback.judge(640, 640, BLOCK)
+    assert feedback.trust > 0.99
+
+
+def test_small_doubts_discount_nothing():
+    feedback = reporting()
+    assert feedback.discount(1000) == 1000
+    feedback.judge(640, 480, BLOCK)
+    assert feedback.discount(1000) == 1000
+    for _ in range(30):
+        feedback.judge(640, 320, BLOCK)
+    assert feedback.discount(1000) == pytest.approx(500, abs=50)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=50))
+def test_trust_is_a_share_whatever_is_reported(reports):
+    feedback = Feedback()
+    for predicted, actual in reports:
+        feedback.judge(predicted, actual, BLOCK)
+        assert 0.0 <= feedback.trust <= 1.0
+        assert 0 <= feedback.discount(predicted) <= predicted

@@ -1,0 +1,41 @@
+"""Queues that others fill are seen in scrapes alone, and only as far as they are not ours."""
+
+from epp.model.endpoint import Endpoint, EndpointId, Load
+from epp.model.events import Admitted, EndpointUpserted, Finished, LoadReported
+from epp.model.fleet import Fleet
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.request import InferenceRequest, Prompt, RequestId
+
+POD = EndpointId("d/p")
+
+
+def ask(name: str) -> InferenceRequest:
+    return InferenceRequest(id=RequestId(name), prompts=(Prompt(b"x" * 400),), stream=True)
+
+
+def fleet() -> Fleet:
+    made = Fleet(BlockHasher(b"secret"))
+    made.apply(EndpointUpserted(Endpoint("d", "p", "10.0.0.1", 8000)), 0)
+    return made
+
+
+def owed(made: Fleet, now: float) -> float:
+    (candidate,) = made.candidates(ask("probe"), now)
+    return candidate.owed_seconds
+
+
+def test_queue_of_others_is_owed():
+    made = fleet()
+    made.apply(LoadReported(POD, Load(waiting=3)), 0)
+    (candidate,) = made.candidates(ask("probe"), 0)
+    assert candidate.owed_seconds == 3 * candidate.prefill_seconds
+
+
+def test_own_queue_is_not_owed_twice_nor_after_it_is_gone():
+    made = fleet()
+    made.apply(Admitted(ask("own"), POD), 0)
+    alone = owed(made, 0)
+    made.apply(LoadReported(POD, Load(waiting=1)), 0)
+    assert owed(made, 0) == alone
+    made.apply(Finished(RequestId("own")), 1)
+    assert owed(made, 1) == 0

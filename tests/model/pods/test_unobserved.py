@@ -1,0 +1,240 @@
+"""What goes on out of sight: when it is said to go on, and to end."""
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from epp.model.endpoint import EndpointId, Load
+from epp.model.events import Aborted, Generated
+from epp.model.pods.unobserved import Unseen, VirtualClock
+from epp.model.request import RequestId
+
+POD = EndpointId("default/pod-0")
+R = RequestId("r")
+ONE = Unseen(id=R, place=POD, since=10.0, began=10.0, pace=0.02, length=100.0)
+
+
+def following(*unseen):
+    clock = VirtualClock()
+    for each in unseen:
+        clock.take(each)
+    return clock
+
+
+def count(clock, at, requests, booked, *, coming=0, place=POD):  # noqa: PLR0913 (a report and the books)
+    """Have an engine count its requests."""
+    return clock.counted(place, Load(at=at, running=requests), (booked, coming))
+
+
+def run(clock, until):
+    return list(clock.advance(until))
+
+
+def live(clock, start, until):
+    """Call every tenth of a second."""
+    ticks = range(round(start * 10), round(until * 10) + 1)
+    return [each for tick in ticks for each in run(clock, tick / 10)]
+
+
+def test_it_goes_on_and_ends():
+    clock = following(ONE)
+    assert clock.due == pytest.approx(10.64)
+    told = live(clock, 10.0, 12.5)
+    assert [round(at, 2) for at, _ in told] == [10.64, 11.34, 11.98]
+    assert [event for _, event in told] == [
+        *(Generated(R, tokens) for tokens in (33, 68)),
+        Aborted(R, 100),
+    ]
+    assert (len(clock), clock.due) == (0, inf)
+
+
+def test_a_late_call_skips_what_is_past():
+    told = run(following(ONE), 1e6)
+    assert [type(event) for _, event in told] == [Generated, Aborted]
+    assert told[-1][0] == ONE.due
+
+
+def test_nothing_is_generated_before_the_prefill_is_over():
+    waiting = replace(ONE, began=20.0)
+    assert waiting.generated(19.9) == 0
+    clock = following(waiting)
+    assert clock.due == pytest.approx(20.64)
+    assert run(clock, 20.6) == []
+
+
+@pytest.mark.parametrize(("most", "tokens"), [(inf, 400), (40, 40), (0, 0)])
+def test_no_more_than_may_be(most, tokens):
+    assert replace(ONE, most=most).generated(1e6) == tokens
+
+
+@pytest.mark.parametrize("pace", [0.0, 1e-9])
+def test_a_pace_that_cannot_be(pace):
+    fast = replace(ONE, pace=pace)
+    assert fast.generated(10.0) == 1
+    assert len(run(following(fast), 1e6)) <= 2
+
+
+def test_what_is_forgotten_is_not_told():
+    clock = following(ONE)
+    clock.forget(R)
+    clock.forget(RequestId("who"))
+    assert run(clock, 1e6) == []
+
+
+def test_the_same_name_again_is_another_request():
+    clock = following(ONE, replace(ONE, since=11.0, began=11.0))
+    assert run(clock, 1e6)[-1] == (pytest.approx(12.98), Aborted(R, 100))
+
+
+def test_as_long_as_the_engine_runs_it_it_is_overdue():
+    clock = following(ONE)
+    run(clock, 11.9)
+    assert count(clock, 11.9, 1, 1) == []
+    told = live(clock, 11.9, 14.0)
+    assert {type(event) for _, event in told} == {Generated}
+    assert told[-1][1].tokens > 150 > ONE.length
+    assert count(clock, 14.0, 1, 1) == []
+    assert count(clock, 15.0, 0, 1) == [Aborted(R, 251)]
+    assert len(clock) == 0
+
+
+def test_patience_ends():
+    clock = following(ONE)
+    told = []
+    for second in range(11, 40):
+        told += live(clock, second - 0.9, second)
+        count(clock, second, 1, len(clock))
+    assert told[-1] == (pytest.approx(10 + 4 * 1.98 + 10), Aborted(R, 400))
+
+
+def test_the_same_count_again_is_no_other_count():
+    clock = following(*(replace(ONE, id=RequestId(str(n))) for n in range(3)))
+    assert len(count(clock, 11.0, 2, 3)) == 1
+    assert count(clock, 11.0, 0, 2) == []
+
+
+@pytest.mark.parametrize(
+    ("at", "requests"), [(9.0, 1), (11.0, 5)], ids=["counted before", "others are there"]
+)
+def test_a_count_that_tells_nothing_leaves_it_to_the_clock(at, requests):
+    clock = following(ONE)
+    assert count(clock, at, requests, 1) == []
+    assert run(clock, 12.0)[-1] == (ONE.due, Aborted(R, 100))
+
+
+def test_an_engine_with_others_requests_keeps_nobody():
+    clock = following(ONE)
+    count(clock, 11.0, 1, 1)
+    live(clock, 11.0, 13.0)
+    count(clock, 13.0, 9, 1)
+    (told,) = live(clock, 13.0, 14.0)
+    assert told == (pytest.approx(13.26, abs=0.2), Aborted(R, int(1 + (told[0] - 10) / 0.02)))
+
+
+def test_a_count_is_forgotten():
+    clock = following(replace(ONE, length=300))
+    count(clock, 11.0, 1, 1)
+    at, event = live(clock, 11.0, 30.0)[-1]
+    assert 21.0 <= at < 22.0
+    assert event == Aborted(R, int(1 + (at - 10) / 0.02 + 1e-6))
+
+
+def test_those_end_whose_time_came_first():
+    clock = following(
+        *(replace(ONE, id=RequestId(str(n)), began=10.0 + n / 10) for n in (3, 1, 2, 0))
+    )
+    assert count(clock, 11.0, 2, 5, coming=1) == [
+        Aborted(RequestId("0"), 51),
+        Aborted(RequestId("1"), 46),
+    ]
+    assert count(clock, 11.0, 0, 5, place=EndpointId("default/other")) == []
+    assert len(clock) == 2
+
+
+def test_what_was_sent_after_the_count_is_not_in_it():
+    clock = following(ONE, replace(ONE, id=RequestId("later"), since=12.0, began=12.0))
+    assert count(clock, 11.0, 0, 2) == [Aborted(R, 51)]
+
+
+names, places = st.integers(0, 5).map(str), st.sampled_from(("a", "b"))
+unseen = st.builds(
+    Unseen,
+    id=names,
+    place=places,
+    since=st.just(0.0),
+    began=st.floats(-5, 5),
+    pace=st.floats(0, 1),
+    length=st.floats(1, 500),
+    most=st.sampled_from((inf, 0, 1, 50)),
+)
+steps = st.one_of(
+    unseen,
+    names,
+    st.floats(0, 100),
+    st.tuples(places, st.floats(0, 10), st.integers(0, 6), st.integers(0, 3)),
+)
+
+
+class Listener:
+    """Follows a clock, and holds what it tells to what it was told."""
+
+    def __init__(self):
+        self.clock = VirtualClock()
+        self.now = 0.0
+        self.open = {}
+        self.told = {}
+
+    def hear(self, at, event):
+        each = self.open[event.request_id]
+        over = isinstance(event, Aborted)
+        tokens = event.generated if over else event.tokens
+        assert self.told.get(each, 0) <= tokens <= min(each.most, 4 * each.length)
+        self.told[each] = tokens
+        if over:
+            del self.open[event.request_id]
+            assert at <= each.last
+
+    def take(self, each):
+        each = replace(each, since=self.now, began=self.now + each.began)
+        self.clock.take(each)
+        self.open[each.id] = each
+
+    def forget(self, name):
+        self.clock.forget(name)
+        self.open.pop(name, None)
+
+    def wait(self, seconds):
+        before, self.now = self.now, self.now + seconds
+        for at, event in self.clock.advance(self.now):
+            assert before <= at <= self.now
+            before = at
+            self.hear(at, event)
+        assert self.clock.due > self.now
+
+    def count(self, told):
+        place, requests, booked, coming = told
+        for event in count(self.clock, self.now, requests, booked, coming=coming, place=place):
+            self.hear(self.now, event)
+
+
+VERBS = {
+    Unseen: Listener.take,
+    str: Listener.forget,
+    float: Listener.wait,
+    tuple: Listener.count,
+}
+
+
+@given(st.lists(steps, max_size=40))
+def test_whatever_comes_each_ends_once_in_order_and_in_time(script):
+    listener = Listener()
+    for step in script:
+        VERBS[type(step)](listener, step)
+        assert len(listener.clock) == len(listener.open)
+    listener.wait(1e9)
+    clock = listener.clock
+    assert (listener.open, len(clock), clock.due) == ({}, 0, inf)
+    assert (clock._places, clock._counted) == ({}, {})

@@ -1,0 +1,97 @@
+"""Pins: the kernel, and its twin."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model import kernels
+from epp.model.prompts import known_prefix_lengths as twin
+from epp.model.prompts.hashing import BlockHash
+
+KINDS = list(dict.fromkeys((twin.Pins, kernels.Pins)))
+either = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__module__)
+
+
+@either
+def test_what_was_pinned_is_found_where_it_stands(kind):
+    pins = kind(4)
+    pins.pin(7, 100)
+    pins.pin(9, 150)
+    assert pins.among([5, 7, 8, 9]) == [(1, 100), (3, 150)]
+    assert pins.among([]) == []
+    assert len(pins) == 2
+
+
+@either
+def test_a_pin_that_would_fall_behind_another_is_passed_over(kind):
+    pins = kind(4)
+    pins.pin(1, 100)
+    pins.pin(2, 90)
+    pins.pin(3, 100)
+    assert pins.among([1, 2, 3]) == [(0, 100), (2, 100)]
+
+
+@either
+def test_a_length_that_may_be_too_great_only_lowers_what_is_known(kind):
+    pins = kind(4)
+    pins.pin_at_most(1, 50)
+    pins.pin_at_most(1, 70)
+    assert pins.among([1]) == [(0, 50)]
+    pins.pin_at_most(1, 20)
+    assert pins.among([1]) == [(0, 20)]
+    pins.pin(1, 60)
+    assert pins.among([1]) == [(0, 60)]
+
+
+@either
+def test_what_is_used_outlives_what_is_not(kind):
+    pins = kind(10)
+    pins.pin(1, 5)
+    for number in range(100, 150):
+        pins.pin(number, number)
+        assert pins.among([1]) == [(0, 5)]
+    assert pins.among([100]) == []
+    assert 10 <= len(pins) <= 20
+
+
+@either
+@pytest.mark.parametrize("wrong", [-1, 1 << 62, 1 << 70])
+def test_a_length_that_cannot_be_is_an_overflow(kind, wrong):
+    pins = kind(4)
+    with pytest.raises(OverflowError):
+        pins.pin(1, wrong)
+    assert len(pins) == 0
+
+
+@either
+def test_there_must_be_room(kind):
+    with pytest.raises(ValueError, match="room"):
+        kind(0)
+
+
+keys = st.sampled_from([0, 1, 2, 3, 64, 128, 192, (1 << 64) - 1, 1 << 63, 77, 141])
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["pin", "pin_at_most"]), keys, st.integers(0, 300)),
+        st.tuples(st.just("among"), st.lists(keys, max_size=6)),
+    ),
+    max_size=60,
+)
+
+
+@given(steps, st.integers(1, 6))
+def test_the_kernel_does_what_its_twin_does(script, room):
+    pair = twin.Pins(room), kernels.Pins(room)
+    for verb, *given_ in script:
+        said = [getattr(pins, verb)(*given_) for pins in pair]
+        assert said[0] == said[1]
+        assert len(pair[0]) == len(pair[1])
+
+
+@either
+def test_thousands_are_found_again(kind):
+    pins = kind(5000)
+    hashes = [BlockHash(number * 64) for number in range(5000)]
+    for number, block_hash in enumerate(hashes):
+        pins.pin(block_hash, number)
+    assert pins.among(hashes) == [(number, number) for number in range(5000)]

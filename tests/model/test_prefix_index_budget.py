@@ -1,0 +1,40 @@
+"""What a held block really takes, beside what the index's budget reckons with."""
+
+import gc
+import random
+import tracemalloc
+
+import pytest
+
+from epp.model.prefix_index import HASH_BYTES, HELD_BYTES, PrefixIndex
+from tests.model.caches.pool_rig import twin_of
+
+ENDPOINTS, BLOCKS, PROMPT = 8, 30_000, 100
+
+
+def bytes_taken(shared):
+    """Fill an index and its endpoints' pools, all with the same prompts or none."""
+    rng = random.Random(1)  # noqa: S311 (names of blocks, no secrets)
+    gc.collect()
+    tracemalloc.start()
+    index = PrefixIndex()
+    pools = [twin_of(BLOCKS) for _ in range(ENDPOINTS)]
+    for pool in pools:
+        slot = index.open()
+        if shared:
+            rng.seed(1)
+        for _ in range(BLOCKS // PROMPT):
+            names = [rng.getrandbits(64) for _ in range(PROMPT)]
+            pool.release(pool.admit(names, [16] * PROMPT, 0, PROMPT))
+            index.add(slot, pool.take_stored())
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sum(map(len, pools)) == ENDPOINTS * BLOCKS
+    return taken, len(index)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_budget_is_about_what_blocks_take(shared):
+    taken, hashes = bytes_taken(shared)
+    reckoned = ENDPOINTS * BLOCKS * HELD_BYTES + hashes * HASH_BYTES
+    assert 0.6 < taken / reckoned < 1.1

@@ -1,0 +1,167 @@
+"""Plays an ext_proc conversation against an exchange and says what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from epp.errors import RequestError
+from epp.model.endpoint import Endpoint
+from epp.model.events import Event
+from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.protocol.extproc import codec as envoy
+from epp.protocol.extproc.director import Pending
+from epp.protocol.extproc.exchange import Exchange
+from epp.protocol.extproc.messages import (
+    BodyMode,
+    BodyReply,
+    Chunk,
+    HeadersReply,
+    ImmediateReply,
+    Message,
+    Reply,
+    RequestBody,
+    RequestHeaders,
+    ResponseHeaders,
+    TrailersReply,
+)
+from epp.protocol.extproc.record import RequestRecord
+from epp.protocol.extproc.settings import ExchangeSettings
+
+POD = Endpoint("default", "pod-0", "10.0.0.1", 8000)
+CHAT = {":method": "POST", ":path": "/v1/chat/completions", "x-request-id": "client-id"}
+OK = {":status": "200", "content-type": "text/event-stream"}
+DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
+SSE = (
+    b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n',
+    (
+        b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,'
+        b'"prompt_tokens_details":{"cached_tokens":4}}}\n\ndata: [DONE]\n\n'
+    ),
+)
+
+
+def chat_body(**more: Any) -> bytes:
+    asked = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
+    return json.dumps(asked | more).encode()
+
+
+def body(data: bytes, end: bool = True) -> RequestBody:
+    return RequestBody(body=data, end_of_stream=end)
+
+
+def headers(**more: str) -> RequestHeaders:
+    return RequestHeaders(headers=CHAT | more)
+
+
+@dataclass
+class Stub:
+    """A director whose answer is given: a decision, an error, or pending."""
+
+    answer: Decision | RequestError | Pending = field(
+        default_factory=lambda: Decision(endpoints=(POD,))
+    )
+    requests: list[InferenceRequest] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    closed: list[RequestRecord] = field(default_factory=list)
+
+    def route(self, request: InferenceRequest, now: float) -> Decision | Pending:
+        self.requests.append(request)
+        if isinstance(self.answer, RequestError):
+            raise self.answer
+        return self.answer
+
+    def observe(self, event: Event, now: float) -> None:
+        self.events.append(event)
+
+    def close(self, record: RequestRecord) -> None:
+        self.closed.append(record)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [type(event).__name__ for event in self.events]
+
+
+def exchange(stub: Stub, **settings: Any) -> Exchange:
+    return Exchange(stub, ExchangeSettings(**settings), RequestId("own-id"), 0.0)
+
+
+def play(machine: Exchange, messages: Iterable[Message]) -> list[Reply]:
+    replies: list[Reply] = []
+    for at, message in enumerate(messages):
+        out = list(machine.receive(message, float(at)))
+        while machine.unsaid:
+            out += machine.proceed(float(at))
+        for reply in out:
+            envoy.encode(reply)  # whatever is said can be said on the wire
+        replies += out
+    return replies
+
+
+@dataclass
+class Outcome:
+    """Replies boiled down to what a proxy does with them."""
+
+    request: bytes = b""
+    request_ended: bool = False
+    response: bytes = b""
+    response_ended: bool = False
+    set_headers: dict[str, str] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+    response_headers: dict[str, str] = field(default_factory=dict)
+    destination: str = ""
+    error: int = 0
+    order: list[str] = field(default_factory=list)
+
+
+def outcome(replies: Sequence[Reply]) -> Outcome:
+    seen = Outcome()
+    for reply in replies:
+        side = "response" if getattr(reply, "response", False) else "request"
+        if isinstance(reply, HeadersReply | BodyReply):
+            mutation = reply.mutation
+            told = seen.response_headers if reply.response else seen.set_headers
+            told |= dict(mutation.set_headers)
+            seen.destination = seen.destination or mutation.destination
+            if not reply.response:
+                seen.removed += mutation.remove_headers
+        if isinstance(reply, Chunk):
+            assert len(reply.body) <= 62_000
+            setattr(seen, side, getattr(seen, side) + reply.body)
+            assert not getattr(seen, f"{side}_ended"), "nothing may follow the end"
+            setattr(seen, f"{side}_ended", reply.end_of_stream)
+        if isinstance(reply, ImmediateReply):
+            seen.error = reply.status
+        kind = type(reply).__name__
+        if not seen.order or seen.order[-1] != f"{side} {kind}":
+            seen.order.append(f"{side} {kind}")
+    return seen
+
+
+def error_of(replies: Sequence[Reply]) -> tuple[int, dict[str, str], dict[str, str]]:
+    (reply,) = replies
+    assert isinstance(reply, ImmediateReply)
+    return reply.status, json.loads(reply.body)["error"], dict(reply.headers)
+
+
+__all__ = [
+    "CHAT",
+    "DUPLEX",
+    "OK",
+    "POD",
+    "SSE",
+    "Outcome",
+    "RequestHeaders",
+    "ResponseHeaders",
+    "Stub",
+    "TrailersReply",
+    "body",
+    "chat_body",
+    "error_of",
+    "exchange",
+    "headers",
+    "outcome",
+    "play",
+]

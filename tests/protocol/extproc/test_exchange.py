@@ -1,0 +1,219 @@
+"""Rules of the exchange, one by one: what goes in, what must come out, in every body mode."""
+
+import pytest
+
+from epp.model.events import Finished, FirstToken
+from epp.model.request import Api, Outcome, Usage
+from epp.protocol.extproc.messages import (
+    BodyMode,
+    BodyReply,
+    Chunk,
+    HeadersReply,
+    Message,
+    Modes,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    TrailersReply,
+)
+from tests.protocol.extproc.conversation import (
+    CHAT,
+    DUPLEX,
+    OK,
+    SSE,
+    Stub,
+    body,
+    chat_body,
+    error_of,
+    exchange,
+    headers,
+    outcome,
+    play,
+)
+
+
+class TestFullDuplex:
+    def test_headers_wait_for_the_body(self):
+        stub = Stub()
+        machine = exchange(stub)
+        assert machine.receive(headers(), 0) == []
+        assert machine.receive(body(chat_body()[:10], end=False), 1) == []
+        replies = machine.receive(body(chat_body()[10:]), 2)
+        first, second = replies
+        assert isinstance(first, HeadersReply)
+        assert first.mutation.clear_route_cache
+        assert first.mutation.destination == "10.0.0.1:8000"
+        assert dict(first.mutation.set_headers) == {
+            "x-gateway-destination-endpoint": "10.0.0.1:8000"
+        }
+        assert second == Chunk(False, chat_body(), True)
+        assert stub.requests[0].api is Api.CHAT
+        assert machine.record.decided_at == 2
+
+    def test_long_bodies_go_on_in_pieces_that_envoy_takes(self):
+        data = chat_body(messages=[{"role": "user", "content": "x" * 200_000}])
+        seen = outcome(play(exchange(Stub()), [headers(), body(data)]))
+        assert seen.request == data
+        assert seen.request_ended
+
+    def test_body_that_is_an_exact_number_of_chunks_ends_once(self):
+        data = b"x" * 124_000
+        message = RequestHeaders(headers={":method": "POST", ":path": "/upload"})
+        seen = outcome(play(exchange(Stub()), [message, body(data)]))
+        assert (seen.request, seen.request_ended) == (data, True)
+
+    def test_end_by_trailers(self):
+        replies = play(
+            exchange(Stub()), [headers(), body(chat_body(), end=False), RequestTrailers()]
+        )
+        assert [type(reply) for reply in replies] == [HeadersReply, Chunk, TrailersReply]
+        assert replies[1] == Chunk(False, chat_body(), False)
+
+    def test_second_end_of_stream_is_ignored(self):
+        stub = Stub()
+        machine = exchange(stub)
+        play(machine, [headers(), body(chat_body())])
+        assert machine.receive(body(b""), 9) == []
+        assert machine.receive(body(b"more"), 9) == []
+        assert len(stub.requests) == 1
+
+    def test_response_passes_byte_for_byte(self):
+        messages: list[Message] = [ResponseHeaders(headers=OK)]
+        messages += [ResponseBody(body=chunk) for chunk in SSE]
+        messages += [ResponseBody(body=b"", end_of_stream=True)]
+        stub = Stub()
+        machine = exchange(stub)
+        seen = outcome(play(machine, [headers(), body(chat_body()), *messages]))
+        assert seen.response == b"".join(SSE)
+        assert seen.response_ended
+        assert seen.order == [
+            "request HeadersReply",
+            "request Chunk",
+            "response HeadersReply",
+            "response Chunk",
+        ]
+        assert stub.events == [
+            FirstToken(machine.record.id),
+            Finished(machine.record.id, Usage(9, 2, 4), 2),
+        ]
+        (record,) = stub.closed
+        assert record.outcome is Outcome.COMPLETED
+        assert record.usage == Usage(9, 2, 4)
+        assert (record.status, record.streaming, record.response_chunks) == (200, True, 2)
+        assert record.first_byte_at == 3
+
+    def test_response_trailers_end_the_exchange(self):
+        stub = Stub()
+        machine = exchange(stub)
+        replies = play(
+            machine,
+            [
+                headers(),
+                body(chat_body()),
+                ResponseHeaders(headers=OK),
+                ResponseBody(body=SSE[0]),
+                ResponseTrailers(),
+            ],
+        )
+        assert replies[-1] == TrailersReply(response=True)
+        assert machine.over
+        assert stub.kinds == ["FirstToken", "Finished"]
+
+    def test_unknown_path_passes_through_by_load_alone(self):
+        stub = Stub()
+        machine = exchange(stub, max_body_bytes=4)
+        head = RequestHeaders(headers={":method": "POST", ":path": "/tokenize"})
+        assert [type(each) for each in machine.receive(head, 0)] == [HeadersReply]
+        assert machine.receive(body(b"not json", end=False), 1) == [
+            Chunk(False, b"not json", False)
+        ]
+        assert machine.receive(body(b"!"), 2) == [Chunk(False, b"!", True)]
+        assert stub.requests[0].api is Api.OTHER
+        assert stub.requests[0].prompts == ()
+
+
+class TestHeadersOnly:
+    @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions", "/", ""])
+    def test_get_is_routed(self, path):
+        stub = Stub()
+        message = RequestHeaders(headers={":method": "GET", ":path": path}, end_of_stream=True)
+        (reply,) = exchange(stub).receive(message, 0)
+        assert isinstance(reply, HeadersReply)
+        assert reply.mutation.destination == "10.0.0.1:8000"
+
+    def test_subset_counts_for_a_get(self):
+        stub = Stub()
+        message = RequestHeaders(
+            headers={":method": "GET", ":path": "/x"}, end_of_stream=True, subset=("10.0.0.9",)
+        )
+        exchange(stub).receive(message, 0)
+        assert stub.requests[0].subset == ("10.0.0.9",)
+
+    def test_post_without_a_body_is_refused(self):
+        message = RequestHeaders(headers=CHAT, end_of_stream=True)
+        status, error, sent = error_of(exchange(Stub()).receive(message, 0))
+        assert (status, error["code"], sent["x-warmpick-reason"]) == (
+            400,
+            "empty-body",
+            "empty-body",
+        )
+
+
+class TestOtherModes:
+    def test_buffered_answers_headers_at_once_and_routes_with_the_body(self):
+        machine = exchange(Stub())
+        head = RequestHeaders(headers=CHAT, modes=Modes(BodyMode.BUFFERED, BodyMode.BUFFERED))
+        assert machine.receive(head, 0) == [HeadersReply(response=False)]
+        (reply,) = machine.receive(body(chat_body()), 1)
+        assert isinstance(reply, BodyReply)
+        assert reply.mutation.destination == "10.0.0.1:8000"
+        assert reply.mutation.body is None
+        assert machine.receive(ResponseHeaders(headers=OK), 2) == [HeadersReply(response=True)]
+        (reply,) = machine.receive(ResponseBody(body=b"{}", end_of_stream=True), 3)
+        assert reply == BodyReply(response=True)
+
+    def test_buffered_body_before_trailers_has_no_end(self):
+        machine = exchange(Stub())
+        head = RequestHeaders(headers=CHAT, modes=Modes(BodyMode.BUFFERED, DUPLEX))
+        machine.receive(head, 0)
+        (reply,) = machine.receive(body(chat_body(), end=False), 1)
+        assert isinstance(reply, BodyReply)
+        assert machine.receive(RequestTrailers(), 2) == [TrailersReply(response=False)]
+
+    def test_partial_body_that_was_cut_is_routed_by_load(self):
+        stub = Stub()
+        machine = exchange(stub)
+        head = RequestHeaders(headers=CHAT, modes=Modes(BodyMode.BUFFERED_PARTIAL, DUPLEX))
+        machine.receive(head, 0)
+        (reply,) = machine.receive(body(chat_body()[:12], end=False), 1)
+        assert isinstance(reply, BodyReply)
+        assert stub.requests[0].prompts == ()
+
+    @pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.NONE])
+    def test_unseen_bodies_are_routed_at_the_headers(self, mode):
+        stub = Stub()
+        machine = exchange(stub)
+        (reply,) = machine.receive(RequestHeaders(headers=CHAT, modes=Modes(mode, mode)), 0)
+        assert isinstance(reply, HeadersReply)
+        assert reply.mutation.destination == "10.0.0.1:8000"
+        assert machine.receive(body(b"{", end=False), 1) == [BodyReply(response=False)]
+        assert machine.receive(body(b"}"), 2) == [BodyReply(response=False)]
+        assert len(stub.requests) == 1
+
+    def test_response_without_body_mode_ends_with_the_stream(self):
+        stub = Stub()
+        machine = exchange(stub)
+        modes = Modes(DUPLEX, BodyMode.NONE)
+        play(machine, [RequestHeaders(headers=CHAT, modes=modes), body(chat_body())])
+        machine.receive(ResponseHeaders(headers=OK), 3)
+        machine.half_closed(4)
+        assert stub.closed[0].outcome is Outcome.COMPLETED
+
+    def test_streamed_response_is_acknowledged(self):
+        machine = exchange(Stub())
+        modes = Modes(DUPLEX, BodyMode.STREAMED)
+        play(machine, [RequestHeaders(headers=CHAT, modes=modes), body(chat_body())])
+        machine.receive(ResponseHeaders(headers=OK), 2)
+        assert machine.receive(ResponseBody(body=SSE[0]), 3) == [BodyReply(response=True)]

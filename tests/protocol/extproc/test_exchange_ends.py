@@ -1,0 +1,257 @@
+"""How an exchange ends: by itself, by an error, by a client that leaves, and after a wait."""
+
+import pytest
+
+from epp.errors import NoEndpoints, Overloaded
+from epp.model.endpoint import Target
+from epp.model.events import Aborted, FirstToken, Served, Unobserved
+from epp.model.request import Decision, Outcome
+from epp.protocol.extproc.director import Pending
+from epp.protocol.extproc.exchange import Exchange
+from epp.protocol.extproc.messages import (
+    Chunk,
+    Modes,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    TrailersReply,
+)
+from tests.protocol.extproc.conversation import (
+    CHAT,
+    OK,
+    POD,
+    SSE,
+    Stub,
+    body,
+    chat_body,
+    error_of,
+    exchange,
+    headers,
+    outcome,
+    play,
+)
+
+
+class TestEnds:
+    def routed(self, stub: Stub) -> Exchange:
+        machine = exchange(stub)
+        play(machine, [headers(), body(chat_body())])
+        return machine
+
+    def test_half_close_after_the_request(self):
+        stub = Stub()
+        machine = self.routed(stub)
+        machine.half_closed(5)
+        assert machine.over
+        assert stub.events == [Unobserved(machine.record.id)]
+        assert stub.closed[0].outcome is Outcome.UNOBSERVED
+
+    def test_half_close_before_anything(self):
+        stub = Stub()
+        machine = exchange(stub)
+        machine.half_closed(0)
+        assert stub.events == []
+        assert stub.closed[0].outcome is Outcome.ABORTED
+
+    @pytest.mark.parametrize("point", range(6))
+    def test_disconnect_at_every_point_settles_once(self, point):
+        stub = Stub()
+        machine = exchange(stub)
+        messages = [
+            headers(),
+            body(chat_body()[:5], end=False),
+            body(chat_body()[5:]),
+            ResponseHeaders(headers=OK),
+            ResponseBody(body=SSE[0]),
+        ]
+        play(machine, messages[:point])
+        machine.cancelled(9)
+        machine.cancelled(10)
+        machine.half_closed(11)
+        assert len(stub.closed) == 1
+        assert stub.closed[0].outcome is Outcome.ABORTED
+        assert stub.closed[0].finished_at == 9
+        routed = point >= 3
+        assert [type(event) for event in stub.events if not isinstance(event, FirstToken)] == (
+            [Aborted] if routed else []
+        )
+        assert machine.receive(ResponseBody(body=b"late"), 12) == []
+
+    def test_tokens_streamed_before_a_disconnect_are_counted(self):
+        stub = Stub()
+        machine = self.routed(stub)
+        machine.receive(ResponseHeaders(headers=OK), 2)
+        machine.receive(ResponseBody(body=SSE[0]), 3)
+        machine.cancelled(4)
+        assert stub.events[-1] == Aborted(machine.record.id, 1)
+
+    @pytest.mark.parametrize("status", ["400", "503"])
+    def test_error_status_means_that_nothing_was_computed(self, status):
+        stub = Stub()
+        machine = self.routed(stub)
+        machine.receive(ResponseHeaders(headers={":status": status}, end_of_stream=True), 3)
+        assert stub.events == [Aborted(machine.record.id, refused=True)]
+        assert stub.closed[0].status == int(status)
+
+    def test_answer_of_the_proxys_own_before_any_decision_is_no_completion(self):
+        stub = Stub()
+        machine = exchange(stub)
+        machine.receive(headers(), 0)
+        machine.receive(ResponseHeaders(headers={":status": "408"}, end_of_stream=True), 9)
+        assert stub.closed[0].outcome is Outcome.ABORTED
+
+    @pytest.mark.parametrize("modes", [None, Modes()])
+    def test_a_proxy_that_announces_its_modes_says_so(self, modes):
+        machine = exchange(Stub())
+        machine.receive(RequestHeaders(headers=CHAT, modes=modes), 0)
+        assert machine.announced is (modes is not None)
+
+    def test_response_only_stream_passes(self):
+        stub = Stub()
+        seen = outcome(
+            play(
+                exchange(stub),
+                [
+                    ResponseHeaders(headers=OK, served=Target("1.2.3.4:5")),
+                    ResponseBody(body=b"x", end_of_stream=True),
+                ],
+            )
+        )
+        assert (seen.response, seen.response_ended) == (b"x", True)
+        assert stub.events == []
+
+    def test_served_elsewhere_is_told_once(self):
+        stub = Stub()
+        machine = self.routed(stub)
+        served = Target("10.0.0.2:8000")
+        machine.receive(ResponseHeaders(headers=OK, served=served), 3)
+        machine.receive(ResponseBody(body=b"x", served=served), 4)
+        assert stub.events[0] == Served(machine.record.id, served)
+        assert [type(event) for event in stub.events].count(Served) == 1
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("data", "reason", "says"),
+        [
+            pytest.param(b"", "malformed-request", "empty", id="empty"),
+            pytest.param(b"{", "malformed-request", "not valid JSON", id="truncated"),
+            pytest.param(b'{"model":"m"', "malformed-request", "not valid JSON", id="unclosed"),
+            pytest.param(b"[1]", "malformed-request", "Expected `object`", id="not an object"),
+            pytest.param(b'{"model":5}', "malformed-request", "$.model", id="model a number"),
+            pytest.param(
+                b'{"model":"m","messages":"x"}', "malformed-request", "$.messages", id="messages"
+            ),
+            pytest.param(b'{"model":"m"}', "missing-prompt", "`messages`", id="no messages"),
+            pytest.param(
+                b'{"messages":[{"role":"user","content":"x"}]}',
+                "missing-model",
+                "`model`",
+                id="no model",
+            ),
+            pytest.param(b'{"model":"\xff"}', "malformed-request", "utf-8", id="not UTF-8"),
+            pytest.param(
+                b'{"model":"m","x":' + b"[" * 99_999, "nested-too-deeply", "deep", id="deep"
+            ),
+        ],
+    )
+    def test_bad_bodies(self, data, reason, says):
+        stub = Stub()
+        machine = exchange(stub)
+        machine.receive(headers(), 0)
+        status, error, sent = error_of(machine.receive(body(data), 1))
+        assert status == 400
+        assert error["code"] == sent["x-warmpick-reason"] == reason
+        assert error["type"] == "invalid_request_error"
+        assert says in error["message"]
+        assert sent["content-type"] == "application/json"
+        assert machine.over
+        assert stub.requests == []
+        assert stub.closed[0].outcome is Outcome.REJECTED
+
+    def test_numbers_that_python_cannot_hold_are_the_servers_business(self):
+        stub = Stub()
+        data = chat_body()[:-1] + b', "temperature": 1e400}'
+        assert outcome(play(exchange(stub), [headers(), body(data)])).request == data
+
+    def test_body_over_the_limit(self):
+        machine = exchange(Stub(), max_body_bytes=10)
+        machine.receive(headers(), 0)
+        assert machine.receive(body(b"x" * 10, end=False), 1) == []
+        status, error, _ = error_of(machine.receive(body(b"x", end=False), 2))
+        assert status == 413
+        assert "10 bytes" in error["message"]
+
+    def test_no_endpoints(self):
+        stub = Stub(NoEndpoints("nobody", retry_after=1))
+        machine = exchange(stub)
+        machine.receive(headers(), 0)
+        status, error, sent = error_of(machine.receive(body(chat_body()), 1))
+        assert (status, error["message"]) == (503, "nobody")
+        assert sent["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
+        assert sent["retry-after"] == "1"
+
+    def test_messages_out_of_place_raise_nothing(self):
+        for first in (
+            body(b"x"),
+            RequestTrailers(),
+            ResponseBody(body=b"x"),
+            ResponseTrailers(),
+        ):
+            machine = exchange(Stub())
+            machine.receive(first, 0)
+            machine.receive(first, 1)
+            machine.cancelled(2)
+            assert machine.over
+
+
+class TestPending:
+    def waiting(self) -> tuple[Stub, Exchange]:
+        stub = Stub(Pending.PENDING)
+        machine = exchange(stub)
+        assert play(machine, [headers(), body(chat_body())]) == []
+        assert machine.pending
+        return stub, machine
+
+    def test_resumes_where_it_stopped(self):
+        _, machine = self.waiting()
+        seen = outcome(machine.resume(Decision(endpoints=(POD,)), 5))
+        assert (seen.request, seen.destination) == (chat_body(), "10.0.0.1:8000")
+        assert machine.record.decided_at == 5
+
+    def test_ends_with_an_error(self):
+        stub, machine = self.waiting()
+        status, _, sent = error_of(machine.resume(Overloaded("full", retry_after=3), 5))
+        assert (status, sent["retry-after"]) == (429, "3")
+        assert stub.closed[0].outcome is Outcome.REJECTED
+
+    def test_decision_for_a_client_that_left_is_undone(self):
+        stub, machine = self.waiting()
+        machine.cancelled(4)
+        assert machine.resume(Decision(endpoints=(POD,)), 5) == []
+        assert stub.events == [Aborted(machine.record.id, refused=True)]
+
+    def test_half_close_waits_for_the_decision(self):
+        stub, machine = self.waiting()
+        machine.half_closed(4)
+        assert machine.pending
+        assert outcome(machine.resume(Decision(endpoints=(POD,)), 5)).request == chat_body()
+        assert machine.over
+        assert stub.closed[0].outcome is Outcome.UNOBSERVED
+
+    def test_what_passes_meanwhile_is_kept(self):
+        stub = Stub(Pending.PENDING)
+        machine = exchange(stub)
+        head = RequestHeaders(headers={":method": "POST", ":path": "/tokenize"})
+        play(machine, [head, body(b"ab", end=False), body(b"cd", end=False), RequestTrailers()])
+        replies = machine.resume(Decision(endpoints=(POD,)), 5)
+        assert replies[1:] == [Chunk(False, b"abcd", False), TrailersReply(response=False)]
+
+    def test_what_passes_meanwhile_has_a_limit(self):
+        stub = Stub(Pending.PENDING)
+        machine = exchange(stub, max_body_bytes=3)
+        head = RequestHeaders(headers={":method": "POST", ":path": "/tokenize"})
+        replies = play(machine, [head, body(b"ab", end=False), body(b"cd", end=False)])
+        assert error_of(replies)[0] == 413

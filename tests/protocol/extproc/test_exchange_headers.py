@@ -1,0 +1,154 @@
+"""Headers and model names, as the exchange reads, sets and rewrites them."""
+
+import json
+
+import pytest
+
+from epp.model.endpoint import Endpoint
+from epp.model.events import OrcaReported
+from epp.model.request import Api, Decision
+from epp.protocol.extproc.debug_headers import decision_told
+from epp.protocol.extproc.messages import (
+    BodyMode,
+    BodyReply,
+    Chunk,
+    HeadersReply,
+    Modes,
+    RequestHeaders,
+    ResponseBody,
+    ResponseHeaders,
+)
+from tests.protocol.extproc.conversation import (
+    CHAT,
+    OK,
+    POD,
+    Stub,
+    body,
+    chat_body,
+    exchange,
+    headers,
+    outcome,
+    play,
+)
+
+
+class TestHeaders:
+    def test_control_headers_are_removed_and_others_left_alone(self):
+        sent = {
+            "x-gateway-inference-objective": "gold",
+            "x-gateway-inference-fairness-id": "tenant",
+            "x-prefiller-host-port": "evil:1",
+            "authorization": "Bearer x",
+        }
+        stub = Stub()
+        seen = outcome(play(exchange(stub), [headers(**sent), body(chat_body())]))
+        assert set(seen.removed) == set(sent) - {"authorization"}
+        assert (stub.requests[0].objective, stub.requests[0].fairness_id) == ("gold", "tenant")
+
+    def test_newer_header_names_win(self):
+        sent = {
+            "x-llm-d-inference-objective": "new",
+            "x-gateway-inference-objective": "old",
+        }
+        stub = Stub()
+        play(exchange(stub), [headers(**sent), body(chat_body())])
+        assert stub.requests[0].objective == "new"
+
+    def test_own_request_id_where_the_client_has_none(self):
+        head = RequestHeaders(headers={":method": "POST", ":path": "/v1/chat/completions"})
+        seen = outcome(play(exchange(Stub()), [head, body(chat_body())]))
+        assert seen.set_headers["x-request-id"] == "own-id"
+
+    def test_several_endpoints_and_ipv6(self):
+        pods = (Endpoint("d", "a", "fd00::1", 8000), POD)
+        stub = Stub(Decision(endpoints=pods))
+        seen = outcome(play(exchange(stub), [headers(), body(chat_body())]))
+        assert seen.destination == "[fd00::1]:8000,10.0.0.1:8000"
+        assert seen.set_headers["x-gateway-destination-endpoint"] == seen.destination
+
+    def test_original_path_names_the_api(self):
+        stub = Stub()
+        rewritten = headers(**{":path": "/internal", "x-original-path": "/v1/chat/completions"})
+        play(exchange(stub), [rewritten, body(chat_body())])
+        assert stub.requests[0].api is Api.CHAT
+
+    def test_decision_is_shown_on_request(self):
+        decision = Decision(
+            endpoints=(POD,), prompt_tokens=9, predicted_cached_tokens=4, predicted_ttft=0.0125
+        )
+        machine = exchange(Stub(decision), tells=(decision_told,))
+        play(machine, [headers(), body(chat_body())])
+        seen = outcome(machine.receive(ResponseHeaders(headers=OK), 2))
+        assert json.loads(seen.response_headers["x-warmpick-decision"]) == {
+            "endpoint": "10.0.0.1:8000",
+            "prompt_tokens": 9,
+            "predicted_cached_tokens": 4,
+            "predicted_ttft_ms": 12.5,
+        }
+
+    def test_orca_is_asked_for_and_heard(self):
+        stub = Stub()
+        machine = exchange(stub, request_orca=True)
+        seen = outcome(play(machine, [headers(), body(chat_body())]))
+        assert seen.set_headers["endpoint-load-metrics-format"] == "JSON"
+        report = 'JSON {"named_metrics": {"num_requests_waiting": 3, "kv_cache_usage_perc": 0.5}}'
+        machine.receive(ResponseHeaders(headers=OK | {"endpoint-load-metrics": report}), 2)
+        (event,) = stub.events
+        assert isinstance(event, OrcaReported)
+        assert (event.target, event.waiting, event.kv_usage) == ("10.0.0.1:8000", 3, 0.5)
+
+    @pytest.mark.parametrize("report", ["", "JSON {", "TEXT", "BIN x", "nonsense"])
+    def test_broken_orca_is_ignored(self, report):
+        stub = Stub()
+        machine = exchange(stub)
+        play(machine, [headers(), body(chat_body())])
+        machine.receive(ResponseHeaders(headers=OK | {"endpoint-load-metrics": report}), 2)
+        assert stub.events == []
+
+
+class TestRewrite:
+    rewrite = {"x-gateway-model-name-rewrite": "target"}
+
+    def test_only_the_name_changes_upstream(self):
+        data = b'{ "messages": [{"role":"user","content":"\\"model\\": x"}],  "model" : "m"}'
+        stub = Stub()
+        seen = outcome(play(exchange(stub), [headers(**self.rewrite), body(data)]))
+        assert seen.request == data.replace(b': "m"', b': "target"')
+        assert seen.set_headers["content-length"] == str(len(seen.request))
+        assert (stub.requests[0].model, stub.requests[0].target_model) == ("m", "target")
+
+    def test_buffered_body_is_replaced(self):
+        machine = exchange(Stub())
+        modes = Modes(BodyMode.BUFFERED, BodyMode.BUFFERED)
+        machine.receive(RequestHeaders(headers=CHAT | self.rewrite, modes=modes), 0)
+        (reply,) = machine.receive(body(chat_body()), 1)
+        assert isinstance(reply, BodyReply)
+        assert json.loads(reply.mutation.body or b"")["model"] == "target"
+        machine.receive(ResponseHeaders(headers={":status": "200"}), 2)
+        (reply,) = machine.receive(ResponseBody(body=b'{"model":"target"}'), 3)
+        assert isinstance(reply, BodyReply)
+        assert reply.mutation.body == b'{"model":"m"}'
+
+    def test_client_reads_its_own_name(self):
+        machine = exchange(Stub())
+        play(machine, [headers(**self.rewrite), body(chat_body())])
+        (head,) = machine.receive(ResponseHeaders(headers=OK | {"content-length": "9"}), 2)
+        assert isinstance(head, HeadersReply)
+        assert head.mutation.remove_headers == ("content-length",)
+        data = (
+            b'data: {"model":"target","choices":[{"delta":{"content":"\\"model\\":\\"target\\""}}]}'
+            b"\n\ndata: [DONE]\n\n"
+        )
+        got = outcome(
+            play(machine, [ResponseBody(body=data), ResponseBody(body=b"", end_of_stream=True)])
+        )
+        assert got.response == data.replace(b'{"model":"target"', b'{"model":"m"')
+        assert got.response_ended
+
+    def test_compressed_responses_are_left_alone(self):
+        machine = exchange(Stub())
+        play(machine, [headers(**self.rewrite), body(chat_body())])
+        machine.receive(ResponseHeaders(headers=OK | {"content-encoding": "gzip"}), 2)
+        data = b'{"model":"target"}'
+        (reply,) = machine.receive(ResponseBody(body=data, end_of_stream=True), 3)
+        assert reply == Chunk(True, data, True)

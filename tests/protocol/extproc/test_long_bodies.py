@@ -1,0 +1,172 @@
+"""Bodies of requests that go on in more than one breath."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.request import Decision, Outcome
+from epp.protocol.extproc.director import Pending
+from epp.protocol.extproc.messages import (
+    CHUNK_BYTES,
+    SAID_AT_ONCE,
+    BodyMode,
+    Chunk,
+    HeadersReply,
+    Modes,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    TrailersReply,
+    onward,
+)
+from tests.protocol.extproc.conversation import CHAT, OK, POD, Stub, chat_body, exchange, outcome
+
+WORDS = "so it goes on and on without end, it seems, to whoever waits for it\n"
+LONG = chat_body(messages=[{"role": "user", "content": WORDS * 45_000}])
+BREATH = 2 * SAID_AT_ONCE
+SIZES = [1 << 10, 16 << 10, CHUNK_BYTES, CHUNK_BYTES + 1, 200_000, 1 << 22]
+REWRITE = {"x-llm-d-model-name-rewrite": "target"}
+
+
+def cut(data, size):
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+def ask(machine, data, size, *, trailers=False, **more):
+    """Send a request; the replies to its end."""
+    replies = machine.receive(RequestHeaders(headers=CHAT | more), 0)
+    pieces = cut(data, size)
+    for place, piece in enumerate(pieces):
+        assert replies == []
+        end = place == len(pieces) - 1 and not trailers
+        replies = machine.receive(RequestBody(body=piece, end_of_stream=end), 1)
+    return machine.receive(RequestTrailers(), 1) if trailers else replies
+
+
+def rest(machine):
+    replies = []
+    while machine.unsaid:
+        said = machine.proceed(2)
+        assert said
+        assert sum(len(each.body) for each in said if isinstance(each, Chunk)) < BREATH
+        replies += said
+    return replies
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("trailers", [False, True])
+def test_all_of_it_goes_on_in_order(size, trailers):
+    machine = exchange(Stub())
+    first = ask(machine, LONG, size, trailers=trailers)
+    assert isinstance(first[0], HeadersReply)
+    assert sum(len(each.body) for each in first[1:]) < BREATH
+    assert machine.unsaid
+    replies = first + rest(machine)
+    seen = outcome(replies)
+    assert seen.request == LONG
+    assert seen.request_ended is not trailers
+    assert isinstance(replies[-1], TrailersReply) is trailers
+    assert machine.proceed(3) == []
+
+
+def test_a_renamed_body_goes_on_as_the_other_does():
+    machine = exchange(Stub())
+    seen = outcome(ask(machine, LONG, 20_000, **REWRITE) + rest(machine))
+    assert seen.request == LONG.replace(b'"model": "m"', b'"model": "target"')
+    assert seen.set_headers["content-length"] == str(len(LONG) + 5)
+
+
+@pytest.mark.parametrize("size", [16 << 10, 1 << 22])
+def test_a_response_may_begin_before_the_request_is_through(size):
+    machine, stub = exchange(Stub()), Stub()
+    machine = exchange(stub)
+    replies = ask(machine, LONG, size)
+    replies += machine.receive(ResponseHeaders(headers=OK), 2)
+    replies += machine.receive(ResponseBody(body=b"data: one\n\n"), 2)
+    assert machine.unsaid
+    replies += rest(machine)
+    replies += machine.receive(ResponseBody(body=b"data: two\n\n", end_of_stream=True), 3)
+    seen = outcome(replies)
+    assert (seen.request, seen.response) == (LONG, b"data: one\n\ndata: two\n\n")
+    assert stub.closed[0].outcome is Outcome.COMPLETED
+
+
+def test_a_peer_that_says_no_more_is_still_told_the_rest():
+    stub = Stub()
+    machine = exchange(stub)
+    replies = ask(machine, LONG, 1 << 20)
+    machine.half_closed(2)
+    assert stub.closed == []
+    assert outcome(replies + rest(machine)).request == LONG
+    assert machine.over
+    assert stub.closed[0].outcome is Outcome.UNOBSERVED
+
+
+def test_a_peer_that_is_gone_is_told_nothing():
+    stub = Stub()
+    machine = exchange(stub)
+    ask(machine, LONG, 1 << 20)
+    machine.cancelled(2)
+    assert not machine.unsaid
+    assert machine.proceed(3) == []
+    assert stub.closed[0].outcome is Outcome.ABORTED
+
+
+def test_nothing_overtakes_what_waited_for_a_decision():
+    stub = Stub(answer=Pending.PENDING)
+    machine = exchange(stub)
+    machine.receive(RequestHeaders(headers=CHAT | {":path": "/tokenize"}), 0)
+    pieces = cut(LONG, 300_000)
+    for piece in pieces[:-2]:
+        assert machine.receive(RequestBody(body=piece), 0) == []
+    replies = machine.resume(Decision(endpoints=(POD,)), 1)
+    assert machine.unsaid
+    assert machine.receive(RequestBody(body=pieces[-2]), 2) == []
+    assert machine.receive(RequestBody(body=pieces[-1], end_of_stream=True), 2) == []
+    seen = outcome(replies + rest(machine))
+    assert (seen.request, seen.request_ended) == (LONG, True)
+
+
+def test_a_body_that_the_proxy_holds_is_not_said_at_all():
+    machine = exchange(Stub())
+    modes = Modes(BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED)
+    replies = machine.receive(RequestHeaders(headers=CHAT, modes=modes), 0)
+    replies += machine.receive(RequestBody(body=LONG, end_of_stream=True), 0)
+    assert outcome(replies).order == ["request HeadersReply", "request BodyReply"]
+    assert not machine.unsaid
+
+
+def chunks_of(replies):
+    made = [each for each in replies if isinstance(each, Chunk)]
+    assert len(made) == len(replies)
+    return made
+
+
+@given(st.lists(st.integers(0, 3 * CHUNK_BYTES), min_size=1, max_size=20), st.booleans())
+def test_chunks_of_any_pieces(sizes, last):
+    numbers = b"".join(map(b"%07d ".__mod__, range(3 * CHUNK_BYTES // 8 + 1)))
+    pieces = [numbers[:size] for size in sizes]
+    said, left = [], pieces
+    while left:
+        replies, left = onward(left, last=last)
+        said += chunks_of(replies)
+    assert b"".join(each.body for each in said) == b"".join(pieces)
+    assert all(len(each.body) <= CHUNK_BYTES for each in said)
+    assert [each.end_of_stream for each in said] == [False] * (len(said) - 1) + [last]
+
+
+def test_pieces_that_fit_are_not_copied():
+    pieces = [bytes([number]) * (CHUNK_BYTES - 9) for number in range(3)]
+    said = chunks_of(onward(pieces, last=True)[0])
+    assert [each.body is piece for each, piece in zip(said, pieces, strict=True)] == [True] * 3
+
+
+def test_long_bodies_are_read():
+    stub = Stub()
+    ask(exchange(stub), LONG, 30_000)
+    (prompt,) = stub.requests[0].prompts
+    assert prompt.data == b"\n<user>" + json.dumps(WORDS * 45_000).encode()

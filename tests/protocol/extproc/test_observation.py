@@ -1,0 +1,230 @@
+"""Which responses are left early, when, and what is said of them."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.events import Aborted, Finished, FirstToken, Unobserved
+from epp.model.request import Outcome, Tie, Usage
+from epp.protocol.extproc.messages import (
+    BodyMode,
+    BodyReply,
+    HeadersReply,
+    Modes,
+    RequestBody,
+    RequestHeaders,
+    ResponseBody,
+    ResponseHeaders,
+)
+from epp.protocol.extproc.observation import Observation, tie
+from tests.protocol.extproc.conversation import CHAT, OK, Stub, chat_body, exchange, play
+
+DUPLEX, STREAMED = BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED
+LEAVABLE = Modes(DUPLEX, STREAMED)
+PIECE = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}\n\n'
+DONE = b"data: [DONE]\n\n"
+JSON = {":status": "200", "content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("text", "one_in"),
+    [
+        ("all", 1),
+        ("first", 0),
+        ("sample:1/1", 1),
+        ("sample:1/16", 16),
+        ("sample:1/999999999", 10**9 - 1),
+    ],
+)
+def test_forms(text, one_in):
+    assert Observation.parse(text) == Observation(one_in)
+    assert Observation.parse(str(Observation(one_in))) == Observation(one_in)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "none", "ALL", "first\n", "sample", "sample:", "sample:16", "sample:2/3"),
+        *("sample:1/0", "sample:1/-4", "sample:1/x", "sample:1/4 ", "sample:1/1.5"),
+        *("sample:1/\u0664", "sample:1/9999999999"),
+    ],
+)
+def test_what_says_nothing(text):
+    with pytest.raises(ValueError, match="write all, first or sample:1/N with N of 1 or more"):
+        Observation.parse(text)
+
+
+def drawing(number):
+    """A chance that draws this number."""
+    return lambda _: number
+
+
+@given(st.integers(2, 200))
+def test_one_draw_in_n_stays(one_in):
+    observation = Observation(one_in)
+    leaving = [observation.leaves(drawing(number)) for number in range(one_in)]
+    assert leaving.count(False) == 1
+
+
+@given(st.randoms(use_true_random=False))
+def test_all_and_none_draw_nothing(chance):
+    assert not Observation.parse("all").leaves(chance.randrange)
+    assert Observation.parse("first").leaves(chance.randrange)
+
+
+def test_the_sample_is_as_large_as_was_asked_for():
+    randrange = random.Random(7).randrange  # noqa: S311 (a seed, for a test)
+    observation = Observation(4)
+    stay = sum(not observation.leaves(randrange) for _ in range(10_000))
+    assert abs(stay - 2_500) < 5 * (10_000 * 0.25 * 0.75) ** 0.5
+
+
+@pytest.mark.parametrize("response", BodyMode)
+@pytest.mark.parametrize("request_mode", BodyMode)
+def test_ties(request_mode, response):
+    modes = Modes(request_mode, response)
+    assert tie(modes, announced=False) is Tie.UNANNOUNCED
+    assert tie(modes, announced=True) is (Tie.DUPLEX if response is DUPLEX else None)
+
+
+def routed(stub, *, modes=LEAVABLE, leave=True, **more):
+    """An exchange whose request is answered, in these modes."""
+    machine = exchange(stub, leave=leave)
+    head = RequestHeaders(headers=CHAT | more, modes=modes)
+    play(machine, [head, RequestBody(body=chat_body(), end_of_stream=True)])
+    return machine
+
+
+def test_a_stream_is_left_after_its_first_piece():
+    stub = Stub()
+    machine = routed(stub)
+    assert machine.receive(ResponseHeaders(headers=OK), 2) == [HeadersReply(response=True)]
+    assert machine.receive(ResponseBody(body=b""), 3) == [BodyReply(response=True)]
+    assert not machine.over
+    assert machine.receive(ResponseBody(body=PIECE), 4) == [BodyReply(response=True)]
+    assert machine.over
+    assert machine.receive(ResponseBody(body=PIECE), 5) == []
+    machine.cancelled(6)
+    assert stub.events == [FirstToken(machine.record.id), Unobserved(machine.record.id)]
+    (record,) = stub.closed
+    assert (record.outcome, record.finished_at) == (Outcome.UNOBSERVED, 4)
+    assert (record.status, record.first_byte_at, record.usage, record.tie) == (200, 4, None, None)
+
+
+@pytest.mark.parametrize("end", [b"", USAGE])
+def test_a_stream_whose_first_piece_is_all_of_it_is_complete(end):
+    stub = Stub()
+    machine = routed(stub)
+    machine.receive(ResponseHeaders(headers=OK), 2)
+    machine.receive(ResponseBody(body=PIECE + end + DONE), 3)
+    usage = Usage(9, 2) if end else None
+    assert stub.events[-1] == Finished(machine.record.id, usage, 1)
+    assert stub.closed[0].outcome is Outcome.COMPLETED
+
+
+def test_usage_so_far_is_no_usage():
+    stub = Stub()
+    machine = routed(stub)
+    machine.receive(ResponseHeaders(headers=OK), 2)
+    machine.receive(ResponseBody(body=USAGE), 3)
+    assert (stub.closed[0].outcome, stub.closed[0].usage) == (Outcome.UNOBSERVED, None)
+
+
+@pytest.mark.parametrize(
+    ("modes", "told"),
+    [
+        (None, Tie.UNANNOUNCED),
+        (Modes(DUPLEX, DUPLEX), Tie.DUPLEX),
+        (Modes(BodyMode.BUFFERED, BodyMode.BUFFERED), None),
+        (Modes(DUPLEX, BodyMode.NONE), None),
+    ],
+)
+def test_where_the_proxy_cannot_go_on_alone_it_stays(modes, told):
+    stub = Stub()
+    machine = routed(stub, modes=modes)
+    machine.receive(ResponseHeaders(headers=OK), 2)
+    machine.receive(ResponseBody(body=PIECE), 3)
+    assert not machine.over
+    machine.receive(ResponseBody(body=USAGE, end_of_stream=True), 4)
+    (record,) = stub.closed
+    assert (record.outcome, record.usage, record.tie) == (Outcome.COMPLETED, Usage(9, 2), told)
+
+
+@pytest.mark.parametrize(
+    ("headers", "more"),
+    [
+        (OK, {"x-llm-d-model-name-rewrite": "target"}),  # the name is put back in every event
+        (JSON | {":status": "503"}, {}),  # an error is counted
+    ],
+)
+def test_what_must_be_edited_or_read_is_observed(headers, more):
+    stub = Stub()
+    machine = routed(stub, **more)
+    machine.receive(ResponseHeaders(headers=headers), 2)
+    machine.receive(ResponseBody(body=PIECE), 3)
+    assert not machine.over
+    machine.receive(ResponseBody(body=b"", end_of_stream=True), 4)
+    assert stub.closed[0].outcome is Outcome.COMPLETED
+
+
+def test_an_answer_that_comes_whole_is_observed():
+    stub = Stub()
+    machine = exchange(stub, leave=True)
+    head = RequestHeaders(headers=CHAT, modes=LEAVABLE)
+    play(machine, [head, RequestBody(body=chat_body(stream=False), end_of_stream=True)])
+    machine.receive(ResponseHeaders(headers=JSON), 2)
+    machine.receive(ResponseBody(body=b'{"usage":{"prompt_tokens":9,'), 3)
+    machine.receive(ResponseBody(body=b'"completion_tokens":2}}', end_of_stream=True), 4)
+    assert stub.events == [Finished(machine.record.id, Usage(9, 2), 0)]
+
+
+def test_a_request_that_is_under_way_in_full_duplex_is_not_left():
+    stub = Stub()
+    machine = exchange(stub, leave=True)
+    opaque = CHAT | {":path": "/v1/files"}
+    machine.receive(RequestHeaders(headers=opaque, modes=LEAVABLE), 0)
+    machine.receive(RequestBody(body=b"first half"), 1)
+    machine.receive(ResponseHeaders(headers=OK), 2)
+    machine.receive(ResponseBody(body=PIECE), 3)
+    assert not machine.over
+    machine.receive(RequestBody(body=b"second half", end_of_stream=True), 4)
+    machine.receive(ResponseBody(body=PIECE), 5)
+    assert machine.over
+
+
+@pytest.mark.parametrize("mode", [BodyMode.NONE, STREAMED])
+def test_a_request_whose_body_is_not_the_pickers_does_not_hold_it(mode):
+    stub = Stub()
+    machine = exchange(stub, leave=True)
+    machine.receive(RequestHeaders(headers=CHAT, modes=Modes(mode, STREAMED)), 0)
+    machine.receive(ResponseHeaders(headers=OK), 2)
+    machine.receive(ResponseBody(body=PIECE), 3)
+    assert stub.closed[0].outcome is Outcome.UNOBSERVED
+
+
+def test_the_proxys_own_answer_is_not_left():
+    stub = Stub()
+    machine = exchange(stub, leave=True)
+    machine.receive(RequestHeaders(headers=CHAT, modes=LEAVABLE), 0)
+    machine.receive(ResponseHeaders(headers=OK), 1)
+    machine.receive(ResponseBody(body=PIECE), 2)
+    assert not machine.over
+
+
+def test_a_client_that_goes_before_the_first_piece_is_seen():
+    stub = Stub()
+    machine = routed(stub)
+    machine.receive(ResponseHeaders(headers=OK), 2)
+    machine.cancelled(3)
+    assert stub.events == [Aborted(machine.record.id, 0)]
+
+
+def test_those_that_are_to_be_observed_are():
+    stub = Stub()
+    machine = routed(stub, leave=False)
+    machine.receive(ResponseHeaders(headers=OK), 2)
+    machine.receive(ResponseBody(body=PIECE), 3)
+    assert not machine.over

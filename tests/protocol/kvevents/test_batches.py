@@ -1,0 +1,251 @@
+"""Payloads of KV events: both wire forms, both engines, and everything that is none of them."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Medium
+from epp.protocol.kvevents.batches import Batch, Unreadable, read_batch, time_of
+from tests.kvpublisher import CLEARED, payload, removed, stored
+
+pack = msgspec.msgpack.encode
+
+
+def read(*events):
+    """The changes of a batch in which nothing is odd."""
+    batch = read_batch(payload(*events), "base")
+    assert isinstance(batch, Batch)
+    assert (batch.unknown, batch.malformed) == (0, 0)
+    return list(batch.changes)
+
+
+def the_change(event, **wanted):
+    """The one change of an event, as far as it is wanted."""
+    (change,) = read(event)
+    return {name: getattr(change, name) for name in wanted}
+
+
+def gone(*names, **more):
+    return BlocksRemoved(list(names), **more)
+
+
+def packed(*tokens):
+    return b"".join(token.to_bytes(4, "little") for token in tokens)
+
+
+TOKENS = [5, 6, 7, 8]
+IN_EVERY_FORM = {
+    "vLLM 0.32": stored([1, 2], 9, TOKENS, 2, group_idx=None),
+    "a map with the least, and a field of tomorrow": {
+        "type": "BlockStored",
+        "block_hashes": [1, 2],
+        "parent_block_hash": 9,
+        "token_ids": TOKENS,
+        "block_size": 2,
+        "tomorrow": {"field": [1]},
+    },
+    "the shortest array": ["BlockStored", [1, 2], 9, TOKENS, 2],
+    "vLLM 0.8": ["BlockStored", [1, 2], 9, TOKENS, 2, None],
+    "SGLang": ["BlockStored", [1, 2], 9, TOKENS, 2, None, "GPU"],
+    "vLLM 0.12": ["BlockStored", [1, 2], 9, TOKENS, 2, None, "GPU", None, [None, None]],
+    "a longer array": ["BlockStored", [1, 2], 9, TOKENS, 2, 0, "GPU", *[None] * 5, "tomorrow"],
+    "digests": ["BlockStored", [bytes(31) + b"\1", 2], bytes(31) + b"\t", TOKENS, 2],
+}
+
+
+@pytest.mark.parametrize("event", IN_EVERY_FORM.values(), ids=IN_EVERY_FORM)
+def test_blocks_stored_in_every_form(event):
+    fields = {"hashes": [1, 2], "parent": 9, "tokens": packed(*TOKENS), "size": 2, "model": "base"}
+    assert read(event) == [BlocksStored(**fields)]
+
+
+def test_hashes_of_both_signs_and_digests_are_one():
+    digest = bytes(24) + b"\xff" * 7 + b"\xfe"
+    names = [-2, 2**64 - 2, digest, digest[-8:]]
+    assert read({"type": "BlockRemoved", "block_hashes": names})[0].hashes == [2**64 - 2] * 4
+    assert the_change(stored([1], -1, [1], 1), parent=0) == {"parent": 2**64 - 1}
+
+
+@pytest.mark.parametrize(
+    ("medium", "expected"),
+    [
+        (None, Medium.GPU),
+        ("GPU", Medium.GPU),
+        ("CPU", Medium.CPU),
+        ("cpu", Medium.CPU),
+        ("CPU_PINNED", Medium.CPU),
+        ("DISK", Medium.OTHER),
+        ("STORAGE", Medium.OTHER),
+        ("something new", Medium.OTHER),
+    ],
+)
+def test_media(medium, expected):
+    assert the_change(stored([1], medium=medium), medium=0) == {"medium": expected}
+    assert read(["BlockRemoved", [1], medium]) == [gone(1, medium=expected)]
+
+
+def test_an_adapter_names_the_model():
+    assert the_change(stored([1], lora_name="tuned"), model=0) == {"model": "tuned"}
+    array = ["BlockStored", [1], None, [1], 1, 3, "GPU", "tuned"]
+    assert the_change(array, model=0) == {"model": "tuned"}
+
+
+EXTRA = {
+    "none": ([None, None], None, "", ()),
+    "adapter": ([["tuned"], ["tuned"]], "tuned", "", ()),
+    "salt": ([["salt"], None], None, "salt", ()),
+    "adapter and salt of one name": ([["x", "x"], ["x"]], "x", "x", ()),
+    "image": ([None, [["image", 3]]], None, "", [b"", pack([["image", 3]])]),
+    "everything": (
+        [["tuned", ["image", -4], "salt", b"digest"], ["tuned"]],
+        "tuned",
+        "salt",
+        [pack([["image", -4], b"digest"]), b""],
+    ),
+}
+
+
+@pytest.mark.parametrize(("keys", "adapter", "salt", "content"), EXTRA.values(), ids=EXTRA)
+def test_extra_keys(keys, adapter, salt, content):
+    event = stored([1, 2], extra_keys=keys, lora_name=adapter)
+    expected = {"salt": salt, "content": content, "model": adapter or "base"}
+    assert the_change(event, **expected) == expected
+
+
+def test_sglang_puts_salts_into_a_map():
+    array = ["BlockStored", [1], None, [1], 1, None, "GPU", {"cache_salt": "salt"}]
+    assert the_change(array, salt=0, model=0) == {"salt": "salt", "model": "base"}
+    assert the_change(stored([1], cache_salt="salt"), salt=0) == {"salt": "salt"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "full"),
+    [
+        (None, True),
+        ("full_attention", True),
+        ("mla_attention", True),
+        ("sink_full_attention", True),
+        ("sliding_window", False),
+        ("mamba", False),
+        ("of tomorrow", False),
+    ],
+)
+def test_groups_whose_layers_see_everything(kind, full):
+    event = stored([1], group_idx=3, kv_cache_spec_kind=kind)
+    assert the_change(event, group=0, full=0) == {"group": 3, "full": full}
+
+
+def test_a_window_leaves_blocks_out():
+    event = stored([3], None, range(48), 16, kv_cache_spec_kind="sliding_window", extra_keys=None)
+    assert the_change(event, hashes=0, full=0) == {"hashes": [3], "full": False}
+
+
+def test_removed_and_cleared():
+    assert read(removed(4, group_idx=1)) == [gone(4, group=1)]
+    assert read(["BlockRemoved", [4, 5]]) == [gone(4, 5)]
+    assert read(CLEARED, ["AllBlocksCleared"]) == [BlocksCleared()] * 2
+
+
+def test_a_batch_without_a_rank_and_one_with_more_fields():
+    for rank, batch in ((None, [1.5, []]), (None, [1, []]), (2, [1.5, [], 2, "tomorrow"])):
+        read_out = read_batch(pack(batch))
+        assert isinstance(read_out, Batch)
+        assert read_out.rank == rank
+        assert time_of(pack(batch)) == batch[0]
+
+
+ODD = {
+    "an unknown name": ({"type": "BlockMoved", "block_hashes": [1]}, (1, 0)),
+    "an unknown name in an array": (["BlockMoved", 1, 2, 3], (1, 0)),
+    "no name": ({"block_hashes": [1]}, (0, 1)),
+    "an empty array": ([], (0, 1)),
+    "an empty map": ({}, (0, 1)),
+    "a number": (7, (0, 1)),
+    "nothing": (None, (0, 1)),
+    "a name that is a number": ([7, [1]], (0, 1)),
+    "an array that is too short": (["BlockStored", [1], None, [1]], (0, 1)),
+    "hashes that are words": ({"type": "BlockStored", "block_hashes": ["x"]}, (0, 1)),
+    "hashes that are fractions": (["BlockRemoved", [1.5]], (0, 1)),
+    "hashes that are no list": (["BlockRemoved", 1], (0, 1)),
+    "a token below 0": (stored([1], None, [-1], 1), (0, 1)),
+    "a token beyond 32 bits": (stored([1], None, [2**32], 1), (0, 1)),
+    "pairs of tokens": (stored([1], None, [[1, 2]], 1), (0, 1)),
+    "too few tokens": (stored([1, 2], None, [1, 2, 3], 2), (0, 1)),
+    "a block size below 0": (stored([1], None, [1], -1), (0, 1)),
+    "a block size of 0 with tokens": (stored([1], None, [1], 0), (0, 1)),
+    "extra keys of other blocks": (stored([1], extra_keys=[None, [["i", 0]]]), (0, 1)),
+}
+
+
+@pytest.mark.parametrize(("odd", "counted"), ODD.values(), ids=ODD)
+def test_an_odd_event_is_counted_and_the_others_are_read(odd, counted):
+    batch = read_batch(payload(removed(1), odd, removed(2)))
+    assert isinstance(batch, Batch)
+    assert (batch.unknown, batch.malformed) == counted
+    assert list(batch.changes) == [gone(n, group=0) for n in (1, 2)]
+
+
+UNREADABLE = {
+    "nothing": b"",
+    "a byte that msgpack does not have": b"\xc1",
+    "text": b"GET / HTTP/1.1\r\n\r\n",
+    "JSON": b'[1.0, [{"type": "AllBlocksCleared"}], 0]',
+    "a map": pack({"ts": 1.0, "events": []}),
+    "no events": pack([1.0]),
+    "events that are no list": pack([1.0, "AllBlocksCleared"]),
+    "a time that is none": pack(["now", []]),
+    "a rank that is none": pack([1.0, [], "first"]),
+    "more than there is": payload(stored([1]))[:-1],
+    "something after it": payload() + b"\0",
+    "a list said to be endless": b"\x92\xcb" + bytes(8) + b"\xdd\xff\xff\xff\xff",
+    "a list in a list in a list": b"\x91" * 5000,
+}
+
+
+@pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
+def test_what_is_no_batch(body):
+    assert isinstance(read_batch(body), Unreadable)
+
+
+def test_a_batch_that_is_too_large():
+    body = payload(stored(range(10)))
+    assert isinstance(read_batch(body, most_bytes=len(body)), Batch)
+    refused = read_batch(body, most_bytes=len(body) - 1)
+    assert isinstance(refused, Unreadable)
+    assert str(len(body)) in refused.reason
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise(body):
+    assert isinstance(read_batch(body), Batch | Unreadable)
+    assert time_of(body) is None or isinstance(time_of(body), float)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(["BlockStored", "BlockRemoved", "AllBlocksCleared"])
+EVENTS = st.one_of(
+    st.builds(lambda name, rest: [name, *rest], NAMES, st.lists(VALUES, max_size=12)),
+    st.builds(
+        lambda name, rest: rest | {"type": name},
+        NAMES,
+        st.dictionaries(st.sampled_from(sorted(stored([1]))), VALUES),
+    ),
+)
+
+
+@given(st.lists(EVENTS, max_size=5))
+def test_no_event_raises_and_each_is_accounted_for(events):
+    batch = read_batch(payload(*events))
+    assert isinstance(batch, Batch)
+    assert len(batch.changes) + batch.unknown + batch.malformed == len(events)
+
+
+@given(st.integers(0, 10_000))
+def test_a_truncated_batch_is_none(cut):
+    body = payload(stored(range(20)), removed(3), CLEARED)
+    assert isinstance(read_batch(body[: cut % len(body)]), Unreadable)

@@ -1,0 +1,433 @@
+"""One publisher's stream: tables for what may happen, then all loss and disorder at once."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.model.kv_changes import BlocksCleared, BlocksStored, Cleared
+from epp.protocol.kvevents.feed import Feed, FeedSettings
+from epp.protocol.kvevents.notices import Changed, Lost, Odd, Replay, Up
+from tests.kvpublisher import (
+    CLEARED,
+    END,
+    TOPIC,
+    Publisher,
+    believe,
+    frames,
+    payload,
+    removed,
+    stored,
+)
+
+PLAIN = FeedSettings()
+REPLAYING = FeedSettings(replay=True)
+RESTART = Changed((BlocksCleared(Cleared.RESTART),))
+GAP = Changed((BlocksCleared(Cleared.GAP),))
+
+
+class Listener:
+    """A feed, what it made its owner believe, and what else it said."""
+
+    def __init__(self, settings=PLAIN):
+        self.feed = Feed(settings)
+        self.cache: Counter[int] = Counter()
+        self.said = []
+
+    def hear(self, notices):
+        for notice in notices:
+            if isinstance(notice, Changed):
+                believe(self.cache, notice.changes)
+            self.said.append(notice)
+        return self
+
+    def receive(self, *messages):
+        for message in messages:
+            self.hear(self.feed.receive(message))
+        return self
+
+    def connect(self):
+        return self.hear(self.feed.connected())
+
+    def replay(self, publisher, kept=10_000):
+        """Answer the last request, and those that follow from the answer."""
+        while (start := self.asked()) is not None:
+            self.said.append("answered")
+            for message in publisher.replay(start, kept):
+                self.hear(self.feed.replayed(message))
+        return self
+
+    def asked(self):
+        """Where the request starts that nobody answered yet."""
+        for notice in reversed(self.said):
+            if notice == "answered":
+                return None
+            if isinstance(notice, Replay):
+                return notice.start
+        return None
+
+    @property
+    def held(self):
+        return +self.cache
+
+    def of(self, kind):
+        return [notice for notice in self.said if isinstance(notice, kind)]
+
+    @property
+    def complete(self):
+        return self.of(Up)[-1].complete
+
+
+def batches(publisher, *numbers):
+    return [publisher.publish(stored([number])) for number in numbers]
+
+
+def test_from_the_first_batch_on_all_is_known():
+    publisher, heard = Publisher(), Listener().connect()
+    heard.receive(publisher.publish(stored([1, 2])), publisher.publish(removed(1)))
+    assert heard.held == publisher.cache == Counter([2])
+    assert heard.of(Up) == [Up(False), Up(True)]
+
+
+def test_events_of_the_base_model_are_given_the_topics_name_or_the_settings():
+    heard = Listener(FeedSettings(model="other", topic_prefix="")).connect()
+    heard.receive(frames(0, payload(stored([1]))), frames(1, payload(stored([2])), topic=b""))
+    heard.receive(frames(2, payload(stored([3], lora_name="adapter"))))
+    changes = [change for changed in heard.of(Changed) for change in changed.changes]
+    models = [change.model for change in changes if isinstance(change, BlocksStored)]
+    assert models == ["base", "other", "adapter"]
+
+
+def test_a_model_with_an_at_sign_or_without_a_name():
+    heard = Listener().connect().receive(frames(0, payload(stored([1])), topic=b"kv@p@a/b@c"))
+    assert heard.of(Changed)[-1].changes[0].model == "a/b@c"
+    heard.receive(frames(1, payload(stored([2])), topic=b"kv@p"))
+    assert [odd.kind for odd in heard.of(Odd)] == ["model"]
+
+
+def test_who_comes_late_knows_only_what_comes_after():
+    publisher = Publisher()
+    batches(publisher, 1, 2)
+    heard = Listener().connect().receive(*batches(publisher, 3, 4))
+    assert heard.held == Counter([3, 4])
+    assert not heard.complete
+
+
+def test_who_comes_late_is_told_all_again():
+    publisher = Publisher()
+    batches(publisher, 1, 2)
+    heard = Listener(REPLAYING).connect()
+    assert heard.said == [Replay(0)]
+    heard.receive(*batches(publisher, 3, 4))
+    assert heard.held == Counter()
+    assert heard.replay(publisher).receive(*batches(publisher, 5)).held == publisher.cache
+    assert heard.complete
+
+
+def test_a_history_that_is_cut_off_is_used_as_far_as_it_goes():
+    publisher = Publisher()
+    batches(publisher, 1, 2, 3)
+    heard = Listener(REPLAYING).connect().replay(publisher, kept=2)
+    assert heard.held == Counter([2, 3])
+    assert not heard.complete
+
+
+def test_an_engine_that_has_published_nothing_yet_is_known_whole():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher)
+    assert heard.complete
+    assert heard.receive(*batches(publisher, 1)).held == publisher.cache
+
+
+def test_without_replay_a_gap_takes_everything_back():
+    publisher = Publisher()
+    first, _, third, fourth = batches(publisher, 1, 2, 3, 4)
+    heard = Listener().connect().receive(first, third, fourth)
+    assert heard.held == Counter([3, 4])
+    assert not heard.complete
+    assert GAP in heard.said
+
+
+def test_with_replay_a_gap_is_closed():
+    publisher = Publisher()
+    first, _, _, fourth, fifth = batches(publisher, 1, 2, 3, 4, 5)
+    heard = Listener(REPLAYING).connect().replay(Publisher())
+    heard.receive(first, fourth, fifth)
+    assert heard.said[-1] == Replay(0)
+    assert heard.replay(publisher).held == publisher.cache
+    assert heard.complete
+    assert GAP not in heard.said
+
+
+@pytest.mark.parametrize("failure", ["silence", "forgotten"])
+def test_a_gap_that_cannot_be_closed_takes_everything_back(failure):
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher)
+    first, *_, last = batches(publisher, *range(8))
+    heard.receive(first, last)
+    if failure == "silence":
+        heard.hear(heard.feed.replay_failed())
+        while heard.asked() is not None and heard.feed._asking:
+            heard.hear(heard.feed.replay_failed())
+    else:
+        heard.replay(publisher, kept=1)
+    assert heard.held == Counter([7])
+    assert not heard.complete
+
+
+def test_what_was_cleared_by_the_engine_is_known_whole_again():
+    publisher = Publisher()
+    batches(publisher, 1)
+    heard = Listener().connect().receive(*batches(publisher, 2))
+    assert not heard.complete
+    heard.receive(publisher.publish(CLEARED), *batches(publisher, 3))
+    assert heard.complete
+    assert heard.held == publisher.cache == Counter([3])
+
+
+def test_duplicates_count_once():
+    publisher = Publisher()
+    first, second = batches(publisher, 1, 2)
+    heard = Listener().connect().receive(first, first, second, first, second)
+    assert heard.held == publisher.cache
+    assert heard.feed.counts.duplicates == 3
+
+
+def test_a_batch_that_overtook_another_waits_for_it():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher)
+    first, second, third = batches(publisher, 1, 2, 3)
+    heard.receive(first, third, second)
+    assert heard.held == Counter([1])
+    assert heard.replay(publisher).held == publisher.cache
+
+
+@pytest.mark.parametrize("settings", [PLAIN, REPLAYING])
+def test_a_sequence_that_starts_again_is_another_engine(settings):
+    publisher = Publisher()
+    heard = Listener(settings).connect().replay(publisher).receive(*batches(publisher, 1, 2, 3))
+    publisher.restart()
+    heard.receive(*batches(publisher, 7))
+    assert heard.held == Counter([7])
+    assert heard.feed.counts.restarts == 1
+    assert heard.complete
+
+
+def test_a_restart_that_is_seen_late_is_made_up_for_by_replay():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2, 3))
+    publisher.restart()
+    _, second = batches(publisher, 7, 8)
+    assert heard.receive(second).replay(publisher).held == publisher.cache
+    assert heard.complete
+
+
+@pytest.mark.parametrize("published", range(6))
+def test_a_restart_while_nobody_listened_is_found_by_the_last_batch_seen(published):
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2, 3))
+    publisher.restart()
+    heard.feed.disconnected()
+    batches(publisher, *range(7, 7 + published))
+    heard.connect()
+    assert heard.asked() == 2
+    heard.replay(publisher).receive(*batches(publisher, 100))
+    assert heard.held == publisher.cache
+    assert heard.feed.counts.restarts == 1
+
+
+def test_a_short_break_loses_nothing_and_says_nothing():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2))
+    before = len(heard.said)
+    heard.feed.disconnected()
+    batches(publisher, 3)
+    heard.connect().replay(publisher)
+    assert heard.held == publisher.cache
+    assert [type(notice) for notice in heard.said[before:] if notice != "answered"] == [
+        Replay,
+        Changed,
+    ]
+
+
+def test_an_engine_that_is_lost_is_joined_anew():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2))
+    heard.hear(heard.feed.lost("it is gone"))
+    assert heard.said[-1] == Lost("it is gone")
+    publisher.restart()
+    batches(publisher, 5)
+    heard.connect()
+    assert heard.asked() == 0
+    assert heard.replay(publisher).held == publisher.cache
+
+
+ODD_FRAMES = {
+    "none": [],
+    "one": [TOPIC],
+    "two": [TOPIC, bytes(8)],
+    "four": [TOPIC, bytes(8), payload(), b""],
+    "short number": [TOPIC, bytes(7), payload()],
+    "wrong topic": [b"other@pod@m", bytes(8), payload()],
+    "no topic": [b"", bytes(8), payload()],
+    "topic of bytes": [b"\xff\xfe", bytes(8), payload()],
+}
+
+
+@pytest.mark.parametrize("odd", ODD_FRAMES.values(), ids=ODD_FRAMES)
+def test_frames_that_are_no_message_are_left_out(odd):
+    publisher = Publisher()
+    heard = Listener().connect().receive(*batches(publisher, 1))
+    heard.receive(odd, *batches(publisher, 2))
+    assert heard.held == publisher.cache
+    assert len(heard.of(Odd)) == 1
+
+
+def test_a_batch_that_cannot_be_read_takes_everything_back():
+    publisher = Publisher()
+    heard = Listener().connect().receive(*batches(publisher, 1))
+    heard.receive(frames(1, payload(stored([2]))[:-3]), frames(2, payload(stored([3]))))
+    assert heard.held == Counter([3])
+    assert not heard.complete
+    assert heard.of(Lost) == []
+
+
+def test_a_stream_that_cannot_be_read_is_lost_once_and_comes_back():
+    heard = Listener().connect().receive(*(frames(number, b"\xc1") for number in range(9)))
+    assert len(heard.of(Lost)) == 1
+    heard.receive(frames(9, payload(stored([3]))))
+    assert heard.held == Counter([3])
+    assert isinstance(heard.said[-2], Up)
+
+
+def test_batches_of_another_rank_are_left_out():
+    heard = Listener(FeedSettings(rank=1)).connect()
+    heard.receive(frames(0, payload(stored([1]), rank=0)), frames(1, payload(stored([2]), rank=1)))
+    heard.receive(frames(2, payload(stored([3]), rank=None)))
+    assert heard.held == Counter([2, 3])
+    assert [odd.kind for odd in heard.of(Odd)] == ["rank"]
+
+
+@pytest.mark.parametrize("limit", [{"most_waiting": 3}, {"most_waiting_bytes": 400}])
+def test_what_waits_is_bounded(limit):
+    publisher = Publisher()
+    heard = Listener(FeedSettings(replay=True, **limit)).connect()
+    heard.receive(*batches(publisher, *range(50)))
+    assert len(heard.feed._waiting) <= 4
+    assert "backlog" in {odd.kind for odd in heard.of(Odd)}
+    assert heard.replay(publisher).held <= publisher.cache
+    assert not heard.complete
+
+
+def test_an_answer_that_a_full_queue_cut_holes_into_is_asked_for_until_it_is_whole():
+    publisher = Publisher()
+    batches(publisher, *range(30))
+    heard = Listener(REPLAYING).connect()
+    while (start := heard.asked()) is not None:
+        heard.said.append("answered")
+        answer = publisher.replay(start)
+        for message in [*answer[:8], *answer[12:]] if len(answer) > 13 else answer:
+            heard.hear(heard.feed.replayed(message))
+    assert heard.held == publisher.cache
+    assert heard.complete
+    assert len(heard.of(Replay)) == 4
+
+
+def test_an_answer_that_nobody_asked_for_changes_nothing():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1))
+    heard.hear(heard.feed.replayed([b"", *frames(1, payload(stored([9])))]))
+    heard.hear(heard.feed.replayed([b"", b"", END, b""]))
+    heard.hear(heard.feed.replay_failed())
+    assert heard.held == publisher.cache
+
+
+FATES = st.sampled_from(["heard"] * 4 + ["lost", "lost", "twice", "late", "after the next"])
+REPLAYS = st.sampled_from(["whole"] * 4 + ["holed", "cut off", "silence", "broken off"])
+STEPS = st.one_of(
+    st.tuples(st.just("publish"), FATES, st.integers(0, 5), st.integers(0, 3)),
+    st.tuples(st.just("publish"), FATES, st.integers(0, 5), st.integers(0, 3)),
+    st.tuples(st.just("answer"), REPLAYS),
+    st.tuples(st.just("break_off"), st.booleans()),
+)
+
+
+class Channel:
+    """Carries a publisher's messages to a listener, as the steps say."""
+
+    def __init__(self, replays):
+        self.publisher = Publisher()
+        self.heard = Listener(FeedSettings(replay=replays)).connect()
+        self.late = []
+        self.damaged = False
+
+    def publish(self, fate, block, kind):
+        events = [removed(block)] if self.publisher.cache[block] and kind else [stored([block])]
+        if (kind, block) == (3, 0):
+            events = [CLEARED, stored([block])]
+        message = self.publisher.publish(*events)
+        if fate in {"late", "after the next"}:
+            self.late.append(message)
+        elif fate != "lost":
+            self.heard.receive(*[message] * (1 + (fate == "twice")))
+            if fate == "heard":
+                self.heard.receive(*self.late)
+                self.late = []
+
+    def answer(self, how):
+        start = self.heard.asked()
+        if start is None:
+            return
+        self.heard.said.append("answered")
+        answer = self.publisher.replay(start, 2 if how == "cut off" else 10_000)
+        self.damaged |= how not in {"whole", "holed"}
+        if how == "holed" and len(answer) > 4:  # a queue was full
+            answer = [*answer[:2], *answer[-2:]]
+        fails = how in {"silence", "broken off"}
+        if fails:
+            answer = answer[: len(answer) // 2] if how == "broken off" else []
+        for message in answer:
+            self.heard.hear(self.heard.feed.replayed(message))
+        if fails:
+            self.heard.hear(self.heard.feed.replay_failed())
+
+    def break_off(self, restarts):
+        """What was on its way is lost with the connection."""
+        self.late = []
+        self.heard.feed.disconnected()
+        if restarts:
+            self.publisher.restart()
+        self.heard.said.append("answered")
+        self.heard.connect()
+
+    def settle(self):
+        """One more batch that is heard, and answers to all that is asked."""
+        self.publish("heard", 99, 0)
+        while self.heard.asked() is not None:
+            self.answer("whole")
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(STEPS, max_size=30))
+def test_whatever_is_lost_replay_ends_in_the_engines_content_or_in_less(steps):
+    channel = Channel(replays=True)
+    for name, *details in steps:
+        getattr(channel, name)(*details)
+    channel.settle()
+    heard, cache = channel.heard, channel.publisher.cache
+    assert heard.held <= cache
+    if heard.complete or not channel.damaged:
+        assert heard.held == cache
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(FATES, st.integers(0, 5), st.integers(0, 3)), max_size=30))
+def test_without_replay_too_no_more_is_believed_than_is_held(steps):
+    channel = Channel(replays=False)
+    for step in steps:
+        channel.publish(*step)
+    channel.settle()
+    assert channel.heard.held <= channel.publisher.cache
+    if channel.heard.complete:
+        assert channel.heard.held == channel.publisher.cache

@@ -1,0 +1,56 @@
+"""Finding families on a page, from where they stood on the page before."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.protocol.metrics.page import Page
+from tests.adapters.vllm_page import vllm_page
+
+FAMILIES = ("a", "ab", "abc", "b", "c:d")
+WANTED = [name.encode() for name in FAMILIES]
+
+samples = st.lists(st.integers(0, 10**6), min_size=1, max_size=4)
+blocks = st.tuples(st.sampled_from(FAMILIES), samples, st.integers(0, 400))
+pages = st.lists(blocks, max_size=6, unique_by=lambda block: block[0])
+
+
+def write(page):
+    """Write families with so many samples each, a comment of some length before each."""
+    lines = []
+    for name, values, comment in page:
+        lines.append(f"# HELP {name} {'x' * comment}\n")
+        lines += [f'{name}{{number="{at}"}} {value}\n' for at, value in enumerate(values)]
+    return "".join(lines).encode()
+
+
+@given(st.lists(pages, min_size=1, max_size=6))
+def test_what_stood_where_before_changes_nothing(written):
+    places: dict[bytes, int] = {}
+    for page in map(write, written):
+        known, afresh = Page(page, places), Page(page)
+        for family in WANTED:
+            assert known.samples(family) == afresh.samples(family)
+
+
+@given(pages)
+def test_every_sample_of_a_family_is_found_and_no_other(page):
+    text = Page(write(page))
+    said = {name: values for name, values, _ in page}
+    for name in FAMILIES:
+        assert [value for _, value in text.samples(name.encode())] == said.get(name, [])
+
+
+def test_a_family_that_pages_may_lack_is_found_within_eight_pages():
+    places: dict[bytes, int] = {}
+    assert Page(b"b 1\n", places).rare(b"a") == []
+    found = [Page(b"b 1\na 2\n", places).rare(b"a") for _ in range(9)]
+    assert found[-1] == [(b"", 2.0)]
+    assert [Page(b"b 1\na 3\n", places).rare(b"a") for _ in range(2)] == [[(b"", 3.0)]] * 2
+
+
+@pytest.mark.parametrize(
+    ("start", "there"), [(b"vllm:", True), (b"vllm:some_1_", True), (b"sglang:", False)]
+)
+def test_a_line_that_starts_so(start, there):
+    assert (start in Page(vllm_page())) is there

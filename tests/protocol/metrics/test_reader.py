@@ -1,0 +1,239 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from epp.model.endpoint import UNREPORTED, Endpoint, Load
+from epp.protocol.metrics.names import ENGINES, SGLANG, VLLM, engine_of
+from epp.protocol.metrics.page import Page
+from epp.protocol.metrics.reader import MetricsReader
+from tests.adapters.vllm_page import vllm_page
+
+PREVIOUS = Load(
+    waiting=91,
+    running=92,
+    kv_usage=0.93,
+    running_adapters=frozenset({"old"}),
+    waiting_adapters=frozenset({"older"}),
+    max_adapters=9,
+    engine="vllm",
+    ranks=2,
+    block_size=94,
+    num_blocks=95,
+    spread=1.5,
+    caching=False,
+    match_unit=98,
+    sliding_window=99,
+    offload_tokens=100,
+    cache_queries=101,
+    cache_hits=102,
+    started_at=96,
+    at=97,
+)
+
+
+def read(text, at=0.0, previous=UNREPORTED, engine=None, **endpoint):
+    """Read one page of an endpoint; `engine` as its label says."""
+    labels = {"llm-d.ai/engine-type": engine} if engine else {}
+    of = Endpoint("default", "a", "10.0.0.1", 8000, labels=labels, **endpoint)
+    return MetricsReader(of, previous).read(Page(text), at).load
+
+
+def lora(value, running="", waiting="", max_lora="4", engine="0"):
+    return (
+        f'vllm:lora_requests_info{{engine="{engine}",max_lora="{max_lora}",'
+        f'running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"}} {value}\n'
+    ).encode()
+
+
+def test_a_real_page():
+    load = read(vllm_page(), at=5.0)
+    assert (load.waiting, load.running, load.kv_usage) == (3, 7, 0.25)
+    assert (load.block_size, load.num_blocks, load.spread) == (16, 1024, 1)
+    assert load.capacity_tokens == 1023 * 16
+    assert (load.engine, load.caching, load.hybrid) == ("vllm", True, False)
+    assert (load.cache_queries, load.cache_hits) == (0, 1)
+    assert (load.match_unit, load.sliding_window, load.offload_tokens) == (None, None, None)
+    assert load.started_at is not None
+    assert load.started_at > 1e9
+    assert load.at == 5.0
+    assert load.max_adapters == 0
+
+
+def test_engines_of_one_server_are_one_endpoint():
+    load = read(vllm_page(engines=4), at=0)
+    assert (load.waiting, load.running, load.kv_usage) == (12, 28, 0.25)
+    assert (load.block_size, load.num_blocks, load.ranks) == (16, 4096, 4)
+    assert load.capacity_tokens == (4096 - 4) * 16
+
+
+def test_kv_usage_is_the_mean_of_the_engines():
+    page = b'vllm:kv_cache_usage_perc{engine="0"} 1.0\nvllm:kv_cache_usage_perc{engine="1"} 0.5\n'
+    assert read(page, at=0).kv_usage == 0.75
+
+
+@pytest.mark.parametrize(
+    ("page", "field", "value"),
+    [
+        (b"vllm:num_requests_waiting 3\n", "waiting", 3),
+        (b"vllm:num_requests_waiting{} 3\n", "waiting", 3),
+        (b"vllm:num_requests_waiting  3.5e1 1700000000000\n", "waiting", 35),
+        (b"vllm:num_requests_waiting\t3\r\n", "waiting", 3),
+        (b"# a comment\n\nvllm:num_requests_running 2.0\n", "running", 2),
+        (b'vllm:num_requests_waiting{a="} 9\\" 8",b="\\\\"} 3\n', "waiting", 3),
+        (b"vllm:num_requests_waiting_by_reason 8\nvllm:num_requests_waiting 3\n", "waiting", 3),
+        (b"# HELP vllm:num_requests_waiting 8\nvllm:num_requests_waiting 3\n", "waiting", 3),
+        (b"vllm:num_requests_waiting NaN\nvllm:num_requests_waiting 3\n", "waiting", 3),
+        (b"vllm:kv_cache_usage_perc 1.0000002\n", "kv_usage", 1.0),
+        (b'vllm:cache_config_info{x="block_size=\\"7\\"",block_size="32"} 1\n', "block_size", 32),
+        (b'vllm:cache_config_info{x=",block_size=",block_size="32"} 1\n', "block_size", 32),
+        (b"vllm:num_requests_waiting 1\nprocess_start_time_seconds 1.7e+09\n", "started_at", 1.7e9),
+    ],
+)
+def test_lines(page, field, value):
+    assert getattr(read(page, at=0, previous=PREVIOUS), field) == value
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"",
+        b"\n",
+        b"<html>502 Bad Gateway</html>",
+        b"vllm:other 3\n",
+        b"vllm:num_requests_waiting 3",
+        b"vllm:num_requests_waiting",
+        b"vllm:num_requests_waiting\n",
+        b"vllm:num_requests_waiting {\n",
+        b'vllm:num_requests_waiting{engine="0} 3\n',
+        b"vllm:num_requests_waiting NaN\nvllm:num_requests_running -1\n",
+        b"vllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc -Inf\n",
+        b"vllm:num_requests_waiting three\n",
+        b"vllm:num_requests_waiting \xff\xfe\n",
+        b'vllm:cache_config_info{block_size="None",num_gpu_blocks="None"} 1.0\n',
+        b'vllm:cache_config_info{block_size="0",num_gpu_blocks="0"} 1.0\n',
+        b'vllm:lora_requests_info{max_lora="2"} NaN\n',
+        b"x\nprocess_start_time_seconds NaN\nvllm:\n",
+    ],
+)
+def test_what_is_absent_or_unusable_keeps_the_previous_value(page):
+    load = read(page, at=1, previous=PREVIOUS)
+    assert load == replace(PREVIOUS, at=1)
+
+
+def test_the_newest_lora_series_counts():
+    page = lora(1.795e9, "a,b", "c") + lora(1.796e9, "d, e", "", "2") + lora(1.794e9, "f")
+    load = read(page, at=0)
+    assert load.running_adapters == {"d", "e"}
+    assert load.waiting_adapters == frozenset()
+    assert load.max_adapters == 2
+
+
+def test_the_newest_lora_series_of_each_engine_count():
+    page = lora(2, "a", "x") + lora(1, "b", engine="1") + lora(0, "c", engine="1")
+    load = read(page, at=0)
+    assert load.running_adapters == {"a", "b"}
+    assert load.waiting_adapters == {"x"}
+
+
+def test_adapter_names_are_unescaped():
+    load = read(lora(1, r"a\"b\\c"), at=0)
+    assert load.running_adapters == {'a"b\\c'}
+
+
+def test_bad_lora_limit_is_none_at_all():
+    assert read(lora(1, "a", max_lora="many"), at=0).max_adapters == 0
+
+
+PAGES = {
+    "sglang": (
+        b'sglang:num_running_reqs{model_name="m"} 2.0\nsglang:token_usage{model_name="m"} 0.5\n'
+        b'sglang:num_queue_reqs{model_name="m"} 1.0\n'
+        b'sglang:cache_config_info{page_size="64",num_pages="100"} 1.0\n'
+    ),
+    "trtllm-serve": (
+        b"trtllm_num_requests_waiting 1\ntrtllm_num_requests_running 2\n"
+        b"trtllm_kv_cache_utilization 0.5\ntrtllm_kv_cache_tokens_per_block 64\n"
+        b"trtllm_kv_cache_max_blocks 100\n"
+    ),
+    "triton-tensorrt-llm": (
+        b'nv_trt_llm_request_metrics{model="m",request_type="waiting"} 1\n'
+        b'nv_trt_llm_request_metrics{model="m",request_type="scheduled"} 2\n'
+        b'nv_trt_llm_request_metrics{model="m",request_type="max"} 77\n'
+        b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="m"} 0.5\n'
+        b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per",model="m"} 64\n'
+        b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max",model="m"} 100\n'
+        b"nv_inference_exec_count 5\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_other_engines_are_told_by_their_page(name):
+    engine = engine_of({}, Page(PAGES[name]))
+    assert engine is ENGINES[name]
+    load = read(PAGES[name], at=3)
+    assert load == Load(
+        waiting=1, running=2, kv_usage=0.5, engine=name, block_size=64, num_blocks=100, at=3
+    )
+    assert load.capacity_tokens == 6400
+
+
+def test_triton_tells_requests_only():
+    page = b"nv_inference_pending_request_count 4\nnv_inference_exec_count 5\n"
+    assert read(page, at=0) == Load(waiting=4, running=5, engine="triton", at=0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "page", "engine"),
+    [
+        ({"llm-d.ai/engine-type": "sglang"}, b"vllm:x 1\n", SGLANG),
+        ({"inference.networking.k8s.io/engine-type": "sglang"}, b"", SGLANG),
+        ({"llm-d.ai/engine-type": "what"}, b"x\nvllm:x 1\n", VLLM),
+        ({}, b"vllm:x 1\n", VLLM),
+        ({}, b"# vllm:x\nfoo 1\n", None),
+    ],
+)
+def test_the_label_decides_before_the_page(labels, page, engine):
+    assert engine_of(labels, Page(page)) is engine
+
+
+PIECES = st.sampled_from(
+    [
+        *(line + b"\n" for line in vllm_page().splitlines()[::9]),
+        b"vllm:num_requests_waiting",
+        b"vllm:cache_config_info{",
+        b'block_size="',
+        b'"',
+        b"\\",
+        b"}",
+        b" ",
+        b"\n",
+        b"1e999",
+        b"-1",
+        b"NaN",
+    ]
+)
+
+
+@given(
+    st.lists(PIECES | st.binary(max_size=8)).map(b"".join),
+    st.sampled_from([None, "vllm", "sglang"]),
+)
+def test_no_page_raises_or_gives_an_impossible_load(page, engine):
+    load = read(page, at=1, previous=UNREPORTED, engine=engine)
+    assert 0 <= load.waiting < math.inf
+    assert 0 <= load.running < math.inf
+    assert 0 <= load.kv_usage <= 1
+    assert load.block_size is None or load.block_size > 0
+    assert load.num_blocks is None or load.num_blocks > 0
+
+
+@given(st.integers(0, 4000))
+def test_a_page_cut_anywhere_gives_whole_values_or_previous_ones(cut):
+    page = vllm_page(waiting=123456, running=654321)[:cut]
+    load = read(page, at=1, previous=PREVIOUS)
+    assert load.waiting in {123456, 91}
+    assert load.running in {654321, 92}

@@ -1,0 +1,232 @@
+"""Bodies read as they arrive: what the compiled reader finds is what its twin does."""
+
+import json
+from array import array
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.errors import MalformedRequest
+from epp.model.request import Api
+from epp.protocol.openai.body import READER, Body, Keeper
+from epp.protocol.openai.request_json import LONGEST_PROMPT, parse_request
+from tests.native.built import needs
+
+APIS = [each for each in Api if each is not Api.OTHER]
+READERS = pytest.mark.parametrize("reader", sorted({Keeper, READER}, key=repr))
+needs_reader = needs("body", "the compiled reader of bodies")
+
+WORDS = st.sampled_from(["", "a", "grüße 😀", 'q"\\/\b\n', "x" * 40, "\x7f"])
+TEXTS = st.one_of(WORDS, st.text(max_size=20).filter(lambda text: text.isprintable()))
+ODD: st.SearchStrategy[object] = st.sampled_from(
+    [None, True, 0, -1, 1.5, [], {}, [[]], {"role": 1}, "", 2**32, 10**30]
+)
+SELDOM = st.sampled_from([*[False] * 40, True])
+CALLS = st.just([{"role": "x", "content": ["y"], "type": "z"}])
+
+
+def mostly(usual):
+    """Draw what is usual, and now and then anything else."""
+    return SELDOM.flatmap(lambda odd: ODD if odd else usual)
+
+
+PARTS = st.fixed_dictionaries(
+    {"type": mostly(st.sampled_from(["text", "input_text", "output_text", "image_url", "té"]))},
+    optional={
+        "text": mostly(TEXTS),
+        "image_url": st.just({"url": "data:...", "type": "text", "text": "no"}),
+    },
+)
+MESSAGES = st.fixed_dictionaries(
+    {
+        "role": mostly(st.sampled_from(["user", "assistant", "tool", "", "rôle", "r" * 25])),
+        "content": mostly(TEXTS | st.lists(PARTS | st.just({"text": "bare"}), max_size=3)),
+    },
+    optional={
+        "reasoning_content": mostly(TEXTS),
+        "tool_calls": mostly(CALLS),
+        "tool_call_id": mostly(TEXTS),
+        "name": TEXTS | st.just({"content": [{"type": "text"}]}),
+    },
+)
+ITEMS = st.one_of(MESSAGES, st.just({"type": "function_call", "name": "f", "arguments": "{}"}))
+TOKENS = mostly(st.integers(0, 2**32 - 1) | st.sampled_from([0, 9, 10]))
+PROMPTS = st.one_of(
+    TEXTS,
+    st.lists(TEXTS, min_size=1, max_size=3),
+    st.lists(TOKENS, min_size=1, max_size=5),
+    st.lists(st.lists(TOKENS, max_size=4) | TEXTS, min_size=1, max_size=3),
+)
+BODIES = st.fixed_dictionaries(
+    {
+        "model": mostly(st.sampled_from(["m", "org/model", "modèle", "m" * 100])),
+        "messages": mostly(st.lists(MESSAGES, min_size=1, max_size=4)),
+        "prompt": mostly(PROMPTS),
+        "input": mostly(PROMPTS | st.lists(ITEMS, min_size=1, max_size=3)),
+    },
+    optional={
+        "stream": mostly(st.booleans()),
+        "cache_salt": mostly(TEXTS),
+        "user": mostly(TEXTS),
+        "max_tokens": mostly(st.just(5)),
+        "max_completion_tokens": mostly(st.just(6)),
+        "max_output_tokens": mostly(st.just(7)),
+        "tools": mostly(st.just([{"type": "function", "model": "no"}])),
+        "instructions": mostly(TEXTS),
+        "temperature": st.sampled_from([0, 0.5, -1e-3, 1e300]),
+        "response_format": st.just({"messages": [{"role": "x"}], "prompt": [1], "model": "no"}),
+    },
+)
+UNWANTED = {
+    Api.CHAT: {"prompt", "input"},
+    Api.COMPLETIONS: {"input", "messages"},
+    Api.EMBEDDINGS: {"prompt", "messages"},
+    Api.RESPONSES: {"prompt", "messages"},
+}
+"""What a client of an API would not send, and most that are drawn leave out."""
+
+SPOILING = (
+    *(b"", b",", b":", b'"', b"\\", b"{", b"}", b"[", b"]", b"0", b"-", b".", b"e", b"tru", b"\n"),
+    *(b"\x01", b"\xff", b"\\u12", b"\\ud800", b"\\udc00", b"\\ud800\\udc00", b'"model":"x",'),
+)
+
+
+@st.composite
+def asked(draw: st.DrawFn) -> tuple[Api, bytes]:
+    """An API and a body, as one of many clients would write it."""
+    api = draw(st.sampled_from(APIS))
+    body = draw(BODIES)
+    kept = body.keys() if draw(SELDOM) else body.keys() - UNWANTED[api]
+    missing = draw(st.sampled_from(sorted(kept))) if draw(SELDOM) else None
+    keys = draw(st.permutations(sorted(kept - {missing})))
+    separators = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", "\t: ")]))
+    text = json.dumps(
+        {key: body[key] for key in keys}, ensure_ascii=draw(st.booleans()), separators=separators
+    )
+    return api, text.encode("utf-8", "surrogatepass")
+
+
+def cut(data, places):
+    edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[start:end] for start, end in pairwise(edges)]
+
+
+def read(reader, api, pieces):
+    body = Body(api, reader)
+    for piece in pieces:
+        body.feed(piece)
+    assert body.whole() == b"".join(pieces)
+    try:
+        return body.parse()
+    except MalformedRequest as error:
+        return error.reason, str(error)
+
+
+def twin(api, data):
+    try:
+        return parse_request(api, data)
+    except MalformedRequest as error:
+        return error.reason, str(error)
+
+
+@needs_reader
+@given(asked(), st.lists(st.integers(0, 1 << 16), max_size=6))
+def test_what_clients_write(asking, places):
+    api, data = asking
+    assert read(READER, api, cut(data, places)) == twin(api, data)
+
+
+@needs_reader
+@given(asked(), st.integers(0, 1 << 16), st.sampled_from(SPOILING), st.integers(0, 3))
+def test_what_is_spoilt(asking, place, put, drop):
+    api, data = asking
+    place %= len(data) + 1
+    spoilt = data[:place] + put + data[place + drop :]
+    assert read(READER, api, [spoilt]) == twin(api, spoilt)
+    assert read(READER, api, [bytes([byte]) for byte in spoilt]) == twin(api, spoilt)
+
+
+def chat(*contents, **more):
+    turns = [{"role": "user", "content": content} for content in contents]
+    return json.dumps({"messages": turns, "model": "m", **more}).encode()
+
+
+def tokens(count):
+    ids = [(each * 2654435761) % 2**32 for each in range(count)]
+    return json.dumps({"model": "m", "prompt": ids}).encode(), array("I", ids).tobytes()
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:" + "A" * 50_000}}
+LONG = "so it goes\n" * (LONGEST_PROMPT // 10)
+ORDINARY = [
+    (Api.CHAT, chat("a", "b", tools=[{"type": "function"}], stream=True, max_tokens=5, user="u")),
+    (Api.CHAT, chat('line\n\t"quoted"' * 9000, 'é \\ "', cache_salt="s\\n")),
+    (Api.CHAT, chat([{"type": "text", "text": "what is this?"}, PICTURE], "go on")),
+    (Api.CHAT, chat("short", LONG, "behind it", tools=[])),
+    (Api.COMPLETIONS, json.dumps({"model": "m", "prompt": LONG}).encode()),
+    (Api.COMPLETIONS, json.dumps({"model": "m", "prompt": ["a", "b" * 70_000]}).encode()),
+    (Api.COMPLETIONS, tokens(9000)[0]),
+    (Api.COMPLETIONS, json.dumps({"prompt": [0, 7, 4294967295], "model": "m"}).encode()),
+    (Api.EMBEDDINGS, json.dumps({"input": [[1, 2], "x", []], "model": "m"}).encode()),
+    (Api.EMBEDDINGS, json.dumps({"input": [[]], "model": "m"}).encode()),
+    (Api.RESPONSES, json.dumps({"input": "hi", "instructions": "be", "model": "m"}).encode()),
+    (Api.RESPONSES, json.dumps({"input": [{"type": "x"}], "tools": [], "model": "m"}).encode()),
+]
+
+
+@needs_reader
+@pytest.mark.parametrize(("api", "data"), ORDINARY, ids=range(len(ORDINARY)))
+@pytest.mark.parametrize("size", [1 << 30, 16_384, 997])
+def test_nothing_ordinary_is_declined(api, data, size):
+    reader = READER(api.value, LONGEST_PROMPT)
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    for piece in pieces:
+        reader.feed(piece)
+    assert reader.finish() is not None
+    assert read(READER, api, pieces) == parse_request(api, data)
+
+
+@READERS
+def test_of_long_prompts_the_start_is_read(reader):
+    parsed = read(reader, Api.CHAT, [chat("short", LONG, "behind it")])
+    (prompt,) = parsed.prompts
+    assert len(prompt.data) == LONGEST_PROMPT
+    assert prompt.data.startswith(b'\n<user>"short"\n<user>"so it goes\\n')
+    assert prompt.marks == [len(b'\n<user>"short"')]
+    data, packed = tokens(LONGEST_PROMPT // 4 + 3)
+    assert read(reader, Api.COMPLETIONS, [data]).prompts[0].data == packed[:LONGEST_PROMPT]
+
+
+@READERS
+def test_user_is_read(reader):
+    assert read(reader, Api.CHAT, [chat("a", user="u-1")]).user == "u-1"
+    assert read(reader, Api.CHAT, [chat("a", user=None)]).user == ""
+
+
+@READERS
+@given(places=st.lists(st.integers(0, 200), max_size=5))
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"messages":[{"role":"user","content":"\\"model\\":\\"m\\""}],"model" : "m"}',
+        b'{"model":"m","messages":[{"role":"user","content":"x","model":"other"}]}',
+        b'{"metadata":{"model":"n"},"model":"m","messages":[{"role":"user","content":"x"}]} ',
+    ],
+)
+def test_another_models_name_goes_where_it_was(reader, data, places):
+    body = Body(Api.CHAT, reader)
+    for piece in cut(data, places):
+        body.feed(piece)
+    assert body.parse().model == "m"
+    name = 'new "näme"'
+    at = data.index(b'"m"', data.index(b'"model"', data.index(b'"}]') if b" : " in data else 0))
+    assert b"".join(body.renamed(name)) == data[:at] + json.dumps(name).encode() + data[at + 3 :]
+
+
+def test_a_body_of_no_api_is_kept():
+    body = Body(Api.OTHER)
+    body.feed(b"\x00\x01")
+    body.feed(b"{")
+    assert body.pieces == [b"\x00\x01", b"{"]

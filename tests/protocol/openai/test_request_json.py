@@ -1,0 +1,154 @@
+"""What is read of OpenAI's bodies."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.errors import MalformedRequest
+from epp.model.request import Api, Prompt
+from epp.protocol.openai.request_json import api_of, parse_request
+
+TEXT = {"role": "user", "content": "hi"}
+
+
+def parse(api: Api, **body):
+    return parse_request(api, json.dumps({"model": "m"} | body).encode())
+
+
+@pytest.mark.parametrize(
+    ("path", "api"),
+    [
+        ("/v1/chat/completions", Api.CHAT),
+        ("/v1/chat/completions/?a=b", Api.CHAT),
+        ("/openai/v1/completions", Api.COMPLETIONS),
+        ("/v1/embeddings", Api.EMBEDDINGS),
+        ("/v1/responses", Api.RESPONSES),
+        ("/v1/responses/resp_1", Api.OTHER),
+        ("/v1/models", Api.OTHER),
+        ("/mycompletions", Api.OTHER),
+        ("", Api.OTHER),
+    ],
+)
+def test_api_of(path, api):
+    assert api_of(path) is api
+
+
+def test_a_longer_conversation_starts_with_the_shorter_one():
+    turns = [TEXT, {"role": "assistant", "content": "ho"}, {"role": "user", "content": "why?"}]
+    short = parse(Api.CHAT, messages=turns[:1]).prompts[0].data
+    long = parse(Api.CHAT, messages=turns).prompts[0].data
+    assert long.startswith(short)
+
+
+def test_order_of_keys_and_white_space_do_not_matter():
+    one = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
+    two = b'{ "stream": true, "messages": [ {"content": "hi" , "role": "user"} ], "model": "m" }'
+    assert parse_request(Api.CHAT, one) == parse_request(Api.CHAT, two)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"messages": [{"role": "system", "content": "hi"}]},
+        {"messages": [{"role": "user", "content": "hi!"}]},
+        {"messages": [TEXT], "tools": [{"type": "function"}]},
+        {"messages": [TEXT | {"tool_calls": [{"id": "x"}]}]},
+        {"messages": [TEXT | {"reasoning_content": "hm"}]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
+    ],
+)
+def test_what_the_engine_sees_makes_a_difference(other):
+    assert parse(Api.CHAT, **other).prompts != parse(Api.CHAT, messages=[TEXT]).prompts
+
+
+def test_parts_of_text_are_text_and_media_count_as_one_picture():
+    parts = [
+        {"type": "text", "text": "hi"},
+        {"type": "image_url", "image_url": {"url": "a" * 9999}},
+    ]
+    plain = parse(Api.CHAT, messages=[TEXT]).prompts[0].data
+    mixed = parse(Api.CHAT, messages=[{"role": "user", "content": parts}]).prompts[0].data
+    assert mixed.startswith(plain)
+    assert len(mixed) == len(plain) + 900
+
+
+def test_limits_and_salt():
+    parsed = parse(
+        Api.CHAT,
+        messages=[TEXT],
+        stream=True,
+        max_tokens=5,
+        max_completion_tokens=7,
+        cache_salt="s",
+    )
+    assert (parsed.stream, parsed.max_tokens, parsed.cache_salt) == (True, 7, "s")
+    assert parse(Api.RESPONSES, input="x", max_output_tokens=9).max_tokens == 9
+    assert parse(Api.CHAT, messages=[TEXT], stream=None).stream is False
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("ab", (Prompt(b'"ab'),)),
+        (["a", "b"], (Prompt(b'"a'), Prompt(b'"b'))),
+        ([1, 258], (Prompt(b"\x01\0\0\0\x02\x01\0\0", True),)),
+        ([[1], [2]], (Prompt(b"\x01\0\0\0", True), Prompt(b"\x02\0\0\0", True))),
+        ([[1], "a"], (Prompt(b"\x01\0\0\0", True), Prompt(b'"a'))),
+    ],
+)
+@pytest.mark.parametrize(("api", "field"), [(Api.COMPLETIONS, "prompt"), (Api.EMBEDDINGS, "input")])
+def test_forms_of_a_prompt(api, field, prompt, expected):
+    assert parse(api, **{field: prompt}).prompts == expected
+
+
+@pytest.mark.parametrize(
+    ("api", "body"),
+    [
+        (Api.CHAT, {}),
+        (Api.CHAT, {"messages": []}),
+        (Api.CHAT, {"messages": None}),
+        (Api.CHAT, {"messages": [1]}),
+        (Api.CHAT, {"messages": [TEXT], "model": ""}),
+        (Api.CHAT, {"messages": [TEXT], "model": None}),
+        (Api.CHAT, {"messages": [TEXT], "stream": "yes"}),
+        (Api.CHAT, {"messages": [{"role": 1}]}),
+        (Api.COMPLETIONS, {}),
+        (Api.COMPLETIONS, {"prompt": 1}),
+        (Api.COMPLETIONS, {"prompt": []}),
+        (Api.COMPLETIONS, {"prompt": [1, "a"]}),
+        (Api.COMPLETIONS, {"prompt": [1.5]}),
+        (Api.COMPLETIONS, {"prompt": [-1]}),
+        (Api.COMPLETIONS, {"prompt": [2**32]}),
+        (Api.COMPLETIONS, {"prompt": [10**30]}),
+        (Api.COMPLETIONS, {"prompt": ["a", {}]}),
+        (Api.COMPLETIONS, {"prompt": [[1, "a"]]}),
+        (Api.EMBEDDINGS, {"input": None}),
+        (Api.RESPONSES, {}),
+    ],
+)
+def test_bodies_that_do_not_fit_their_path(api, body):
+    with pytest.raises(MalformedRequest) as caught:
+        parse(api, **body)
+    assert caught.value.status == 400
+    assert str(caught.value)
+
+
+def test_responses_input_items_render_as_messages():
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+    call = {"type": "function_call", "name": "f", "arguments": "{}"}
+    parsed = parse(Api.RESPONSES, input=[item, call], instructions="be brief")
+    data = parsed.prompts[0].data
+    assert data.startswith(b'"be brief"\n<user>"hi"')
+    assert b'"function_call"' in data
+    longer = parse(Api.RESPONSES, input=[item, call, item], instructions="be brief")
+    assert longer.prompts[0].data.startswith(data)
+
+
+@given(st.binary(max_size=80), st.sampled_from([each for each in Api if each is not Api.OTHER]))
+def test_noise_is_refused_or_read(data, api):
+    try:
+        parse_request(api, data)
+    except MalformedRequest as error:
+        assert error.status == 400  # noqa: PT017 (either outcome will do)
