@@ -29,13 +29,13 @@ from epp.errors import WarmpickError
 from epp.protocol.extproc.observation import Observation
 
 
-class Measure(Protocol):
+class TokenOffsets(Protocol):
     """A benchmark: tells its progress and returns its figures."""
 
     def __call__(self, progress: Progress, options: Options) -> Awaitable[Report]: ...
 
 
-BENCHMARKS: dict[str, tuple[str, Measure]] = {
+BENCHMARKS: dict[str, tuple[str, TokenOffsets]] = {
     "extproc": (
         "CPU, latency and memory of the picker behind a real Envoy, beside its floor",
         measure_extproc,

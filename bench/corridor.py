@@ -64,7 +64,7 @@ class Corridor:
             said = Load(block_size=BLOCK, num_blocks=BLOCKS, engine="vllm", at=self._now)
             fleet.apply(EndpointUpserted(endpoint), self._now)
             fleet.apply(LoadReported(endpoint.id, said), self._now)
-        sources = Sources("bench", fleet.loads, fleet.beliefs, lambda: fleet.indexed_blocks)
+        sources = Sources("bench", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks)
         scheduler = Scheduler(fleet, settings.profile, random.Random(1).randrange)
         self._service = Service(scheduler, Telemetry(sources), lambda: self._now, None)
 

@@ -29,7 +29,7 @@ async def gateway(tmp_path_factory):
         yield made
 
 
-class Asked(msgspec.Struct, frozen=True):
+class PrefixLookup(msgspec.Struct, frozen=True):
     """What became of a request, the `number`th: its status (0: broken off), and who answered."""
 
     number: int
@@ -61,7 +61,7 @@ class Traffic:
                 server = response.headers.get(SERVER, "")
                 await response.read()
                 status = response.status
-        self.answers.append(Asked(number, status, server))
+        self.answers.append(PrefixLookup(number, status, server))
 
     async def _client(self):
         while self._more:

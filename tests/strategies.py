@@ -73,7 +73,7 @@ def candidates(draw, least=1, most=6):
             load=draw(loads),
             prompt_tokens=prompt,
             cached_tokens=draw(st.integers(0, prompt)),
-            owed_seconds=draw(seconds),
+            queued_prefill_seconds=draw(seconds),
             prefill_seconds=draw(seconds),
             decode_seconds=draw(seconds),
             requests=draw(st.integers(0, 50)),

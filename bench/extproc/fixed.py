@@ -32,7 +32,7 @@ class FixedExchange:
     pending = False
     over = False
     announced = False
-    unsaid = False
+    has_more = False
     record = RequestRecord(id=RequestId("floor"), received_at=0.0)
 
     def __init__(self, target: str) -> None:

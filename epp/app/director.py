@@ -13,7 +13,7 @@ from epp.adapters.tokens.count_check import Agreement
 from epp.adapters.tokens.tokenizer import PromptTokenizer
 from epp.errors import PickerFault, RequestError
 from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.request import Decision, InferenceRequest, RequestId, Tie
+from epp.model.request import Decision, InferenceRequest, MustStayReason, RequestId
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import Pending
 from epp.protocol.extproc.exchange import Exchange
@@ -50,7 +50,7 @@ class Service:
         self._log = ExchangeLog(clock)
         self._agreement = Agreement()
         self._doubted: set[EndpointId] = set()
-        self._ties: set[Tie] = set()
+        self._ties: set[MustStayReason] = set()
         self.observe = scheduler.observe
         self.suspect: Callable[[EndpointId], None] = _overlook
 
@@ -95,7 +95,7 @@ class Service:
         if record.tie is not None:
             self._tied(record.tie)
 
-    def _tied(self, tie: Tie) -> None:
+    def _tied(self, tie: MustStayReason) -> None:
         """Say once that responses cannot be left early, and what would help."""
         if tie not in self._ties:
             self._ties.add(tie)

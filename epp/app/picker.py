@@ -106,7 +106,7 @@ class Picker:
         return Sources(
             self._options.pool_name,
             self._fleet.loads,
-            self._fleet.beliefs,
+            self._fleet.cache_stats,
             lambda: self._fleet.indexed_blocks,
             lambda: batches(self._kv_events),
             lambda: left_as_text(self._tokenizer),
@@ -137,10 +137,13 @@ class Picker:
 
     def _exchanges(self) -> Callable[[float], Exchange]:
         options, chance = self._options, random.Random()  # noqa: S311 (as above)
-        tells = (decision_told, options.show_decision), (served_told, options.settings.tell_served)
+        header_sources = (
+            (decision_told, options.show_decision),
+            (served_told, options.settings.tell_served),
+        )
         settings = ExchangeSettings(
             max_body_bytes=options.max_body_bytes,
-            tells=tuple(tell for tell, wanted in tells if wanted),
+            header_sources=tuple(tell for tell, wanted in header_sources if wanted),
             request_orca=options.request_orca,
             keep_body=self._tokenizer is not None,
             resolve=lambda request: self._discovery.routing.resolve(request, chance.randrange),

@@ -97,13 +97,13 @@ def _check(arguments: argparse.Namespace) -> int:
 def _check_native() -> int:
     """Print what is compiled; fail where WARMPICK_REQUIRE_NATIVE=1 and something is not."""
     found = faults()
-    print(f"{'KERNEL':10}{'IN USE':32}WHY")
+    print(f"{'KERNEL':12}{'IN USE':44}WHY")
     for kernel in KERNELS:
         why = found[kernel.name]
         used = kernel.twin if why else f"epp.native.{kernel.name}"
-        print(f"{kernel.name:10}{used:32}{why or 'compiled'}")
+        print(f"{kernel.name:12}{used:44}{why or 'compiled'}")
     used = f"{len(compiled.MODULES)} modules of epp {'from' if compiled.FAULT else 'beside'} source"
-    print(f"{'corridor':10}{used:32}{compiled.FAULT or 'compiled'}")
+    print(f"{'request path':12}{used:44}{compiled.FAULT or 'compiled'}")
     missing = [why for why in (*found.values(), compiled.FAULT) if why]
     return int(os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1" and bool(missing))
 

@@ -10,11 +10,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     Tokens: `prompt_tokens` is the request's, `cached_tokens` how many of them the endpoint's
     cache is predicted to serve; `matched_blocks` of `total_blocks` says the same in blocks.
-    Seconds: `owed_seconds` of prefill sent before and not yet done, `prefill_seconds` that this
-    request would take, `decode_seconds` that running decodes would add to it. `requests` counts
-    what this picker sent and has not seen end. `busy_share` is the fleet's, in 0..1: the share
-    of endpoints with prefill to do, averaged over ten seconds. `trust`, in 0..1, is how far the
-    endpoint's cache has done of late what was predicted of it; `cached_tokens` takes it in.
+    Seconds: `queued_prefill_seconds` of prefill sent before and not yet done, `prefill_seconds`
+    that this request would take, `decode_seconds` that running decodes would add to it.
+    `requests` counts what this picker sent and has not seen end. `busy_share`, in 0..1, is the
+    fleet's: the share of endpoints with prefill to do, averaged over ten seconds. `trust`, in
+    0..1, says how well recent predictions for the endpoint's cache held; `cached_tokens` already
+    takes it into account.
     """
 
     endpoint: Endpoint
@@ -23,7 +24,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     matched_blocks: int = 0
     total_blocks: int = 0
-    owed_seconds: float = 0.0
+    queued_prefill_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     requests: int = 0

@@ -11,8 +11,8 @@ from typing import Final, SupportsIndex, overload
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
 from epp.model.estimate import Estimate
-from epp.model.pods.in_flight import Asked
-from epp.model.pods.ledger import Survey
+from epp.model.pods.in_flight import PrefixLookup
+from epp.model.pods.ledger import LedgerSnapshot
 
 _DECODE_SECONDS: Final = 20e-6
 """What one running decode adds to a step (study, cost model A)."""
@@ -38,20 +38,20 @@ class Candidates(Sequence[Candidate]):
 
     def __init__(  # noqa: PLR0913, PLR0917 (one column each)
         self,
-        asked: Asked,
+        lookup: PrefixLookup,
         endpoints: Sequence[Endpoint],
         loads: Sequence[Load],
         estimates: Sequence[Estimate],
         trust: Sequence[float],
-        survey: Survey,
+        take_snapshot: LedgerSnapshot,
         busy_share: float,
     ) -> None:
-        self._asked = asked
+        self._asked = lookup
         self._endpoints = endpoints
         self._loads = loads
         self._estimates = estimates
         self._trust = trust
-        self._owed, self._requests, self._running, _ = survey
+        self._owed, self._requests, self._running, _ = take_snapshot
         self.busy_share = busy_share
 
     def __len__(self) -> int:
@@ -72,15 +72,15 @@ class Candidates(Sequence[Candidate]):
         return map(self._make, range(len(self)))
 
     def _make(self, position: int) -> Candidate:
-        asked, estimate = self._asked, self._estimates[position]
+        lookup, estimate = self._asked, self._estimates[position]
         return Candidate(
             endpoint=self._endpoints[position],
             load=self._loads[position],
-            prompt_tokens=asked.tokens,
+            prompt_tokens=lookup.tokens,
             cached_tokens=estimate.cached,
             matched_blocks=estimate.matched,
-            total_blocks=asked.blocks,
-            owed_seconds=self._owed[position],
+            total_blocks=lookup.blocks,
+            queued_prefill_seconds=self._owed[position],
             prefill_seconds=estimate.seconds,
             decode_seconds=_DECODE_SECONDS * self._running[position],
             requests=self._requests[position],

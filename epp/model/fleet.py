@@ -27,18 +27,18 @@ from epp.model.events import (
     Served,
     Unobserved,
 )
-from epp.model.kernels import PrefixIndex, survey
+from epp.model.kernels import PrefixIndex, take_snapshot
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.learning.busy_share import BusyShare
-from epp.model.learning.output_lengths import Answers
+from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.trust import DOUBT, Verdict
-from epp.model.pods.cache_stats import Belief
-from epp.model.pods.eligible import Roster
-from epp.model.pods.in_flight import Asked, Visit
+from epp.model.pods.cache_stats import CacheStats
+from epp.model.pods.eligible import EligiblePods
+from epp.model.pods.in_flight import InFlightRequest, PrefixLookup
 from epp.model.pods.pod import Pod, PodEvent
 from epp.model.pods.pods import Pods
-from epp.model.pods.sequence import Stay
-from epp.model.pods.unobserved import VirtualClock
+from epp.model.pods.sequence import SequenceState
+from epp.model.pods.unobserved import UnobservedRequests
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.reader import Prompts
 from epp.model.request import InferenceRequest, RequestId, Usage
@@ -55,11 +55,11 @@ class Fleet:
         self._prompts = Prompts(hasher)
         self._index = PrefixIndex()
         self._pods = Pods(self._index, hasher, capacity)
-        self._visits: dict[RequestId, Visit] = {}
-        self._answers = Answers()
-        self._unseen = VirtualClock()
+        self._in_flight: dict[RequestId, InFlightRequest] = {}
+        self._answers = OutputLengths()
+        self._unseen = UnobservedRequests()
         self._busy = BusyShare()
-        self._asked: Asked | None = None
+        self._asked: PrefixLookup | None = None
 
     # What others may ask.
 
@@ -75,15 +75,15 @@ class Fleet:
 
     def under_way(self, request: RequestId) -> bool:
         """Whether a request is believed to be at an endpoint."""
-        return request in self._visits
+        return request in self._in_flight
 
     def loads(self) -> list[tuple[Endpoint, Load, bool]]:
         """Return each endpoint, what it last reported, and whether it answers."""
         return [(pod.endpoint, pod.load, pod.reachable) for pod in self._pods.values()]
 
-    def beliefs(self) -> list[Belief]:
+    def cache_stats(self) -> list[CacheStats]:
         """Return what is believed of each endpoint's cache."""
-        return [pod.belief() for pod in self._pods.values()]
+        return [pod.cache_stats() for pod in self._pods.values()]
 
     def candidates(self, request: InferenceRequest, now: float) -> Candidates:
         """Return the endpoints that may be picked, with what is believed of them for a request.
@@ -93,37 +93,39 @@ class Fleet:
         """
         if now >= self._unseen.due:
             self._catch_up(now)
-        asked = self._ask(request)
-        roster = self._pods.eligible(request.subset)
-        for pod in [pod for pod in roster.pods if pod.tenants.line]:
+        lookup = self._ask(request)
+        eligible = self._pods.eligible(request.subset)
+        for pod in [pod for pod in eligible.pods if pod.scheduler.line]:
             pod.settle(now)
-        self._find(asked)
-        estimates = asked.estimates(roster.places)
-        trust = [pod.feedback.trust for pod in roster.pods]
+        self._find(lookup)
+        estimates = lookup.estimates(eligible.places)
+        trust = [pod.feedback.trust for pod in eligible.pods]
         if trust and min(trust) < DOUBT:
-            self._discount(asked, roster, estimates)
+            self._discount(lookup, eligible, estimates)
         prices = [each.seconds for each in estimates]
-        if not asked.tokens:
-            prices = [speed.prefill.step for _, speed in roster.places]
-        books = survey(roster.ledgers, prices, now)
+        if not lookup.tokens:
+            prices = [speed.prefill.step for _, speed in eligible.places]
+        books = take_snapshot(eligible.ledgers, prices, now)
         self._busy.note(books[3], len(trust), now)
-        loads = [pod.load for pod in roster.pods]
-        return Candidates(asked, roster.endpoints, loads, estimates, trust, books, self._busy.value)
+        loads = [pod.load for pod in eligible.pods]
+        return Candidates(
+            lookup, eligible.endpoints, loads, estimates, trust, books, self._busy.value
+        )
 
     @staticmethod
-    def _discount(asked: Asked, roster: Roster, estimates: list[Estimate]) -> None:
+    def _discount(lookup: PrefixLookup, eligible: EligiblePods, estimates: list[Estimate]) -> None:
         """Take what is predicted of each endpoint as far as it has done so before."""
-        for position, (pod, estimate) in enumerate(zip(roster.pods, estimates, strict=True)):
+        for position, (pod, estimate) in enumerate(zip(eligible.pods, estimates, strict=True)):
             cached = pod.feedback.discount(estimate.cached)
             if cached < estimate.cached:
-                estimates[position] = asked.discounted(estimate, cached, pod.speed)
+                estimates[position] = lookup.discounted(estimate, cached, pod.speed)
 
-    def _find(self, asked: Asked) -> None:
+    def _find(self, lookup: PrefixLookup) -> None:
         """Look up what every endpoint holds of the prompts."""
         match = self._index.match
-        asked.finds = [match(chain.hashes[: chain.lookup]) for chain in asked.chains]
+        lookup.finds = [match(chain.hashes[: chain.lookup]) for chain in lookup.chains]
 
-    def _ask(self, request: InferenceRequest) -> Asked:
+    def _ask(self, request: InferenceRequest) -> PrefixLookup:
         """Hash and measure a request's prompts, once for asking and admitting."""
         if self._asked is None or self._asked.request is not request:
             self._asked = self._prompts.read(request)
@@ -183,91 +185,96 @@ class Fleet:
         before = self._end(event.request.id)
         if before is not None:  # sent anew: it was not served where it was
             before.leave(now, revoked=True)
-        asked = self._ask(event.request)
-        visit = Visit(event.request, asked, now)
-        self._visits[event.request.id] = visit
-        self._enter(visit, pod, now)
+        lookup = self._ask(event.request)
+        in_flight = InFlightRequest(event.request, lookup, now)
+        self._in_flight[event.request.id] = in_flight
+        self._enter(in_flight, pod, now)
         self._asked = None
         if self._index.excess:
-            self._pods.fullest().tenants.thin(self._index.excess)
+            self._pods.fullest().scheduler.thin(self._index.excess)
 
-    def _enter(self, visit: Visit, pod: Pod, now: float) -> None:
-        asked = visit.asked
-        if not asked.finds or len(asked.finds[0]) <= pod.slot:
-            self._find(asked)
-        estimate = asked.estimate(pod.slot, pod.speed)
-        visit.cached, visit.found = estimate.cached, estimate.matched
-        visit.met_idle = not pod.ledger.owed(now)
-        observed = visit.request.stream and bool(asked.tokens)
-        pod.ledger.admit(visit.request.id, estimate.seconds, now, observed=observed)
-        visit.pod = pod
-        visit.stays = [
-            pod.enter(visit.request.id, chain, asked.measures[position], now)
-            for position, chain in enumerate(asked.chains)
+    def _enter(self, in_flight: InFlightRequest, pod: Pod, now: float) -> None:
+        lookup = in_flight.lookup
+        if not lookup.finds or len(lookup.finds[0]) <= pod.slot:
+            self._find(lookup)
+        estimate = lookup.estimate(pod.slot, pod.speed)
+        in_flight.cached, in_flight.found = estimate.cached, estimate.matched
+        in_flight.met_idle = not pod.ledger.owed(now)
+        observed = in_flight.request.stream and bool(lookup.tokens)
+        pod.ledger.admit(in_flight.request.id, estimate.seconds, now, observed=observed)
+        in_flight.pod = pod
+        in_flight.sequences = [
+            pod.enter(in_flight.request.id, chain, lookup.token_offsets[position], now)
+            for position, chain in enumerate(lookup.chains)
         ]
 
     def _served(self, event: Served, now: float) -> None:
-        visit = self._visits.get(event.request_id)
+        in_flight = self._in_flight.get(event.request_id)
         pod = self._pods.at(event.target)
-        if visit is None or pod is None or visit.pod.endpoint.target == event.target:
+        if in_flight is None or pod is None or in_flight.pod.endpoint.target == event.target:
             return
-        visit.leave(now, revoked=True)
-        visit.asked.finds = []
-        self._enter(visit, pod, now)
+        in_flight.leave(now, revoked=True)
+        in_flight.lookup.finds = []
+        self._enter(in_flight, pod, now)
 
     def _first_token(self, event: FirstToken, now: float) -> None:
-        visit = self._visits.get(event.request_id)
-        if visit is None:
+        in_flight = self._in_flight.get(event.request_id)
+        if in_flight is None:
             return
-        visit.first_token(now)
+        in_flight.first_token(now)
 
     def _generated(self, event: Generated, _: float) -> None:
-        visit = self._visits.get(event.request_id)
-        if visit is not None:
-            visit.progress(0, event.tokens)
+        in_flight = self._in_flight.get(event.request_id)
+        if in_flight is not None:
+            in_flight.progress(0, event.tokens)
 
-    def _end(self, request: RequestId) -> Visit | None:
+    def _end(self, request: RequestId) -> InFlightRequest | None:
         """Close a request's visit, if there is one, whether it was seen to the end or not."""
         self._unseen.forget(request)
-        return self._visits.pop(request, None)
+        return self._in_flight.pop(request, None)
 
     def _finished(self, event: Finished, now: float) -> None:
-        visit = self._end(event.request_id)
-        if visit is None:
+        in_flight = self._end(event.request_id)
+        if in_flight is None:
             return
         usage = event.usage or Usage(completion_tokens=event.generated)
-        stays = visit.stays
-        if len(stays) == 1:
-            stays[0].settle(self._prompts.learn(visit.request, visit.asked, usage))
-        visit.progress(usage.prompt_tokens, usage.completion_tokens)
-        visit.end(self._answers, usage.completion_tokens, now)
-        visit.leave(now, revoked=False)
-        if len(stays) == 1:
-            self._learn(visit, stays[0], usage)
+        sequences = in_flight.sequences
+        if len(sequences) == 1:
+            sequences[0].settle(self._prompts.learn(in_flight.request, in_flight.lookup, usage))
+        in_flight.progress(usage.prompt_tokens, usage.completion_tokens)
+        in_flight.end(self._answers, usage.completion_tokens, now)
+        in_flight.leave(now, revoked=False)
+        if len(sequences) == 1:
+            self._learn(in_flight, sequences[0], usage)
 
-    def _learn(self, visit: Visit, stay: Stay, usage: Usage) -> None:
+    def _learn(self, in_flight: InFlightRequest, sequence: SequenceState, usage: Usage) -> None:
         """Take in how much of a prompt was cached, and what was generated after it."""
-        pod, cached = visit.pod, usage.cached_tokens
-        if cached is not None and pod.judge(visit.cached, cached, stay) is Verdict.RESTARTED:
+        pod, cached = in_flight.pod, usage.cached_tokens
+        if (
+            cached is not None
+            and pod.judge(in_flight.cached, cached, sequence) is Verdict.RESTARTED
+        ):
             self._pods.changed()
             return
-        self._prompts.learn_prefix(visit.asked, visit.found, cached or 0, pod.engine_block)
-        self._prompts.remember(visit.request, pod, stay, usage)
+        self._prompts.learn_prefix(in_flight.lookup, in_flight.found, cached or 0, pod.engine_block)
+        self._prompts.remember(in_flight.request, pod, sequence, usage)
 
     def _aborted(self, event: Aborted, now: float) -> None:
-        visit = self._end(event.request_id)
-        if visit is None:
+        in_flight = self._end(event.request_id)
+        if in_flight is None:
             return
-        visit.progress(0, event.generated)
-        stays = visit.stays
-        visit.leave(now, revoked=event.refused)
-        if len(stays) == 1 and not event.refused:
-            self._prompts.remember_broken(visit.request, visit.pod, stays[0], event.generated)
+        in_flight.progress(0, event.generated)
+        sequences = in_flight.sequences
+        in_flight.leave(now, revoked=event.refused)
+        if len(sequences) == 1 and not event.refused:
+            self._prompts.remember_broken(
+                in_flight.request, in_flight.pod, sequences[0], event.generated
+            )
 
     def _unobserved(self, event: Unobserved, now: float) -> None:
-        visit = self._visits.get(event.request_id)
-        if visit is not None and event.request_id not in self._unseen:
-            self._unseen.take(visit.fade(self._answers, now))
+        in_flight = self._in_flight.get(event.request_id)
+        if in_flight is not None and event.request_id not in self._unseen:
+            self._unseen.take(in_flight.fade(self._answers, now))
 
 
 _READERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {

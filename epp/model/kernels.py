@@ -20,9 +20,9 @@ except ImportError:
     from epp.model.prefix_index import PrefixIndex
 
 try:
-    from epp.native.ledger import Ledger, survey
+    from epp.native.ledger import Ledger, take_snapshot
 except ImportError:
-    from epp.model.pods.ledger import Ledger, survey
+    from epp.model.pods.ledger import Ledger, take_snapshot
 
 try:
     from epp.native.lengths import kind_of, scaled, sizes_between, spread
@@ -30,9 +30,9 @@ except ImportError:
     from epp.model.prompts.text_lengths import kind_of, scaled, sizes_between, spread
 
 try:
-    from epp.native.pins import Pins
+    from epp.native.pins import KnownPrefixLengths
 except ImportError:
-    from epp.model.prompts.known_prefix_lengths import Pins
+    from epp.model.prompts.known_prefix_lengths import KnownPrefixLengths
 
 try:
     from epp.native.pool import BlockPool
@@ -42,14 +42,14 @@ except ImportError:
 __all__ = [
     "BlockPool",
     "HashSet",
+    "KnownPrefixLengths",
     "Ledger",
-    "Pins",
     "PrefixIndex",
     "extend",
     "kind_of",
     "scaled",
     "sizes_between",
     "spread",
-    "survey",
+    "take_snapshot",
     "text_chain",
 ]

@@ -127,7 +127,7 @@ class Outcome(Enum):
     ABORTED = "aborted"  # the client, the proxy or the model server went away
 
 
-class Tie(Enum):
+class MustStayReason(Enum):
     """Why a stream must not be closed before its response ends."""
 
     DUPLEX = "the response body comes in full duplex: what is in flight would be lost"

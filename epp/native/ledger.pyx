@@ -25,7 +25,7 @@ cdef class _Entry:
 cdef class Ledger:
     """The books of one endpoint."""
 
-    cdef public double foreign, running
+    cdef public double external_waiting, running
     cdef dict _line
     cdef set _open
     cdef PyObject* _head
@@ -33,7 +33,7 @@ cdef class Ledger:
     cdef double _owed, _head_since
 
     def __cinit__(self):
-        self.foreign = self.running = self._owed = self._head_since = 0.0
+        self.external_waiting = self.running = self._owed = self._head_since = 0.0
         self._line, self._open = {}, set()
         self._head = self._last = NULL
 
@@ -137,7 +137,7 @@ cdef class Ledger:
         return 0
 
 
-def survey(list ledgers, list prices, double now):
+def take_snapshot(list ledgers, list prices, double now):
     """Look through the books of endpoints, a price for each."""
     cdef Py_ssize_t count = len(ledgers), position, busy = 0, requests
     cdef Ledger ledger
@@ -149,8 +149,8 @@ def survey(list ledgers, list prices, double now):
         ledger = <Ledger?> ledgers[position]
         owes = ledger.owed(now)
         busy += owes > 0.0
-        if ledger.foreign:
-            owes += ledger.foreign * <double> prices[position]
+        if ledger.external_waiting:
+            owes += ledger.external_waiting * <double> prices[position]
         requests = len(ledger._open)
         owed[position] = owes
         asked[position] = requests

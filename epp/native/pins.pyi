@@ -1,3 +1,3 @@
 from epp.model.prompts.known_prefix_lengths import (
-    Pins as Pins,
+    KnownPrefixLengths as KnownPrefixLengths,
 )  # the kernel promises what its twin does

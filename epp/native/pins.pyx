@@ -55,7 +55,7 @@ cdef int _widen(Table* table) except -1:
 
 @cython.final
 @cython.no_gc
-cdef class Pins:
+cdef class KnownPrefixLengths:
     """The pins used or set last, at least `room` and at most twice as many."""
 
     cdef Table _young, _old

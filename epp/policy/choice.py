@@ -8,14 +8,14 @@ from epp.errors import NoEndpoints
 from epp.model.candidate import Candidate
 from epp.model.candidates import Candidates
 from epp.model.request import Decision, InferenceRequest, Score
-from epp.policy.plugins import Draw
+from epp.policy.plugins import PickContext
 from epp.policy.profile import Profile
 
 _MOST_PENALTY: Final = 8.0
 
 
 def choose(
-    profile: Profile, request: InferenceRequest, candidates: Sequence[Candidate], draw: Draw
+    profile: Profile, request: InferenceRequest, candidates: Sequence[Candidate], draw: PickContext
 ) -> Decision:
     """Decide. Raises `NoEndpoints` where the filters leave nothing.
 
@@ -39,7 +39,7 @@ def choose(
         profile=profile.name,
         prompt_tokens=first.prompt_tokens,
         predicted_cached_tokens=first.cached_tokens,
-        predicted_ttft=first.owed_seconds + first.prefill_seconds + first.decode_seconds,
+        predicted_ttft=first.queued_prefill_seconds + first.prefill_seconds + first.decode_seconds,
         candidates=candidates,
         scores=scores,
         totals=totals,
@@ -66,7 +66,7 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
         return candidates.seconds(_price(candidates.busy_share))
     price = _price(candidates[0].busy_share)
     return [
-        each.owed_seconds + price * each.prefill_seconds + each.decode_seconds
+        each.queued_prefill_seconds + price * each.prefill_seconds + each.decode_seconds
         for each in candidates
     ]
 
@@ -76,7 +76,7 @@ def _price(busy: float) -> float:
     return 1 + (min(_MOST_PENALTY, 2 * busy / (1 - busy)) if busy < 1 else _MOST_PENALTY)
 
 
-def best(costs: Sequence[float], count: int, draw: Draw) -> Sequence[int]:
+def best(costs: Sequence[float], count: int, draw: PickContext) -> Sequence[int]:
     """Return the positions of the `count` lowest costs, equal ones in random order."""
     if count == 1:
         lowest = min(costs)

@@ -6,7 +6,7 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.policy.choice import best, ttft_costs
-from epp.policy.plugins import Draw
+from epp.policy.plugins import PickContext
 
 
 class MaxScorePicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -15,7 +15,7 @@ class MaxScorePicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     max_num_of_endpoints: int = 1
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: Draw
+        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
     ) -> Sequence[int]:
         """Return the positions of the highest totals."""
         return best([-total for total in totals], self.max_num_of_endpoints, draw)
@@ -27,7 +27,7 @@ class RandomPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     max_num_of_endpoints: int = 1
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: Draw
+        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
     ) -> Sequence[int]:
         """Return random positions."""
         return best([0.0] * len(candidates), self.max_num_of_endpoints, draw)
@@ -43,7 +43,7 @@ class LeastTtftPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     max_num_of_endpoints: int = 1
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: Draw
+        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
     ) -> Sequence[int]:
         """Return the positions of the lowest costs."""
         return best(ttft_costs(candidates), self.max_num_of_endpoints, draw)
@@ -55,7 +55,7 @@ class LeastRequestPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     max_num_of_endpoints: int = 1
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: Draw
+        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
     ) -> Sequence[int]:
         """Return the positions with the fewest requests."""
         return best([each.requests for each in candidates], self.max_num_of_endpoints, draw)
@@ -65,7 +65,7 @@ class RoundRobinPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Pick one candidate after the other."""
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: Draw
+        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
     ) -> Sequence[int]:
         """Return the position whose turn it is."""
         return (draw.turn % len(candidates),)

@@ -12,7 +12,7 @@ from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 
 
-class Draw(msgspec.Struct, frozen=True):
+class PickContext(msgspec.Struct, frozen=True):
     """Chance and order, for those who need them.
 
     `below(n)` is a random number in 0..n-1; `turn` counts the decisions made before this one.
@@ -45,7 +45,7 @@ class Picker(Protocol):
     """Chooses among scored candidates."""
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: Draw
+        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
     ) -> Sequence[int]:
         """Return positions in the order of preference, at least one."""
 

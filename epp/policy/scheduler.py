@@ -8,7 +8,7 @@ from epp.model.events import Admitted, Event
 from epp.model.fleet import Fleet
 from epp.model.request import Decision, InferenceRequest
 from epp.policy.choice import choose
-from epp.policy.plugins import Draw
+from epp.policy.plugins import PickContext
 from epp.policy.profile import Profile
 
 
@@ -29,7 +29,9 @@ class Scheduler:
         candidates = self._fleet.candidates(request, now)
         if not candidates:
             raise NoEndpoints(_nobody(request, len(self._fleet.endpoints)), retry_after=1)
-        decision = choose(self._profile, request, candidates, Draw(self._below, next(self._turns)))
+        decision = choose(
+            self._profile, request, candidates, PickContext(self._below, next(self._turns))
+        )
         self._fleet.apply(Admitted(request, decision.endpoint.id), now)
         return decision
 

@@ -4,7 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.model.endpoint import UNREPORTED, Endpoint, Load
-from epp.model.pods.cache_stats import Belief
+from epp.model.pods.cache_stats import CacheStats
 from epp.model.request import Decision, InferenceRequest, Outcome, RequestId, Usage
 from epp.protocol.extproc.record import RequestRecord
 
@@ -17,8 +17,8 @@ POOL = [
     (C, UNREPORTED, False),
 ]
 BELIEFS = [
-    Belief(A, 1000, 250, 40, 0.75, "vllm", live=True),
-    Belief(B, 1_000_000, 0, 0, 1.0, "sglang", live=False),
+    CacheStats(A, 1000, 250, 40, 0.75, "vllm", live=True),
+    CacheStats(B, 1_000_000, 0, 0, 1.0, "sglang", live=False),
 ]
 
 

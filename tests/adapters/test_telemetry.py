@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.adapters.telemetry.cardinality import BoundedLabel
-from epp.adapters.telemetry.histogram import Distribution
+from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.metrics import Sources, Telemetry
 from epp.errors import MalformedRequest, NoEndpoints, Overloaded
 from epp.model.request import Outcome, RequestId
@@ -230,7 +230,7 @@ def test_a_bounded_label_lets_known_values_through_for_good():
 
 @given(st.lists(st.floats(-3, 12), min_size=1), st.lists(st.floats(-3, 12)))
 def test_a_distribution_counts_like_a_histogram(some, more):
-    one, other = Distribution((-1.0, 0.0, 2.5, 10.0)), Distribution((-1.0, 0.0, 2.5, 10.0))
+    one, other = Histogram((-1.0, 0.0, 2.5, 10.0)), Histogram((-1.0, 0.0, 2.5, 10.0))
     for number in some:
         one.observe(number)
     for number in more:

@@ -14,7 +14,7 @@ from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import EndpointUpserted, Listed
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.request import Decision, Outcome, RequestId, Tie, Usage
+from epp.model.request import Decision, MustStayReason, Outcome, RequestId, Usage
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import Pending
 from epp.protocol.extproc.record import RequestRecord
@@ -48,48 +48,50 @@ async def service(folder, fleet):
 def serving(fleet, tokenizer):
     profile = load("plugins: [{type: least-ttft-picker}]").profile
     scheduler = Scheduler(fleet, profile, lambda _: 0)
-    telemetry = Telemetry(Sources("pool", fleet.loads, fleet.beliefs, lambda: fleet.indexed_blocks))
+    telemetry = Telemetry(
+        Sources("pool", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks)
+    )
     return Service(scheduler, telemetry, lambda: 1.0, tokenizer)
 
 
-def tokens_of(folder, asked):
-    (prompt,) = LocalTokenizer(folder, LocalLimits(at_once_chars=1 << 20)).ready(asked) or ()
+def tokens_of(folder, lookup):
+    (prompt,) = LocalTokenizer(folder, LocalLimits(at_once_chars=1 << 20)).ready(lookup) or ()
     return len(prompt.data) // 4
 
 
 async def test_what_is_short_is_decided_on_at_once(service, folder):
-    asked = chat("hello")
-    decision = service.route(asked, 1.0)
-    assert decision.prompt_tokens == tokens_of(folder, asked)
+    lookup = chat("hello")
+    decision = service.route(lookup, 1.0)
+    assert decision.prompt_tokens == tokens_of(folder, lookup)
 
 
 async def test_what_is_long_is_decided_on_when_it_is_tokenized(service, folder):
-    asked = chat(LONG)
-    record = RequestRecord(id=asked.id, received_at=0, request=asked)
-    assert service.route(asked, 1.0) is Pending.PENDING
+    lookup = chat(LONG)
+    record = RequestRecord(id=lookup.id, received_at=0, request=lookup)
+    assert service.route(lookup, 1.0) is Pending.PENDING
     decision = await service.decide(record)
     assert isinstance(decision, Decision)
-    assert decision.prompt_tokens == tokens_of(folder, asked)
+    assert decision.prompt_tokens == tokens_of(folder, lookup)
     assert record.request is not None
     assert record.request.body == b""
-    assert service.route(replace(asked, id=RequestId("again")), 1.0).predicted_cached_tokens > 0
+    assert service.route(replace(lookup, id=RequestId("again")), 1.0).predicted_cached_tokens > 0
 
 
 async def test_no_endpoint_is_an_answer_too(folder):
     fleet = Fleet(BlockHasher(b"secret"))
     fleet.apply(Listed(), 0)
     service = serving(fleet, LocalTokenizer(folder, LocalLimits()))
-    asked = chat(LONG)
-    assert service.route(asked, 1.0) is Pending.PENDING
-    outcome = await service.decide(RequestRecord(id=asked.id, received_at=0, request=asked))
+    lookup = chat(LONG)
+    assert service.route(lookup, 1.0) is Pending.PENDING
+    outcome = await service.decide(RequestRecord(id=lookup.id, received_at=0, request=lookup))
     assert (outcome.status, outcome.reason) == (503, "no-endpoints")
 
 
 async def test_without_a_tokenizer_nothing_is_pending(fleet):
     service = serving(fleet, None)
-    asked = chat(LONG)
-    assert isinstance(service.route(asked, 1.0), Decision)
-    outcome = await service.decide(RequestRecord(id=asked.id, received_at=0, request=asked))
+    lookup = chat(LONG)
+    assert isinstance(service.route(lookup, 1.0), Decision)
+    outcome = await service.decide(RequestRecord(id=lookup.id, received_at=0, request=lookup))
     assert isinstance(outcome, PickerFault)
 
 
@@ -97,10 +99,10 @@ async def test_without_a_tokenizer_nothing_is_pending(fleet):
 async def test_a_server_that_counts_other_tokens_is_noticed_once(service, counted, said):
     with capture_logs() as logs:
         for _ in range(2):
-            asked = chat("hello")
-            decision = service.route(asked, 1.0)
+            lookup = chat("hello")
+            decision = service.route(lookup, 1.0)
             usage = counted and Usage(decision.prompt_tokens + counted)
-            record = RequestRecord(id=asked.id, received_at=0, request=asked, decision=decision)
+            record = RequestRecord(id=lookup.id, received_at=0, request=lookup, decision=decision)
             record.outcome, record.finished_at = Outcome.COMPLETED, 2.0
             record.usage, record.served = usage or None, Target("10.0.0.1:8000")
             service.close(record)
@@ -127,7 +129,7 @@ async def test_usage_that_cannot_be_is_said_once_of_an_endpoint(fleet):
 async def test_that_responses_cannot_be_left_is_said_once(fleet):
     service = serving(fleet, None)
     with capture_logs() as logs:
-        for number, tie in enumerate((None, Tie.DUPLEX, Tie.DUPLEX)):
+        for number, tie in enumerate((None, MustStayReason.DUPLEX, MustStayReason.DUPLEX)):
             service.close(RequestRecord(id=RequestId(str(number)), received_at=0.0, tie=tie))
     (said,) = [entry for entry in logs if entry["event"] == "observe_responses.impossible"]
     assert "full duplex" in said["reason"]

@@ -39,9 +39,9 @@ class Rig:
 
     def send(self, name, identity, *texts, **more):
         """Ask, then send the request to a pod."""
-        asked = request(identity, *texts, **more)
-        self.fleet.candidates(asked, self.now)
-        self.tell(Admitted(asked, EndpointId(f"default/{name}")))
+        lookup = request(identity, *texts, **more)
+        self.fleet.candidates(lookup, self.now)
+        self.tell(Admitted(lookup, EndpointId(f"default/{name}")))
 
     def serve(self, name, identity, *texts, **more):
         self.send(name, identity, *texts, **more)
@@ -49,18 +49,18 @@ class Rig:
 
     def ask(self, *texts, **more):
         """Return the candidates by name."""
-        asked = request(f"asking {next(self.numbers)}", *texts, **more)
-        found = self.fleet.candidates(asked, self.now)
+        lookup = request(f"asking {next(self.numbers)}", *texts, **more)
+        found = self.fleet.candidates(lookup, self.now)
         return {each.endpoint.name: each for each in found}
 
     def cached(self, *texts, **more):
         return {name: each.cached_tokens for name, each in self.ask(*texts, **more).items()}
 
     def owed(self):
-        return {name: each.owed_seconds for name, each in self.ask().items()}
+        return {name: each.queued_prefill_seconds for name, each in self.ask().items()}
 
     def pod(self, name):
         return self.fleet._pods[EndpointId(f"default/{name}")]
 
-    def visit(self, identity):
-        return self.fleet._visits[RequestId(identity)]
+    def in_flight(self, identity):
+        return self.fleet._in_flight[RequestId(identity)]

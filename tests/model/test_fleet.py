@@ -32,7 +32,7 @@ def test_a_cold_fleet_predicts_a_whole_prefill_everywhere():
         assert (each.prompt_tokens, each.cached_tokens, each.matched_blocks) == (1000, 0, 0)
         assert each.total_blocks > 10
         assert each.prefill_seconds == PrefillModel().seconds(1000, 0)
-        assert (each.owed_seconds, each.requests, each.busy_share) == (0, 0, 0)
+        assert (each.queued_prefill_seconds, each.requests, each.busy_share) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 17, 32, 500, 1000, 5000])
@@ -79,7 +79,7 @@ def test_requests_without_a_prompt_cost_nothing():
     rig = Rig()
     rig.send("pod-0", "r1")
     found = rig.ask()["pod-0"]
-    assert (found.prompt_tokens, found.prefill_seconds, found.owed_seconds) == (0, 0, 0)
+    assert (found.prompt_tokens, found.prefill_seconds, found.queued_prefill_seconds) == (0, 0, 0)
     assert found.requests == 1
 
 
@@ -122,7 +122,7 @@ def test_removal_takes_the_cache_and_leaves_requests_nothing_to_do():
     rig.tell(Finished(RequestId("r1"), generated=5))
     rig.add("pod-0", "10.0.0.1")
     assert rig.cached(LONG) == {"pod-1": 0, "pod-0": 0}
-    assert rig.fleet._visits == {}
+    assert rig.fleet._in_flight == {}
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_a_request_from_before_a_restart_leaves_nothing_behind():
 
 def test_capacity_is_what_the_engine_says_less_the_null_block():
     rig = Rig()
-    assert rig.pod("pod-0").tenants.cache.capacity == UNKNOWN_CAPACITY
+    assert rig.pod("pod-0").scheduler.cache.capacity == UNKNOWN_CAPACITY
     rig.report("pod-0", block_size=16, num_blocks=101)
-    assert rig.pod("pod-0").tenants.cache.capacity == 1600
+    assert rig.pod("pod-0").scheduler.cache.capacity == 1600
     rig.report("pod-0")
-    assert rig.pod("pod-0").tenants.cache.capacity == 1600
+    assert rig.pod("pod-0").scheduler.cache.capacity == 1600
 
 
 def test_a_small_cache_forgets():

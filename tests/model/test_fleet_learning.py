@@ -14,10 +14,10 @@ def test_foreign_queues_are_a_floor():
     rig = Rig()
     rig.report("pod-0", waiting=3)
     price = PrefillModel().seconds(1000, 0)
-    assert rig.ask(LONG)["pod-0"].owed_seconds == pytest.approx(3 * price)
-    assert rig.ask()["pod-0"].owed_seconds == pytest.approx(3 * STEP_SECONDS)
+    assert rig.ask(LONG)["pod-0"].queued_prefill_seconds == pytest.approx(3 * price)
+    assert rig.ask()["pod-0"].queued_prefill_seconds == pytest.approx(3 * STEP_SECONDS)
     rig.send("pod-0", "r1", "x")  # the report is older
-    assert rig.ask(LONG)["pod-0"].owed_seconds == pytest.approx(
+    assert rig.ask(LONG)["pod-0"].queued_prefill_seconds == pytest.approx(
         3 * price + PrefillModel().seconds(1, 0)
     )
 

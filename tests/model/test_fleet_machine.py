@@ -56,7 +56,7 @@ loads = st.builds(
     started_at=st.sampled_from((None, 1.0, 1.0, 1.0, 2.0)),
     at=st.floats(0, 500),
 )
-asked = st.lists(st.sampled_from(TEXTS), max_size=2).map(tuple)
+lookup = st.lists(st.sampled_from(TEXTS), max_size=2).map(tuple)
 events = st.one_of(
     st.builds(
         lambda name, address, uid: EndpointUpserted(endpoint(name, address, uid=uid)),
@@ -99,20 +99,20 @@ class AnyOrder(RuleBasedStateMachine):
     def happen(self, event):
         self.tell(event)
 
-    @rule(identity=ids, texts=asked, pod=pods, stream=st.booleans(), between=st.none() | events)
+    @rule(identity=ids, texts=lookup, pod=pods, stream=st.booleans(), between=st.none() | events)
     def send(self, identity, texts, pod, stream, between):
         wanted = request(identity, *texts, stream=stream)
         for each in self.fleet.candidates(wanted, self.now):
             assert 0 <= each.cached_tokens <= max(0, each.prompt_tokens - 1)
             assert 0 <= each.matched_blocks <= each.total_blocks
-            assert each.owed_seconds >= 0
+            assert each.queued_prefill_seconds >= 0
             assert each.prefill_seconds >= 0
             assert 0 <= each.busy_share <= 1
         if between is not None:
             self.tell(between)
         self.tell(Admitted(wanted, pod))
 
-    @rule(identity=ids, texts=asked, pod=pods)
+    @rule(identity=ids, texts=lookup, pod=pods)
     def send_unasked(self, identity, texts, pod):
         self.tell(Admitted(request(f"{identity}", *texts), pod))
 
@@ -122,10 +122,10 @@ class AnyOrder(RuleBasedStateMachine):
         everything = {
             block_hash
             for pod in self.fleet._pods.values()
-            for block_hash in {*pod.tenants.cache.hashes(), *pod.tenants._promised}
+            for block_hash in {*pod.scheduler.cache.hashes(), *pod.scheduler._promised}
         }
         for pod in self.fleet._pods.values():
-            here = {*pod.tenants.cache.hashes(), *pod.tenants._promised}
+            here = {*pod.scheduler.cache.hashes(), *pod.scheduler._promised}
             for block_hash in everything:
                 assert bool(index.match([block_hash])[pod.slot]) is (block_hash in here)
         assert len(index) == len(everything)
@@ -138,33 +138,35 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def what_is_promised_waits(self):
         for pod in self.fleet._pods.values():
-            waiting = [each for stay in pod.tenants.line for each in stay.chain.hashes]
-            assert pod.tenants._promised == Counter(waiting)
+            waiting = [each for sequence in pod.scheduler.line for each in sequence.chain.hashes]
+            assert pod.scheduler._promised == Counter(waiting)
 
     @invariant()
     def requests_under_way_are_where_they_are_booked(self):
         for pod in self.fleet._pods.values():
-            here = [visit for visit in self.fleet._visits.values() if visit.pod is pod]
+            here = [
+                in_flight for in_flight in self.fleet._in_flight.values() if in_flight.pod is pod
+            ]
             assert pod.ledger.requests == len(here)
 
     @invariant()
     def what_is_unseen_is_under_way(self):
-        assert self.fleet._unseen._unseen.keys() <= self.fleet._visits.keys()
+        assert self.fleet._unseen._unseen.keys() <= self.fleet._in_flight.keys()
 
     def teardown(self):
         pods = list(self.fleet._pods.values())
-        for identity in list(self.fleet._visits):
+        for identity in list(self.fleet._in_flight):
             if identity not in self.fleet._unseen:
                 self.tell(Finished(identity))
         self.now += 1e5  # out of sight, all that is left ends by itself
         self.tell(Listed())
         assert len(self.fleet._unseen) == 0
-        assert self.fleet._visits == {}
+        assert self.fleet._in_flight == {}
         for pod in pods:
             assert pod.ledger.requests == 0
-            assert not pod.tenants.line
-            assert not pod.tenants._promised
-            assert pod.tenants.cache.free == pod.tenants.cache.capacity
+            assert not pod.scheduler.line
+            assert not pod.scheduler._promised
+            assert pod.scheduler.cache.free == pod.scheduler.cache.capacity
             assert pod.ledger.owed(self.now + 1e6) == 0
 
 

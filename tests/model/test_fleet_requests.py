@@ -39,8 +39,10 @@ def test_what_is_owed_is_what_was_predicted():
     rig.serve("pod-0", "r1", text(400))
     before = rig.ask(LONG)["pod-0"]
     rig.send("pod-0", "r2", LONG)
-    assert rig.owed()["pod-0"] == pytest.approx(before.owed_seconds + before.prefill_seconds)
-    assert rig.visit("r2").cached == before.cached_tokens > 0
+    assert rig.owed()["pod-0"] == pytest.approx(
+        before.queued_prefill_seconds + before.prefill_seconds
+    )
+    assert rig.in_flight("r2").cached == before.cached_tokens > 0
 
 
 def test_without_streaming_the_clock_pays():
@@ -120,7 +122,7 @@ def test_a_request_admitted_twice_is_at_the_second_place_only():
     assert rig.owed() == {"pod-0": 0, "pod-1": 0}
     for name in ("pod-0", "pod-1"):
         assert rig.ask()[name].requests == 0
-        assert rig.pod(name).tenants.cache.free == UNKNOWN_CAPACITY
+        assert rig.pod(name).scheduler.cache.free == UNKNOWN_CAPACITY
 
 
 def test_candidates_are_a_sequence_that_takes_positions_of_any_make():
@@ -137,18 +139,18 @@ def test_a_fleet_that_changed_since_it_was_asked():
     """Slots move between asking and admitting: what was found then is found again."""
     rig = Rig(1)
     rig.serve("pod-0", "r0", LONG)
-    asked = request("r1", LONG)
-    rig.fleet.candidates(asked, rig.now)
+    lookup = request("r1", LONG)
+    rig.fleet.candidates(lookup, rig.now)
     rig.tell(EndpointRemoved(EndpointId("default/pod-0")))
     rig.add("pod-1", "10.0.0.2")
     rig.add("pod-2", "10.0.0.3")
-    rig.tell(Admitted(asked, EndpointId("default/pod-1")))
-    assert rig.visit("r1").cached == 0
-    asked = request("r2", LONG)
-    rig.fleet.candidates(asked, rig.now)
+    rig.tell(Admitted(lookup, EndpointId("default/pod-1")))
+    assert rig.in_flight("r1").cached == 0
+    lookup = request("r2", LONG)
+    rig.fleet.candidates(lookup, rig.now)
     rig.add("pod-3", "10.0.0.4")
-    rig.tell(Admitted(asked, EndpointId("default/pod-3")))
-    assert rig.visit("r2").cached == 0
+    rig.tell(Admitted(lookup, EndpointId("default/pod-3")))
+    assert rig.in_flight("r2").cached == 0
 
 
 UNKNOWN = [
@@ -172,7 +174,7 @@ def test_events_about_strangers_change_nothing(event):
     before = (rig.ask(LONG), rig.fleet.loads(), rig.fleet.indexed_blocks)
     rig.tell(event)
     assert (rig.ask(LONG), rig.fleet.loads(), rig.fleet.indexed_blocks) == before
-    assert rig.fleet._visits == {}
+    assert rig.fleet._in_flight == {}
 
 
 # The line before a full cache.
@@ -193,7 +195,7 @@ SIZES = {"a": 1000, "b": 900, "c": 300}
 def held(rig):
     """Name those that the cache holds blocks of."""
     chains = {n: rig.fleet._ask(request(f"of {n}", text(SIZES[n], n))).chains[0] for n in SIZES}
-    return [name for name in SIZES if rig.pod("pod-0").tenants.cache.match(chains[name].hashes)]
+    return [name for name in SIZES if rig.pod("pod-0").scheduler.cache.match(chains[name].hashes)]
 
 
 def found(rig):
@@ -236,4 +238,4 @@ def test_waiting_requests_die_with_the_engine():
     for name in "abc":
         rig.tell(Aborted(RequestId(name)))
     assert held(rig) == found(rig) == []
-    assert rig.pod("pod-0").tenants.cache.free == 1600
+    assert rig.pod("pod-0").scheduler.cache.free == 1600

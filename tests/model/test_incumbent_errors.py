@@ -70,7 +70,7 @@ def test_blocks_behind_a_hole_count_for_nothing(rig):
     serve(rig, "r1", ids(0, 800))
     pod = rig.pod("pod-0")
     second = rig.fleet._ask(request("probe", ids(0, 800))).chains[0].hashes[1]
-    pod.tenants.cache.discard([second])
+    pod.scheduler.cache.discard([second])
     pod.settle(rig.now)
     assert rig.cached(ids(0, 800))["pod-0"] == BLOCK
 

@@ -13,14 +13,14 @@ from epp.policy.pickers import (
     RandomPicker,
     RoundRobinPicker,
 )
-from epp.policy.plugins import Draw, Picker
+from epp.policy.plugins import PickContext, Picker
 from tests.strategies import candidate, candidates
 
 PICKERS = [kind for kind in PLUGINS.values() if hasattr(kind, "pick")]
 WITH_COUNT = [kind for kind in PICKERS if kind is not RoundRobinPicker]
 
-FIRST = Draw(lambda _: 0, 0)
-LAST = Draw(lambda count: count - 1, 0)
+FIRST = PickContext(lambda _: 0, 0)
+LAST = PickContext(lambda count: count - 1, 0)
 
 
 def some(count, **more):
@@ -28,7 +28,9 @@ def some(count, **more):
 
 
 def drawn(data):
-    return Draw(lambda count: data.draw(st.integers(0, count - 1)), data.draw(st.integers(0, 99)))
+    return PickContext(
+        lambda count: data.draw(st.integers(0, count - 1)), data.draw(st.integers(0, 99))
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,9 @@ def test_least_request_counts_requests():
 
 
 def test_round_robin_takes_turns():
-    turns = [RoundRobinPicker().pick(some(3), [], Draw(lambda _: 0, turn)) for turn in range(7)]
+    turns = [
+        RoundRobinPicker().pick(some(3), [], PickContext(lambda _: 0, turn)) for turn in range(7)
+    ]
     assert turns == [(0,), (1,), (2,), (0,), (1,), (2,), (0,)]
 
 
@@ -74,7 +78,9 @@ def test_random_can_pick_each():
     [(0, 0), (0.1, 0.2 / 0.9), (0.5, 2), (0.75, 6), (0.8, 8), (0.9, 8), (1, 8)],
 )
 def test_the_cost_of_a_first_token(busy, alpha):
-    asked = candidate(owed_seconds=0.3, prefill_seconds=0.2, decode_seconds=0.01, busy_share=busy)
+    asked = candidate(
+        queued_prefill_seconds=0.3, prefill_seconds=0.2, decode_seconds=0.01, busy_share=busy
+    )
     assert ttft_costs([asked]) == [pytest.approx(0.3 + (1 + alpha) * 0.2 + 0.01)]
 
 
@@ -82,8 +88,8 @@ def test_the_cost_of_a_first_token(busy, alpha):
     ("busy", "picked"), [(0.0, 1), (0.5, 0)], ids=["idle fleet spreads", "busy fleet sticks"]
 )
 def test_the_busier_the_fleet_the_dearer_recomputing(busy, picked):
-    warm = candidate(owed_seconds=0.5, prefill_seconds=0.1, busy_share=busy)
-    cold = candidate(owed_seconds=0.0, prefill_seconds=0.4, busy_share=busy)
+    warm = candidate(queued_prefill_seconds=0.5, prefill_seconds=0.1, busy_share=busy)
+    cold = candidate(queued_prefill_seconds=0.0, prefill_seconds=0.4, busy_share=busy)
     assert LeastTtftPicker().pick([warm, cold], [], FIRST) == (picked,)
 
 

@@ -7,11 +7,11 @@ import pytest
 from epp.errors import NoEndpoints
 from epp.policy.choice import choose
 from epp.policy.pickers import MaxScorePicker
-from epp.policy.plugins import Draw
+from epp.policy.plugins import PickContext
 from epp.policy.profile import Profile, WeightedScorer
 from tests.strategies import Number, candidate, request
 
-DRAW = Draw(lambda _: 0, 0)
+DRAW = PickContext(lambda _: 0, 0)
 
 
 class Fixed:
@@ -47,7 +47,7 @@ def run(scorers=(), filters=(), count=3, most=1):
             f"pod-{number}",
             prompt_tokens=100,
             cached_tokens=10 * number,
-            owed_seconds=number,
+            queued_prefill_seconds=number,
             prefill_seconds=0.5,
             decode_seconds=0.25,
         )

@@ -94,16 +94,16 @@ def test_what_is_predicted_is_what_is_booked():
         before = desk.rig.owed()
         decision = desk.route(f"r{number}", *wanted)
         name = decision.endpoint.name
-        visit = desk.rig.visit(f"r{number}")
-        assert visit.cached == decision.predicted_cached_tokens
-        assert visit.asked.tokens == decision.prompt_tokens
+        in_flight = desk.rig.in_flight(f"r{number}")
+        assert in_flight.cached == decision.predicted_cached_tokens
+        assert in_flight.lookup.tokens == decision.prompt_tokens
         chosen = next(each for each in decision.candidates if each.endpoint.name == name)
         assert decision.predicted_ttft == pytest.approx(
             before[name] + chosen.prefill_seconds + chosen.decode_seconds
         )
         assert desk.rig.owed()[name] == pytest.approx(before[name] + chosen.prefill_seconds)
         if number % 2:
-            desk.scheduler.observe(FirstToken(visit.request.id), desk.rig.now)
+            desk.scheduler.observe(FirstToken(in_flight.request.id), desk.rig.now)
 
 
 def test_round_robin_goes_round():

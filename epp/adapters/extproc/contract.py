@@ -37,7 +37,7 @@ class Conversation(Protocol):
         """Whether everything has been said."""
 
     @property
-    def unsaid(self) -> bool:
+    def has_more(self) -> bool:
         """Whether more of a long body is to follow once the replies given so far are read."""
 
     @property

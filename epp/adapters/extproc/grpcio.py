@@ -142,6 +142,6 @@ class GrpcioServer:
                 replies = exchange.resume(outcome, clock())
             for reply in replies:
                 await write(encode(reply))
-            while exchange.unsaid:
+            while exchange.has_more:
                 for reply in exchange.proceed(clock()):
                     await write(encode(reply))

@@ -156,7 +156,7 @@ class ExchangeCall:
         Where that is too early, a reset may follow, which says why.
         """
         self._ended = True
-        if self._task is not None or self._exchange.unsaid:
+        if self._task is not None or self._exchange.has_more:
             return
         if self._exchange.announced:
             loop = asyncio.get_running_loop()
@@ -166,7 +166,7 @@ class ExchangeCall:
 
     def drained(self) -> None:
         """Say more of what was held back, as much as is read soon."""
-        if not self._exchange.unsaid:
+        if not self._exchange.has_more:
             return
         try:
             self._say(self._exchange.proceed(self._server.clock()))
@@ -195,7 +195,7 @@ class ExchangeCall:
         stream = self._stream
         for reply in replies:
             stream.send(encode(reply))
-        if stream.queued > HELD_ABOVE or (len(replies) > 1 and self._exchange.unsaid):
+        if stream.queued > HELD_ABOVE or (len(replies) > 1 and self._exchange.has_more):
             self._connection.hold(stream)
 
     def _wait(self) -> None:

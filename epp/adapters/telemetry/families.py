@@ -5,7 +5,7 @@
 its dashboards and alerts work; `warmpick_*` are ours.
 """
 
-from epp.adapters.telemetry.series import Family, Twin
+from epp.adapters.telemetry.series import DeprecatedAlias, Family
 
 LATENCY_BOUNDS = (
     *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20),
@@ -35,12 +35,12 @@ MODEL = ("model_name", "target_model_name")
 FLOW = (*MODEL, "fairness_id", "priority")
 
 
-def _objective(name: str, *labels: str) -> Twin:
-    return Twin(f"inference_objective_{name}", tuple((label, label) for label in labels))
+def _objective(name: str, *labels: str) -> DeprecatedAlias:
+    return DeprecatedAlias(f"inference_objective_{name}", tuple((label, label) for label in labels))
 
 
-def _pool(name: str) -> Twin:
-    return Twin(f"inference_pool_{name}", (("name", "name"),))
+def _pool(name: str) -> DeprecatedAlias:
+    return DeprecatedAlias(f"inference_pool_{name}", (("name", "name"),))
 
 
 REQUESTS = Family(
@@ -178,14 +178,14 @@ SCHEDULER_SECONDS = Family(
     name="llm_d_epp_scheduler_e2e_duration_seconds",
     help="Seconds that picking an endpoint took.",
     kind="histogram",
-    twin=Twin("inference_extension_scheduler_e2e_duration_seconds"),
+    twin=DeprecatedAlias("inference_extension_scheduler_e2e_duration_seconds"),
 )
 SCHEDULER_ATTEMPTS = Family(
     name="llm_d_epp_scheduler_attempts_total",
     help="Attempts to pick an endpoint, by outcome and endpoint.",
     kind="counter",
     labels=("status", "target_model_name", "endpoint_name", "namespace", "port"),
-    twin=Twin(
+    twin=DeprecatedAlias(
         "inference_extension_scheduler_attempts_total",
         (
             ("status", "status"),
@@ -217,14 +217,16 @@ INFO = Family(
     help="The build that runs.",
     kind="gauge",
     labels=("commit", "build_ref"),
-    twin=Twin("inference_extension_info", (("commit", "commit"), ("build_ref", "build_ref"))),
+    twin=DeprecatedAlias(
+        "inference_extension_info", (("commit", "commit"), ("build_ref", "build_ref"))
+    ),
 )
 INDEX_SIZE = Family(
     name="llm_d_epp_prefix_indexer_size",
     help="Blocks that the prefix index believes the endpoints to hold.",
     kind="gauge",
     labels=("plugin_name", "plugin_type"),
-    twin=Twin("inference_extension_prefix_indexer_size"),
+    twin=DeprecatedAlias("inference_extension_prefix_indexer_size"),
 )
 
 
@@ -266,7 +268,7 @@ ENDPOINT_QUEUE = Family(
     help="Requests that wait in an endpoint.",
     kind="gauge",
     labels=("name", "model_server_endpoint"),
-    twin=Twin(
+    twin=DeprecatedAlias(
         "inference_pool_per_pod_queue_size",
         (("name", "name"), ("model_server_pod", "model_server_endpoint")),
     ),

@@ -5,7 +5,7 @@ An observation is one bisection and two additions; all that Prometheus wants bey
 """
 
 
-class Distribution:
+class Histogram:
     """Counts of values by bucket; `bounds` are the buckets' inclusive upper ends, ascending."""
 
     __slots__ = ("bounds", "counts", "total")
@@ -27,8 +27,8 @@ class Distribution:
         self.counts[low] += 1
         self.total += value
 
-    def __add__(self, other: "Distribution") -> "Distribution":
-        added = Distribution(self.bounds)
+    def __add__(self, other: "Histogram") -> "Histogram":
+        added = Histogram(self.bounds)
         added.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
         added.total = self.total + other.total
         return added

@@ -6,7 +6,7 @@ from typing import Final
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER
-from epp.adapters.telemetry.histogram import Distribution
+from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.pool import CacheView, PoolGauges, PoolView
 from epp.adapters.telemetry.requests import Flows
 from epp.adapters.telemetry.series import Block, Labels, expose
@@ -52,8 +52,8 @@ class Telemetry:
         self._flows = Flows(sources.under_way, most_flows)
         self._attempts: dict[Labels, int] = {}
         self._outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
-        self._scheduling = Distribution(families.SCHEDULER_BOUNDS)
-        self._processing = Distribution(families.PROCESSING_BOUNDS)
+        self._scheduling = Histogram(families.SCHEDULER_BOUNDS)
+        self._processing = Histogram(families.PROCESSING_BOUNDS)
         self._scrape_failures = 0
 
     def scheduled(self, request: InferenceRequest, decision: Decision, seconds: float) -> None:

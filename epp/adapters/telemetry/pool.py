@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterator, Sequence
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.series import Block, Family, expose
 from epp.model.endpoint import Endpoint, Load
-from epp.model.pods.cache_stats import Belief
+from epp.model.pods.cache_stats import CacheStats
 
 PoolView = Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
 """Gives each endpoint with its load and whether it can be picked."""
 
 
-CacheView = Callable[[], Sequence[Belief]]
+CacheView = Callable[[], Sequence[CacheStats]]
 """Gives what is believed of each endpoint's cache."""
 
-_CACHE_GAUGES: tuple[tuple[Family, Callable[[Belief], float]], ...] = (
-    (families.CACHE_TRUST, lambda belief: belief.trust),
-    (families.CACHE_CAPACITY, lambda belief: belief.capacity),
-    (families.CACHE_USED, lambda belief: belief.used),
-    (families.CACHE_BLOCKS, lambda belief: belief.blocks),
-    (families.CACHE_LIVE, lambda belief: belief.live),
+_CACHE_GAUGES: tuple[tuple[Family, Callable[[CacheStats], float]], ...] = (
+    (families.CACHE_TRUST, lambda cache_stats: cache_stats.trust),
+    (families.CACHE_CAPACITY, lambda cache_stats: cache_stats.capacity),
+    (families.CACHE_USED, lambda cache_stats: cache_stats.used),
+    (families.CACHE_BLOCKS, lambda cache_stats: cache_stats.blocks),
+    (families.CACHE_LIVE, lambda cache_stats: cache_stats.live),
 )
 
 
@@ -53,9 +53,9 @@ class PoolGauges:
         yield from self._beliefs()
 
     def _beliefs(self) -> Iterator[Block]:
-        beliefs = self._caches()
+        cache_stats = self._caches()
         for family, value in _CACHE_GAUGES:
-            rows = [((self._name, each.endpoint.name), value(each)) for each in beliefs]
+            rows = [((self._name, each.endpoint.name), value(each)) for each in cache_stats]
             yield from expose(family, rows)
 
     def _summary(self, mean: Family, deviation: Family, values: list[float]) -> Iterator[Block]:

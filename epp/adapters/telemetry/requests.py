@@ -5,7 +5,7 @@ from typing import Final
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER, BoundedLabel
-from epp.adapters.telemetry.histogram import Distribution
+from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import Block, Family, Labels, expose
 from epp.model.request import InferenceRequest, Outcome, RequestId, Usage
 from epp.protocol.extproc.record import RequestRecord
@@ -28,19 +28,19 @@ class Flow:
         self.requests = 0
         self.running = 0
         self.errors: dict[str, int] = {}
-        self.duration = Distribution(families.LATENCY_BOUNDS)
-        self.request_size = Distribution(families.REQUEST_SIZE_BOUNDS)
-        self.response_size = Distribution(families.RESPONSE_SIZE_BOUNDS)
-        self.input_tokens = Distribution(families.PROMPT_TOKEN_BOUNDS)
-        self.output_tokens = Distribution(families.OUTPUT_TOKEN_BOUNDS)
-        self.cached_tokens = Distribution(families.PROMPT_TOKEN_BOUNDS)
-        self.ntpot = Distribution(families.NTPOT_BOUNDS)
-        self.tpot = Distribution(families.TPOT_BOUNDS)
-        self.ttft_streamed = Distribution(families.TTFT_BOUNDS)
-        self.ttft_whole = Distribution(families.TTFT_BOUNDS)
-        self.predicted_cached = Distribution(families.PROMPT_TOKEN_BOUNDS)
-        self.actual_cached = Distribution(families.PROMPT_TOKEN_BOUNDS)
-        self.cached_error = Distribution(families.CACHED_ERROR_BOUNDS)
+        self.duration = Histogram(families.LATENCY_BOUNDS)
+        self.request_size = Histogram(families.REQUEST_SIZE_BOUNDS)
+        self.response_size = Histogram(families.RESPONSE_SIZE_BOUNDS)
+        self.input_tokens = Histogram(families.PROMPT_TOKEN_BOUNDS)
+        self.output_tokens = Histogram(families.OUTPUT_TOKEN_BOUNDS)
+        self.cached_tokens = Histogram(families.PROMPT_TOKEN_BOUNDS)
+        self.ntpot = Histogram(families.NTPOT_BOUNDS)
+        self.tpot = Histogram(families.TPOT_BOUNDS)
+        self.ttft_streamed = Histogram(families.TTFT_BOUNDS)
+        self.ttft_whole = Histogram(families.TTFT_BOUNDS)
+        self.predicted_cached = Histogram(families.PROMPT_TOKEN_BOUNDS)
+        self.actual_cached = Histogram(families.PROMPT_TOKEN_BOUNDS)
+        self.cached_error = Histogram(families.CACHED_ERROR_BOUNDS)
 
     def failed(self, code: str) -> None:
         """Count an answer that is an error."""

@@ -11,12 +11,12 @@ from typing import Literal
 
 import msgspec
 
-from epp.adapters.telemetry.histogram import Distribution
+from epp.adapters.telemetry.histogram import Histogram
 
 Labels = tuple[str, ...]
 
 
-class Twin(msgspec.Struct, frozen=True):
+class DeprecatedAlias(msgspec.Struct, frozen=True):
     """A deprecated name of a family, with its labels as (name here, name in the family)."""
 
     name: str
@@ -30,7 +30,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     help: str
     kind: Literal["counter", "gauge", "histogram"]
     labels: Labels = ()
-    twin: Twin | None = None
+    twin: DeprecatedAlias | None = None
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Block(msgspec.Struct, frozen=True):
         return f"# HELP {name} {self.family.help}\n# TYPE {name} {kind}\n{self.lines}"
 
 
-Value = float | Distribution
+Value = float | Histogram
 Samples = Iterable[tuple[Labels, Value]]
 
 
@@ -76,7 +76,7 @@ def _added_up(values: Mapping[Labels, Value], kept: Sequence[int]) -> dict[Label
     for labels, value in values.items():
         key = tuple(labels[position] for position in kept)
         match added.get(key), value:
-            case Distribution() as known, Distribution():
+            case Histogram() as known, Histogram():
                 added[key] = known + value
             case (int() | float()) as known, (int() | float()):
                 added[key] = known + value
@@ -90,14 +90,14 @@ def _block(family: Family, values: Mapping[Labels, Value]) -> Block:
     for labels, value in values.items():
         pairs = zip(family.labels, labels, strict=True)
         text = ",".join(f'{name}="{_escaped(label)}"' for name, label in pairs)
-        if isinstance(value, Distribution):
+        if isinstance(value, Histogram):
             lines += _histogram(family.name, text, value)
         else:
             lines.append(f"{_series(family.name, text)} {_number(value)}\n")
     return Block(family, "".join(lines))
 
 
-def _histogram(name: str, labels: str, value: Distribution) -> Iterator[str]:
+def _histogram(name: str, labels: str, value: Histogram) -> Iterator[str]:
     start = f"{name}_bucket{{{labels},le=" if labels else f"{name}_bucket{{le="
     counts = list(accumulate(value.counts))
     for end, count in zip(_ends(value.bounds), counts, strict=True):

@@ -36,7 +36,7 @@ class TextInstead(WarmpickError):
         self.detail = detail
 
 
-class Regrets:
+class FallbackCounts:
     """Counts the requests that had to do with text, and logs the first of each cause."""
 
     def __init__(self) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from epp.model.caches.contract import CacheModel
-from epp.model.caches.offload import TieredCache
+from epp.model.caches.offload import OffloadedCache
 from epp.model.caches.plain_lru import PlainLru
 from epp.model.caches.sglang import RadixCache
 from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
-from epp.model.caches.vllm_v0 import CachedBlocks
-from epp.model.caches.whole_prompt import PromptLru
+from epp.model.caches.vllm_v0 import VllmV0Cache
+from epp.model.caches.whole_prompt import WholePromptCache
 from epp.model.kernels import BlockPool
 
 CACHE_LABEL = "warmpick.io/cache-model"
@@ -43,7 +43,7 @@ class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Make an empty cache."""
         cache = MODELS[self.model](self)
         if self.offload > 0 and self.model not in _FLAT:
-            return TieredCache(cache, self.offload)
+            return OffloadedCache(cache, self.offload)
         return cache
 
 
@@ -56,11 +56,11 @@ def _radix_cache(spec: CacheSpec) -> CacheModel:
 
 
 def _cached_blocks(spec: CacheSpec) -> CacheModel:
-    return CachedBlocks(spec.capacity, spec.block)
+    return VllmV0Cache(spec.capacity, spec.block)
 
 
 def _prompt_lru(spec: CacheSpec) -> CacheModel:
-    return PromptLru(spec.capacity)
+    return WholePromptCache(spec.capacity)
 
 
 def _plain_lru(spec: CacheSpec) -> CacheModel:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from epp.model.prompts.block_hasher import BlockHash
 
 
-class News:
+class ContentChanges:
     """Collects changes of one cache's content; `holds` says what it holds now.
 
     Answers are net: what came and went since the last question is not said to have come, and

@@ -21,7 +21,7 @@ it takes longer than finding it.
 from collections.abc import Sequence
 from itertools import chain, takewhile
 
-from epp.model.caches.content_changes import News
+from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.contract import CacheModel
 from epp.model.caches.lease import Lease
 from epp.model.caches.lease_kind import own
@@ -31,7 +31,7 @@ from epp.model.prompts.block_hasher import BlockHash
 class OffloadTier:
     """Blocks in host memory, the oldest first: `capacity` in tokens. `news` is told of changes."""
 
-    def __init__(self, capacity: int, news: News) -> None:
+    def __init__(self, capacity: int, news: ContentChanges) -> None:
         self.capacity = capacity
         self.used = 0
         self._sizes: dict[BlockHash, int] = {}
@@ -107,7 +107,7 @@ class TieredLease(Lease):
         self.stored: Sequence[BlockHash] = ()
 
 
-class TieredCache:
+class OffloadedCache:
     """A `CacheModel` over any other, `first`, and a tier of `offload` tokens below it, `second`.
 
     Its capacity and free space are those of the first tier; so is what it is told of.
@@ -115,7 +115,7 @@ class TieredCache:
 
     def __init__(self, first: CacheModel, offload: int) -> None:
         self._first = first
-        self._news = News(self._holds)
+        self._news = ContentChanges(self._holds)
         self.second = OffloadTier(offload, self._news)
 
     @property

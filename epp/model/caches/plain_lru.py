@@ -16,7 +16,7 @@ from itertools import filterfalse
 
 from cachetools import LRUCache
 
-from epp.model.caches.content_changes import News
+from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Lease
 from epp.model.prompts.block_hasher import BlockHash
 
@@ -30,7 +30,7 @@ _End = tuple[BlockHash, bool]
 class _Entries(LRUCache[_End, Sequence[BlockHash]]):
     """Blocks by the last of them; what is pushed out is counted off `holders`."""
 
-    def __init__(self, maxsize: int, holders: Counter[BlockHash], news: News) -> None:
+    def __init__(self, maxsize: int, holders: Counter[BlockHash], news: ContentChanges) -> None:
         super().__init__(maxsize)
         self._holders = holders
         self._news = news
@@ -54,7 +54,7 @@ class PlainLru:
     def __init__(self, capacity: int, block: int = 16) -> None:
         self._block = max(1, block)
         self._holders: Counter[BlockHash] = Counter()
-        self._news = News(self._holders.__contains__)
+        self._news = ContentChanges(self._holders.__contains__)
         self._entries = self._sized(capacity)
 
     @property

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count, filterfalse
 
-from epp.model.caches.content_changes import News
+from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Key
 from epp.model.caches.radix_node import Node, Ticket
 from epp.model.caches.sglang_eviction import Strategy
@@ -37,7 +37,7 @@ class RadixTree:
         self.evictable = 0
         self.orphans = 0
         self.nameless = 0
-        self.news = News(self.owners.__contains__)
+        self.news = ContentChanges(self.owners.__contains__)
         self._strategy = strategy
         self._clock = count(1)
         self._tickets = count()

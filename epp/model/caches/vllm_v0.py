@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, count, filterfalse
 
-from epp.model.caches.content_changes import News
+from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Key, Lease
 from epp.model.caches.lease_kind import own
 from epp.model.caches.vllm_v0_evictor import LruEvictor
@@ -43,7 +43,7 @@ class CachedLease(Lease):
         self.rest: Key = 0
 
 
-class CachedBlocks:
+class VllmV0Cache:
     """A `CacheModel`: `capacity` in tokens, `block` the engine's block size."""
 
     def __init__(self, capacity: int, block: int = 16) -> None:
@@ -60,7 +60,7 @@ class CachedBlocks:
         self._steps = count(1)
         self._whole = True
         self._told = False
-        self._news = News(self._sizes.__contains__)
+        self._news = ContentChanges(self._sizes.__contains__)
 
     @property
     def capacity(self) -> int:

@@ -14,7 +14,7 @@ from math import inf
 
 from cachetools import LRUCache
 
-from epp.model.caches.content_changes import News
+from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Lease
 from epp.model.caches.lease_kind import own
 from epp.model.prompts.block_hasher import BlockHash
@@ -42,7 +42,7 @@ def _size(entry: Entry) -> int:
     return entry.tokens + entry.nameless
 
 
-class PromptLru:
+class WholePromptCache:
     """A `CacheModel`: `capacity` in tokens. Space is given out by the token."""
 
     def __init__(self, capacity: int) -> None:
@@ -52,7 +52,7 @@ class PromptLru:
         self._holders: dict[BlockHash, dict[int, Entry]] = {}
         self._numbers = count(1)
         self._whole = True
-        self._news = News(self._holders.__contains__)
+        self._news = ContentChanges(self._holders.__contains__)
 
     @property
     def capacity(self) -> int:

@@ -15,9 +15,9 @@ class BusyShare:
         self.value = 0.0
         self._at = 0.0
 
-    def note(self, busy: int, asked: int, now: float) -> None:
+    def note(self, busy: int, lookup: int, now: float) -> None:
         """Take note that so many of the endpoints that were asked for have prefill to do."""
-        if asked:
+        if lookup:
             gain = 1.0 - exp(-max(0.0, now - self._at) / _SECONDS)
-            self.value += gain * (busy / asked - self.value)
+            self.value += gain * (busy / lookup - self.value)
             self._at = now

@@ -31,7 +31,7 @@ class _Mean:
         self.value += max(_LEAST_GAIN, 1 / self._count) * (seen - self.value)
 
 
-class Answers:
+class OutputLengths:
     """Lengths in tokens, by target model and whether they stream; paces in seconds a token.
 
     Of all that were heard of, the first are forgotten when there are too many.
@@ -61,7 +61,7 @@ class Answers:
         tokens = _TOKENS if mean is None else mean.value
         return max(1.0, tokens if request.max_tokens is None else min(tokens, request.max_tokens))
 
-    def pace(self, speed: object) -> float:
+    def seconds_per_token(self, speed: object) -> float:
         """Return how long a token is expected to take on endpoints of one `speed`."""
         mean = self._paces.get(speed)
         return _SECONDS if mean is None else mean.value

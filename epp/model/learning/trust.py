@@ -28,7 +28,7 @@ class Verdict(Enum):
     RESTARTED = "nothing of what was predicted is there any more"
 
 
-class Feedback:
+class PredictionTrust:
     """What was learned of one endpoint from reports. `trust` is in 0..1.
 
     `suspicious` where its cache may be a new one.

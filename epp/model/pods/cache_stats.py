@@ -5,7 +5,7 @@ import msgspec
 from epp.model.endpoint import Endpoint
 
 
-class Belief(msgspec.Struct, frozen=True):
+class CacheStats(msgspec.Struct, frozen=True):
     """One endpoint's cache: `capacity` and what is in use (`used`) in tokens, `blocks` findable.
 
     `trust`, in 0..1, is how far it did of late what was predicted. `engine` names the rules by

@@ -9,7 +9,7 @@ from epp.model.pods.pod import Pod
 from epp.model.prefix_index import Slot
 
 
-class Roster(msgspec.Struct, frozen=True, gc=False):
+class EligiblePods(msgspec.Struct, frozen=True, gc=False):
     """Some pods in aligned columns; good until one of them is another pod, slot or speed."""
 
     pods: list[Pod]
@@ -18,7 +18,7 @@ class Roster(msgspec.Struct, frozen=True, gc=False):
     places: list[tuple[Slot, Speed]]
 
     @classmethod
-    def of(cls, pods: list[Pod]) -> "Roster":
+    def of(cls, pods: list[Pod]) -> "EligiblePods":
         """List pods."""
         return cls(
             pods,

@@ -13,15 +13,15 @@ from epp.model.caches.choice import CacheSpec
 from epp.model.caches.contract import CacheModel
 from epp.model.caches.kv_event_mirror import Mirror
 from epp.model.caches.lease import Lease
-from epp.model.caches.offload import TieredCache
+from epp.model.caches.offload import OffloadedCache
 from epp.model.kernels import BlockPool, Ledger, PrefixIndex
 from epp.model.kv_changes import Change
-from epp.model.pods.sequence import Stay
+from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index import Slot
 from epp.model.prompts.block_hasher import BlockHash
 
 
-class Tenants:
+class EngineScheduler:
     """One endpoint's cache and its requests. What it holds is in the index under `slot`.
 
     `generation` counts the caches that there were: leases are good for the one they are of. `line`
@@ -37,8 +37,8 @@ class Tenants:
         self._ledger = ledger
         self._present = True
         self._closed = False
-        self._running: dict[Stay, None] = {}
-        self.line: deque[Stay] = deque()
+        self._running: dict[SequenceState, None] = {}
+        self.line: deque[SequenceState] = deque()
         self._promised: Counter[BlockHash] = Counter()
 
     def __len__(self) -> int:
@@ -99,61 +99,61 @@ class Tenants:
             self.cache.resize(max(1, self.cache.capacity - blocks * self.spec.block))
         self._mirror()
 
-    def believe(self, stay: Stay) -> None:
+    def believe(self, sequence: SequenceState) -> None:
         """Take in that the engine holds a request's prompt."""
-        self.cache.store(stay.chain.hashes, stay.measure.sizes())
+        self.cache.store(sequence.chain.hashes, sequence.offsets.sizes())
         self._mirror()
 
-    def fresh(self, stay: Stay, since: Sequence[Stay]) -> int:
+    def fresh(self, sequence: SequenceState, since: Sequence[SequenceState]) -> int:
         """Return how many tokens of a prompt requests `since` some moment could have left here.
 
         Those that are here now count too.
         """
-        return max((stay.common(other) for other in chain(since, self._running)), default=0)
+        return max((sequence.common(other) for other in chain(since, self._running)), default=0)
 
     def follow(self, mirror: Mirror, change: Change) -> None:
         """Correct the cache by what the engine says of it."""
         cache = self.cache
-        mirror.apply(change, cache, cache.second if isinstance(cache, TieredCache) else None)
+        mirror.apply(change, cache, cache.second if isinstance(cache, OffloadedCache) else None)
         self._mirror()
 
     # Its requests. `step` is how long the engine's longest step takes, in seconds.
 
-    def enter(self, stay: Stay, step: float, now: float) -> None:
+    def enter(self, sequence: SequenceState, step: float, now: float) -> None:
         """Let a prompt in as the engine will: once it is scheduled, and where it fits.
 
         What waits is promised: it will be there by the time that a later request is scheduled.
         The ledger knows the request already.
         """
-        if self.line or not self._admit(stay, step, now):
-            self.line.append(stay)
-            self._promise(stay)
+        if self.line or not self._admit(sequence, step, now):
+            self.line.append(sequence)
+            self._promise(sequence)
         self._mirror()
 
-    def progress(self, stay: Stay, computed: int) -> None:
+    def progress(self, sequence: SequenceState, computed: int) -> None:
         """Follow a request that has computed so many tokens, prompt and output."""
-        if computed <= stay.computed or stay.cache is not self.cache:
+        if computed <= sequence.computed or sequence.cache is not self.cache:
             return
-        stay.computed = computed
-        while not stay.grow():
+        sequence.computed = computed
+        while not sequence.grow():
             self._preempt()
         self._mirror()
 
-    def exit(self, stay: Stay, *, revoked: bool) -> None:
+    def exit(self, sequence: SequenceState, *, revoked: bool) -> None:
         """Let a prompt out: what it computed stays, to be evicted in its turn.
 
         `revoked`: the engine never computed it.
         """
-        if stay.cache is not self.cache:
+        if sequence.cache is not self.cache:
             return
-        if stay in self._running:
-            del self._running[stay]
-            stay.end(revoked=revoked)
-        elif stay in self.line:
-            self.line.remove(stay)
-            self._keep_promise(stay)
-            if not revoked and stay.try_admit(self.spec.block):
-                stay.end(revoked=False)  # its end says that it was there after all
+        if sequence in self._running:
+            del self._running[sequence]
+            sequence.end(revoked=revoked)
+        elif sequence in self.line:
+            self.line.remove(sequence)
+            self._keep_promise(sequence)
+            if not revoked and sequence.try_admit(self.spec.block):
+                sequence.end(revoked=False)  # its end says that it was there after all
 
     def settle(self, step: float, now: float) -> None:
         """Let in those in line that are scheduled by now, and tell the index."""
@@ -166,14 +166,14 @@ class Tenants:
         self.cache.name(lease, hashes, sizes)
         self._mirror()
 
-    def _admit(self, stay: Stay, step: float, now: float) -> bool:
+    def _admit(self, sequence: SequenceState, step: float, now: float) -> bool:
         """Schedule a prompt if one step can reach it, and it fits."""
-        if self._ledger.owed_before(stay.request, now) >= step:
+        if self._ledger.owed_before(sequence.request, now) >= step:
             return False
-        if not stay.try_admit(self.spec.block):
+        if not sequence.try_admit(self.spec.block):
             return False
-        stay.grow()
-        self._running[stay] = None
+        sequence.grow()
+        self._running[sequence] = None
         return True
 
     def _preempt(self) -> None:
@@ -183,17 +183,17 @@ class Tenants:
         self.line.appendleft(victim)
         self._promise(victim)
 
-    def _promise(self, stay: Stay) -> None:
-        self._promised.update(stay.chain.hashes)
+    def _promise(self, sequence: SequenceState) -> None:
+        self._promised.update(sequence.chain.hashes)
         if self._present:
-            self._index.add(self.slot, stay.chain.hashes)
+            self._index.add(self.slot, sequence.chain.hashes)
 
-    def _keep_promise(self, stay: Stay) -> None:
+    def _keep_promise(self, sequence: SequenceState) -> None:
         """Take back a promise: what was let in is held now, the rest is not."""
-        self._promised -= Counter(stay.chain.hashes)
+        self._promised -= Counter(sequence.chain.hashes)
         gone = [
             each
-            for each in stay.chain.hashes
+            for each in sequence.chain.hashes
             if each not in self._promised and not self.cache.match((each,))
         ]
         if self._present and gone:

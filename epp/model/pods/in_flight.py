@@ -5,20 +5,20 @@ from math import inf
 from typing import Final
 
 from epp.model.estimate import Estimate
-from epp.model.learning.output_lengths import Answers
+from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.prefill import Speed
 from epp.model.pods.pod import Pod
-from epp.model.pods.sequence import Stay
-from epp.model.pods.unobserved import Unseen
+from epp.model.pods.sequence import SequenceState
+from epp.model.pods.unobserved import UnobservedRequest
 from epp.model.prefix_index import Slot
 from epp.model.prompts.chain import Chain
-from epp.model.prompts.token_offsets import Measure
+from epp.model.prompts.token_offsets import TokenOffsets
 from epp.model.request import InferenceRequest
 
 _MIN_LEARNED_TOKENS: Final = 64
 
 
-class Asked:
+class PrefixLookup:
     """A request's prompts as blocks (`chains`) and in tokens (`measures`).
 
     `finds` holds, per prompt and slot, the blocks that were found when it was last asked.
@@ -29,8 +29,8 @@ class Asked:
         "blocks",
         "chains",
         "finds",
-        "measures",
         "request",
+        "token_offsets",
         "tokens",
     )
 
@@ -38,13 +38,13 @@ class Asked:
         self,
         request: InferenceRequest,
         chains: Sequence[Chain],
-        measures: Sequence[Measure],
+        token_offsets: Sequence[TokenOffsets],
     ) -> None:
         self.request = request
         self.chains = chains
-        self.measures = measures
+        self.token_offsets = token_offsets
         self.finds: Sequence[Sequence[int]] = ()
-        self.tokens = sum([measure.total for measure in measures])
+        self.tokens = sum([offsets.total for offsets in token_offsets])
         self.blocks = sum([len(chain.hashes) for chain in chains])
         self._estimates: dict[tuple[object, Speed], Estimate] = {}
 
@@ -84,13 +84,13 @@ class Asked:
             return Estimate(0, 0, 0.0)
         unit, cached = speed.unit, 0
         for position, depth in enumerate(depths):
-            measure = self.measures[position]
+            offsets = self.token_offsets[position]
             if depth and unit:
-                cached += min(measure.covered(depth), measure.total - 1) // unit * unit
+                cached += min(offsets.covered(depth), offsets.total - 1) // unit * unit
         return Estimate(cached, sum(depths), speed.prefill.seconds(self.tokens - cached, cached))
 
 
-class Visit:
+class InFlightRequest:
     """A request at a pod.
 
     `cached` tokens in `found` blocks were predicted to hit; it met the pod idle or not. Its first
@@ -98,66 +98,66 @@ class Visit:
     """
 
     __slots__ = (
-        "asked",
         "began",
         "cached",
         "found",
+        "lookup",
         "met_idle",
         "pod",
         "request",
         "sent_at",
-        "stays",
+        "sequences",
     )
 
     pod: Pod
 
-    def __init__(self, request: InferenceRequest, asked: Asked, sent_at: float) -> None:
+    def __init__(self, request: InferenceRequest, lookup: PrefixLookup, sent_at: float) -> None:
         self.request = request
-        self.asked = asked
+        self.lookup = lookup
         self.sent_at = sent_at
         self.cached = 0
         self.found = 0
         self.met_idle = False
         self.began: float | None = None
-        self.stays: Sequence[Stay] = ()
+        self.sequences: Sequence[SequenceState] = ()
 
     def first_token(self, now: float) -> None:
         """The prefill is over, and tells how long one takes where it had the pod for itself."""
         self.began = now
-        pod, uncached = self.pod, self.asked.tokens - self.cached
+        pod, uncached = self.pod, self.lookup.tokens - self.cached
         pod.ledger.first_token(self.request.id, now)
         if self.met_idle and uncached >= _MIN_LEARNED_TOKENS:
             pod.prefill.learn(uncached, self.cached, now - self.sent_at)
 
     def progress(self, prompt_tokens: int, generated: int) -> None:
         """Take in how far the request is; the last token that was sampled is not computed."""
-        if len(self.stays) == 1 and generated > 0:
-            stay = self.stays[0]
-            prompt = prompt_tokens or stay.measure.total
-            self.pod.progress(stay, prompt + generated - 1)
+        if len(self.sequences) == 1 and generated > 0:
+            sequence = self.sequences[0]
+            prompt = prompt_tokens or sequence.offsets.total
+            self.pod.progress(sequence, prompt + generated - 1)
 
     def leave(self, now: float, *, revoked: bool) -> None:
         """The request is over, or was never there (`revoked`)."""
         self.pod.ledger.end(self.request.id, now)
-        for stay in self.stays:
-            self.pod.exit(stay, now, revoked=revoked)
-        self.stays = ()
+        for sequence in self.sequences:
+            self.pod.exit(sequence, now, revoked=revoked)
+        self.sequences = ()
 
-    def fade(self, answers: Answers, now: float) -> Unseen:
+    def fade(self, answers: OutputLengths, now: float) -> UnobservedRequest:
         """Nothing more will be seen of the request: guess how it goes on."""
         request, pod = self.request, self.pod
         pod.ledger.unobserved(request.id)
-        return Unseen(
+        return UnobservedRequest(
             id=request.id,
             place=pod.endpoint.id,
             since=now,
             began=now + pod.ledger.owed(now) if self.began is None else self.began,
-            pace=answers.pace(pod.prefill),
+            seconds_per_token=answers.seconds_per_token(pod.prefill),
             length=answers.length(request),
             most=inf if request.max_tokens is None else request.max_tokens,
         )
 
-    def end(self, answers: Answers, tokens: int, now: float) -> None:
+    def end(self, answers: OutputLengths, tokens: int, now: float) -> None:
         """The whole answer was seen, all `tokens` of it: those that are not are like it."""
         answers.ended(self.request, tokens)
         if self.began is not None:

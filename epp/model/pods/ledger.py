@@ -15,7 +15,7 @@ OVERDUE_SECONDS = 60.0
 _ANY = 1e-9
 
 
-Survey = tuple[list[float], list[int], list[float], int]
+LedgerSnapshot = tuple[list[float], list[int], list[float], int]
 """The books of several endpoints at one moment, three columns and a number.
 
 Seconds of prefill owed, those for others' requests included; requests whose end was not seen;
@@ -38,10 +38,10 @@ class Ledger:
     `foreign` ones that wait.
     """
 
-    __slots__ = ("_head_since", "_line", "_open", "_owed", "foreign", "running")
+    __slots__ = ("_head_since", "_line", "_open", "_owed", "external_waiting", "running")
 
     def __init__(self) -> None:
-        self.foreign = 0.0
+        self.external_waiting = 0.0
         self.running = 0.0
         self._line: OrderedDict[RequestId, _Entry] = OrderedDict()
         self._owed = 0.0
@@ -122,7 +122,7 @@ class Ledger:
             self._strike(request, over)
 
 
-def survey(ledgers: list[Ledger], prices: list[float], now: float) -> Survey:
+def take_snapshot(ledgers: list[Ledger], prices: list[float], now: float) -> LedgerSnapshot:
     """Look through the books of endpoints, where a prompt like the one at hand takes `prices`.
 
     What others queued there is seen in scrapes alone: a floor, at this prompt's price.
@@ -132,6 +132,6 @@ def survey(ledgers: list[Ledger], prices: list[float], now: float) -> Survey:
     requests = [ledger.requests for ledger in ledgers]
     running = [max(float(ledger.requests), ledger.running) for ledger in ledgers]
     for position, ledger in enumerate(ledgers):
-        if ledger.foreign:
-            owed[position] += ledger.foreign * prices[position]
+        if ledger.external_waiting:
+            owed[position] += ledger.external_waiting * prices[position]
     return owed, requests, running, busy

@@ -19,14 +19,14 @@ from epp.model.kv_changes import (
     Cleared,
 )
 from epp.model.learning.prefill import PrefillModel, Speed
-from epp.model.learning.trust import Feedback, Verdict
-from epp.model.pods.cache_stats import Belief
-from epp.model.pods.engine_scheduler import Tenants
-from epp.model.pods.sequence import Stay
+from epp.model.learning.trust import PredictionTrust, Verdict
+from epp.model.pods.cache_stats import CacheStats
+from epp.model.pods.engine_scheduler import EngineScheduler
+from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index import Slot
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.chain import Chain
-from epp.model.prompts.token_offsets import Measure
+from epp.model.prompts.token_offsets import TokenOffsets
 from epp.model.request import RequestId
 
 _SCRAPES_TO_DOUBT: Final = 3
@@ -58,15 +58,15 @@ class Pod:
         self.prefill = prefill
         self.load: Load = UNREPORTED
         self.ledger = Ledger()
-        self.feedback = Feedback()
+        self.feedback = PredictionTrust()
         self.reachable = True
         self.home: list[Pod] = [self]
         self.mirror: Mirror | None = None
-        self.tenants = Tenants(index, self.ledger, self._spec(UNREPORTED, unknown))
+        self.scheduler = EngineScheduler(index, self.ledger, self._spec(UNREPORTED, unknown))
         self.speed = prefill.speed(self.engine_block)
         self._hasher = hasher
         self._heard = False
-        self._since: list[Stay] = []
+        self._since: list[SequenceState] = []
         self._failures = 0
         self._started_at: float | None = None
         self._queries = 0.0
@@ -74,7 +74,7 @@ class Pod:
     @property
     def slot(self) -> Slot:
         """Where the index has its blocks."""
-        return self.tenants.slot
+        return self.scheduler.slot
 
     @property
     def standing(self) -> tuple[Slot, Speed, bool]:
@@ -84,12 +84,12 @@ class Pod:
     @property
     def engine_block(self) -> int:
         """The size of the engine's blocks, in tokens."""
-        return self.tenants.spec.block
+        return self.scheduler.spec.block
 
-    def belief(self) -> Belief:
+    def cache_stats(self) -> CacheStats:
         """Say what is believed of the cache."""
-        cache, spec = self.tenants.cache, self.tenants.spec
-        return Belief(
+        cache, spec = self.scheduler.cache, self.scheduler.spec
+        return CacheStats(
             self.endpoint,
             cache.capacity,
             cache.capacity - cache.free,
@@ -123,7 +123,7 @@ class Pod:
     def leave(self) -> None:
         """The endpoint is gone; requests still under way change nothing any more."""
         self.home.clear()
-        self.tenants.leave()
+        self.scheduler.leave()
 
     def restart(self) -> None:
         """The engine began anew: its cache is empty."""
@@ -131,7 +131,7 @@ class Pod:
         self._renew()
 
     def _renew(self) -> None:
-        self.tenants.renew(self.tenants.spec)
+        self.scheduler.renew(self.scheduler.spec)
         self.feedback.restarted()
 
     def report(self, load: Load) -> None:
@@ -139,9 +139,9 @@ class Pod:
         self.load = load
         self._failures, self.reachable = 0, True
         self._count_foreign()
-        spec = self._spec(load, self.tenants.spec)
-        if spec != self.tenants.spec:
-            self.tenants.fit(spec, first=not self._heard)
+        spec = self._spec(load, self.scheduler.spec)
+        if spec != self.scheduler.spec:
+            self.scheduler.fit(spec, first=not self._heard)
         self.speed = self.prefill.speed((load.match_unit or spec.block) if load.caching else 0)
         self._heard = True
         if self._began_anew(load) and self.mirror is None:
@@ -181,12 +181,12 @@ class Pod:
         for change in changes:
             if isinstance(change, BlocksCleared) and change.reason is Cleared.RESTART:
                 self._renew()
-            self.tenants.follow(self.mirror, change)
+            self.scheduler.follow(self.mirror, change)
 
     def _count_foreign(self) -> None:
         """Compare a report with the books of the same moment; later they no longer go together."""
         self.ledger.running = self.load.running
-        self.ledger.foreign = max(0.0, self.load.waiting - self.ledger.requests)
+        self.ledger.external_waiting = max(0.0, self.load.waiting - self.ledger.requests)
 
     def fail(self, *, refused: bool) -> None:
         """Take in a scrape that failed: nobody at home at once, silence after three times."""
@@ -194,17 +194,17 @@ class Pod:
         if refused or self._failures >= _SCRAPES_TO_DOUBT:
             self.reachable = False
 
-    def judge(self, predicted: int, actual: int, stay: Stay) -> Verdict:
+    def judge(self, predicted: int, actual: int, sequence: SequenceState) -> Verdict:
         """Hold a prediction to what the engine reported, and correct the cache by it."""
-        fresh = self.tenants.fresh(stay, self._since) if self.feedback.suspicious else 0
+        fresh = self.scheduler.fresh(sequence, self._since) if self.feedback.suspicious else 0
         verdict = self.feedback.judge(predicted, actual, self.engine_block, fresh)
-        self._since.append(stay)
+        self._since.append(sequence)
         if verdict is Verdict.RESTARTED:
             self.restart()
             for each in self._since:
-                self.tenants.believe(each)
+                self.scheduler.believe(each)
         elif verdict is Verdict.MISSED:
-            self.tenants.press(_PRESSURE)
+            self.scheduler.press(_PRESSURE)
         if not self.feedback.suspicious or len(self._since) > _MOST_SINCE:
             self.feedback.suspicious = False
             self._since.clear()
@@ -212,21 +212,23 @@ class Pod:
 
     # What its requests do.
 
-    def enter(self, request: RequestId, chain: Chain, measure: Measure, now: float) -> Stay:
+    def enter(
+        self, request: RequestId, chain: Chain, offsets: TokenOffsets, now: float
+    ) -> SequenceState:
         """Let a prompt in, or put it in line; the ledger knows its request already."""
-        stay = Stay(request, chain, measure, self.tenants.cache)
-        self.tenants.enter(stay, self.prefill.longest, now)
-        return stay
+        sequence = SequenceState(request, chain, offsets, self.scheduler.cache)
+        self.scheduler.enter(sequence, self.prefill.longest, now)
+        return sequence
 
-    def progress(self, stay: Stay, computed: int) -> None:
+    def progress(self, sequence: SequenceState, computed: int) -> None:
         """Follow a request that has computed so many tokens, prompt and output."""
-        self.tenants.progress(stay, computed)
+        self.scheduler.progress(sequence, computed)
 
-    def exit(self, stay: Stay, now: float, *, revoked: bool) -> None:
+    def exit(self, sequence: SequenceState, now: float, *, revoked: bool) -> None:
         """Let a prompt out; `revoked` where the engine never computed it."""
-        self.tenants.exit(stay, revoked=revoked)
+        self.scheduler.exit(sequence, revoked=revoked)
         self.settle(now)
 
     def settle(self, now: float) -> None:
         """Let in those in line that are scheduled by now."""
-        self.tenants.settle(self.prefill.longest, now)
+        self.scheduler.settle(self.prefill.longest, now)

@@ -8,7 +8,7 @@ from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.kernels import PrefixIndex
 from epp.model.learning.prefill import PrefillModel
-from epp.model.pods.eligible import Roster
+from epp.model.pods.eligible import EligiblePods
 from epp.model.pods.pod import Pod
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 
@@ -29,7 +29,7 @@ class Pods:
         self._by_id: dict[EndpointId, Pod] = {}
         self._by_target: dict[Target, Pod] | None = None
         self._prefill: dict[str, PrefillModel] = {}
-        self._roster: Roster | None = None
+        self._eligible: EligiblePods | None = None
         self.blocks: Counter[int] = Counter()
 
     def __getitem__(self, endpoint_id: EndpointId) -> Pod:
@@ -53,7 +53,7 @@ class Pods:
         """Take in an endpoint; return whether it is another engine than was known by its name."""
         pod = self._by_id.get(endpoint.id)
         prefill = self._prefill.setdefault(endpoint.labels.get(CLASS_LABEL, ""), PrefillModel())
-        self._roster = None
+        self._eligible = None
         if pod is not None and pod.endpoint.engine == endpoint.engine:
             pod.rename(endpoint, prefill)
             return False
@@ -68,7 +68,7 @@ class Pods:
         """Let an endpoint go, if there is one."""
         pod = self._by_id.pop(endpoint_id, None)
         if pod is not None:
-            self._roster = self._by_target = None
+            self._eligible = self._by_target = None
             self._lose(pod.engine_block)
             pod.leave()
 
@@ -84,13 +84,13 @@ class Pods:
 
     def fullest(self) -> Pod:
         """Return the pod of whose cache most is remembered."""
-        return max(self._by_id.values(), key=lambda pod: len(pod.tenants.cache))
+        return max(self._by_id.values(), key=lambda pod: len(pod.scheduler.cache))
 
     def changed(self) -> None:
         """Take in that a pod answers or does not, has another slot, or another speed."""
-        self._roster = None
+        self._eligible = None
 
-    def eligible(self, subset: tuple[str, ...] | None) -> Roster:
+    def eligible(self, subset: tuple[str, ...] | None) -> EligiblePods:
         """Return who may be picked within a subset: those who answer, or where none does, all."""
         if subset is not None:
             allowed = set(subset)
@@ -100,10 +100,10 @@ class Pods:
                 if allowed & {pod.endpoint.target, pod.endpoint.address}
             ]
             return self._answering(within)
-        if self._roster is None:
-            self._roster = self._answering(list(self._by_id.values()))
-        return self._roster
+        if self._eligible is None:
+            self._eligible = self._answering(list(self._by_id.values()))
+        return self._eligible
 
     @staticmethod
-    def _answering(pods: list[Pod]) -> Roster:
-        return Roster.of([pod for pod in pods if pod.reachable] or pods)
+    def _answering(pods: list[Pod]) -> EligiblePods:
+        return EligiblePods.of([pod for pod in pods if pod.reachable] or pods)

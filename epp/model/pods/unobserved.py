@@ -35,7 +35,7 @@ _SLACK, _SLACK_REQUESTS = 1.05, 1.0
 """How many more than booked an engine may count: some of them have just ended."""
 
 
-class Unseen(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class UnobservedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A request that nobody observes, at `place`; nothing was seen of it after `since`.
 
     It generates its first token at `began`, one more every `pace` seconds, `length` of them as
@@ -46,14 +46,14 @@ class Unseen(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     place: EndpointId
     since: float
     began: float
-    pace: float
+    seconds_per_token: float
     length: float
     most: float = inf
 
     @property
     def due(self) -> float:
         """When it is expected to end."""
-        return self.began + (self.length - 1) * max(self.pace, _LEAST_PACE)
+        return self.began + (self.length - 1) * max(self.seconds_per_token, _LEAST_PACE)
 
     @property
     def last(self) -> float:
@@ -64,19 +64,19 @@ class Unseen(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """Return how many tokens it has brought about."""
         if now < self.began:
             return 0
-        tokens = 1 + (now - self.began) / max(self.pace, _LEAST_PACE) + _ROUNDING
+        tokens = 1 + (now - self.began) / max(self.seconds_per_token, _LEAST_PACE) + _ROUNDING
         return int(min(tokens, self.most, _PATIENCE * self.length))
 
 
-class VirtualClock:
+class UnobservedRequests:
     """All unseen requests. `due` is when the next of them has something to tell, if any."""
 
     def __init__(self) -> None:
         self.due = inf
-        self._unseen: dict[RequestId, Unseen] = {}
-        self._places: dict[EndpointId, dict[RequestId, Unseen]] = {}
+        self._unseen: dict[RequestId, UnobservedRequest] = {}
+        self._places: dict[EndpointId, dict[RequestId, UnobservedRequest]] = {}
         self._counted: dict[EndpointId, tuple[float, bool]] = {}  # when, and whether it agreed
-        self._agenda: list[tuple[float, int, Unseen]] = []
+        self._agenda: list[tuple[float, int, UnobservedRequest]] = []
         self._tickets = count()
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class VirtualClock:
     def __contains__(self, request: RequestId) -> bool:
         return request in self._unseen
 
-    def take(self, unseen: Unseen) -> None:
+    def take(self, unseen: UnobservedRequest) -> None:
         """Follow a request from now on, in place of one of the same name."""
         self.forget(unseen.id)
         self._unseen[unseen.id] = unseen
@@ -112,16 +112,16 @@ class VirtualClock:
                 yield at, self._next(unseen, at, now)
         self.due = agenda[0][0] if agenda else inf
 
-    def _next(self, unseen: Unseen, at: float, now: float) -> Generated | Aborted:
+    def _next(self, unseen: UnobservedRequest, at: float, now: float) -> Generated | Aborted:
         if at >= (unseen.last if self._kept(unseen, at) else unseen.due):
             self.forget(unseen.id)
             return Aborted(unseen.id, unseen.generated(at))
         self._plan(unseen, at, now)
         return Generated(unseen.id, unseen.generated(at))
 
-    def _plan(self, unseen: Unseen, at: float, now: float) -> None:
+    def _plan(self, unseen: UnobservedRequest, at: float, now: float) -> None:
         """Come back some tokens on, and at the end; where `at` is long past, skip what is, too."""
-        step = max(_LEAST_STEP, _TOKENS_TOLD * unseen.pace)
+        step = max(_LEAST_STEP, _TOKENS_TOLD * unseen.seconds_per_token)
         end = unseen.due if at < unseen.due else unseen.last
         when = min(max(now, unseen.began) + step, end)
         heappush(self._agenda, (when, next(self._tickets), unseen))
@@ -144,7 +144,7 @@ class VirtualClock:
             self.forget(each.id)
         return [Aborted(each.id, each.generated(at)) for each in over]
 
-    def _kept(self, unseen: Unseen, now: float) -> bool:
+    def _kept(self, unseen: UnobservedRequest, now: float) -> bool:
         """Whether a late count that has all of a place's requests has this one, too."""
         at, agreed = self._counted.get(unseen.place, (-inf, False))
         return agreed and at > max(unseen.since, now - _COUNT_SECONDS)

@@ -13,10 +13,10 @@ from xxhash import xxh3_64_intdigest
 
 from epp.model.kernels import HashSet
 from epp.model.pods.pod import Pod
-from epp.model.pods.sequence import Stay
+from epp.model.pods.sequence import SequenceState
 from epp.model.prompts.block_hasher import BlockHash
 from epp.model.prompts.chain import Chain
-from epp.model.prompts.generated_blocks import Claim, Tail
+from epp.model.prompts.generated_blocks import GeneratedBlocks, QuotedBlocks
 from epp.model.request import TOKEN_BYTES, Prompt, Usage
 
 _ROOM: Final = 1 << 20
@@ -32,20 +32,20 @@ _MOST_BYTES: Final = 8
 
 
 def tail_of(
-    pod: Pod, stay: Stay, prompt: Prompt, usage: Usage, *, broken: bool = False
-) -> Tail | None:
+    pod: Pod, sequence: SequenceState, prompt: Prompt, usage: Usage, *, broken: bool = False
+) -> GeneratedBlocks | None:
     """Note what a response left; None after a prompt without a full block, or never let in."""
-    chain = stay.chain
-    if stay.lease is None or not chain.hashes or stay.cache is not pod.tenants.cache:
+    chain = sequence.chain
+    if sequence.lease is None or not chain.hashes or sequence.cache is not pod.scheduler.cache:
         return None
     start = chain.ends[-1]
-    return Tail(
+    return GeneratedBlocks(
         home=pod.home,
-        generation=pod.tenants.generation,
-        lease=stay.lease,
+        generation=pod.scheduler.generation,
+        lease=sequence.lease,
         anchor=chain.hashes[-1],
         blocks=len(chain.hashes),
-        named=stay.measure.covered(len(chain.hashes)),
+        named=sequence.offsets.covered(len(chain.hashes)),
         size=chain.size,
         rest=chain.size - start,
         digest=digest(prompt, start, chain.size),
@@ -55,21 +55,21 @@ def tail_of(
     )
 
 
-class Tails:
+class GeneratedIndex:
     """Tails by the last full block of their prompts; the oldest are forgotten for want of room.
 
     `room` is in blocks: a tail keeps the names of all that its request held.
     """
 
     def __init__(self, room: int = _ROOM) -> None:
-        self._tails: OrderedDict[BlockHash, list[Tail]] = OrderedDict()
+        self._tails: OrderedDict[BlockHash, list[GeneratedBlocks]] = OrderedDict()
         self._anchors = HashSet()
         self._room = room
 
     def __len__(self) -> int:
         return len(self._tails)
 
-    def leave(self, tail: Tail) -> None:
+    def leave(self, tail: GeneratedBlocks) -> None:
         """Remember what a response left."""
         alike = self._tails.get(tail.anchor)
         if alike is None:
@@ -88,9 +88,9 @@ class Tails:
         """Whether a prompt may quote anything."""
         return self._anchors.meets(chain.hashes)
 
-    def claims(self, chain: Chain, prompt: Prompt, rate: float) -> list[Claim]:
+    def claims(self, chain: Chain, prompt: Prompt, rate: float) -> list[QuotedBlocks]:
         """Return, and forget, what a prompt quotes; text of it is `rate` bytes a token."""
-        found: list[Claim] = []
+        found: list[QuotedBlocks] = []
         for position, block_hash in enumerate(chain.hashes):
             alike = self._tails.get(block_hash)
             if alike is not None:
@@ -99,7 +99,7 @@ class Tails:
                 self._forget(block_hash, claims)
         return found
 
-    def _forget(self, block_hash: BlockHash, claims: list[Claim]) -> None:
+    def _forget(self, block_hash: BlockHash, claims: list[QuotedBlocks]) -> None:
         quoted = {id(claim.tail) for claim in claims}
         self._room += sum(_room_of(claim.tail) for claim in claims)
         left = [tail for tail in self._tails[block_hash] if id(tail) not in quoted]
@@ -110,7 +110,7 @@ class Tails:
             self._anchors.discard(block_hash)
 
 
-def _room_of(tail: Tail) -> int:
+def _room_of(tail: GeneratedBlocks) -> int:
     return tail.blocks + _OVERHEAD
 
 
@@ -121,8 +121,8 @@ def digest(prompt: Prompt, start: int, size: int) -> int:
 
 
 def _quoted(
-    alike: list[Tail], chain: Chain, prompt: Prompt, first: int, rate: float
-) -> Iterator[Claim]:
+    alike: list[GeneratedBlocks], chain: Chain, prompt: Prompt, first: int, rate: float
+) -> Iterator[QuotedBlocks]:
     """Find the tails, of prompts that had `first` full blocks, that a longer prompt quotes."""
     start = chain.ends[first - 1]
     for tail in alike:
@@ -136,10 +136,10 @@ def _quoted(
         while last < len(chain.ends) and chain.ends[last] <= limit:
             last += 1
         if last > first:
-            yield Claim(tail, first, last)
+            yield QuotedBlocks(tail, first, last)
 
 
-def _limit(tail: Tail, chain: Chain, end: int | None, rate: float) -> int:
+def _limit(tail: GeneratedBlocks, chain: Chain, end: int | None, rate: float) -> int:
     """Return where, in the prompt's unit, what was generated ends; 0 where it is not quoted.
 
     Of token ids, a message is the response if it is exactly as long: the response's last token

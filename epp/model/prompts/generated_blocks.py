@@ -7,7 +7,7 @@ from epp.model.pods.pod import Pod
 from epp.model.prompts.block_hasher import BlockHash
 
 
-class Tail(msgspec.Struct, frozen=True, eq=False):
+class GeneratedBlocks(msgspec.Struct, frozen=True, eq=False):
     """What one response left at one endpoint, as nameless blocks of `lease`.
 
     They are in the cache of this `generation`, if the endpoint is still there: `home` has it.
@@ -36,9 +36,9 @@ class Tail(msgspec.Struct, frozen=True, eq=False):
         return self.prompt_tokens + self.generated - 1
 
 
-class Claim(msgspec.Struct, frozen=True):
+class QuotedBlocks(msgspec.Struct, frozen=True):
     """That blocks `first` to `last` (excluded) of a prompt are what a response left."""
 
-    tail: Tail
+    tail: GeneratedBlocks
     first: int
     last: int

@@ -10,7 +10,7 @@ from epp.model.prompts.hashing import BlockHash
 _LONGEST = 1 << 62
 
 
-class Pins:
+class KnownPrefixLengths:
     """The pins used or set last, at least `room` and at most twice as many.
 
     They stand in two generations: what is used moves to the young one; when that has `room` of

@@ -10,15 +10,15 @@ from math import gcd
 from typing import Final
 
 from epp.model.kernels import kind_of, scaled
-from epp.model.pods.in_flight import Asked
+from epp.model.pods.in_flight import PrefixLookup
 from epp.model.pods.pod import Pod
-from epp.model.pods.sequence import Stay
+from epp.model.pods.sequence import SequenceState
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 from epp.model.prompts.chain import Chain
-from epp.model.prompts.generated import Tails, tail_of
-from epp.model.prompts.generated_blocks import Tail
-from epp.model.prompts.token_estimator import Rulers
-from epp.model.prompts.token_offsets import Measure
+from epp.model.prompts.generated import GeneratedIndex, tail_of
+from epp.model.prompts.generated_blocks import GeneratedBlocks
+from epp.model.prompts.token_estimator import TokenEstimator
+from epp.model.prompts.token_offsets import TokenOffsets
 from epp.model.request import InferenceRequest, Prompt, Usage
 
 
@@ -27,86 +27,88 @@ class Prompts:
 
     def __init__(self, hasher: BlockHasher) -> None:
         self.hasher = hasher
-        self._rulers = Rulers()
-        self._tails = Tails()
+        self._estimator = TokenEstimator()
+        self._tails = GeneratedIndex()
 
     def fit(self, engine_blocks: Iterable[int]) -> None:
         """Cut token ids into blocks that fit the engines', given in tokens."""
         self.hasher.token_block = max(TOKEN_BLOCK, gcd(*engine_blocks))
 
-    def read(self, request: InferenceRequest) -> Asked:
+    def read(self, request: InferenceRequest) -> PrefixLookup:
         """Hash and measure a request's prompts; responses that they quote get their names."""
-        model, salt, rulers = request.target_model, request.cache_salt, self._rulers
-        chains, measures = [], []
+        model, salt, estimator = request.target_model, request.cache_salt, self._estimator
+        chains, token_offsets = [], []
         for prompt in request.prompts:
             chain = self.hasher.chain(prompt, model, salt)
             if self._tails.touch(chain):
                 self._name_quoted(chain, prompt, model)
             chains.append(chain)
-            measures.append(rulers.measure(chain, model, prompt.data))
-        return Asked(request, chains, measures)
+            token_offsets.append(estimator.offsets(chain, model, prompt.data))
+        return PrefixLookup(request, chains, token_offsets)
 
     def _name_quoted(self, chain: Chain, prompt: Prompt, model: str) -> None:
-        rate = self._rulers.rate(model, "prose")
+        rate = self._estimator.rate(model, "prose")
         for claim in self._tails.claims(chain, prompt, rate):
             tail, first, last = claim.tail, claim.first, claim.last
             pod = tail.home[0] if tail.home else None
-            if pod is None or pod.tenants.generation != tail.generation:
+            if pod is None or pod.scheduler.generation != tail.generation:
                 continue
             if not chain.exact:
-                self._rulers.pin(chain.hashes[last - 1], tail.computed)
-            sizes = self._rulers.measure(chain, model, prompt.data).sizes()[first:last]
+                self._estimator.pin(chain.hashes[last - 1], tail.computed)
+            sizes = self._estimator.offsets(chain, model, prompt.data).sizes()[first:last]
             sizes = _within(tail, sizes, pod.engine_block)
-            pod.tenants.name(tail.lease, chain.hashes[first:last], sizes)
+            pod.scheduler.name(tail.lease, chain.hashes[first:last], sizes)
 
-    def learn(self, request: InferenceRequest, asked: Asked, usage: Usage) -> Measure:
+    def learn(self, request: InferenceRequest, lookup: PrefixLookup, usage: Usage) -> TokenOffsets:
         """Take in how long a request's only prompt was, and measure it anew."""
-        chain, measure, total = asked.chains[0], asked.measures[0], usage.prompt_tokens
+        chain, offsets, total = lookup.chains[0], lookup.token_offsets[0], usage.prompt_tokens
         if chain.exact or not total:
-            return measure
+            return offsets
         model, text = request.target_model, request.prompts[0].data
-        self._rulers.learn(model, kind_of(text), chain.size, total)
+        self._estimator.learn(model, kind_of(text), chain.size, total)
         if chain.hashes and chain.ends[-1] == chain.size:
-            self._rulers.pin(chain.hashes[-1], total)
-        if abs(total - measure.total) <= measure.total * _EXACT_ENOUGH:
-            return measure
+            self._estimator.pin(chain.hashes[-1], total)
+        if abs(total - offsets.total) <= offsets.total * _EXACT_ENOUGH:
+            return offsets
         if chain.hashes and chain.ends[-1] == chain.size:
-            return self._rulers.measure(chain, model, text)
-        return Measure(total, scaled(measure.ends, total, measure.total))
+            return self._estimator.offsets(chain, model, text)
+        return TokenOffsets(total, scaled(offsets.ends, total, offsets.total))
 
-    def learn_prefix(self, asked: Asked, blocks: int, tokens: int, block: int) -> None:
+    def learn_prefix(self, lookup: PrefixLookup, blocks: int, tokens: int, block: int) -> None:
         """Take in that a cache served `tokens` where `blocks` leading blocks were found.
 
         Where a message ends there, and the server's count is near what was believed, it tells
         how long the prefix is, but for the engine's last `block`, of which half is assumed.
         """
-        chain = asked.chains[0]
+        chain = lookup.chains[0]
         if chain.exact or not 0 < blocks <= len(chain.ends) or not tokens:
             return
-        believed = asked.measures[0].covered(blocks)
+        believed = lookup.token_offsets[0].covered(blocks)
         near = abs(tokens - believed) <= believed * _NEAR + block
         if chain.ends[blocks - 1] in chain.marks[:-1] and near:
-            self._rulers.pin_at_most(chain.hashes[blocks - 1], tokens + block // 2)
+            self._estimator.pin_at_most(chain.hashes[blocks - 1], tokens + block // 2)
 
-    def remember(self, request: InferenceRequest, pod: Pod, stay: Stay, usage: Usage) -> None:
+    def remember(
+        self, request: InferenceRequest, pod: Pod, sequence: SequenceState, usage: Usage
+    ) -> None:
         """Take note of what a response left in a cache."""
         if usage.prompt_tokens and usage.completion_tokens > 1:
-            self._leave(tail_of(pod, stay, request.prompts[0], usage))
+            self._leave(tail_of(pod, sequence, request.prompts[0], usage))
 
     def remember_broken(
-        self, request: InferenceRequest, pod: Pod, stay: Stay, generated: int
+        self, request: InferenceRequest, pod: Pod, sequence: SequenceState, generated: int
     ) -> None:
         """Take note of what a response left that broke off, as far as it was seen."""
         if generated > 1:
-            guess = Usage(stay.measure.total, generated)
-            self._leave(tail_of(pod, stay, request.prompts[0], guess, broken=True))
+            guess = Usage(sequence.offsets.total, generated)
+            self._leave(tail_of(pod, sequence, request.prompts[0], guess, broken=True))
 
-    def _leave(self, tail: Tail | None) -> None:
+    def _leave(self, tail: GeneratedBlocks | None) -> None:
         if tail is not None:
             self._tails.leave(tail)
 
 
-def _within(tail: Tail, sizes: Sequence[int], block: int) -> list[int]:
+def _within(tail: GeneratedBlocks, sizes: Sequence[int], block: int) -> list[int]:
     """Shorten blocks to what the engine holds of a response: whole blocks of its own."""
     held = max(0, tail.computed // block * block - tail.named)
     ends = [min(held, end) for end in accumulate(sizes)]

@@ -7,12 +7,12 @@ turn of a conversation starts with the first, whose tokens the server has counte
 
 from typing import Final
 
-from epp.model.kernels import Pins, kind_of, spread
+from epp.model.kernels import KnownPrefixLengths, kind_of, spread
 from epp.model.learning.bounded import make_room
 from epp.model.prompts.block_hasher import BlockHash
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.text_lengths import DEFAULT_RATES, Kind
-from epp.model.prompts.token_offsets import Measure
+from epp.model.prompts.token_offsets import TokenOffsets
 
 _LEAST: Final = 1.0
 _MOST: Final = 16.0
@@ -22,12 +22,12 @@ _MODELS: Final = 1000
 _PINS: Final = 1 << 17
 
 
-class Rulers:
+class TokenEstimator:
     """What is known of texts' lengths; token ids need no learning."""
 
     def __init__(self) -> None:
         self._rates: dict[str, dict[Kind, float]] = {}
-        self._pins = Pins(_PINS)
+        self._pins = KnownPrefixLengths(_PINS)
 
     def rate(self, model: str, kind: Kind) -> float:
         """Return the bytes a token of a model and kind of text.
@@ -43,18 +43,18 @@ class Rulers:
         known, rate = next(iter(rates.items()))
         return rate * DEFAULT_RATES[kind] / DEFAULT_RATES[known]
 
-    def measure(self, chain: Chain, model: str, text: bytes) -> Measure:
+    def offsets(self, chain: Chain, model: str, text: bytes) -> TokenOffsets:
         """Measure a prompt, whose bytes are `text`.
 
         What follows a long prefix of known length is taken to be like it, where it is of a kind.
         """
         if chain.exact:
-            return Measure(chain.size, chain.ends)
+            return TokenOffsets(chain.size, chain.ends)
         pins = self._pins.among(chain.hashes)
         size, tokens = (chain.ends[pins[-1][0]], pins[-1][1]) if pins else (0, 0)
         rate = self._rate_after(model, text, size, tokens)
         total = max(1, tokens + round((chain.size - size) / rate))
-        return Measure(total, spread(chain.ends, pins, rate))
+        return TokenOffsets(total, spread(chain.ends, pins, rate))
 
     def _rate_after(self, model: str, text: bytes, size: int, tokens: int) -> float:
         """Return the rate of what comes after `size` bytes that were `tokens` tokens."""

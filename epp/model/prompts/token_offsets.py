@@ -7,7 +7,7 @@ from typing import Final
 from epp.model.kernels import sizes_between
 
 
-class Measure:
+class TokenOffsets:
     """A prompt in tokens: `total`, and `ends[i]` where its block i ends."""
 
     __slots__ = ("ends", "total")

@@ -92,7 +92,7 @@ class Exchange:
         self._request = Request(self.record, settings)
         self._half_closed = False
         self._leaving = False  # the response is left to the proxy once it has begun
-        self._response = Response(self.record, director.observe, settings.tells)
+        self._response = Response(self.record, director.observe, settings.header_sources)
 
     @property
     def pending(self) -> bool:
@@ -105,9 +105,9 @@ class Exchange:
         return self._stage is _Stage.CLOSED
 
     @property
-    def unsaid(self) -> bool:
+    def has_more(self) -> bool:
         """Whether more of a long body is to follow: somebody must call `proceed`."""
-        return self._request.unsaid and self._stage is _Stage.ANSWERED
+        return self._request.has_more and self._stage is _Stage.ANSWERED
 
     @property
     def announced(self) -> bool:
@@ -148,9 +148,9 @@ class Exchange:
 
     def proceed(self, now: float) -> list[Reply]:
         """Let more of a long body go on; called when the peer has read what came before."""
-        if not self.unsaid:
+        if not self.has_more:
             return []
-        replies = self._request.onward()
+        replies = self._request.next_chunks()
         if self._half_closed:
             self.half_closed(now)
         return replies
@@ -167,7 +167,7 @@ class Exchange:
     def half_closed(self, now: float) -> None:
         """Take note that the peer sends no more; what it was not yet told is still to be said."""
         self._half_closed = True
-        if self._stage is _Stage.PENDING or self.unsaid:
+        if self._stage is _Stage.PENDING or self.has_more:
             return
         if self.record.decision is None:
             self._settle(Outcome.ABORTED, now)
@@ -211,8 +211,8 @@ class Exchange:
         return self._decide(now) if self._stage is _Stage.BODY else replies
 
     def _decide(self, now: float) -> list[Reply]:
-        asked = self._request.read(self._subset)
-        self.record.request = self._settings.resolve(asked)
+        lookup = self._request.read(self._subset)
+        self.record.request = self._settings.resolve(lookup)
         self._stage = _Stage.PENDING
         decision = self._director.route(self.record.request, now)
         return [] if isinstance(decision, Pending) else self._answer(decision, now)

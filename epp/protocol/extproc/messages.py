@@ -152,7 +152,7 @@ def chunks(body: bytes, *, response: bool, last: bool) -> list[Reply]:
     ]
 
 
-def onward(pieces: list[bytes], *, last: bool) -> tuple[list[Reply], list[bytes]]:
+def next_chunks(pieces: list[bytes], *, last: bool) -> tuple[list[Reply], list[bytes]]:
     """Let the pieces of a request's body go on: replies, and the pieces that are to follow them.
 
     Pieces are joined and cut no more than chunks demand. With `last` the body ends with them.

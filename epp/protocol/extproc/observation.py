@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from epp.model.request import Tie
+from epp.model.request import MustStayReason
 from epp.protocol.extproc.messages import BodyMode, Modes
 
 _SAMPLE = re.compile(r"sample:1/(0*[1-9][0-9]{0,8})")
@@ -45,7 +45,7 @@ class Observation(msgspec.Struct, frozen=True):
 _NAMED = {"all": Observation(1), "first": Observation(0)}
 
 
-def tie(modes: Modes, *, announced: bool) -> Tie | None:
+def tie(modes: Modes, *, announced: bool) -> MustStayReason | None:
     """Say what ties a picker to a response that the proxy shows in these modes.
 
     Envoy 1.40 goes on alone, with every byte, after a stream that is closed with OK where the
@@ -53,5 +53,5 @@ def tie(modes: Modes, *, announced: bool) -> Tie | None:
     whole, or not at all, end by themselves.
     """
     if not announced:
-        return Tie.UNANNOUNCED
-    return Tie.DUPLEX if modes.response is BodyMode.FULL_DUPLEX_STREAMED else None
+        return MustStayReason.UNANNOUNCED
+    return MustStayReason.DUPLEX if modes.response is BodyMode.FULL_DUPLEX_STREAMED else None

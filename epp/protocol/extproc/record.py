@@ -2,7 +2,7 @@
 
 from epp.errors import RequestError
 from epp.model.endpoint import Target
-from epp.model.request import Decision, InferenceRequest, Outcome, RequestId, Tie, Usage
+from epp.model.request import Decision, InferenceRequest, MustStayReason, Outcome, RequestId, Usage
 
 
 class RequestRecord:
@@ -51,7 +51,7 @@ class RequestRecord:
         response_bytes: int = 0,
         response_chunks: int = 0,
         usage: Usage | None = None,
-        tie: Tie | None = None,
+        tie: MustStayReason | None = None,
     ) -> None:
         self.id = id
         self.received_at = received_at

@@ -24,7 +24,7 @@ from epp.protocol.extproc.messages import (
     RequestBody,
     RequestHeaders,
     TrailersReply,
-    onward,
+    next_chunks,
 )
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings
@@ -83,7 +83,7 @@ class Request:
         return self.ended or self.modes.request in WHOLE_BODIES
 
     @property
-    def unsaid(self) -> bool:
+    def has_more(self) -> bool:
         """Whether more of a long body is to go on."""
         return bool(self._rest)
 
@@ -121,7 +121,7 @@ class Request:
         self.ended = message.end_of_stream
         if answered:
             self._rest.append(message.body)
-            return self.onward() if len(self._rest) == 1 else []
+            return self.next_chunks() if len(self._rest) == 1 else []
         if self._record.request_bytes > self._settings.max_body_bytes:
             limit = self._settings.max_body_bytes
             raise BodyTooLarge(f"the body is larger than {limit} bytes, the picker's limit")
@@ -174,7 +174,7 @@ class Request:
             return self._let_go(mutation, renamed=length is not None)
         replies: list[Reply] = [HeadersReply(response=False, mutation=mutation)]
         if self._rest:
-            return replies + self.onward()
+            return replies + self.next_chunks()
         return [*replies, TrailersReply(response=False)] if self._trailed else replies
 
     def _rewrite(self, target: str) -> int | None:
@@ -194,13 +194,13 @@ class Request:
         replies: list[Reply] = [BodyReply(response=False, mutation=mutation)]
         return [*replies, TrailersReply(response=False)] if self._trailed else replies
 
-    def onward(self) -> list[Reply]:
+    def next_chunks(self) -> list[Reply]:
         """Let the pieces that are held go on, as many as are taken at once."""
         pieces = self._rest
         if not self.duplex:
             self._rest = []
             return [BodyReply(response=False) for _ in pieces]
-        replies, self._rest = onward(pieces, last=self.ended and not self._trailed)
+        replies, self._rest = next_chunks(pieces, last=self.ended and not self._trailed)
         if self._trailed and not self._rest:
             replies.append(TrailersReply(response=False))
         return replies

@@ -31,7 +31,7 @@ from epp.protocol.openai.model_rewrite import ModelRestorer
 from epp.protocol.openai.usage import Watch, taken
 
 Observe = Callable[[Event, float], None]
-Tell = Callable[[RequestRecord], Headers]
+HeaderSource = Callable[[RequestRecord], Headers]
 
 _CHUNKS_TOLD: Final = 32
 """How often the fleet hears of a stream's progress: two blocks of most engines."""
@@ -45,16 +45,18 @@ _OTHER: Final = Api.OTHER
 class Response:
     """One response as it passes. Facts go into `record`, news of the fleet to `observe`.
 
-    `tells` give headers that the client gets besides. `done`: what came first was a stream of
-    events to its end.
+    `header_sources` give headers that the client gets besides. `done`: what came first was a
+    stream of events to its end.
     """
 
     __slots__ = ("_observe", "_record", "_restorer", "_tells", "_usage", "_watch", "done")
 
-    def __init__(self, record: RequestRecord, observe: Observe, tells: tuple[Tell, ...]) -> None:
+    def __init__(
+        self, record: RequestRecord, observe: Observe, header_sources: tuple[HeaderSource, ...]
+    ) -> None:
         self._record = record
         self._observe = observe
-        self._tells = tells
+        self._tells = header_sources
         self._watch: Watch | None = None
         self._usage: Usage | None = None
         self._restorer: ModelRestorer | None = None
@@ -81,8 +83,8 @@ class Response:
         if self._restorer is not None:
             return False
         request = self._record.request
-        asked = request is None or request.stream or request.api is _OTHER
-        return asked or self._record.streaming
+        lookup = request is None or request.stream or request.api is _OTHER
+        return lookup or self._record.streaming
 
     def _restoration(self) -> ModelRestorer | None:
         request = self._record.request

@@ -16,7 +16,7 @@ def _as_it_is(request: InferenceRequest) -> InferenceRequest:
 
 
 class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`max_body_bytes`: 413 beyond it. `tells` give what a client is told in response headers.
+    """`max_body_bytes`: 413 beyond it. `header_sources` give response headers for the client.
 
     `request_orca` asks model servers for load reports in their response headers. `keep_body`
     hands the director the body of a request, for as long as that lasts. `leave`: close the stream
@@ -25,7 +25,7 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_body_bytes: int = 64 << 20
-    tells: tuple[Callable[[RequestRecord], Headers], ...] = ()
+    header_sources: tuple[Callable[[RequestRecord], Headers], ...] = ()
     request_orca: bool = False
     keep_body: bool = False
     resolve: Callable[[InferenceRequest], InferenceRequest] = _as_it_is

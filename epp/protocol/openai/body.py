@@ -1,8 +1,8 @@
 """A request's body as it arrives: kept in the pieces it came in, and read for routing.
 
 The compiled reader reads every piece as it comes. Without it, and where it declines, the body is
-read at the end (`epp.protocol.openai.request_json`), with the same result. This file does not know what a
-body is answered with.
+read at the end (`request_json.py`), with the same result. This file does not know what a body is
+answered with.
 """
 
 import json

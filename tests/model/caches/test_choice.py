@@ -10,20 +10,20 @@ from epp.model.caches.choice import (
     eviction_of,
     model_of,
 )
-from epp.model.caches.offload import TieredCache
+from epp.model.caches.offload import OffloadedCache
 from epp.model.caches.plain_lru import PlainLru
 from epp.model.caches.sglang import RadixCache
 from epp.model.caches.sglang_eviction import STRATEGIES
-from epp.model.caches.vllm_v0 import CachedBlocks
-from epp.model.caches.whole_prompt import PromptLru
+from epp.model.caches.vllm_v0 import VllmV0Cache
+from epp.model.caches.whole_prompt import WholePromptCache
 from epp.model.kernels import BlockPool
 from epp.protocol.metrics.names import ENGINES
 
 CLASSES = {
     "vllm": BlockPool,
     "sglang": RadixCache,
-    "vllm-v0": CachedBlocks,
-    "whole-prompt": PromptLru,
+    "vllm-v0": VllmV0Cache,
+    "whole-prompt": WholePromptCache,
     "lru": PlainLru,
 }
 
@@ -38,7 +38,7 @@ def test_every_model_is_made_with_its_capacity(model):
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_a_second_tier_goes_below_every_model_that_knows_its_requests(model):
     cache = CacheSpec(model=model, capacity=640, block=16, offload=3200).build()
-    assert isinstance(cache, TieredCache) == (model != "lru")
+    assert isinstance(cache, OffloadedCache) == (model != "lru")
 
 
 @pytest.mark.parametrize(

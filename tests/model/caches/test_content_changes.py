@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.caches.content_changes import News
+from epp.model.caches.content_changes import ContentChanges
 from epp.model.prompts.block_hasher import BlockHash
 
 
@@ -11,7 +11,7 @@ from epp.model.prompts.block_hasher import BlockHash
 def test_whoever_follows_the_news_knows_what_is_held(steps):
     held: set[BlockHash] = set()
     followed: set[BlockHash] = set()
-    news = News(held.__contains__)
+    news = ContentChanges(held.__contains__)
     for step, number in [*steps, ("ask", 0)]:
         key = BlockHash(number)
         if step == "store":
@@ -29,7 +29,7 @@ def test_whoever_follows_the_news_knows_what_is_held(steps):
 
 def test_what_came_and_went_between_two_questions_is_not_said_to_have_come():
     kept, gone = BlockHash(1), BlockHash(2)
-    news = News({kept}.__contains__)
+    news = ContentChanges({kept}.__contains__)
     news.stored([kept, gone, kept])
     news.evicted([gone])
     assert (news.take_stored(), news.take_evicted()) == ([kept], [gone])

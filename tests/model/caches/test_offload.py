@@ -14,14 +14,14 @@ from hypothesis.stateful import (
 )
 
 from epp.model.caches.block_pool.pool import BlockPool
-from epp.model.caches.offload import TieredCache
+from epp.model.caches.offload import OffloadedCache
 from tests.model.caches.lru_oracles import OffloadOracle
 
 BLOCK = 16
 
 
 def cache_of(blocks, offload):
-    return TieredCache(BlockPool(blocks * BLOCK, BLOCK), offload * BLOCK)
+    return OffloadedCache(BlockPool(blocks * BLOCK, BLOCK), offload * BLOCK)
 
 
 def admit(cache, *names, partial=True):

@@ -14,14 +14,14 @@ from hypothesis.stateful import (
 )
 
 from epp.model.caches.block_pool.pool import BlockPool
-from epp.model.caches.vllm_v0 import CachedBlocks
+from epp.model.caches.vllm_v0 import VllmV0Cache
 from tests.model.caches.evictor_oracle import EvictorOracle
 
 BLOCK = 16
 
 
 def cache_of(blocks):
-    return CachedBlocks(blocks * BLOCK, BLOCK)
+    return VllmV0Cache(blocks * BLOCK, BLOCK)
 
 
 def admit(cache, *names, partial=False):

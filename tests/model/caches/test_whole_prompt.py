@@ -13,14 +13,14 @@ from hypothesis.stateful import (
     rule,
 )
 
-from epp.model.caches.whole_prompt import PromptLru
+from epp.model.caches.whole_prompt import WholePromptCache
 from tests.model.caches.lru_oracles import PromptOracle
 
 BLOCK = 10
 
 
 def cache_of(blocks):
-    return PromptLru(blocks * BLOCK)
+    return WholePromptCache(blocks * BLOCK)
 
 
 def admit(cache, *names, blank=0):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from epp.model.learning.output_lengths import Answers
+from epp.model.learning.output_lengths import OutputLengths
 from epp.model.request import Api
 from tests.strategies import request
 
@@ -14,22 +14,22 @@ WHOLE = replace(ASKED, stream=False)
 
 
 def test_nothing_is_known_at_first():
-    answers = Answers()
+    answers = OutputLengths()
     assert answers.length(ASKED) == 256
-    assert answers.pace("a class") == 0.02
+    assert answers.seconds_per_token("a class") == 0.02
 
 
 @pytest.mark.parametrize(
     ("most", "expected"), [(None, 100), (1000, 100), (100, 100), (7, 7), (0, 1)]
 )
 def test_a_clients_limit_counts(most, expected):
-    answers = Answers()
+    answers = OutputLengths()
     answers.ended(ASKED, 100)
     assert answers.length(replace(ASKED, max_tokens=most)) == expected
 
 
 def test_models_and_kinds_are_told_apart():
-    answers = Answers()
+    answers = OutputLengths()
     answers.ended(ASKED, 100)
     assert answers.length(WHOLE) == 100  # better than nothing
     answers.ended(WHOLE, 10)
@@ -38,40 +38,40 @@ def test_models_and_kinds_are_told_apart():
 
 
 @pytest.mark.parametrize(
-    "asked", [replace(ASKED, api=Api.EMBEDDINGS), request("r"), replace(WHOLE, prompts=())]
+    "lookup", [replace(ASKED, api=Api.EMBEDDINGS), request("r"), replace(WHOLE, prompts=())]
 )
-def test_what_generates_nothing_is_soon_over(asked):
-    assert Answers().length(asked) == 1
+def test_what_generates_nothing_is_soon_over(lookup):
+    assert OutputLengths().length(lookup) == 1
 
 
 def test_what_nobody_counted_teaches_nothing():
-    answers = Answers()
+    answers = OutputLengths()
     answers.ended(ASKED, 0)
     assert answers.length(ASKED) == 256
     answers.timed("a class", 7, 1.0)  # too short to tell
     answers.timed("a class", 100, 0.0)
-    assert answers.pace("a class") == 0.02
+    assert answers.seconds_per_token("a class") == 0.02
 
 
 def test_paces_go_by_class():
-    answers = Answers()
+    answers = OutputLengths()
     answers.timed("slow", 101, 5.0)
     answers.timed("fast", 11, 0.1)
-    assert answers.pace("slow") == pytest.approx(0.05)
-    assert answers.pace("fast") == pytest.approx(0.01)
-    assert answers.pace("other") == 0.02
+    assert answers.seconds_per_token("slow") == pytest.approx(0.05)
+    assert answers.seconds_per_token("fast") == pytest.approx(0.01)
+    assert answers.seconds_per_token("other") == 0.02
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=50))
 def test_a_few_are_averaged(lengths):
-    answers = Answers()
+    answers = OutputLengths()
     for length in lengths:
         answers.ended(ASKED, length)
     assert answers.length(ASKED) == pytest.approx(sum(lengths) / len(lengths))
 
 
 def test_what_changes_is_followed():
-    answers = Answers()
+    answers = OutputLengths()
     for length in [100] * 1000 + [500] * 200:
         answers.ended(ASKED, length)
     assert 490 < answers.length(ASKED) <= 500

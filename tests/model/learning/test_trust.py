@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.learning.trust import Feedback, Verdict
+from epp.model.learning.trust import PredictionTrust, Verdict
 
 BLOCK = 16
 
 
 def reporting():
     """Return the feedback of an endpoint that is known to report what it has cached."""
-    feedback = Feedback()
+    feedback = PredictionTrust()
     feedback.judge(320, 320, BLOCK)
     return feedback
 
@@ -75,7 +75,7 @@ def test_small_promises_prove_nothing(predicted, block):
 
 
 def test_an_endpoint_that_only_ever_says_zero_is_distrusted_not_restarted():
-    feedback = Feedback()
+    feedback = PredictionTrust()
     verdicts = {feedback.judge(640, 0, BLOCK) for _ in range(20)}
     assert verdicts == {Verdict.MISSED}
     assert feedback.trust < 0.2
@@ -105,7 +105,7 @@ def test_small_doubts_discount_nothing():
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=50))
 def test_trust_is_a_share_whatever_is_reported(reports):
-    feedback = Feedback()
+    feedback = PredictionTrust()
     for predicted, actual in reports:
         feedback.judge(predicted, actual, BLOCK)
         assert 0.0 <= feedback.trust <= 1.0

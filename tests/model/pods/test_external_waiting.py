@@ -21,14 +21,14 @@ def fleet() -> Fleet:
 
 def owed(made: Fleet, now: float) -> float:
     (candidate,) = made.candidates(ask("probe"), now)
-    return candidate.owed_seconds
+    return candidate.queued_prefill_seconds
 
 
 def test_queue_of_others_is_owed():
     made = fleet()
     made.apply(LoadReported(POD, Load(waiting=3)), 0)
     (candidate,) = made.candidates(ask("probe"), 0)
-    assert candidate.owed_seconds == 3 * candidate.prefill_seconds
+    assert candidate.queued_prefill_seconds == 3 * candidate.prefill_seconds
 
 
 def test_own_queue_is_not_owed_twice_nor_after_it_is_gone():

@@ -135,11 +135,11 @@ def test_sums_that_do_not_add_up_in_floats_never_owe_less_than_nothing():
 
 
 def test_what_is_owed_does_not_depend_on_who_asked_before():
-    asked, silent = (books(("a", 5), ("b", 2), ("c", 1), observed=True) for _ in range(2))
+    lookup, silent = (books(("a", 5), ("b", 2), ("c", 1), observed=True) for _ in range(2))
     for now in range(70):
-        asked.owed(now)
-    assert asked.owed(66.5) == silent.owed(66.5) == 1.5
-    assert asked.owed(500) == silent.owed(500) == 0
+        lookup.owed(now)
+    assert lookup.owed(66.5) == silent.owed(66.5) == 1.5
+    assert lookup.owed(500) == silent.owed(500) == 0
 
 
 steps = st.lists(
@@ -183,10 +183,10 @@ def test_owed_is_the_sum_of_what_is_left(amounts, data):
 
 
 @given(steps, st.floats(0, 3), st.floats(0, 3))
-def test_the_kernel_says_what_its_twin_says(script, foreign, running):
+def test_the_kernel_says_what_its_twin_says(script, external_waiting, running):
     pair, now = (twin.Ledger(), kernels.Ledger()), 0.0
     for ledger in pair:
-        ledger.foreign, ledger.running = foreign, running
+        ledger.external_waiting, ledger.running = external_waiting, running
     for verb, name, amount, observed in script:
         now += 0.0 if verb == "admit" else amount
         for ledger in pair:
@@ -195,7 +195,9 @@ def test_the_kernel_says_what_its_twin_says(script, foreign, running):
             else:
                 getattr(ledger, verb)(name, *(() if verb == "unobserved" else (now,)))
         plain, compiled = pair
-        assert twin.survey([plain], [0.5], now) == kernels.survey([compiled], [0.5], now)
+        assert twin.take_snapshot([plain], [0.5], now) == kernels.take_snapshot(
+            [compiled], [0.5], now
+        )
         for each in map(RequestId, "012345"):
             assert plain.owed_before(each, now) == compiled.owed_before(each, now)
         assert plain.prefilling(now) == compiled.prefilling(now)
@@ -203,8 +205,8 @@ def test_the_kernel_says_what_its_twin_says(script, foreign, running):
 
 def test_a_survey_has_a_row_for_each():
     first, second = books(("a", 2), ("b", 1)), books()
-    second.foreign, second.running = 2.0, 3.0
-    surveys = {kernels.Ledger: kernels.survey, twin.Ledger: twin.survey}
+    second.external_waiting, second.running = 2.0, 3.0
+    surveys = {kernels.Ledger: kernels.take_snapshot, twin.Ledger: twin.take_snapshot}
     seen = surveys[Ledger]([first, second], [1.0, 0.5], 1.5)
     assert seen == ([1.5, 1.0], [2, 0], [2.0, 3.0], 1)
 
@@ -217,7 +219,7 @@ def test_the_kernel_knows_the_same_grace():
 @pytest.mark.parametrize("wrong", [[None], ["x"], [object()]])
 def test_a_survey_of_something_else_is_a_type_error(wrong):
     with pytest.raises((TypeError, AttributeError)):
-        kernels.survey(wrong, [1.0], 0.0)
+        kernels.take_snapshot(wrong, [1.0], 0.0)
 
 
 def test_a_long_line_is_freed():

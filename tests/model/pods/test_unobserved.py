@@ -9,16 +9,18 @@ from msgspec.structs import replace
 
 from epp.model.endpoint import EndpointId, Load
 from epp.model.events import Aborted, Generated
-from epp.model.pods.unobserved import Unseen, VirtualClock
+from epp.model.pods.unobserved import UnobservedRequest, UnobservedRequests
 from epp.model.request import RequestId
 
 POD = EndpointId("default/pod-0")
 R = RequestId("r")
-ONE = Unseen(id=R, place=POD, since=10.0, began=10.0, pace=0.02, length=100.0)
+ONE = UnobservedRequest(
+    id=R, place=POD, since=10.0, began=10.0, seconds_per_token=0.02, length=100.0
+)
 
 
 def following(*unseen):
-    clock = VirtualClock()
+    clock = UnobservedRequests()
     for each in unseen:
         clock.take(each)
     return clock
@@ -70,9 +72,9 @@ def test_no_more_than_may_be(most, tokens):
     assert replace(ONE, most=most).generated(1e6) == tokens
 
 
-@pytest.mark.parametrize("pace", [0.0, 1e-9])
-def test_a_pace_that_cannot_be(pace):
-    fast = replace(ONE, pace=pace)
+@pytest.mark.parametrize("seconds_per_token", [0.0, 1e-9])
+def test_a_pace_that_cannot_be(seconds_per_token):
+    fast = replace(ONE, seconds_per_token=seconds_per_token)
     assert fast.generated(10.0) == 1
     assert len(run(following(fast), 1e6)) <= 2
 
@@ -161,12 +163,12 @@ def test_what_was_sent_after_the_count_is_not_in_it():
 
 names, places = st.integers(0, 5).map(str), st.sampled_from(("a", "b"))
 unseen = st.builds(
-    Unseen,
+    UnobservedRequest,
     id=names,
     place=places,
     since=st.just(0.0),
     began=st.floats(-5, 5),
-    pace=st.floats(0, 1),
+    seconds_per_token=st.floats(0, 1),
     length=st.floats(1, 500),
     most=st.sampled_from((inf, 0, 1, 50)),
 )
@@ -182,7 +184,7 @@ class Listener:
     """Follows a clock, and holds what it tells to what it was told."""
 
     def __init__(self):
-        self.clock = VirtualClock()
+        self.clock = UnobservedRequests()
         self.now = 0.0
         self.open = {}
         self.told = {}
@@ -221,7 +223,7 @@ class Listener:
 
 
 VERBS = {
-    Unseen: Listener.take,
+    UnobservedRequest: Listener.take,
     str: Listener.forget,
     float: Listener.wait,
     tuple: Listener.count,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from epp.model.endpoint import EndpointId
 from epp.model.events import Aborted, EndpointRemoved, Finished, FirstToken, Generated
 from epp.model.pods.pod import Pod
-from epp.model.prompts.generated import Tails
+from epp.model.prompts.generated import GeneratedIndex
 from epp.model.request import Prompt, RequestId, Usage
 from tests.model.rig import Rig
 from tests.strategies import text
@@ -144,15 +144,15 @@ def test_a_request_that_outgrows_the_cache_puts_the_last_one_back_in_line():
     rig.send("pod-0", "first", prompts=(chat(text(700, "a")),))
     rig.send("pod-0", "last", prompts=(chat(text(700, "b")),))
     rig.tell(Generated(RequestId("first"), 400))
-    assert rig.pod("pod-0").tenants.line
+    assert rig.pod("pod-0").scheduler.line
     rig.tell(Aborted(RequestId("first"), 400))
-    assert not rig.pod("pod-0").tenants.line
-    assert rig.visit("last").stays[0].lease is not None
+    assert not rig.pod("pod-0").scheduler.line
+    assert rig.in_flight("last").sequences[0].lease is not None
 
 
 def test_the_oldest_are_forgotten_before_memory_is():
     rig = Rig()
-    rig.fleet._prompts._tails = Tails(room=2000)
+    rig.fleet._prompts._tails = GeneratedIndex(room=2000)
     for number in range(300):
         serve(rig, f"r{number}", tokens([number] * 160), Usage(160, 40, 0))
     kept = rig.fleet._prompts._tails

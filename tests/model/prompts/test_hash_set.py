@@ -69,10 +69,10 @@ def test_what_is_no_integer_is_a_type_error(kind, wrong):
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "discard"]), HASHES)), st.lists(HASHES))
-def test_the_kernel_holds_what_its_twin_does(changes, asked):
+def test_the_kernel_holds_what_its_twin_does(changes, lookup):
     sets = [kind() for kind in KINDS]
     for what, block_hash in changes:
         for each in sets:
             getattr(each, what)(block_hash)
     assert len({len(each) for each in sets}) == 1
-    assert len({each.meets(asked) for each in sets}) == 1
+    assert len({each.meets(lookup) for each in sets}) == 1

@@ -8,7 +8,7 @@ from epp.model import kernels
 from epp.model.prompts import known_prefix_lengths as twin
 from epp.model.prompts.hashing import BlockHash
 
-KINDS = list(dict.fromkeys((twin.Pins, kernels.Pins)))
+KINDS = list(dict.fromkeys((twin.KnownPrefixLengths, kernels.KnownPrefixLengths)))
 either = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__module__)
 
 
@@ -81,7 +81,7 @@ steps = st.lists(
 
 @given(steps, st.integers(1, 6))
 def test_the_kernel_does_what_its_twin_does(script, room):
-    pair = twin.Pins(room), kernels.Pins(room)
+    pair = twin.KnownPrefixLengths(room), kernels.KnownPrefixLengths(room)
     for verb, *given_ in script:
         said = [getattr(pins, verb)(*given_) for pins in pair]
         assert said[0] == said[1]

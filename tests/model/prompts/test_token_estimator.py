@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from epp.model.kernels import kind_of
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.text_lengths import DEFAULT_RATES, Kind
-from epp.model.prompts.token_estimator import Rulers
+from epp.model.prompts.token_estimator import TokenEstimator
 from epp.model.request import Prompt
 
 HASHER = BlockHasher(b"")
@@ -24,124 +24,124 @@ def chain(size, marks=()):
     return HASHER.chain(Prompt(text(size), marks=marks), "m", "")
 
 
-def measured(rulers, prompt):
-    return rulers.measure(prompt, "m", text(prompt.size))
+def measured(estimator, prompt):
+    return estimator.offsets(prompt, "m", text(prompt.size))
 
 
 @given(st.integers(1, 16), st.integers(512, 100_000))
 def test_blocks_without_pins_follow_the_rate(rate, size):
-    rulers = Rulers()
-    rulers.learn("m", PROSE, 1000 * rate, 1000)
-    measure = measured(rulers, chain(size))
-    assert list(measure.ends) == [end // rate for end in chain(size).ends]
-    assert measure.total == max(1, round(size / rate))
-    assert sum(measure.sizes()) == measure.covered(len(measure.ends)) <= measure.total
-    assert measure.covered(0) == 0
+    estimator = TokenEstimator()
+    estimator.learn("m", PROSE, 1000 * rate, 1000)
+    offsets = measured(estimator, chain(size))
+    assert list(offsets.ends) == [end // rate for end in chain(size).ends]
+    assert offsets.total == max(1, round(size / rate))
+    assert sum(offsets.sizes()) == offsets.covered(len(offsets.ends)) <= offsets.total
+    assert offsets.covered(0) == 0
 
 
 @given(st.data())
 def test_pins_hold_and_the_rest_goes_on_from_them(data):
     marks = sorted(data.draw(st.sets(st.integers(600, 30_000), min_size=1, max_size=12)))
     prompt = chain(marks[-1] + data.draw(st.integers(0, 5000)), marks)
-    rulers = Rulers()
+    estimator = TokenEstimator()
     pins: dict[int, int] = {}
     for mark in sorted(data.draw(st.sets(st.sampled_from(marks)))):
         pins[mark] = max(pins.values(), default=0) + data.draw(st.integers(1, 4000))
-        rulers.pin(prompt.hashes[list(prompt.ends).index(mark)], pins[mark])
-    measure = measured(rulers, prompt)
-    known = dict(zip(prompt.ends, measure.ends, strict=True))
+        estimator.pin(prompt.hashes[list(prompt.ends).index(mark)], pins[mark])
+    offsets = measured(estimator, prompt)
+    known = dict(zip(prompt.ends, offsets.ends, strict=True))
     assert all(known[mark] == tokens for mark, tokens in pins.items())
-    assert all(size >= 0 for size in measure.sizes())
-    assert measure.total >= max(1, *measure.ends)
+    assert all(size >= 0 for size in offsets.sizes())
+    assert offsets.total >= max(1, *offsets.ends)
     last = max(pins, default=0)
     rate = last / pins[last] if pins else 4.0
-    assert measure.total == pytest.approx(max(1, last / rate + (prompt.size - last) / rate), abs=1)
+    assert offsets.total == pytest.approx(max(1, last / rate + (prompt.size - last) / rate), abs=1)
 
 
 def test_what_is_of_another_kind_than_a_prefix_is_not_measured_by_it():
     code = b"for (i = 0; i < n; ++i) { s += a[i] * b[i]; }\n" * 30
     whole = text(1200) + code
     prompt = HASHER.chain(Prompt(whole, marks=(1200, len(whole))), "m", "")
-    rulers = Rulers()
-    rulers.learn("m", "code", len(code), len(code) // 2)
-    rulers.pin(prompt.hashes[list(prompt.ends).index(1200)], 200)
-    assert rulers.measure(prompt, "m", whole).total == 200 + len(code) // 2
+    estimator = TokenEstimator()
+    estimator.learn("m", "code", len(code), len(code) // 2)
+    estimator.pin(prompt.hashes[list(prompt.ends).index(1200)], 200)
+    assert estimator.offsets(prompt, "m", whole).total == 200 + len(code) // 2
 
 
 def test_a_length_that_may_be_too_great_only_ever_shrinks():
-    prompt, rulers = chain(2000, (1000,)), Rulers()
+    prompt, estimator = chain(2000, (1000,)), TokenEstimator()
     block = list(prompt.ends).index(1000)
     for tokens, known in ((260, 260), (300, 260), (240, 240)):
-        rulers.pin_at_most(prompt.hashes[block], tokens)
-        assert measured(rulers, prompt).ends[block] == known
+        estimator.pin_at_most(prompt.hashes[block], tokens)
+        assert measured(estimator, prompt).ends[block] == known
 
 
 def test_a_pin_before_a_greater_one_is_passed_over():
-    prompt, rulers = chain(2000, (600, 1000)), Rulers()
-    rulers.pin(prompt.hashes[list(prompt.ends).index(600)], 300)
-    rulers.pin(prompt.hashes[list(prompt.ends).index(1000)], 200)
-    assert measured(rulers, prompt).total == 300 + round(1400 / (600 / 300))
+    prompt, estimator = chain(2000, (600, 1000)), TokenEstimator()
+    estimator.pin(prompt.hashes[list(prompt.ends).index(600)], 300)
+    estimator.pin(prompt.hashes[list(prompt.ends).index(1000)], 200)
+    assert measured(estimator, prompt).total == 300 + round(1400 / (600 / 300))
 
 
 def test_token_ids_are_measured_as_they_are():
     prompt = HASHER.chain(Prompt(bytes(4 * 100), exact=True), "m", "")
-    measure = Rulers().measure(prompt, "m", bytes(4 * 100))
-    assert measure.total == 100
-    assert list(measure.ends) == [16, 32, 48, 64, 80, 96]
+    offsets = TokenEstimator().offsets(prompt, "m", bytes(4 * 100))
+    assert offsets.total == 100
+    assert list(offsets.ends) == [16, 32, 48, 64, 80, 96]
 
 
 def test_a_model_starts_at_the_default_and_takes_the_first_report_whole():
-    rulers = Rulers()
-    assert rulers.rate("m", PROSE) == DEFAULT_RATES[PROSE]
-    rulers.learn("m", PROSE, 3000, 1000)
-    assert rulers.rate("m", PROSE) == pytest.approx(3.0)
-    assert rulers.rate("other", PROSE) == DEFAULT_RATES[PROSE]
+    estimator = TokenEstimator()
+    assert estimator.rate("m", PROSE) == DEFAULT_RATES[PROSE]
+    estimator.learn("m", PROSE, 3000, 1000)
+    assert estimator.rate("m", PROSE) == pytest.approx(3.0)
+    assert estimator.rate("other", PROSE) == DEFAULT_RATES[PROSE]
 
 
 def test_kinds_are_learned_apart_and_stand_in_for_each_other():
-    rulers = Rulers()
-    rulers.learn("m", "code", 2000, 1000)
+    estimator = TokenEstimator()
+    estimator.learn("m", "code", 2000, 1000)
     expected = 2.0 * DEFAULT_RATES[PROSE] / DEFAULT_RATES["code"]
-    assert rulers.rate("m", PROSE) == pytest.approx(expected)
-    rulers.learn("m", PROSE, 4500, 1000)
-    assert rulers.rate("m", PROSE) == pytest.approx(4.5)
-    assert rulers.rate("m", "code") == pytest.approx(2.0)
+    assert estimator.rate("m", PROSE) == pytest.approx(expected)
+    estimator.learn("m", PROSE, 4500, 1000)
+    assert estimator.rate("m", PROSE) == pytest.approx(4.5)
+    assert estimator.rate("m", "code") == pytest.approx(2.0)
 
 
 def test_later_reports_are_averaged_in():
-    rulers = Rulers()
-    rulers.learn("m", PROSE, 4000, 1000)
-    rulers.learn("m", PROSE, 2000, 1000)
-    assert rulers.rate("m", PROSE) == pytest.approx(3.8)
+    estimator = TokenEstimator()
+    estimator.learn("m", PROSE, 4000, 1000)
+    estimator.learn("m", PROSE, 2000, 1000)
+    assert estimator.rate("m", PROSE) == pytest.approx(3.8)
     for _ in range(100):
-        rulers.learn("m", PROSE, 2000, 1000)
-    assert rulers.rate("m", PROSE) == pytest.approx(2.0, abs=0.05)
+        estimator.learn("m", PROSE, 2000, 1000)
+    assert estimator.rate("m", PROSE) == pytest.approx(2.0, abs=0.05)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), max_size=30))
 def test_rates_stay_in_bounds(reports):
-    rulers = Rulers()
+    estimator = TokenEstimator()
     for size, tokens in reports:
-        rulers.learn("m", PROSE, size, tokens)
-        assert 1 <= rulers.rate("m", PROSE) <= 16
+        estimator.learn("m", PROSE, size, tokens)
+        assert 1 <= estimator.rate("m", PROSE) <= 16
 
 
 def test_models_are_forgotten_before_memory_is():
-    rulers = Rulers()
+    estimator = TokenEstimator()
     for number in range(3000):
-        rulers.learn(f"model-{number}", PROSE, 2000, 1000)
-    assert len(rulers._rates) == 1000
-    assert rulers.rate("model-2999", PROSE) == pytest.approx(2.0)
-    assert rulers.rate("model-0", PROSE) == DEFAULT_RATES[PROSE]
+        estimator.learn(f"model-{number}", PROSE, 2000, 1000)
+    assert len(estimator._rates) == 1000
+    assert estimator.rate("model-2999", PROSE) == pytest.approx(2.0)
+    assert estimator.rate("model-0", PROSE) == DEFAULT_RATES[PROSE]
 
 
 def test_short_texts_teach_nothing():
-    rulers = Rulers()
-    rulers.learn("m", PROSE, 2, 30)
-    rulers.learn("m", PROSE, 511, 511)
-    assert rulers.rate("m", PROSE) == DEFAULT_RATES[PROSE]
-    rulers.learn("m", PROSE, 512, 256)
-    assert rulers.rate("m", PROSE) == 2.0
+    estimator = TokenEstimator()
+    estimator.learn("m", PROSE, 2, 30)
+    estimator.learn("m", PROSE, 511, 511)
+    assert estimator.rate("m", PROSE) == DEFAULT_RATES[PROSE]
+    estimator.learn("m", PROSE, 512, 256)
+    assert estimator.rate("m", PROSE) == 2.0
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ SSE = (
 
 
 def chat_body(**more: Any) -> bytes:
-    asked = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
-    return json.dumps(asked | more).encode()
+    lookup = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}
+    return json.dumps(lookup | more).encode()
 
 
 def body(data: bytes, end: bool = True) -> RequestBody:
@@ -92,7 +92,7 @@ def play(machine: Exchange, messages: Iterable[Message]) -> list[Reply]:
     replies: list[Reply] = []
     for at, message in enumerate(messages):
         out = list(machine.receive(message, float(at)))
-        while machine.unsaid:
+        while machine.has_more:
             out += machine.proceed(float(at))
         for reply in out:
             envoy.encode(reply)  # whatever is said can be said on the wire

@@ -10,9 +10,9 @@ from tests.protocol.extproc.conversation import CHAT, OK, Stub, chat_body, excha
 ASKED = [RequestHeaders(headers=CHAT), RequestBody(body=chat_body(), end_of_stream=True)]
 
 
-def told(tells, served=None):
+def told(header_sources, served=None):
     """What the response headers have more than the model server's, by the proxy's account."""
-    machine = exchange(Stub(), tells=tells)
+    machine = exchange(Stub(), header_sources=header_sources)
     play(machine, ASKED)
     return outcome(machine.receive(ResponseHeaders(headers=OK, served=served), 2)).response_headers
 

@@ -76,7 +76,7 @@ class TestHeaders:
         decision = Decision(
             endpoints=(POD,), prompt_tokens=9, predicted_cached_tokens=4, predicted_ttft=0.0125
         )
-        machine = exchange(Stub(decision), tells=(decision_told,))
+        machine = exchange(Stub(decision), header_sources=(decision_told,))
         play(machine, [headers(), body(chat_body())])
         seen = outcome(machine.receive(ResponseHeaders(headers=OK), 2))
         assert json.loads(seen.response_headers["x-warmpick-decision"]) == {

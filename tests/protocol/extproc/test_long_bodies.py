@@ -21,7 +21,7 @@ from epp.protocol.extproc.messages import (
     ResponseBody,
     ResponseHeaders,
     TrailersReply,
-    onward,
+    next_chunks,
 )
 from tests.protocol.extproc.conversation import CHAT, OK, POD, Stub, chat_body, exchange, outcome
 
@@ -49,7 +49,7 @@ def ask(machine, data, size, *, trailers=False, **more):
 
 def rest(machine):
     replies = []
-    while machine.unsaid:
+    while machine.has_more:
         said = machine.proceed(2)
         assert said
         assert sum(len(each.body) for each in said if isinstance(each, Chunk)) < BREATH
@@ -64,7 +64,7 @@ def test_all_of_it_goes_on_in_order(size, trailers):
     first = ask(machine, LONG, size, trailers=trailers)
     assert isinstance(first[0], HeadersReply)
     assert sum(len(each.body) for each in first[1:]) < BREATH
-    assert machine.unsaid
+    assert machine.has_more
     replies = first + rest(machine)
     seen = outcome(replies)
     assert seen.request == LONG
@@ -87,7 +87,7 @@ def test_a_response_may_begin_before_the_request_is_through(size):
     replies = ask(machine, LONG, size)
     replies += machine.receive(ResponseHeaders(headers=OK), 2)
     replies += machine.receive(ResponseBody(body=b"data: one\n\n"), 2)
-    assert machine.unsaid
+    assert machine.has_more
     replies += rest(machine)
     replies += machine.receive(ResponseBody(body=b"data: two\n\n", end_of_stream=True), 3)
     seen = outcome(replies)
@@ -111,7 +111,7 @@ def test_a_peer_that_is_gone_is_told_nothing():
     machine = exchange(stub)
     ask(machine, LONG, 1 << 20)
     machine.cancelled(2)
-    assert not machine.unsaid
+    assert not machine.has_more
     assert machine.proceed(3) == []
     assert stub.closed[0].outcome is Outcome.ABORTED
 
@@ -124,7 +124,7 @@ def test_nothing_overtakes_what_waited_for_a_decision():
     for piece in pieces[:-2]:
         assert machine.receive(RequestBody(body=piece), 0) == []
     replies = machine.resume(Decision(endpoints=(POD,)), 1)
-    assert machine.unsaid
+    assert machine.has_more
     assert machine.receive(RequestBody(body=pieces[-2]), 2) == []
     assert machine.receive(RequestBody(body=pieces[-1], end_of_stream=True), 2) == []
     seen = outcome(replies + rest(machine))
@@ -137,7 +137,7 @@ def test_a_body_that_the_proxy_holds_is_not_said_at_all():
     replies = machine.receive(RequestHeaders(headers=CHAT, modes=modes), 0)
     replies += machine.receive(RequestBody(body=LONG, end_of_stream=True), 0)
     assert outcome(replies).order == ["request HeadersReply", "request BodyReply"]
-    assert not machine.unsaid
+    assert not machine.has_more
 
 
 def chunks_of(replies):
@@ -152,7 +152,7 @@ def test_chunks_of_any_pieces(sizes, last):
     pieces = [numbers[:size] for size in sizes]
     said, left = [], pieces
     while left:
-        replies, left = onward(left, last=last)
+        replies, left = next_chunks(left, last=last)
         said += chunks_of(replies)
     assert b"".join(each.body for each in said) == b"".join(pieces)
     assert all(len(each.body) <= CHUNK_BYTES for each in said)
@@ -161,7 +161,7 @@ def test_chunks_of_any_pieces(sizes, last):
 
 def test_pieces_that_fit_are_not_copied():
     pieces = [bytes([number]) * (CHUNK_BYTES - 9) for number in range(3)]
-    said = chunks_of(onward(pieces, last=True)[0])
+    said = chunks_of(next_chunks(pieces, last=True)[0])
     assert [each.body is piece for each, piece in zip(said, pieces, strict=True)] == [True] * 3
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.events import Aborted, Finished, FirstToken, Unobserved
-from epp.model.request import Outcome, Tie, Usage
+from epp.model.request import MustStayReason, Outcome, Usage
 from epp.protocol.extproc.messages import (
     BodyMode,
     BodyReply,
@@ -78,16 +78,16 @@ def test_all_and_none_draw_nothing(chance):
 def test_the_sample_is_as_large_as_was_asked_for():
     randrange = random.Random(7).randrange  # noqa: S311 (a seed, for a test)
     observation = Observation(4)
-    stay = sum(not observation.leaves(randrange) for _ in range(10_000))
-    assert abs(stay - 2_500) < 5 * (10_000 * 0.25 * 0.75) ** 0.5
+    sequence = sum(not observation.leaves(randrange) for _ in range(10_000))
+    assert abs(sequence - 2_500) < 5 * (10_000 * 0.25 * 0.75) ** 0.5
 
 
 @pytest.mark.parametrize("response", BodyMode)
 @pytest.mark.parametrize("request_mode", BodyMode)
 def test_ties(request_mode, response):
     modes = Modes(request_mode, response)
-    assert tie(modes, announced=False) is Tie.UNANNOUNCED
-    assert tie(modes, announced=True) is (Tie.DUPLEX if response is DUPLEX else None)
+    assert tie(modes, announced=False) is MustStayReason.UNANNOUNCED
+    assert tie(modes, announced=True) is (MustStayReason.DUPLEX if response is DUPLEX else None)
 
 
 def routed(stub, *, modes=LEAVABLE, leave=True, **more):
@@ -136,8 +136,8 @@ def test_usage_so_far_is_no_usage():
 @pytest.mark.parametrize(
     ("modes", "told"),
     [
-        (None, Tie.UNANNOUNCED),
-        (Modes(DUPLEX, DUPLEX), Tie.DUPLEX),
+        (None, MustStayReason.UNANNOUNCED),
+        (Modes(DUPLEX, DUPLEX), MustStayReason.DUPLEX),
         (Modes(BodyMode.BUFFERED, BodyMode.BUFFERED), None),
         (Modes(DUPLEX, BodyMode.NONE), None),
     ],

@@ -67,7 +67,7 @@ def test_enums_are_upstreams():
 
 
 def test_the_readme_names_the_release_that_was_compared():
-    readme = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
+    readme = (Path(__file__).parents[3] / "proto" / "README.md").read_text()
     assert "`9e558093` (Envoy 1.40.0)" in readme
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 from cachetools import LRUCache
 
-from epp.adapters.tokens.fallback import Cause, Regrets, TextInstead
+from epp.adapters.tokens.fallback import Cause, FallbackCounts, TextInstead
 from epp.adapters.tokens.local.model_folder import Folder
 from epp.adapters.tokens.local.plan import Plan, finished, pieces_of, plan
 from epp.adapters.tokens.local.segments import Segments
@@ -40,7 +40,7 @@ class LocalTokenizer:
         self._folder = folder
         self._limits = limits
         self._segments = Segments(limits.cache_bytes)
-        self._regrets = Regrets()
+        self._regrets = FallbackCounts()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokens")
         self._begun: LRUCache[RequestId, Plan] = LRUCache(_BEGUN)
         self._under_way: dict[str, asyncio.Future[dict[str, bytes]]] = {}

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 import structlog
 
-from epp.adapters.tokens.fallback import Cause, Regrets, TextInstead
+from epp.adapters.tokens.fallback import Cause, FallbackCounts, TextInstead
 from epp.adapters.tokens.local.chat_messages import ContentFormat, conversation
 from epp.adapters.tokens.render.breaker import Breaker
 from epp.adapters.tokens.render.rendered import Rendered, Tokenized, exact, prompt_of, read
@@ -70,7 +70,7 @@ class RenderTokenizer:
     def __init__(self, settings: RenderSettings) -> None:
         self._settings = settings
         self._url = settings.url.rstrip("/")
-        self._regrets = Regrets()
+        self._regrets = FallbackCounts()
         self._breaker = Breaker()
         self._renders = True
         self._session: aiohttp.ClientSession | None = None

@@ -31,7 +31,7 @@ def hash_of(key: Key) -> BlockHash:
     return BlockHash(key & _HASH)
 
 
-class Contents:
+class BlockStore:
     """The blocks of one pool, by key.
 
     `shared` counts references beyond the first, and has an entry for every block in use that was

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import count
 
-from epp.model.caches.block_pool.blocks import Contents
+from epp.model.caches.block_pool.blocks import BlockStore
 from epp.model.caches.lease import Key, Lease
 
 _SLACK = 1024
@@ -19,7 +19,7 @@ _SLACK = 1024
 class FreeQueue:
     """Free blocks of `contents`, oldest release first; `tokens` in all."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: BlockStore) -> None:
         self.tokens = 0
         self.latest = 0  # the stamp that was given out last
         self._contents = contents

@@ -22,7 +22,7 @@ from operator import index
 from epp.model.caches.block_pool.blocks import IN_USE, hash_of
 from epp.model.caches.block_pool.bounds import names_in, sizes_in, tokens_in
 from epp.model.caches.block_pool.space import PoolSpace
-from epp.model.caches.block_pool.unhashed import Nameless
+from epp.model.caches.block_pool.unhashed import UnhashedBlocks
 from epp.model.caches.lease import Key, Lease, PoolLease
 from epp.model.caches.lease_kind import own
 from epp.model.prompts.hashing import BlockHash
@@ -43,7 +43,7 @@ class BlockPool(PoolSpace):
     def __init__(self, capacity: int, block: int = BLOCK) -> None:
         super().__init__(capacity, block)
         self._number = next(_NUMBERS)
-        self._nameless = Nameless()
+        self._nameless = UnhashedBlocks()
         self._hears = False  # of the engine's blocks, and so perhaps names of nameless ones
 
     # What requests do.

@@ -6,7 +6,7 @@ without content, all alike and first to be taken, are a number.
 
 from collections.abc import Iterator, Sequence
 
-from epp.model.caches.block_pool.blocks import Contents
+from epp.model.caches.block_pool.blocks import BlockStore
 from epp.model.caches.block_pool.bounds import LARGEST, names_in, tokens_in
 from epp.model.caches.block_pool.free_queue import FreeQueue
 from epp.model.prompts.hashing import BlockHash
@@ -19,7 +19,7 @@ class PoolSpace:
         self._capacity = tokens_in(capacity)
         self.block = block
         self._blank = self._capacity  # without content; below 0 after shrinking under load
-        self._contents = Contents()
+        self._contents = BlockStore()
         self._queue = FreeQueue(self._contents)
         self._holed = 0  # blocks of releases up to this one may lack what stands before them
 

@@ -12,7 +12,7 @@ _AT_ONCE = 1 << 8
 """Leases, the first that were noted, that are forgotten where there are too many."""
 
 
-class Nameless:
+class UnhashedBlocks:
     """Leases by the block after which their nameless ones come, as far as still known."""
 
     def __init__(self) -> None:
