@@ -103,7 +103,7 @@ def _check_native() -> int:
         used = kernel.twin if why else f"epp.native.{kernel.name}"
         print(f"{kernel.name:12}{used:44}{why or 'compiled'}")
     used = f"{len(compiled.MODULES)} modules of epp {'from' if compiled.FAULT else 'beside'} source"
-    print(f"{'request path':12}{used:44}{compiled.FAULT or 'compiled'}")
+    print(f"{'request path':12} {used:44}{compiled.FAULT or 'compiled'}")
     missing = [why for why in (*found.values(), compiled.FAULT) if why]
     return int(os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1" and bool(missing))
 
