@@ -25,17 +25,18 @@ from bench.pick import measure as measure_pick
 from bench.profiling import measure as measure_profile
 from bench.progress import Progress
 from bench.soak import measure as measure_soak
+from bench.trace import measure as measure_trace
 from epp.errors import WarmpickError
 from epp.protocol.extproc.observation import Observation
 
 
-class TokenOffsets(Protocol):
+class Benchmark(Protocol):
     """A benchmark: tells its progress and returns its figures."""
 
     def __call__(self, progress: Progress, options: Options) -> Awaitable[Report]: ...
 
 
-BENCHMARKS: dict[str, tuple[str, TokenOffsets]] = {
+BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "extproc": (
         "CPU, latency and memory of the picker behind a real Envoy, beside its floor",
         measure_extproc,
@@ -55,6 +56,10 @@ BENCHMARKS: dict[str, tuple[str, TokenOffsets]] = {
     "profile": (
         "where the picker's time goes, by py-spy, behind a real Envoy",
         measure_profile,
+    ),
+    "trace": (
+        "the calls of one exchange, module by module, in pure Python",
+        measure_trace,
     ),
     "soak": (
         "a million requests through Envoy, and what the picker's memory does meanwhile",

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
-from bench.corridor import Corridor, Messages, bodies
 from bench.figures import Budget, Figure, Report
 from bench.options import Options
 from bench.progress import Progress
+from bench.request_path import Messages, RequestPath, bodies
 from epp.adapters.telemetry.logs import configure_logs
 
 ENDPOINTS = (10, 100, 1000)
@@ -60,43 +60,45 @@ def _figure(name: str, runs: Iterable[float]) -> Figure:
 
 def _picks() -> Iterator[tuple[str, Callable[[], float]]]:
     for endpoints in ENDPOINTS:
-        yield f"us_{endpoints}", partial(_pick_us, Corridor(endpoints), bodies(SIZES["2k"]))
+        yield f"us_{endpoints}", partial(_pick_us, RequestPath(endpoints), bodies(SIZES["2k"]))
 
 
 def _exchanges() -> Iterator[tuple[str, Callable[[], float]]]:
     for name, size in SIZES.items():
         count = min(_PICKS, _MEGABYTES // size)
-        exchange = partial(_exchange_us, Corridor(ENDPOINTS[0]), bodies(size), count)
+        exchange = partial(_exchange_us, RequestPath(ENDPOINTS[0]), bodies(size), count)
         yield f"exchange_us_{name}", exchange
     for name, size in OTHERS.items():
-        crowded = partial(_crowded_us, Corridor(ENDPOINTS[0]), bodies(SIZES["2k"]), bytearray(size))
+        crowded = partial(
+            _crowded_us, RequestPath(ENDPOINTS[0]), bodies(SIZES["2k"]), bytearray(size)
+        )
         yield f"exchange_us_2k_after_{name}", crowded
 
 
-def _pick_us(corridor: Corridor, source: Iterator[bytes]) -> float:
-    asked = [corridor.request(body) for body in islice(source, _PICKS)]
+def _pick_us(path: RequestPath, source: Iterator[bytes]) -> float:
+    asked = [path.request(body) for body in islice(source, _PICKS)]
     started = time.process_time()
     for request in asked:
-        corridor.pick(request)
+        path.pick(request)
     spent = time.process_time() - started
     for request in asked:
-        corridor.forget(request)
+        path.forget(request)
     return spent / len(asked) * 1e6
 
 
-def _exchange_us(corridor: Corridor, source: Iterator[bytes], count: int) -> float:
+def _exchange_us(path: RequestPath, source: Iterator[bytes], count: int) -> float:
     asked = [Messages.about(body) for body in islice(source, count)]
     started = time.process_time()
     for messages in asked:
-        corridor.exchange(messages)
+        path.exchange(messages)
     return (time.process_time() - started) / count * 1e6
 
 
-def _crowded_us(corridor: Corridor, source: Iterator[bytes], others: bytearray) -> float:
+def _crowded_us(path: RequestPath, source: Iterator[bytes], others: bytearray) -> float:
     spent = 0.0
     for messages in [Messages.about(body) for body in islice(source, _PICKS)]:
         others.count(1)  # reads all of it
         started = time.process_time()
-        corridor.exchange(messages)
+        path.exchange(messages)
         spent += time.process_time() - started
     return spent / _PICKS * 1e6

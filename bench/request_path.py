@@ -51,7 +51,7 @@ class Messages(msgspec.Struct, frozen=True):
         )
 
 
-class Corridor:
+class RequestPath:
     """A picker with so many `endpoints`, and a clock that goes on by itself."""
 
     def __init__(self, endpoints: int) -> None:
