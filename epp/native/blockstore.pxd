@@ -7,7 +7,7 @@ in which they came: the oldest is the one that is found. Their own `name` holds 
 from libc.stdint cimport uint32_t, uint64_t
 
 from epp.native.blocktable cimport (
-    COPIED, IN_USE, JOINT, NAMELESS, NUMBER, RECORD, TOGETHER, WIDEST,
+    COPIED, IN_USE, JOINT, UNHASHED, NUMBER, RECORD, TOGETHER, WIDEST,
     Block, Store, enter, entry_of, fetch, find, leave, note, number, recycle, reserve,
 )
 
@@ -70,12 +70,12 @@ cdef inline void drop_copy(Store* it, uint32_t block) noexcept nogil:
 
 # Blocks.
 
-cdef inline uint32_t put_nameless(Store* it, uint64_t serial, uint32_t size) noexcept nogil:
+cdef inline uint32_t put_unhashed(Store* it, uint64_t serial, uint32_t size) noexcept nogil:
     """Take in a block in use that has no name yet; there must be a number for it."""
     cdef uint32_t block = number(it)
     cdef Block* at = it.blocks + block
     at.name, at.size = serial, size
-    at.older, at.newer, at.link = IN_USE, 1, NAMELESS
+    at.older, at.newer, at.link = IN_USE, 1, UNHASHED
     return block
 
 
@@ -84,7 +84,7 @@ cdef inline uint32_t put(Store* it, uint64_t name, uint32_t size) noexcept nogil
     cdef uint32_t block, entry
     if not reserve(it, 2):
         return 0
-    block = put_nameless(it, name, size)
+    block = put_unhashed(it, name, size)
     it.blocks[block].link = 0
     entry = entry_of(it, name)
     if entry:
@@ -104,7 +104,7 @@ cdef inline void forget(Store* it, uint32_t block) noexcept nogil:
         note(it, &it.merged, &it.merged, name_of(it, block))
     if flags & COPIED:
         drop_copy(it, block)
-    elif not flags & NAMELESS:
+    elif not flags & UNHASHED:
         leave(it, block)
         note(it, &it.evicted, &it.stored, it.blocks[block].name)
     recycle(it, block)

@@ -21,7 +21,7 @@ cdef extern from *:
     #define WP_PREFETCH(at) (__builtin_prefetch(at), wp_nothing())
     static inline void wp_nothing(void) { __asm__ volatile(""); }
     #define WP_NUMBER 0x03FFFFFFu   /* the part of `link` that is a number */
-    #define WP_NAMELESS 0x04000000u /* generated; `name` is the serial of its lease */
+    #define WP_UNHASHED 0x04000000u /* generated; `name` is the serial of its lease */
     #define WP_SHARED 0x08000000u   /* was found while the request that brought it held it */
     #define WP_COPIED 0x10000000u   /* one of several of its name */
     #define WP_RECORD 0x20000000u   /* no block: it stands for those in the map */
@@ -37,7 +37,7 @@ cdef extern from *:
     void prefetch "WP_PREFETCH"(const void*) noexcept nogil
     const Py_ssize_t TOGETHER "WP_TOGETHER"
     const uint32_t NUMBER "WP_NUMBER"
-    const uint32_t NAMELESS "WP_NAMELESS"
+    const uint32_t UNHASHED "WP_UNHASHED"
     const uint32_t SHARED "WP_SHARED"
     const uint32_t COPIED "WP_COPIED"
     const uint32_t RECORD "WP_RECORD"

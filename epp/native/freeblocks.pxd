@@ -8,7 +8,7 @@ from libc.stdlib cimport calloc
 
 from epp.native.blockstore cimport forget
 from epp.native.blocktable cimport (
-    COPIED, FOLLOWS, IN_USE, JOINT, LARGEST, NAMELESS, SHARED, TOGETHER, WIDEST,
+    COPIED, FOLLOWS, IN_USE, JOINT, LARGEST, UNHASHED, SHARED, TOGETHER, WIDEST,
     Block, Store, fetch, note,
 )
 
@@ -133,8 +133,8 @@ cdef inline bint may_merge(Store* it, uint32_t first, uint32_t second) noexcept 
     cdef Block* other = it.blocks + second
     if <uint64_t>one.size + other.size > LARGEST:
         return False
-    if (one.link | other.link) & NAMELESS:
-        return one.link & other.link & NAMELESS
+    if (one.link | other.link) & UNHASHED:
+        return one.link & other.link & UNHASHED
     if (one.link | other.link) & COPIED or one.link & JOINT:
         return False
     return span_of(it, first) + span_of(it, second) <= WIDEST
@@ -148,7 +148,7 @@ cdef inline uint32_t span_of(Store* it, uint32_t block) noexcept nogil:
 cdef inline bint merge(Store* it, uint32_t first, uint32_t second) noexcept nogil:
     """Let the second of two free blocks, which follows the first, stand for both."""
     cdef uint32_t span = span_of(it, first) + span_of(it, second), size = it.blocks[first].size
-    cdef uint32_t nameless = it.blocks[first].link & NAMELESS
+    cdef uint32_t unhashed = it.blocks[first].link & UNHASHED
     if it.spans == NULL:
         it.spans = <uint8_t*>calloc(it.room, 1)
         if it.spans == NULL:
@@ -156,7 +156,7 @@ cdef inline bint merge(Store* it, uint32_t first, uint32_t second) noexcept nogi
     take_between(it, first)
     it.blocks[second].size += size
     it.idle += size
-    if not nameless:
+    if not unhashed:
         it.wide += not it.spans[second]
         it.spans[second] = <uint8_t>span
         note(it, &it.merged, &it.merged, it.blocks[second].name)

@@ -81,19 +81,19 @@ cdef class PoolLease:
         return self.it.cached
 
     @property
-    def found(self):
-        return self.it.found
+    def hit_keys(self):
+        return self.it.hit_keys
 
     @property
     def tokens(self):
         return self.it.tokens
 
     @property
-    def blank(self):
-        return self.it.blank
+    def reserved_tokens(self):
+        return self.it.reserved_tokens
 
     @property
-    def stamp(self):
+    def release_seq(self):
         """0 while it is held, 1 once it was given back."""
         return int(self.it.over)
 

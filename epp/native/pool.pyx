@@ -16,10 +16,10 @@ from libc.string cimport memset
 
 from epp.native.blockstore cimport find_run
 from epp.native.blocktable cimport (
-    COPIED, LARGEST, NAMELESS, SPARE, Block, Log, Store, clear, find,
+    COPIED, LARGEST, UNHASHED, SPARE, Block, Log, Store, clear, find,
 )
 from epp.native.freeblocks cimport span_of
-from epp.native.poolhearsay cimport believe, lose, nameless_of, rename, thin
+from epp.native.poolhearsay cimport believe, lose, unhashed_of, rename, thin
 from epp.native.poolrules cimport (
     DONE, NO_MEMORY, NO_SPACE, TOO_LARGE, Answer, Holding, Pool,
     correct, extend, free_tokens, give_up, let_in, make_room, revoke, shrink, take,
@@ -91,7 +91,7 @@ cdef class BlockPool:
         cdef Py_ssize_t count = 0
         for at in range(1, self.it.store.begun):
             block = self.it.store.blocks + at
-            if block.older != SPARE and not block.link & (NAMELESS | COPIED):
+            if block.older != SPARE and not block.link & (UNHASHED | COPIED):
                 told.data.as_ulonglongs[count] = block.name
                 count += 1
         return told
@@ -111,7 +111,7 @@ cdef class BlockPool:
         cdef Py_ssize_t[2] counts
         cdef Words names, lengths
         cdef Answer answer
-        lease.it.blank = tokens_of(blank, _MOST_TOKENS)
+        lease.it.reserved_tokens = tokens_of(blank, _MOST_TOKENS)
         counts[1] = PyNumber_AsSsize_t(lookup, NULL)
         read_blocks(hashes, sizes, &names, &lengths)
         if lengths.size < names.size:
@@ -129,7 +129,7 @@ cdef class BlockPool:
             return None
         lease.pool, lease.it.serial = self.serial, serial()
         if answer == TOO_LARGE:
-            lease.it.blank = 0
+            lease.it.reserved_tokens = 0
             shrink(&lease.it)
         return lease
 
@@ -150,11 +150,11 @@ cdef class BlockPool:
         cdef Words lengths
         self.know(lease)
         take_words(&lengths, sizes)
-        if not it.over and lengths.size - it.cached == it.named - it.found:
+        if not it.over and lengths.size - it.cached == it.named - it.hit_keys:
             correct(&self.it.store, it, lengths.at + it.cached)
         give_back(&lengths)
 
-    def name(self, PoolLease lease not None, hashes, sizes):
+    def assign_hashes(self, PoolLease lease not None, hashes, sizes):
         cdef Words names, lengths
         self.know(lease)
         read_blocks(hashes, sizes, &names, &lengths)
@@ -219,7 +219,7 @@ cdef class BlockPool:
         """Return a lease, the first of several, with blocks without names after a named one."""
         cdef PoolLease lease
         for lease in tuple(self.after.get(anchor, ())):
-            if nameless_of(&self.it.store, &lease.it):
+            if unhashed_of(&self.it.store, &lease.it):
                 return lease
             self.forget(lease)
         return None

@@ -9,7 +9,7 @@ from libc.string cimport memmove
 
 from epp.native.blockstore cimport copy_after, forget, put
 from epp.native.blocktable cimport (
-    FOLLOWS, IN_USE, NAMELESS, RECORD, Block, Store, entry_of, find, reserve,
+    FOLLOWS, IN_USE, UNHASHED, RECORD, Block, Store, entry_of, find, reserve,
 )
 from epp.native.freeblocks cimport (
     coarsen, drop, evict, newest, oldest, place, put_between, take_between,
@@ -17,13 +17,13 @@ from epp.native.freeblocks cimport (
 from epp.native.poolrules cimport Holding, Pool, free_tokens, make_room, size_of, take
 
 
-cdef inline Py_ssize_t nameless_of(Store* store, Holding* it) noexcept nogil:
+cdef inline Py_ssize_t unhashed_of(Store* store, Holding* it) noexcept nogil:
     """Count the blocks without names that a request has still; others are left out from now on."""
     cdef Py_ssize_t at, kept = it.named
     cdef Block* block
     for at in range(it.named, it.held):
         block = store.blocks + it.blocks[at]
-        if block.link & NAMELESS and block.name == it.serial:
+        if block.link & UNHASHED and block.name == it.serial:
             it.blocks[kept] = it.blocks[at]
             kept += 1
     it.held = kept
@@ -37,10 +37,10 @@ cdef inline Py_ssize_t rename(
 
     Returns how many there are, at most `most`; below 0 where there is no memory.
     """
-    cdef Py_ssize_t rest = nameless_of(&pool.store, it), count = 0, at
+    cdef Py_ssize_t rest = unhashed_of(&pool.store, it), count = 0, at
     cdef Py_ssize_t gone = 0
     cdef int64_t left, room = 0, size
-    cdef uint32_t* nameless
+    cdef uint32_t* unhashed
     cdef uint32_t block
     for at in range(rest):
         room += pool.store.blocks[it.blocks[it.named + at]].size
@@ -52,41 +52,41 @@ cdef inline Py_ssize_t rename(
         return 0
     if not (make_room(it, count) and reserve(&pool.store, 2 * count)):
         return -1
-    nameless = it.blocks + it.named + count  # out of the way of those with names
-    memmove(nameless, it.blocks + it.named, rest * sizeof(uint32_t))
+    unhashed = it.blocks + it.named + count  # out of the way of those with names
+    memmove(unhashed, it.blocks + it.named, rest * sizeof(uint32_t))
     for at in range(count):
         size = min(size_of(sizes[at]), room)
         room -= size
         block = put(&pool.store, names[at], <uint32_t>size)
         if it.over:
-            put_between(&pool.store, block, nameless[gone])
+            put_between(&pool.store, block, unhashed[gone])
         else:
             it.blocks[it.named] = block
             it.named += 1
-        gone += use_up(&pool.store, nameless + gone, size, it.over)
+        gone += use_up(&pool.store, unhashed + gone, size, it.over)
     it.held = it.named + rest - gone
-    memmove(it.blocks + it.named, nameless + gone, (rest - gone) * sizeof(uint32_t))
+    memmove(it.blocks + it.named, unhashed + gone, (rest - gone) * sizeof(uint32_t))
     it.anchor = names[count - 1]
     return count
 
 
 cdef inline Py_ssize_t use_up(
-    Store* store, const uint32_t* nameless, int64_t tokens, bint over
+    Store* store, const uint32_t* unhashed, int64_t tokens, bint over
 ) noexcept nogil:
     """Take the first tokens from blocks without names; return how many of these are gone."""
     cdef Py_ssize_t gone = 0
     cdef Block* block
     while tokens:
-        block = store.blocks + nameless[gone]
+        block = store.blocks + unhashed[gone]
         if block.size > tokens:
             block.size = <uint32_t>(block.size - tokens)
             store.idle -= tokens if over else 0
             break
         tokens -= block.size
         if over:
-            take_between(store, nameless[gone])
+            take_between(store, unhashed[gone])
         else:
-            forget(store, nameless[gone])
+            forget(store, unhashed[gone])
         gone += 1
     return gone
 

@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
-from epp.native.blockstore cimport find_run, part_here, put, put_nameless
+from epp.native.blockstore cimport find_run, part_here, put, put_unhashed
 from epp.native.blocktable cimport (
     IN_USE, LARGEST, SHARED, SPARE, TOGETHER, Block, Store, fetch, reserve,
 )
@@ -20,10 +20,10 @@ cdef struct Holding:
     Py_ssize_t room
     Py_ssize_t named
     Py_ssize_t held
-    Py_ssize_t found
+    Py_ssize_t hit_keys
     Py_ssize_t cached
     int64_t tokens
-    int64_t blank
+    int64_t reserved_tokens
     uint64_t serial
     uint64_t anchor  # the name of its last block with one
     bint over
@@ -92,7 +92,7 @@ cdef inline Answer let_in(
 ) noexcept nogil:
     """Allocate a prompt of `counts[0]` blocks, of which the first `counts[1]` may hit.
 
-    `it` has room for the blocks, and says in `blank` how much space is wanted besides. Where the
+    `it` has room for the blocks, and says in `reserved_tokens` how much space is wanted besides. Where the
     answer is another than `DONE`, nothing has changed, and nothing is held.
     """
     cdef Store* store = &pool.store
@@ -107,11 +107,11 @@ cdef inline Answer let_in(
             idle += block.size
     for at in range(hits, count):
         fresh += size_of(sizes[at])
-    if fresh + it.blank > free_tokens(pool) - idle:
-        return NO_SPACE if held + fresh + it.blank <= pool.capacity else TOO_LARGE
+    if fresh + it.reserved_tokens > free_tokens(pool) - idle:
+        return NO_SPACE if held + fresh + it.reserved_tokens <= pool.capacity else TOO_LARGE
     touch(store, it.blocks, found)
-    take(pool, fresh + it.blank)
-    it.cached, it.found, it.named, it.held, it.tokens = hits, found, found, found, held
+    take(pool, fresh + it.reserved_tokens)
+    it.cached, it.hit_keys, it.named, it.held, it.tokens = hits, found, found, found, held
     if found and hits < count:
         part_here(store, it.blocks[found - 1])
     for at in range(hits, count):
@@ -119,7 +119,7 @@ cdef inline Answer let_in(
             fetch(store, names + at, count - at)
         it.blocks[it.held] = put(store, names[at], size_of(sizes[at]))
         if not it.blocks[it.held]:
-            it.blank += fresh
+            it.reserved_tokens += fresh
             give_up(pool, it)
             return NO_MEMORY
         it.named = it.held = it.held + 1
@@ -133,11 +133,11 @@ cdef inline Answer let_in(
 cdef inline Answer extend(Pool* pool, Holding* it, int64_t computed) noexcept nogil:
     """Follow a request that has computed so many tokens, which are 2**60 at most."""
     cdef int64_t block = pool.block, full = computed - computed % block, size
-    cdef int64_t need = full - it.tokens - it.blank
+    cdef int64_t need = full - it.tokens - it.reserved_tokens
     cdef Py_ssize_t more = full // block - it.tokens // block
     if full < computed:
         need += block
-    if (need <= 0 and more <= 0) or it.over or not it.tokens + it.blank:
+    if (need <= 0 and more <= 0) or it.over or not it.tokens + it.reserved_tokens:
         return DONE
     if need > max(0, free_tokens(pool)):
         return NO_SPACE
@@ -145,44 +145,44 @@ cdef inline Answer extend(Pool* pool, Holding* it, int64_t computed) noexcept no
         return NO_MEMORY
     if need > 0:
         take(pool, need)
-        it.blank += need
+        it.reserved_tokens += need
     while it.tokens < full:
         size = block - it.tokens % block
-        it.blocks[it.held] = put_nameless(&pool.store, it.serial, <uint32_t>size)
+        it.blocks[it.held] = put_unhashed(&pool.store, it.serial, <uint32_t>size)
         it.held += 1
         it.tokens += size
-        it.blank -= size
+        it.reserved_tokens -= size
     return DONE
 
 
 cdef inline void correct(Store* store, Holding* it, const uint64_t* sizes) noexcept nogil:
     """Correct the sizes of the named blocks that it brought, as far as nobody shares them."""
-    cdef uint32_t* own = it.blocks + it.found
+    cdef uint32_t* own = it.blocks + it.hit_keys
     cdef int64_t grown = 0, change
     cdef bint one_by_one = False
     cdef Block* block
-    cdef Py_ssize_t at, count = it.named - it.found
+    cdef Py_ssize_t at, count = it.named - it.hit_keys
     for at in range(count):
         block = store.blocks + own[at]
         grown += size_of(sizes[at]) - block.size
         one_by_one |= block.link & SHARED != 0
-    one_by_one |= grown > it.blank
+    one_by_one |= grown > it.reserved_tokens
     grown = 0
     for at in range(count):
         block = store.blocks + own[at]
         change = size_of(sizes[at]) - block.size
-        if one_by_one and (block.link & SHARED or grown + change > it.blank):
+        if one_by_one and (block.link & SHARED or grown + change > it.reserved_tokens):
             continue
         block.size = <uint32_t>(block.size + change)
         grown += change
     it.tokens += grown
-    it.blank -= grown
+    it.reserved_tokens -= grown
 
 
 cdef inline void put_all_back(Pool* pool, Holding* it) noexcept nogil:
     put_back(&pool.store, it.blocks, it.held)
-    pool.blank += it.blank
-    it.tokens = it.blank = 0
+    pool.blank += it.reserved_tokens
+    it.tokens = it.reserved_tokens = 0
     it.over = True
     take(pool, 0)
 
@@ -198,7 +198,7 @@ cdef inline void revoke(Pool* pool, Holding* it) noexcept nogil:
     cdef Py_ssize_t at
     cdef Block* block
     put_all_back(pool, it)
-    for at in range(it.held - 1, it.found - 1, -1):
+    for at in range(it.held - 1, it.hit_keys - 1, -1):
         block = pool.store.blocks + it.blocks[at]
         if block.older != IN_USE and block.older != SPARE and not block.link & SHARED:
             pool.blank += drop(&pool.store, it.blocks[at])

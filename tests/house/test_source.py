@@ -10,7 +10,7 @@ from epp.errors import RequestError, WarmpickError
 from epp.protocol.extproc.codec import error_reply
 
 PACKAGE = Path(epp.__file__).parent
-MOST_LINES = 300
+MOST_LINES = 400
 
 
 def modules():

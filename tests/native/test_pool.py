@@ -21,7 +21,7 @@ KINDS = [each.BlockPool for each in loaded("pool", blockpool)]
 needs_kernel = needs("pool", "the compiled pool of blocks")
 many = st.lists(st.integers(0, 30), min_size=7, max_size=7)
 FACTS = ("capacity", "free", "closed", "block")
-HELD = ("cached", "found", "tokens", "blank")
+HELD = ("cached", "hit_keys", "tokens", "reserved_tokens")
 EXAMPLES = 200
 
 
@@ -87,7 +87,7 @@ class KernelBesideTwin(RuleBasedStateMachine):
     @rule(entry=leases, drawn=many, off=st.sampled_from([0, 0, 0, 1]))
     def settle(self, entry, drawn, off):
         kernel, _ = entry
-        count = kernel.cached + len(kernel.keys) - kernel.found + off
+        count = kernel.cached + len(kernel.keys) - kernel.hit_keys + off
         self.both("settle", *[(lease, (drawn * 2)[:count]) for lease in entry])
 
     @rule(entry=leases, path=paths, first=st.integers(0, 6), drawn=many)
@@ -157,8 +157,8 @@ class KernelBesideTwin(RuleBasedStateMachine):
     def leases_are_alike(self, entry):
         kernel, twin = entry
         assert [getattr(kernel, each) for each in HELD] == [getattr(twin, each) for each in HELD]
-        assert bool(kernel.stamp) == bool(twin.stamp)
-        if not kernel.stamp:
+        assert bool(kernel.release_seq) == bool(twin.release_seq)
+        if not kernel.release_seq:
             assert len(kernel.keys) == len(twin.keys)
             assert len(kernel.tail) == len(twin.tail)
 

@@ -64,8 +64,8 @@ class CacheModel(Protocol):
         `sizes` are those of all its blocks. What was allocated for it stays allocated.
         """
 
-    def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
-        """Name what `lease` generated, from its first nameless token on, as blocks of a chain.
+    def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
+        """Name what `lease` generated, from its first unhashed token on, as blocks of a chain.
 
         Works while the lease is held and after it was given back; returns how many blocks got
         a name: those that are still held and full. A second call continues where one left off.

@@ -1,6 +1,7 @@
-"""What a request holds in a cache, and what is left of it once it was given back."""
+"""The lease that a cache gives a request on its blocks, and what remains of it when released."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 Key = int
 """A block's name within one cache (`epp.model.caches.block_pool.blocks`)."""
@@ -9,37 +10,39 @@ Key = int
 class Lease:
     """What one request holds, and after its release its place in the free queue.
 
-    Its blocks in order are `keys`, then `tail`, generated blocks without a name; they are `tokens`
-    in all, beside `blank` tokens of space without content. It found `cached` blocks, as the
-    first `found` keys.
+    `keys` are its hashed blocks in the order of the prompt, `tail` the generated blocks after
+    them, which have no hash yet. Together they hold `tokens` tokens. `reserved_tokens` are
+    tokens of space allocated beside them, without content. The prefix cache hit `cached`
+    blocks, which are the first `hit_keys` keys.
 
-    Released, `stamp` numbers the release (0 before), `keys` holds all blocks that became free by
-    it, and the first `left` of these have not had their turn to be evicted. `whole` says that
-    what is adjacent in `keys` is adjacent in the chain, and may be merged for want of memory.
+    After its release, `release_seq` is the number of that release (0 before), `keys` holds all
+    blocks that it freed, and the first `evictable` of these have not been evicted yet.
+    `contiguous` says that blocks adjacent in `keys` are adjacent in the chain, so that they may
+    be merged to save memory.
     """
 
     __slots__ = (
-        "blank",
         "cached",
-        "found",
+        "contiguous",
+        "evictable",
+        "hit_keys",
         "keys",
-        "left",
-        "stamp",
+        "release_seq",
+        "reserved_tokens",
         "tail",
         "tokens",
-        "whole",
     )
 
-    def __init__(self, keys: Sequence[Key], cached: int, tokens: int, blank: int) -> None:
+    def __init__(self, keys: Sequence[Key], cached: int, tokens: int, reserved: int) -> None:
         self.keys = keys
         self.cached = cached
-        self.found = cached
+        self.hit_keys = cached
         self.tokens = tokens
-        self.blank = blank
+        self.reserved_tokens = reserved
         self.tail: list[Key] = []
-        self.stamp = 0
-        self.left = 0
-        self.whole = True
+        self.release_seq = 0
+        self.evictable = 0
+        self.contiguous = True
 
 
 class PoolLease(Lease):
@@ -48,3 +51,13 @@ class PoolLease(Lease):
     __slots__ = ("pool",)
 
     pool: int
+
+
+Kind = TypeVar("Kind", bound=Lease)
+
+
+def own(kind: type[Kind], lease: Lease) -> Kind:
+    """Return `lease` as a `kind`. Raises `TypeError` where another kind of cache gave it."""
+    if not isinstance(lease, kind):
+        raise TypeError("a lease of another kind of cache")
+    return lease

@@ -23,8 +23,7 @@ from itertools import chain, takewhile
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.contract import CacheModel
-from epp.model.caches.lease import Lease
-from epp.model.caches.lease_kind import own
+from epp.model.caches.lease import Lease, own
 from epp.model.prompts.block_hasher import BlockHash
 
 
@@ -100,7 +99,7 @@ class TieredLease(Lease):
     __slots__ = ("inner", "loaded", "offered", "stored")
 
     def __init__(self, inner: Lease, cached: int) -> None:
-        super().__init__(inner.keys, cached, inner.tokens, inner.blank)
+        super().__init__(inner.keys, cached, inner.tokens, inner.reserved_tokens)
         self.inner = inner
         self.loaded: Sequence[BlockHash] = ()
         self.offered: Sequence[BlockHash] = ()
@@ -154,7 +153,7 @@ class OffloadedCache:
         inner = self._first.admit(hashes, sizes, blank, lookup)
         if inner is None:
             return None
-        if not inner.tokens + inner.blank:
+        if not inner.tokens + inner.reserved_tokens:
             return TieredLease(inner, 0)
         lease = TieredLease(inner, here + more)
         after = here + more if more else 0
@@ -171,9 +170,9 @@ class OffloadedCache:
         """Correct the sizes of what a prompt brought to the first tier."""
         self._first.settle(own(TieredLease, lease).inner, sizes)
 
-    def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
+    def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Name what `lease` generated: only the first tier has it."""
-        return self._first.name(own(TieredLease, lease).inner, hashes, sizes)
+        return self._first.assign_hashes(own(TieredLease, lease).inner, hashes, sizes)
 
     def release(self, lease: Lease) -> None:
         """The request is over: what it used of the second tier is the newest there."""

@@ -108,7 +108,7 @@ class PlainLru:
     def settle(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Take no notice of how long a prompt was."""
 
-    def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
+    def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Take no notice of what is generated."""
         return 0
 

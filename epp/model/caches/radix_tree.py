@@ -36,7 +36,7 @@ class RadixTree:
         self.tokens = 0
         self.evictable = 0
         self.orphans = 0
-        self.nameless = 0
+        self.unhashed = 0
         self.news = ContentChanges(self.owners.__contains__)
         self._strategy = strategy
         self._clock = count(1)
@@ -94,7 +94,7 @@ class RadixTree:
         for key in keys:
             del self.owners[key]
         named = [BlockHash(key) for key in keys if key >= 0]
-        self.nameless -= len(keys) - len(named)
+        self.unhashed -= len(keys) - len(named)
         self.news.evicted(named)
         if not node.keys:
             self._detach(node)
@@ -119,7 +119,7 @@ class RadixTree:
             node.tokens -= size
             self.tokens -= size
             self.evictable -= size
-            self.nameless -= 1
+            self.unhashed -= 1
             return
         above = node.parent
         self.cut(node, len(node.keys) - 1)
@@ -229,7 +229,7 @@ class RadixTree:
         if not node.locks:
             self.evictable += tokens
         named = [BlockHash(key) for key in keys if key >= 0]
-        self.nameless += len(keys) - len(named)
+        self.unhashed += len(keys) - len(named)
         self.news.stored(named)
 
     def _detach(self, node: Node) -> None:

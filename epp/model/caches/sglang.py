@@ -24,8 +24,7 @@ from itertools import accumulate, count, takewhile
 
 from cachetools import LRUCache
 
-from epp.model.caches.lease import Key, Lease
-from epp.model.caches.lease_kind import own
+from epp.model.caches.lease import Key, Lease, own
 from epp.model.caches.radix_node import Node
 from epp.model.caches.radix_tree import RadixTree
 from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
@@ -71,7 +70,7 @@ class RadixCache:
         return self._capacity - self._tree.tokens - self._private
 
     def __len__(self) -> int:
-        return len(self._tree.owners) - self._tree.nameless
+        return len(self._tree.owners) - self._tree.unhashed
 
     def hashes(self) -> Sequence[BlockHash]:
         """All blocks that can be found."""
@@ -114,13 +113,13 @@ class RadixCache:
         if held.node is None or computed <= held.computed:
             return True
         space = -(-computed // self._page) * self._page
-        need = max(0, space - held.tokens - held.blank)
+        need = max(0, space - held.tokens - held.reserved_tokens)
         if need and need > self.free:
             return False
         if held.computed:
             self._make_room(max(need, self._spare(self._running)))
         held.computed = computed
-        held.blank += need
+        held.reserved_tokens += need
         self._private += need
         return True
 
@@ -130,12 +129,12 @@ class RadixCache:
         if held.node is None or len(sizes) != len(held.keys):
             return
         known = dict(zip(held.keys, sizes, strict=True))
-        change = self._tree.remeasure(held.node, known, held.blank)
+        change = self._tree.remeasure(held.node, known, held.reserved_tokens)
         held.tokens += change
-        held.blank -= change
+        held.reserved_tokens -= change
         self._private -= change
 
-    def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
+    def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Name what `lease` generated; it can be found once the request is over."""
         held = own(RadixLease, lease)
         before = self._named_before(held, hashes)
@@ -198,7 +197,7 @@ class RadixCache:
         tree, known = self._tree, self.match(hashes)
         lease = self._open.get(hashes[known - 1]) if known else None
         if lease is not None:
-            known += self.name(lease, hashes[known:], sizes[known:])
+            known += self.assign_hashes(lease, hashes[known:], sizes[known:])
         if known == len(hashes):
             return
         placed = known and hashes[known - 1] in tree.owners
@@ -260,9 +259,9 @@ class RadixCache:
 
     def _leave(self, lease: RadixLease) -> None:
         """Take back what a request held outside the tree."""
-        self._private -= lease.blank
+        self._private -= lease.reserved_tokens
         self._running -= 1
-        lease.node, lease.keys, lease.tokens, lease.blank = None, (), 0, 0
+        lease.node, lease.keys, lease.tokens, lease.reserved_tokens = None, (), 0, 0
 
     def _pay(self) -> None:
         """Give back what was owed since the cache shrank."""

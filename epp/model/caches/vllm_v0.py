@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from itertools import accumulate, count, filterfalse
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.lease import Key, Lease
-from epp.model.caches.lease_kind import own
+from epp.model.caches.lease import Key, Lease, own
 from epp.model.caches.vllm_v0_evictor import LruEvictor
 from epp.model.prompts.block_hasher import BlockHash
 
@@ -56,7 +55,7 @@ class VllmV0Cache:
         self._ends: dict[Key, int] = {}
         self._evictor = LruEvictor()  # has those without references
         self._idle = 0  # tokens of these
-        self._nameless = 0
+        self._unhashed = 0
         self._steps = count(1)
         self._whole = True
         self._told = False
@@ -78,7 +77,7 @@ class VllmV0Cache:
         return self._whole or not self._sizes
 
     def __len__(self) -> int:
-        return len(self._sizes) - self._nameless
+        return len(self._sizes) - self._unhashed
 
     def hashes(self) -> Sequence[BlockHash]:
         """All blocks that can be found."""
@@ -111,50 +110,54 @@ class VllmV0Cache:
     def grow(self, lease: Lease, computed: int) -> bool:
         """Follow a request that has now computed `computed` tokens; see `CacheModel.grow`."""
         held = own(CachedLease, lease)
-        if held.stamp or not held.tokens + held.blank:
+        if held.release_seq or not held.tokens + held.reserved_tokens:
             return True
         full = computed // self._block * self._block
         space = -(-computed // self._block) * self._block
-        need = max(0, space - held.tokens - held.blank)
+        need = max(0, space - held.tokens - held.reserved_tokens)
         if need and need > self.free:
             return False
         self._take(need)
         more = max(0, full - held.tokens)
         held.full += more
         held.tokens += more
-        held.blank += need - more
+        held.reserved_tokens += need - more
         return True
 
     def settle(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Correct the sizes of what a prompt brought, where no other request holds it."""
         held, end = own(CachedLease, lease), 0
-        if held.stamp or not held.keys or len(sizes) != len(held.keys):
+        if held.release_seq or not held.keys or len(sizes) != len(held.keys):
             return
         held.ends -= self._ends[held.keys[-1]]
         for key, size in zip(held.keys, sizes, strict=True):
             more = size - self._sizes[key]
             end += size
             self._ends[key] = end
-            if key in self._unproven and self._references[key] == 1 and more <= held.blank:
+            if (
+                key in self._unproven
+                and self._references[key] == 1
+                and more <= held.reserved_tokens
+            ):
                 self._sizes[key] = size
                 held.tokens += more
-                held.blank -= more
+                held.reserved_tokens -= more
         held.ends += end
 
-    def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
+    def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Name what `lease` generated: each block from then on is one with its equals."""
         held = own(CachedLease, lease)
         sizes = sizes[: len(hashes)]
-        left = self._sizes.get(held.rest, 0) if held.stamp else held.full
+        left = self._sizes.get(held.rest, 0) if held.release_seq else held.full
         named = bisect_right(list(accumulate(sizes)), left)
         if not named:
             return 0
-        if held.stamp:
+        if held.release_seq:
             self._shrink(held.rest, sum(sizes[:named]))
         for key, size in zip(hashes[:named], sizes, strict=False):
             held.ends += size
-            if held.stamp:
-                self._rest_at(key, size, held.ends, held.stamp)
+            if held.release_seq:
+                self._rest_at(key, size, held.ends, held.release_seq)
             else:
                 held.full -= size
                 self._blank += size
@@ -165,14 +168,14 @@ class VllmV0Cache:
     def release(self, lease: Lease) -> None:
         """The request is over: what nobody else uses may be evicted, deepest first."""
         held = own(CachedLease, lease)
-        if not held.stamp:
+        if not held.release_seq:
             self._unproven.difference_update(held.named)
             self._release(held)
 
     def revoke(self, lease: Lease) -> None:
         """The request was never computed: what only such ones used is dropped."""
         held = own(CachedLease, lease)
-        if not held.stamp:
+        if not held.release_seq:
             self._whole = self._whole and not self._told  # what was told may stand on what goes
             self._blank += held.full
             held.full = 0
@@ -229,7 +232,7 @@ class VllmV0Cache:
         self._references[key] = self._references.get(key, 0) + 1
 
     def _release(self, lease: CachedLease) -> None:
-        lease.stamp = step = next(self._steps)
+        lease.release_seq = step = next(self._steps)
         for key in lease.named:
             self._references[key] -= 1
             if self._references[key]:
@@ -240,11 +243,11 @@ class VllmV0Cache:
                 self._drop(key)
         if lease.full:
             lease.rest = -next(self._steps)
-            self._nameless += 1
+            self._unhashed += 1
             self._blank += lease.full
             self._rest_at(lease.rest, lease.full, lease.ends + lease.full, step)
-        self._blank += lease.blank
-        lease.keys, lease.tokens, lease.blank, lease.full = (), 0, 0, 0
+        self._blank += lease.reserved_tokens
+        lease.keys, lease.tokens, lease.reserved_tokens, lease.full = (), 0, 0, 0
         self._take(0)
 
     def _rest_at(self, key: Key, size: int, end: int, step: int) -> None:
@@ -295,6 +298,6 @@ class VllmV0Cache:
         self._idle -= size
         self._blank += size
         if key < 0:
-            self._nameless -= 1
+            self._unhashed -= 1
         else:
             self._news.evicted((BlockHash(key),))

@@ -15,31 +15,30 @@ from math import inf
 from cachetools import LRUCache
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.lease import Lease
-from epp.model.caches.lease_kind import own
+from epp.model.caches.lease import Lease, own
 from epp.model.prompts.block_hasher import BlockHash
 
 
 class Entry(Lease):
     """One prompt: its blocks `hashes`, of `tokens` in all.
 
-    While it is under way it holds `blank` tokens of space besides; afterwards the last `nameless`
+    While it is under way it holds `blank` tokens of space besides; afterwards the last `unhashed`
     of its tokens are output that nobody named. `number` names it.
     """
 
-    __slots__ = ("computed", "hashes", "nameless", "number", "over")
+    __slots__ = ("computed", "hashes", "number", "over", "unhashed")
 
     def __init__(self, hashes: Sequence[BlockHash], cached: int, tokens: int, blank: int) -> None:
         super().__init__((), cached, tokens, blank)
         self.hashes = [*hashes]
         self.computed = 0
-        self.nameless = 0
+        self.unhashed = 0
         self.number = 0
         self.over = False
 
 
 def _size(entry: Entry) -> int:
-    return entry.tokens + entry.nameless
+    return entry.tokens + entry.unhashed
 
 
 class WholePromptCache:
@@ -104,11 +103,11 @@ class WholePromptCache:
     def grow(self, lease: Lease, computed: int) -> bool:
         """Follow a request that has now computed `computed` tokens; see `CacheModel.grow`."""
         entry = own(Entry, lease)
-        need = 0 if entry.over else max(0, computed - entry.tokens - entry.blank)
+        need = 0 if entry.over else max(0, computed - entry.tokens - entry.reserved_tokens)
         if need and need > self.free:
             return False
         entry.computed = max(entry.computed, computed)
-        entry.blank += need
+        entry.reserved_tokens += need
         self._held += need
         self._trim()
         return True
@@ -117,26 +116,26 @@ class WholePromptCache:
         """Correct how much of what a prompt holds its blocks are."""
         entry = own(Entry, lease)
         change = sum(sizes) - entry.tokens
-        if not entry.over and len(sizes) == len(entry.hashes) and change <= entry.blank:
+        if not entry.over and len(sizes) == len(entry.hashes) and change <= entry.reserved_tokens:
             entry.tokens += change
-            entry.blank -= change
+            entry.reserved_tokens -= change
 
-    def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
+    def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Name what `lease` generated; it can be found from then on."""
         entry, sizes = own(Entry, lease), sizes[: len(hashes)]
         if entry.over and entry.number not in self._entries:
             return 0
-        left = entry.nameless if entry.over else max(0, entry.computed - entry.tokens)
+        left = entry.unhashed if entry.over else max(0, entry.computed - entry.tokens)
         named = bisect_right(list(accumulate(sizes)), left)
         tokens = sum(sizes[:named])
         entry.tokens += tokens
         entry.hashes += hashes[:named]
         self._add(entry, hashes[:named])
         if entry.over:
-            entry.nameless -= tokens
+            entry.unhashed -= tokens
             self._merge(entry)
         else:
-            entry.blank -= tokens
+            entry.reserved_tokens -= tokens
         return named
 
     def release(self, lease: Lease) -> None:
@@ -145,9 +144,9 @@ class WholePromptCache:
         if entry.over:
             return
         self._end(entry)
-        entry.nameless = min(entry.blank, max(0, entry.computed - entry.tokens))
-        entry.blank = 0
-        if entry.hashes or entry.nameless:
+        entry.unhashed = min(entry.reserved_tokens, max(0, entry.computed - entry.tokens))
+        entry.reserved_tokens = 0
+        if entry.hashes or entry.unhashed:
             self._entries[entry.number] = entry
             self._merge(entry)
         self._trim()
@@ -210,20 +209,20 @@ class WholePromptCache:
 
     def _end(self, entry: Entry) -> None:
         entry.over = True
-        self._held -= entry.tokens + entry.blank
+        self._held -= entry.tokens + entry.reserved_tokens
 
     def _merge(self, entry: Entry) -> None:
         """Keep one of two entries where one contains the other: the longer."""
         if not entry.hashes:
             return
         end = entry.hashes[-1]
-        if not entry.nameless and len(self._over(end)) > 1:
+        if not entry.unhashed and len(self._over(end)) > 1:
             self._forget(entry)
             self._use(end)
             return
         contained = set(entry.hashes)
         for other in self._over(entry.hashes[0]):
-            if other is not entry and not other.nameless and other.hashes[-1] in contained:
+            if other is not entry and not other.unhashed and other.hashes[-1] in contained:
                 self._forget(other)
 
     def _over(self, block_hash: BlockHash) -> list[Entry]:

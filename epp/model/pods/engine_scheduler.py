@@ -161,9 +161,11 @@ class EngineScheduler:
             self._keep_promise(self.line.popleft())
         self._mirror()
 
-    def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
+    def assign_hashes(
+        self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]
+    ) -> None:
         """Name what a request of this generation of the cache has generated."""
-        self.cache.name(lease, hashes, sizes)
+        self.cache.assign_hashes(lease, hashes, sizes)
         self._mirror()
 
     def _admit(self, sequence: SequenceState, step: float, now: float) -> bool:

@@ -8,7 +8,7 @@ from epp.model.prompts.block_hasher import BlockHash
 
 
 class GeneratedBlocks(msgspec.Struct, frozen=True, eq=False):
-    """What one response left at one endpoint, as nameless blocks of `lease`.
+    """What one response left at one endpoint, as unhashed blocks of `lease`.
 
     They are in the cache of this `generation`, if the endpoint is still there: `home` has it.
     Its prompt was `size` long in the unit of its chain: `blocks` full ones, `named` tokens in

@@ -57,7 +57,7 @@ class Prompts:
                 self._estimator.pin(chain.hashes[last - 1], tail.computed)
             sizes = self._estimator.offsets(chain, model, prompt.data).sizes()[first:last]
             sizes = _within(tail, sizes, pod.engine_block)
-            pod.scheduler.name(tail.lease, chain.hashes[first:last], sizes)
+            pod.scheduler.assign_hashes(tail.lease, chain.hashes[first:last], sizes)
 
     def learn(self, request: InferenceRequest, lookup: PrefixLookup, usage: Usage) -> TokenOffsets:
         """Take in how long a request's only prompt was, and measure it anew."""

@@ -87,7 +87,7 @@ class Oracle:
                 self.fill(block, f"generated {self.generated}")
         return True
 
-    def nameless(self, held):
+    def unhashed(self, held):
         """Blocks of a request that hold what it generated, still, and have no name."""
         return [
             block
@@ -95,11 +95,11 @@ class Oracle:
             if self.content[block] == content and block in self.order
         ]
 
-    def name(self, held, hashes):
-        """Name what a request generated, from the first nameless block on."""
+    def assign_hashes(self, held, hashes):
+        """Name what a request generated, from the first unhashed block on."""
         blocks = [block for block in held.blocks if isinstance(self.content[block], str)]
         if held.over:
-            blocks = self.nameless(held)
+            blocks = self.unhashed(held)
         named = list(zip(blocks, hashes, strict=False))
         for block, block_hash in named:
             self.order.remove(block)

@@ -274,7 +274,7 @@ def test_a_pool_too_small_for_a_block_holds_nothing_and_says_so(capacity, block)
     lease = pool.admit([1, 2], [block, block], block, 2)
     assert (lease.cached, lease.keys) == (0, ())
     assert pool.grow(lease, 10 * block)
-    assert pool.name(lease, [3], [block]) == 0
+    assert pool.assign_hashes(lease, [3], [block]) == 0
     pool.store([5, 6], [block, block])
     pool.release(lease)
     assert pool.free == capacity

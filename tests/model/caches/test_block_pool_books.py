@@ -25,7 +25,7 @@ def test_what_no_longer_counts_is_swept_from_the_queue():
     pool = twin_of(64)
     for _ in range(500):
         pool.release(admit(pool, 161, list(range(1, 11))))
-    assert sum(lease.left for lease in pool._queue._leases) <= 4 * len(pool) + 1024
+    assert sum(lease.evictable for lease in pool._queue._leases) <= 4 * len(pool) + 1024
     assert pool.match(list(range(1, 11))) == 10
 
 
@@ -44,7 +44,9 @@ class PoolUnderResizing(RuleBasedStateMachine):
         blocks = {self.own(key) for lease in self.held.values() for key in self.keys(lease)}
         contents = self.pool._contents
         assert not any(contents.stamps[key] for key in blocks), "none is free"
-        return contents.tokens(list(blocks)) + sum(lease.blank for lease in self.held.values())
+        return contents.tokens(list(blocks)) + sum(
+            lease.reserved_tokens for lease in self.held.values()
+        )
 
     def keys(self, lease):
         return [*lease.keys, *lease.tail]
@@ -62,24 +64,24 @@ class PoolUnderResizing(RuleBasedStateMachine):
     @rule(lease=leases, more=st.integers(-9, 60))
     def grow(self, lease, more):
         if lease is not None:
-            before = lease.tokens + lease.blank
+            before = lease.tokens + lease.reserved_tokens
             grown = self.pool.grow(lease, lease.tokens + more)
-            assert lease.tokens + lease.blank >= before
+            assert lease.tokens + lease.reserved_tokens >= before
             assert grown or self.pool.free < 70
 
     @rule(lease=leases, sizes=st.lists(st.integers(0, 60), min_size=7, max_size=7))
     def settle(self, lease, sizes):
         if lease is not None:
             before = self.pool.free
-            self.pool.settle(lease, sizes[: lease.cached + len(lease.keys) - lease.found])
+            self.pool.settle(lease, sizes[: lease.cached + len(lease.keys) - lease.hit_keys])
             assert self.pool.free == before
 
     @rule(lease=leases, path=paths)
-    def name(self, lease, path):
+    def assign_hashes(self, lease, path):
         if lease is not None:
             names = [name_of((*path, 0, step)) for step in range(4)]
             before = self.pool.free
-            assert 0 <= self.pool.name(lease, names, self.SIZES) <= len(names)
+            assert 0 <= self.pool.assign_hashes(lease, names, self.SIZES) <= len(names)
             assert self.pool.free == before
 
     @rule(lease=leases, revoked=st.booleans())

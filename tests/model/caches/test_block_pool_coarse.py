@@ -101,8 +101,8 @@ def test_generated_blocks_are_merged_and_named_still():
     assert pool.grow(lease, 16 * BLOCK)
     pool.release(lease)
     pool.coarsen(10)
-    assert len(pool) == 1 + 4  # of 2 named and 14 nameless ones, which do not mix
-    assert pool.name(lease, CHAIN[2:], SIZES) == 14
+    assert len(pool) == 1 + 4  # of 2 named and 14 unhashed ones, which do not mix
+    assert pool.assign_hashes(lease, CHAIN[2:], SIZES) == 14
     assert (pool.match(CHAIN), pool.free) == (16, 1600)
 
 
@@ -133,7 +133,7 @@ def test_what_is_merged_is_merged_again_when_it_must_be():
     lease = admit(pool, 33, [1, 2])
     assert pool.grow(lease, 16 * BLOCK)
     pool.release(lease)
-    assert pool.name(lease, CHAIN[2:], SIZES) == 14
+    assert pool.assign_hashes(lease, CHAIN[2:], SIZES) == 14
     for fewer, left in ((8, 8), (4, 4), (2, 2), (1, 1)):
         pool.coarsen(fewer)
         assert (len(pool), pool.match(CHAIN)) == (left, 16)

@@ -87,7 +87,7 @@ def test_a_name_is_given_where_the_block_stands(released):
     assert pool.grow(lease, 64)
     if released:
         pool.release(lease)
-    assert pool.name(lease, [3, 4, 5], SIZES) == 2
+    assert pool.assign_hashes(lease, [3, 4, 5], SIZES) == 2
     pool.release(lease)
     pool.release(admit(pool, 16, [9]))
     admit(pool, 48, [21, 22, 23])
@@ -99,7 +99,7 @@ def test_naming_goes_on_where_it_left_off():
     pool = pool_of(6)
     lease = admit(pool, 33, [1, 2])
     assert pool.grow(lease, 64)
-    assert [pool.name(lease, [name], SIZES) for name in (3, 4, 5)] == [1, 1, 0]
+    assert [pool.assign_hashes(lease, [name], SIZES) for name in (3, 4, 5)] == [1, 1, 0]
     assert pool.match([1, 2, 3, 4, 5]) == 4
 
 
@@ -109,7 +109,7 @@ def test_what_was_evicted_cannot_be_named():
     assert pool.grow(lease, 64)
     pool.release(lease)
     admit(pool, 32, [8, 9])  # takes one blank block and the last that was generated
-    assert pool.name(lease, [2, 3, 4], SIZES) == 2
+    assert pool.assign_hashes(lease, [2, 3, 4], SIZES) == 2
     assert pool.match([1, 2, 3, 4]) == 3
 
 
@@ -118,7 +118,7 @@ def test_a_name_that_is_held_already_makes_a_copy():
     lease = admit(pool, 16, [1])
     assert pool.grow(lease, 32)
     other = admit(pool, 33, [1, 2])
-    assert pool.name(lease, [2], SIZES) == 1
+    assert pool.assign_hashes(lease, [2], SIZES) == 1
     assert (pool.match([1, 2]), len(pool)) == (2, 3)
     pool.release(other)
     pool.release(lease)
@@ -133,13 +133,13 @@ def test_a_revoked_request_generated_nothing():
     assert pool.grow(lease, 64)
     pool.revoke(lease)
     assert (len(pool), pool.free) == (0, 96)
-    assert pool.name(lease, [3], SIZES) == 0
+    assert pool.assign_hashes(lease, [3], SIZES) == 0
 
 
 @pytest.mark.parametrize(
     ("sizes", "named"),
     [
-        ((40, 50), 2),  # 10 tokens stay nameless
+        ((40, 50), 2),  # 10 tokens stay unhashed
         ((40, 60), 2),  # all of them
         ((40, 75), 2),  # the last lacks 15: the engine's last block is not full
         ((40, 76), 1),
@@ -154,7 +154,7 @@ def test_names_of_other_sizes_cover_what_is_there_to_a_block(sizes, named):
     lease = pool.admit([1], [12], 4, 1)
     assert pool.grow(lease, 112)
     free = pool.free
-    assert pool.name(lease, range(2, 2 + len(sizes)), sizes) == named
+    assert pool.assign_hashes(lease, range(2, 2 + len(sizes)), sizes) == named
     assert pool.free == free
     pool.release(lease)
     assert pool.free == 1000
@@ -171,7 +171,7 @@ def test_names_of_parts_of_a_block_stand_where_it_stood(other_prompt_is_back):
     pool.release(lease)
     if other_prompt_is_back:
         pool.admit([1], [16], 0, 1)
-    assert pool.name(lease, [2, 3, 4, 5], [8] * 4) == 4
+    assert pool.assign_hashes(lease, [2, 3, 4, 5], [8] * 4) == 4
     for name in (5, 4, 3, 2):
         pool.resize(16 + 8 * (name - 2))
         assert evicted(pool) == [name]
@@ -181,7 +181,7 @@ def test_a_preempted_request_finds_what_it_had_computed():
     pool = pool_of(6)
     lease = admit(pool, 33, [1, 2])
     assert pool.grow(lease, 64)
-    pool.name(lease, [3, 4], SIZES)
+    pool.assign_hashes(lease, [3, 4], SIZES)
     pool.release(lease)
     again = admit(pool, 65, [1, 2, 3, 4])
     assert again.cached == 4
@@ -191,11 +191,11 @@ def test_what_is_known_of_a_prompts_length_late_is_corrected():
     pool = pool_with(1000, 16)
     lease = pool.admit([1, 2, 3], [10, 20, 30], 4, 3)
     pool.settle(lease, [12, 22, 30])
-    assert (lease.tokens, lease.blank, pool.free) == (64, 0, 936)
+    assert (lease.tokens, lease.reserved_tokens, pool.free) == (64, 0, 936)
     pool.settle(lease, [12, 22, 31])
-    assert (lease.tokens, lease.blank) == (64, 0)
+    assert (lease.tokens, lease.reserved_tokens) == (64, 0)
     pool.settle(lease, [1, 1, 1])
-    assert (lease.tokens, lease.blank, pool.free) == (3, 61, 936)
+    assert (lease.tokens, lease.reserved_tokens, pool.free) == (3, 61, 936)
     pool.release(lease)
     assert (pool.free, pool.match([1, 2, 3])) == (1000, 3)
 
@@ -206,6 +206,6 @@ def test_a_copy_that_took_the_place_of_the_first_is_corrected():
     pool.release(first)
     pool.release(pool.admit([9], [12], 4, 0))  # takes the first copy
     pool.settle(copy, [13])
-    assert (pool.match([7]), copy.tokens, copy.blank) == (1, 13, 3)
+    assert (pool.match([7]), copy.tokens, copy.reserved_tokens) == (1, 13, 3)
     pool.release(copy)
     assert pool.free == 32

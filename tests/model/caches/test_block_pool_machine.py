@@ -63,13 +63,13 @@ class PoolBesideOracle(RuleBasedStateMachine):
 
     @rule(entry=leases, steps=st.lists(st.integers(0, 1), min_size=1, max_size=3))
     def name(self, entry, steps):
-        """Name the first nameless blocks, held still or given back."""
+        """Name the first unhashed blocks, held still or given back."""
         lease, held, path = entry
         if lease is not None:
             before = (*path, *held.named)
             names = names_of((*before, *steps))[len(before) :]
-            count = self.oracle.name(held, names)
-            assert self.pool.name(lease, names, [self.size] * len(names)) == count
+            count = self.oracle.assign_hashes(held, names)
+            assert self.pool.assign_hashes(lease, names, [self.size] * len(names)) == count
             held.named += steps[:count]
 
     @rule(entry=leases)

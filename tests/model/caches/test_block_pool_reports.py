@@ -178,7 +178,7 @@ def test_what_gets_a_name_later_may_be_amid_a_hole():
     pool.release(lease)
     held = admit(pool, 33, [1, 2])
     pool.discard([8])  # 9 and what was generated are free, and may lack what stands before them
-    assert pool.name(lease, [3, 4], SIZES) == 2
+    assert pool.assign_hashes(lease, [3, 4], SIZES) == 2
     for gone in (9, 7, 4, 3):
         assert not pool.closed
         pool.resize(pool.capacity - pool.free + len(pool.hashes()) * BLOCK - 3 * BLOCK)
@@ -216,7 +216,7 @@ class HolesUnderHearsay(RuleBasedStateMachine):
         if lease is not None and lease.keys and not lease.tail:
             whole = names_of((*path, *steps))
             if self.pool.grow(lease, len(whole)):
-                named = self.pool.name(lease, whole[len(path) :], [1] * len(steps))
+                named = self.pool.assign_hashes(lease, whole[len(path) :], [1] * len(steps))
                 path += steps[:named]
 
     @rule(entry=leases, revoked=st.booleans())

@@ -69,10 +69,10 @@ def test_extreme_sizes_are_no_error(kind, capacity, block):
 def test_a_prompt_larger_than_the_cache_is_given_an_empty_lease(kind):
     cache = cache_of(kind, 64)
     lease = admit(cache, (0, 0, 0, 0), [16] * 4, 1)
-    assert (lease.cached, len(lease.keys), lease.tokens, lease.blank) == (0, 0, 0, 0)
+    assert (lease.cached, len(lease.keys), lease.tokens, lease.reserved_tokens) == (0, 0, 0, 0)
     assert cache.grow(lease, 1000)
     cache.settle(lease, [16] * 4)
-    assert cache.name(lease, named((0,)), [16]) == 0
+    assert cache.assign_hashes(lease, named((0,)), [16]) == 0
     cache.release(lease)
     cache.revoke(lease)
     assert (cache.free, list(cache.hashes())) == (64, [])
@@ -119,7 +119,7 @@ def test_generated_blocks_are_found_by_the_next_turn(kind):
     assert cache.grow(lease, 3 * 16 + 5)
     assert cache.grow(lease, 5 * 16 + 2)
     cache.release(lease)
-    assert cache.name(lease, named(prompt + output)[3:], [16] * 2) == 2
+    assert cache.assign_hashes(lease, named(prompt + output)[3:], [16] * 2) == 2
     assert admit(cache, (*prompt, *output, 1), [16] * 6).cached == 5
 
 
@@ -187,7 +187,7 @@ class Laws(RuleBasedStateMachine):
             assert now == before
             return multiple()
         assert lease.cached in {before[2], 0}
-        if lease.tokens + lease.blank or not path:
+        if lease.tokens + lease.reserved_tokens or not path:
             self.paths_of[lease] = path
         return lease
 
@@ -204,19 +204,19 @@ class Laws(RuleBasedStateMachine):
         assert self.cache.free == free
 
     @rule(lease=leases, more=paths)
-    def name(self, lease, more):
+    def assign_hashes(self, lease, more):
         path = self.paths_of.get(lease)
         if path is None:
             return
         names = named(path + more)[len(path) :]
-        count = self.cache.name(lease, names, self.SIZES)
+        count = self.cache.assign_hashes(lease, names, self.SIZES)
         assert 0 <= count <= len(names)
         self.paths_of[lease] = path + more[:count]
 
     @rule(lease=consumes(leases), revoked=st.booleans(), more=paths)
     def leave(self, lease, revoked, more):
         (self.cache.revoke if revoked else self.cache.release)(lease)
-        self.name(lease, more)
+        self.assign_hashes(lease, more)
         self.paths_of.pop(lease, None)
 
     @rule(path=paths, start=st.integers(0, 6))

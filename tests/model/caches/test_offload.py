@@ -68,7 +68,7 @@ def test_what_is_generated_is_not_offloaded_until_it_is_prompted():
     assert cache.grow(lease, BLOCK)
     assert cache.grow(lease, 3 * BLOCK)
     cache.release(lease)
-    assert cache.name(lease, [2, 3], [BLOCK] * 2) == 2
+    assert cache.assign_hashes(lease, [2, 3], [BLOCK] * 2) == 2
     assert cache.match([1, 2, 3]) == 3
     run(cache, 7, 8, 9)
     assert cache.match([1, 2, 3]) == 1
@@ -171,7 +171,7 @@ class TiersBesideOracle(RuleBasedStateMachine):
         ahead = [name in self.oracle.order for name in names[here:]]
         more = [*ahead, False].index(False)
         lease = admit(self.cache, *names)
-        if lease is None or not lease.tokens + lease.blank:
+        if lease is None or not lease.tokens + lease.reserved_tokens:
             return multiple()
         assert lease.cached == here + more
         offered = names[here + more :] if more else names

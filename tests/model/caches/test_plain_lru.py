@@ -49,7 +49,7 @@ def test_nothing_but_sending_a_prompt_changes_anything():
     before = cache.hashes()
     assert cache.grow(lease, 10_000)
     cache.settle(lease, [1] * 4)
-    assert cache.name(lease, [5, 6, 7, 8], [BLOCK] * 4) == 0
+    assert cache.assign_hashes(lease, [5, 6, 7, 8], [BLOCK] * 4) == 0
     cache.revoke(lease)
     cache.store([20, 21, 22, 23], [BLOCK] * 4)
     cache.discard(list(range(1, 5)))

@@ -93,11 +93,11 @@ def test_output_is_found_once_the_request_is_over_and_named():
     assert cache.grow(lease, 40)
     assert cache.grow(lease, 40 + 30)
     assert cache.free == (10 - 5) * PAGE
-    assert cache.name(lease, [3, 4, 5], [PAGE] * 3) == 2
+    assert cache.assign_hashes(lease, [3, 4, 5], [PAGE] * 3) == 2
     assert cache.match([1, 2, 3, 4]) == 2
     cache.release(lease)
     assert cache.match([1, 2, 3, 4, 5]) == 4
-    assert cache.name(lease, [5], [PAGE]) == 0
+    assert cache.assign_hashes(lease, [5], [PAGE]) == 0
     assert cache.free == cache.capacity
 
 
@@ -108,9 +108,9 @@ def test_output_can_be_named_later_bit_by_bit():
     assert cache.grow(lease, 5 * PAGE - 1)
     cache.release(lease)
     assert (len(cache), cache.free) == (1, cache.capacity)
-    assert cache.name(lease, [2], [PAGE]) == 1
-    assert cache.name(lease, [3, 4, 5], [PAGE] * 3) == 2
-    assert cache.name(lease, [5], [PAGE]) == 0
+    assert cache.assign_hashes(lease, [2], [PAGE]) == 1
+    assert cache.assign_hashes(lease, [3, 4, 5], [PAGE] * 3) == 2
+    assert cache.assign_hashes(lease, [5], [PAGE]) == 0
     assert (cache.match([1, 2, 3, 4, 5]), cache.closed) == (4, True)
 
 
@@ -121,7 +121,7 @@ def test_naming_what_is_there_already_frees_the_copy():
         cache.grow(lease, PAGE)
         cache.grow(lease, 3 * PAGE)
         cache.release(lease)
-        cache.name(lease, [2, 3], [PAGE] * 2)
+        cache.assign_hashes(lease, [2, 3], [PAGE] * 2)
     held = admit(cache, 9, 10)
     assert cache.take_evicted() == []
     cache.release(held)
@@ -135,7 +135,7 @@ def test_nobody_can_name_what_was_evicted():
     cache.grow(lease, 2 * PAGE)
     cache.release(lease)
     run(cache, 7, 8)
-    assert cache.name(lease, [2], [PAGE]) == 0
+    assert cache.assign_hashes(lease, [2], [PAGE]) == 0
     assert cache.match([1, 2]) == 1
 
 
@@ -145,7 +145,7 @@ def test_output_without_a_full_page_leaves_nothing():
     cache.grow(lease, 5)
     cache.grow(lease, 15)
     cache.release(lease)
-    assert (len(cache), cache.free, cache.name(lease, [1], [PAGE])) == (0, 4 * PAGE, 0)
+    assert (len(cache), cache.free, cache.assign_hashes(lease, [1], [PAGE])) == (0, 4 * PAGE, 0)
 
 
 def test_pages_of_one_token_keep_the_end_of_the_prompt():
@@ -155,7 +155,7 @@ def test_pages_of_one_token_keep_the_end_of_the_prompt():
     cache.grow(lease, 40)
     cache.grow(lease, 50)
     cache.release(lease)
-    assert cache.name(lease, [3], [16]) == 1
+    assert cache.assign_hashes(lease, [3], [16]) == 1
     cache.admit([7], [16], 34, 0)  # all that is free and blank
     assert cache.take_evicted() == []
     assert cache.match([1, 2, 3]) == 3
@@ -167,7 +167,7 @@ def test_growth_that_finds_no_space_changes_nothing():
     other = admit(cache, 5)
     assert cache.grow(lease, 2 * PAGE)
     assert not cache.grow(lease, 3 * PAGE)
-    assert (cache.free, cache.name(lease, [3], [PAGE])) == (0, 0)
+    assert (cache.free, cache.assign_hashes(lease, [3], [PAGE])) == (0, 0)
     cache.release(other)
     assert cache.grow(lease, 3 * PAGE)
     assert cache.take_evicted() == [5]
@@ -244,7 +244,7 @@ def test_priority_prefers_prompts_to_outputs():
     cache.grow(lease, PAGE)
     cache.grow(lease, 2 * PAGE)
     cache.release(lease)
-    cache.name(lease, [4], [PAGE])
+    cache.assign_hashes(lease, [4], [PAGE])
     run(cache, 5)
     cache.take_stored()
     cache.resize(4 * PAGE)
@@ -368,8 +368,8 @@ def test_what_an_engine_named_already_is_not_named_again(running):
     if not running:
         cache.release(lease)
     cache.store([1, 2], [PAGE] * 2)
-    assert cache.name(lease, [2, 3], [PAGE] * 2) == 2
-    assert cache.name(lease, [2, 3], [PAGE] * 2) == 2
+    assert cache.assign_hashes(lease, [2, 3], [PAGE] * 2) == 2
+    assert cache.assign_hashes(lease, [2, 3], [PAGE] * 2) == 2
     cache.release(lease)
     assert cache.match([1, 2, 3]) == 3
     assert sorted(cache.hashes()) == [1, 2, 3]

@@ -91,9 +91,9 @@ class RadixBesideOracle(RuleBasedStateMachine):
         names = self.hashes(request.computed, start)
         sizes = [self.page] * len(names)
         cut = len(names) if early else 0
-        assert self.cache.name(lease, names[:cut], sizes) == cut
+        assert self.cache.assign_hashes(lease, names[:cut], sizes) == cut
         self.cache.release(lease)
-        assert self.cache.name(lease, names[cut:], sizes) == len(names) - cut
+        assert self.cache.assign_hashes(lease, names[cut:], sizes) == len(names) - cut
         return request.prompt + request.output
 
     @invariant()

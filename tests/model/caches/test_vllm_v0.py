@@ -85,7 +85,7 @@ def test_generated_blocks_are_found_when_they_are_named_and_equal_ones_are_one()
     first, second = admit(cache, 1, partial=True), admit(cache, 1, partial=True)
     for lease in (first, second):
         assert cache.grow(lease, 2 * BLOCK + 3)
-        assert cache.name(lease, [2, 3], [BLOCK] * 2) == 1
+        assert cache.assign_hashes(lease, [2, 3], [BLOCK] * 2) == 1
     assert cache.match([1, 2, 3]) == 2
     assert cache.free == (10 - 4) * BLOCK  # two that are shared, and a partial one for each
     for lease in (first, second):
@@ -99,9 +99,9 @@ def test_generated_blocks_can_be_named_after_the_end_and_keep_their_turn():
     assert cache.grow(lease, 4 * BLOCK)
     cache.release(lease)
     run(cache, 8)
-    assert cache.name(lease, [2], [BLOCK]) == 1
-    assert cache.name(lease, [3, 4, 5], [BLOCK] * 3) == 2
-    assert cache.name(lease, [5], [BLOCK]) == 0
+    assert cache.assign_hashes(lease, [2], [BLOCK]) == 1
+    assert cache.assign_hashes(lease, [3, 4, 5], [BLOCK] * 3) == 2
+    assert cache.assign_hashes(lease, [5], [BLOCK]) == 0
     run(cache, 20, 21, 22)
     assert cache.take_evicted() == [4, 3]
     assert cache.match([1, 2, 3]) == 2
@@ -113,10 +113,10 @@ def test_what_nobody_named_ages_block_by_block():
     cache.grow(lease, 4 * BLOCK)
     cache.release(lease)
     run(cache, 20, 21, 22)
-    assert cache.name(lease, [2, 3, 4], [BLOCK] * 3) == 2
+    assert cache.assign_hashes(lease, [2, 3, 4], [BLOCK] * 3) == 2
     assert cache.match([1, 2, 3]) == 3
     run(cache, 30, 31, 32, 33, 34, 35)
-    assert cache.name(lease, [4], [BLOCK]) == 0
+    assert cache.assign_hashes(lease, [4], [BLOCK]) == 0
 
 
 def test_naming_what_is_there_already_frees_the_copy():
@@ -126,7 +126,7 @@ def test_naming_what_is_there_already_frees_the_copy():
         cache.grow(lease, 3 * BLOCK)
         cache.release(lease)
     for lease in leases:
-        assert cache.name(lease, [2, 3], [BLOCK] * 2) == 2
+        assert cache.assign_hashes(lease, [2, 3], [BLOCK] * 2) == 2
     run(cache, 20, 21, 22, 23, 24)
     assert cache.take_evicted() == []
 
@@ -148,7 +148,7 @@ def test_what_was_never_computed_is_dropped_unless_others_use_it():
     cache.grow(gone, 6 * BLOCK)
     cache.revoke(gone)
     assert sorted(cache.hashes()) == [1, 2, 9]
-    assert cache.name(gone, [5], [BLOCK]) == 0
+    assert cache.assign_hashes(gone, [5], [BLOCK]) == 0
     cache.release(other)
     assert cache.free == cache.capacity
 
@@ -250,7 +250,7 @@ class EvictorBesideOracle(RuleBasedStateMachine):
             (*_, name) = self.named(path)
             self.oracle.promote(table, name)
             assert self.cache.grow(lease, len(path) * BLOCK)
-            assert self.cache.name(lease, [name], [BLOCK]) == 1
+            assert self.cache.assign_hashes(lease, [name], [BLOCK]) == 1
         request[2:] = path, partial
 
     @rule(target=histories, request=consumes(requests))

@@ -74,15 +74,15 @@ def test_output_belongs_to_the_prompt():
     lease = admit(cache, 1, blank=5)
     assert cache.grow(lease, 35)
     assert cache.free == 25
-    assert cache.name(lease, [2], [BLOCK]) == 1
+    assert cache.assign_hashes(lease, [2], [BLOCK]) == 1
     cache.release(lease)
-    assert cache.name(lease, [3, 4], [BLOCK] * 2) == 1
+    assert cache.assign_hashes(lease, [3, 4], [BLOCK] * 2) == 1
     assert cache.match([1, 2, 3]) == 3
     run(cache, 7, 8)
     assert cache.take_evicted() == []
     run(cache, 9, 10)
     assert cache.take_evicted() == [1, 2, 3]
-    assert cache.name(lease, [4], [5]) == 0
+    assert cache.assign_hashes(lease, [4], [5]) == 0
 
 
 def test_a_prompt_without_content_leaves_no_entry():
@@ -150,7 +150,7 @@ class PromptsBesideOracle(RuleBasedStateMachine):
         assert self.cache.grow(lease, (before + len(more)) * BLOCK) == grown
         if grown:
             names = self.named(prompt)[before:]
-            assert self.cache.name(lease, names, [BLOCK] * len(names)) == len(names)
+            assert self.cache.assign_hashes(lease, names, [BLOCK] * len(names)) == len(names)
 
     @rule(request=consumes(requests))
     def finish(self, request):

@@ -158,22 +158,22 @@ class BlockStore:
                 grown += change
         return grown
 
-    def register_nameless(self, size: int) -> Key:
+    def register_unhashed(self, size: int) -> Key:
         """Take in a block in use that has no name yet."""
         key = -next(self._numbers)
         self.stamps[key], self.sizes[key] = IN_USE, size
         return key
 
     def rename(
-        self, nameless: Sequence[Key], hashes: Sequence[BlockHash], sizes: Sequence[int], slack: int
+        self, unhashed: Sequence[Key], hashes: Sequence[BlockHash], sizes: Sequence[int], slack: int
     ) -> tuple[Sequence[Key], list[Key]]:
-        """Let blocks with names take the place of nameless ones, as far as these reach.
+        """Let blocks with names take the place of unhashed ones, as far as these reach.
 
         The last may lack up to `slack` tokens, excluded. Returns the keys of the named blocks,
-        and what is left of the nameless ones. The stamp stays, and so does the number of tokens.
+        and what is left of the unhashed ones. The stamp stays, and so does the number of tokens.
         """
-        room = self.tokens(nameless)
-        stamp = self.stamps[nameless[0]] if nameless else IN_USE
+        room = self.tokens(unhashed)
+        stamp = self.stamps[unhashed[0]] if unhashed else IN_USE
         lengths: list[int] = []
         left = room
         for size in sizes[: len(hashes)]:
@@ -183,15 +183,15 @@ class BlockStore:
             left -= lengths[-1]
         names = hashes[: len(lengths)]
         named = self.register(names, lengths, stamp)
-        return named, self._use_up(nameless, room - left)
+        return named, self._use_up(unhashed, room - left)
 
-    def _use_up(self, nameless: Sequence[Key], used: int) -> list[Key]:
-        """Take the first `used` tokens from nameless blocks; return what is left of these."""
-        for position, key in enumerate(nameless):
+    def _use_up(self, unhashed: Sequence[Key], used: int) -> list[Key]:
+        """Take the first `used` tokens from unhashed blocks; return what is left of these."""
+        for position, key in enumerate(unhashed):
             size = self.sizes[key]
             if size > used:
                 self.sizes[key] = size - used
-                return list(nameless[position:])
+                return list(unhashed[position:])
             used -= size
             del self.stamps[key], self.sizes[key]
         return []

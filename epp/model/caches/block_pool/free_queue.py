@@ -30,15 +30,15 @@ class FreeQueue:
     @property
     def oldest(self) -> int:
         """The stamp of the release of the block at the head; one that never was without any."""
-        return self.latest + 1 if self.next() is None else self._leases[0].stamp
+        return self.latest + 1 if self.next() is None else self._leases[0].release_seq
 
     def append(self, lease: Lease, keys: Sequence[Key], tokens: int) -> None:
         """Put what a lease gave back at the tail: blocks in order, `tokens` in all."""
-        self.latest = lease.stamp = next(self._stamps)
-        lease.keys, lease.left = keys, len(keys)
+        self.latest = lease.release_seq = next(self._stamps)
+        lease.keys, lease.evictable = keys, len(keys)
         if not keys:
             return
-        self._contents.stamps.update(dict.fromkeys(keys, lease.stamp))
+        self._contents.stamps.update(dict.fromkeys(keys, lease.release_seq))
         self.tokens += tokens
         self._leases.append(lease)
         self._entries += len(keys)
@@ -47,18 +47,18 @@ class FreeQueue:
 
     def replace(self, lease: Lease, keys: Sequence[Key]) -> None:
         """Let other blocks, which bear its stamp, stand in the place of what is left of a lease."""
-        self._entries += len(keys) - lease.left
-        lease.keys, lease.left = keys, len(keys)
+        self._entries += len(keys) - lease.evictable
+        lease.keys, lease.evictable = keys, len(keys)
 
     def evict(self, tokens: int) -> int:
         """Evict at the head until `tokens` are free; return how many are: more, or all there is."""
         freed = 0
         while freed < tokens and self._leases:
             lease = self._leases[0]
-            self._entries -= lease.left
+            self._entries -= lease.evictable
             freed += self._evict(lease, tokens - freed)
-            self._entries += lease.left
-            if not lease.left:
+            self._entries += lease.evictable
+            if not lease.evictable:
                 self._pop()
         return freed
 
@@ -67,7 +67,7 @@ class FreeQueue:
 
     def _evict(self, lease: Lease, tokens: int) -> int:
         """Evict of a lease, last block first, what is needed and still counts."""
-        keys, left, stamp, contents = lease.keys, lease.left, lease.stamp, self._contents
+        keys, left, stamp, contents = lease.keys, lease.evictable, lease.release_seq, self._contents
         stamps, sizes, evicted = contents.stamps, contents.sizes, contents.evicted
         plain = not (contents.copies or contents.promoted or contents.spans)
         freed = 0
@@ -83,7 +83,7 @@ class FreeQueue:
                 evicted.append(key)
             else:
                 freed += contents.drop(key)
-        lease.left = left
+        lease.evictable = left
         self.tokens -= freed
         return freed
 
@@ -92,12 +92,12 @@ class FreeQueue:
         contents = self._contents
         while self._leases:
             lease = self._leases[0]
-            while lease.left:
-                key = lease.keys[lease.left - 1]
+            while lease.evictable:
+                key = lease.keys[lease.evictable - 1]
                 key = contents.promoted.get(key, key)
-                if contents.stamps.get(key) == lease.stamp:
+                if contents.stamps.get(key) == lease.release_seq:
                     return key
-                lease.left -= 1
+                lease.evictable -= 1
                 self._entries -= 1
             self._pop()
         return None
@@ -117,18 +117,18 @@ class FreeQueue:
         for lease in self._leases:
             if fewer >= blocks:
                 break
-            while lease.whole and fewer < blocks:
+            while lease.contiguous and fewer < blocks:
                 saved = self._halve(lease)
                 fewer += saved
-                lease.whole = saved > 0  # else there is nothing to look for here again
+                lease.contiguous = saved > 0  # else there is nothing to look for here again
         return fewer
 
     def _halve(self, lease: Lease) -> int:
-        contents, stamp = self._contents, lease.stamp
+        contents, stamp = self._contents, lease.release_seq
         if contents.promoted:
-            keys: Sequence[Key] = list(map(contents.own, lease.keys[: lease.left]))
+            keys: Sequence[Key] = list(map(contents.own, lease.keys[: lease.evictable]))
         else:
-            keys = lease.keys[: lease.left]
+            keys = lease.keys[: lease.evictable]
         kept: list[Key] = []
         waiting: Key | None = None  # a block that the next one could stand for
         for key in keys:
@@ -148,14 +148,14 @@ class FreeQueue:
         contents = self._contents
         kept: deque[Lease] = deque()
         for lease in self._leases:
-            own = list(map(contents.own, lease.keys[: lease.left]))
-            keys = [key for key in own if contents.stamps.get(key) == lease.stamp]
-            lease.whole = lease.whole and _is_run(keys, own)
-            lease.keys, lease.left = keys, len(keys)
+            own = list(map(contents.own, lease.keys[: lease.evictable]))
+            keys = [key for key in own if contents.stamps.get(key) == lease.release_seq]
+            lease.contiguous = lease.contiguous and _is_run(keys, own)
+            lease.keys, lease.evictable = keys, len(keys)
             if keys:
                 kept.append(lease)
         self._leases = kept
-        self._entries = sum([lease.left for lease in kept])
+        self._entries = sum([lease.evictable for lease in kept])
 
 
 def _is_run(part: Sequence[Key], whole: Sequence[Key]) -> bool:

@@ -23,8 +23,7 @@ from epp.model.caches.block_pool.blocks import IN_USE, hash_of
 from epp.model.caches.block_pool.bounds import names_in, sizes_in, tokens_in
 from epp.model.caches.block_pool.space import PoolSpace
 from epp.model.caches.block_pool.unhashed import UnhashedBlocks
-from epp.model.caches.lease import Key, Lease, PoolLease
-from epp.model.caches.lease_kind import own
+from epp.model.caches.lease import Key, Lease, PoolLease, own
 from epp.model.prompts.hashing import BlockHash
 
 BLOCK = 16
@@ -43,8 +42,8 @@ class BlockPool(PoolSpace):
     def __init__(self, capacity: int, block: int = BLOCK) -> None:
         super().__init__(capacity, block)
         self._number = next(_NUMBERS)
-        self._nameless = UnhashedBlocks()
-        self._hears = False  # of the engine's blocks, and so perhaps names of nameless ones
+        self._unhashed = UnhashedBlocks()
+        self._hears = False  # of the engine's blocks, and so perhaps names of unhashed ones
 
     # What requests do.
 
@@ -78,7 +77,7 @@ class BlockPool(PoolSpace):
             added = contents.register(hashes[hits:], fresh, IN_USE)
             keys = [*found, *added] if found else added
         lease = self._lease(keys, hits, held + new, blank)
-        lease.found = len(found)
+        lease.hit_keys = len(found)
         return lease
 
     def grow(self, lease: Lease, computed: int) -> bool:
@@ -90,18 +89,18 @@ class BlockPool(PoolSpace):
         """
         self._know(lease)
         computed = tokens_in(computed)
-        block, space = self.block, lease.tokens + lease.blank
+        block, space = self.block, lease.tokens + lease.reserved_tokens
         full = computed - computed % block
         need = (full if full == computed else full + block) - space
         if need <= 0 and full <= lease.tokens:
             return True
-        if lease.stamp or not space:
+        if lease.release_seq or not space:
             return True
         if need > max(0, self.free):
             return False
         if need > 0:
             self._take(need)
-            lease.blank += need
+            lease.reserved_tokens += need
         self._fill(lease, full)
         return True
 
@@ -113,16 +112,16 @@ class BlockPool(PoolSpace):
         """
         self._know(lease)
         sizes = sizes_in(sizes)
-        contents, last = self._contents, len(sizes) - lease.cached + lease.found
-        if lease.stamp or last != len(lease.keys):
+        contents, last = self._contents, len(sizes) - lease.cached + lease.hit_keys
+        if lease.release_seq or last != len(lease.keys):
             return
-        own, new = lease.keys[lease.found :], sizes[lease.cached :]
-        change = contents.correct(own, new, lease.blank)
+        own, new = lease.keys[lease.hit_keys :], sizes[lease.cached :]
+        change = contents.correct(own, new, lease.reserved_tokens)
         lease.tokens += change
-        lease.blank -= change
+        lease.reserved_tokens -= change
 
-    def name(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
-        """Name what `lease` generated, from its first nameless token on, as blocks of a chain.
+    def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
+        """Name what `lease` generated, from its first unhashed token on, as blocks of a chain.
 
         Works while the lease is held and after it was given back; returns how many blocks got
         a name: those that are still held, less than a block of the engine's excepted. Their
@@ -130,34 +129,36 @@ class BlockPool(PoolSpace):
         """
         self._know(lease)
         hashes, sizes = names_in(hashes), sizes_in(sizes)
-        nameless = self._nameless.of(lease, self._contents.stamps)
-        named, rest = self._contents.rename(nameless, hashes, sizes, self.block)
+        unhashed = self._unhashed.of(lease, self._contents.stamps)
+        named, rest = self._contents.rename(unhashed, hashes, sizes, self.block)
         if not named:
             return 0
-        self._nameless.forget(lease)
-        if lease.stamp:
-            self._queue.replace(lease, [*lease.keys[: lease.left - len(nameless)], *named, *rest])
+        self._unhashed.forget(lease)
+        if lease.release_seq:
+            self._queue.replace(
+                lease, [*lease.keys[: lease.evictable - len(unhashed)], *named, *rest]
+            )
         else:
             lease.keys, lease.tail = [*lease.keys, *named], rest
         if rest:
-            self._nameless.add(lease, hashes[len(named) - 1])
+            self._unhashed.add(lease, hashes[len(named) - 1])
         return len(named)
 
     def release(self, lease: Lease) -> None:
         """Free what a request holds, last block first; a second time changes nothing."""
         self._know(lease)
-        if lease.stamp:
+        if lease.release_seq:
             return
         contents, queue = self._contents, self._queue
         keys: Sequence[Key] = [*lease.keys, *lease.tail] if lease.tail else lease.keys
-        tokens, blank = lease.tokens, lease.blank
+        tokens, blank = lease.tokens, lease.reserved_tokens
         if contents.promoted or not contents.shared.keys().isdisjoint(keys):
-            keys, lease.whole = contents.unshare(keys)
+            keys, lease.contiguous = contents.unshare(keys)
             tokens = contents.tokens(keys)
         queue.append(lease, keys, tokens)
-        lease.tail, lease.tokens, lease.blank = [], 0, 0
+        lease.tail, lease.tokens, lease.reserved_tokens = [], 0, 0
         if not self._hears:
-            self._nameless.forget(lease)  # nobody will name them in time
+            self._unhashed.forget(lease)  # nobody will name them in time
         self._blank += blank
         self._take(0)
 
@@ -167,16 +168,16 @@ class BlockPool(PoolSpace):
         Not so what another request found meanwhile: that one computed it.
         """
         self._know(lease)
-        if lease.stamp:
+        if lease.release_seq:
             return
         contents = self._contents
-        held = [contents.promoted.get(key, key) for key in lease.keys[lease.found :]]
+        held = [contents.promoted.get(key, key) for key in lease.keys[lease.hit_keys :]]
         fresh = [key for key in held if key not in contents.shared] + lease.tail
         self.release(lease)
         for key in reversed(fresh):
-            if contents.stamps.get(key) == lease.stamp:
+            if contents.stamps.get(key) == lease.release_seq:
                 self._blank += self._queue.drop(key)
-        self._nameless.forget(lease)
+        self._unhashed.forget(lease)
 
     def _lease(self, keys: Sequence[Key], cached: int, tokens: int, blank: int) -> PoolLease:
         lease = PoolLease(keys, cached, tokens, blank)
@@ -193,16 +194,16 @@ class BlockPool(PoolSpace):
         """The engine says that it holds blocks, consecutive ones of one chain: believe it.
 
         The first may be held already, so as to say what the others follow. Where they follow
-        what a request has computed, its nameless blocks are these. Others that are not held
+        what a request has computed, its unhashed blocks are these. Others that are not held
         become free content, the last to be evicted, as far as there is space.
         """
         hashes, sizes = names_in(hashes), sizes_in(sizes)
-        contents, nameless = self._contents, self._nameless
+        contents, unhashed = self._contents, self._unhashed
         self._hears = True
         held = self.match(hashes)
         while 0 < held < len(hashes):
-            lease = nameless.after(hashes[held - 1], contents.stamps)
-            named = 0 if lease is None else self.name(lease, hashes[held:], sizes[held:])
+            lease = unhashed.after(hashes[held - 1], contents.stamps)
+            named = 0 if lease is None else self.assign_hashes(lease, hashes[held:], sizes[held:])
             if not named:
                 break
             held += named
@@ -220,14 +221,14 @@ class BlockPool(PoolSpace):
                 self._blank += queue.drop(key)
 
     def _fill(self, lease: Lease, full: int) -> None:
-        """Make nameless blocks of a lease's blank space, up to `full` tokens from its start."""
+        """Make unhashed blocks of a lease's blank space, up to `full` tokens from its start."""
         if full > lease.tokens and not lease.tail and lease.keys:
-            self._nameless.add(lease, hash_of(lease.keys[-1]))
+            self._unhashed.add(lease, hash_of(lease.keys[-1]))
         while full > lease.tokens:
             size = self.block - lease.tokens % self.block
-            lease.tail.append(self._contents.register_nameless(size))
+            lease.tail.append(self._contents.register_unhashed(size))
             lease.tokens += size
-            lease.blank -= size
+            lease.reserved_tokens -= size
 
     def _believe(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
         """Put what is not held at the tail of the queue, as far as there is space."""
@@ -247,6 +248,6 @@ class BlockPool(PoolSpace):
             keys = self._contents.register(names, lengths, IN_USE)
             lease = self._lease((), 0, 0, 0)
             first = hashes.index(names[0])
-            lease.whole = list(hashes[first : first + len(names)]) == names
+            lease.contiguous = list(hashes[first : first + len(names)]) == names
             self._queue.append(lease, keys, tokens)
             self._holed = self._queue.latest

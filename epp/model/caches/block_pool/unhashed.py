@@ -13,14 +13,14 @@ _AT_ONCE = 1 << 8
 
 
 class UnhashedBlocks:
-    """Leases by the block after which their nameless ones come, as far as still known."""
+    """Leases by the block after which their unhashed ones come, as far as still known."""
 
     def __init__(self) -> None:
         self._after: dict[BlockHash, list[Lease]] = {}
         self._anchors: dict[Lease, BlockHash] = {}
 
     def add(self, lease: Lease, anchor: BlockHash) -> None:
-        """Note that nameless blocks of a lease come after `anchor`."""
+        """Note that unhashed blocks of a lease come after `anchor`."""
         if len(self._anchors) >= _MOST:
             for oldest in list(islice(self._anchors, _AT_ONCE)):
                 self.forget(oldest)
@@ -28,7 +28,7 @@ class UnhashedBlocks:
         self._after.setdefault(anchor, []).append(lease)
 
     def forget(self, lease: Lease) -> None:
-        """Note that a lease has no nameless blocks, or none that anybody will name."""
+        """Note that a lease has no unhashed blocks, or none that anybody will name."""
         anchor = self._anchors.pop(lease, None)
         if anchor is None:
             return
@@ -38,7 +38,7 @@ class UnhashedBlocks:
             del self._after[anchor]
 
     def after(self, anchor: BlockHash | None, held: Container[Key]) -> Lease | None:
-        """Return a lease, the first of several, with nameless blocks after `anchor`."""
+        """Return a lease, the first of several, with unhashed blocks after `anchor`."""
         if anchor is None:
             return None
         for lease in tuple(self._after.get(anchor, ())):
@@ -49,10 +49,10 @@ class UnhashedBlocks:
 
     @staticmethod
     def of(lease: Lease, held: Container[Key]) -> Sequence[Key]:
-        """Return the nameless blocks of a lease that are still held: the first ones there were."""
-        if not lease.stamp:
+        """Return the unhashed blocks of a lease that are still held: the first ones there were."""
+        if not lease.release_seq:
             return lease.tail
-        first = lease.left
+        first = lease.evictable
         while first and lease.keys[first - 1] < 0:
             first -= 1
-        return [key for key in lease.keys[first : lease.left] if key in held]
+        return [key for key in lease.keys[first : lease.evictable] if key in held]
