@@ -10,7 +10,7 @@
         ├── PickerFault        500
         └── NoEndpoints        503
 
-The core raises; only the codec (`epp.protocol.extproc.codec`) turns a `RequestError` into a reply.
+The core raises; only `epp.protocol.extproc.errors` turns a `RequestError` into a reply.
 """
 
 from typing import ClassVar

@@ -6,7 +6,6 @@ import msgspec
 
 from epp.errors import RequestError
 from epp.model.request import Decision, RequestId
-from epp.protocol.extproc.codec import DESTINATION
 from epp.protocol.extproc.messages import (
     Chunk,
     HeadersReply,
@@ -21,6 +20,7 @@ from epp.protocol.extproc.messages import (
     ResponseTrailers,
     TrailersReply,
 )
+from epp.protocol.extproc.names import DESTINATION
 from epp.protocol.extproc.record import RequestRecord
 
 CHUNK_BYTES = 62_000

@@ -7,7 +7,7 @@ import pytest
 
 import epp
 from epp.errors import RequestError, WarmpickError
-from epp.protocol.extproc.codec import error_reply
+from epp.protocol.extproc.errors import error_reply
 
 PACKAGE = Path(epp.__file__).parent
 MOST_LINES = 400

@@ -204,7 +204,7 @@ def codec(data):
     """The compiled codec reads what its twin reads, and refuses what that refuses."""
     from epp.protocol.extproc import compiled_codec as compiled  # noqa: PLC0415 (as above)
     from epp.protocol.extproc import protobuf  # noqa: PLC0415
-    from epp.protocol.extproc.names import ProtocolError  # noqa: PLC0415
+    from epp.protocol.extproc.errors import ProtocolError  # noqa: PLC0415
 
     found = []
     for each in (compiled, protobuf):

@@ -24,7 +24,9 @@ from epp.adapters.extproc.contract import (
 )
 from epp.adapters.extproc.grpcio_health import attach
 from epp.adapters.extproc.malloc import keep_freed
-from epp.protocol.extproc.codec import METHOD, SERVICE, ProtocolError, decode, encode
+from epp.protocol.extproc.codec import decode, encode
+from epp.protocol.extproc.errors import ProtocolError
+from epp.protocol.extproc.names import METHOD, SERVICE
 
 
 class GrpcioServer:

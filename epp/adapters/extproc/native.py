@@ -28,8 +28,10 @@ from epp.adapters.extproc.malloc import keep_freed
 from epp.adapters.extproc.native_health import health_methods
 from epp.adapters.extproc.tls_context import load_pair, server_context
 from epp.native.http2 import Stream
-from epp.protocol.extproc.codec import METHOD, SERVICE, ProtocolError, decode, encode
+from epp.protocol.extproc.codec import decode, encode
+from epp.protocol.extproc.errors import ProtocolError
 from epp.protocol.extproc.messages import Reply
+from epp.protocol.extproc.names import METHOD, SERVICE
 
 _PATH = f"/{SERVICE}/{METHOD}".encode()
 

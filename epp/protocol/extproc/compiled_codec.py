@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from epp.native import codec
+from epp.protocol.extproc.errors import unknown_mode
 from epp.protocol.extproc.messages import (
     BodyMode,
     BodyReply,
@@ -22,7 +23,6 @@ from epp.protocol.extproc.messages import (
     ResponseTrailers,
     TrailersReply,
 )
-from epp.protocol.extproc.names import unknown_mode
 
 
 def _mode(number: int) -> BodyMode:

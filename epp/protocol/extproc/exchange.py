@@ -25,9 +25,9 @@ from epp.model.request import (
     Outcome,
     RequestId,
 )
-from epp.protocol.extproc.codec import error_reply
 from epp.protocol.extproc.director import Director, Pending
 from epp.protocol.extproc.ending import end_of, refused
+from epp.protocol.extproc.errors import error_reply
 from epp.protocol.extproc.messages import (
     BodyMode,
     HeadersReply,

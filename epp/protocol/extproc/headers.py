@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from epp.model.request import Api, Decision, InferenceRequest, RequestId
-from epp.protocol.extproc.codec import DESTINATION
 from epp.protocol.extproc.messages import Mutation
+from epp.protocol.extproc.names import DESTINATION
 from epp.protocol.openai.request_json import Parsed, api_of
 
 _OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")

@@ -1,4 +1,4 @@
-"""What ext_proc calls itself and its headers, and what bytes that are none of its messages raise.
+"""Names of the ext_proc service, and of the headers and metadata that it reads and writes.
 
 Names of headers and metadata follow the endpoint picker protocol (GIE proposal 004).
 """
@@ -9,12 +9,3 @@ DESTINATION = "x-gateway-destination-endpoint"
 LB = "envoy.lb"
 SUBSET = ("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset")
 SERVED = (LB, "x-gateway-destination-endpoint-served")
-
-
-class ProtocolError(Exception):
-    """The peer sent bytes that are not an ext_proc message."""
-
-
-def unknown_mode(number: int) -> ProtocolError:
-    """Complain of a body mode that is not Envoy's."""
-    return ProtocolError(f"unknown body mode {number}")

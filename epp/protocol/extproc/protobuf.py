@@ -7,6 +7,7 @@ from google.protobuf.message import DecodeError
 
 from epp._pb import ext_proc_pb2 as pb
 from epp.model.endpoint import Target
+from epp.protocol.extproc.errors import ProtocolError, unknown_mode
 from epp.protocol.extproc.messages import (
     BodyMode,
     BodyReply,
@@ -25,7 +26,7 @@ from epp.protocol.extproc.messages import (
     ResponseTrailers,
     TrailersReply,
 )
-from epp.protocol.extproc.names import DESTINATION, LB, SERVED, SUBSET, ProtocolError, unknown_mode
+from epp.protocol.extproc.names import DESTINATION, LB, SERVED, SUBSET
 
 _OVERWRITE = pb.OVERWRITE_IF_EXISTS_OR_ADD
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.protocol.extproc import protobuf
+from epp.protocol.extproc.errors import ProtocolError
 from epp.protocol.extproc.messages import (
     BodyReply,
     Chunk,
@@ -14,7 +15,6 @@ from epp.protocol.extproc.messages import (
     Mutation,
     TrailersReply,
 )
-from epp.protocol.extproc.names import ProtocolError
 from tests.protocol.extproc.codecs import CODECS, needs_compiled
 
 pytestmark = needs_compiled

@@ -11,7 +11,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from epp._pb import ext_proc_pb2 as ours
 from epp.errors import NoEndpoints
-from epp.protocol.extproc import codec as envoy
+from epp.protocol.extproc.errors import ProtocolError, error_reply
 from epp.protocol.extproc.messages import (
     BodyMode,
     BodyReply,
@@ -137,7 +137,7 @@ def test_modes_of_a_later_envoy_are_a_protocol_error():
     config = upstream.ProtocolConfiguration(request_body_mode=99)
     data = upstream.ProcessingRequest(protocol_config=config).SerializeToString()
     for codec in CODECS.values():
-        with pytest.raises(envoy.ProtocolError, match="99"):
+        with pytest.raises(ProtocolError, match="99"):
             codec.decode(data + b"\x12\x00")
 
 
@@ -173,7 +173,7 @@ def test_reads_who_served():
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("data", [b"\xff", b"", b"\x12\x7f"])
 def test_garbage_is_a_protocol_error(codec, data):
-    with pytest.raises(envoy.ProtocolError):
+    with pytest.raises(ProtocolError):
         CODECS[codec].decode(data)
 
 
@@ -223,7 +223,7 @@ def test_envoy_reads_body_replies():
 
 
 def test_envoy_reads_errors():
-    reply = envoy.error_reply(NoEndpoints("nobody", retry_after=2))
+    reply = error_reply(NoEndpoints("nobody", retry_after=2))
     immediate = written(reply).immediate_response
     assert immediate.status.code == 503
     sent = {each.header.key: each.header.raw_value for each in immediate.headers.set_headers}
