@@ -16,6 +16,7 @@ import uvloop
 from bench.extproc.fixed import FixedExchange
 from epp.adapters.extproc.contract import ExtProcSettings
 from epp.adapters.extproc.transports import TRANSPORTS, Transport, server_class
+from epp.app.process import keep_freed_memory
 
 
 async def serve(port: int, target: str, transport: Transport) -> None:
@@ -40,6 +41,7 @@ def main() -> None:
     parser.add_argument("--target", required=True, help="ip:port that every request goes to")
     parser.add_argument("--transport", choices=TRANSPORTS, default="grpcio")
     options = parser.parse_args()
+    keep_freed_memory()  # as the product does
     uvloop.run(serve(options.port, options.target, options.transport))
 
 

@@ -13,7 +13,7 @@ import msgspec
 from bench.extproc.workload import BYTES_PER_TOKEN, MODEL, Shape, requests
 from epp._pb import ext_proc_pb2 as pb
 from epp.adapters.telemetry.metrics import Sources, Telemetry
-from epp.app.cache_sources import fleet_of
+from epp.app.cache_sources import build_fleet
 from epp.app.director import Service
 from epp.config.file import DEFAULT_POLICY, POLICIES, load
 from epp.model.endpoint import Endpoint, Load
@@ -58,7 +58,7 @@ class RequestPath:
         settings = load(POLICIES[DEFAULT_POLICY])
         self._now = 1.0
         self._numbers = count()
-        self._fleet = fleet = fleet_of(settings, b"bench")
+        self._fleet = fleet = build_fleet(settings, b"bench")
         for number in range(endpoints):
             endpoint = Endpoint("bench", f"pod-{number}", f"10.1.{number >> 8}.{number & 255}", 80)
             said = Load(block_size=BLOCK, num_blocks=BLOCKS, engine="vllm", at=self._now)

@@ -1,20 +1,21 @@
-"""Builds what the picker knows caches by, as the configuration asks for it.
+"""Builders of what the cache model learns from: the fleet, the tokenizer and the KV events.
 
-What asks for an extra that is not installed, or cannot be loaded, is left out and said so: the
-picker then knows less, and goes on.
+A source that needs an extra which is not installed, or that cannot be loaded, is left out and
+logged as an error: the picker then predicts from less, and serves.
 """
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
+from epp.adapters.kvevents.sources import KvEventSettings
 from epp.adapters.tokens.tokenizer import PromptTokenizer
-from epp.app.tokenizer import build_tokenizer
 from epp.config.file import Settings
-from epp.config.producers import KvEventSettings, TokenSettings
+from epp.config.producers import KvEventsConfig, TokenSettings
 from epp.errors import ConfigError
 from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.events import Event
@@ -27,18 +28,34 @@ if TYPE_CHECKING:  # it needs an extra
 _log = structlog.get_logger(__name__)
 
 _SECRET_BYTES = 32
+_TOKENS_EXTRA = "pip install 'warmpick[tokens]'"
 _EVENTS_EXTRA = "pip install 'warmpick[events]'"
 
 
-def fleet_of(settings: Settings, secret: bytes) -> Fleet:
-    """Build an empty fleet; without a `secret` its block hashes are this process's own."""
+def build_fleet(settings: Settings, secret: bytes) -> Fleet:
+    """Return an empty fleet; without a `secret` its block hashes are random for each process."""
     secret = secret or os.urandom(_SECRET_BYTES)
     hasher = BlockHasher(secret, settings.token_block or TOKEN_BLOCK)
     return Fleet(hasher, settings.capacity or UNKNOWN_CAPACITY)
 
 
-def tokenizer_of(settings: TokenSettings | None) -> PromptTokenizer | None:
-    """Build the tokenizer, if one is wanted; one that cannot be loaded is none."""
+def build_tokenizer(settings: TokenSettings) -> PromptTokenizer:
+    """Return a tokenizer. Raises `ConfigError`, which says what to do."""
+    return _local_tokenizer(settings) if settings.tokenizer else _render_tokenizer(settings)
+
+
+def tokenizer_warning(settings: TokenSettings | None) -> str:
+    """Return why the tokenizer cannot be loaded; empty where it can, or where none is wanted."""
+    try:
+        if settings is not None:
+            build_tokenizer(settings)
+    except ConfigError as error:
+        return f"{error}; prompts would be routed as text"
+    return ""
+
+
+def tokenizer_or_none(settings: TokenSettings | None) -> PromptTokenizer | None:
+    """Return the tokenizer; None where none is wanted, or it cannot be loaded (logged)."""
     try:
         return None if settings is None else build_tokenizer(settings)
     except ConfigError as error:
@@ -46,41 +63,77 @@ def tokenizer_of(settings: TokenSettings | None) -> PromptTokenizer | None:
         return None
 
 
-def kv_events_of(
-    wanted: KvEventSettings | None,
+def _render_tokenizer(settings: TokenSettings) -> PromptTokenizer:
+    from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer  # noqa: PLC0415 (slow)
+
+    return RenderTokenizer(
+        RenderSettings(
+            url=settings.url,
+            model=settings.model,
+            timeout=settings.timeout,
+            media_timeout=settings.media_timeout,
+            most_bytes=settings.max_bytes,
+        )
+    )
+
+
+def _local_tokenizer(settings: TokenSettings) -> PromptTokenizer:
+    try:
+        from epp.adapters.tokens.local.local_tokenizer import LocalLimits, LocalTokenizer  # noqa: PLC0415
+        from epp.adapters.tokens.local.model_folder import read_folder  # noqa: PLC0415 (an extra)
+    except ImportError as error:
+        raise ConfigError(f"`{error.name}` is missing: {_TOKENS_EXTRA}", "tokenizer") from error
+    template = Path(settings.chat_template) if settings.chat_template else None
+    folder = read_folder(Path(settings.tokenizer), template, settings.chat_template_kwargs)
+    limits = LocalLimits(
+        most_bytes=settings.max_bytes,
+        cache_bytes=settings.cache_bytes,
+        patience=settings.patience,
+    )
+    return LocalTokenizer(folder, limits)
+
+
+def kv_events_or_none(
+    config: KvEventsConfig | None,
+    base_model: str,
     tokenizer: PromptTokenizer | None,
     apply: Callable[[Event], None],
 ) -> "KvEvents | None":
-    """Build what listens to engines, if that is wanted and of use.
+    """Return the listener to engines; None where none is wanted or it has no use (logged).
 
-    Events name blocks by token ids: beside prompts that are text, they would book all twice.
+    `base_model` names the model in events that name no adapter. Events identify blocks by token
+    ids. Beside prompts that are text they would count every block twice, so a listener without a
+    tokenizer has no use.
     """
-    if wanted is None:
+    if config is None:
         return None
     if tokenizer is None:
         _log.error("kv_events.useless", reason="no token-producer makes tokens of prompts")
         return None
     try:
         from epp.adapters.kvevents.listener import KvEvents  # noqa: PLC0415 (an extra)
-        from epp.adapters.kvevents.sources import (  # noqa: PLC0415
-            KvEventSettings as Listening,
-        )
     except ImportError as error:
         _log.error("kv_events.not_loaded", missing=error.name, remedy=_EVENTS_EXTRA)
         return None
-    return KvEvents(
-        apply,
-        Listening(
-            port=wanted.port,
-            replay_port=wanted.replay_port,
-            topic_prefix=wanted.topic_filter,
-            model=wanted.model,
-        ),
+    return KvEvents(apply, kv_event_settings(config, base_model))
+
+
+def kv_event_settings(config: KvEventsConfig, base_model: str) -> KvEventSettings:
+    """Return where to listen. `engineType` decides nothing.
+
+    The events of vLLM and SGLang are recognised by their form (`epp.protocol.kvevents.batches`).
+    """
+    pods = config.pod_discovery_config
+    return KvEventSettings(
+        port=pods.socket_port,
+        replay_port=pods.replay_socket_port if pods.replay_socket_port > 0 else None,
+        topic_prefix=config.topic_filter,
+        model=base_model,
     )
 
 
-def batches(kv_events: "KvEvents | None") -> dict[tuple[str, str], int]:
-    """Count batches of KV events by endpoint and what became of them."""
+def kv_event_batches(kv_events: "KvEvents | None") -> dict[tuple[str, str], int]:
+    """Return the number of batches of KV events by endpoint and outcome."""
     if kv_events is None:
         return {}
     return {
@@ -90,8 +143,8 @@ def batches(kv_events: "KvEvents | None") -> dict[tuple[str, str], int]:
     }
 
 
-def left_as_text(tokenizer: PromptTokenizer | None) -> dict[str, int]:
-    """Count prompts that were to be tokenized and were not, by cause."""
+def untokenized_prompts(tokenizer: PromptTokenizer | None) -> dict[str, int]:
+    """Return the number of requests that stayed text although tokens were wanted, by cause."""
     if tokenizer is None:
         return {}
     return {cause.name.lower(): times for cause, times in tokenizer.counts.items()}

@@ -1,7 +1,6 @@
 """The composition root: builds the object graph, runs it, shuts it down in order."""
 
 import asyncio
-import gc
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -19,10 +18,16 @@ from epp.adapters.kube.settings import Access
 from epp.adapters.scrape.scraper import Scraper, ScrapeSettings
 from epp.adapters.telemetry.http import OperatorServer
 from epp.adapters.telemetry.metrics import Sources, Telemetry
-from epp.app.cache_sources import batches, fleet_of, kv_events_of, left_as_text, tokenizer_of
+from epp.app.cache_sources import (
+    build_fleet,
+    kv_event_batches,
+    kv_events_or_none,
+    tokenizer_or_none,
+    untokenized_prompts,
+)
 from epp.app.director import Service, exchanges
 from epp.app.discovery import Source, discovery_of, reviewer_of
-from epp.app.process import stopping
+from epp.app.process import freeze_long_lived_objects, keep_freed_memory, stop_signals
 from epp.config.file import Settings
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
@@ -35,7 +40,6 @@ from epp.protocol.health import ServingStatus
 
 _log = structlog.get_logger(__name__)
 
-_GC_THRESHOLDS = (50_000, 20, 100)
 _QUIET_SECONDS = 1.0
 _LAST_GRACE_SECONDS = 1.0
 _STATUS = {True: ServingStatus.SERVING, False: ServingStatus.NOT_SERVING}
@@ -70,16 +74,21 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     hash_secret: bytes = b""
 
 
-class Picker:
+class EndpointPicker:
     """One pool's endpoint picker: everything that `epp serve` runs."""
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
         self._clock = time.monotonic
         self._serving = self._announced = False
-        self._fleet = fleet_of(options.settings, options.hash_secret)
-        self._tokenizer = tokenizer_of(options.settings.tokens)
-        self._kv_events = kv_events_of(options.settings.kv_events, self._tokenizer, self._apply)
+        self._fleet = build_fleet(options.settings, options.hash_secret)
+        self._tokenizer = tokenizer_or_none(options.settings.tokens)
+        self._kv_events = kv_events_or_none(
+            options.settings.kv_events,
+            options.settings.base_model,
+            self._tokenizer,
+            self._apply,
+        )
         self._telemetry = Telemetry(self._sources())
         scheduler = Scheduler(self._fleet, options.settings.profile, random.Random().randrange)  # noqa: S311 (chance, not secrets)
         self._service = Service(scheduler, self._telemetry, self._clock, self._tokenizer)
@@ -108,8 +117,8 @@ class Picker:
             self._fleet.loads,
             self._fleet.cache_stats,
             lambda: self._fleet.indexed_blocks,
-            lambda: batches(self._kv_events),
-            lambda: left_as_text(self._tokenizer),
+            lambda: kv_event_batches(self._kv_events),
+            lambda: untokenized_prompts(self._tokenizer),
             self._fleet.under_way,
         )
 
@@ -197,7 +206,7 @@ class Picker:
             self._news.clear()
             if self.ready and not self._announced:
                 await self._scraper.polled_once(_FIRST_REPORTS_SECONDS)
-                _settle_memory()
+                freeze_long_lived_objects()
             if self.ready != self._announced:
                 self._announced = self.ready
                 self._health.tell(_STATUS[self.ready])
@@ -212,7 +221,7 @@ class Picker:
         try:
             await self._operators.start()
             await self._health_server.start(options.bind_address, options.health_port)
-            _settle_memory()  # while endpoints answer
+            freeze_long_lived_objects()  # while endpoints answer
             await self._scraper.polled_once(_FIRST_REPORTS_SECONDS)
             await self._extproc.start()
         except (OSError, RuntimeError) as error:
@@ -259,16 +268,6 @@ def _pair(cert_path: Path | None) -> tuple[bytes, bytes]:
     return certificate(cert_path)
 
 
-def _settle_memory() -> None:
-    """Keep the collector from going through what lives as long as the process, again and again.
-
-    Exchanges are freed by their reference counts; what is left for it is rare.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
-
-
 async def _forever(job: Callable[[], Awaitable[None]]) -> None:
     await job()
     raise RuntimeError("a job that never ends has ended")
@@ -276,8 +275,9 @@ async def _forever(job: Callable[[], Awaitable[None]]) -> None:
 
 async def serve(pools: Sequence[ServeOptions]) -> None:
     """Run a picker for each pool until SIGTERM or SIGINT. Raises `ConfigError`."""
+    keep_freed_memory()
     stop = asyncio.Event()
-    with stopping(stop):
+    with stop_signals(stop):
         try:
             async with asyncio.TaskGroup() as tasks:
                 for options in pools:
@@ -289,7 +289,7 @@ async def serve(pools: Sequence[ServeOptions]) -> None:
 async def _serve(options: ServeOptions, stop: asyncio.Event, *, named: bool) -> None:
     if named:
         structlog.contextvars.bind_contextvars(pool=options.pool_name)
-    await Picker(options).run(stop)
+    await EndpointPicker(options).run(stop)
 
 
 def _first_of(group: BaseExceptionGroup[ConfigError]) -> ConfigError:

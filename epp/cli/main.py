@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import epp.plainlogs  # noqa: F401 (before structlog)
+import epp.app.process  # noqa: F401 (before anything that imports structlog)
 from epp import __version__, compiled
-from epp.app.tokenizer import complaint
 from epp.cli.pool_flags import pool_of
 from epp.cli.serve_flags import add_serve
 from epp.cli.several_pools import parse, pools_of
@@ -90,7 +89,10 @@ def _check(arguments: argparse.Namespace) -> int:
         return _check_native()
     settings = load(_text(arguments.config, "CONFIG"))
     print(dump(settings.effective), end="")
-    print(complaint(settings.tokens), end="", file=sys.stderr)
+    from epp.app.cache_sources import tokenizer_warning  # noqa: PLC0415 (see `_options`)
+
+    if warning := tokenizer_warning(settings.tokens):
+        print(f"epp: warning: {warning}", file=sys.stderr)
     return 0
 
 

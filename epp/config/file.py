@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from epp.config.producers import Knowledge, knowledge
-from epp.config.registry import BuiltIn, FileDiscovery, build, instantiate, near, users_class
+from epp.config.registry import BuiltIn, FileDiscoveryConfig, build, instantiate, near, users_class
 from epp.errors import ConfigError
 from epp.policy.conformance import ServedVerifier
 from epp.policy.pickers import MaxScorePicker
@@ -288,7 +288,7 @@ def _endpoints_file(config: EndpointPickerConfig, instances: dict[str, Any]) -> 
         return ""
     place = "dataLayer.discovery.pluginRef"
     found = _refer(config.data_layer.discovery.plugin_ref, instances, place)
-    if not isinstance(found, FileDiscovery):
+    if not isinstance(found, FileDiscoveryConfig):
         raise ConfigError("this plug-in discovers no endpoints; `file-discovery` does", place)
     return found.path
 

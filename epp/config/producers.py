@@ -49,20 +49,6 @@ class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes: int = 128 << 20
 
 
-class KvEventSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where engines publish what their caches hold. `replay_port` None: none is asked for.
-
-    A data-parallel rank's port is `port` plus its number. `model` is the base model where topics
-    do not name it.
-    """
-
-    port: int = 5557
-    replay_port: int | None = None
-    topic_filter: str = "kv@"
-    engine: Literal["vllm", "sglang"] = "vllm"
-    model: str = ""
-
-
 class RenderEndpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """A vLLM server that renders and tokenizes."""
 
@@ -148,7 +134,7 @@ class PodDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
             raise ValueError(f"a port is beyond 1 to {_LAST_PORT}")
 
 
-class KvEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """How events of engines are heard."""
 
     zmq_endpoint: str = ""
@@ -168,7 +154,7 @@ class PreciseProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
 
     token_processor_config: TokenProcessor = TokenProcessor()
     indexer_config: dict[str, Any] = {}
-    kv_events_config: KvEvents = KvEvents()
+    kv_events_config: KvEventsConfig = KvEventsConfig()
     speculative_indexing: bool = False
     speculative_ttl: str = msgspec.field(default="2s", name="speculativeTTL")
 
@@ -176,17 +162,6 @@ class PreciseProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         if "tokenizersPoolConfig" in self.indexer_config:
             raise ValueError("`tokenizersPoolConfig` does not exist; a token-producer makes tokens")
         seconds(self.speculative_ttl or "2s")
-
-    def settings(self, model: str) -> KvEventSettings:
-        """Return where to listen, for the base model of that name."""
-        events, pods = self.kv_events_config, self.kv_events_config.pod_discovery_config
-        return KvEventSettings(
-            port=pods.socket_port,
-            replay_port=pods.replay_socket_port if pods.replay_socket_port > 0 else None,
-            topic_filter=events.topic_filter,
-            engine=events.engine_type,
-            model=model,
-        )
 
 
 class ApproxProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -218,7 +193,8 @@ class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     tokens: TokenSettings | None = None
-    kv_events: KvEventSettings | None = None
+    kv_events: KvEventsConfig | None = None
+    base_model: str = ""
     token_block: int | None = None
     capacity: int | None = None
 
@@ -239,7 +215,8 @@ def knowledge(plugins: Iterable[object]) -> Knowledge:
         raise ConfigError("a second `precise-prefix-cache-producer` hears the same", "plugins")
     return Knowledge(
         tokens=tokens[0] if tokens else None,
-        kv_events=precise[0].settings(tokens[0].model if tokens else "") if precise else None,
+        kv_events=precise[0].kv_events_config if precise else None,
+        base_model=tokens[0].model if tokens else "",
         token_block=precise[0].token_processor_config.tokens if precise else None,
         capacity=approx[0].capacity if approx else None,
     )

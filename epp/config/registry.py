@@ -35,7 +35,7 @@ class SingleProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """One profile decides; what happens without a handler too."""
 
 
-class FileDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class FileDiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Endpoints come from the file `path`; it is followed for changes in any case."""
 
     path: str
@@ -60,7 +60,7 @@ PLUGINS: dict[str, type[Any]] = {
     "token-producer": TokenProducer,
     "approx-prefix-cache-producer": ApproxProducer,
     "precise-prefix-cache-producer": PreciseProducer,
-    "file-discovery": FileDiscovery,
+    "file-discovery": FileDiscoveryConfig,
     "header-based-testing-filter": HeaderBasedTestingFilter,
     "destination-endpoint-served-verifier": ServedVerifier,
 }

@@ -9,7 +9,7 @@ import pytest
 
 PROBE = """
 from resource import RUSAGE_SELF, getrusage
-from epp.adapters.extproc.malloc import keep_freed
+from epp.app.process import keep_freed_memory
 
 def faults():
     before = getrusage(RUSAGE_SELF).ru_minflt
@@ -17,7 +17,7 @@ def faults():
         bytes(1 << 20)
     return getrusage(RUSAGE_SELF).ru_minflt - before
 
-keep_freed()
+keep_freed_memory()
 faults()
 print(faults())
 """

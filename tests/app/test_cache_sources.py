@@ -3,7 +3,13 @@
 import pytest
 from structlog.testing import capture_logs
 
-from epp.app.cache_sources import batches, fleet_of, kv_events_of, left_as_text, tokenizer_of
+from epp.app.cache_sources import (
+    build_fleet,
+    kv_event_batches,
+    kv_events_or_none,
+    tokenizer_or_none,
+    untokenized_prompts,
+)
 from epp.config.file import load
 from epp.model.request import InferenceRequest, Prompt, RequestId
 from tests.adapters.tokens.folders import byte_level, write
@@ -18,15 +24,15 @@ def tokens_from(folder):
 
 def test_without_tokens_or_events_there_is_text_alone():
     settings = load("plugins: [{type: least-ttft-picker}]")
-    assert tokenizer_of(settings.tokens) is None
-    assert kv_events_of(settings.kv_events, None, print) is None
-    assert batches(None) == {}
-    assert left_as_text(None) == {}
+    assert tokenizer_or_none(settings.tokens) is None
+    assert kv_events_or_none(settings.kv_events, "", None, print) is None
+    assert kv_event_batches(None) == {}
+    assert untokenized_prompts(None) == {}
 
 
 def test_a_tokenizer_that_cannot_be_loaded_is_said_once_and_prompts_stay_text(tmp_path):
     with capture_logs() as logs:
-        assert tokenizer_of(tokens_from(tmp_path / "nothing").tokens) is None
+        assert tokenizer_or_none(tokens_from(tmp_path / "nothing").tokens) is None
     (entry,) = logs
     assert entry["event"] == "tokens.not_loaded"
     assert str(tmp_path / "nothing") in entry["error"]
@@ -34,16 +40,16 @@ def test_a_tokenizer_that_cannot_be_loaded_is_said_once_and_prompts_stay_text(tm
 
 def test_events_without_tokens_are_of_no_use_and_said_so():
     with capture_logs() as logs:
-        assert kv_events_of(load(EVENTS).kv_events, None, print) is None
+        assert kv_events_or_none(load(EVENTS).kv_events, "", None, print) is None
     assert [entry["event"] for entry in logs] == ["kv_events.useless"]
 
 
 async def test_events_with_tokens_are_listened_to(tmp_path):
-    tokenizer = tokenizer_of(tokens_from(write(tmp_path / "m", byte_level())).tokens)
+    tokenizer = tokenizer_or_none(tokens_from(write(tmp_path / "m", byte_level())).tokens)
     assert tokenizer is not None
-    listener = kv_events_of(load(EVENTS).kv_events, tokenizer, print)
+    listener = kv_events_or_none(load(EVENTS).kv_events, "m", tokenizer, print)
     assert listener is not None
-    assert batches(listener) == {}
+    assert kv_event_batches(listener) == {}
     await tokenizer.close()
 
 
@@ -51,5 +57,5 @@ async def test_events_with_tokens_are_listened_to(tmp_path):
 def test_pickers_that_share_a_secret_name_blocks_alike(secret):
     settings = load("plugins: [{type: least-ttft-picker}]")
     request = InferenceRequest(id=RequestId("r"), prompts=(Prompt(b"x" * 4000),))
-    one, other = (fleet_of(settings, secret)._ask(request).chains[0] for _ in range(2))
+    one, other = (build_fleet(settings, secret)._ask(request).chains[0] for _ in range(2))
     assert (one.hashes == other.hashes) is bool(secret)

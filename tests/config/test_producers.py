@@ -2,8 +2,10 @@
 
 import pytest
 
+from epp.adapters.kvevents.sources import KvEventSettings
+from epp.app.cache_sources import kv_event_settings
 from epp.config.file import load
-from epp.config.producers import KvEventSettings, TokenSettings, seconds
+from epp.config.producers import TokenSettings, seconds
 from epp.errors import ConfigError
 
 
@@ -74,8 +76,12 @@ def precise(parameters):
     return load(producer("precise-prefix-cache-producer", parameters))
 
 
+def listening(settings):
+    return kv_event_settings(settings.kv_events, settings.base_model)
+
+
 def test_where_to_listen():
-    assert precise("{}").kv_events == KvEventSettings()
+    assert listening(precise("{}")) == KvEventSettings()
     assert precise("{}").token_block == 16
     settings = precise(
         "{tokenProcessorConfig: {blockSizeTokens: 64, hashSeed: '42', hashAlgorithm: xxh64},"
@@ -85,9 +91,7 @@ def test_where_to_listen():
         " speculativeIndexing: true, speculativeTTL: 10s}"
     )
     assert settings.token_block == 64
-    assert settings.kv_events == KvEventSettings(
-        port=6000, replay_port=6001, topic_filter="kv", engine="sglang"
-    )
+    assert listening(settings) == KvEventSettings(port=6000, replay_port=6001, topic_prefix="kv")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +109,7 @@ plugins:
 - {type: precise-prefix-cache-producer}
 - {type: random-picker}
 """)
-    assert settings.kv_events == KvEventSettings(model="base")
+    assert listening(settings) == KvEventSettings(model="base")
 
 
 @pytest.mark.parametrize(
