@@ -84,6 +84,10 @@ cdef class BlockPool:
     def closed(self):
         return not self.it.store.doubtful and not self.it.store.wide
 
+    @property
+    def offload_tier(self):
+        return None
+
     def hashes(self):
         cdef array told = clone(_NAMES, self.it.store.names, False)
         cdef Block* block

@@ -60,7 +60,7 @@ def _cached_blocks(spec: CacheSpec) -> CacheModel:
 
 
 def _prompt_lru(spec: CacheSpec) -> CacheModel:
-    return WholePromptCache(spec.capacity)
+    return WholePromptCache(spec.capacity, spec.block)
 
 
 def _plain_lru(spec: CacheSpec) -> CacheModel:

@@ -5,11 +5,24 @@ hashes of `prompts.block_hasher`, count in tokens, hold what requests in flight 
 changed content by `take_stored` and `take_evicted`, so that one index can mirror them all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from epp.model.caches.lease import Lease
 from epp.model.prompts.block_hasher import BlockHash
+
+
+class Tier(Protocol):
+    """A place that holds blocks, of which an engine's KV events tell. Every `CacheModel` is one."""
+
+    def hashes(self) -> Sequence[BlockHash]:
+        """Return all blocks that it holds."""
+
+    def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> object:
+        """Hold consecutive blocks of one chain, `sizes` in tokens."""
+
+    def discard(self, hashes: Sequence[BlockHash]) -> object:
+        """Hold these blocks no longer; unknown ones are ignored."""
 
 
 class CacheModel(Protocol):
@@ -32,11 +45,26 @@ class CacheModel(Protocol):
     def closed(self) -> bool:
         """Whether what is held is closed under prefixes, block by block."""
 
+    @property
+    def block(self) -> int:
+        """The engine's block size in tokens, at least 1: the unit of what requests generate."""
+
+    @block.setter
+    def block(self, block: int) -> None:
+        """Take the size that the engine says it has; what is held keeps its own."""
+
+    @property
+    def offload_tier(self) -> Tier | None:
+        """The tier in host memory, of which KV events tell apart; None where there is none."""
+
     def __len__(self) -> int:
-        """How many blocks can be found."""
+        """Return how many blocks can be found."""
+
+    def __iter__(self) -> Iterator[BlockHash]:
+        """Go through all blocks that can be found; the cache must not change meanwhile."""
 
     def hashes(self) -> Sequence[BlockHash]:
-        """All blocks that can be found."""
+        """Return all blocks that can be found, as they are now."""
 
     def match(self, hashes: Sequence[BlockHash]) -> int:
         """Count the leading blocks that are held."""
@@ -86,8 +114,21 @@ class CacheModel(Protocol):
     def resize(self, capacity: int) -> None:
         """Change the capacity; what is in use stays, and is owed until it is free."""
 
+    def coarsen(self, blocks: int) -> None:
+        """Hold at least `blocks` fewer, to save the picker's memory, at the cost of precision.
+
+        Those that are next to be evicted go, or are merged with others (`take_merged`). What
+        is in use stays. The capacity is unchanged.
+        """
+
     def take_stored(self) -> Sequence[BlockHash]:
         """Return the hashes that became findable since the last call."""
 
     def take_evicted(self) -> Sequence[BlockHash]:
         """Return the hashes that can no longer be found since the last call."""
+
+    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
+        """Return the hashes that stand for more or fewer blocks since the last call: how many.
+
+        Where nothing is ever merged, nothing.
+        """

@@ -13,12 +13,11 @@ stored before anybody listened) has no place in any chain and is left out.
 
 from collections.abc import Sequence
 from itertools import chain, islice, repeat
-from typing import Protocol
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from epp.model.caches.contract import CacheModel
+from epp.model.caches.contract import CacheModel, Tier
 from epp.model.kv_changes import (
     BlocksCleared,
     BlocksRemoved,
@@ -39,19 +38,6 @@ _AT_ONCE = 16
 
 Group = tuple[Medium, int | None]
 _Copies = dict[EngineHash, int]
-
-
-class Tier(Protocol):
-    """What the mirror needs of a place that holds blocks; every `CacheModel` is one."""
-
-    def hashes(self) -> Sequence[BlockHash]:
-        """All blocks that it holds."""
-
-    def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> object:
-        """Believe that it holds blocks, consecutive ones of one chain."""
-
-    def discard(self, hashes: Sequence[BlockHash]) -> object:
-        """Believe that it holds them no longer."""
 
 
 class Tally(msgspec.Struct):
@@ -103,8 +89,9 @@ class Mirror:
         """Our names of all blocks that are followed."""
         return list(chain.from_iterable(map(self._ours, self._seeds)))
 
-    def apply(self, change: Change, pool: CacheModel, lower: Tier | None = None) -> None:
-        """Take in one change. `lower` is the tier below the GPU's; without one it is skipped."""
+    def apply(self, change: Change, pool: CacheModel) -> None:
+        """Take in one change; of the host's memory where the cache has an `offload_tier`."""
+        lower = pool.offload_tier
         match change:
             case BlocksStored():
                 tier = self._tier(change.medium, pool, lower)

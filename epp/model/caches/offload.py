@@ -18,8 +18,8 @@ threshold are not modelled. A block that is only in the second tier counts as fo
 it takes longer than finding it.
 """
 
-from collections.abc import Sequence
-from itertools import chain, takewhile
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice, takewhile
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.contract import CacheModel
@@ -107,7 +107,7 @@ class TieredLease(Lease):
 
 
 class OffloadedCache:
-    """A `CacheModel` over any other, `first`, and a tier of `offload` tokens below it, `second`.
+    """A `CacheModel` over any other, `first`, with an `offload_tier` of `offload` tokens below it.
 
     Its capacity and free space are those of the first tier; so is what it is told of.
     """
@@ -115,7 +115,7 @@ class OffloadedCache:
     def __init__(self, first: CacheModel, offload: int) -> None:
         self._first = first
         self._news = ContentChanges(self._holds)
-        self.second = OffloadTier(offload, self._news)
+        self.offload_tier = OffloadTier(offload, self._news)
 
     @property
     def capacity(self) -> int:
@@ -130,14 +130,27 @@ class OffloadedCache:
     @property
     def closed(self) -> bool:
         """Whether the first tier is, and the second, which has gaps, holds nothing."""
-        return self._first.closed and not len(self.second)
+        return self._first.closed and not len(self.offload_tier)
+
+    @property
+    def block(self) -> int:
+        """The engine's block size in tokens, in the first tier."""
+        return self._first.block
+
+    @block.setter
+    def block(self, block: int) -> None:
+        self._first.block = block
 
     def __len__(self) -> int:
         return len(set(self.hashes()))
 
+    def __iter__(self) -> Iterator[BlockHash]:
+        """Go through all blocks that can be found, in either tier."""
+        return iter(self.hashes())
+
     def hashes(self) -> Sequence[BlockHash]:
         """All blocks that can be found, in either tier."""
-        return list(dict.fromkeys(chain(self._first.hashes(), self.second.hashes())))
+        return list(dict.fromkeys(chain(self._first.hashes(), self.offload_tier.hashes())))
 
     def match(self, hashes: Sequence[BlockHash]) -> int:
         """Count the leading blocks that are held: in the first tier, and on in the second."""
@@ -159,7 +172,7 @@ class OffloadedCache:
         after = here + more if more else 0
         lease.loaded = hashes[here : here + more]
         lease.offered = hashes[after:]
-        lease.stored = self.second.store(lease.offered, sizes[after:])
+        lease.stored = self.offload_tier.store(lease.offered, sizes[after:])
         return lease
 
     def grow(self, lease: Lease, computed: int) -> bool:
@@ -178,14 +191,14 @@ class OffloadedCache:
         """The request is over: what it used of the second tier is the newest there."""
         held = own(TieredLease, lease)
         self._first.release(held.inner)
-        self.second.touch([*held.loaded, *held.offered])
+        self.offload_tier.touch([*held.loaded, *held.offered])
         held.loaded = held.offered = held.stored = ()
 
     def revoke(self, lease: Lease) -> None:
         """The request was never computed: neither tier keeps what it brought."""
         held = own(TieredLease, lease)
         self._first.revoke(held.inner)
-        self.second.discard(held.stored)
+        self.offload_tier.discard(held.stored)
         held.loaded = held.offered = held.stored = ()
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
@@ -200,6 +213,22 @@ class OffloadedCache:
         """Change the capacity of the first tier."""
         self._first.resize(capacity)
 
+    def coarsen(self, blocks: int) -> None:
+        """Drop the oldest blocks that only the second tier holds; after these, of the first.
+
+        The first evicts what blocks of the engine's size take. It merges nothing: a block that
+        stands for several could not be told from its parts that the other tier holds.
+        """
+        only = (each for each in self.offload_tier.hashes() if not self._first.match((each,)))
+        gone = list(islice(only, max(0, blocks)))
+        self.offload_tier.discard(gone)
+        lacking = blocks - len(gone)
+        if lacking > 0:
+            self.offload_tier.discard(self.offload_tier.hashes())
+            capacity, kept = self.capacity, max(0, len(self._first) - lacking)
+            self.resize(min(capacity, kept * self.block))
+            self.resize(capacity)
+
     def take_stored(self) -> Sequence[BlockHash]:
         """Return the hashes that became findable in either tier since the last call."""
         self._news.stored(self._first.take_stored())
@@ -210,9 +239,13 @@ class OffloadedCache:
         self._news.evicted(self._first.take_evicted())
         return self._news.take_evicted()
 
+    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
+        """Return nothing: blocks are never merged."""
+        return ()
+
     def _holds(self, block_hash: BlockHash) -> bool:
-        return block_hash in self.second or self._first.match((block_hash,)) > 0
+        return block_hash in self.offload_tier or self._first.match((block_hash,)) > 0
 
     def _extension(self, hashes: Sequence[BlockHash]) -> int:
         """Count the leading blocks that the second tier holds."""
-        return sum(1 for _ in takewhile(self.second.__contains__, hashes))
+        return sum(1 for _ in takewhile(self.offload_tier.__contains__, hashes))

@@ -11,7 +11,7 @@ the incumbent credits an endpoint with blocks behind a gap: `match` is a prefix.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import filterfalse
 
 from cachetools import LRUCache
@@ -72,8 +72,26 @@ class PlainLru:
         """False: heads of prompts go before their ends."""
         return False
 
+    @property
+    def block(self) -> int:
+        """The engine's block size in tokens, which only the number of entries goes by."""
+        return self._block
+
+    @block.setter
+    def block(self, block: int) -> None:
+        if not self._entries:
+            self._block = max(1, block)
+
+    @property
+    def offload_tier(self) -> None:
+        """None: the incumbent knows one tier."""
+
     def __len__(self) -> int:
         return len(self._holders)
+
+    def __iter__(self) -> Iterator[BlockHash]:
+        """Go through all blocks that can be found."""
+        return iter(self._holders)
 
     def hashes(self) -> Sequence[BlockHash]:
         """All blocks that can be found."""
@@ -129,6 +147,12 @@ class PlainLru:
         if not self._entries:
             self._entries = self._sized(capacity)
 
+    def coarsen(self, blocks: int) -> None:
+        """Drop the oldest entries until `blocks` fewer are held."""
+        target = len(self) - blocks
+        while len(self) > target and self._entries:
+            self._entries.popitem()
+
     def take_stored(self) -> Sequence[BlockHash]:
         """Return the hashes that became findable since the last call."""
         return self._news.take_stored()
@@ -136,6 +160,10 @@ class PlainLru:
     def take_evicted(self) -> Sequence[BlockHash]:
         """Return the hashes that can no longer be found since the last call."""
         return self._news.take_evicted()
+
+    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
+        """Return nothing: blocks are never merged."""
+        return ()
 
     def _sized(self, capacity: int) -> _Entries:
         return _Entries(max(1, capacity // self._block), self._holders, self._news)

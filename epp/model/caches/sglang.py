@@ -19,7 +19,7 @@ named bit by bit may leave some that SGLang does not have.
 """
 
 from bisect import bisect_right
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import accumulate, count, takewhile
 
 from cachetools import LRUCache
@@ -66,15 +66,32 @@ class RadixCache:
         return not self._tree.orphans
 
     @property
+    def block(self) -> int:
+        """SGLang's `--page-size`, in tokens."""
+        return self._page
+
+    @block.setter
+    def block(self, block: int) -> None:
+        self._page = max(1, block)
+
+    @property
+    def offload_tier(self) -> None:
+        """None: all is in one tier."""
+
+    @property
     def _available(self) -> int:
         return self._capacity - self._tree.tokens - self._private
 
     def __len__(self) -> int:
         return len(self._tree.owners) - self._tree.unhashed
 
+    def __iter__(self) -> Iterator[BlockHash]:
+        """Go through all blocks that can be found."""
+        return (BlockHash(key) for key in self._tree.owners if key >= 0)
+
     def hashes(self) -> Sequence[BlockHash]:
         """All blocks that can be found."""
-        return [BlockHash(key) for key in self._tree.owners if key >= 0]
+        return list(self)
 
     def match(self, hashes: Sequence[BlockHash]) -> int:
         """Count the leading blocks that are held."""
@@ -223,6 +240,12 @@ class RadixCache:
         self._capacity = capacity
         self._pay()
 
+    def coarsen(self, blocks: int) -> None:
+        """Evict whole leaves, the next in order first, until `blocks` fewer are held."""
+        target = len(self) - blocks
+        while len(self) > target and self._tree.evictable:
+            self._tree.evict(1)
+
     def take_stored(self) -> Sequence[BlockHash]:
         """Return the hashes that became findable since the last call."""
         return self._tree.news.take_stored()
@@ -230,6 +253,10 @@ class RadixCache:
     def take_evicted(self) -> Sequence[BlockHash]:
         """Return the hashes that can no longer be found since the last call."""
         return self._tree.news.take_evicted()
+
+    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
+        """Return nothing: blocks are never merged."""
+        return ()
 
     def _idle(self, found: Sequence[BlockHash]) -> int:
         """Count the tokens of a held path that no lock protects yet."""

@@ -14,7 +14,7 @@ Until 0.6 a request's last full block counts as computed once there is one more;
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, count, filterfalse
 
 from epp.model.caches.content_changes import ContentChanges
@@ -76,12 +76,29 @@ class VllmV0Cache:
         """Whether each held block has all before it: so until events come, and after a flush."""
         return self._whole or not self._sizes
 
+    @property
+    def block(self) -> int:
+        """The engine's block size, in tokens."""
+        return self._block
+
+    @block.setter
+    def block(self, block: int) -> None:
+        self._block = max(1, block)
+
+    @property
+    def offload_tier(self) -> None:
+        """None: all is in one tier."""
+
     def __len__(self) -> int:
         return len(self._sizes) - self._unhashed
 
+    def __iter__(self) -> Iterator[BlockHash]:
+        """Go through all blocks that can be found."""
+        return (BlockHash(key) for key in self._sizes if key >= 0)
+
     def hashes(self) -> Sequence[BlockHash]:
         """All blocks that can be found."""
-        return [BlockHash(key) for key in self._sizes if key >= 0]
+        return list(self)
 
     def match(self, hashes: Sequence[BlockHash]) -> int:
         """Count the leading blocks that are held."""
@@ -211,6 +228,12 @@ class VllmV0Cache:
         self._capacity, more = capacity, capacity - self._capacity
         self._take(-more)
 
+    def coarsen(self, blocks: int) -> None:
+        """Evict, in the evictor's order, until `blocks` fewer are held."""
+        target = len(self) - blocks
+        while len(self) > target and len(self._evictor):
+            self._drop(self._evictor.first()[0])
+
     def take_stored(self) -> Sequence[BlockHash]:
         """Return the hashes that became findable since the last call."""
         return self._news.take_stored()
@@ -218,6 +241,10 @@ class VllmV0Cache:
     def take_evicted(self) -> Sequence[BlockHash]:
         """Return the hashes that can no longer be found since the last call."""
         return self._news.take_evicted()
+
+    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
+        """Return nothing: blocks are never merged."""
+        return ()
 
     def _allocate(self, lease: CachedLease, key: Key, size: int, end: int) -> None:
         """Give a request a block: the one of that name, or another in place of the evicted."""

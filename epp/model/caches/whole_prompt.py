@@ -8,7 +8,7 @@ for each. Not modelled: that it passes over entries of which little would be use
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, count, filterfalse
 from math import inf
 
@@ -42,9 +42,10 @@ def _size(entry: Entry) -> int:
 
 
 class WholePromptCache:
-    """A `CacheModel`: `capacity` in tokens. Space is given out by the token."""
+    """A `CacheModel`: `capacity` in tokens. It gives space out by the token; `block` is unused."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, block: int = 16) -> None:
+        self.block = block
         self._capacity = capacity
         self._entries: LRUCache[int, Entry] = LRUCache(inf, _size)  # those that are over
         self._held = 0  # tokens of those under way
@@ -68,8 +69,16 @@ class WholePromptCache:
         """Whether each held block has all before it: as long as entries are whole prompts."""
         return self._whole or not self._holders
 
+    @property
+    def offload_tier(self) -> None:
+        """None: all is in one tier."""
+
     def __len__(self) -> int:
         return len(self._holders)
+
+    def __iter__(self) -> Iterator[BlockHash]:
+        """Go through all blocks that can be found."""
+        return iter(self._holders)
 
     def hashes(self) -> Sequence[BlockHash]:
         """All blocks that can be found."""
@@ -187,6 +196,12 @@ class WholePromptCache:
         self._capacity = capacity
         self._trim()
 
+    def coarsen(self, blocks: int) -> None:
+        """Forget the oldest entries until `blocks` fewer are held."""
+        target = len(self) - blocks
+        while len(self) > target and self._entries:
+            self._forget(self._entries.popitem()[1])
+
     def take_stored(self) -> Sequence[BlockHash]:
         """Return the hashes that became findable since the last call."""
         return self._news.take_stored()
@@ -194,6 +209,10 @@ class WholePromptCache:
     def take_evicted(self) -> Sequence[BlockHash]:
         """Return the hashes that can no longer be found since the last call."""
         return self._news.take_evicted()
+
+    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
+        """Return nothing: blocks are never merged."""
+        return ()
 
     def _add(self, entry: Entry, hashes: Sequence[BlockHash]) -> None:
         entry.number = entry.number or next(self._numbers)

@@ -6,15 +6,14 @@ puts the one that was let in last back at the head of the line.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from epp.model.caches.choice import CacheSpec
 from epp.model.caches.contract import CacheModel
 from epp.model.caches.kv_event_mirror import Mirror
 from epp.model.caches.lease import Lease
-from epp.model.caches.offload import OffloadedCache
-from epp.model.kernels import BlockPool, Ledger, PrefixIndex
+from epp.model.kernels import Ledger, PrefixIndex
 from epp.model.kv_changes import Change
 from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index import Slot
@@ -48,7 +47,7 @@ class EngineScheduler:
 
     def leave(self) -> None:
         """The endpoint is gone; requests still under way change nothing any more."""
-        self._index.close(self.slot, chain(self._held(), self._promised))
+        self._index.close(self.slot, chain(self.cache, self._promised))
         self._present = False
         self._empty()
 
@@ -56,14 +55,10 @@ class EngineScheduler:
         """Begin anew with an empty cache; requests still under way change nothing any more."""
         self.spec = spec
         if self._present:
-            self._index.close(self.slot, chain(self._held(), self._promised))
+            self._index.close(self.slot, chain(self.cache, self._promised))
             self.slot = self._index.open()
             self._closed = False
         self._empty()
-
-    def _held(self) -> Iterable[BlockHash]:
-        """Go through what the cache holds; step by step where it can be."""
-        return self.cache if isinstance(self.cache, BlockPool) else self.cache.hashes()
 
     def _empty(self) -> None:
         self.cache = self.spec.build()
@@ -79,8 +74,7 @@ class EngineScheduler:
             self.renew(spec)
             return
         self.spec = spec
-        if isinstance(self.cache, BlockPool):
-            self.cache.block = spec.block
+        self.cache.block = spec.block
         self.cache.resize(spec.capacity)
         self._mirror()
 
@@ -93,10 +87,7 @@ class EngineScheduler:
 
     def thin(self, blocks: int) -> None:
         """Hold so many blocks fewer, for want of memory, at the cost of precision."""
-        if isinstance(self.cache, BlockPool):
-            self.cache.coarsen(blocks)
-        else:
-            self.cache.resize(max(1, self.cache.capacity - blocks * self.spec.block))
+        self.cache.coarsen(blocks)
         self._mirror()
 
     def believe(self, sequence: SequenceState) -> None:
@@ -113,8 +104,7 @@ class EngineScheduler:
 
     def follow(self, mirror: Mirror, change: Change) -> None:
         """Correct the cache by what the engine says of it."""
-        cache = self.cache
-        mirror.apply(change, cache, cache.second if isinstance(cache, OffloadedCache) else None)
+        mirror.apply(change, self.cache)
         self._mirror()
 
     # Its requests. `step` is how long the engine's longest step takes, in seconds.
@@ -212,10 +202,9 @@ class EngineScheduler:
             index.remove(slot, [e for e in evicted if e not in promised] if promised else evicted)
         if stored:
             index.add(slot, stored)
-        if isinstance(cache, BlockPool):
-            merged = cache.take_merged()
-            if merged:
-                index.widen(slot, merged)
+        merged = cache.take_merged()
+        if merged:
+            index.widen(slot, merged)
         if cache.closed is not self._closed:
             self._closed = cache.closed
             index.mark(slot, closed=self._closed)

@@ -22,6 +22,7 @@ TIERED = [(model, "lru", 96) for model in sorted(MODELS)]
 KINDS = sorted({(model, "lru", 0) for model in MODELS} | {*RADIX, *TIERED})
 BOOKLESS = {"lru"}
 """Models that hold nothing for requests under way, and whose size is fixed."""
+MERGING = [("vllm", "lru", 0)]
 HONEST = [kind for kind in KINDS if kind[0] not in BOOKLESS]
 
 
@@ -58,7 +59,10 @@ def test_extreme_sizes_are_no_error(kind, capacity, block):
     for path in [(0,), (0, 1), (1,), (0,)]:
         lease = admit(cache, path, [block] * 2)
         assert lease is not None
-        assert cache.grow(lease, block * len(path)) in {True, False}
+        assert cache.match(named(path)) in {len(path), *([0, 1] if capacity < block * 2 else [])}
+        free = cache.free
+        assert cache.grow(lease, block * len(path)) or free < block
+        assert cache.free <= free
         cache.release(lease)
     found = set(cache.take_stored()) - set(cache.take_evicted())
     assert set(cache.hashes()) <= found
@@ -159,6 +163,68 @@ def test_settling_sizes_moves_tokens_between_blocks_and_space(kind):
     assert (cache.free, cache.match(named((0, 1)))) == (160, 2)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_for_want_of_memory_what_would_be_evicted_next_goes_and_what_is_in_use_stays(kind):
+    cache = cache_of(kind, 6400)
+    for start in range(3):
+        cache.release(admit(cache, (start, 0, 1, 0), [16] * 4))
+    used = admit(cache, (0, 1), [16] * 2)
+    before, capacity = len(cache), cache.capacity
+    cache.coarsen(2)
+    assert len(cache) <= before - 2
+    assert cache.capacity == capacity
+    assert len(cache) == len(cache.hashes()) == len(list(cache))
+    cache.coarsen(1000)
+    if kind[0] not in BOOKLESS:
+        assert cache.match(named((0, 1))) == 2
+        cache.release(used)
+        assert cache.free == cache.capacity
+    assert len(cache) <= 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_block_pools_merge(kind):
+    cache = cache_of(kind, 6400)
+    cache.release(admit(cache, (0, 0, 1, 0), [16] * 4))
+    cache.coarsen(2)
+    gone = set(cache.take_evicted())
+    merged = dict(cache.take_merged())
+    assert bool(merged) == (kind in MERGING)
+    assert sum(merged.values()) == (4 if merged else 0)
+    assert not gone & set(merged)
+    assert set(merged) <= set(cache.hashes())
+    assert cache.take_merged() in ([], ())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_block_size_that_an_engine_says_late_goes_for_what_comes(kind):
+    cache = cache_of(kind, 640, 16)
+    cache.release(admit(cache, (0,) * 4, [16] * 4))
+    cache.block = 64
+    cache.resize(640)
+    assert cache.match(named((0,) * 4)) == 4
+    if kind[0] in BOOKLESS:
+        return
+    lease = admit(cache, (1,), [64])
+    assert cache.grow(lease, 65)
+    cache.release(lease)
+    rest = cache.assign_hashes(lease, named((1, 1))[1:], [64])
+    assert (rest, cache.free) == (0, cache.capacity)
+    assert cache.block == 64
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tier_in_host_memory_is_there_where_it_was_asked_for(kind):
+    cache = cache_of(kind, 640)
+    if not kind[2] or kind[0] in BOOKLESS:
+        assert cache.offload_tier is None
+        return
+    cache.offload_tier.store(named((0, 1)), [16] * 2)
+    assert cache.match(named((0, 1))) == 2
+    cache.offload_tier.discard(named((0, 1)))
+    assert list(cache) == []
+
+
 class Laws(RuleBasedStateMachine):
     """Random use, with blocks of many sizes and capacities that change."""
 
@@ -172,6 +238,7 @@ class Laws(RuleBasedStateMachine):
         super().__init__()
         self.honest = self.kind[0] not in BOOKLESS
         self.found = set()
+        self.spans = {}
         self.paths_of = {}
 
     @initialize(capacity=st.integers(0, 200), block=st.sampled_from([1, 4, 16]))
@@ -233,22 +300,41 @@ class Laws(RuleBasedStateMachine):
         if self.honest:
             assert self.cache.capacity == capacity
 
+    @rule(blocks=st.integers(0, 5))
+    def coarsen(self, blocks):
+        before, capacity = len(self.cache), self.cache.capacity
+        self.cache.coarsen(blocks)
+        assert len(self.cache) <= before
+        assert self.cache.capacity == capacity
+
+    @rule(block=st.sampled_from([1, 4, 16]))
+    def say_block_size(self, block):
+        self.cache.block = block
+
     @invariant()
     def news_add_up(self):
-        self.found -= set(self.cache.take_evicted())
+        evicted = set(self.cache.take_evicted())
+        self.found -= evicted
         self.found |= set(self.cache.take_stored())
+        self.spans = {each: span for each, span in self.spans.items() if each not in evicted}
+        self.spans |= dict(self.cache.take_merged())
         hashes = self.cache.hashes()
+        assert list(self.cache) == list(hashes)
         assert self.found == set(hashes)
         assert len(hashes) == len(set(hashes)) <= len(self.cache)
 
     @invariant()
     def what_is_matched_is_the_held_prefix(self):
-        """Of two tiers, the first and what the second adds to it: they do not take turns."""
+        """Of two tiers, the first and what the second adds to it: they do not take turns.
+
+        A block that stands for several is found where it ends, if what stands before them is.
+        """
         found = set(self.cache.hashes())
         for path in [(0, 0, 0), (0, 1, 0, 1), (1, 1)]:
-            names = named(path)
-            held = [name in found for name in names]
-            prefix = [*held, False].index(False)
+            names, prefix = named(path), 0
+            for end, name in enumerate(names, 1):
+                if name in found and end - self.spans.get(name, 1) <= prefix:
+                    prefix = end
             matched = self.cache.match(names)
             assert matched == prefix or (self.kind[2] and matched < prefix)
 

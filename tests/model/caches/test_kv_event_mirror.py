@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.kv_event_mirror import Mirror
+from epp.model.caches.offload import OffloadedCache
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Cleared, Medium
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Prompt
@@ -33,18 +34,17 @@ def removed(*names, **more):
 
 
 class Followed:
-    """An engine's blocks as a mirror put them into a pool, and the tier below."""
+    """An engine's blocks as a mirror put them into a cache, `pool` where nothing else is said."""
 
-    def __init__(self, *changes, hasher=HASHER, lower=None, **more):
+    def __init__(self, *changes, hasher=HASHER, cache=None, **more):
         self.hasher = hasher
-        self.pool = BlockPool(CAPACITY, BLOCK)
-        self.lower = lower
+        self.pool = BlockPool(CAPACITY, BLOCK) if cache is None else cache
         self.mirror = Mirror(hasher, "base", **more)
         self.apply(*changes)
 
     def apply(self, *changes):
         for change in changes:
-            self.mirror.apply(change, self.pool, self.lower)
+            self.mirror.apply(change, self.pool)
         return self
 
     def chain(self, tokens, model="base", salt=""):
@@ -165,16 +165,18 @@ def test_a_hit_needs_every_full_group():
 
 
 def test_the_tier_below_is_filled_by_what_is_moved_there():
-    lower = BlockPool(CAPACITY, BLOCK)
-    followed = Followed(stored([1, 2], PROMPT[: 2 * BLOCK]), lower=lower)
+    first = BlockPool(CAPACITY, BLOCK)
+    cache = OffloadedCache(first, CAPACITY)
+    lower = cache.offload_tier
+    followed = Followed(stored([1, 2], PROMPT[: 2 * BLOCK]), cache=cache)
     # vLLM's own offloading names blocks only.
     followed.apply(stored([1, 2, 9], [], size=0, medium=Medium.CPU), removed(2, 1))
     chain = followed.chain(PROMPT)
-    assert (followed.pool.match(chain), lower.match(chain)) == (0, 2)
+    assert (first.match(chain), list(lower.hashes())) == (0, chain[:2])
     followed.apply(stored([3], PROMPT[2 * BLOCK : 3 * BLOCK], 2))
-    assert set(followed.pool.hashes()) == {chain[2]}
+    assert set(first.hashes()) == {chain[2]}
     followed.apply(removed(2, medium=Medium.CPU))
-    assert lower.match(chain) == 1
+    assert list(lower.hashes()) == chain[:1]
     assert followed.mirror.lost == 1
 
 

@@ -57,7 +57,7 @@ def test_the_second_tier_goes_on_where_the_first_ends_and_not_behind_a_gap():
     run(cache, 1, 2, 3, 4)
     cache.discard([3, 4])
     assert cache.match([1, 2, 3, 4]) == 4
-    cache.second.discard([3])
+    cache.offload_tier.discard([3])
     assert cache.match([1, 2, 3, 4]) == 2
     assert cache.take_evicted() == [3]
 
@@ -78,19 +78,19 @@ def test_after_loading_only_what_follows_the_hit_is_offered():
     cache = cache_of(6, 20)
     run(cache, 1, 2, 3)
     cache.discard([2, 3])
-    cache.second.discard([1])
+    cache.offload_tier.discard([1])
     assert run(cache, 1, 2, 3, 4) == 3
-    assert 1 not in cache.second
-    assert 4 in cache.second
+    assert 1 not in cache.offload_tier
+    assert 4 in cache.offload_tier
     run(cache, 1, 2)
-    assert 1 in cache.second
+    assert 1 in cache.offload_tier
 
 
 def test_a_prompt_too_large_for_the_second_tier_is_not_stored_there():
     cache = cache_of(10, 2)
     run(cache, 1)
     run(cache, 2, 3, 4)
-    assert cache.second.hashes() == [1]
+    assert cache.offload_tier.hashes() == [1]
 
 
 def test_a_prompt_too_large_for_the_first_tier_is_stored_in_none():
@@ -105,7 +105,7 @@ def test_what_does_not_fit_now_changes_nothing():
     held = admit(cache, 1, 2)
     cache.take_stored()
     assert admit(cache, 1, 5, 6) is None
-    assert (cache.take_stored(), 5 in cache.second) == ([], False)
+    assert (cache.take_stored(), 5 in cache.offload_tier) == ([], False)
     cache.release(held)
 
 
@@ -113,16 +113,16 @@ def test_what_was_never_computed_is_in_neither_tier():
     cache = cache_of(6, 20)
     run(cache, 1)
     cache.revoke(admit(cache, 1, 2, 3))
-    assert (cache.hashes(), cache.second.hashes()) == ([1], [1])
+    assert (cache.hashes(), cache.offload_tier.hashes()) == ([1], [1])
 
 
 def test_the_engine_may_speak_of_the_second_tier():
     cache = cache_of(6, 3)
-    cache.second.store([1, 2], [BLOCK] * 2)
+    cache.offload_tier.store([1, 2], [BLOCK] * 2)
     assert (cache.match([1, 2]), cache.take_stored()) == (2, [1, 2])
-    cache.second.store([3, 4], [BLOCK] * 2)
+    cache.offload_tier.store([3, 4], [BLOCK] * 2)
     assert cache.take_evicted() == [1]
-    cache.second.discard([4, 99])
+    cache.offload_tier.discard([4, 99])
     assert cache.hashes() == [2, 3]
 
 
@@ -130,10 +130,10 @@ def test_a_smaller_second_tier_keeps_the_newest():
     cache = cache_of(3, 10)
     run(cache, 1, 2)
     run(cache, 3, 4)
-    cache.second.resize(3 * BLOCK)
-    assert set(cache.second.hashes()) == {1, 3, 4}
-    cache.second.resize(0)
-    assert (len(cache.second), cache.second.used) == (0, 0)
+    cache.offload_tier.resize(3 * BLOCK)
+    assert set(cache.offload_tier.hashes()) == {1, 3, 4}
+    cache.offload_tier.resize(0)
+    assert (len(cache.offload_tier), cache.offload_tier.used) == (0, 0)
     assert set(cache.hashes()) == set(cache._first.hashes())
 
 
@@ -190,8 +190,8 @@ class TiersBesideOracle(RuleBasedStateMachine):
 
     @invariant()
     def the_second_tier_holds_the_same_in_the_same_order(self):
-        assert self.cache.second.hashes() == self.oracle.order
-        assert self.cache.second.used == len(self.oracle.order) * BLOCK
+        assert self.cache.offload_tier.hashes() == self.oracle.order
+        assert self.cache.offload_tier.used == len(self.oracle.order) * BLOCK
 
 
 TestTiersBesideOracle = TiersBesideOracle.TestCase

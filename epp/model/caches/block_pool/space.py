@@ -60,6 +60,10 @@ class PoolSpace:
         """
         return self._queue.oldest > self._holed and not self._contents.spans
 
+    @property
+    def offload_tier(self) -> None:
+        """None: the pool is the GPU's, and all is in it."""
+
     def hashes(self) -> Sequence[BlockHash]:
         """All blocks that can be found."""
         return list(self)
