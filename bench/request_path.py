@@ -12,7 +12,7 @@ import msgspec
 
 from bench.extproc.workload import BYTES_PER_TOKEN, MODEL, Shape, requests
 from epp._pb import ext_proc_pb2 as pb
-from epp.adapters.telemetry.metrics import Sources, Telemetry
+from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.app.cache_sources import build_fleet
 from epp.app.director import Service
 from epp.config.file import DEFAULT_POLICY, POLICIES, load
@@ -64,7 +64,9 @@ class RequestPath:
             said = Load(block_size=BLOCK, num_blocks=BLOCKS, engine="vllm", at=self._now)
             fleet.apply(EndpointUpserted(endpoint), self._now)
             fleet.apply(LoadReported(endpoint.id, said), self._now)
-        sources = Sources("bench", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks)
+        sources = MetricSources(
+            "bench", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks
+        )
         scheduler = Scheduler(fleet, settings.profile, random.Random(1).randrange)
         self._service = Service(scheduler, Telemetry(sources), lambda: self._now, None)
 

@@ -12,8 +12,8 @@ import zmq
 import zmq.asyncio
 
 from e2e.corridor import quiet_port
-from epp.adapters.kvevents.listener import KvEvents
-from epp.adapters.kvevents.sources import PORT_LABEL, REPLAY_PORT_LABEL, KvEventSettings
+from epp.adapters.kvevents.kv_event_listener import KvEventListener
+from epp.adapters.kvevents.publishers import PORT_LABEL, REPLAY_PORT_LABEL, SubscriptionSettings
 from epp.demo.processes import Process, spawn
 from epp.model.caches.kv_event_mirror import Mirror
 from epp.model.endpoint import Endpoint
@@ -85,7 +85,7 @@ class Followed:
         )
         self.renew()
         self.before = 0
-        self.listener = KvEvents(self.apply, KvEventSettings(reconnect=(0.05, 0.5)))
+        self.listener = KvEventListener(self.apply, SubscriptionSettings(reconnect=(0.05, 0.5)))
         self.listener.watch(self.endpoint)
 
     @property

@@ -10,8 +10,8 @@ from e2e import test_vllm
 from e2e.corridor import CHAT, Plan, corridor, decision
 from e2e.test_ranks import split_into_ranks
 from epp.model.endpoint import Endpoint
+from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import Page
-from epp.protocol.metrics.reader import MetricsReader
 
 pytestmark = pytest.mark.vllm
 BLOCK, BLOCKS, RANKS = 32, 512, 2

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from e2e import test_vllm
 from e2e.chat_bodies import BODIES, TEMPLATES, TEXT
 from e2e.corridor import CHAT, Plan, chat, corridor, decision, quiet_port
-from epp.adapters.tokens.fallback import Cause, TextInstead
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.local.model_folder import read_folder
 from epp.adapters.tokens.local.plan import finished, pieces_of, plan
 from epp.adapters.tokens.local.template import ChatTemplate
@@ -74,7 +74,7 @@ def tokens(asked: InferenceRequest, folder):
     """The ids of each prompt, or why there are none."""
     try:
         drafts = plan(asked, folder)
-    except TextInstead as reason:
+    except TextFallback as reason:
         return reason
     ids = folder.vocabulary.encode(list(pieces_of(drafts)))
     return [bodies.ids(prompt) for prompt in finished(drafts, ids)]
@@ -158,7 +158,7 @@ async def test_the_render_server_is_understood(renderer, folder):
     assert [bodies.ids(prompt)] == tokens(bodies.chat("hello"), folder)
     refused = bodies.chat("x", tools=[])
     assert await tokenizer.tokenize(refused) is refused.prompts
-    assert tokenizer.counts == {Cause.REFUSED: 1}
+    assert tokenizer.counts == {FallbackCause.REFUSED: 1}
     await tokenizer.close()
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from bench.kube.cluster import SENT, Order
-from epp.adapters.kube.discovery import KubeDiscovery
-from epp.adapters.kube.settings import Access, KubeSettings
+from epp.adapters.kube.kube_discovery import KubeDiscovery
+from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.demo.processes import Process, spawn
 from epp.errors import WarmpickError
 from epp.model.events import EndpointUpserted, Event
@@ -119,7 +119,7 @@ class Follower:
     def __init__(self, kubeconfig: Path) -> None:
         self.delays: list[float] = []
         self._fleet = Fleet(BlockHasher(b"bench", TOKEN_BLOCK))
-        access = Access(kubeconfig=str(kubeconfig), environ={})
+        access = KubeAccess(kubeconfig=str(kubeconfig), environ={})
         settings = KubeSettings(namespace="default", pool="pool", access=access)
         self._changed = asyncio.Event()
         self._discovery = KubeDiscovery(settings, self._apply, self._changed.set)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from epp.adapters.kvevents.sources import KvEventSettings
-from epp.adapters.tokens.tokenizer import PromptTokenizer
+from epp.adapters.kvevents.publishers import SubscriptionSettings
+from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.config.file import Settings
 from epp.config.producers import KvEventsConfig, TokenSettings
 from epp.errors import ConfigError
@@ -23,7 +23,7 @@ from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 
 if TYPE_CHECKING:  # it needs an extra
-    from epp.adapters.kvevents.listener import KvEvents
+    from epp.adapters.kvevents.kv_event_listener import KvEventListener
 
 _log = structlog.get_logger(__name__)
 
@@ -98,7 +98,7 @@ def kv_events_or_none(
     base_model: str,
     tokenizer: PromptTokenizer | None,
     apply: Callable[[Event], None],
-) -> "KvEvents | None":
+) -> "KvEventListener | None":
     """Return the listener to engines; None where none is wanted or it has no use (logged).
 
     `base_model` names the model in events that name no adapter. Events identify blocks by token
@@ -111,20 +111,22 @@ def kv_events_or_none(
         _log.error("kv_events.useless", reason="no token-producer makes tokens of prompts")
         return None
     try:
-        from epp.adapters.kvevents.listener import KvEvents  # noqa: PLC0415 (an extra)
+        from epp.adapters.kvevents.kv_event_listener import (  # noqa: PLC0415 (an extra)
+            KvEventListener,
+        )
     except ImportError as error:
         _log.error("kv_events.not_loaded", missing=error.name, remedy=_EVENTS_EXTRA)
         return None
-    return KvEvents(apply, kv_event_settings(config, base_model))
+    return KvEventListener(apply, kv_event_settings(config, base_model))
 
 
-def kv_event_settings(config: KvEventsConfig, base_model: str) -> KvEventSettings:
+def kv_event_settings(config: KvEventsConfig, base_model: str) -> SubscriptionSettings:
     """Return where to listen. `engineType` decides nothing.
 
     The events of vLLM and SGLang are recognised by their form (`epp.protocol.kvevents.batches`).
     """
     pods = config.pod_discovery_config
-    return KvEventSettings(
+    return SubscriptionSettings(
         port=pods.socket_port,
         replay_port=pods.replay_socket_port if pods.replay_socket_port > 0 else None,
         topic_prefix=config.topic_filter,
@@ -132,7 +134,7 @@ def kv_event_settings(config: KvEventsConfig, base_model: str) -> KvEventSetting
     )
 
 
-def kv_event_batches(kv_events: "KvEvents | None") -> dict[tuple[str, str], int]:
+def kv_event_batches(kv_events: "KvEventListener | None") -> dict[tuple[str, str], int]:
     """Return the number of batches of KV events by endpoint and outcome."""
     if kv_events is None:
         return {}

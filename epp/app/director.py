@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from epp.adapters.telemetry.logs import ExchangeLog
 from epp.adapters.telemetry.metrics import Telemetry
-from epp.adapters.tokens.count_check import Agreement
-from epp.adapters.tokens.tokenizer import PromptTokenizer
+from epp.adapters.tokens.count_check import TokenCountCheck
+from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.errors import PickerFault, RequestError
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.request import Decision, InferenceRequest, MustStayReason, RequestId
@@ -48,7 +48,7 @@ class Service:
         self._clock = clock
         self._tokenizer = tokenizer
         self._log = ExchangeLog(clock)
-        self._agreement = Agreement()
+        self._agreement = TokenCountCheck()
         self._doubted: set[EndpointId] = set()
         self._ties: set[MustStayReason] = set()
         self.observe = scheduler.observe

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Protocol
 
 from epp.adapters.endpoints_file import EndpointsFile
-from epp.adapters.kube.settings import Access, KubeSettings
+from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.model.events import Event
-from epp.protocol.routing import NO_ROUTING, Routing
+from epp.protocol.routing_table import NO_ROUTING, RoutingTable
 
 Source = Path | KubeSettings
 """A file, or which pool."""
@@ -22,7 +22,7 @@ class Discovery(Protocol):
         """Whether everything was told, and this replica is the one that traffic should come to."""
 
     @property
-    def routing(self) -> Routing:
+    def routing(self) -> RoutingTable:
         """What requests are routed by besides endpoints, as it is at the moment."""
 
     async def load(self) -> None:
@@ -59,7 +59,7 @@ def discovery_of(
     """Build what tells `apply` of the endpoints; `changed` is called when `ready` changes."""
     if isinstance(source, Path):
         return FileDiscovery(source, apply)
-    from epp.adapters.kube.discovery import KubeDiscovery  # noqa: PLC0415 (its client takes long)
+    from epp.adapters.kube.kube_discovery import KubeDiscovery  # noqa: PLC0415 (its client takes long)
 
     return KubeDiscovery(source, apply, changed)
 
@@ -74,10 +74,10 @@ class Reviewer(Protocol):
         """Ask no more."""
 
 
-def reviewer_of(access: Access | None) -> Reviewer | None:
+def reviewer_of(access: KubeAccess | None) -> Reviewer | None:
     """Build what asks a Kubernetes API, if one is to be asked."""
     if access is None:
         return None
-    from epp.adapters.kube.reviews import Reviews  # noqa: PLC0415 (see above)
+    from epp.adapters.kube.reviews import TokenReviewer  # noqa: PLC0415 (see above)
 
-    return Reviews(access)
+    return TokenReviewer(access)

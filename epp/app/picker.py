@@ -14,10 +14,10 @@ from epp import native
 from epp.adapters.extproc.contract import ExtProcServer, ExtProcSettings
 from epp.adapters.extproc.transports import Transport, health_server, server_class
 from epp.adapters.health import HealthServices
-from epp.adapters.kube.settings import Access
+from epp.adapters.kube.kube_settings import KubeAccess
 from epp.adapters.scrape.scraper import Scraper, ScrapeSettings
 from epp.adapters.telemetry.http import OperatorServer
-from epp.adapters.telemetry.metrics import Sources, Telemetry
+from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.app.cache_sources import (
     build_fleet,
     kv_event_batches,
@@ -60,7 +60,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     grpc_port: int = 9002
     health_port: int = 9003
     metrics_port: int = 9090
-    metrics_access: Access | None = None
+    metrics_access: KubeAccess | None = None
     secure: bool = True
     cert_path: Path | None = None
     health_on_grpc_port: bool = False
@@ -110,9 +110,9 @@ class EndpointPicker:
             self._reviewer.review if self._reviewer else None,
         )
 
-    def _sources(self) -> Sources:
+    def _sources(self) -> MetricSources:
         """Say where the metrics page looks things up."""
-        return Sources(
+        return MetricSources(
             self._options.pool_name,
             self._fleet.loads,
             self._fleet.cache_stats,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from epp.adapters.kube.settings import Access, KubeSettings
+from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.cli.types import flag, labels, port_list
 from epp.errors import ConfigError
 from epp.protocol.kube.objects import GATEWAY_GROUP
@@ -24,7 +24,7 @@ class Pool(msgspec.Struct, frozen=True):
 
     source: Path | KubeSettings
     name: str
-    metrics_access: Access | None = None
+    metrics_access: KubeAccess | None = None
 
 
 def add_pool(group: argparse._ArgumentGroup) -> None:
@@ -143,8 +143,8 @@ def _settings(arguments: argparse.Namespace, environ: Mapping[str, str], name: s
     )
 
 
-def _access(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Access:
-    return Access(kubeconfig=arguments.kubeconfig, environ=environ)
+def _access(arguments: argparse.Namespace, environ: Mapping[str, str]) -> KubeAccess:
+    return KubeAccess(kubeconfig=arguments.kubeconfig, environ=environ)
 
 
 def _deployment(pod: str) -> str:

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.adapters.telemetry.metrics import Sources, Telemetry
+from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.model.endpoint import UNREPORTED, Endpoint, Load
 from epp.model.pods.cache_stats import CacheStats
 from epp.model.request import Decision, InferenceRequest, Outcome, RequestId, Usage
@@ -24,7 +24,7 @@ BELIEFS = [
 
 def telemetry(pool=POOL, under_way=lambda _: False):
     return Telemetry(
-        Sources(
+        MetricSources(
             "pool",
             lambda: pool,
             lambda: BELIEFS,

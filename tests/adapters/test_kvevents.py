@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.kvevents.listener import KvEvents
-from epp.adapters.kvevents.sources import (
+from epp.adapters.kvevents.kv_event_listener import KvEventListener
+from epp.adapters.kvevents.publishers import (
     PORT_LABEL,
     REPLAY_PORT_LABEL,
-    KvEventSettings,
-    Sources,
+    PublisherAddresses,
+    SubscriptionSettings,
 )
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from tests.adapters.zmq_publisher import ZmqPublisher
@@ -22,7 +22,7 @@ from tests.kvpublisher import believe, frames, payload, removed, stored
 from tests.strategies import endpoint
 
 DEADLINE = 10
-FAST = KvEventSettings(replay_timeout=5, reconnect=(0.01, 0.05))
+FAST = SubscriptionSettings(replay_timeout=5, reconnect=(0.01, 0.05))
 HASTY = msgspec.structs.replace(FAST, replay_timeout=0.5)
 IMPATIENT = msgspec.structs.replace(FAST, patience=1.0)
 
@@ -62,7 +62,7 @@ class Told:
 @contextlib.asynccontextmanager
 async def listening(settings=FAST):
     told = Told()
-    listener = KvEvents(told, settings)
+    listener = KvEventListener(told, settings)
     task = asyncio.create_task(listener.run())
     try:
         yield listener, told
@@ -350,17 +350,21 @@ WHERE = {
 
 @pytest.mark.parametrize(("given", "rank", "expected"), WHERE.values(), ids=WHERE)
 def test_where_an_endpoint_publishes(given, rank, expected):
-    sources = Sources.of(endpoint(rank=rank), KvEventSettings(**given))
+    sources = PublisherAddresses.of(endpoint(rank=rank), SubscriptionSettings(**given))
     assert sources is not None
     for found, wanted in zip((sources.events, sources.again), expected, strict=True):
         assert wanted in {..., found}
 
 
 def test_labels_go_before_settings_and_zero_means_nowhere():
-    settings = KvEventSettings(replay_port=6000)
+    settings = SubscriptionSettings(replay_port=6000)
     labels = {PORT_LABEL: "7000", REPLAY_PORT_LABEL: "0"}
-    assert Sources.of(endpoint(labels=labels), settings) == Sources("tcp://10.0.0.1:7000", "")
-    assert Sources.of(endpoint(labels={PORT_LABEL: "0"}), settings) is None
+    assert PublisherAddresses.of(endpoint(labels=labels), settings) == PublisherAddresses(
+        "tcp://10.0.0.1:7000", ""
+    )
+    assert PublisherAddresses.of(endpoint(labels={PORT_LABEL: "0"}), settings) is None
     for odd in ("", "x", "-1", "70000", "5557.0"):
-        found = Sources.of(endpoint(labels={PORT_LABEL: odd}, address="fd00::1"), settings)
-        assert found == Sources("tcp://[fd00::1]:5557", "tcp://[fd00::1]:6000")
+        found = PublisherAddresses.of(
+            endpoint(labels={PORT_LABEL: odd}, address="fd00::1"), settings
+        )
+        assert found == PublisherAddresses("tcp://[fd00::1]:5557", "tcp://[fd00::1]:6000")

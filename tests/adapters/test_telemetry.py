@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from epp.adapters.telemetry.cardinality import BoundedLabel
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.metrics import Sources, Telemetry
+from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.errors import MalformedRequest, NoEndpoints, Overloaded
 from epp.model.request import Outcome, RequestId
 from epp.protocol.extproc.record import RequestRecord
@@ -196,7 +196,7 @@ def test_an_empty_pool():
 
 @pytest.mark.parametrize("field", ["model", "target_model", "fairness_id"])
 def test_what_clients_name_cannot_fill_the_memory(field):
-    counted = Telemetry(Sources("pool", list, list, int), most_flows=5)
+    counted = Telemetry(MetricSources("pool", list, list, int), most_flows=5)
     for number in range(100):
         serve(counted, record(number, request=request(number, **{field: f"x{number}"})))
     assert len(values(counted, "llm_d_epp_request_total")) <= 6

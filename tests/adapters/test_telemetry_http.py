@@ -7,12 +7,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.adapters.telemetry.http import OperatorServer
-from epp.adapters.telemetry.metrics import Sources, Telemetry
+from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 
 
 @contextlib.asynccontextmanager
 async def serving(ready=lambda: True):
-    telemetry = Telemetry(Sources("pool", list, list, int))
+    telemetry = Telemetry(MetricSources("pool", list, list, int))
     server = OperatorServer(telemetry, ready, "127.0.0.1", 0)
     await server.start()
     try:
@@ -53,7 +53,7 @@ async def test_readiness_is_asked_each_time_and_liveness_is_not_readiness():
 
 async def test_a_port_in_use_is_an_error_and_stop_frees_it():
     async with serving() as (server, _):
-        other = OperatorServer(Telemetry(Sources("p", list, list, int)), bool, "127.0.0.1", 0)
+        other = OperatorServer(Telemetry(MetricSources("p", list, list, int)), bool, "127.0.0.1", 0)
         other.port = server.port
         with pytest.raises(OSError, match="address already in use"):
             await other.start()

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from epp.adapters.telemetry.metrics import Sources, Telemetry
+from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.adapters.tokens.local.local_tokenizer import LocalLimits, LocalTokenizer
 from epp.adapters.tokens.local.model_folder import read_folder
 from epp.app.director import Service
@@ -49,7 +49,7 @@ def serving(fleet, tokenizer):
     profile = load("plugins: [{type: least-ttft-picker}]").profile
     scheduler = Scheduler(fleet, profile, lambda _: 0)
     telemetry = Telemetry(
-        Sources("pool", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks)
+        MetricSources("pool", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks)
     )
     return Service(scheduler, telemetry, lambda: 1.0, tokenizer)
 

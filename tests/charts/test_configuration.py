@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from epp.adapters.kube.settings import KubeSettings
+from epp.adapters.kube.kube_settings import KubeSettings
 from epp.cli.main import main
 from epp.cli.pool_flags import pool_of
 from epp.config.file import POLICIES, load

@@ -6,17 +6,17 @@ import msgspec
 import pytest
 import structlog
 
-from epp.adapters.kube.discovery import KubeDiscovery
-from epp.adapters.kube.settings import Access, KubeSettings
+from epp.adapters.kube.kube_discovery import KubeDiscovery
+from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.cli.pool_flags import pool_of
-from epp.protocol.kube.election import Terms
+from epp.protocol.kube.election import LeaderElectionConfig
 from tests.adapters.kube.rig import CRDS, QUICK, Changed, pod, running
 from tests.charts import values as v
 from tests.charts.helm import objects, only
 from tests.charts.picker import arguments
 from tests.kubeapi import FakeKubernetes
 
-SHORT = Terms(identity="", duration=9, deadline=6, retry=0.5)
+SHORT = LeaderElectionConfig(identity="", duration=9, deadline=6, retry=0.5)
 
 
 @contextlib.asynccontextmanager
@@ -41,7 +41,7 @@ def settings_of(things, api, path, rules):
     source = pool_of(arguments(things), "", environ).source
     assert isinstance(source, KubeSettings)
     token = api.token("epp", rules=rules, namespace="inf")
-    access = Access(kubeconfig=str(api.kubeconfig(path, user={"token": token})), environ={})
+    access = KubeAccess(kubeconfig=str(api.kubeconfig(path, user={"token": token})), environ={})
     return msgspec.structs.replace(source, access=access, pace=QUICK, terms=SHORT)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.adapters.kvevents.sources import KvEventSettings
+from epp.adapters.kvevents.publishers import SubscriptionSettings
 from epp.app.cache_sources import kv_event_settings
 from epp.config.file import load
 from epp.config.producers import TokenSettings, seconds
@@ -81,7 +81,7 @@ def listening(settings):
 
 
 def test_where_to_listen():
-    assert listening(precise("{}")) == KvEventSettings()
+    assert listening(precise("{}")) == SubscriptionSettings()
     assert precise("{}").token_block == 16
     settings = precise(
         "{tokenProcessorConfig: {blockSizeTokens: 64, hashSeed: '42', hashAlgorithm: xxh64},"
@@ -91,7 +91,9 @@ def test_where_to_listen():
         " speculativeIndexing: true, speculativeTTL: 10s}"
     )
     assert settings.token_block == 64
-    assert listening(settings) == KvEventSettings(port=6000, replay_port=6001, topic_prefix="kv")
+    assert listening(settings) == SubscriptionSettings(
+        port=6000, replay_port=6001, topic_prefix="kv"
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ plugins:
 - {type: precise-prefix-cache-producer}
 - {type: random-picker}
 """)
-    assert listening(settings) == KvEventSettings(model="base")
+    assert listening(settings) == SubscriptionSettings(model="base")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.config.incluster_config import SERVICE_HOST_ENV_NAME, InClusterConfigLoader
 from kubernetes.aio.config.kube_config import load_kube_config
 
-from epp.adapters.kube.settings import Access
+from epp.adapters.kube.kube_settings import KubeAccess
 from epp.errors import ConfigError
 
 _UNREADABLE = (ConfigException, ValueError, TypeError, KeyError, AttributeError)
@@ -30,7 +30,7 @@ _KEEPALIVE = (
 """A peer whose kernel is gone is noticed after 25 seconds, without a byte sent by us."""
 
 
-async def load(access: Access) -> Configuration:
+async def load(access: KubeAccess) -> Configuration:
     """Read the configuration anew, tokens included. Raises `ConfigError`."""
     configuration = Configuration()
     try:
@@ -45,7 +45,7 @@ async def load(access: Access) -> Configuration:
     return configuration
 
 
-async def _load(access: Access, configuration: Configuration) -> None:
+async def _load(access: KubeAccess, configuration: Configuration) -> None:
     named = access.kubeconfig or access.environ.get("KUBECONFIG", "")
     if not named and access.environ.get(SERVICE_HOST_ENV_NAME):
         InClusterConfigLoader(
@@ -71,7 +71,7 @@ def _kubeconfigs(named: str) -> str:
     return ":".join(there)
 
 
-class Pool:
+class ApiSession:
     """Connections with one set of credentials; once retired, closed when the last request ends.
 
     Not before: a session that is closed while it connects fails in ways of its own. Raises

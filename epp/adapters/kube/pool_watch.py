@@ -6,12 +6,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from epp.adapters.kube.connection import Connection
+from epp.adapters.kube.api_connection import ApiConnection
+from epp.adapters.kube.kube_settings import ReflectorSettings
 from epp.adapters.kube.reflector import Reflector, Sink
-from epp.adapters.kube.settings import Pace
 from epp.protocol.kube import resources
-from epp.protocol.kube.objects import InferencePool, Pod
-from epp.protocol.kube.pool import PoolState, Selector
+from epp.protocol.kube.objects import InferencePool, KubePod
+from epp.protocol.kube.pool_state import PoolState, Selector
 from epp.protocol.kube.resources import Selection
 
 
@@ -20,11 +20,11 @@ class PoolWatch:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ApiConnection,
         namespace: str,
         state: PoolState,
         wake: Callable[[], None],
-        pace: Pace,
+        pace: ReflectorSettings,
     ) -> None:
         self._connection = connection
         self._namespace = namespace
@@ -73,7 +73,7 @@ class PoolWatch:
                 await _end(reselect)
                 await _end(pods)
 
-    def _reflector(self, selector: Selector) -> Reflector[Pod]:
+    def _reflector(self, selector: Selector) -> Reflector[KubePod]:
         state = self._state
         sink = Sink(
             put=partial(self._told, selector, state.pods_are),

@@ -10,12 +10,17 @@ from typing import Generic, NoReturn, TypeVar
 import msgspec
 import structlog
 
-from epp.adapters.kube.backoff import Backoff
-from epp.adapters.kube.connection import ApiUnreachable, Connection
-from epp.adapters.kube.settings import Pace
+from epp.adapters.kube.api_connection import ApiConnection, ApiUnreachable
+from epp.adapters.kube.kube_settings import ReflectorSettings
 from epp.protocol.kube.objects import KubeObject
 from epp.protocol.kube.resources import Resource, Selection
-from epp.protocol.kube.watch import ApiRefused, Lines, Reader, StreamBroken, WatchEvent
+from epp.protocol.kube.watch import (
+    ApiRefused,
+    LineSplitter,
+    ObjectDecoder,
+    StreamBroken,
+    WatchEvent,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -38,6 +43,30 @@ class Sink(msgspec.Struct, Generic[T], frozen=True):
     listed: Callable[[Collection[str]], None]
 
 
+class Backoff:
+    """Delays in seconds that double from `least` to `most`, each shortened by up to a half.
+
+    `chance` gives numbers in 0..1, so that many replicas do not come back at one time.
+    """
+
+    def __init__(
+        self, least: float, most: float, chance: Callable[[], float] = random.random
+    ) -> None:
+        self._least = least
+        self._most = most
+        self._chance = chance
+        self._delay = least
+
+    def next(self) -> float:
+        """The delay after one more failure."""
+        delay, self._delay = self._delay, min(self._most, self._delay * 2)
+        return delay * (1 - self._chance() / 2)
+
+    def reset(self) -> None:
+        """Start over: it worked."""
+        self._delay = self._least
+
+
 class Reflector(Generic[T]):
     """Tells `sink` of the objects of a resource that are selected, for as long as it runs.
 
@@ -47,11 +76,11 @@ class Reflector(Generic[T]):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ApiConnection,
         resource: Resource[T],
         selection: Selection,
         sink: Sink[T],
-        pace: Pace,
+        pace: ReflectorSettings,
     ) -> None:
         self.answered = asyncio.Event()
         self._connection = connection
@@ -59,7 +88,7 @@ class Reflector(Generic[T]):
         self._selection = selection
         self._sink = sink
         self._pace = pace
-        self._reader = Reader(resource.kind)
+        self._reader = ObjectDecoder(resource.kind)
         self._backoff = Backoff(pace.least, pace.most)
         self._version = ""
         self._verb = "list"
@@ -141,7 +170,7 @@ class Reflector(Generic[T]):
             raise ApiUnreachable("the watch ended as soon as it began")
 
     async def _read(self, chunks: AsyncIterator[bytes]) -> None:
-        lines, handled = Lines(), 0
+        lines, handled = LineSplitter(), 0
         async for chunk in chunks:
             for line in lines.feed(chunk):
                 event = self._reader.event(line)

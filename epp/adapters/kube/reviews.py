@@ -12,8 +12,8 @@ import msgspec
 import structlog
 from cachetools import TLRUCache
 
-from epp.adapters.kube.connection import ApiUnreachable, Connection
-from epp.adapters.kube.settings import Access
+from epp.adapters.kube.api_connection import ApiConnection, ApiUnreachable
+from epp.adapters.kube.kube_settings import KubeAccess
 from epp.errors import ConfigError
 from epp.protocol.kube.reviews import (
     ACCESS_REVIEWS,
@@ -34,11 +34,11 @@ _REFUSED_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0
 
 
-class Reviews:
+class TokenReviewer:
     """Asks about tokens; the connection is opened with the first one."""
 
-    def __init__(self, access: Access) -> None:
-        self._connection = Connection(access)
+    def __init__(self, access: KubeAccess) -> None:
+        self._connection = ApiConnection(access)
         self._known: TLRUCache[bytes, HTTPStatus] = TLRUCache(
             _MOST_TOKENS, ttu=_until, timer=time.monotonic
         )

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from epp.adapters.kube.connection import Connection
+from epp.adapters.kube.api_connection import ApiConnection
+from epp.adapters.kube.kube_settings import ReflectorSettings
 from epp.adapters.kube.reflector import Reflector, Sink
-from epp.adapters.kube.settings import Pace
 from epp.protocol.kube import resources
 from epp.protocol.kube.resources import OBJECT_GROUPS, Resource, Selection
-from epp.protocol.kube.routing import Kept, RoutingState
+from epp.protocol.kube.routing_state import PoolObjects, RoutingState
 
 
 class RoutingWatch:
@@ -21,11 +21,11 @@ class RoutingWatch:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ApiConnection,
         namespace: str,
         state: RoutingState,
         wake: Callable[[], None],
-        pace: Pace,
+        pace: ReflectorSettings,
     ) -> None:
         self.complete = False
         self._connection = connection
@@ -52,7 +52,7 @@ class RoutingWatch:
             self._wake()
         raise RuntimeError("following a resource never ends")
 
-    def _reflector(self, resource: Resource[Any], kept: Kept[Any]) -> Reflector[Any]:
+    def _reflector(self, resource: Resource[Any], kept: PoolObjects[Any]) -> Reflector[Any]:
         sink = Sink[Any](
             put=partial(self._told, resource.group, kept.put),
             gone=partial(self._told, resource.group, kept.gone),

@@ -2,28 +2,66 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import structlog
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from epp.adapters.kvevents.inbox import Inbox
-from epp.adapters.kvevents.sources import KvEventSettings, Sources
+from epp.adapters.kvevents.publishers import PublisherAddresses, SubscriptionSettings
 from epp.model.endpoint import Endpoint
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp, Change
 from epp.protocol.kvevents.feed import Feed, FeedSettings
-from epp.protocol.kvevents.notices import Changed, Lost, Notice, Odd, Replay, Up
+from epp.protocol.kvevents.notices import (
+    Anomaly,
+    CacheChanges,
+    Notice,
+    ReplayRequest,
+    StreamLost,
+    StreamUp,
+)
 
 CacheEvent = CacheChanged | CacheFeedUp | CacheFeedLost
 Context = zmq.Context[zmq.Socket[bytes]]
 
 _log = structlog.get_logger(__name__)
 
+_AT_ONCE = 64
+"""Messages of one socket that are taken in before others have their turn."""
 _QUEUE = 100_000
 _SEQUENCE_BYTES = 8
 _HEARTBEAT_MS = 5_000
 _HEARTBEATS_MISSED = 3
 _MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+
+
+class Inbox:
+    """What a socket has received, for one reader on the event loop."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        self._socket = socket
+        self._ready = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(socket.FD, self._ready.set)
+
+    async def take(self) -> list[list[bytes]]:
+        """Wait for messages and take some of them; never empty."""
+        while True:
+            self._ready.clear()
+            messages: list[list[bytes]] = []
+            # The descriptor tells of changes only, so all must be taken before it is waited for.
+            with suppress(zmq.Again):
+                while len(messages) < _AT_ONCE:
+                    messages.append(self._socket.recv_multipart(zmq.NOBLOCK))
+                self._ready.set()
+            if messages:
+                return messages
+            await self._ready.wait()
+
+    def close(self) -> None:
+        """Stop listening and close the socket."""
+        self._loop.remove_reader(self._socket.FD)
+        self._socket.close(linger=0)
 
 
 class Subscription:
@@ -35,8 +73,8 @@ class Subscription:
     def __init__(
         self,
         endpoint: Endpoint,
-        sources: Sources,
-        settings: KvEventSettings,
+        sources: PublisherAddresses,
+        settings: SubscriptionSettings,
         apply: Callable[[CacheEvent], None],
     ) -> None:
         self.endpoint = endpoint
@@ -156,7 +194,7 @@ class Subscription:
         """Act on what follows from messages, in order; changes go on together."""
         changes: list[Change] = []
         for notice in notices:
-            if isinstance(notice, Changed):
+            if isinstance(notice, CacheChanges):
                 changes += notice.changes
                 continue
             self._pass_on(changes)
@@ -168,21 +206,21 @@ class Subscription:
         if changes:
             self._apply(CacheChanged(self.endpoint.id, changes))
 
-    def _act(self, notice: Up | Lost | Odd | Replay) -> None:
+    def _act(self, notice: StreamUp | StreamLost | Anomaly | ReplayRequest) -> None:
         match notice:
-            case Up(complete):
+            case StreamUp(complete):
                 if self._lost:
                     _log.info("kv_events.back", endpoint=self.endpoint.id)
                 self._lost = False
                 self._apply(CacheFeedUp(self.endpoint.id, complete))
-            case Lost(reason):
+            case StreamLost(reason):
                 if not self._lost:
                     _log.warning("kv_events.lost", endpoint=self.endpoint.id, reason=reason)
                 self._lost = True
                 self._apply(CacheFeedLost(self.endpoint.id, reason))
-            case Odd(kind, detail):
+            case Anomaly(kind, detail):
                 self._say_once(f"kv_events.{kind}", {"detail": detail})
-            case Replay(start):
+            case ReplayRequest(start):
                 self._ask(start)
 
     def _ask(self, start: int) -> None:

@@ -9,11 +9,11 @@ from typing import NoReturn
 import msgspec
 import structlog
 
-from epp.adapters.scrape.client import PageClient, PageLost, PageRefused
+from epp.adapters.scrape.page_client import PageClient, PageLost, PageRefused
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event, LoadReported, ScrapeFailed
+from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import Page
-from epp.protocol.metrics.reader import MetricsReader
 
 _log = structlog.get_logger(__name__)
 

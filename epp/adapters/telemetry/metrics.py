@@ -7,9 +7,9 @@ from typing import Final
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.pool import CacheView, PoolGauges, PoolView
-from epp.adapters.telemetry.requests import Flows
-from epp.adapters.telemetry.series import Block, Labels, expose
+from epp.adapters.telemetry.pool_gauges import CacheView, PoolGauges, PoolView
+from epp.adapters.telemetry.requests import RequestMetrics
+from epp.adapters.telemetry.series import FamilyText, Labels, expose
 from epp.errors import NoEndpoints
 from epp.model.request import Decision, InferenceRequest, Outcome, RequestId
 from epp.protocol.extproc.record import RequestRecord
@@ -19,7 +19,7 @@ _MOST_ENDPOINTS = 10 * MOST_VALUES
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class MetricSources:
     """What is looked up when the metrics are read, and what never changes.
 
     `pool` gives every endpoint with its load and whether it can be picked, `caches` what is
@@ -46,10 +46,10 @@ class Telemetry:
     Every method but `page` takes a few microseconds. Not to be called from several threads.
     """
 
-    def __init__(self, sources: Sources, *, most_flows: int = MOST_VALUES) -> None:
+    def __init__(self, sources: MetricSources, *, most_flows: int = MOST_VALUES) -> None:
         self._sources = sources
         self._pool = PoolGauges(sources.pool_name, sources.pool, sources.caches)
-        self._flows = Flows(sources.under_way, most_flows)
+        self._flows = RequestMetrics(sources.under_way, most_flows)
         self._attempts: dict[Labels, int] = {}
         self._outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self._scheduling = Histogram(families.SCHEDULER_BOUNDS)
@@ -94,7 +94,7 @@ class Telemetry:
             yield block.text(openmetrics=openmetrics)
         yield _process(openmetrics=openmetrics)
 
-    def _blocks(self) -> Iterator[Block]:
+    def _blocks(self) -> Iterator[FamilyText]:
         yield from self._flows.collect()
         yield from self._pool.collect()
         yield from expose(families.SCHEDULER_ATTEMPTS, self._attempts.items())

@@ -6,7 +6,7 @@ from typing import Final
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MOST_VALUES, OTHER, BoundedLabel
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.series import Block, Family, Labels, expose
+from epp.adapters.telemetry.series import Family, FamilyText, Labels, expose
 from epp.model.request import InferenceRequest, Outcome, RequestId, Usage
 from epp.protocol.extproc.record import RequestRecord
 
@@ -21,7 +21,7 @@ _COMPLETED: Final = Outcome.COMPLETED
 _UNOBSERVED: Final = Outcome.UNOBSERVED
 
 
-class Flow:
+class RequestSeries:
     """What is counted of the requests that share their labels; names as in `families`."""
 
     def __init__(self) -> None:
@@ -101,8 +101,8 @@ _DISTRIBUTIONS: tuple[tuple[Family, str], ...] = (
 )
 
 
-class Flows:
-    """Every `Flow` by its labels, of which clients choose three: their number is bounded.
+class RequestMetrics:
+    """Every `RequestSeries` by its labels, of which clients choose three: their number is bounded.
 
     A request whose end is not looked at runs for as long as it is believed to be `under_way`.
     """
@@ -112,12 +112,12 @@ class Flows:
         self._most = most
         self.model = BoundedLabel(most)
         self._fairness = BoundedLabel(most)
-        self._flows: dict[Labels, Flow] = {}
-        self._running: dict[RequestId, Flow] = {}
-        self._unseen: dict[RequestId, Flow] = {}
+        self._flows: dict[Labels, RequestSeries] = {}
+        self._running: dict[RequestId, RequestSeries] = {}
+        self._unseen: dict[RequestId, RequestSeries] = {}
         self._many = _MANY
 
-    def of(self, request: InferenceRequest | None) -> Flow:
+    def of(self, request: InferenceRequest | None) -> RequestSeries:
         """Give the flow of a request, None standing for one that could not be read."""
         request = request or _UNKNOWN
         model = self.model
@@ -131,7 +131,7 @@ class Flows:
         if flow is None:
             if len(self._flows) >= self._most:
                 key = (OTHER, OTHER, OTHER, str(request.priority))
-            flow = self._flows.setdefault(key, Flow())
+            flow = self._flows.setdefault(key, RequestSeries())
         return flow
 
     def start(self, request: InferenceRequest) -> None:
@@ -158,7 +158,7 @@ class Flows:
             flow.completed(record)
             _compare(flow, record)
 
-    def _leave(self, record: RequestRecord, flow: Flow) -> None:
+    def _leave(self, record: RequestRecord, flow: RequestSeries) -> None:
         flow.begun(record)
         self._unseen[record.id] = flow
         if len(self._unseen) > self._many:
@@ -170,7 +170,7 @@ class Flows:
         for each in [each for each in self._unseen if not self._under_way(each)]:
             self._unseen.pop(each).running -= 1
 
-    def collect(self) -> Iterator[Block]:
+    def collect(self) -> Iterator[FamilyText]:
         """Give the families that have anything to say."""
         self._settle()
         flows = self._flows.items()
@@ -188,7 +188,7 @@ class Flows:
             yield from expose(family, [value for value in values if any(value[1].counts)])
 
 
-def _compare(flow: Flow, record: RequestRecord) -> None:
+def _compare(flow: RequestSeries, record: RequestRecord) -> None:
     if record.decision is None or record.usage is None or record.usage.cached_tokens is None:
         return
     if record.served is not None and record.served != record.decision.endpoint.target:

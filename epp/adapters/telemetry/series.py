@@ -33,7 +33,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     twin: DeprecatedAlias | None = None
 
 
-class Block(msgspec.Struct, frozen=True):
+class FamilyText(msgspec.Struct, frozen=True):
     """The lines of one family, less its two head lines."""
 
     family: Family
@@ -51,7 +51,7 @@ Value = float | Histogram
 Samples = Iterable[tuple[Labels, Value]]
 
 
-def expose(family: Family, samples: Samples) -> Iterator[Block]:
+def expose(family: Family, samples: Samples) -> Iterator[FamilyText]:
     """Give a family and its twin; nothing without a sample.
 
     Where the twin has fewer labels, samples that differ in the others only are added up.
@@ -85,7 +85,7 @@ def _added_up(values: Mapping[Labels, Value], kept: Sequence[int]) -> dict[Label
     return added
 
 
-def _block(family: Family, values: Mapping[Labels, Value]) -> Block:
+def _block(family: Family, values: Mapping[Labels, Value]) -> FamilyText:
     lines: list[str] = []
     for labels, value in values.items():
         pairs = zip(family.labels, labels, strict=True)
@@ -94,7 +94,7 @@ def _block(family: Family, values: Mapping[Labels, Value]) -> Block:
             lines += _histogram(family.name, text, value)
         else:
             lines.append(f"{_series(family.name, text)} {_number(value)}\n")
-    return Block(family, "".join(lines))
+    return FamilyText(family, "".join(lines))
 
 
 def _histogram(name: str, labels: str, value: Histogram) -> Iterator[str]:

@@ -8,7 +8,7 @@ from epp.protocol.extproc.record import RequestRecord
 _log = structlog.get_logger(__name__)
 
 
-class Agreement:
+class TokenCountCheck:
     """Compares lengths, and says the first time that they differ."""
 
     def __init__(self) -> None:

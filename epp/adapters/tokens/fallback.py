@@ -11,7 +11,7 @@ from epp.errors import WarmpickError
 _log = structlog.get_logger(__name__)
 
 
-class Cause(Enum):
+class FallbackCause(Enum):
     """What stood between a request and its tokens."""
 
     BODY = "the body was not seen"
@@ -27,10 +27,10 @@ class Cause(Enum):
     UNAVAILABLE = "the render endpoint cannot be reached"
 
 
-class TextInstead(WarmpickError):
+class TextFallback(WarmpickError):
     """There are no tokens for this request. `detail` never quotes the client."""
 
-    def __init__(self, cause: Cause, detail: str = "") -> None:
+    def __init__(self, cause: FallbackCause, detail: str = "") -> None:
         super().__init__(f"{cause.value}{': ' * bool(detail)}{detail}")
         self.cause = cause
         self.detail = detail
@@ -40,14 +40,14 @@ class FallbackCounts:
     """Counts the requests that had to do with text, and logs the first of each cause."""
 
     def __init__(self) -> None:
-        self._counts: Counter[Cause] = Counter()
+        self._counts: Counter[FallbackCause] = Counter()
 
     @property
-    def counts(self) -> Mapping[Cause, int]:
+    def counts(self) -> Mapping[FallbackCause, int]:
         """Requests so far, by cause."""
         return self._counts
 
-    def note(self, reason: TextInstead) -> None:
+    def note(self, reason: TextFallback) -> None:
         """Take note of one request."""
         self._counts[reason.cause] += 1
         if self._counts[reason.cause] == 1:

@@ -13,7 +13,7 @@ Age = tuple[str, str]
 """Orders pods: the larger, the younger."""
 
 
-class Claims:
+class AddressClaims:
     """The targets that pods claim, and what was told of them."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ class LeaseView(msgspec.Struct, frozen=True):
     spec: LeaseSpec = LeaseSpec()
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class LeaderElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How an election goes; durations in seconds, defaults of client-go.
 
     Others may take the lease when its holder has not renewed it for `duration`; a holder that
@@ -39,7 +39,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     retry: float = 2.0
 
 
-class Step(Enum):
+class LeaseAction(Enum):
     """What is to be done about a lease that was read."""
 
     CREATE = "there is none"
@@ -48,42 +48,44 @@ class Step(Enum):
     WAIT = "it is another's"
 
 
-class Election:
+class LeaseCandidate:
     """One candidate's view of the lease; `now` is monotonic, in seconds."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: LeaderElectionConfig) -> None:
         self.terms = terms
         self.holder = ""
         self._seen: LeaseSpec | None = None
         self._changed_at = 0.0
 
-    def read(self, lease: LeaseView | None, now: float) -> Step:
+    def read(self, lease: LeaseView | None, now: float) -> LeaseAction:
         """Take in the lease as it is, None where there is none; say what to do."""
         if lease is None:
             self.holder = ""
-            return Step.CREATE
+            return LeaseAction.CREATE
         if lease.spec != self._seen:
             self._seen, self._changed_at = lease.spec, now
         self.holder = lease.spec.holder_identity or ""
         if self.holder == self.terms.identity:
-            return Step.RENEW
+            return LeaseAction.RENEW
         if not self.holder or now >= self._changed_at + self._duration(lease.spec):
-            return Step.TAKE
-        return Step.WAIT
+            return LeaseAction.TAKE
+        return LeaseAction.WAIT
 
     def _duration(self, spec: LeaseSpec) -> int:
         return spec.lease_duration_seconds or self.terms.duration
 
 
-def held(document: Mapping[str, Any], step: Step, terms: Terms, stamp: str) -> dict[str, Any]:
+def held(
+    document: Mapping[str, Any], step: LeaseAction, terms: LeaderElectionConfig, stamp: str
+) -> dict[str, Any]:
     """Write the lease down as ours; `stamp` is the time (RFC 3339 with microseconds, UTC).
 
     Everything in the document that elections do not go by is kept.
     """
     spec = dict(document.get("spec") or {})
-    if step is not Step.RENEW:
+    if step is not LeaseAction.RENEW:
         spec["acquireTime"] = stamp
-        spec["leaseTransitions"] = (spec.get("leaseTransitions") or 0) + (step is Step.TAKE)
+        spec["leaseTransitions"] = (spec.get("leaseTransitions") or 0) + (step is LeaseAction.TAKE)
     spec |= {
         "holderIdentity": terms.identity,
         "leaseDurationSeconds": terms.duration,

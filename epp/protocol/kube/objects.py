@@ -49,7 +49,7 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
     pod_ip: str = msgspec.field(default="", name="podIP")
 
 
-class Pod(KubeObject, frozen=True):
+class KubePod(KubeObject, frozen=True):
     """A pod (v1)."""
 
     status: PodStatus = PodStatus()
@@ -163,7 +163,7 @@ class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
     retry_after_seconds: int = 0
 
 
-class Status(msgspec.Struct, frozen=True):
+class ApiStatus(msgspec.Struct, frozen=True):
     """How the API refuses something (`v1` Status)."""
 
     code: int = 0

@@ -14,7 +14,7 @@ from epp.protocol.kube.objects import (
     InferenceObjective,
     InferencePool,
     KubeObject,
-    Pod,
+    KubePod,
 )
 
 OBJECT_GROUPS = (LLM_D_GROUP, LEGACY_GROUP)
@@ -73,9 +73,9 @@ def pools(namespace: str) -> Resource[InferencePool]:
     return Resource(GATEWAY_GROUP, "v1", "inferencepools", namespace, InferencePool)
 
 
-def pods(namespace: str) -> Resource[Pod]:
+def pods(namespace: str) -> Resource[KubePod]:
     """Pods."""
-    return Resource("", "v1", "pods", namespace, Pod)
+    return Resource("", "v1", "pods", namespace, KubePod)
 
 
 def objectives(namespace: str, group: str) -> Resource[InferenceObjective]:

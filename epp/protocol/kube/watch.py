@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from epp.errors import WarmpickError
-from epp.protocol.kube.objects import KubeObject, Status, StatusDetails
+from epp.protocol.kube.objects import ApiStatus, KubeObject, StatusDetails
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -19,7 +19,7 @@ _LONGEST_LINE = 8 << 20
 class ApiRefused(WarmpickError):
     """The API answered with a refusal, as a response or as an event of a watch."""
 
-    def __init__(self, status: Status) -> None:
+    def __init__(self, status: ApiStatus) -> None:
         super().__init__(status.message or f"HTTP status {status.code}")
         self.status = status
 
@@ -70,16 +70,16 @@ class _EventType(msgspec.Struct, frozen=True):
 
 
 class _ErrorEvent(msgspec.Struct, frozen=True):
-    object: Status
+    object: ApiStatus
 
 
-_status = msgspec.json.Decoder(Status)
+_status = msgspec.json.Decoder(ApiStatus)
 _event_type = msgspec.json.Decoder(_EventType)
 _error_event = msgspec.json.Decoder(_ErrorEvent)
 _raw_page = msgspec.json.Decoder(_RawPage)
 
 
-class Reader(Generic[T]):
+class ObjectDecoder(Generic[T]):
     """Reads lists and watch streams of one kind of object."""
 
     def __init__(self, kind: type[T]) -> None:
@@ -139,7 +139,7 @@ def _refuse(line: bytes, error: msgspec.ValidationError | None = None) -> None:
     raise ApiRefused(status)
 
 
-def read_status(code: int, body: bytes, retry_after: str = "") -> Status:
+def read_status(code: int, body: bytes, retry_after: str = "") -> ApiStatus:
     """Read why a request was refused with the HTTP status `code`.
 
     A body that does not say leaves only that. `retry_after` is the header of that name.
@@ -147,13 +147,13 @@ def read_status(code: int, body: bytes, retry_after: str = "") -> Status:
     try:
         status = _status.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        status = Status()
+        status = ApiStatus()
     if retry_after.isdecimal():
         return replace(status, code=code, details=StatusDetails(int(retry_after)))
     return replace(status, code=code)
 
 
-class Lines:
+class LineSplitter:
     """Cuts a stream, which may be split anywhere, into its lines."""
 
     def __init__(self) -> None:

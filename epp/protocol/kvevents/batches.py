@@ -53,7 +53,7 @@ class Batch(msgspec.Struct, frozen=True):
     malformed: int = 0
 
 
-class Unreadable(msgspec.Struct, frozen=True):
+class UnreadableBatch(msgspec.Struct, frozen=True):
     """The payload is no batch; `reason` says in which way."""
 
     reason: str
@@ -129,14 +129,16 @@ class Malformed(ValueError):
     """An event of a known type cannot be read."""
 
 
-def read_batch(payload: bytes, model: str = "", most_bytes: int = MOST_BYTES) -> Batch | Unreadable:
+def read_batch(
+    payload: bytes, model: str = "", most_bytes: int = MOST_BYTES
+) -> Batch | UnreadableBatch:
     """Read one payload; `model` names the base model in events without an adapter. Never raises."""
     if len(payload) > most_bytes:
-        return Unreadable(f"{len(payload)} bytes, more than {most_bytes}")
+        return UnreadableBatch(f"{len(payload)} bytes, more than {most_bytes}")
     try:
         batch = _BATCH.decode(payload)
     except (msgspec.MsgspecError, RecursionError) as error:
-        return Unreadable(f"no batch of events: {error}")
+        return UnreadableBatch(f"no batch of events: {error}")
     changes: list[Change] = []
     unknown = malformed = 0
     for event in batch.events:

@@ -17,9 +17,23 @@ from math import inf
 import msgspec
 
 from epp.model.kv_changes import BlocksCleared, Cleared
-from epp.protocol.kvevents.batches import Unreadable, read_batch, time_of
-from epp.protocol.kvevents.messages import FRAMES, Backlog, History, Message, read_message
-from epp.protocol.kvevents.notices import Changed, Counts, Lost, Notice, Odd, Replay, Up
+from epp.protocol.kvevents.batches import UnreadableBatch, read_batch, time_of
+from epp.protocol.kvevents.notices import (
+    Anomaly,
+    CacheChanges,
+    FeedCounts,
+    Notice,
+    ReplayRequest,
+    StreamLost,
+    StreamUp,
+)
+from epp.protocol.kvevents.published_messages import (
+    FRAMES,
+    Backlog,
+    MessageHistory,
+    PublishedMessage,
+    read_message,
+)
 
 _MOST_ASKS = 3
 _MOST_UNREADABLE = 3
@@ -46,7 +60,7 @@ class Feed:
     """One publisher as it is heard. Every method returns what follows from its call."""
 
     def __init__(self, settings: FeedSettings) -> None:
-        self.counts = Counts()
+        self.counts = FeedCounts()
         self._settings = settings
         self._replays = settings.replay
         self._out: list[Notice] = []
@@ -59,7 +73,7 @@ class Feed:
         self._asks = 0
         self._unreadable = 0
         self._latest = -inf  # the engine's time on this connection
-        self._seen = History()
+        self._seen = MessageHistory()
         self._waiting = Backlog(self._settings.most_waiting, self._settings.most_waiting_bytes)
 
     # What happens.
@@ -82,7 +96,7 @@ class Feed:
     def lost(self, reason: str) -> list[Notice]:
         """The publisher is gone for good, or was never there: start from nothing next time."""
         self._forget()
-        self._out.append(Lost(reason))
+        self._out.append(StreamLost(reason))
         return self._take_out()
 
     def receive(self, frames: Sequence[bytes]) -> list[Notice]:
@@ -123,11 +137,11 @@ class Feed:
         return out
 
     def _odd(self, kind: str, detail: str = "") -> None:
-        self._out.append(Odd(kind, detail))
+        self._out.append(Anomaly(kind, detail))
 
-    def _message(self, frames: Sequence[bytes]) -> Message | None:
+    def _message(self, frames: Sequence[bytes]) -> PublishedMessage | None:
         message = read_message(frames, self._settings.topic_prefix)
-        if isinstance(message, Message):
+        if isinstance(message, PublishedMessage):
             return message
         self._out.append(message)
         return None
@@ -136,9 +150,9 @@ class Feed:
         """Ask for everything from the last batch that was seen on, or from the first."""
         self._asking, self._answered, self._void = True, False, False
         self.counts.replays += 1
-        self._out.append(Replay(max(0, (self._next or 0) - 1)))
+        self._out.append(ReplayRequest(max(0, (self._next or 0) - 1)))
 
-    def _hold(self, message: Message) -> None:
+    def _hold(self, message: PublishedMessage) -> None:
         self._waiting.add(message)
         if self._waiting.full:
             self._odd("backlog", f"{len(self._waiting)} batches waited for earlier ones")
@@ -146,7 +160,7 @@ class Feed:
             self._clear(Cleared.GAP, None)
             self._waiting.take()
 
-    def _advance(self, message: Message) -> None:
+    def _advance(self, message: PublishedMessage) -> None:
         """Take in a batch that nothing is waited for with."""
         number = message.sequence
         if self._next is None:
@@ -164,12 +178,12 @@ class Feed:
                 return
         self._read(message)
 
-    def _is_old(self, message: Message) -> bool:
+    def _is_old(self, message: PublishedMessage) -> bool:
         """Tell what comes twice, or too late, from an engine that counts from 0 again."""
         time = time_of(message.payload)
         return time is None or time < self._latest or self._seen.has(message)
 
-    def _miss(self, message: Message) -> None:
+    def _miss(self, message: PublishedMessage) -> None:
         """Ask for what is missing before a batch, or do without."""
         self.counts.gaps += 1
         if self._replays:
@@ -179,7 +193,7 @@ class Feed:
             self._clear(Cleared.GAP, message.sequence)
             self._read(message)
 
-    def _again(self, message: Message) -> None:
+    def _again(self, message: PublishedMessage) -> None:
         """Take in a batch that was asked for."""
         number, first, self._answered = message.sequence, not self._answered, True
         if self._next is None:
@@ -222,7 +236,7 @@ class Feed:
             elif self._next is None or message.sequence >= self._next:
                 self._continue(message)
 
-    def _continue(self, message: Message) -> None:
+    def _continue(self, message: PublishedMessage) -> None:
         """Take in a batch that waited; a gap before it was asked for in vain."""
         if self._next is not None and message.sequence > self._next:
             self._asks += 1
@@ -233,7 +247,7 @@ class Feed:
     def _start_at(self, number: int) -> None:
         """Begin a sequence; before its first batch the engine held nothing."""
         if number == 0:
-            self._out.append(Changed((BlocksCleared(Cleared.RESTART),)))
+            self._out.append(CacheChanges((BlocksCleared(Cleared.RESTART),)))
         self._next = number
         self._tell(complete=number == 0)
 
@@ -245,7 +259,7 @@ class Feed:
 
     def _clear(self, reason: Cleared, number: int | None) -> None:
         """Take back what was said, and go on with `number`, or with whichever comes next."""
-        self._out.append(Changed((BlocksCleared(reason),)))
+        self._out.append(CacheChanges((BlocksCleared(reason),)))
         self._seen.clear()
         self._next = number
         self._tell(complete=False)
@@ -253,10 +267,10 @@ class Feed:
     def _tell(self, *, complete: bool) -> None:
         """Say that the stream is followed, where that is news."""
         if not self._up or complete != self._complete:
-            self._out.append(Up(complete))
+            self._out.append(StreamUp(complete))
         self._up, self._complete = True, complete
 
-    def _read(self, message: Message) -> None:
+    def _read(self, message: PublishedMessage) -> None:
         """Take in the batch whose turn it is."""
         self._next = message.sequence + 1
         self._asks = 0
@@ -265,7 +279,7 @@ class Feed:
         if not model:
             self._odd("model", "neither the topic nor the settings name it")
         batch = read_batch(message.payload, model)
-        if isinstance(batch, Unreadable):
+        if isinstance(batch, UnreadableBatch):
             self._cannot_read(batch.reason)
             return
         self.counts.batches += 1
@@ -276,7 +290,7 @@ class Feed:
             return
         self._tell(complete=self._complete or BlocksCleared() in batch.changes)
         if batch.changes:
-            self._out.append(Changed(batch.changes))
+            self._out.append(CacheChanges(batch.changes))
 
     def _count(self, unknown: int, malformed: int) -> None:
         self.counts.unknown += unknown
@@ -291,9 +305,9 @@ class Feed:
         self.counts.unreadable += 1
         self._unreadable += 1
         self._odd("unreadable", reason)
-        self._out.append(Changed((BlocksCleared(Cleared.GAP),)))
+        self._out.append(CacheChanges((BlocksCleared(Cleared.GAP),)))
         if self._unreadable < _MOST_UNREADABLE:
             self._tell(complete=False)
         elif self._up:
             self._up = False
-            self._out.append(Lost(f"batches cannot be read: {reason}"))
+            self._out.append(StreamLost(f"batches cannot be read: {reason}"))

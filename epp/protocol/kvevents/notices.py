@@ -10,13 +10,13 @@ import msgspec
 from epp.model.kv_changes import Change
 
 
-class Changed(msgspec.Struct, frozen=True):
+class CacheChanges(msgspec.Struct, frozen=True):
     """The engine's cache changed, in this order."""
 
     changes: Sequence[Change]
 
 
-class Replay(msgspec.Struct, frozen=True):
+class ReplayRequest(msgspec.Struct, frozen=True):
     """Ask the publisher to send again what it has from number `start` on.
 
     A request under way is void. Each frame that comes back goes to `Feed.replayed`; when none
@@ -26,29 +26,29 @@ class Replay(msgspec.Struct, frozen=True):
     start: int
 
 
-class Up(msgspec.Struct, frozen=True):
+class StreamUp(msgspec.Struct, frozen=True):
     """The stream is followed; `complete`: from an empty cache on."""
 
     complete: bool
 
 
-class Lost(msgspec.Struct, frozen=True):
+class StreamLost(msgspec.Struct, frozen=True):
     """The stream cannot be followed; what was said before is out of date."""
 
     reason: str
 
 
-class Odd(msgspec.Struct, frozen=True):
+class Anomaly(msgspec.Struct, frozen=True):
     """Something is not as it should be, and is left out; `kind` names it for a log line."""
 
     kind: str
     detail: str = ""
 
 
-Notice = Changed | Replay | Up | Lost | Odd
+Notice = CacheChanges | ReplayRequest | StreamUp | StreamLost | Anomaly
 
 
-class Counts(msgspec.Struct):
+class FeedCounts(msgspec.Struct):
     """Batches taken in, and what was not as it should be, since the start."""
 
     batches: int = 0

@@ -5,8 +5,8 @@ from math import ceil
 import msgspec
 
 from epp.model.endpoint import UNREPORTED, Load
-from epp.protocol.metrics.names import Engine
-from epp.protocol.metrics.values import Figures
+from epp.protocol.metrics.metric_names import EngineMetrics
+from epp.protocol.metrics.values import MetricValues
 
 MAX_BLOCK = 1 << 20
 """Tokens: no engine has blocks of more (hybrid models reach some thousand)."""
@@ -21,7 +21,7 @@ _FUZZ = 1e-6
 _SWITCH = {b"True": True, b"False": False}
 
 
-class CacheFacts(msgspec.Struct, frozen=True, kw_only=True):
+class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a `Load` that change with the engine's configuration only."""
 
     engine: str = ""
@@ -35,7 +35,7 @@ class CacheFacts(msgspec.Struct, frozen=True, kw_only=True):
     sliding_window: int | None = None
 
     @classmethod
-    def of(cls, load: Load) -> "CacheFacts":
+    def of(cls, load: Load) -> "CacheConfig":
         """Take the facts out of a load."""
         return cls(**{name: getattr(load, name) for name in _NAMES})
 
@@ -49,17 +49,17 @@ class CacheFacts(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(load, **{name: getattr(self, name) for name in _NAMES})
 
 
-_NAMES = CacheFacts.__struct_fields__
+_NAMES = CacheConfig.__struct_fields__
 
 
-def read_facts(figures: Figures, engine: Engine, before: CacheFacts) -> CacheFacts:
+def read_facts(figures: MetricValues, engine: EngineMetrics, before: CacheConfig) -> CacheConfig:
     """Read them; what the page does not say, or what cannot be true, is as `before`."""
     block_size = figures.whole(engine.block_size, MAX_BLOCK) or before.block_size
     num_blocks, ranks = _blocks(figures, engine, before)
     max_tokens = figures.total(engine.max_tokens, None)
     unit = figures.whole(engine.match_unit, MAX_BLOCK) or before.match_unit
     window = figures.whole(engine.sliding_window, MAX_CAPACITY)
-    found = CacheFacts(
+    found = CacheConfig(
         engine=engine.name,
         ranks=ranks,
         block_size=block_size,
@@ -80,7 +80,9 @@ def read_facts(figures: Figures, engine: Engine, before: CacheFacts) -> CacheFac
     return before
 
 
-def _blocks(figures: Figures, engine: Engine, before: CacheFacts) -> tuple[int | None, int]:
+def _blocks(
+    figures: MetricValues, engine: EngineMetrics, before: CacheConfig
+) -> tuple[int | None, int]:
     """Count the blocks of the endpoint's engines, and these."""
     for metric in engine.num_blocks:
         mine = figures.by_rank(metric)
@@ -97,7 +99,7 @@ def _blocks(figures: Figures, engine: Engine, before: CacheFacts) -> tuple[int |
 
 
 def _spread(
-    figures: Figures, engine: Engine, block_size: int | None, num_blocks: int | None
+    figures: MetricValues, engine: EngineMetrics, block_size: int | None, num_blocks: int | None
 ) -> float | None:
     """Compare the blocks that the longest request takes with those that its tokens fill.
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
-from epp.protocol.metrics.names import Engine, Metric
+from epp.protocol.metrics.metric_names import EngineMetrics, Metric
 from epp.protocol.metrics.page import Page, labels, number
 
 T = TypeVar("T")
@@ -13,13 +13,13 @@ _MOST = 1e15
 _MOST_REQUESTS = 1e9
 
 
-class Figures:
+class MetricValues:
     """One page, as far as it speaks of one endpoint: of all engines, or of that of rank `rank`.
 
     `doubts` are what stands there and cannot be true, by the name of the metric.
     """
 
-    def __init__(self, page: Page, engine: Engine, rank: int | None = None) -> None:
+    def __init__(self, page: Page, engine: EngineMetrics, rank: int | None = None) -> None:
         self.doubts: dict[str, str] = {}
         self._page = page
         self._engine = engine

@@ -4,16 +4,16 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from epp.adapters.kube.connection import Connection
+from epp.adapters.kube.api_connection import ApiConnection
+from epp.adapters.kube.kube_settings import KubeAccess, ReflectorSettings
 from epp.adapters.kube.reflector import Reflector, Sink
-from epp.adapters.kube.settings import Access, Pace
 from epp.protocol.kube.resources import Selection, pods
 from tests.kubeapi import FakeKubernetes
 from tests.protocol.kube import objects
 
 CRDS = sorted((Path(__file__).parents[3] / "manifests" / "crds").glob("inference*.yaml"))
 POOLS = [path for path in CRDS if "inferencepools" in path.name]
-QUICK = Pace(page=3, least=0.01, most=0.05, slow=0.05)
+QUICK = ReflectorSettings(page=3, least=0.01, most=0.05, slow=0.05)
 WITHIN = 10.0
 """Seconds that anything may take before a test fails."""
 
@@ -90,7 +90,7 @@ async def running(coroutine):
 async def connected(api: FakeKubernetes, folder, **user):
     """A connection to the API, as the administrator or as `user` of a kubeconfig."""
     path = api.kubeconfig(folder / "kubeconfig", user=user or None)
-    connection = Connection(Access(kubeconfig=str(path), environ={}))
+    connection = ApiConnection(KubeAccess(kubeconfig=str(path), environ={}))
     await connection.open()
     try:
         yield connection

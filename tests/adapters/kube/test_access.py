@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from epp.adapters.kube.access import load
-from epp.adapters.kube.connection import ApiUnreachable, Connection
-from epp.adapters.kube.settings import Access
+from epp.adapters.kube.api_connection import ApiConnection, ApiUnreachable
+from epp.adapters.kube.kube_settings import KubeAccess
 from epp.errors import ConfigError
 from epp.protocol.kube.watch import ApiRefused
 from tests.kubeapi import FakeKubernetes
@@ -26,7 +26,7 @@ async def api():
 
 async def asked_as(api, access):
     """Ask through `access`; return who the API took us for."""
-    connection = Connection(access)
+    connection = ApiConnection(access)
     await connection.open()
     try:
         await connection.request("GET", PATH, seconds=5)
@@ -36,14 +36,14 @@ async def asked_as(api, access):
 
 
 def named(path, **environ):
-    return Access(kubeconfig=str(path), environ=environ)
+    return KubeAccess(kubeconfig=str(path), environ=environ)
 
 
 async def test_a_token_of_a_kubeconfig(api, tmp_path):
     user = {"token": api.token("me", READS)}
     path = api.kubeconfig(tmp_path / "config", user=user)
     assert await asked_as(api, named(path)) == "me"
-    assert await asked_as(api, Access(environ={"KUBECONFIG": f"/nowhere:{path}"})) == "me"
+    assert await asked_as(api, KubeAccess(environ={"KUBECONFIG": f"/nowhere:{path}"})) == "me"
 
 
 async def test_a_token_file_with_a_line_end(api, tmp_path):
@@ -84,7 +84,7 @@ def plugin(folder, **status):
 async def test_a_credential_plugin_is_asked_again_when_its_token_is_refused(api, tmp_path):
     first = api.token("me", READS)
     path = api.kubeconfig(tmp_path / "config", user=plugin(tmp_path, token=first))
-    connection = Connection(named(path))
+    connection = ApiConnection(named(path))
     await connection.open()
     try:
         await connection.request("GET", PATH, seconds=5)
@@ -99,7 +99,7 @@ async def test_a_credential_plugin_is_asked_again_when_its_token_is_refused(api,
 async def test_a_pod_is_its_service_account_whose_token_is_rotated(api, tmp_path):
     first = api.token("system:serviceaccount:default:epp", READS)
     environ = api.in_cluster(tmp_path, first)
-    connection = Connection(Access(environ=environ, service_account=tmp_path))
+    connection = ApiConnection(KubeAccess(environ=environ, service_account=tmp_path))
     await connection.open()
     try:
         await connection.request("GET", PATH, seconds=5)
@@ -115,7 +115,7 @@ async def test_a_pod_is_its_service_account_whose_token_is_rotated(api, tmp_path
 async def test_a_kubeconfig_that_is_named_wins_over_the_service_account(api, tmp_path):
     environ = api.in_cluster(tmp_path, api.token("pod", READS))
     path = api.kubeconfig(tmp_path / "config", user={"token": api.token("me", READS)})
-    access = Access(kubeconfig=str(path), environ=environ, service_account=tmp_path)
+    access = KubeAccess(kubeconfig=str(path), environ=environ, service_account=tmp_path)
     assert await asked_as(api, access) == "me"
 
 
@@ -172,7 +172,7 @@ async def test_no_way_to_an_api_server(tmp_path):
         await load(named("/nowhere"))
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
     with pytest.raises(ConfigError, match="token file does not exist"):
-        await load(Access(environ=environ, service_account=tmp_path))
+        await load(KubeAccess(environ=environ, service_account=tmp_path))
 
 
 async def test_a_certificate_file_that_is_none(tmp_path, api):
@@ -184,4 +184,4 @@ async def test_a_certificate_file_that_is_none(tmp_path, api):
     (tmp_path / "ca").write_text("no certificate")
     path.write_text(yaml.safe_dump(document))
     with pytest.raises(ConfigError, match="no access to a Kubernetes API"):
-        await Connection(named(path)).open()
+        await ApiConnection(named(path)).open()

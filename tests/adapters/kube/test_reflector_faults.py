@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.kube.backoff import Backoff
+from epp.adapters.kube.reflector import Backoff
 from epp.protocol.kube.resources import pods, pools
 from tests.adapters.kube.rig import QUICK, connected, following, pod, watched
 from tests.kubeapi import faults

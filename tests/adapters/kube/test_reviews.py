@@ -6,10 +6,10 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.kube.reviews import Reviews
-from epp.adapters.kube.settings import Access
+from epp.adapters.kube.kube_settings import KubeAccess
+from epp.adapters.kube.reviews import TokenReviewer
 from epp.adapters.telemetry.http import OperatorServer
-from epp.adapters.telemetry.metrics import Sources, Telemetry
+from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from tests.kubeapi import faults
 
 ASKS = [
@@ -32,8 +32,8 @@ async def operators(api, folder, rules=ASKS):
     """The operators' port of a picker that may ask the API by `rules`; give what asks it."""
     user = {"token": api.token("epp", rules)}
     path = api.kubeconfig(folder / "kubeconfig", user=user)
-    reviews = Reviews(Access(kubeconfig=str(path), environ={}))
-    telemetry = Telemetry(Sources("pool", list, list, int))
+    reviews = TokenReviewer(KubeAccess(kubeconfig=str(path), environ={}))
+    telemetry = Telemetry(MetricSources("pool", list, list, int))
     server = OperatorServer(telemetry, bool, "127.0.0.1", 0, reviews.review)
     await server.start()
     try:

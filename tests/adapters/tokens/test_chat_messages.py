@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.adapters.tokens.fallback import Cause, TextInstead
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.local.chat_messages import (
     ContentFormat,
     conversation,
@@ -114,9 +114,9 @@ def test_a_changing_line_of_the_system_is_left_out(content, kept):
     ],
 )
 def test_media_are_not_for_us(content):
-    with pytest.raises(TextInstead) as refused:
+    with pytest.raises(TextFallback) as refused:
         conversation([{"role": "user", "content": content}], STRING)
-    assert refused.value.cause is Cause.MEDIA
+    assert refused.value.cause is FallbackCause.MEDIA
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_media_are_not_for_us(content):
     ],
 )
 def test_what_the_server_refuses_is_refused(message):
-    with pytest.raises(TextInstead) as refused:
+    with pytest.raises(TextFallback) as refused:
         conversation([message], STRING)
-    assert refused.value.cause is Cause.MALFORMED
+    assert refused.value.cause is FallbackCause.MALFORMED
 
 
 def test_names_and_tasks_are_kept():
@@ -195,9 +195,9 @@ def test_tools_are_written_out(tool, made):
 @pytest.mark.parametrize("tools", [[], {}, "f", [7], [{}], [{"function": {}}]])
 def test_tools_that_are_none(tools):
     assert tools_of({}) is None
-    with pytest.raises(TextInstead) as refused:
+    with pytest.raises(TextFallback) as refused:
         tools_of({"tools": tools})
-    assert refused.value.cause is Cause.MALFORMED
+    assert refused.value.cause is FallbackCause.MALFORMED
 
 
 def said(*pairs):

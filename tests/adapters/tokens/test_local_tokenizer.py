@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from epp.adapters.tokens.fallback import Cause
+from epp.adapters.tokens.fallback import FallbackCause
 from epp.adapters.tokens.local.local_tokenizer import LocalLimits, LocalTokenizer
 from epp.adapters.tokens.local.model_folder import read_folder
 from epp.adapters.tokens.local.vocabulary import Vocabulary
@@ -155,18 +155,24 @@ NUMBERS = b'{"model": "m", "prompt": ["a", 1]}'
 @pytest.mark.parametrize(
     ("asked", "cause"),
     [
-        (chat(IMAGE), Cause.MEDIA),
-        (chat("x", tools=[]), Cause.MALFORMED),
-        (chat("x", chat_template="{{ 1 }}"), Cause.FIELD),
-        (chat("x", chat_template_kwargs={"chat_template": "x"}), Cause.FIELD),
-        (chat("x", truncate_prompt_tokens=5), Cause.FIELD),
-        (chat("x", continue_final_message=True), Cause.MALFORMED),
-        (completions("x", suffix="y"), Cause.FIELD),
-        (completions("x", prompt_embeds="AA"), Cause.FIELD),
-        (bodies.asked(Api.EMBEDDINGS, input="x"), Cause.API),
-        (bodies.asked(Api.RESPONSES, input="x"), Cause.API),
-        (InferenceRequest(id=RequestId("b"), api=Api.CHAT, prompts=(Prompt(b"x"),)), Cause.BODY),
-        (raw(Api.CHAT, b'{"model": "m", "messages": [{"content": "no role"}]}'), Cause.MALFORMED),
+        (chat(IMAGE), FallbackCause.MEDIA),
+        (chat("x", tools=[]), FallbackCause.MALFORMED),
+        (chat("x", chat_template="{{ 1 }}"), FallbackCause.FIELD),
+        (chat("x", chat_template_kwargs={"chat_template": "x"}), FallbackCause.FIELD),
+        (chat("x", truncate_prompt_tokens=5), FallbackCause.FIELD),
+        (chat("x", continue_final_message=True), FallbackCause.MALFORMED),
+        (completions("x", suffix="y"), FallbackCause.FIELD),
+        (completions("x", prompt_embeds="AA"), FallbackCause.FIELD),
+        (bodies.asked(Api.EMBEDDINGS, input="x"), FallbackCause.API),
+        (bodies.asked(Api.RESPONSES, input="x"), FallbackCause.API),
+        (
+            InferenceRequest(id=RequestId("b"), api=Api.CHAT, prompts=(Prompt(b"x"),)),
+            FallbackCause.BODY,
+        ),
+        (
+            raw(Api.CHAT, b'{"model": "m", "messages": [{"content": "no role"}]}'),
+            FallbackCause.MALFORMED,
+        ),
     ],
 )
 async def test_text_stays_text_for_a_cause(local, asked, cause):
@@ -188,7 +194,7 @@ async def test_a_chat_without_a_template_stays_text(tmp_path):
     local = LocalTokenizer(folder, LocalLimits())
     asked = chat("hello")
     assert local.ready(asked) is asked.prompts
-    assert local.counts == {Cause.TEMPLATE: 1}
+    assert local.counts == {FallbackCause.TEMPLATE: 1}
     (prompt,) = at_once(local, completions("hello"))
     assert prompt.exact
     await local.close()
@@ -198,7 +204,7 @@ async def test_a_large_body_stays_text(limited):
     tokenizer = limited(most_bytes=1000)
     asked = chat("x" * 1000)
     assert tokenizer.ready(asked) is asked.prompts
-    assert tokenizer.counts == {Cause.LARGE: 1}
+    assert tokenizer.counts == {FallbackCause.LARGE: 1}
 
 
 async def test_a_body_that_is_long_to_read_is_read_in_a_thread(limited, folder):
@@ -209,7 +215,7 @@ async def test_a_body_that_is_long_to_read_is_read_in_a_thread(limited, folder):
     assert prompt.data == whole(folder, asked)
     assert tokenizer.ready(wrong) is None
     assert await tokenizer.tokenize(wrong) is wrong.prompts
-    assert tokenizer.counts == {Cause.MEDIA: 1}
+    assert tokenizer.counts == {FallbackCause.MEDIA: 1}
 
 
 class Counting(Vocabulary):
@@ -229,7 +235,7 @@ async def test_patience_ends_but_the_work_is_kept(limited, folder):
     asked = chat(LONG * 20)
     assert tokenizer.ready(asked) is None
     assert await tokenizer.tokenize(asked) is asked.prompts
-    assert tokenizer.counts == {Cause.SLOW: 1}
+    assert tokenizer.counts == {FallbackCause.SLOW: 1}
     async with asyncio.timeout(30):
         while (found := tokenizer.ready(asked)) is None:
             await asyncio.wait_for(tokenizer.tokenize(asked), 30)

@@ -7,9 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from epp.adapters.tokens.fallback import Cause
-from epp.adapters.tokens.render.breaker import Breaker
-from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer
+from epp.adapters.tokens.fallback import FallbackCause
+from epp.adapters.tokens.render.render_tokenizer import (
+    CircuitBreaker,
+    RenderSettings,
+    RenderTokenizer,
+)
 from epp.model.request import Api
 from tests.adapters.tokens import bodies
 from tests.adapters.tokens.bodies import chat, completions, ids
@@ -139,20 +142,20 @@ async def test_media_are_told_apart_by_their_hash(server, ask):
 @pytest.mark.parametrize(
     ("features", "cause"),
     [
-        ({"mm_placeholders": {"image": [{"offset": 0, "length": 1}]}}, Cause.MEDIA),
+        ({"mm_placeholders": {"image": [{"offset": 0, "length": 1}]}}, FallbackCause.MEDIA),
         (
             {
                 "mm_hashes": {"image": [None]},
                 "mm_placeholders": {"image": [{"offset": 0, "length": 1}]},
             },
-            Cause.MEDIA,
+            FallbackCause.MEDIA,
         ),
         (
             {
                 "mm_hashes": {"image": ["a"]},
                 "mm_placeholders": {"image": [{"offset": 0, "length": 9}]},
             },
-            Cause.FAILED,
+            FallbackCause.FAILED,
         ),
     ],
 )
@@ -171,16 +174,16 @@ async def test_token_ids_are_not_asked_for(server, ask):
 @pytest.mark.parametrize(
     ("status", "content", "cause"),
     [
-        (400, REFUSAL, Cause.REFUSED),
-        (404, REFUSAL, Cause.REFUSED),
-        (413, b"too long", Cause.REFUSED),
-        (500, {}, Cause.UNAVAILABLE),
-        (503, b"", Cause.UNAVAILABLE),
-        (200, b"hello", Cause.FAILED),
-        (200, {"token_ids": "no"}, Cause.FAILED),
-        (200, {"token_ids": [-1]}, Cause.FAILED),
-        (200, {"token_ids": [1 << 40]}, Cause.FAILED),
-        (200, [], Cause.FAILED),
+        (400, REFUSAL, FallbackCause.REFUSED),
+        (404, REFUSAL, FallbackCause.REFUSED),
+        (413, b"too long", FallbackCause.REFUSED),
+        (500, {}, FallbackCause.UNAVAILABLE),
+        (503, b"", FallbackCause.UNAVAILABLE),
+        (200, b"hello", FallbackCause.FAILED),
+        (200, {"token_ids": "no"}, FallbackCause.FAILED),
+        (200, {"token_ids": [-1]}, FallbackCause.FAILED),
+        (200, {"token_ids": [1 << 40]}, FallbackCause.FAILED),
+        (200, [], FallbackCause.FAILED),
     ],
 )
 async def test_text_stays_text_for_a_cause(server, ask, status, content, cause):
@@ -194,14 +197,14 @@ async def test_fewer_prompts_than_were_sent(server, ask):
     server.answers[COMPLETIONS] = (200, [{"token_ids": [1]}])
     tokenizer, asked = ask(server), completions(["a", "b"])
     assert await prompts_of(tokenizer, asked) is asked.prompts
-    assert tokenizer.counts == {Cause.FAILED: 1}
+    assert tokenizer.counts == {FallbackCause.FAILED: 1}
 
 
 @pytest.mark.parametrize(
     ("asked", "cause"),
     [
-        (bodies.asked(Api.EMBEDDINGS, input="x"), Cause.API),
-        (chat("x" * 2000), Cause.LARGE),
+        (bodies.asked(Api.EMBEDDINGS, input="x"), FallbackCause.API),
+        (chat("x" * 2000), FallbackCause.LARGE),
     ],
 )
 async def test_what_is_not_asked_for(server, ask, asked, cause):
@@ -218,7 +221,7 @@ async def test_a_server_that_does_not_answer_in_time(server, ask, media):
     tokenizer = ask(server, **limits)
     asked = chat(image("a") if media else "hello")
     assert await prompts_of(tokenizer, asked) is asked.prompts
-    assert tokenizer.counts == {Cause.SLOW: 1}
+    assert tokenizer.counts == {FallbackCause.SLOW: 1}
 
 
 @pytest.mark.parametrize("missing", [(403, {"error": "x"}), (404, {"detail": "Not Found"})])
@@ -245,7 +248,10 @@ async def test_a_server_without_a_render_endpoint_tokenizes(server, ask, capsys,
 
 @pytest.mark.parametrize(
     ("asked", "cause"),
-    [(chat(image("a")), Cause.MEDIA), (bodies.asked(Api.RESPONSES, input="x"), Cause.API)],
+    [
+        (chat(image("a")), FallbackCause.MEDIA),
+        (bodies.asked(Api.RESPONSES, input="x"), FallbackCause.API),
+    ],
 )
 async def test_what_tokenize_cannot_tell(server, ask, asked, cause):
     server.answers[TOKENIZE] = (200, {"tokens": [1, 2]})
@@ -257,7 +263,7 @@ async def test_what_tokenize_cannot_tell(server, ask, asked, cause):
 async def test_a_server_with_neither(server, ask):
     tokenizer, asked = ask(server), chat("hello")
     assert await prompts_of(tokenizer, asked) is asked.prompts
-    assert tokenizer.counts == {Cause.UNAVAILABLE: 1}
+    assert tokenizer.counts == {FallbackCause.UNAVAILABLE: 1}
 
 
 async def test_a_server_that_is_gone_is_left_alone_and_found_again(ask, capsys):
@@ -268,7 +274,7 @@ async def test_a_server_that_is_gone_is_left_alone_and_found_again(ask, capsys):
         assert tokenizer.ready(asked) is None
         assert await tokenizer.tokenize(asked) is asked.prompts
     assert tokenizer.ready(asked) is asked.prompts  # without asking
-    assert tokenizer.counts == {Cause.UNAVAILABLE: 3}
+    assert tokenizer.counts == {FallbackCause.UNAVAILABLE: 3}
     async with serving(port) as server, asyncio.timeout(30):
         server.answers[CHAT] = (200, {"token_ids": [1]})
         while (found := await prompts_of(tokenizer, asked)) is asked.prompts:
@@ -279,7 +285,7 @@ async def test_a_server_that_is_gone_is_left_alone_and_found_again(ask, capsys):
 
 
 def test_the_pause_doubles_up_to_a_limit_and_ends_with_an_answer():
-    breaker = Breaker()
+    breaker = CircuitBreaker()
     breaker.failed(0)
     assert not breaker.open(0)
     now, pauses = 0.0, []

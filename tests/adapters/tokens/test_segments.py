@@ -5,14 +5,14 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.adapters.tokens.local.segments import Segments
+from epp.adapters.tokens.local.segments import TokenCache
 
 STEPS = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=60)
 
 
 @given(steps=STEPS, capacity=st.integers(0, 2000))
 def test_it_is_the_plain_rule(steps, capacity):
-    cache = Segments(capacity)
+    cache = TokenCache(capacity)
     plain: OrderedDict[str, bytes] = OrderedDict()
     room = 0
     for text, writes in steps:
@@ -34,7 +34,7 @@ def test_it_is_the_plain_rule(steps, capacity):
 
 
 def test_the_size_is_that_of_text_and_ids():
-    cache = Segments(1 << 20)
+    cache = TokenCache(1 << 20)
     cache.put("x" * 1000, b"y" * 4000)
     assert 5000 < cache.size < 6000
     cache.put("東" * 1000, b"")
@@ -42,7 +42,7 @@ def test_the_size_is_that_of_text_and_ids():
 
 
 def test_what_is_larger_than_the_cache_is_not_kept():
-    cache = Segments(1000)
+    cache = TokenCache(1000)
     cache.put("a", b"a")
     cache.put("x" * 2000, b"")
     assert (len(cache), cache.size) == (0, 0)

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from epp.adapters.tokens.fallback import Cause, TextInstead
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.local.chat_messages import ContentFormat
 from epp.adapters.tokens.local.content_format import content_format
 from epp.adapters.tokens.local.template import ChatTemplate, _environment
@@ -85,7 +85,7 @@ def test_tools_choose_their_template():
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert template.render({"messages": messages}) == "plain"
     assert template.render({"messages": messages, "tools": tools}) == "tools"
-    with pytest.raises(TextInstead):
+    with pytest.raises(TextFallback):
         ChatTemplate({"rag": "x"}, {}).render({"messages": messages})
 
 
@@ -109,36 +109,36 @@ def test_a_message_is_continued(text, final, want):
 def test_of_several_parts_the_last_text_is_continued():
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert render(PARTS, ("user", parts), **CONTINUED) == "[a][b"
-    with pytest.raises(TextInstead) as refused:
+    with pytest.raises(TextFallback) as refused:
         render(PARTS, ("user", []), **CONTINUED)
-    assert refused.value.cause is Cause.TEMPLATE
+    assert refused.value.cause is FallbackCause.TEMPLATE
 
 
 def test_a_template_that_drops_the_message_cannot_continue_it():
-    with pytest.raises(TextInstead) as refused:
+    with pytest.raises(TextFallback) as refused:
         render("nothing", ("user", "x"), **CONTINUED)
-    assert refused.value.cause is Cause.TEMPLATE
+    assert refused.value.cause is FallbackCause.TEMPLATE
 
 
 @pytest.mark.parametrize(
     ("text", "fields", "cause"),
     [
-        ("{{ raise_exception('roles!') }}", {}, Cause.TEMPLATE),
-        ("{{ 1 / 0 }}", {}, Cause.TEMPLATE),
-        ("{{ messages.append(1) }}", {}, Cause.TEMPLATE),
-        ("{{ ''.__class__.__mro__ }}", {}, Cause.TEMPLATE),
-        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", {}, Cause.TEMPLATE),
-        ("", {"messages": []}, Cause.MALFORMED),
-        ("", {"messages": "hi"}, Cause.MALFORMED),
-        ("", {"continue_final_message": True}, Cause.MALFORMED),
-        ("", {"chat_template_kwargs": [1]}, Cause.FIELD),
-        ("", {"chat_template_kwargs": {"chat_template": "x"}}, Cause.FIELD),
-        ("", {"chat_template_kwargs": {"messages": []}}, Cause.FIELD),
+        ("{{ raise_exception('roles!') }}", {}, FallbackCause.TEMPLATE),
+        ("{{ 1 / 0 }}", {}, FallbackCause.TEMPLATE),
+        ("{{ messages.append(1) }}", {}, FallbackCause.TEMPLATE),
+        ("{{ ''.__class__.__mro__ }}", {}, FallbackCause.TEMPLATE),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", {}, FallbackCause.TEMPLATE),
+        ("", {"messages": []}, FallbackCause.MALFORMED),
+        ("", {"messages": "hi"}, FallbackCause.MALFORMED),
+        ("", {"continue_final_message": True}, FallbackCause.MALFORMED),
+        ("", {"chat_template_kwargs": [1]}, FallbackCause.FIELD),
+        ("", {"chat_template_kwargs": {"chat_template": "x"}}, FallbackCause.FIELD),
+        ("", {"chat_template_kwargs": {"messages": []}}, FallbackCause.FIELD),
     ],
 )
 def test_what_goes_wrong_has_a_cause(text, fields, cause):
     body = {"messages": [{"role": "user", "content": "x"}]} | fields
-    with pytest.raises(TextInstead) as refused:
+    with pytest.raises(TextFallback) as refused:
         ChatTemplate({"default": text}, {}).render(body)
     assert refused.value.cause is cause
 

@@ -17,7 +17,7 @@ from epp.model.caches.sglang_eviction import STRATEGIES
 from epp.model.caches.vllm_v0 import VllmV0Cache
 from epp.model.caches.whole_prompt import WholePromptCache
 from epp.model.kernels import BlockPool
-from epp.protocol.metrics.names import ENGINES
+from epp.protocol.metrics.metric_names import ENGINES
 
 CLASSES = {
     "vllm": BlockPool,

@@ -1,12 +1,22 @@
 """Kubernetes objects as their own API writes them, for tests."""
 
+from typing import Any
+
 import msgspec
 
-from epp.protocol.kube.objects import InferenceModelRewrite, InferenceObjective, InferencePool, Pod
-from epp.protocol.kube.watch import Reader
+from epp.protocol.kube.objects import (
+    InferenceModelRewrite,
+    InferenceObjective,
+    InferencePool,
+    KubePod,
+)
+from epp.protocol.kube.watch import ObjectDecoder
 
 _KINDS = {
-    kind.__name__: kind for kind in (Pod, InferencePool, InferenceObjective, InferenceModelRewrite)
+    "Pod": KubePod,
+    "InferencePool": InferencePool,
+    "InferenceObjective": InferenceObjective,
+    "InferenceModelRewrite": InferenceModelRewrite,
 }
 LABELS = {"app": "vllm"}
 
@@ -94,6 +104,7 @@ def _rule(models, targets):
 def read(document):
     """Read a document into the struct of its kind, through the bytes that the API would send."""
     line = msgspec.json.encode({"type": "ADDED", "object": document})
-    event = Reader(_KINDS[document["kind"]]).event(line)
+    kind: Any = _KINDS[document["kind"]]
+    event = ObjectDecoder(kind).event(line)
     assert event is not None
     return event.object

@@ -1,10 +1,17 @@
 import msgspec
 import pytest
 
-from epp.protocol.kube.election import Election, LeaseView, Step, Terms, held, released
+from epp.protocol.kube.election import (
+    LeaderElectionConfig,
+    LeaseAction,
+    LeaseCandidate,
+    LeaseView,
+    held,
+    released,
+)
 
 ME, OTHER = "me", "other"
-TERMS = Terms(identity=ME, duration=15)
+TERMS = LeaderElectionConfig(identity=ME, duration=15)
 STAMP = "2026-01-01T00:00:00.000000Z"
 
 
@@ -20,34 +27,34 @@ def view(document):
 @pytest.mark.parametrize(
     ("document", "step"),
     [
-        (None, Step.CREATE),
-        (lease(ME), Step.RENEW),
-        (lease(OTHER), Step.WAIT),
-        (lease(""), Step.TAKE),
-        (lease(None), Step.TAKE),
-        ({}, Step.TAKE),
+        (None, LeaseAction.CREATE),
+        (lease(ME), LeaseAction.RENEW),
+        (lease(OTHER), LeaseAction.WAIT),
+        (lease(""), LeaseAction.TAKE),
+        (lease(None), LeaseAction.TAKE),
+        ({}, LeaseAction.TAKE),
     ],
 )
 def test_what_a_lease_means_at_first_sight(document, step):
     seen = None if document is None else view(document)
-    assert Election(TERMS).read(seen, 100.0) is step
+    assert LeaseCandidate(TERMS).read(seen, 100.0) is step
 
 
 @pytest.mark.parametrize("seconds", [5, 15, None])
 def test_a_lease_is_taken_once_it_has_not_changed_for_its_own_duration(seconds):
-    election, wait = Election(TERMS), seconds or TERMS.duration
-    assert election.read(view(lease(OTHER, seconds=seconds)), 100.0) is Step.WAIT
+    election, wait = LeaseCandidate(TERMS), seconds or TERMS.duration
+    assert election.read(view(lease(OTHER, seconds=seconds)), 100.0) is LeaseAction.WAIT
     assert election.holder == OTHER
-    assert election.read(view(lease(OTHER, seconds=seconds)), 99.9 + wait) is Step.WAIT
+    assert election.read(view(lease(OTHER, seconds=seconds)), 99.9 + wait) is LeaseAction.WAIT
     changed = view(lease(OTHER, seconds=seconds, renewed="t1"))
-    assert election.read(changed, 100.0 + wait) is Step.WAIT
-    assert election.read(changed, 99.9 + 2 * wait) is Step.WAIT
-    assert election.read(changed, 100.0 + 2 * wait) is Step.TAKE
+    assert election.read(changed, 100.0 + wait) is LeaseAction.WAIT
+    assert election.read(changed, 99.9 + 2 * wait) is LeaseAction.WAIT
+    assert election.read(changed, 100.0 + 2 * wait) is LeaseAction.TAKE
 
 
 def test_writing_keeps_everything_else_and_counts_changes_of_hands():
     before = lease(OTHER, leaseTransitions=3, acquireTime="t0", strategy="x")
-    taken = held(before, Step.TAKE, TERMS, STAMP)
+    taken = held(before, LeaseAction.TAKE, TERMS, STAMP)
     assert taken["metadata"] == before["metadata"]
     assert taken["spec"] == {
         "holderIdentity": ME,
@@ -57,12 +64,15 @@ def test_writing_keeps_everything_else_and_counts_changes_of_hands():
         "leaseTransitions": 4,
         "strategy": "x",
     }
-    renewed = held(taken, Step.RENEW, TERMS, "later")
+    renewed = held(taken, LeaseAction.RENEW, TERMS, "later")
     assert renewed["spec"] == {**taken["spec"], "renewTime": "later"}
-    assert held({}, Step.CREATE, TERMS, STAMP)["spec"]["leaseTransitions"] == 0
+    assert held({}, LeaseAction.CREATE, TERMS, STAMP)["spec"]["leaseTransitions"] == 0
 
 
 def test_a_released_lease_is_taken_by_whoever_reads_it():
     document = released(lease(ME, leaseTransitions=1), STAMP)
     assert document["spec"]["leaseTransitions"] == 1
-    assert Election(Terms(identity=OTHER)).read(view(document), 0.0) is Step.TAKE
+    assert (
+        LeaseCandidate(LeaderElectionConfig(identity=OTHER)).read(view(document), 0.0)
+        is LeaseAction.TAKE
+    )

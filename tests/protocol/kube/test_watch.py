@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.protocol.kube.objects import InferenceObjective, Pod
-from epp.protocol.kube.watch import ApiRefused, Lines, Reader, StreamBroken, read_status
+from epp.protocol.kube.objects import InferenceObjective, KubePod
+from epp.protocol.kube.watch import (
+    ApiRefused,
+    LineSplitter,
+    ObjectDecoder,
+    StreamBroken,
+    read_status,
+)
 from tests.protocol.kube.objects import objective, pod
 
 EXPIRED = {
@@ -30,7 +36,7 @@ def listed(*items, **metadata):
 
 
 def test_events_and_bookmarks_are_read():
-    reader = Reader(Pod)
+    reader = ObjectDecoder(KubePod)
     added = reader.event(line("ADDED", pod("a")))
     assert added is not None
     assert (added.type, added.object.metadata.name, added.object.ready) == ("ADDED", "a", True)
@@ -40,7 +46,7 @@ def test_events_and_bookmarks_are_read():
     assert (bookmark.type, bookmark.object.metadata.resource_version) == ("BOOKMARK", "12")
 
 
-@pytest.mark.parametrize("kind", [Pod, InferenceObjective])
+@pytest.mark.parametrize("kind", [KubePod, InferenceObjective])
 @pytest.mark.parametrize(
     ("status", "expired"),
     [
@@ -52,7 +58,7 @@ def test_events_and_bookmarks_are_read():
 )
 def test_an_error_event_is_a_refusal(kind, status, expired):
     with pytest.raises(ApiRefused, match=re.escape(status["message"])) as raised:
-        Reader(kind).event(line("ERROR", status))
+        ObjectDecoder(kind).event(line("ERROR", status))
     assert (raised.value.code, raised.value.expired) == (status["code"], expired)
 
 
@@ -61,12 +67,12 @@ def test_an_error_event_is_a_refusal(kind, status, expired):
 )
 def test_what_is_no_event_breaks_the_stream(broken):
     with pytest.raises(StreamBroken, match="not an event"):
-        Reader(Pod).event(broken)
+        ObjectDecoder(KubePod).event(broken)
 
 
 def test_an_object_that_does_not_fit_its_kind_is_left_out():
     strange = objective("a", "high")
-    reader = Reader(InferenceObjective)
+    reader = ObjectDecoder(InferenceObjective)
     assert reader.event(line("ADDED", strange)) is None
     page = reader.page(listed(strange, objective("b", 1), resourceVersion="5"))
     assert [each.metadata.name for each in page.items] == ["b"]
@@ -75,7 +81,7 @@ def test_an_object_that_does_not_fit_its_kind_is_left_out():
 
 def test_pages_of_a_list_are_read():
     metadata = {"resourceVersion": "5", "continue": "abc", "remainingItemCount": 3}
-    page = Reader(Pod).page(listed(pod("a"), pod("b"), **metadata))
+    page = ObjectDecoder(KubePod).page(listed(pod("a"), pod("b"), **metadata))
     assert [each.metadata.name for each in page.items] == ["a", "b"]
     assert (page.metadata.continue_token, page.strange) == ("abc", 0)
 
@@ -83,7 +89,7 @@ def test_pages_of_a_list_are_read():
 @pytest.mark.parametrize("broken", [b"", b"{", b"[]", b'{"metadata": 1}', b'{"items": []}'])
 def test_what_is_no_list_is_broken(broken):
     with pytest.raises(StreamBroken, match="not a list"):
-        Reader(Pod).page(broken)
+        ObjectDecoder(KubePod).page(broken)
 
 
 def test_the_status_of_a_refusal_is_read_where_there_is_one():
@@ -98,7 +104,7 @@ def test_lines_come_out_whole_however_the_stream_is_split(lines, data):
     stream = b"".join(each + b"\n" for each in lines) + b"half a line"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     edges = [0, *cuts, len(stream)]
-    cutter = Lines()
+    cutter = LineSplitter()
     got = [
         each for start, end in itertools.pairwise(edges) for each in cutter.feed(stream[start:end])
     ]
@@ -106,7 +112,7 @@ def test_lines_come_out_whole_however_the_stream_is_split(lines, data):
 
 
 def test_a_line_without_end_breaks_the_stream():
-    cutter = Lines()
+    cutter = LineSplitter()
     for _ in range(8):
         assert list(cutter.feed(b"x" * (1 << 20))) == []
     with pytest.raises(StreamBroken, match="longer than"):

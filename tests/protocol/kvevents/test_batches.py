@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Medium
-from epp.protocol.kvevents.batches import Batch, Unreadable, read_batch, time_of
+from epp.protocol.kvevents.batches import Batch, UnreadableBatch, read_batch, time_of
 from tests.kvpublisher import CLEARED, payload, removed, stored
 
 pack = msgspec.msgpack.encode
@@ -205,20 +205,20 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
 def test_what_is_no_batch(body):
-    assert isinstance(read_batch(body), Unreadable)
+    assert isinstance(read_batch(body), UnreadableBatch)
 
 
 def test_a_batch_that_is_too_large():
     body = payload(stored(range(10)))
     assert isinstance(read_batch(body, most_bytes=len(body)), Batch)
     refused = read_batch(body, most_bytes=len(body) - 1)
-    assert isinstance(refused, Unreadable)
+    assert isinstance(refused, UnreadableBatch)
     assert str(len(body)) in refused.reason
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise(body):
-    assert isinstance(read_batch(body), Batch | Unreadable)
+    assert isinstance(read_batch(body), Batch | UnreadableBatch)
     assert time_of(body) is None or isinstance(time_of(body), float)
 
 
@@ -248,4 +248,4 @@ def test_no_event_raises_and_each_is_accounted_for(events):
 @given(st.integers(0, 10_000))
 def test_a_truncated_batch_is_none(cut):
     body = payload(stored(range(20)), removed(3), CLEARED)
-    assert isinstance(read_batch(body[: cut % len(body)]), Unreadable)
+    assert isinstance(read_batch(body[: cut % len(body)]), UnreadableBatch)

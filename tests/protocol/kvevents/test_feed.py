@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from epp.model.kv_changes import BlocksCleared, BlocksStored, Cleared
 from epp.protocol.kvevents.feed import Feed, FeedSettings
-from epp.protocol.kvevents.notices import Changed, Lost, Odd, Replay, Up
+from epp.protocol.kvevents.notices import Anomaly, CacheChanges, ReplayRequest, StreamLost, StreamUp
 from tests.kvpublisher import (
     CLEARED,
     END,
@@ -23,8 +23,8 @@ from tests.kvpublisher import (
 
 PLAIN = FeedSettings()
 REPLAYING = FeedSettings(replay=True)
-RESTART = Changed((BlocksCleared(Cleared.RESTART),))
-GAP = Changed((BlocksCleared(Cleared.GAP),))
+RESTART = CacheChanges((BlocksCleared(Cleared.RESTART),))
+GAP = CacheChanges((BlocksCleared(Cleared.GAP),))
 
 
 class Listener:
@@ -37,7 +37,7 @@ class Listener:
 
     def hear(self, notices):
         for notice in notices:
-            if isinstance(notice, Changed):
+            if isinstance(notice, CacheChanges):
                 believe(self.cache, notice.changes)
             self.said.append(notice)
         return self
@@ -63,7 +63,7 @@ class Listener:
         for notice in reversed(self.said):
             if notice == "answered":
                 return None
-            if isinstance(notice, Replay):
+            if isinstance(notice, ReplayRequest):
                 return notice.start
         return None
 
@@ -76,7 +76,7 @@ class Listener:
 
     @property
     def complete(self):
-        return self.of(Up)[-1].complete
+        return self.of(StreamUp)[-1].complete
 
 
 def batches(publisher, *numbers):
@@ -87,23 +87,23 @@ def test_from_the_first_batch_on_all_is_known():
     publisher, heard = Publisher(), Listener().connect()
     heard.receive(publisher.publish(stored([1, 2])), publisher.publish(removed(1)))
     assert heard.held == publisher.cache == Counter([2])
-    assert heard.of(Up) == [Up(False), Up(True)]
+    assert heard.of(StreamUp) == [StreamUp(False), StreamUp(True)]
 
 
 def test_events_of_the_base_model_are_given_the_topics_name_or_the_settings():
     heard = Listener(FeedSettings(model="other", topic_prefix="")).connect()
     heard.receive(frames(0, payload(stored([1]))), frames(1, payload(stored([2])), topic=b""))
     heard.receive(frames(2, payload(stored([3], lora_name="adapter"))))
-    changes = [change for changed in heard.of(Changed) for change in changed.changes]
+    changes = [change for changed in heard.of(CacheChanges) for change in changed.changes]
     models = [change.model for change in changes if isinstance(change, BlocksStored)]
     assert models == ["base", "other", "adapter"]
 
 
 def test_a_model_with_an_at_sign_or_without_a_name():
     heard = Listener().connect().receive(frames(0, payload(stored([1])), topic=b"kv@p@a/b@c"))
-    assert heard.of(Changed)[-1].changes[0].model == "a/b@c"
+    assert heard.of(CacheChanges)[-1].changes[0].model == "a/b@c"
     heard.receive(frames(1, payload(stored([2])), topic=b"kv@p"))
-    assert [odd.kind for odd in heard.of(Odd)] == ["model"]
+    assert [odd.kind for odd in heard.of(Anomaly)] == ["model"]
 
 
 def test_who_comes_late_knows_only_what_comes_after():
@@ -118,7 +118,7 @@ def test_who_comes_late_is_told_all_again():
     publisher = Publisher()
     batches(publisher, 1, 2)
     heard = Listener(REPLAYING).connect()
-    assert heard.said == [Replay(0)]
+    assert heard.said == [ReplayRequest(0)]
     heard.receive(*batches(publisher, 3, 4))
     assert heard.held == Counter()
     assert heard.replay(publisher).receive(*batches(publisher, 5)).held == publisher.cache
@@ -154,7 +154,7 @@ def test_with_replay_a_gap_is_closed():
     first, _, _, fourth, fifth = batches(publisher, 1, 2, 3, 4, 5)
     heard = Listener(REPLAYING).connect().replay(Publisher())
     heard.receive(first, fourth, fifth)
-    assert heard.said[-1] == Replay(0)
+    assert heard.said[-1] == ReplayRequest(0)
     assert heard.replay(publisher).held == publisher.cache
     assert heard.complete
     assert GAP not in heard.said
@@ -246,8 +246,8 @@ def test_a_short_break_loses_nothing_and_says_nothing():
     heard.connect().replay(publisher)
     assert heard.held == publisher.cache
     assert [type(notice) for notice in heard.said[before:] if notice != "answered"] == [
-        Replay,
-        Changed,
+        ReplayRequest,
+        CacheChanges,
     ]
 
 
@@ -255,7 +255,7 @@ def test_an_engine_that_is_lost_is_joined_anew():
     publisher = Publisher()
     heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2))
     heard.hear(heard.feed.lost("it is gone"))
-    assert heard.said[-1] == Lost("it is gone")
+    assert heard.said[-1] == StreamLost("it is gone")
     publisher.restart()
     batches(publisher, 5)
     heard.connect()
@@ -281,7 +281,7 @@ def test_frames_that_are_no_message_are_left_out(odd):
     heard = Listener().connect().receive(*batches(publisher, 1))
     heard.receive(odd, *batches(publisher, 2))
     assert heard.held == publisher.cache
-    assert len(heard.of(Odd)) == 1
+    assert len(heard.of(Anomaly)) == 1
 
 
 def test_a_batch_that_cannot_be_read_takes_everything_back():
@@ -290,15 +290,15 @@ def test_a_batch_that_cannot_be_read_takes_everything_back():
     heard.receive(frames(1, payload(stored([2]))[:-3]), frames(2, payload(stored([3]))))
     assert heard.held == Counter([3])
     assert not heard.complete
-    assert heard.of(Lost) == []
+    assert heard.of(StreamLost) == []
 
 
 def test_a_stream_that_cannot_be_read_is_lost_once_and_comes_back():
     heard = Listener().connect().receive(*(frames(number, b"\xc1") for number in range(9)))
-    assert len(heard.of(Lost)) == 1
+    assert len(heard.of(StreamLost)) == 1
     heard.receive(frames(9, payload(stored([3]))))
     assert heard.held == Counter([3])
-    assert isinstance(heard.said[-2], Up)
+    assert isinstance(heard.said[-2], StreamUp)
 
 
 def test_batches_of_another_rank_are_left_out():
@@ -306,7 +306,7 @@ def test_batches_of_another_rank_are_left_out():
     heard.receive(frames(0, payload(stored([1]), rank=0)), frames(1, payload(stored([2]), rank=1)))
     heard.receive(frames(2, payload(stored([3]), rank=None)))
     assert heard.held == Counter([2, 3])
-    assert [odd.kind for odd in heard.of(Odd)] == ["rank"]
+    assert [odd.kind for odd in heard.of(Anomaly)] == ["rank"]
 
 
 @pytest.mark.parametrize("limit", [{"most_waiting": 3}, {"most_waiting_bytes": 400}])
@@ -315,7 +315,7 @@ def test_what_waits_is_bounded(limit):
     heard = Listener(FeedSettings(replay=True, **limit)).connect()
     heard.receive(*batches(publisher, *range(50)))
     assert len(heard.feed._waiting) <= 4
-    assert "backlog" in {odd.kind for odd in heard.of(Odd)}
+    assert "backlog" in {odd.kind for odd in heard.of(Anomaly)}
     assert heard.replay(publisher).held <= publisher.cache
     assert not heard.complete
 
@@ -331,7 +331,7 @@ def test_an_answer_that_a_full_queue_cut_holes_into_is_asked_for_until_it_is_who
             heard.hear(heard.feed.replayed(message))
     assert heard.held == publisher.cache
     assert heard.complete
-    assert len(heard.of(Replay)) == 4
+    assert len(heard.of(ReplayRequest)) == 4
 
 
 def test_an_answer_that_nobody_asked_for_changes_nothing():

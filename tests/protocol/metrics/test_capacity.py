@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.endpoint import Endpoint, Load
+from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import Page
-from epp.protocol.metrics.reader import MetricsReader
 from tests.adapters.vllm_page import vllm_page
 
 OFFLOAD = "warmpick.io/offload-tokens"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from epp.adapters.tokens.fallback import Cause, TextInstead
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 
 Message = dict[str, Any]
 
@@ -63,16 +63,16 @@ _DEFINITION_ORDER = ("name", "description", "parameters", "strict")
 
 
 def conversation(messages: Sequence[Any], shape: ContentFormat) -> list[Message]:
-    """Return what a template sees as `messages`. Raises `TextInstead`."""
+    """Return what a template sees as `messages`. Raises `TextFallback`."""
     if not all(isinstance(message, dict) for message in messages):
-        raise TextInstead(Cause.MALFORMED, "a message is no object")
+        raise TextFallback(FallbackCause.MALFORMED, "a message is no object")
     return [_message(message, shape) for message in messages]
 
 
 def _message(message: Mapping[str, Any], shape: ContentFormat) -> Message:
     role = message.get("role")
     if not isinstance(role, str):
-        raise TextInstead(Cause.MALFORMED, "a message has no role")
+        raise TextFallback(FallbackCause.MALFORMED, "a message has no role")
     parts = _parts(message.get("content"))
     if role == "system":
         parts = list(_without_billing(parts))
@@ -94,7 +94,7 @@ def _parts(content: object) -> list[Any]:
         return [{"type": "text", "text": content}]
     if isinstance(content, list):
         return content
-    raise TextInstead(Cause.MALFORMED, "content is neither text nor a list")
+    raise TextFallback(FallbackCause.MALFORMED, "content is neither text nor a list")
 
 
 def _without_billing(parts: Iterable[Any]) -> Iterable[Any]:
@@ -116,17 +116,17 @@ def _part(part: object) -> Message | None:
     if isinstance(part, str):
         part = {"type": "text", "text": part}
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        raise TextInstead(Cause.MALFORMED, "a content part has no type")
+        raise TextFallback(FallbackCause.MALFORMED, "a content part has no type")
     kind: str = part["type"]
     if kind == "tool_reference" and isinstance(part.get("name"), str):
         return {"type": kind, "name": part["name"]}
     if kind not in _TEXT_FIELD or part.get("uuid") is not None:
-        raise TextInstead(Cause.MEDIA)
+        raise TextFallback(FallbackCause.MEDIA)
     text = part.get(_TEXT_FIELD[kind])
     if text is None and kind in _SKIPPED_WHEN_NULL:
         return None
     if not isinstance(text, str):
-        raise TextInstead(Cause.MALFORMED, "a content part has no text")
+        raise TextFallback(FallbackCause.MALFORMED, "a content part has no text")
     extra = {key: value for key, value in part.items() if key not in _NOT_EXTRA}
     return {"type": "text", "text": text} | extra
 
@@ -138,7 +138,7 @@ def _as_it_is(made: Message, message: Mapping[str, Any]) -> None:
 def _assistant(made: Message, message: Mapping[str, Any]) -> None:
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
-        raise TextInstead(Cause.MALFORMED, "`tool_calls` is no list")
+        raise TextFallback(FallbackCause.MALFORMED, "`tool_calls` is no list")
     if calls:
         made["tool_calls"] = [_tool_call(call) for call in calls]
     reasoning = message.get("reasoning")
@@ -166,14 +166,14 @@ def _developer_tools(tools: object) -> list[Message] | None:
     if tools is None:
         return None
     if not isinstance(tools, list):
-        raise TextInstead(Cause.MALFORMED, "a developer's `tools` is no list")
+        raise TextFallback(FallbackCause.MALFORMED, "a developer's `tools` is no list")
     return [_developer_tool(tool) for tool in tools]
 
 
 def _developer_tool(tool: object) -> Message:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(tool, dict) or not isinstance(function, dict):
-        raise TextInstead(Cause.MALFORMED, "a developer's tool is no function")
+        raise TextFallback(FallbackCause.MALFORMED, "a developer's tool is no function")
     return _in_order({**tool, "function": _in_order(function, _DEFINITION_ORDER)}, _TOOL_ORDER)
 
 
@@ -181,9 +181,9 @@ def _tool_call(call: object) -> Message:
     """Return a call with its arguments decoded: a template prints an object, not a string."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(call, dict) or not isinstance(function, dict):
-        raise TextInstead(Cause.MALFORMED, "a tool call has no function")
+        raise TextFallback(FallbackCause.MALFORMED, "a tool call has no function")
     if call.get("type") != "function" or not isinstance(function.get("arguments"), str):
-        raise TextInstead(Cause.MALFORMED, "a tool call is of another type")
+        raise TextFallback(FallbackCause.MALFORMED, "a tool call is of another type")
     function = _in_order(function, _FUNCTION_ORDER)
     function["arguments"] = _arguments(function["arguments"])
     return _in_order({**call, "function": function}, _CALL_ORDER)
@@ -204,19 +204,19 @@ def _in_order(item: Mapping[str, Any], first: Sequence[str]) -> Message:
 
 
 def tools_of(body: Mapping[str, Any]) -> list[Message] | None:
-    """Return the tools as vLLM's models write them, absent fields as null. Raises `TextInstead`."""
+    """Return the tools as vLLM's models write them, absent ones null. Raises `TextFallback`."""
     tools = body.get("tools")
     if tools is None:
         return None
     if not isinstance(tools, list) or not tools:
-        raise TextInstead(Cause.MALFORMED, "`tools` is no list, or empty")
+        raise TextFallback(FallbackCause.MALFORMED, "`tools` is no list, or empty")
     return [_tool_definition(tool) for tool in tools]
 
 
 def _tool_definition(tool: object) -> Message:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(tool, dict) or not isinstance(function, dict) or "name" not in function:
-        raise TextInstead(Cause.MALFORMED, "a tool is no function")
+        raise TextFallback(FallbackCause.MALFORMED, "a tool is no function")
     made = {key: function.get(key) for key in ("name", "description", "parameters")}
     deferred = tool.get("defer_loading")
     optional = {"strict": function.get("strict")}

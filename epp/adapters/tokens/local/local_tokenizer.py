@@ -8,10 +8,10 @@ from functools import partial
 import msgspec
 from cachetools import LRUCache
 
-from epp.adapters.tokens.fallback import Cause, FallbackCounts, TextInstead
-from epp.adapters.tokens.local.model_folder import Folder
-from epp.adapters.tokens.local.plan import Plan, finished, pieces_of, plan
-from epp.adapters.tokens.local.segments import Segments
+from epp.adapters.tokens.fallback import FallbackCause, FallbackCounts, TextFallback
+from epp.adapters.tokens.local.model_folder import ModelFolder
+from epp.adapters.tokens.local.plan import PromptPlan, finished, pieces_of, plan
+from epp.adapters.tokens.local.segments import TokenCache
 from epp.model.request import InferenceRequest, Prompt, RequestId
 
 _THREADS = 2
@@ -34,19 +34,19 @@ class LocalLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalTokenizer:
-    """Tokenizes with what a `Folder` holds. Everything but the encoding is done on the loop."""
+    """Tokenizes with a `ModelFolder`. Everything but the encoding runs on the event loop."""
 
-    def __init__(self, folder: Folder, limits: LocalLimits) -> None:
+    def __init__(self, folder: ModelFolder, limits: LocalLimits) -> None:
         self._folder = folder
         self._limits = limits
-        self._segments = Segments(limits.cache_bytes)
+        self._segments = TokenCache(limits.cache_bytes)
         self._regrets = FallbackCounts()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokens")
-        self._begun: LRUCache[RequestId, Plan] = LRUCache(_BEGUN)
+        self._begun: LRUCache[RequestId, PromptPlan] = LRUCache(_BEGUN)
         self._under_way: dict[str, asyncio.Future[dict[str, bytes]]] = {}
 
     @property
-    def counts(self) -> Mapping[Cause, int]:
+    def counts(self) -> Mapping[FallbackCause, int]:
         """Requests that were left as text, by cause."""
         return self._regrets.counts
 
@@ -56,16 +56,16 @@ class LocalTokenizer:
             return request.prompts
         try:
             return self._at_once(request)
-        except TextInstead as reason:
+        except TextFallback as reason:
             self._regrets.note(reason)
             return request.prompts
 
     def _at_once(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
         size = len(request.body)
         if not size:
-            raise TextInstead(Cause.BODY)
+            raise TextFallback(FallbackCause.BODY)
         if size > self._limits.most_bytes:
-            raise TextInstead(Cause.LARGE, f"{self._limits.most_bytes} bytes")
+            raise TextFallback(FallbackCause.LARGE, f"{self._limits.most_bytes} bytes")
         if size > self._limits.at_once_bytes:
             return None
         drafts = plan(request, self._folder)
@@ -83,8 +83,8 @@ class LocalTokenizer:
             async with asyncio.timeout(self._limits.patience):
                 return await self._in_time(request)
         except TimeoutError:
-            self._regrets.note(TextInstead(Cause.SLOW, f"{self._limits.patience:g} s"))
-        except TextInstead as reason:
+            self._regrets.note(TextFallback(FallbackCause.SLOW, f"{self._limits.patience:g} s"))
+        except TextFallback as reason:
             self._regrets.note(reason)
         return request.prompts
 

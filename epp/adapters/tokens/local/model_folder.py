@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from tokenizers import AddedToken, Tokenizer
 
-from epp.adapters.tokens.fallback import TextInstead
+from epp.adapters.tokens.fallback import TextFallback
 from epp.adapters.tokens.local.settings_file import (
     ModelConfig,
     Sidecar,
@@ -39,7 +39,7 @@ _PROBE = "Wq7z"
 _ROLES = ("system", "user", "assistant", "tool")
 
 
-class Folder(msgspec.Struct, frozen=True):
+class ModelFolder(msgspec.Struct, frozen=True):
     """What a folder holds. `template` is None where chats cannot be rendered here: `missing`.
 
     `ends` are the special tokens that close a message.
@@ -53,7 +53,7 @@ class Folder(msgspec.Struct, frozen=True):
 
 def read_folder(
     path: Path, template_path: Path | None = None, defaults: Mapping[str, Any] | None = None
-) -> Folder:
+) -> ModelFolder:
     """Read a folder, or the folder of a `tokenizer.json`. Raises `ConfigError`.
 
     `template_path` goes before the folder's own template, as vLLM's `--chat-template` does;
@@ -74,7 +74,7 @@ def read_folder(
     cuts = [token for token in added if token in source or token in special.values()]
     vocabulary = Vocabulary(tokenizer, cuts)
     ends = frozenset() if template is None else frozenset(_ends(template, vocabulary))
-    return Folder(vocabulary, template, ends, missing)
+    return ModelFolder(vocabulary, template, ends, missing)
 
 
 def _tokenizer(file: Path) -> Tokenizer:
@@ -153,7 +153,7 @@ def _probes(template: ChatTemplate) -> Iterator[str]:
         body = {"messages": [{"role": role, "content": _PROBE}], "add_generation_prompt": False}
         try:
             yield template.render(body)
-        except TextInstead:
+        except TextFallback:
             continue
 
 

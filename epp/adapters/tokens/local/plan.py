@@ -10,15 +10,15 @@ from typing import Any
 
 import msgspec
 
-from epp.adapters.tokens.fallback import Cause, TextInstead
-from epp.adapters.tokens.local.model_folder import Folder
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback
+from epp.adapters.tokens.local.model_folder import ModelFolder
 from epp.model.request import TOKEN_BYTES, Api, InferenceRequest, Prompt
 
 _CHANGES_TOKENS = ("prompt_embeds", "suffix", "truncate_prompt_tokens", "chat_template")
 """Fields that make of the same prompt other tokens; with them a request stays text."""
 
 
-class Draft(msgspec.Struct, frozen=True):
+class PromptDraft(msgspec.Struct, frozen=True):
     """A prompt to be: pieces whose ids are joined between `before` and `after`."""
 
     pieces: Sequence[str]
@@ -42,69 +42,71 @@ class Draft(msgspec.Struct, frozen=True):
         return Prompt(data, exact=True, marks=marks)
 
 
-Plan = Sequence[Draft | Prompt]
+PromptPlan = Sequence[PromptDraft | Prompt]
 """A request's prompts in order; those that came as token ids are finished."""
 
 
-def pieces_of(plan: Plan) -> Iterable[str]:
+def pieces_of(plan: PromptPlan) -> Iterable[str]:
     """Return all pieces of all prompts."""
-    return chain.from_iterable(each.pieces for each in plan if isinstance(each, Draft))
+    return chain.from_iterable(each.pieces for each in plan if isinstance(each, PromptDraft))
 
 
-def finished(plan: Plan, ids: Mapping[str, bytes]) -> tuple[Prompt, ...]:
+def finished(plan: PromptPlan, ids: Mapping[str, bytes]) -> tuple[Prompt, ...]:
     """Return the prompts, given the ids of their pieces."""
-    return tuple([each.finished(ids) if isinstance(each, Draft) else each for each in plan])
+    return tuple([each.finished(ids) if isinstance(each, PromptDraft) else each for each in plan])
 
 
-def plan(request: InferenceRequest, folder: Folder) -> Plan:
-    """Read a request's body. Raises `TextInstead`."""
+def plan(request: InferenceRequest, folder: ModelFolder) -> PromptPlan:
+    """Read a request's body. Raises `TextFallback`."""
     drafts = _DRAFTS.get(request.api)
     if drafts is None:
-        raise TextInstead(Cause.API, request.api.value)
+        raise TextFallback(FallbackCause.API, request.api.value)
     try:
         body = msgspec.json.decode(request.body, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise TextInstead(Cause.MALFORMED, type(error).__name__) from error
+        raise TextFallback(FallbackCause.MALFORMED, type(error).__name__) from error
     for field in _CHANGES_TOKENS:
         if body.get(field) is not None:
-            raise TextInstead(Cause.FIELD, field)
+            raise TextFallback(FallbackCause.FIELD, field)
     return drafts(body, request, folder)
 
 
-def _chat(body: Mapping[str, Any], _: InferenceRequest, folder: Folder) -> Plan:
+def _chat(body: Mapping[str, Any], _: InferenceRequest, folder: ModelFolder) -> PromptPlan:
     if folder.template is None:
-        raise TextInstead(Cause.TEMPLATE, folder.missing)
+        raise TextFallback(FallbackCause.TEMPLATE, folder.missing)
     text = folder.template.render(body)
     return [_draft(text, folder, special=bool(body.get("add_special_tokens")))]
 
 
-def _completions(body: Mapping[str, Any], request: InferenceRequest, folder: Folder) -> Plan:
+def _completions(
+    body: Mapping[str, Any], request: InferenceRequest, folder: ModelFolder
+) -> PromptPlan:
     prompt = body.get("prompt")
     items = [prompt] if isinstance(prompt, str) else prompt
     special = bool(body.get("add_special_tokens", True))
     if not isinstance(items, list):
-        raise TextInstead(Cause.MALFORMED, "there is no prompt")
+        raise TextFallback(FallbackCause.MALFORMED, "there is no prompt")
     if items and isinstance(items[0], int):
         return request.prompts
     if len(items) != len(request.prompts):
-        raise TextInstead(Cause.MALFORMED, "a prompt is neither text nor token ids")
+        raise TextFallback(FallbackCause.MALFORMED, "a prompt is neither text nor token ids")
     return [
         _draft(item, folder, special=special) if isinstance(item, str) else came
         for item, came in zip(items, request.prompts, strict=True)
     ]
 
 
-def _draft(text: str, folder: Folder, *, special: bool) -> Draft:
+def _draft(text: str, folder: ModelFolder, *, special: bool) -> PromptDraft:
     vocabulary = folder.vocabulary
     pieces = vocabulary.pieces(text)
     if not special:
-        return Draft(pieces, ends=folder.ends)
+        return PromptDraft(pieces, ends=folder.ends)
     if vocabulary.affixes is None:
-        raise TextInstead(Cause.FIELD, "add_special_tokens")
-    return Draft(pieces, *vocabulary.affixes, ends=folder.ends)
+        raise TextFallback(FallbackCause.FIELD, "add_special_tokens")
+    return PromptDraft(pieces, *vocabulary.affixes, ends=folder.ends)
 
 
-_DRAFTS: dict[Api, Callable[[Mapping[str, Any], InferenceRequest, Folder], Plan]] = {
+_DRAFTS: dict[Api, Callable[[Mapping[str, Any], InferenceRequest, ModelFolder], PromptPlan]] = {
     Api.CHAT: _chat,
     Api.COMPLETIONS: _completions,
 }

@@ -10,7 +10,7 @@ _OVERHEAD = 200
 """Bytes of an entry beside its two values."""
 
 
-class Segments:
+class TokenCache:
     """Token ids by text, at most `capacity` bytes of both together. One thread only."""
 
     def __init__(self, capacity: int) -> None:

@@ -15,7 +15,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from epp.adapters.tokens.fallback import Cause, TextInstead
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.local.chat_messages import (
     Message,
     conversation,
@@ -130,34 +130,34 @@ class ChatTemplate:
         return "".join(source.text for source in self._sources.values())
 
     def render(self, body: Mapping[str, Any]) -> str:
-        """Render a chat request's body. Raises `TextInstead`."""
+        """Render a chat request's body. Raises `TextFallback`."""
         tools = tools_of(body)
         source = self._chosen(tools)
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
-            raise TextInstead(Cause.MALFORMED, "`messages` is missing or empty")
+            raise TextFallback(FallbackCause.MALFORMED, "`messages` is missing or empty")
         seen = conversation(messages, source.shape)
         if not source.knows_developers:
             seen = without_developers(seen)
         variables = self._variables(body, tools)
         continued = variables.pop("continue_final_message", False)
         if continued and variables.get("add_generation_prompt"):
-            raise TextInstead(Cause.MALFORMED, "a message continued and one begun")
+            raise TextFallback(FallbackCause.MALFORMED, "a message continued and one begun")
         try:
             if continued:
                 return _render_continued(source, seen, variables)
             return source.compiled.render(messages=seen, **variables)
-        except TextInstead:
+        except TextFallback:
             raise
         except Exception as error:  # a template runs code of its own
-            raise TextInstead(Cause.TEMPLATE, type(error).__name__) from error
+            raise TextFallback(FallbackCause.TEMPLATE, type(error).__name__) from error
 
     def _chosen(self, tools: Sequence[Message] | None) -> _Source:
         if tools is not None and _WITH_TOOLS in self._sources:
             return self._sources[_WITH_TOOLS]
         if _DEFAULT in self._sources:
             return self._sources[_DEFAULT]
-        raise TextInstead(Cause.TEMPLATE, "there is no default template")
+        raise TextFallback(FallbackCause.TEMPLATE, "there is no default template")
 
     def _variables(
         self, body: Mapping[str, Any], tools: Sequence[Message] | None
@@ -165,7 +165,7 @@ class ChatTemplate:
         """Return what a template may refer to, the client's word before the server's."""
         own = body.get("chat_template_kwargs") or {}
         if not isinstance(own, dict) or not own.keys().isdisjoint(_TAKEN):
-            raise TextInstead(Cause.FIELD, "chat_template_kwargs")
+            raise TextFallback(FallbackCause.FIELD, "chat_template_kwargs")
         effort = body.get("reasoning_effort")
         asked = {
             "add_generation_prompt": body.get("add_generation_prompt", True),
@@ -188,7 +188,7 @@ def _render_continued(source: _Source, messages: list[Message], variables: dict[
     final, text = _marked(messages[-1])
     rendered = source.compiled.render(messages=[*messages[:-1], final], **variables)
     if text.strip() not in rendered or _HERE.strip() not in rendered:
-        raise TextInstead(Cause.TEMPLATE, "the final message cannot be continued")
+        raise TextFallback(FallbackCause.TEMPLATE, "the final message cannot be continued")
     where = rendered.rindex(_HERE.strip())
     kept = rendered[:where]
     return kept if rendered.startswith(_HERE, where) else kept.rstrip()
@@ -207,4 +207,4 @@ def _marked(message: Message) -> tuple[Message, str]:
                 **message,
                 "content": [*content[:position], part, *content[position + 1 :]],
             }, text
-    raise TextInstead(Cause.TEMPLATE, "the final message has no text")
+    raise TextFallback(FallbackCause.TEMPLATE, "the final message has no text")

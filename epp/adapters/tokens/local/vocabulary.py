@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tokenizers import AddedToken, Tokenizer
 
-from epp.adapters.tokens.fallback import Cause, TextInstead
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.packed_ids import Ids, packed
 
 _PROBES = ("a", "b c")
@@ -47,7 +47,7 @@ class Vocabulary:
         return [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
 
     def encode(self, texts: Sequence[str]) -> dict[str, Ids]:
-        """Return each text's ids, nothing added. Raises `TextInstead`."""
+        """Return each text's ids, nothing added. Raises `TextFallback`."""
         encodings = self._batch(texts, special=False)
         return {text: packed(ids) for text, ids in zip(texts, encodings, strict=True)}
 
@@ -59,7 +59,7 @@ class Vocabulary:
         try:
             batch = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
         except Exception as error:  # the library raises bare ones
-            raise TextInstead(Cause.FAILED, type(error).__name__) from error
+            raise TextFallback(FallbackCause.FAILED, type(error).__name__) from error
         return [encoding.ids for encoding in batch]
 
     def _find_affixes(self) -> tuple[Ids, Ids] | None:

@@ -13,9 +13,8 @@ import aiohttp
 import msgspec
 import structlog
 
-from epp.adapters.tokens.fallback import Cause, FallbackCounts, TextInstead
+from epp.adapters.tokens.fallback import FallbackCause, FallbackCounts, TextFallback
 from epp.adapters.tokens.local.chat_messages import ContentFormat, conversation
-from epp.adapters.tokens.render.breaker import Breaker
 from epp.adapters.tokens.render.rendered import Rendered, Tokenized, exact, prompt_of, read
 from epp.errors import MalformedRequest
 from epp.model.request import Api, InferenceRequest, Prompt
@@ -44,6 +43,8 @@ _NOT_SERVED = {HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.N
 _MOST_ANSWER = 64 << 20
 _CONNECTIONS = 64
 _CONNECT_SECONDS = 1.0
+_TOLERATED = 2
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 
 class RenderSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +65,34 @@ class _NotServed(Exception):
     """The server has no such endpoint."""
 
 
+class CircuitBreaker:
+    """Open for a while after failures in a row; each time that one more is tried, twice as long.
+
+    Times are seconds of any steady clock.
+    """
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._until = 0.0
+
+    def open(self, now: float) -> bool:
+        """Whether nothing should be asked."""
+        return now < self._until
+
+    def failed(self, now: float) -> None:
+        """Take note that nothing came back."""
+        self._failures += 1
+        beyond = self._failures - _TOLERATED
+        if beyond >= 0:
+            self._until = now + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(beyond, 10))
+
+    def answered(self) -> bool:
+        """Take note of an answer; return whether it ends an outage."""
+        outage = self._failures >= _TOLERATED
+        self._failures = 0
+        return outage
+
+
 class RenderTokenizer:
     """Asks one server. After failures in a row it is left alone for a while."""
 
@@ -71,12 +100,12 @@ class RenderTokenizer:
         self._settings = settings
         self._url = settings.url.rstrip("/")
         self._regrets = FallbackCounts()
-        self._breaker = Breaker()
+        self._breaker = CircuitBreaker()
         self._renders = True
         self._session: aiohttp.ClientSession | None = None
 
     @property
-    def counts(self) -> Mapping[Cause, int]:
+    def counts(self) -> Mapping[FallbackCause, int]:
         """Requests that were left as text, by cause."""
         return self._regrets.counts
 
@@ -90,15 +119,15 @@ class RenderTokenizer:
         self._regrets.note(reason)
         return request.prompts
 
-    def _reason_not_to(self, request: InferenceRequest) -> TextInstead | None:
+    def _reason_not_to(self, request: InferenceRequest) -> TextFallback | None:
         if request.api not in _RENDER:
-            return TextInstead(Cause.API, request.api.value)
+            return TextFallback(FallbackCause.API, request.api.value)
         if not request.body:
-            return TextInstead(Cause.BODY)
+            return TextFallback(FallbackCause.BODY)
         if len(request.body) > self._settings.most_bytes:
-            return TextInstead(Cause.LARGE, f"{self._settings.most_bytes} bytes")
+            return TextFallback(FallbackCause.LARGE, f"{self._settings.most_bytes} bytes")
         if self._breaker.open(asyncio.get_running_loop().time()):
-            return TextInstead(Cause.UNAVAILABLE, self._url)
+            return TextFallback(FallbackCause.UNAVAILABLE, self._url)
         return None
 
     async def tokenize(self, request: InferenceRequest) -> tuple[Prompt, ...]:
@@ -109,11 +138,17 @@ class RenderTokenizer:
             async with asyncio.timeout(settings.media_timeout if media else settings.timeout):
                 prompts = await self._asked(request, media=media)
         except TimeoutError:
-            self._failed(TextInstead(Cause.SLOW, self._url))
+            self._failed(TextFallback(FallbackCause.SLOW, self._url))
         except (aiohttp.ClientError, OSError, _NotServed) as error:
-            self._failed(TextInstead(Cause.UNAVAILABLE, f"{self._url}: {type(error).__name__}"))
-        except (TextInstead, MalformedRequest) as reason:
-            instead = reason if isinstance(reason, TextInstead) else TextInstead(Cause.MALFORMED)
+            self._failed(
+                TextFallback(FallbackCause.UNAVAILABLE, f"{self._url}: {type(error).__name__}")
+            )
+        except (TextFallback, MalformedRequest) as reason:
+            instead = (
+                reason
+                if isinstance(reason, TextFallback)
+                else TextFallback(FallbackCause.MALFORMED)
+            )
             self._regrets.note(instead)
         else:
             if self._breaker.answered():
@@ -121,7 +156,7 @@ class RenderTokenizer:
             return prompts
         return request.prompts
 
-    def _failed(self, reason: TextInstead) -> None:
+    def _failed(self, reason: TextFallback) -> None:
         self._regrets.note(reason)
         self._breaker.failed(asyncio.get_running_loop().time())
 
@@ -150,7 +185,7 @@ class RenderTokenizer:
             return (prompt_of(read(answer, Rendered)),)
         prompts = [prompt_of(each) for each in read(answer, list[Rendered])]
         if len(prompts) != len(request.prompts):
-            raise TextInstead(Cause.FAILED, "not as many prompts as were sent")
+            raise TextFallback(FallbackCause.FAILED, "not as many prompts as were sent")
         return tuple(prompts)
 
     async def _tokenized(self, request: InferenceRequest) -> tuple[Prompt, ...]:
@@ -161,7 +196,7 @@ class RenderTokenizer:
             asked = {key: body[key] for key in _CHAT_FIELDS if body.get(key) is not None}
             return (await self._ids({"model": model} | asked),)
         if request.api is not Api.COMPLETIONS:
-            raise TextInstead(Cause.API, request.api.value)
+            raise TextFallback(FallbackCause.API, request.api.value)
         items = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
         special = body.get("add_special_tokens", True)
         common = {"model": model, "add_special_tokens": special}
@@ -178,14 +213,16 @@ class RenderTokenizer:
         return exact(answer.tokens)
 
     async def _post(self, path: str, body: bytes) -> bytes:
-        """Send a body; return the answer. Raises `TextInstead` where the server refuses it."""
+        """Send a body; return the answer. Raises `TextFallback` where the server refuses it."""
         headers = {"content-type": "application/json"}
         async with self._open().post(self._url + path, data=body, headers=headers) as response:
             answer = bytearray()
             async for chunk in response.content.iter_any():
                 answer += chunk
                 if len(answer) > _MOST_ANSWER:
-                    raise TextInstead(Cause.FAILED, f"an answer of more than {_MOST_ANSWER} bytes")
+                    raise TextFallback(
+                        FallbackCause.FAILED, f"an answer of more than {_MOST_ANSWER} bytes"
+                    )
         if response.status == HTTPStatus.OK:
             return bytes(answer)
         unknown = response.status == HTTPStatus.NOT_FOUND and b'"error"' not in answer
@@ -195,7 +232,7 @@ class RenderTokenizer:
             raise aiohttp.ClientResponseError(
                 response.request_info, (), status=response.status, message="no tokens"
             )
-        raise TextInstead(Cause.REFUSED, f"HTTP status {response.status}")
+        raise TextFallback(FallbackCause.REFUSED, f"HTTP status {response.status}")
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

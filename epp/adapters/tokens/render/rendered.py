@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from epp.adapters.tokens.fallback import Cause, TextInstead
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.packed_ids import packed
 from epp.model.request import Prompt
 
@@ -43,13 +43,13 @@ class Tokenized(msgspec.Struct):
 
 
 def prompt_of(rendered: Rendered) -> Prompt:
-    """Return the prompt. Raises `TextInstead` for what cannot be told apart."""
+    """Return the prompt. Raises `TextFallback` for what cannot be told apart."""
     ids = rendered.token_ids
     features = rendered.features or _Features()
     for modality, ranges in features.mm_placeholders.items():
         hashes = features.mm_hashes.get(modality, [])
         if len(hashes) != len(ranges) or None in hashes:
-            raise TextInstead(Cause.MEDIA, "the endpoint names no hash")
+            raise TextFallback(FallbackCause.MEDIA, "the endpoint names no hash")
         for name, place in zip(hashes, ranges, strict=True):
             _stamp(ids, place, str(name))
     return exact(ids)
@@ -58,22 +58,22 @@ def prompt_of(rendered: Rendered) -> Prompt:
 def _stamp(ids: list[int], place: _Range, name: str) -> None:
     end = place.offset + place.length
     if not 0 <= place.offset <= end <= len(ids):
-        raise TextInstead(Cause.FAILED, "a placeholder outside the prompt")
+        raise TextFallback(FallbackCause.FAILED, "a placeholder outside the prompt")
     word = xxh3_64_intdigest(name.encode())
     ids[place.offset : end] = [(word + at) & _WORD for at in range(place.length)]
 
 
 def exact(ids: Sequence[int]) -> Prompt:
-    """Return token ids as a prompt. Raises `TextInstead` for what is no id."""
+    """Return token ids as a prompt. Raises `TextFallback` for what is no id."""
     try:
         return Prompt(packed(ids), exact=True)
     except OverflowError as error:
-        raise TextInstead(Cause.FAILED, "no token id") from error
+        raise TextFallback(FallbackCause.FAILED, "no token id") from error
 
 
 def read(answer: bytes, kind: Any) -> Any:  # noqa: ANN401 (the type is the caller's)
-    """Decode an answer strictly. Raises `TextInstead`."""
+    """Decode an answer strictly. Raises `TextFallback`."""
     try:
         return msgspec.json.decode(answer, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise TextInstead(Cause.FAILED, "not the answer of a render endpoint") from error
+        raise TextFallback(FallbackCause.FAILED, "not the answer of a render endpoint") from error

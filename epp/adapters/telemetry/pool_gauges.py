@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 from epp.adapters.telemetry import families
-from epp.adapters.telemetry.series import Block, Family, expose
+from epp.adapters.telemetry.series import Family, FamilyText, expose
 from epp.model.endpoint import Endpoint, Load
 from epp.model.pods.cache_stats import CacheStats
 
@@ -33,7 +33,7 @@ class PoolGauges:
         self._view = view
         self._caches = caches
 
-    def collect(self) -> Iterator[Block]:
+    def collect(self) -> Iterator[FamilyText]:
         """Give the gauges; means and deviations only where an endpoint's load is known."""
         pool = self._view()
         yield from expose(families.READY, [((self._name,), sum(ready for *_, ready in pool))])
@@ -52,13 +52,15 @@ class PoolGauges:
 
         yield from self._beliefs()
 
-    def _beliefs(self) -> Iterator[Block]:
+    def _beliefs(self) -> Iterator[FamilyText]:
         cache_stats = self._caches()
         for family, value in _CACHE_GAUGES:
             rows = [((self._name, each.endpoint.name), value(each)) for each in cache_stats]
             yield from expose(family, rows)
 
-    def _summary(self, mean: Family, deviation: Family, values: list[float]) -> Iterator[Block]:
+    def _summary(
+        self, mean: Family, deviation: Family, values: list[float]
+    ) -> Iterator[FamilyText]:
         """Sum up over a sample: the incumbent divides by one less than the number, too."""
         if values:
             spread = statistics.stdev(values) if len(values) > 1 else 0.0

@@ -14,19 +14,19 @@ from typing import NoReturn
 import msgspec
 import structlog
 
-from epp.adapters.kube.connection import Connection
-from epp.adapters.kube.lease import LeaseElection
+from epp.adapters.kube.api_connection import ApiConnection
+from epp.adapters.kube.election import LeaseElection
+from epp.adapters.kube.kube_settings import KubeSettings
 from epp.adapters.kube.pool_watch import PoolWatch
 from epp.adapters.kube.routing_watch import RoutingWatch
-from epp.adapters.kube.settings import KubeSettings
 from epp.model.events import Event
 from epp.protocol.kube import resources
+from epp.protocol.kube.object_warnings import ObjectWarnings
 from epp.protocol.kube.objects import GATEWAY_GROUP
-from epp.protocol.kube.pool import PoolState
+from epp.protocol.kube.pool_state import PoolState
 from epp.protocol.kube.resources import OBJECT_GROUPS
-from epp.protocol.kube.routing import PoolName, RoutingState
-from epp.protocol.kube.warnings import Notes
-from epp.protocol.routing import NO_ROUTING, Routing
+from epp.protocol.kube.routing_state import PoolName, RoutingState
+from epp.protocol.routing_table import NO_ROUTING, RoutingTable
 
 _log = structlog.get_logger(__name__)
 
@@ -47,12 +47,12 @@ class KubeDiscovery:
         apply: Callable[[Event], None],
         changed: Callable[[], None],
     ) -> None:
-        self.routing: Routing = NO_ROUTING
+        self.routing: RoutingTable = NO_ROUTING
         self._settings = settings
         self._apply = apply
         self._changed = changed
-        self._connection = Connection(settings.access)
-        self._notes = Notes()
+        self._connection = ApiConnection(settings.access)
+        self._notes = ObjectWarnings()
         self._pool = PoolState(self._notes)
         self._objects = RoutingState(
             OBJECT_GROUPS, PoolName(settings.pool, GATEWAY_GROUP), self._notes

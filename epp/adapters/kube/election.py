@@ -15,8 +15,15 @@ from typing import Any, NoReturn
 import msgspec
 import structlog
 
-from epp.adapters.kube.connection import ApiUnreachable, Connection
-from epp.protocol.kube.election import Election, LeaseView, Step, Terms, held, released
+from epp.adapters.kube.api_connection import ApiConnection, ApiUnreachable
+from epp.protocol.kube.election import (
+    LeaderElectionConfig,
+    LeaseAction,
+    LeaseCandidate,
+    LeaseView,
+    held,
+    released,
+)
 from epp.protocol.kube.objects import KubeObject
 from epp.protocol.kube.resources import Resource
 from epp.protocol.kube.watch import ApiRefused
@@ -35,9 +42,9 @@ class LeaseElection:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ApiConnection,
         lease: tuple[Resource[KubeObject], str],
-        terms: Terms,
+        terms: LeaderElectionConfig,
         changed: Callable[[], None],
     ) -> None:
         self.leading = False
@@ -45,7 +52,7 @@ class LeaseElection:
         self._resource, self._name = lease
         self._terms = terms
         self._changed = changed
-        self._election = Election(terms)
+        self._election = LeaseCandidate(terms)
         self._document: Document | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._leader = ""
@@ -101,14 +108,14 @@ class LeaseElection:
         view = None if self._document is None else _view(self._document)
         step = self._election.read(view, time.monotonic())
         self._heard(self._election.holder)
-        if step is Step.WAIT:
+        if step is LeaseAction.WAIT:
             self._step_down("another holds the lease")
             return True
         known = self._document or self._blank()
         wanted = held(known, step, self._terms, _stamp())
         self._document = None  # unknown while it is being written
         try:
-            self._document = await self._write(wanted, create=step is Step.CREATE)
+            self._document = await self._write(wanted, create=step is LeaseAction.CREATE)
         except ApiRefused as refusal:
             if refusal.code != HTTPStatus.CONFLICT:
                 raise

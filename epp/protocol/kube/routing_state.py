@@ -5,6 +5,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from epp.protocol.kube.object_warnings import ObjectWarnings
 from epp.protocol.kube.objects import (
     InferenceModelRewrite,
     InferenceObjective,
@@ -12,8 +13,7 @@ from epp.protocol.kube.objects import (
     Rule,
     TargetModel,
 )
-from epp.protocol.kube.warnings import Notes
-from epp.protocol.routing import Routing, Targets
+from epp.protocol.routing_table import RoutingTable, WeightedTargets
 
 R = TypeVar("R", InferenceObjective, InferenceModelRewrite)
 
@@ -29,10 +29,12 @@ class PoolName(msgspec.Struct, frozen=True):
         return (ref.name, ref.group, ref.kind) == (self.name, self.group, "InferencePool")
 
 
-class Kept(Generic[R]):
+class PoolObjects(Generic[R]):
     """The objects of one kind that are for the pool, by group and name; the first group wins."""
 
-    def __init__(self, kind: str, groups: Sequence[str], pool: PoolName, notes: Notes) -> None:
+    def __init__(
+        self, kind: str, groups: Sequence[str], pool: PoolName, notes: ObjectWarnings
+    ) -> None:
         self._kind = kind
         self._pool = pool
         self._notes = notes
@@ -80,17 +82,19 @@ class RoutingState:
     `groups` are the API groups that are read, the one that wins first.
     """
 
-    def __init__(self, groups: Sequence[str], pool: PoolName, notes: Notes) -> None:
-        self.objectives = Kept[InferenceObjective]("inferenceobjective", groups, pool, notes)
-        self.rewrites = Kept[InferenceModelRewrite]("inferencemodelrewrite", groups, pool, notes)
+    def __init__(self, groups: Sequence[str], pool: PoolName, notes: ObjectWarnings) -> None:
+        self.objectives = PoolObjects[InferenceObjective]("inferenceobjective", groups, pool, notes)
+        self.rewrites = PoolObjects[InferenceModelRewrite](
+            "inferencemodelrewrite", groups, pool, notes
+        )
 
-    def routing(self) -> Routing:
+    def routing(self) -> RoutingTable:
         """Build the table of the objects that there are."""
         priorities: dict[str, int] = {}
         for objective in self.objectives.values():
             priorities.setdefault(objective.metadata.name, objective.spec.priority or 0)
-        exact: dict[str, Targets] = {}
-        other: list[Targets] = []
+        exact: dict[str, WeightedTargets] = {}
+        other: list[WeightedTargets] = []
         for rule in _in_order(self.rewrites.values()):
             targets = _targets(rule.targets)
             if targets is None:
@@ -100,7 +104,7 @@ class RoutingState:
             for match in rule.matches:
                 if match.model is not None:
                     exact.setdefault(match.model.value, targets)
-        return Routing(priorities, exact, other[0] if other else None)
+        return RoutingTable(priorities, exact, other[0] if other else None)
 
 
 def _in_order(rewrites: Iterable[InferenceModelRewrite]) -> Iterator[Rule]:
@@ -112,10 +116,14 @@ def _in_order(rewrites: Iterable[InferenceModelRewrite]) -> Iterator[Rule]:
         yield from rewrite.spec.rules
 
 
-def _targets(targets: Sequence[TargetModel]) -> Targets | None:
+def _targets(targets: Sequence[TargetModel]) -> WeightedTargets | None:
     """Weigh the targets of a rule: all alike where none has a weight, else those that have one."""
     named = [each for each in targets if each.model_rewrite]
     weighted = [(each.model_rewrite, each.weight) for each in named if each.weight]
     if not weighted:
         weighted = [(each.model_rewrite, 1) for each in named]
-    return Targets.of([(model, weight or 1) for model, weight in weighted]) if weighted else None
+    return (
+        WeightedTargets.of([(model, weight or 1) for model, weight in weighted])
+        if weighted
+        else None
+    )

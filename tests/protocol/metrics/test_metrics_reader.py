@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from epp.model.endpoint import UNREPORTED, Endpoint, Load
-from epp.protocol.metrics.names import ENGINES, SGLANG, VLLM, engine_of
+from epp.protocol.metrics.metric_names import ENGINES, SGLANG, VLLM, engine_of
+from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import Page
-from epp.protocol.metrics.reader import MetricsReader
 from tests.adapters.vllm_page import vllm_page
 
 PREVIOUS = Load(

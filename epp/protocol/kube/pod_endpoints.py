@@ -4,13 +4,13 @@ import ipaddress
 from collections.abc import Sequence
 
 from epp.model.endpoint import Endpoint
-from epp.protocol.kube.objects import Pod
+from epp.protocol.kube.objects import KubePod
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 """Annotations that restrict a pod to some of the pool's ports; the first one present counts."""
 
 
-def declared_ports(pod: Pod) -> str | None:
+def declared_ports(pod: KubePod) -> str | None:
     """What a pod says of its ports; None: nothing, so that it serves them all."""
     annotations = pod.metadata.annotations
     return next((annotations[name] for name in ACTIVE_PORTS if name in annotations), None)
@@ -30,7 +30,7 @@ def active_ports(declared: str | None, ports: Sequence[int]) -> tuple[frozenset[
     return frozenset(numbers.intersection(ports)), ", ".join(strange)
 
 
-def endpoints_of(pod: Pod, ports: Sequence[int]) -> tuple[Endpoint, ...]:
+def endpoints_of(pod: KubePod, ports: Sequence[int]) -> tuple[Endpoint, ...]:
     """Make a pod's endpoints; none while it is not ready.
 
     They are named `<pod>-rank-<index of the port in the pool>`, as in llm-d-router.

@@ -7,8 +7,8 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.kube.lease import LeaseElection
-from epp.protocol.kube.election import Terms
+from epp.adapters.kube.election import LeaseElection
+from epp.protocol.kube.election import LeaderElectionConfig
 from epp.protocol.kube.resources import leases
 from tests.adapters.kube.rig import Changed, connected, running
 from tests.kubeapi import faults
@@ -33,7 +33,7 @@ class Candidate(Changed):
         self.election = LeaseElection(
             connection,
             (leases("default"), NAME),
-            Terms(identity=identity, **{**QUICK, **terms}),
+            LeaderElectionConfig(identity=identity, **{**QUICK, **terms}),
             self._turn,
         )
 

@@ -33,7 +33,7 @@ class Metric(msgspec.Struct, frozen=True):
         return (self.family + (b"{" + pair + b"}" if pair else b"")).decode()
 
 
-class Engine(msgspec.Struct, frozen=True, kw_only=True):
+class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The names that one kind of model server gives to the parts of a `Load`.
 
     `rank` is the label that tells the engines of one page apart (data parallelism); samples of
@@ -69,7 +69,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _CONFIG = b"vllm:cache_config_info"
-VLLM = Engine(
+VLLM = EngineMetrics(
     name=VLLM_NAME,
     sign=b"vllm:",
     rank=b"engine",
@@ -98,7 +98,7 @@ VLLM = Engine(
     cache_hits=Metric(b"vllm:prefix_cache_hits_total", rare=True),
     adapters=Metric(b"vllm:lora_requests_info", rare=True),
 )
-SGLANG = Engine(
+SGLANG = EngineMetrics(
     name="sglang",
     sign=b"sglang:",
     rank=b"dp_rank",
@@ -111,7 +111,7 @@ SGLANG = Engine(
     offload_tokens=Metric(b"sglang:hicache_host_total_tokens", rare=True),
     cache_queries=Metric(b"sglang:prompt_tokens_total", rare=True),
 )
-TRTLLM_SERVE = Engine(
+TRTLLM_SERVE = EngineMetrics(
     name="trtllm-serve",
     sign=b"trtllm_",
     waiting=Metric(b"trtllm_num_requests_waiting"),
@@ -122,7 +122,7 @@ TRTLLM_SERVE = Engine(
 )
 _TRITON_REQUESTS = b"nv_trt_llm_request_metrics"
 _TRITON_BLOCKS = b"nv_trt_llm_kv_cache_block_metrics"
-TRITON_TRTLLM = Engine(
+TRITON_TRTLLM = EngineMetrics(
     name="triton-tensorrt-llm",
     sign=b"nv_trt_llm_",
     adds=True,
@@ -132,25 +132,25 @@ TRITON_TRTLLM = Engine(
     block_size=(Metric(_TRITON_BLOCKS, where=(b"kv_cache_block_type", b"tokens_per")),),
     num_blocks=(Metric(_TRITON_BLOCKS, where=(b"kv_cache_block_type", b"max")),),
 )
-TRITON = Engine(
+TRITON = EngineMetrics(
     name="triton",
     sign=b"nv_inference_",
     adds=True,
     waiting=Metric(b"nv_inference_pending_request_count"),
     running=Metric(b"nv_inference_exec_count"),
 )
-ENGINES: Mapping[str, Engine] = {
+ENGINES: Mapping[str, EngineMetrics] = {
     engine.name: engine for engine in (VLLM, SGLANG, TRTLLM_SERVE, TRITON_TRTLLM, TRITON)
 }
 """Every engine by the value of its pod label; a page is matched against them in this order."""
 
 
-def configuration_of(engine: Engine) -> tuple[bytes, ...]:
+def configuration_of(engine: EngineMetrics) -> tuple[bytes, ...]:
     """Name the families that change with the engine's configuration only."""
     return _CONFIGURATIONS[engine.name]
 
 
-def _configuration(engine: Engine) -> tuple[bytes, ...]:
+def _configuration(engine: EngineMetrics) -> tuple[bytes, ...]:
     said = (*engine.block_size, *engine.num_blocks, engine.max_tokens, *(engine.longest or ()))
     more = (engine.caching, *engine.match_unit, *engine.sliding_window)
     return tuple({metric.family: None for metric in (*said, *more) if metric})
@@ -161,7 +161,7 @@ _CONFIGURATIONS = {name: _configuration(engine) for name, engine in ENGINES.item
 STARTED = Metric(b"process_start_time_seconds", rare=True)
 
 
-def engine_of(labels: Mapping[str, str], page: Page) -> Engine | None:
+def engine_of(labels: Mapping[str, str], page: Page) -> EngineMetrics | None:
     """Tell the engine of a pod: from its labels, else from the names on its metrics page.
 
     None where neither says: the page then holds nothing that can be read.

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.kube.discovery import KubeDiscovery
-from epp.adapters.kube.settings import Access, KubeSettings
+from epp.adapters.kube.kube_discovery import KubeDiscovery
+from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
-from epp.protocol.kube.election import Terms
+from epp.protocol.kube.election import LeaderElectionConfig
 from tests.adapters.kube.rig import CRDS, QUICK, Changed, pod, rewrite, running, watched
 from tests.kubeapi import FakeKubernetes, faults
 from tests.protocol.kube.objects import objective, pool
@@ -65,7 +65,7 @@ async def discovering(api, folder, **settings):
     made = KubeDiscovery(
         KubeSettings(
             **{"namespace": "default", "pool": "pool", "pace": QUICK, **settings},
-            access=Access(kubeconfig=str(path), environ={}),
+            access=KubeAccess(kubeconfig=str(path), environ={}),
         ),
         fleet.apply,
         changed,
@@ -276,7 +276,10 @@ async def test_a_kind_that_the_api_fails_to_give_does_not_keep_the_pool(api, tmp
 async def test_of_two_replicas_one_is_ready_and_the_other_stands_by_warm(api, tmp_path):
     api.put(pool())
     api.put(pod("a"))
-    quick = {"elect": True, "terms": Terms(identity="", duration=5, deadline=4.0, retry=0.05)}
+    quick = {
+        "elect": True,
+        "terms": LeaderElectionConfig(identity="", duration=5, deadline=4.0, retry=0.05),
+    }
     async with discovering(api, tmp_path, **quick) as (one, fleet):
         await fleet.until(lambda: one.ready)
         async with discovering(api, tmp_path, **quick) as (two, standby):
@@ -292,7 +295,7 @@ async def test_of_two_replicas_one_is_ready_and_the_other_stands_by_warm(api, tm
 
 async def test_without_a_way_to_an_api_server_nothing_starts():
     settings = KubeSettings(
-        namespace="default", pool="pool", access=Access(kubeconfig="/nowhere", environ={})
+        namespace="default", pool="pool", access=KubeAccess(kubeconfig="/nowhere", environ={})
     )
     with pytest.raises(ConfigError, match="there is no kubeconfig at /nowhere"):
         await KubeDiscovery(settings, print, print).load()

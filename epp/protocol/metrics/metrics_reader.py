@@ -7,10 +7,10 @@ import msgspec
 from msgspec.structs import replace
 
 from epp.model.endpoint import OFFLOAD_LABEL, UNREPORTED, Endpoint, Load
-from epp.protocol.metrics.capacity import MAX_CAPACITY, CacheFacts, read_facts
-from epp.protocol.metrics.names import STARTED, Engine, configuration_of, engine_of
+from epp.protocol.metrics.capacity import MAX_CAPACITY, CacheConfig, read_facts
+from epp.protocol.metrics.metric_names import STARTED, EngineMetrics, configuration_of, engine_of
 from epp.protocol.metrics.page import Page, Sample, number
-from epp.protocol.metrics.values import Figures
+from epp.protocol.metrics.values import MetricValues
 
 _MAX_ADAPTERS = 1e6
 
@@ -37,8 +37,8 @@ class MetricsReader:
     def __init__(self, endpoint: Endpoint, load: Load = UNREPORTED) -> None:
         self.load = load
         self.endpoint = endpoint
-        self._engine: Engine | None = None
-        self._facts = CacheFacts.of(load)
+        self._engine: EngineMetrics | None = None
+        self._facts = CacheConfig.of(load)
         self._configuration: list[list[Sample]] = []
         self._told: set[str] = set()
         self.unknown = False
@@ -59,7 +59,7 @@ class MetricsReader:
         if self._engine is None:
             self.load = replace(self.load, at=at)
             return Reading(self.load)
-        figures = Figures(page, self._engine, self.endpoint.rank)
+        figures = MetricValues(page, self._engine, self.endpoint.rank)
         self._configure(page, figures, self._engine)
         self.load = self._load(figures, self._engine, at)
         if not figures.doubts:
@@ -68,7 +68,7 @@ class MetricsReader:
         self._told.update(figures.doubts)
         return Reading(self.load, told)
 
-    def _configure(self, page: Page, figures: Figures, engine: Engine) -> None:
+    def _configure(self, page: Page, figures: MetricValues, engine: EngineMetrics) -> None:
         """Read anew what changes with the configuration, where any of it has changed."""
         configuration = [page.samples(family) for family in configuration_of(engine)]
         if configuration == self._configuration and engine.name == self._facts.engine:
@@ -83,7 +83,7 @@ class MetricsReader:
                 f"the label {OFFLOAD_LABEL} can"
             )
 
-    def _load(self, figures: Figures, engine: Engine, at: float) -> Load:
+    def _load(self, figures: MetricValues, engine: EngineMetrics, at: float) -> Load:
         before, facts = self.load, self._facts
         usage = figures.by_rank(engine.kv_usage).values() if engine.kv_usage else ()
         running_adapters, waiting_adapters, max_adapters = _adapters(figures, engine, before)
@@ -110,7 +110,7 @@ class MetricsReader:
             at=at,
         )
 
-    def _offload(self, figures: Figures, engine: Engine) -> int | None:
+    def _offload(self, figures: MetricValues, engine: EngineMetrics) -> int | None:
         """Tell the size of the second tier: from the page, else from the label, else as before.
 
         vLLM's own page mostly gives its bytes, of which nothing says how many make a token.
@@ -124,7 +124,7 @@ class MetricsReader:
 
 
 def _adapters(
-    figures: Figures, engine: Engine, before: Load
+    figures: MetricValues, engine: EngineMetrics, before: Load
 ) -> tuple[frozenset[str], frozenset[str], int]:
     """Read running, waiting and maximum number of LoRA adapters.
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from epp.protocol.kvevents.notices import Odd
+from epp.protocol.kvevents.notices import Anomaly
 
 FRAMES = 3
 _SEQUENCE_BYTES = 8
@@ -18,7 +18,7 @@ _REMEMBERED = 1024
 _SHOWN = 200
 
 
-class Message(msgspec.Struct, frozen=True):
+class PublishedMessage(msgspec.Struct, frozen=True):
     """One batch under its number. `model` is the base model's name, "" where the topic has none."""
 
     sequence: int
@@ -31,15 +31,15 @@ class Message(msgspec.Struct, frozen=True):
         return xxh3_64_intdigest(self.payload)
 
 
-def read_message(frames: Sequence[bytes], topic_prefix: str) -> Message | Odd:
+def read_message(frames: Sequence[bytes], topic_prefix: str) -> PublishedMessage | Anomaly:
     """Read the frames of one message, or say what is wrong with them."""
     if len(frames) != FRAMES or len(frames[1]) != _SEQUENCE_BYTES:
-        return Odd("frames", f"{[len(frame) for frame in frames[: FRAMES + 2]]} bytes")
+        return Anomaly("frames", f"{[len(frame) for frame in frames[: FRAMES + 2]]} bytes")
     topic = frames[0].decode("utf-8", "replace")
     if not topic.startswith(topic_prefix):
-        return Odd("topic", topic[:_SHOWN])
+        return Anomaly("topic", topic[:_SHOWN])
     model = topic.split("@", 2)[-1] if topic.count("@") > 1 else ""
-    return Message(int.from_bytes(frames[1], "big"), frames[2], model)
+    return PublishedMessage(int.from_bytes(frames[1], "big"), frames[2], model)
 
 
 class Backlog:
@@ -48,7 +48,7 @@ class Backlog:
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
         self._most_bytes = most_bytes
-        self._messages: dict[int, Message] = {}
+        self._messages: dict[int, PublishedMessage] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -59,34 +59,34 @@ class Backlog:
         """Whether more wait than may."""
         return len(self._messages) > self._most or self._bytes > self._most_bytes
 
-    def add(self, message: Message) -> None:
+    def add(self, message: PublishedMessage) -> None:
         """Let one wait."""
         self._messages[message.sequence] = message
         self._bytes += len(message.payload)
 
-    def take(self) -> list[Message]:
+    def take(self) -> list[PublishedMessage]:
         """Take all of them out, in order."""
         messages, self._messages, self._bytes = self._messages, {}, 0
         return [messages[number] for number in sorted(messages)]
 
 
-class History:
+class MessageHistory:
     """The digests of the messages seen last."""
 
     def __init__(self) -> None:
         self._digests: OrderedDict[int, int] = OrderedDict()
 
-    def add(self, message: Message) -> None:
+    def add(self, message: PublishedMessage) -> None:
         """Remember one, and forget the oldest of too many."""
         self._digests[message.sequence] = message.digest
         if len(self._digests) > _REMEMBERED:
             self._digests.popitem(last=False)
 
-    def has(self, message: Message) -> bool:
+    def has(self, message: PublishedMessage) -> bool:
         """Whether this very message was seen."""
         return self._digests.get(message.sequence) == message.digest
 
-    def has_other(self, message: Message) -> bool:
+    def has_other(self, message: PublishedMessage) -> bool:
         """Whether another message was seen under this number."""
         return self._digests.get(message.sequence, message.digest) != message.digest
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.request import InferenceRequest, RequestId
+from epp.protocol.kube.object_warnings import ObjectWarnings
 from epp.protocol.kube.resources import OBJECT_GROUPS
-from epp.protocol.kube.routing import PoolName, RoutingState
-from epp.protocol.kube.warnings import Notes
-from epp.protocol.routing import NO_ROUTING, Routing, Targets
+from epp.protocol.kube.routing_state import PoolName, RoutingState
+from epp.protocol.routing_table import NO_ROUTING, RoutingTable, WeightedTargets
 from tests.protocol.kube.objects import objective, read, rewrite
 
 POOL = PoolName("pool", "inference.networking.k8s.io")
@@ -17,7 +17,7 @@ NEW, OLD = OBJECT_GROUPS
 
 @pytest.fixture
 def notes():
-    return Notes()
+    return ObjectWarnings()
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_objects_of_other_pools_are_ignored_and_noted_once(state, notes, ref):
     for _ in range(2):
         state.objectives.put(NEW, [read(objective("a", 1, ref=ref))])
         state.rewrites.put(OLD, [read(rewrite("r", (None, {"x": 1}), ref=ref))])
-    assert state.routing() == Routing()
+    assert state.routing() == RoutingTable()
     first, second = notes.take()
     assert (first.event, first.fields["object"]) == (
         "object.foreign_pool",
@@ -150,7 +150,7 @@ def test_targets_are_drawn_by_weight(state, targets, shares):
 
 @given(st.lists(st.tuples(st.text(min_size=1), st.integers(1, 10**6)), min_size=1, max_size=6))
 def test_every_number_below_the_sum_is_one_targets(weighted):
-    targets = Targets.of(weighted)
+    targets = WeightedTargets.of(weighted)
     edge = 0
     for model, weight in weighted:
         assert targets.draw(constantly(edge)) == model

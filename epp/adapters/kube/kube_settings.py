@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from epp.protocol.kube.election import Terms
+from epp.protocol.kube.election import LeaderElectionConfig
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class Access(msgspec.Struct, frozen=True, kw_only=True):
+class KubeAccess(msgspec.Struct, frozen=True, kw_only=True):
     """Where to look, in the order of controller-runtime.
 
     The file named by `kubeconfig` (or several, separated by colons), those named by `KUBECONFIG`
@@ -23,7 +23,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     service_account: Path = _SERVICE_ACCOUNT
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often and how long, in seconds, but for `page`: objects listed at once.
 
     `least` and `most` bound the delay after failures; after a refusal that stays until somebody
@@ -54,6 +54,6 @@ class KubeSettings(msgspec.Struct, frozen=True, kw_only=True):
     selector: Mapping[str, str] | None = None
     ports: tuple[int, ...] = ()
     elect: bool = False
-    access: Access = Access()
-    pace: Pace = Pace()
-    terms: Terms = Terms(identity="")
+    access: KubeAccess = KubeAccess()
+    pace: ReflectorSettings = ReflectorSettings()
+    terms: LeaderElectionConfig = LeaderElectionConfig(identity="")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from epp.adapters.tokens.fallback import Cause
+from epp.adapters.tokens.fallback import FallbackCause
 from epp.model.request import InferenceRequest, Prompt
 
 
@@ -20,7 +20,7 @@ class PromptTokenizer(Protocol):
         """Return the prompts, however long it takes within the limits of the configuration."""
 
     @property
-    def counts(self) -> Mapping[Cause, int]:
+    def counts(self) -> Mapping[FallbackCause, int]:
         """Requests that were left as text, by cause."""
 
     async def close(self) -> None:

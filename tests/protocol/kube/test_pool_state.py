@@ -4,14 +4,14 @@ from hypothesis import strategies as st
 
 from epp.model.endpoint import Endpoint
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
-from epp.protocol.kube.objects import Pod
-from epp.protocol.kube.pool import PoolState
-from epp.protocol.kube.warnings import Notes
+from epp.protocol.kube.object_warnings import ObjectWarnings
+from epp.protocol.kube.objects import KubePod
+from epp.protocol.kube.pool_state import PoolState
 from tests.protocol.kube.objects import LABELS, pod, pool, read
 
 
 def state(*pods, ports=(8000,)):
-    made = PoolState(Notes())
+    made = PoolState(ObjectWarnings())
     made.pool_is(read(pool(ports=ports)))
     made.pods_are([read(each) for each in pods])
     made.pods_listed({each["metadata"]["name"] for each in pods})
@@ -89,7 +89,7 @@ def test_the_newer_annotation_wins():
 
 
 def test_a_malformed_annotation_is_noted_once_until_it_changes():
-    notes = Notes()
+    notes = ObjectWarnings()
     made = PoolState(notes)
     made.pool_is(read(pool(ports=(8000, 8001))))
     for _ in range(3):
@@ -191,7 +191,7 @@ def test_a_pool_that_goes_takes_its_endpoints_and_comes_back_with_its_pods():
 
 
 def test_without_a_pool_nothing_is_complete():
-    made = PoolState(Notes())
+    made = PoolState(ObjectWarnings())
     made.pods_listed(set())
     assert (told(made), made.complete) == ([], False)
 
@@ -226,7 +226,7 @@ class Oracle:
     """Computes the endpoints anew from all that there is."""
 
     def __init__(self):
-        self.pods: dict[str, Pod] = {}
+        self.pods: dict[str, KubePod] = {}
         self.ports: list[int] = []
 
     def pods_are(self, pods):
@@ -258,7 +258,7 @@ class Oracle:
 
 @given(CHANGES)
 def test_whatever_happens_the_fleet_is_told_what_there_is(changes):
-    made, oracle = PoolState(Notes()), Oracle()
+    made, oracle = PoolState(ObjectWarnings()), Oracle()
     fleet: dict[str, Endpoint] = {}
     for name, *arguments in changes:
         getattr(made, name)(*arguments)
@@ -277,7 +277,7 @@ def test_whatever_happens_the_fleet_is_told_what_there_is(changes):
 
 
 def test_listed_is_among_the_events_of_each_completion():
-    made = PoolState(Notes())
+    made = PoolState(ObjectWarnings())
     made.pool_is(read(pool()))
     made.pods_listed(set())
     made.pods_listed(set())

@@ -12,7 +12,7 @@ Below = Callable[[int], int]
 """Draws a number in 0..n-1."""
 
 
-class Targets(msgspec.Struct, frozen=True):
+class WeightedTargets(msgspec.Struct, frozen=True):
     """Models, one of which is asked for.
 
     `models` and `bounds`, the sums of their weights so far, are aligned, and not empty.
@@ -22,7 +22,7 @@ class Targets(msgspec.Struct, frozen=True):
     bounds: Sequence[int]
 
     @classmethod
-    def of(cls, weighted: Sequence[tuple[str, int]]) -> "Targets":
+    def of(cls, weighted: Sequence[tuple[str, int]]) -> "WeightedTargets":
         """Weights are 1 or more."""
         models = [model for model, _ in weighted]
         return cls(models, list(accumulate(weight for _, weight in weighted)))
@@ -35,7 +35,7 @@ class Targets(msgspec.Struct, frozen=True):
         return next(m for m, bound in zip(self.models, self.bounds, strict=True) if number < bound)
 
 
-class Routing(msgspec.Struct, frozen=True):
+class RoutingTable(msgspec.Struct, frozen=True):
     """Priorities by the name of an objective, and targets by the client's model.
 
     `other` are the targets of all models that `exact` does not name; None: these keep their
@@ -43,8 +43,8 @@ class Routing(msgspec.Struct, frozen=True):
     """
 
     priorities: Mapping[str, int] = {}
-    exact: Mapping[str, Targets] = {}
-    other: Targets | None = None
+    exact: Mapping[str, WeightedTargets] = {}
+    other: WeightedTargets | None = None
 
     def resolve(self, request: InferenceRequest, below: Below) -> InferenceRequest:
         """Set a request's priority and target model; a rewrite wins over the client's header.
@@ -58,5 +58,5 @@ class Routing(msgspec.Struct, frozen=True):
         return replace(request, priority=priority) if priority else request
 
 
-NO_ROUTING = Routing()
+NO_ROUTING = RoutingTable()
 """Nothing is known of requests: all are alike, and models keep their names."""

@@ -5,31 +5,31 @@ from collections.abc import Callable
 
 import zmq
 
-from epp.adapters.kvevents.sources import KvEventSettings, Sources
+from epp.adapters.kvevents.publishers import PublisherAddresses, SubscriptionSettings
 from epp.adapters.kvevents.subscription import CacheEvent, Context, Subscription
 from epp.model.endpoint import Endpoint, EndpointId
-from epp.protocol.kvevents.notices import Counts
+from epp.protocol.kvevents.notices import FeedCounts
 
 _MOST_SOCKETS = 16_384
 
 
-class KvEvents:
+class KvEventListener:
     """Listens to what it is told to watch, and tells changes of caches through `apply`.
 
     A publisher that cannot be reached is lost until it can. What is odd about one is logged once.
     """
 
     def __init__(
-        self, apply: Callable[[CacheEvent], None], settings: KvEventSettings | None = None
+        self, apply: Callable[[CacheEvent], None], settings: SubscriptionSettings | None = None
     ) -> None:
         self._apply = apply
-        self._settings = settings or KvEventSettings()
+        self._settings = settings or SubscriptionSettings()
         self._subscriptions: dict[EndpointId, Subscription] = {}
         self._start: Callable[[Subscription], None] | None = None
 
     def watch(self, endpoint: Endpoint) -> None:
         """Listen to this endpoint from now on; another engine under the same id starts afresh."""
-        sources = Sources.of(endpoint, self._settings)
+        sources = PublisherAddresses.of(endpoint, self._settings)
         before = self._subscriptions.get(endpoint.id)
         if before and (before.endpoint.engine, before.sources) == (endpoint.engine, sources):
             return
@@ -47,7 +47,7 @@ class KvEvents:
         if subscription and subscription.task:
             subscription.task.cancel()
 
-    def counts(self) -> dict[EndpointId, Counts]:
+    def counts(self) -> dict[EndpointId, FeedCounts]:
         """Tell what each endpoint's stream was like so far."""
         return {each.endpoint.id: each.feed.counts for each in self._subscriptions.values()}
 

@@ -11,7 +11,7 @@ REPLAY_PORT_LABEL = "warmpick.io/kv-replay-port"
 """Where an endpoint sends batches again; 0: nowhere."""
 
 
-class KvEventSettings(msgspec.Struct, frozen=True, kw_only=True):
+class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where engines publish, and how they are listened to.
 
     To `port` and `replay_port` an endpoint's data-parallel rank is added; labels of the endpoint
@@ -32,14 +32,14 @@ class KvEventSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between attempts to connect: the first, and the most after doubling."""
 
 
-class Sources(msgspec.Struct, frozen=True):
+class PublisherAddresses(msgspec.Struct, frozen=True):
     """Where one endpoint publishes, as ZMQ addresses; `again` is empty where it has none."""
 
     events: str
     again: str
 
     @classmethod
-    def of(cls, endpoint: Endpoint, settings: KvEventSettings) -> "Sources | None":
+    def of(cls, endpoint: Endpoint, settings: SubscriptionSettings) -> "PublisherAddresses | None":
         """Tell by an endpoint's labels, else by the settings; None where it publishes nothing."""
         port = _port(endpoint, PORT_LABEL, settings.port)
         again = _port(endpoint, REPLAY_PORT_LABEL, settings.replay_port or 0)

@@ -12,8 +12,8 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config.config_exception import ConfigException
 
 from epp import __version__
-from epp.adapters.kube.access import Pool, load
-from epp.adapters.kube.settings import Access
+from epp.adapters.kube.access import ApiSession, load
+from epp.adapters.kube.kube_settings import KubeAccess
 from epp.errors import ConfigError, WarmpickError
 from epp.protocol.kube.watch import ApiRefused, read_status
 
@@ -36,22 +36,22 @@ class ApiUnreachable(WarmpickError):
     """No answer, or one that broke off."""
 
 
-class Connection:
+class ApiConnection:
     """The API server that `access` leads to; `open` comes first, `close` last.
 
     A token file is read again every minute, and everything once more after a 401 or a certificate
     that is not trusted: both are how credentials that were rotated show.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: KubeAccess) -> None:
         self._access = access
-        self._pool: Pool | None = None
+        self._pool: ApiSession | None = None
         self._renewing = asyncio.Lock()
         self._tries = 0
 
     async def open(self) -> None:
         """Read where the API server is, without asking it. Raises `ConfigError`."""
-        pool = Pool(await load(self._access))
+        pool = ApiSession(await load(self._access))
         self._pool, before = pool, self._pool
         if before is not None:
             await before.retire()
@@ -109,7 +109,7 @@ class Connection:
 
     async def _answer(
         self, request: Request, limits: aiohttp.ClientTimeout
-    ) -> tuple[aiohttp.ClientResponse, Pool]:
+    ) -> tuple[aiohttp.ClientResponse, ApiSession]:
         """Send a request; once more with fresh credentials where these were not accepted."""
         tries = self._tries
         try:
@@ -124,7 +124,7 @@ class Connection:
 
     async def _ask(
         self, request: Request, limits: aiohttp.ClientTimeout
-    ) -> tuple[aiohttp.ClientResponse, Pool]:
+    ) -> tuple[aiohttp.ClientResponse, ApiSession]:
         pool = self._pool
         if pool is None:
             raise ApiUnreachable("the connection is closed")

@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from epp.model.endpoint import Endpoint
 from epp.model.events import Event, Listed
-from epp.protocol.kube.address_claims import Claims
-from epp.protocol.kube.objects import InferencePool, Pod
-from epp.protocol.kube.pods import active_ports, declared_ports, endpoints_of
-from epp.protocol.kube.warnings import Notes
+from epp.protocol.kube.address_claims import AddressClaims
+from epp.protocol.kube.object_warnings import ObjectWarnings
+from epp.protocol.kube.objects import InferencePool, KubePod
+from epp.protocol.kube.pod_endpoints import active_ports, declared_ports, endpoints_of
 
 Selector = Mapping[str, str]
 """Labels that a pod must have, all of them."""
@@ -20,12 +20,12 @@ class PoolState:
     takes its endpoints with it and is not complete until it is back with its pods.
     """
 
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: ObjectWarnings) -> None:
         self.selector: Selector | None = None
         self.ports: tuple[int, ...] = ()
         self._notes = notes
-        self._claims = Claims()
-        self._pods: dict[str, Pod] = {}
+        self._claims = AddressClaims()
+        self._pods: dict[str, KubePod] = {}
         self._listed = False
         self._events: list[Event] = []
 
@@ -69,7 +69,7 @@ class PoolState:
 
     # Its pods.
 
-    def pods_are(self, pods: Iterable[Pod]) -> None:
+    def pods_are(self, pods: Iterable[KubePod]) -> None:
         """Take in pods as they are."""
         for pod in pods:
             self._pods[pod.metadata.name] = pod
@@ -89,12 +89,12 @@ class PoolState:
             self._listed = True
             self._events.append(Listed())
 
-    def _claim(self, pod: Pod) -> None:
+    def _claim(self, pod: KubePod) -> None:
         self._check(pod)
         endpoints = endpoints_of(pod, self.ports)
         self._events += self._claims.claim(pod.metadata.name, pod.metadata.age, endpoints)
 
-    def _check(self, pod: Pod) -> None:
+    def _check(self, pod: KubePod) -> None:
         """Note an annotation that cannot be read in full."""
         declared, name = declared_ports(pod), f"pod/{pod.metadata.name}"
         _, strange = active_ports(declared, self.ports)

@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from epp.adapters.scrape.client import PageClient, PageRefused
+from epp.adapters.scrape.page_client import PageClient, PageRefused
 from epp.adapters.tls import certificate
 
 DEADLINE = 10
