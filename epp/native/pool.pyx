@@ -149,7 +149,7 @@ cdef class BlockPool:
             self.note(lease)
         return answer == DONE
 
-    def settle(self, PoolLease lease not None, sizes):
+    def correct_sizes(self, PoolLease lease not None, sizes):
         cdef Holding* it = &lease.it
         cdef Words lengths
         self.know(lease)

@@ -85,10 +85,10 @@ class KernelBesideTwin(RuleBasedStateMachine):
         self.both("grow", *[(lease, computed) for lease in entry])
 
     @rule(entry=leases, drawn=many, off=st.sampled_from([0, 0, 0, 1]))
-    def settle(self, entry, drawn, off):
+    def correct_sizes(self, entry, drawn, off):
         kernel, _ = entry
         count = kernel.cached + len(kernel.keys) - kernel.hit_keys + off
-        self.both("settle", *[(lease, (drawn * 2)[:count]) for lease in entry])
+        self.both("correct_sizes", *[(lease, (drawn * 2)[:count]) for lease in entry])
 
     @rule(entry=leases, path=paths, first=st.integers(0, 6), drawn=many)
     def name(self, entry, path, first, drawn):

@@ -86,7 +86,7 @@ class CacheModel(Protocol):
         no space, nothing changed; the engine would preempt a request. Never shrinks.
         """
 
-    def settle(self, lease: Lease, sizes: Sequence[int]) -> None:
+    def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Correct the sizes of what a prompt brought, now that it is known how long it is.
 
         `sizes` are those of all its blocks. What was allocated for it stays allocated.

@@ -179,9 +179,9 @@ class OffloadedCache:
         """Follow a request in the first tier; see `CacheModel.grow`."""
         return self._first.grow(own(TieredLease, lease).inner, computed)
 
-    def settle(self, lease: Lease, sizes: Sequence[int]) -> None:
+    def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Correct the sizes of what a prompt brought to the first tier."""
-        self._first.settle(own(TieredLease, lease).inner, sizes)
+        self._first.correct_sizes(own(TieredLease, lease).inner, sizes)
 
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Name what `lease` generated: only the first tier has it."""

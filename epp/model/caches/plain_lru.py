@@ -123,7 +123,7 @@ class PlainLru:
         """Take no notice of what is generated."""
         return True
 
-    def settle(self, lease: Lease, sizes: Sequence[int]) -> None:
+    def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Take no notice of how long a prompt was."""
 
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:

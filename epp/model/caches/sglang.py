@@ -140,7 +140,7 @@ class RadixCache:
         self._private += need
         return True
 
-    def settle(self, lease: Lease, sizes: Sequence[int]) -> None:
+    def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Correct the sizes of what a prompt brought, where no other request holds it."""
         held = own(RadixLease, lease)
         if held.node is None or len(sizes) != len(held.keys):

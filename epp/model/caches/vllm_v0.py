@@ -141,7 +141,7 @@ class VllmV0Cache:
         held.reserved_tokens += need - more
         return True
 
-    def settle(self, lease: Lease, sizes: Sequence[int]) -> None:
+    def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Correct the sizes of what a prompt brought, where no other request holds it."""
         held, end = own(CachedLease, lease), 0
         if held.release_seq or not held.keys or len(sizes) != len(held.keys):

@@ -121,7 +121,7 @@ class WholePromptCache:
         self._trim()
         return True
 
-    def settle(self, lease: Lease, sizes: Sequence[int]) -> None:
+    def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Correct how much of what a prompt holds its blocks are."""
         entry = own(Entry, lease)
         change = sum(sizes) - entry.tokens

@@ -44,7 +44,7 @@ class SequenceState:
         self.computed += offsets.total - self.offsets.total
         self.offsets = offsets
         if self.lease is not None:
-            self.cache.settle(self.lease, offsets.sizes())
+            self.cache.correct_sizes(self.lease, offsets.sizes())
 
     def grow(self) -> bool:
         """Allocate what was computed; False where there is no space for it."""

@@ -70,10 +70,10 @@ class PoolUnderResizing(RuleBasedStateMachine):
             assert grown or self.pool.free < 70
 
     @rule(lease=leases, sizes=st.lists(st.integers(0, 60), min_size=7, max_size=7))
-    def settle(self, lease, sizes):
+    def correct_sizes(self, lease, sizes):
         if lease is not None:
             before = self.pool.free
-            self.pool.settle(lease, sizes[: lease.cached + len(lease.keys) - lease.hit_keys])
+            self.pool.correct_sizes(lease, sizes[: lease.cached + len(lease.keys) - lease.hit_keys])
             assert self.pool.free == before
 
     @rule(lease=leases, path=paths)

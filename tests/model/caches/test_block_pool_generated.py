@@ -190,11 +190,11 @@ def test_a_preempted_request_finds_what_it_had_computed():
 def test_what_is_known_of_a_prompts_length_late_is_corrected():
     pool = pool_with(1000, 16)
     lease = pool.admit([1, 2, 3], [10, 20, 30], 4, 3)
-    pool.settle(lease, [12, 22, 30])
+    pool.correct_sizes(lease, [12, 22, 30])
     assert (lease.tokens, lease.reserved_tokens, pool.free) == (64, 0, 936)
-    pool.settle(lease, [12, 22, 31])
+    pool.correct_sizes(lease, [12, 22, 31])
     assert (lease.tokens, lease.reserved_tokens) == (64, 0)
-    pool.settle(lease, [1, 1, 1])
+    pool.correct_sizes(lease, [1, 1, 1])
     assert (lease.tokens, lease.reserved_tokens, pool.free) == (3, 61, 936)
     pool.release(lease)
     assert (pool.free, pool.match([1, 2, 3])) == (1000, 3)
@@ -205,7 +205,7 @@ def test_a_copy_that_took_the_place_of_the_first_is_corrected():
     first, copy = pool.admit([7], [10], 6, 0), pool.admit([7], [10], 6, 0)
     pool.release(first)
     pool.release(pool.admit([9], [12], 4, 0))  # takes the first copy
-    pool.settle(copy, [13])
+    pool.correct_sizes(copy, [13])
     assert (pool.match([7]), copy.tokens, copy.reserved_tokens) == (1, 13, 3)
     pool.release(copy)
     assert pool.free == 32

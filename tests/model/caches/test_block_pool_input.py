@@ -40,7 +40,7 @@ def test_names_and_sizes_that_are_none(used, wrong, error):
         lambda: pool.match(wrong),
         lambda: pool.admit(wrong, [16] * 2, 0, 2),
         lambda: pool.admit([8, 9], wrong, 0, 2),
-        lambda: pool.settle(lease, wrong),
+        lambda: pool.correct_sizes(lease, wrong),
         lambda: pool.assign_hashes(lease, wrong, [16] * 2),
         lambda: pool.assign_hashes(lease, [8, 9], wrong),
         lambda: pool.store(wrong, [16] * 2),
@@ -90,7 +90,7 @@ def test_leases_of_others(used):
     for other in others:
         for call in (
             lambda lease=other: mine.grow(lease, 16),
-            lambda lease=other: mine.settle(lease, [16]),
+            lambda lease=other: mine.correct_sizes(lease, [16]),
             lambda lease=other: mine.assign_hashes(lease, [9], [16]),
             lambda lease=other: mine.release(lease),
             lambda lease=other: mine.revoke(lease),
@@ -126,9 +126,9 @@ def test_sizes_beyond_bounds_count_as_the_bound():
     pool = pool_with(MOST_TOKENS, 16)
     lease = pool.admit([1, 2], [1 << 40, 16], -3, 2)
     assert (lease.tokens, lease.reserved_tokens) == (LARGEST + 16, 0)
-    pool.settle(lease, [0, 1 << 60])
+    pool.correct_sizes(lease, [0, 1 << 60])
     assert (lease.tokens, lease.reserved_tokens) == (LARGEST, 16)
-    pool.settle(lease, [1 << 60, 1 << 60])
+    pool.correct_sizes(lease, [1 << 60, 1 << 60])
     assert (lease.tokens, lease.reserved_tokens) == (LARGEST, 16)
     pool.release(lease)
     pool.store([3], [1 << 63])
@@ -170,7 +170,7 @@ class Meddling:
         lambda pool, _, meddling: pool.admit([8, 9], meddling, meddling, meddling),
         lambda pool, lease, meddling: pool.assign_hashes(lease, [21, 22], meddling),
         lambda pool, lease, meddling: pool.grow(lease, meddling),
-        lambda pool, lease, meddling: pool.settle(lease, meddling),
+        lambda pool, lease, meddling: pool.correct_sizes(lease, meddling),
         lambda pool, _, meddling: pool.store(meddling, meddling),
         lambda pool, _, meddling: pool.discard(meddling),
         lambda pool, _, meddling: pool.resize(meddling),

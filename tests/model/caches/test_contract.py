@@ -75,7 +75,7 @@ def test_a_prompt_larger_than_the_cache_is_given_an_empty_lease(kind):
     lease = admit(cache, (0, 0, 0, 0), [16] * 4, 1)
     assert (lease.cached, len(lease.keys), lease.tokens, lease.reserved_tokens) == (0, 0, 0, 0)
     assert cache.grow(lease, 1000)
-    cache.settle(lease, [16] * 4)
+    cache.correct_sizes(lease, [16] * 4)
     assert cache.assign_hashes(lease, named((0,)), [16]) == 0
     cache.release(lease)
     cache.revoke(lease)
@@ -153,11 +153,11 @@ def test_growth_that_needs_nothing_succeeds_even_where_tokens_are_owed(kind):
 
 
 @pytest.mark.parametrize("kind", HONEST)
-def test_settling_sizes_moves_tokens_between_blocks_and_space(kind):
+def test_correcting_sizes_moves_tokens_between_blocks_and_space(kind):
     cache = cache_of(kind, 160)
     lease = admit(cache, (0, 1), [20, 20], 8)
     assert cache.free == 160 - 48
-    cache.settle(lease, [15, 15])
+    cache.correct_sizes(lease, [15, 15])
     assert (cache.free, cache.grow(lease, 48)) == (160 - 48, True)
     cache.release(lease)
     assert (cache.free, cache.match(named((0, 1)))) == (160, 2)
@@ -265,9 +265,9 @@ class Laws(RuleBasedStateMachine):
         assert grown or self.cache.free == free
 
     @rule(lease=leases, sizes=st.lists(st.integers(0, 60), min_size=7, max_size=7))
-    def settle(self, lease, sizes):
+    def correct_sizes(self, lease, sizes):
         free = self.cache.free
-        self.cache.settle(lease, sizes[: len(self.paths_of.get(lease, ()))])
+        self.cache.correct_sizes(lease, sizes[: len(self.paths_of.get(lease, ()))])
         assert self.cache.free == free
 
     @rule(lease=leases, more=paths)

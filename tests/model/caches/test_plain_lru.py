@@ -48,7 +48,7 @@ def test_nothing_but_sending_a_prompt_changes_anything():
     lease = send(cache, range(1, 5))
     before = cache.hashes()
     assert cache.grow(lease, 10_000)
-    cache.settle(lease, [1] * 4)
+    cache.correct_sizes(lease, [1] * 4)
     assert cache.assign_hashes(lease, [5, 6, 7, 8], [BLOCK] * 4) == 0
     cache.revoke(lease)
     cache.store([20, 21, 22, 23], [BLOCK] * 4)

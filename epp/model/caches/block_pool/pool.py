@@ -104,7 +104,7 @@ class BlockPool(PoolSpace):
         self._fill(lease, full)
         return True
 
-    def settle(self, lease: Lease, sizes: Sequence[int]) -> None:
+    def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Correct the sizes of a lease's named blocks, now that it is known how long they are.
 
         The space that was allocated stays: what blocks lose is blank, and the other way round.
