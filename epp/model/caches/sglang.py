@@ -25,14 +25,31 @@ from itertools import accumulate, count, takewhile
 from cachetools import LRUCache
 
 from epp.model.caches.lease import Key, Lease, own
-from epp.model.caches.radix_node import Node
-from epp.model.caches.radix_tree import RadixTree
+from epp.model.caches.radix_tree import Node, RadixTree
 from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
-from epp.model.caches.sglang_lease import RadixLease
 from epp.model.prompts.block_hasher import BlockHash
 
 _OPEN = 1 << 12
 """Requests whose output an event may name; of more, the latest."""
+
+
+class RadixLease(Lease):
+    """What one request holds: the path to `node`, and `blank` tokens outside the tree.
+
+    `computed` counts its tokens that were computed. `names` and `name_sizes` are known of its
+    output and not yet in the tree; `unnamed` is the key of output that nobody has named, once it
+    is in the tree.
+    """
+
+    __slots__ = ("computed", "name_sizes", "names", "node", "unnamed")
+
+    def __init__(self, keys: Sequence[Key], cached: int, tokens: int, blank: int) -> None:
+        super().__init__(keys, cached, tokens, blank)
+        self.node: Node | None = None
+        self.computed = 0
+        self.names: list[BlockHash] = []
+        self.name_sizes: list[int] = []
+        self.unnamed: Key = 0
 
 
 class RadixCache:
