@@ -53,7 +53,7 @@ test-native: setup ## the native kernels, built with sanitizers, under their tes
 
 test-cluster: setup ## what the tests' Kubernetes API claims, asked of a cluster: KUBECONFIG=... make test-cluster
 	@test -n "$$KUBECONFIG" || { echo "say which cluster: KUBECONFIG=... make test-cluster" >&2; exit 1; }
-	@WARMPICK_TEST_CLUSTER=1 $(BIN)/pytest -q tests/kubeapi_tests
+	@WARMPICK_TEST_CLUSTER=1 $(BIN)/pytest -q tests/kubeapi/tests
 
 wheel: ## a wheel in dist/ that brings its libraries along, and that shows it
 	@.ci/wheel

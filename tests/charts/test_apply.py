@@ -1,32 +1,37 @@
-"""The quickstart's `kubectl apply -k`, as far as it concerns what the picker reads."""
+"""The quickstart's `kubectl apply -k`: what an API server makes of manifests/ for the picker.
+
+That kustomize builds the folders, and that their objects fit Kubernetes' schemas, is shown in
+`test_manifests.py`.
+"""
+
+import yaml
 
 from tests.charts.helm import ROOT
 from tests.kubeapi import FakeKubernetes
-from tests.kubeapi_tests.kubectl import Kubectl, needs_kubectl
 
 MANIFESTS = ROOT / "manifests"
 
 
-@needs_kubectl("the quickstart's `kubectl apply -k`")
-async def test_the_crds_and_then_what_is_of_them_are_applied(tmp_path):
-    async with FakeKubernetes(tls=True) as api:
-        kubectl = Kubectl(api, tmp_path)
-        # The schemas that kubectl itself would look at are not served there.
-        apply = ("apply", "--server-side", "--validate=false", "-k")
-        created = await kubectl(*apply, str(MANIFESTS / "crds"))
-        assert created.count("serverside-applied") == 5
-        applied = await kubectl(*apply, str(MANIFESTS / "pools"))
-        assert sorted(applied.splitlines()) == [
-            "inferencemodelrewrite.llm-d.ai/chat serverside-applied",
-            "inferenceobjective.llm-d.ai/batch serverside-applied",
-            "inferenceobjective.llm-d.ai/interactive serverside-applied",
-            "inferencepool.inference.networking.k8s.io/llm serverside-applied",
-            "inferencepool.inference.networking.k8s.io/llm-ranks serverside-applied",
-        ]
-        defaulted = api.get("InferenceObjective", "batch", group="llm-d.ai")["spec"]["poolRef"]
-        assert (defaulted["group"], defaulted["kind"]) == (
-            "inference.networking.k8s.io",
-            "InferencePool",
-        )
-        pools = await kubectl("get", "infpool", "-o", "name")
-        assert len(pools.split()) == 2
+def listed(folder):
+    """The objects of a kustomization, in its order."""
+    path = MANIFESTS / folder
+    for name in yaml.safe_load((path / "kustomization.yaml").read_text())["resources"]:
+        yield from yaml.safe_load_all((path / name).read_text())
+
+
+async def test_the_crds_take_the_pools_objects_and_fill_in_their_defaults():
+    async with FakeKubernetes() as api:
+        applied = [api.put(thing) for folder in ("crds", "pools") for thing in listed(folder)]
+    names = [(each["kind"], each["metadata"]["name"]) for each in applied]
+    assert [kind for kind, _ in names].count("CustomResourceDefinition") == 5
+    assert sorted(names[5:]) == [
+        ("InferenceModelRewrite", "chat"),
+        ("InferenceObjective", "batch"),
+        ("InferenceObjective", "interactive"),
+        ("InferencePool", "llm"),
+        ("InferencePool", "llm-ranks"),
+    ]
+    (batch,) = [each for each in applied if each["metadata"]["name"] == "batch"]
+    reference = batch["spec"]["poolRef"]
+    assert reference["group"] == "inference.networking.k8s.io"
+    assert reference["kind"] == "InferencePool"

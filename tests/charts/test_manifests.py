@@ -9,8 +9,8 @@ from model_server.simulator.cli import parse as simulator
 
 from tests.charts import values as v
 from tests.charts.helm import ROOT, objects, only
+from tests.charts.kubectl import KUBECTL, needs_kubectl
 from tests.charts.schemas import complaints
-from tests.kubeapi_tests.kubectl import KUBECTL, needs_kubectl
 
 MANIFESTS = ROOT / "manifests"
 FOLDERS = {

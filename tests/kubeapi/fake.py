@@ -12,7 +12,6 @@ from typing import Any, Self
 import msgspec
 import yaml
 
-from tests.kubeapi import patches
 from tests.kubeapi.access import ADMINS, AUTHENTICATED, Access, Identity, rules_of
 from tests.kubeapi.authority import Authority
 from tests.kubeapi.faults import Effect, Fault
@@ -20,10 +19,9 @@ from tests.kubeapi.registry import Registry
 from tests.kubeapi.request import Ask
 from tests.kubeapi.server import HOST, Server, Stream
 from tests.kubeapi.store import Store
-from tests.kubeapi.writing import How, Target
+from tests.kubeapi.writes import Target, merge
 
 Json = dict[str, Any]
-CONTROLLER = How(manager="kube-controller-manager", trusted=True)
 
 
 @lru_cache
@@ -93,10 +91,6 @@ class FakeKubernetes:
         """The token is not known any more: 401."""
         del self.access.tokens[token]
 
-    def forbid(self, user: str) -> None:
-        """Take all rules from a user: 403."""
-        self.access.rules[user] = []
-
     def kubeconfig(
         self, path: Path, *, user: Json | None = None, namespace: str = "default"
     ) -> Path:
@@ -144,12 +138,10 @@ class FakeKubernetes:
         meta = value["metadata"]
         target = self._target(value["kind"], meta.get("namespace", "default"), meta["name"], group)
         target = msgspec.structs.replace(target, version=version)
-        old = self.store.get(target.resource, target.place)
+        old = self.store.get(target.kind.resource, target.place)
         if old is None:
-            creation = msgspec.structs.replace(target, name="")
-            return self.registry.create(creation, value, CONTROLLER)
-        kept = {k: v for k, v in meta.items() if k not in ("resourceVersion", "uid")}
-        return self.registry.replace(target, old, value | {"metadata": kept}, CONTROLLER)
+            return self.registry.create(target, value, trusted=True)
+        return self.registry.replace(target, old, value, trusted=True)
 
     def get(
         self, kind: str, name: str, namespace: str = "default", group: str | None = None
@@ -168,15 +160,13 @@ class FakeKubernetes:
         """A JSON merge patch of the whole object, status included. Errors: ApiError 404, 422."""
         target = self._target(kind, namespace, name, group)
         old = self.registry.find(target)
-        return self.registry.replace(target, old, patches.merge(old, patch), CONTROLLER)
+        return self.registry.replace(target, old, merge(old, patch), trusted=True)
 
     def delete(
         self, kind: str, name: str, namespace: str = "default", group: str | None = None
     ) -> Json:
         """Gone at once, as when the kubelet is done with a Pod. Errors: ApiError 404."""
-        target = self._target(kind, namespace, name, group)
-        self.registry.find(target)
-        return self.registry.remove(target)
+        return self.registry.remove(self._target(kind, namespace, name, group))
 
     def install(self, path: Path) -> None:
         """Create the CustomResourceDefinitions of a file."""

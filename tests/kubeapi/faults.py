@@ -102,16 +102,6 @@ def held_until(event: asyncio.Event) -> Effect:
     return effect
 
 
-def late(seconds: float) -> Effect:
-    """The request is served after a while."""
-
-    async def effect(_: Ask) -> Answer | None:
-        await asyncio.sleep(seconds)
-        return None
-
-    return effect
-
-
 def answering(answer: Answer) -> Effect:
     """These bytes instead of an answer."""
 

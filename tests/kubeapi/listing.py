@@ -9,14 +9,12 @@ import msgspec
 
 from tests.kubeapi import selectors, status
 from tests.kubeapi.registry import Registry
-from tests.kubeapi.request import is_true
 from tests.kubeapi.selectors import ObjectTest
-from tests.kubeapi.status import ApiError, Cause, GroupResource, bad_request
+from tests.kubeapi.status import Cause, bad_request
 from tests.kubeapi.store import Compacted, Place
-from tests.kubeapi.writing import Target, without
+from tests.kubeapi.writes import Target, without
 
 Json = dict[str, Any]
-OPTIONS: Final = GroupResource("meta.k8s.io", "ListOptions")
 TOO_OLD: Final = "The resourceVersion for the provided list is too old."
 CONTINUE_TOO_OLD: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start"
@@ -51,23 +49,13 @@ def selected(target: Target, query: Json) -> ObjectTest:
 
 
 def version_of(target: Target, query: Json) -> int | None:
-    """The resourceVersion asked for; None where none is.
-
-    Errors: ApiError, 422 on a watch; on a read 500, as nothing there says what kind it is.
-    """
+    """The resourceVersion asked for; None where none is. Errors: ApiError 422."""
     text = query.get("resourceVersion", "")
     if text and not text.isdigit():
         why = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
-        if is_true(query, "watch"):
-            cause = Cause("FieldValueInvalid", why, "resourceVersion")
-            raise status.invalid(target.resource, "", [cause])
-        raise ApiError(500, "", f"resourceVersion: {why}")
+        cause = Cause("FieldValueInvalid", why, "resourceVersion")
+        raise status.invalid(target.kind.resource, "", [cause])
     return int(text) if text else None
-
-
-def refused(field: str, reason: str, message: str) -> ApiError:
-    """422 about one option of a list or watch."""
-    return status.invalid(OPTIONS, "", [Cause(reason, message, field)])
 
 
 def one(registry: Registry, target: Target, query: Json) -> Json:
@@ -78,7 +66,6 @@ def one(registry: Registry, target: Target, query: Json) -> Json:
 
 def many(registry: Registry, target: Target, query: Json) -> Json:
     """A list. Errors: ApiError 400, 410, 422, 504."""
-    _check_options(query)
     limit = int(query.get("limit") or 0)
     if query.get("resourceVersion") == "0":
         limit = 0  # the watch cache answers, and it knows no pages
@@ -105,25 +92,6 @@ def listed(target: Target, values: Iterable[Json], meta: Json) -> Json:
     return head | {"metadata": meta, "items": items}
 
 
-def _check_options(query: Json) -> None:
-    match, version = query.get("resourceVersionMatch"), query.get("resourceVersion")
-    if query.get("sendInitialEvents"):
-        said = "Forbidden: sendInitialEvents is forbidden for list"
-        raise refused("sendInitialEvents", "FieldValueForbidden", said)
-    if match and not version:
-        said = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
-        raise refused("resourceVersionMatch", "FieldValueForbidden", said)
-    if match == "Exact" and version == "0":
-        said = 'Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
-        raise refused("resourceVersionMatch", "FieldValueForbidden", said)
-    if match and query.get("continue"):
-        said = "Forbidden: resourceVersionMatch is forbidden when continue is provided"
-        raise refused("resourceVersionMatch", "FieldValueForbidden", said)
-    if match not in (None, "", "Exact", "NotOlderThan"):
-        said = f'Unsupported value: "{match}": supported values: "Exact", "NotOlderThan", ""'
-        raise refused("resourceVersionMatch", "FieldValueNotSupported", said)
-
-
 def _where(
     registry: Registry, target: Target, query: Json, limit: int
 ) -> tuple[int | None, Place | None]:
@@ -137,9 +105,7 @@ def _where(
     if not asked:
         return None, None
     _reached(registry, asked)
-    match = query.get("resourceVersionMatch")
-    exact = match == "Exact" or (not match and limit > 0)
-    return (asked if exact else None), None
+    return (asked if limit else None), None  # a version with a limit is exact
 
 
 def _reached(registry: Registry, revision: int) -> None:
@@ -150,9 +116,9 @@ def _reached(registry: Registry, revision: int) -> None:
 
 def _state(registry: Registry, target: Target, at: int | None, query: Json) -> dict[Place, Json]:
     if at is None:
-        return registry.store.everything(target.resource)
+        return registry.store.everything(target.kind.resource)
     try:
-        return registry.store.snapshot(target.resource, at)
+        return registry.store.snapshot(target.kind.resource, at)
     except Compacted:
         if not query.get("continue"):
             raise status.expired(TOO_OLD) from None

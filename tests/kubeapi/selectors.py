@@ -1,7 +1,7 @@
 """Label and field selectors: text to a test of one object, as apimachinery reads them."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from tests.kubeapi.status import bad_request
@@ -16,19 +16,11 @@ VALUE: Final = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
 EXISTS: Final = re.compile(rf"\s*(!?)\s*({KEY})\s*")
 EQUALS: Final = re.compile(rf"\s*({KEY})\s*(==|=|!=)\s*({VALUE})\s*")
 AMONG: Final = re.compile(rf"\s*({KEY})\s+(in|notin)\s*\(([^()]*)\)\s*")
-ORDER: Final = re.compile(rf"\s*({KEY})\s*([<>])\s*(-?\d+)\s*")
 
 
 def _split(text: str) -> list[str]:
     """Requirements between commas that stand outside brackets."""
     return re.split(r",(?![^()]*\))", text)
-
-
-def _order(labels: Labels, key: str, sign: str, bound: int) -> bool:
-    value = labels.get(key, "")
-    if not re.fullmatch(r"-?\d+", value):
-        return False
-    return int(value) > bound if sign == ">" else int(value) < bound
 
 
 def _requirement(text: str) -> LabelTest:
@@ -43,9 +35,6 @@ def _requirement(text: str) -> LabelTest:
         if operator == "!=":
             return lambda labels: key not in labels or labels[key] != value
         return lambda labels: key in labels and labels[key] == value
-    if found := ORDER.fullmatch(text):
-        key, operator, bound = found.groups()
-        return lambda labels: _order(labels, key, operator, int(bound))
     if found := EXISTS.fullmatch(text):
         absent, key = found.groups()
         return lambda labels: (key in labels) != bool(absent)
@@ -76,10 +65,11 @@ def field_at(value: Json, path: str) -> str:
 
 
 def field_selector(
-    text: str, fields: dict[str, str], unsupported: Callable[[str], str]
+    text: str, fields: Collection[str], unsupported: Callable[[str], str]
 ) -> ObjectTest | None:
-    """`fields` maps each supported label to the path it reads; others are refused with
-    `unsupported(label)`. None: everything matches. Errors: ApiError 400.
+    """A test of the fields that a selector names; None: everything matches.
+
+    Errors: ApiError 400 for a path that is not in `fields`, with the words of `unsupported(path)`.
     """
     wanted: list[tuple[str, bool, str]] = []
     for part in filter(None, (each.strip() for each in text.split(","))):
@@ -89,7 +79,7 @@ def field_selector(
         label, operator, value = found.groups()
         if label not in fields:
             raise bad_request(unsupported(label))
-        wanted.append((fields[label], operator != "!=", value))
+        wanted.append((label, operator != "!=", value))
     if not wanted:
         return None
 

@@ -10,13 +10,19 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from tests.kubeapi import discovery, handlers
+from tests.kubeapi import verbs
 from tests.kubeapi.access import Access
-from tests.kubeapi.answers import Answer, check_accept, of_error, of_json, of_text
+from tests.kubeapi.answers import Answer, of_error
 from tests.kubeapi.faults import Dropped, Fault
 from tests.kubeapi.registry import Registry
 from tests.kubeapi.request import Ask, parse
-from tests.kubeapi.status import ApiError, GroupResource, PlainTextError, unauthorized
+from tests.kubeapi.status import (
+    ApiError,
+    GroupResource,
+    PlainTextError,
+    no_such_path,
+    unauthorized,
+)
 from tests.kubeapi.watch import Watch
 
 HOST: Final = "127.0.0.1"
@@ -88,7 +94,7 @@ class Server:
 
     def _withdrawn(self, resource: GroupResource) -> None:
         for stream in self.streams:
-            if stream.watch.target.resource == resource:
+            if stream.watch.target.kind.resource == resource:
                 stream.finish()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -127,24 +133,16 @@ class Server:
 
     async def _answer(self, ask: Ask, request: web.BaseRequest) -> Answer:
         if not ask.is_resource:
-            found = discovery.answer(self.registry.kinds.values(), ask.path)
-            return of_text(found) if isinstance(found, str) else of_json(found)
-        call = await self._call(ask, request)
-        check_accept(request.headers.get("Accept", ""), call.target.kind)
-        return handlers.answer(call)
-
-    async def _call(self, ask: Ask, request: web.BaseRequest) -> handlers.Call:
-        media = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        return handlers.Call(
+            raise no_such_path()
+        call = verbs.Call(
             registry=self.registry,
             access=self.access,
             ask=ask,
-            who=self.access.identify(request.headers, _certificate(request)),
-            target=handlers.target_of(self.registry, ask),
+            target=verbs.target_of(self.registry, ask),
             body=await request.read(),
-            media=media,
-            how=handlers.how_of(ask, request.headers.get("User-Agent", ""), media),
+            media=request.headers.get("Content-Type", "").partition(";")[0].strip().lower(),
         )
+        return verbs.answer(call)
 
     async def _send(self, request: web.BaseRequest, answer: Answer) -> web.StreamResponse:
         await self.flowing.wait()
@@ -167,7 +165,7 @@ class Server:
             await asyncio.sleep(pause)
 
     async def _watch(self, ask: Ask, request: web.BaseRequest) -> web.StreamResponse:
-        target = handlers.target_of(self.registry, ask)
+        target = verbs.target_of(self.registry, ask)
         watch = Watch(self.registry.store, target, ask.query)
         stream = Stream(ask, watch, request)
         self.streams.append(stream)

@@ -3,7 +3,6 @@
 Message forms follow k8s.io/apimachinery `api/errors` and the places that build on it.
 """
 
-import json
 from typing import Any
 
 import msgspec
@@ -60,15 +59,6 @@ class ApiError(Exception):
         return status
 
 
-class Undecodable(ApiError):
-    """400 about a body that does not fit the kind; `why` says in what. PATCH makes a 422 of it."""
-
-    def __init__(self, kind: str, version: str, why: str) -> None:
-        said = f'{kind} in version "{version}" cannot be handled as a {kind}: {why}'
-        super().__init__(400, "BadRequest", said)
-        self.why = why
-
-
 class PlainTextError(Exception):
     """An answer given before any API machinery is reached: text, not a Status."""
 
@@ -96,7 +86,7 @@ def success(resource: GroupResource, name: str, uid: str) -> Json:
 
 
 def no_such_path() -> PlainTextError:
-    """An unknown group, version or custom resource: not even a Status."""
+    """An unknown path, group, version or custom resource: a text and no Status."""
     return PlainTextError(404, "404 page not found\n")
 
 
@@ -145,18 +135,6 @@ def invalid(kind: GroupResource, name: str, causes: list[Cause]) -> ApiError:
     return ApiError(422, "Invalid", message, _details(kind, name) | {"causes": listed})
 
 
-def invalid_patch(patched: str, why: str) -> ApiError:
-    """422 of a patch whose result does not fit the kind."""
-    said = f"Invalid value: {json.dumps(patched)}: {why}"
-    return invalid(GroupResource("", ""), "", [Cause("FieldValueInvalid", said, "patch")])
-
-
-def unprocessable() -> ApiError:
-    """422 of a JSON patch that does not fit the object."""
-    message = "the server rejected our request due to an error in our request"
-    return ApiError(422, "Invalid", message, {})
-
-
 def forbidden(resource: GroupResource, name: str, why: str) -> ApiError:
     about = f'{resource} "{name}"' if name else str(resource)
     return ApiError(403, "Forbidden", f"{about} is forbidden: {why}", _details(resource, name))
@@ -174,11 +152,6 @@ def unauthorized() -> ApiError:
 def method_not_allowed() -> ApiError:
     message = "the server does not allow this method on the requested resource"
     return ApiError(405, "MethodNotAllowed", message, {})
-
-
-def not_acceptable(accepted: list[str]) -> ApiError:
-    message = f"only the following media types are accepted: {', '.join(accepted)}"
-    return ApiError(406, "NotAcceptable", message)
 
 
 def unsupported_media_type(accepted: list[str]) -> ApiError:

@@ -8,37 +8,20 @@ from typing import Any, Final
 import msgspec
 
 from tests.kubeapi import status
-from tests.kubeapi.listing import refused, selected, shown, version_of
+from tests.kubeapi.listing import selected, shown, version_of
 from tests.kubeapi.request import is_true
 from tests.kubeapi.store import Change, Compacted, Store, at_revision
-from tests.kubeapi.writing import Target
+from tests.kubeapi.writes import Target
 
 Json = dict[str, Any]
 LONGEST: Final = 1800.0  # seconds; --min-request-timeout
 BOOKMARK_EVERY: Final = 60.0
 BOOKMARK_BEFORE_END: Final = 2.0
-INITIAL_END: Final = {"k8s.io/initial-events-end": "true"}
 # What Go's zero values leave in the object of a bookmark.
 EMPTY: Final[dict[str, Json]] = {
     "Pod": {"spec": {"containers": None}, "status": {}},
     "Lease": {"spec": {}},
-    "Namespace": {"spec": {}, "status": {}},
-    "Service": {"spec": {}, "status": {"loadBalancer": {}}},
 }
-
-
-def check_options(query: Json) -> None:
-    """Errors: ApiError 422 for options that contradict each other."""
-    match, initial = query.get("resourceVersionMatch"), query.get("sendInitialEvents")
-    if match and initial is None:
-        said = (
-            "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is"
-            " provided"
-        )
-        raise refused("resourceVersionMatch", "FieldValueForbidden", said)
-    if initial is not None and match != "NotOlderThan":
-        said = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-        raise refused("resourceVersionMatch", "FieldValueForbidden", said)
 
 
 class Watch:
@@ -49,7 +32,6 @@ class Watch:
     """
 
     def __init__(self, store: Store, target: Target, query: Json) -> None:
-        check_options(query)
         self.store = store
         self.target = target
         self.query = query
@@ -61,22 +43,19 @@ class Watch:
         self._begin(version_of(target, query))
 
     def _begin(self, version: int | None) -> None:
-        initial = self.query.get("sendInitialEvents")
-        if is_true(self.query, "sendInitialEvents") if initial is not None else not version:
-            for _, value in sorted(self.store.everything(self.target.resource).items()):
+        if version:
+            self._replay(version)
+        else:
+            for _, value in sorted(self.store.everything(self.target.kind.resource).items()):
                 if self._matches(value):
                     self._lines.append(self._line("ADDED", value))
-            if initial is not None:
-                self._bookmark(INITIAL_END)
-        elif version:
-            self._replay(version)
         self._listens = not self._over
         if self._listens:
-            self.store.listen(self.target.resource, self._changed)
+            self.store.listen(self.target.kind.resource, self._changed)
 
     def _replay(self, version: int) -> None:
         try:
-            for change in self.store.since(self.target.resource, version):
+            for change in self.store.since(self.target.kind.resource, version):
                 self._changed(change)
         except Compacted as gone:
             error = status.expired(f"too old resource version: {version} ({gone.floor})")
@@ -101,10 +80,8 @@ class Watch:
     def _line(self, kind: str, value: Json) -> bytes:
         return _frame(kind, shown(self.target, value))
 
-    def _bookmark(self, annotations: Json | None = None) -> None:
-        meta: Json = {"resourceVersion": str(self.store.revision)}
-        if annotations:
-            meta["annotations"] = annotations
+    def _bookmark(self) -> None:
+        meta = {"resourceVersion": str(self.store.revision)}
         head = {"kind": self.target.kind.kind, "apiVersion": self.target.api_version}
         rest = EMPTY.get(self.target.kind.kind, {})
         self._lines.append(_frame("BOOKMARK", head | {"metadata": meta} | rest))
@@ -128,7 +105,7 @@ class Watch:
     def close(self) -> None:
         """Hear of no more changes."""
         if self._listens:
-            self.store.unlisten(self.target.resource, self._changed)
+            self.store.unlisten(self.target.kind.resource, self._changed)
 
     async def batches(self) -> AsyncIterator[bytes]:
         """Whole lines, as many as there are; ends at the time-out or at `finish`."""

@@ -28,7 +28,7 @@ flag can be set; `v`, `zap-encoder` and `tracing` are the incumbent's, and becom
 {{- if include "warmpick.envoy" . -}}
 {{- $_ := set $flags "health-checking" true -}}
 {{- end -}}
-{{- $given := deepCopy $epp.cli.serve_flags -}}
+{{- $given := deepCopy $epp.flags -}}
 {{- if hasKey $given "v" -}}
 {{- $_ := set $flags "log-level" (ternary "debug" "info" (gt (int $given.v) 3)) -}}
 {{- end -}}

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kubeapi import FakeKubernetes
-from tests.kubeapi_tests.cluster import CRDS, REAL, Cluster, opened
+from tests.kubeapi.tests.cluster import CRDS, REAL, Cluster, opened
 
 
 @pytest.fixture

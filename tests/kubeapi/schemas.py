@@ -1,10 +1,17 @@
-"""What a CRD's schema makes of a body before it is validated: fields it does not know are
-dropped, defaults are filled in. Mirrors apiextensions-apiserver `pkg/apiserver/schema`.
+"""The schema of a custom resource applied to a body: pruning, defaults, validation.
+
+Pruning and defaults mirror apiextensions-apiserver `pkg/apiserver/schema`. Validation is JSON
+Schema's: the field and the code of a refusal are the API server's, the words are not. Rules in CEL
+(`x-kubernetes-validations`) are not evaluated.
 """
 
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, Final
+
+from jsonschema import Draft202012Validator
+
+from tests.kubeapi.status import Cause
 
 Json = dict[str, Any]
 ALWAYS: Final = ("apiVersion", "kind", "metadata")  # known at the root whatever the schema says
@@ -33,27 +40,8 @@ def _pruned(schema: Json, value: Any) -> Any:
     return kept
 
 
-def unknown(schema: Json, value: Json) -> list[str]:
-    """Paths of the fields that pruning drops, as strict decoding names them."""
-    body = {name: each for name, each in value.items() if name not in ALWAYS}
-    return list(_dropped(body, _pruned(schema, body), ""))
-
-
-def _dropped(before: Any, after: Any, path: str) -> Iterator[str]:
-    if isinstance(before, list):
-        for index, (one, other) in enumerate(zip(before, after, strict=True)):
-            yield from _dropped(one, other, f"{path}[{index}]")
-    if isinstance(before, dict):
-        for name, each in before.items():
-            place = f"{path}.{name}" if path else name
-            if name not in after:
-                yield place
-            else:
-                yield from _dropped(each, after[name], place)
-
-
 def defaulted(schema: Json, value: Json) -> Json:
-    """A copy with the defaults of every object that is there.
+    """A copy with the defaults of every object that is present.
 
     Null, where it is not allowed, falls to the default, and is dropped where there is none.
     """
@@ -80,3 +68,16 @@ def _defaulted(schema: Json, value: Any) -> Any:
         if isinstance(part, dict):
             filled[name] = _defaulted(part, each)
     return filled
+
+
+def breaches(schema: Json, value: Json) -> Iterator[Cause]:
+    """Every breach of the schema, with the path of its field."""
+    body = {name: part for name, part in value.items() if name not in ALWAYS}
+    for error in Draft202012Validator(schema).iter_errors(body | {"metadata": {}}):
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.path)
+        field = "".join(steps).lstrip(".")
+        if error.validator == "required":
+            missing = next(each for each in error.validator_value if each not in error.instance)
+            yield Cause("FieldValueRequired", "Required value", f"{field}.{missing}".lstrip("."))
+        else:
+            yield Cause("FieldValueInvalid", f"Invalid value: {error.message}", field)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.kubeapi_tests.cluster import Cluster, config_map, pod, pool
+from tests.kubeapi.tests.cluster import Cluster, config_map, pod, pool
 
 
 async def version(cluster: Cluster, resource: str = "inferencepools") -> str:
@@ -144,39 +144,6 @@ async def test_bookmarks_come_before_the_end_where_they_are_asked_for(cluster: C
     assert "name" not in mark["metadata"]
 
 
-async def test_the_initial_list_in_the_stream_ends_with_a_bookmark(cluster: Cluster):
-    await cluster.made("inferencepools", pool("a"))
-    query = {
-        "sendInitialEvents": "true",
-        "resourceVersionMatch": "NotOlderThan",
-        "allowWatchBookmarks": "true",
-    }
-    async with cluster.watch("inferencepools", **query) as events:
-        assert await events.told(1) == [("ADDED", "a")]
-        mark = await events.next()
-    assert mark is not None
-    assert mark["type"] == "BOOKMARK"
-    assert mark["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
-
-
-REFUSED = {
-    "match without initial events": {"resourceVersionMatch": "NotOlderThan"},
-    "initial events without match": {"sendInitialEvents": "true"},
-    "initial events with another match": {
-        "sendInitialEvents": "true",
-        "resourceVersionMatch": "Exact",
-        "resourceVersion": "1",
-    },
-}
-
-
-@pytest.mark.parametrize("query", REFUSED.values(), ids=REFUSED)
-async def test_options_that_contradict_each_other(cluster: Cluster, query):
-    reply = await cluster.get("inferencepools", watch="1", **query)
-    assert (reply.code, reply.reason) == (422, "Invalid")
-    assert "resourceVersionMatch" in reply.fields
-
-
 async def test_a_version_that_is_no_number(cluster: Cluster):
     reply = await cluster.get("inferencepools", watch="1", resourceVersion="x")
     assert (reply.code, reply.reason, reply.fields) == (422, "Invalid", ["resourceVersion"])
@@ -223,17 +190,3 @@ async def test_watches_of_all_namespaces_hear_this_one(cluster: Cluster):
     async with cluster.watch(path, resourceVersion=at) as events:
         await cluster.made("inferencepools", pool("a"))
         assert await events.told(1) == [("ADDED", "a")]
-
-
-async def test_a_thousand_objects_reach_five_watches(cluster: Cluster, fake):
-    body = pod("p")
-    streams = [cluster.watch("pods") for _ in range(5)]
-    events = [await each.__aenter__() for each in streams]
-    for number in range(1000):
-        meta = {"name": f"p{number}", "namespace": cluster.namespace}
-        fake.put(body | {"metadata": meta})
-    async with asyncio.timeout(20):
-        counts = [len(await each.told(1000)) for each in events]
-    assert counts == [1000] * 5
-    for each in streams:
-        await each.__aexit__(None, None, None)

@@ -21,7 +21,7 @@ from kubernetes.aio import client, config
 from tests.kubeapi import FakeKubernetes
 
 Json = dict[str, Any]
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 CRDS: Final = sorted((ROOT / "manifests/crds").glob("inference*.yaml"))
 DEADLINE: Final = 10.0
 CORE: Final = "api/v1"
@@ -114,11 +114,10 @@ class Cluster:
     async def put(self, resource: str, body: Json, sub: str = "") -> Reply:
         return await self.call("PUT", self.path(resource, body["metadata"]["name"], sub), body)
 
-    async def patch(self, resource: str, name: str, body: Any, **options: Any) -> Reply:
-        """`kind`: merge (default), json, strategic or apply; `sub`; the rest is the query."""
-        media = f"application/{PATCHES[options.pop('kind', 'merge')]}"
-        path = self.path(resource, name, options.pop("sub", ""))
-        return await self.call("PATCH", path, body, media=media, query=options)
+    async def patch(self, resource: str, name: str, body: Any, sub: str = "") -> Reply:
+        """A JSON merge patch of an object, or of the subresource `sub`."""
+        path = self.path(resource, name, sub)
+        return await self.call("PATCH", path, body, media="application/merge-patch+json")
 
     async def delete(self, resource: str, name: str, body: Any = None, **query: Any) -> Reply:
         return await self.call("DELETE", self.path(resource, name), body, query=query)
@@ -129,14 +128,6 @@ class Cluster:
         query = {"watch": "true", "timeoutSeconds": "20"} | query
         async with self.session.get(self.host + self.path(resource), params=query) as response:
             yield Events(response)
-
-
-PATCHES: Final = {
-    "merge": "merge-patch+json",
-    "json": "json-patch+json",
-    "strategic": "strategic-merge-patch+json",
-    "apply": "apply-patch+yaml",
-}
 
 
 class Events:
@@ -242,12 +233,13 @@ async def _prepared(cluster: Cluster) -> Cluster:
     body = {"metadata": {"name": cluster.namespace}}
     made = await cluster.call("POST", "/api/v1/namespaces", body)
     assert made.code == 201, made.text
-    if cluster.fake is None:
-        for path in CRDS:
-            crd = yaml.safe_load(path.read_text())
-            where = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            reply = await cluster.call("POST", where, crd)
-            assert reply.code in (201, 409), reply.text
+    if cluster.fake is not None:
+        return cluster
+    for path in CRDS:
+        crd = yaml.safe_load(path.read_text())
+        where = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        reply = await cluster.call("POST", where, crd)
+        assert reply.code in (201, 409), reply.text
     query = {"fieldSelector": "metadata.name=default"}
     async with cluster.watch("serviceaccounts", **query) as events:
         await events.next()  # a controller makes it; before that no Pod is let in
