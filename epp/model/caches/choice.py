@@ -1,6 +1,7 @@
-"""Which model an endpoint's cache is given, and how it is made.
+"""The table of cache models, and the choice of one for an endpoint.
 
 A pod's label decides (`warmpick.io/cache-model`), else the kind of its server, else vLLM.
+`docs/engines.md` lists what else belongs to a model.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,20 +18,24 @@ from epp.model.caches.whole_prompt import WholePromptCache
 from epp.model.kernels import BlockPool
 
 CACHE_LABEL = "warmpick.io/cache-model"
-"""A pod label: one of `MODELS`. Another value counts as none."""
+"""A pod label whose value is one of `MODELS`; any other value is ignored."""
 
 UNKNOWN_CAPACITY = 1_000_000
-"""Tokens of cache where an endpoint has not said: too much costs little, too little a lot."""
+"""Tokens, for an endpoint that has not reported its capacity.
+
+Too much costs little; half the true capacity costs more than any policy gains.
+"""
 
 EVICTION_LABEL = "warmpick.io/eviction-policy"
-"""A pod label: SGLang's `--radix-eviction-policy`, one of `STRATEGIES`, where not its default."""
+"""A pod label with SGLang's `--radix-eviction-policy`: one of `STRATEGIES`, default `lru`."""
 
 
 class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What an endpoint's cache is made of; equal ones make equal caches.
+    """The make of an endpoint's cache; equal specs make equal caches.
 
-    `model` is one of `MODELS`. In tokens: `capacity`, `block` (the engine's block or page), and
-    `offload`, the second tier's capacity, 0 where there is none. `eviction` is for SGLang.
+    `model` is one of `MODELS`. `capacity`, `block` (the engine's block or page size) and
+    `offload` (the capacity of the tier in host memory, 0 for none) are in tokens. `eviction` is
+    one of `STRATEGIES`, used by SGLang's model alone.
     """
 
     model: str
@@ -40,65 +45,48 @@ class CacheSpec(msgspec.Struct, frozen=True, kw_only=True):
     offload: int = 0
 
     def build(self) -> CacheModel:
-        """Make an empty cache."""
+        """Return an empty cache."""
         cache = MODELS[self.model](self)
-        if self.offload > 0 and self.model not in _FLAT:
+        if self.offload > 0 and self.model not in SINGLE_TIER:
             return OffloadedCache(cache, self.offload)
         return cache
 
 
-def _block_pool(spec: CacheSpec) -> CacheModel:
-    return BlockPool(spec.capacity, spec.block)
-
-
-def _radix_cache(spec: CacheSpec) -> CacheModel:
-    return RadixCache(spec.capacity, spec.block, spec.eviction)
-
-
-def _cached_blocks(spec: CacheSpec) -> CacheModel:
-    return VllmV0Cache(spec.capacity, spec.block)
-
-
-def _prompt_lru(spec: CacheSpec) -> CacheModel:
-    return WholePromptCache(spec.capacity, spec.block)
-
-
-def _plain_lru(spec: CacheSpec) -> CacheModel:
-    return PlainLru(spec.capacity, spec.block)
-
-
 DEFAULT_MODEL = "vllm"
 MODELS: Mapping[str, Callable[[CacheSpec], CacheModel]] = {
-    "vllm": _block_pool,
-    "sglang": _radix_cache,
-    "vllm-v0": _cached_blocks,
-    "whole-prompt": _prompt_lru,
-    "lru": _plain_lru,
+    "vllm": lambda spec: BlockPool(spec.capacity, spec.block),
+    "sglang": lambda spec: RadixCache(spec.capacity, spec.block, spec.eviction),
+    "vllm-v0": lambda spec: VllmV0Cache(spec.capacity, spec.block),
+    "whole-prompt": lambda spec: WholePromptCache(spec.capacity, spec.block),
+    "lru": lambda spec: PlainLru(spec.capacity, spec.block),
 }
-"""Cache models by the value of `CACHE_LABEL`."""
+"""Makers of cache models by the value of `CACHE_LABEL`."""
 
-_FLAT = frozenset({"lru"})
-"""Models that know nothing of what they hold for whom, and so of no second tier."""
+SINGLE_TIER = frozenset({"lru"})
+"""Models that keep no account of requests, so that no second tier can be put below them."""
 
-_OF_ENGINES: Mapping[str, str] = {
+MODEL_OF_ENGINE: Mapping[str, str] = {
     "vllm": "vllm",
     "sglang": "sglang",
     "trtllm-serve": "vllm",
     "triton-tensorrt-llm": "vllm",
 }
-"""Models by the kind of server. TensorRT-LLM's blocks age as vLLM's do: by the last release."""
+"""Models by the value of the engine-type label, where it is not `DEFAULT_MODEL`'s to choose.
+
+TensorRT-LLM's blocks are evicted in vLLM's order: longest since the last release first.
+"""
 
 
 def model_of(labels: Mapping[str, str], engine: str) -> str:
-    """Choose the model of an endpoint from its labels, else from the kind of its server.
+    """Return the model of an endpoint: by its labels, else by the kind of its server.
 
-    `engine` is what its engine-type label or its metrics say, "" where neither does.
+    `engine` is the server's kind by its engine-type label or its metrics, "" where unknown.
     """
     wanted = labels.get(CACHE_LABEL, "")
-    return wanted if wanted in MODELS else _OF_ENGINES.get(engine, DEFAULT_MODEL)
+    return wanted if wanted in MODELS else MODEL_OF_ENGINE.get(engine, DEFAULT_MODEL)
 
 
 def eviction_of(labels: Mapping[str, str]) -> str:
-    """Return what an endpoint's labels say of SGLang's eviction policy, else its default."""
+    """Return SGLang's eviction policy by an endpoint's labels, else SGLang's default."""
     wanted = labels.get(EVICTION_LABEL, "").lower()
     return wanted if wanted in STRATEGIES else DEFAULT_STRATEGY
