@@ -148,7 +148,7 @@ class EndpointPicker:
         options, chance = self._options, random.Random()  # noqa: S311 (as above)
         header_sources = (
             (decision_told, options.show_decision),
-            (served_told, options.settings.tell_served),
+            (served_told, options.settings.report_served),
         )
         settings = ExchangeSettings(
             max_body_bytes=options.max_body_bytes,
@@ -289,6 +289,8 @@ async def serve(pools: Sequence[ServeOptions]) -> None:
 async def _serve(options: ServeOptions, stop: asyncio.Event, *, named: bool) -> None:
     if named:
         structlog.contextvars.bind_contextvars(pool=options.pool_name)
+    for warning in options.settings.warnings:
+        _log.warning("config.warning", warning=warning)
     await EndpointPicker(options).run(stop)
 
 

@@ -91,7 +91,7 @@ def _check(arguments: argparse.Namespace) -> int:
     print(dump(settings.effective), end="")
     from epp.app.cache_sources import tokenizer_warning  # noqa: PLC0415 (see `_options`)
 
-    if warning := tokenizer_warning(settings.tokens):
+    for warning in filter(None, (*settings.warnings, tokenizer_warning(settings.tokens))):
         print(f"epp: warning: {warning}", file=sys.stderr)
     return 0
 

@@ -1,8 +1,9 @@
 """The configuration file as types: the incumbent's `EndpointPickerConfig`, read strictly.
 
 Both API groups are read (`llm-d.ai/v1alpha1`, `inference.networking.x-k8s.io/v1alpha1`). An
-unknown field, plug-in, parameter or reference is an error that names the place. Sections for
-features that do not exist here are errors too, unless they ask for what happens anyway.
+unknown field, plug-in, parameter or reference is an error that names its path in the file, such
+as `plugins[2].type`. So is a section for a feature that does not exist here, unless what it asks
+for happens anyway, and a scorer whose scores nothing would look at.
 """
 
 import re
@@ -12,12 +13,20 @@ from typing import Any
 
 import msgspec
 
-from epp.config.producers import Knowledge, knowledge
-from epp.config.registry import BuiltIn, FileDiscoveryConfig, build, instantiate, near, users_class
+from epp.config.producers import ProducerSettings, producer_settings
+from epp.config.registry import (
+    PLUGINS,
+    BuiltIn,
+    FileDiscoveryConfig,
+    build,
+    instantiate,
+    near,
+    users_class,
+)
 from epp.errors import ConfigError
 from epp.policy.conformance import ServedVerifier
-from epp.policy.pickers import MaxScorePicker
-from epp.policy.plugins import Filter, Picker, Plugin, Scorer
+from epp.policy.pickers import LeastTtftPicker, MaxScorePicker, RandomPicker
+from epp.policy.plugins import Filter, Picker, Plugin, Scorer, uses_totals
 from epp.policy.profile import Profile, WeightedScorer
 from epp.protocol.yaml import convert, load_yaml
 
@@ -25,10 +34,11 @@ API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 KIND = "EndpointPickerConfig"
 
 _HARMLESS_GATES = {"haPopulateNonLeaderDatastore"}
+_TYPES = {kind: name for name, kind in PLUGINS.items()}
 
 
 class PluginSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """A plug-in instance. `name` defaults to the type."""
+    """An instance of a plug-in. `name` defaults to the type."""
 
     type: str
     name: str = ""
@@ -36,7 +46,7 @@ class PluginSpec(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PluginRef(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
-    """A plug-in in a profile; `weight` is for scorers."""
+    """A plug-in of a profile by its name; `weight` is a scorer's, 1 by default."""
 
     plugin_ref: str
     weight: float | None = None
@@ -49,31 +59,31 @@ class ProfileSpec(msgspec.Struct, forbid_unknown_fields=True):
     plugins: list[PluginRef] = []
 
 
-class Extractor(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """An extractor of a data source."""
+class Reference(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """A plug-in by its name: an extractor, a parser or a discovery."""
 
     plugin_ref: str
 
 
-class Source(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """A data source."""
+class DataSource(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """A source of data about endpoints, and what extracts attributes from it."""
 
     plugin_ref: str
-    extractors: list[Extractor] = []
+    extractors: list[Reference] = []
 
 
 class DataLayer(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Where data of endpoints, and the endpoints themselves, come from."""
+    """The sources of endpoints and of data about them."""
 
     inject_defaults: bool = True
-    sources: list[Source] = []
-    discovery: Extractor | None = None
+    sources: list[DataSource] = []
+    discovery: Reference | None = None
 
 
 class RequestHandler(msgspec.Struct, forbid_unknown_fields=True):
-    """Which parsers read requests."""
+    """The parsers of requests."""
 
-    parsers: list[Extractor] = []
+    parsers: list[Reference] = []
 
 
 class EndpointPickerConfig(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -88,16 +98,17 @@ class EndpointPickerConfig(msgspec.Struct, forbid_unknown_fields=True, rename="c
     data_layer: DataLayer | None = None
 
 
-class Settings(Knowledge, frozen=True, kw_only=True):
-    """What a configuration comes to: a profile, and the endpoints file where it names one.
+class Settings(ProducerSettings, frozen=True, kw_only=True):
+    """A configuration as the picker uses it.
 
-    `effective` is the configuration with everything in it that was left out. `tell_served`:
-    responses say who served them.
+    `endpoints_file` is the path that a `file-discovery` plug-in names, empty without one.
+    `report_served`: response headers say which endpoint served (for the conformance suite).
+    `effective` is the configuration with every default written out.
     """
 
     profile: Profile
     endpoints_file: str
-    tell_served: bool
+    report_served: bool
     effective: EndpointPickerConfig
 
 
@@ -128,7 +139,7 @@ DEFAULT_POLICY = "least-ttft"
 
 
 def load(text: str) -> Settings:
-    """Read a configuration. Raises `ConfigError`."""
+    """Read a configuration from YAML or JSON. Raises `ConfigError`."""
     config = _decode(text)
     if config.kind != KIND:
         raise ConfigError(f"`{config.kind}` is not `{KIND}`", "kind")
@@ -138,14 +149,21 @@ def load(text: str) -> Settings:
         )
     _check_gates(config.feature_gates)
     instances = _instances(config.plugins)
+    written = bool(config.scheduling_profiles)
     profile = _profile(config, instances)
     _check_references(config, instances)
+    producers = producer_settings(instances.values())
+    unused = _check_scores_are_used(
+        profile, "schedulingProfiles[0].plugins" if written else "plugins"
+    )
     return Settings(
         profile=profile,
         endpoints_file=_endpoints_file(config, instances),
-        tell_served=any(isinstance(each, ServedVerifier) for each in instances.values()),
+        report_served=any(isinstance(each, ServedVerifier) for each in instances.values()),
         effective=config,
-        **msgspec.structs.asdict(knowledge(instances.values())),
+        **msgspec.structs.asdict(
+            msgspec.structs.replace(producers, warnings=(*producers.warnings, *unused))
+        ),
     )
 
 
@@ -168,11 +186,11 @@ def _decode(text: str) -> EndpointPickerConfig:
 
 _STRUCTS = (
     *(EndpointPickerConfig, PluginSpec, PluginRef, ProfileSpec),
-    *(DataLayer, Source, RequestHandler),
+    *(DataLayer, DataSource, RequestHandler),
 )
 _FIELDS = {field.encode_name for each in _STRUCTS for field in msgspec.structs.fields(each)}
 _ELSEWHERE = {"flowControl", "peerDiscovery", "saturationDetector"}
-"""Sections of the incumbent's for features that do not exist here."""
+"""The incumbent's sections for features that do not exist here."""
 
 
 def _check_gates(gates: list[str]) -> None:
@@ -205,7 +223,7 @@ def _instance(spec: PluginSpec, place: str) -> Any:  # noqa: ANN401 (any plug-in
 
 
 def _profile(config: EndpointPickerConfig, instances: dict[str, Any]) -> Profile:
-    """Build the one profile; left out, it has every plug-in of the file."""
+    """Return the one profile; where the file has none, it consists of every plug-in."""
     if not config.scheduling_profiles:
         usable = [name for name, each in instances.items() if isinstance(each, Plugin)]
         refs = [PluginRef(name) for name in usable]
@@ -247,12 +265,30 @@ def _weight(ref: PluginRef, place: str) -> float:
     return ref.weight
 
 
+def _check_scores_are_used(profile: Profile, place: str) -> tuple[str, ...]:
+    """Return a warning where a profile's scores have no effect, or raise `ConfigError`.
+
+    `random-picker` beside scorers is only warned of, since the incumbent's files have it.
+    """
+    if not profile.scorers or uses_totals(profile.picker):
+        return ()
+    picker = _TYPES.get(type(profile.picker), type(profile.picker).__name__)
+    scorers = ", ".join(f"`{each.name}`" for each in profile.scorers)
+    problem = f"the scores of {scorers} would have no effect: `{picker}` does not look at scores"
+    if isinstance(profile.picker, RandomPicker):
+        return (f"{place}: {problem}",)
+    remedy = "take the scorers out of the profile, or let `max-score-picker` pick"
+    if isinstance(profile.picker, LeastTtftPicker):
+        remedy += ", with `least-ttft-scorer` beside them"
+    raise ConfigError(f"{problem}; {remedy}", place)
+
+
 def _default_picker(
     config: EndpointPickerConfig, spec: ProfileSpec, instances: dict[str, Any]
 ) -> Picker:
-    """Give a profile without a picker the first that there is, else the incumbent's default.
+    """Return the file's first picker, else the incumbent's default, for a profile without one.
 
-    The effective file says so.
+    It is written into the effective configuration.
     """
     for name, each in instances.items():
         if isinstance(each, Picker):
@@ -294,7 +330,7 @@ def _endpoints_file(config: EndpointPickerConfig, instances: dict[str, Any]) -> 
 
 
 def dump(config: EndpointPickerConfig) -> str:
-    """Write a configuration as YAML."""
+    """Write a configuration as YAML, without sections that are empty."""
     fields = msgspec.to_builtins(config)
-    said = {name: value for name, value in fields.items() if value not in (None, [])}
-    return msgspec.yaml.encode(said).decode()
+    present = {name: value for name, value in fields.items() if value not in (None, [])}
+    return msgspec.yaml.encode(present).decode()

@@ -1,8 +1,8 @@
-"""What a configuration says of where knowledge of caches comes from: the incumbent's producers.
+"""Producers: the plug-ins that say how prompts become tokens and how caches are known.
 
-Names, parameters and defaults are the incumbent's; `tokenizer`, `chatTemplate`,
-`chatTemplateKwargs`, `maxBytes`, `cacheBytes` and `patience` are not. What has no place here is
-accepted where it changes nothing, and refused where it would.
+Names, parameters and defaults are the incumbent's, except that `tokenizer`, `chatTemplate`,
+`chatTemplateKwargs`, `maxBytes`, `cacheBytes` and `patience` are Warmpick's. A parameter for
+which nothing exists here is accepted where it would change nothing, and refused where it would.
 """
 
 import re
@@ -16,12 +16,12 @@ from epp.errors import ConfigError
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)"
 _ENTRY_TOKENS = 64
-"""Tokens of an entry of the incumbent's index, whatever its block size says (64 at least)."""
+"""Tokens of an entry of the incumbent's index, which raises smaller block sizes to 64."""
 _LAST_PORT = 65_535
 
 
 def seconds(text: str) -> float:
-    """Read a duration as Go writes it (`500ms`, `1m30s`). Raises `ValueError` for 0 too."""
+    """Return a Go duration (`500ms`, `1m30s`) in seconds. Raises `ValueError`, for 0 too."""
     if not re.fullmatch(f"(?:{_PART})+", text):
         raise ValueError(f"`{text}` is no duration; write 500ms, 5s or 1m30s")
     total = sum(float(value) * _UNITS[unit] for value, unit in re.findall(_PART, text))
@@ -31,10 +31,12 @@ def seconds(text: str) -> float:
 
 
 class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How prompts become tokens: of the folder `tokenizer`, else of the server at `url`.
+    """How prompts become tokens: by the folder `tokenizer`, else by the server at `url`.
 
-    Times in seconds, sizes in bytes. `model` is what the server is asked for, the request's own
-    where it is empty.
+    `model` is the model that the server is asked for; empty: the request's own. `timeout` and
+    `media_timeout` (with images, audio or video) bound, in seconds, the wait for the server,
+    `patience` the wait for the tokenizer in process. Bodies of more than `max_bytes` stay text;
+    `cache_bytes` of memory keep the tokens of text that was tokenized before.
     """
 
     tokenizer: str = ""
@@ -50,7 +52,7 @@ class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RenderEndpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """A vLLM server that renders and tokenizes."""
+    """A vLLM server that renders chat templates and tokenizes; timeouts are Go durations."""
 
     url: str = "http://localhost:8000"
     timeout: str = "5s"
@@ -64,7 +66,10 @@ class RenderEndpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
 
 class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Says how prompts become tokens; with neither `tokenizer`, `vllm` nor `modelName` text."""
+    """Says how prompts become tokens; without `tokenizer`, `vllm` and `modelName` they stay text.
+
+    `max_bytes` and `cache_bytes` are in bytes, `patience` is a Go duration.
+    """
 
     model_name: str = ""
     estimate: dict[str, Any] | None = None
@@ -85,7 +90,7 @@ class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
         seconds(self.patience)
 
     def settings(self) -> TokenSettings | None:
-        """Return what that comes to; None: text."""
+        """Return the settings of the tokenizer; None: prompts stay text."""
         if not (self.tokenizer or self.vllm or self.model_name):
             return None
         endpoint = self.vllm or RenderEndpoint()
@@ -104,7 +109,7 @@ class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
 
 class TokenProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """How token ids are named in blocks."""
+    """How prompts of token ids are cut into blocks and hashed."""
 
     block_size_tokens: int = 16
     block_size: int = 0
@@ -117,12 +122,12 @@ class TokenProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
     @property
     def tokens(self) -> int:
-        """The length of a block in tokens; the old name counts where the other is 0."""
+        """The length of a block in tokens; the deprecated name counts where the other is 0."""
         return self.block_size_tokens or self.block_size or 16
 
 
 class PodDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Where each pod publishes."""
+    """Where each pod publishes; a data-parallel rank adds its number to both ports."""
 
     socket_port: int = 5557
     replay_socket_port: int = 0
@@ -135,7 +140,10 @@ class PodDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """How events of engines are heard."""
+    """How KV events of engines are received.
+
+    `engine_type` decides nothing: the events of vLLM and SGLang are recognised by their form.
+    """
 
     zmq_endpoint: str = ""
     topic_filter: str = "kv@"
@@ -146,11 +154,11 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
     def __post_init__(self) -> None:
         if not self.discover_pods:
-            raise ValueError("engines are asked one by one here; `discoverPods` cannot be false")
+            raise ValueError("engines are subscribed to one by one; `discoverPods` cannot be false")
 
 
 class PreciseProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Takes what engines say of their caches for what they hold."""
+    """Makes the engines' KV events the source of what their caches hold."""
 
     token_processor_config: TokenProcessor = TokenProcessor()
     indexer_config: dict[str, Any] = {}
@@ -165,7 +173,7 @@ class PreciseProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
 
 
 class ApproxProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Bounds what is remembered of endpoints that do not say how much they hold."""
+    """Bounds the modelled cache of endpoints that do not report their capacity."""
 
     auto_tune: bool = True
     block_size_tokens: int = 16
@@ -180,16 +188,17 @@ class ApproxProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
     @property
     def capacity(self) -> int | None:
-        """Tokens that an endpoint which reports none is taken to hold; None: the default."""
+        """The assumed capacity of an endpoint that reports none, in tokens; None: the default."""
         return None if self.auto_tune else self.lru_capacity_per_server * _ENTRY_TOKENS
 
 
-class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
-    """What all producers of a configuration come to.
+class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """All producers of a configuration together.
 
-    `tokens` None: prompts stay text. `kv_events` None: nobody is asked what it holds.
-    `token_block` is the length of blocks of token ids, None: the engines'. `capacity` is what an
-    endpoint that does not say is taken to hold, in tokens, None: the default.
+    `tokens` None: prompts stay text. `kv_events` None: no engine is subscribed to; `base_model`
+    names the model in events without an adapter. `token_block` is the length of blocks of token
+    ids in tokens, None: the engines'. `capacity` is the assumed capacity of an endpoint that
+    reports none, in tokens, None: the default. `warnings` name settings that have no effect.
     """
 
     tokens: TokenSettings | None = None
@@ -197,12 +206,19 @@ class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
     base_model: str = ""
     token_block: int | None = None
     capacity: int | None = None
+    warnings: tuple[str, ...] = ()
 
 
-def knowledge(plugins: Iterable[object]) -> Knowledge:
-    """Gather what producers say. Raises `ConfigError` where two would contradict each other.
+_ENGINE_TYPE_HAS_NO_EFFECT = (
+    "precise-prefix-cache-producer: `kvEventsConfig.engineType` has no effect: the events of vLLM"
+    " and SGLang are recognised by their form"
+)
 
-    Of several approximate ones, one for each tier of caches, the first counts.
+
+def producer_settings(plugins: Iterable[object]) -> ProducerSettings:
+    """Combine the producers among `plugins`. Raises `ConfigError` where two contradict each other.
+
+    The incumbent has one approximate producer for each tier of caches; here the first counts.
     """
     each = list(plugins)
     makers = [plugin.settings() for plugin in each if isinstance(plugin, TokenProducer)]
@@ -213,10 +229,13 @@ def knowledge(plugins: Iterable[object]) -> Knowledge:
         raise ConfigError("a second `token-producer` makes tokens of the same prompts", "plugins")
     if len(precise) > 1:
         raise ConfigError("a second `precise-prefix-cache-producer` hears the same", "plugins")
-    return Knowledge(
+    events = precise[0].kv_events_config if precise else None
+    written = events is not None and events.engine_type != KvEventsConfig().engine_type
+    return ProducerSettings(
         tokens=tokens[0] if tokens else None,
-        kv_events=precise[0].kv_events_config if precise else None,
+        kv_events=events,
         base_model=tokens[0].model if tokens else "",
         token_block=precise[0].token_processor_config.tokens if precise else None,
         capacity=approx[0].capacity if approx else None,
+        warnings=(_ENGINE_TYPE_HAS_NO_EFFECT,) if written else (),
     )

@@ -22,6 +22,7 @@ from epp.policy.pickers import (
 from epp.policy.plugins import Plugin
 from epp.policy.scorers import (
     KvCacheUtilizationScorer,
+    LeastTtftScorer,
     LoraAffinityScorer,
     PrefixCacheScorer,
     QueueScorer,
@@ -51,6 +52,7 @@ PLUGINS: dict[str, type[Any]] = {
     "kv-cache-utilization-scorer": KvCacheUtilizationScorer,
     "prefix-cache-scorer": PrefixCacheScorer,
     "lora-affinity-scorer": LoraAffinityScorer,
+    "least-ttft-scorer": LeastTtftScorer,
     "max-score-picker": MaxScorePicker,
     "random-picker": RandomPicker,
     "least-ttft-picker": LeastTtftPicker,

@@ -68,11 +68,16 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """What one scorer said: its values are aligned with the decision's candidates."""
+    """The values of one scorer, aligned with the decision's candidates.
+
+    `out_of_range`: a value was not in 0..1 (NaN included) and was clamped for the totals; `values`
+    holds what the scorer returned.
+    """
 
     plugin: str
     weight: float
     values: Sequence[float]
+    out_of_range: bool = False
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

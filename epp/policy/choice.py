@@ -1,36 +1,47 @@
-"""How a profile chooses among candidates, and what most pickers do of it."""
+"""The run of a profile over candidates: filters, weighted scores, one pick.
+
+Compiled by mypyc: every request passes here.
+"""
 
 from collections.abc import Sequence
 from operator import index
 from typing import Final, SupportsIndex
 
-from epp.errors import NoEndpoints
+from epp.errors import NoEndpoints, PickerFault
 from epp.model.candidate import Candidate
 from epp.model.candidates import Candidates
 from epp.model.request import Decision, InferenceRequest, Score
 from epp.policy.plugins import PickContext
 from epp.policy.profile import Profile
 
-_MOST_PENALTY: Final = 8.0
+_MAX_ALPHA: Final = 8.0
 
 
 def choose(
     profile: Profile, request: InferenceRequest, candidates: Sequence[Candidate], draw: PickContext
 ) -> Decision:
-    """Decide. Raises `NoEndpoints` where the filters leave nothing.
+    """Return the decision of a profile.
 
-    Plug-ins may give numbers of other makes, such as NumPy's, and arrays of them.
+    Raises `NoEndpoints` where the filters leave no candidate, `PickerFault` where a scorer
+    returns more or fewer scores than there are candidates. Plug-ins may return numbers of other
+    types, such as NumPy's, and arrays of them.
     """
     for each in profile.filters:
         candidates = each.filter(request, candidates)
         if not candidates:
             name = type(each).__name__
             raise NoEndpoints(f"filter {name} left no endpoint", reason="filtered-out")
-    scores = [
-        Score(each.name, each.weight, each.scorer.score(request, candidates))
-        for each in profile.scorers
-    ]
-    totals = _totals(scores, len(candidates))
+    totals = [0.0] * len(candidates)
+    scores: list[Score] = []
+    for weighted in profile.scorers:
+        values = weighted.scorer.score(request, candidates)
+        if len(values) != len(totals):
+            raise PickerFault(
+                f"scorer {weighted.name} returned {len(values)} scores for {len(totals)} endpoints",
+                reason="plugin-fault",
+            )
+        clamped = _add_weighted(totals, weighted.weight, values)
+        scores.append(Score(weighted.name, weighted.weight, values, clamped))
     positions: Sequence[SupportsIndex] = profile.picker.pick(candidates, totals, draw)
     picked = [candidates[index(position)] for position in positions]
     first = picked[0]
@@ -46,38 +57,48 @@ def choose(
     )
 
 
-def _totals(scores: Sequence[Score], count: int) -> list[float]:
-    """Add up weighted values, each clamped to 0..1 first."""
-    totals = [0.0] * count
-    for score in scores:
-        weight = score.weight
-        for position, value in enumerate(score.values):
-            totals[position] += weight * min(1.0, max(0.0, value))
-    return totals
+def _add_weighted(totals: list[float], weight: float, values: Sequence[float]) -> bool:
+    """Add `weight` times each value, clamped to 0..1, to the totals; NaN counts as 0.
+
+    Returns whether a value had to be clamped.
+    """
+    out_of_range = False
+    for position, value in enumerate(values):
+        if 0.0 <= value <= 1.0:
+            totals[position] += weight * value
+        else:  # NaN too, which compares false to everything
+            out_of_range = True
+            if value > 1.0:
+                totals[position] += weight
+    return out_of_range
 
 
 def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
-    """Seconds until this prompt's first token, recomputation at its price for the fleet.
+    """Return what this prompt's first token costs at each candidate, in seconds.
 
-    `owed + (1 + alpha) * prefill + decode`, alpha = min(8, 2b / (1 - b)) of the busy share b,
-    which is the fleet's and so the same for all candidates.
+    `queued_prefill + (1 + alpha) * prefill + decode`, with alpha = min(8, 2b / (1 - b)) for the
+    busy share b: in a busy fleet, prefill that another endpoint's cache would save takes time
+    from requests to come. b is the fleet's and so the same for all candidates.
     """
-    if type(candidates) is Candidates:  # what is compiled knows no subclass of a `Sequence`
-        return candidates.seconds(_price(candidates.busy_share))
-    price = _price(candidates[0].busy_share)
+    if type(candidates) is Candidates:  # exact: mypyc narrows no `Sequence` to a subclass
+        return candidates.seconds(_prefill_price(candidates.busy_share))
+    price = _prefill_price(candidates[0].busy_share)
     return [
         each.queued_prefill_seconds + price * each.prefill_seconds + each.decode_seconds
         for each in candidates
     ]
 
 
-def _price(busy: float) -> float:
-    """Return what a second of prefill counts for in a fleet that is so busy."""
-    return 1 + (min(_MOST_PENALTY, 2 * busy / (1 - busy)) if busy < 1 else _MOST_PENALTY)
+def _prefill_price(busy: float) -> float:
+    """Return 1 + alpha, the price of a second of prefill in a fleet of that busy share."""
+    return 1 + (min(_MAX_ALPHA, 2 * busy / (1 - busy)) if busy < 1 else _MAX_ALPHA)
 
 
 def best(costs: Sequence[float], count: int, draw: PickContext) -> Sequence[int]:
-    """Return the positions of the `count` lowest costs, equal ones in random order."""
+    """Return the positions of the `count` lowest costs, equal ones in random order.
+
+    A `count` below 1 counts as 1.
+    """
     if count == 1:
         lowest = min(costs)
         ties = [position for position, cost in enumerate(costs) if cost == lowest]

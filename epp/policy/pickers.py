@@ -1,6 +1,11 @@
-"""How one candidate is chosen: by score, by predicted time to first token, or by simpler means."""
+"""The built-in pickers: by score, by predicted time to first token, or by simpler means.
+
+`max-score-picker` and `random-picker` are the incumbent's. Each names `maxNumOfEndpoints`
+endpoints, best first, and breaks ties at random.
+"""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
@@ -10,7 +15,7 @@ from epp.policy.plugins import PickContext
 
 
 class MaxScorePicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Pick the best total, ties at random; `maxNumOfEndpoints` of them, best first."""
+    """Picks the highest total of weighted scores."""
 
     max_num_of_endpoints: int = 1
 
@@ -22,8 +27,9 @@ class MaxScorePicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
 
 class RandomPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Pick any candidate, each as likely; `maxNumOfEndpoints` of them."""
+    """Picks any candidate, each with the same probability."""
 
+    uses_totals: ClassVar[bool] = False
     max_num_of_endpoints: int = 1
 
     def pick(
@@ -34,12 +40,12 @@ class RandomPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
 
 class LeastTtftPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Pick the smallest predicted time to first token, ties at random.
+    """Picks the lowest cost in seconds of this prompt's first token (`ttft_costs`).
 
-    The busier the fleet, the dearer prefill that another endpoint has in its cache: computing it
-    again takes time from requests to come. Scores are not looked at.
+    Costs are not totals; `least-ttft-scorer` makes scores of them for `max-score-picker`.
     """
 
+    uses_totals: ClassVar[bool] = False
     max_num_of_endpoints: int = 1
 
     def pick(
@@ -50,8 +56,9 @@ class LeastTtftPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
 
 
 class LeastRequestPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Pick the endpoint with the fewest requests under way, ties at random."""
+    """Picks the endpoint with the fewest requests of this picker in flight."""
 
+    uses_totals: ClassVar[bool] = False
     max_num_of_endpoints: int = 1
 
     def pick(
@@ -62,10 +69,12 @@ class LeastRequestPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class RoundRobinPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Pick one candidate after the other."""
+    """Picks one candidate after the other."""
+
+    uses_totals: ClassVar[bool] = False
 
     def pick(
         self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
     ) -> Sequence[int]:
-        """Return the position whose turn it is."""
+        """Return the position `turn` modulo the number of candidates."""
         return (draw.turn % len(candidates),)

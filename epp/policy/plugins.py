@@ -1,6 +1,7 @@
-"""What a plug-in is: a frozen struct whose fields are its parameters, with one method.
+"""The three kinds of plug-in of a profile: filters, scorers, pickers.
 
-Users add theirs as classes of these shapes under the entry point group `warmpick.plugins`.
+A plug-in is a frozen `msgspec.Struct` with one method; its fields are its parameters. Users add
+theirs as classes of these shapes under the entry point group `warmpick.plugins`.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,9 +14,9 @@ from epp.model.request import InferenceRequest
 
 
 class PickContext(msgspec.Struct, frozen=True):
-    """Chance and order, for those who need them.
+    """Randomness and order, for pickers that need them.
 
-    `below(n)` is a random number in 0..n-1; `turn` counts the decisions made before this one.
+    `below(n)` draws a number in 0..n-1; `turn` is the number of decisions made before this one.
     """
 
     below: Callable[[int], int]
@@ -29,25 +30,34 @@ class Filter(Protocol):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those that remain, in their order."""
+        """Return those that remain, in their order; none is answered with 503."""
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Says how good each candidate is."""
+    """Rates candidates."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> Sequence[float]:
-        """Return one value in 0..1 a candidate, in their order; more is better."""
+        """Return one value in 0..1 for each candidate, in their order; more is better."""
 
 
 @runtime_checkable
 class Picker(Protocol):
-    """Chooses among scored candidates."""
+    """Chooses among candidates.
+
+    A picker that compares no totals says so by `uses_totals: ClassVar[bool] = False`. A profile
+    that gives it scorers is then refused, for their scores would have no effect.
+    """
 
     def pick(
         self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
     ) -> Sequence[int]:
-        """Return positions in the order of preference, at least one."""
+        """Return positions in `candidates` in the order of preference, at least one."""
 
 
 Plugin = Filter | Scorer | Picker
+
+
+def uses_totals(picker: Picker) -> bool:
+    """Return whether a picker compares totals, which is so where it does not say otherwise."""
+    return getattr(picker, "uses_totals", True)

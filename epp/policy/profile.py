@@ -1,4 +1,4 @@
-"""A profile: filters in order, weighted scorers, one picker."""
+"""A scheduling profile: filters in order, weighted scorers, one picker."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ class WeightedScorer(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """How one candidate is chosen among many; `name` is the configuration's."""
+    """The plug-ins that choose an endpoint for a request; `name` is the configuration's."""
 
     name: str
     filters: tuple[Filter, ...]

@@ -1,4 +1,8 @@
-"""The incumbent's default scorers, under its names, with its formulas and parameters."""
+"""The built-in scorers.
+
+All but `least-ttft-scorer` are the incumbent's defaults, under its names, with its formulas and
+parameters.
+"""
 
 from collections.abc import Sequence
 
@@ -6,12 +10,29 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
+from epp.policy.choice import ttft_costs
 
 _ACTIVE, _ROOM, _WAITING = 1.0, 0.8, 0.6
 
 
+class LeastTtftScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers the endpoint with the lowest cost of this prompt's first token (`ttft_costs`).
+
+    The score is a ratio and not a place between the extremes (as `queue-scorer`'s), so that it
+    says how much longer a client would wait: costs of 100 and 101 ms score 1 and 0.99 and leave
+    the choice to other scorers, costs of 100 and 200 ms score 1 and 0.5. Alone, with
+    `max-score-picker`, it picks what `least-ttft-picker` picks.
+    """
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Lowest cost / own; 1 for all where they are equal."""
+        costs = ttft_costs(candidates)
+        lowest = min(costs)
+        return [1.0 if cost <= lowest else lowest / cost for cost in costs]
+
+
 class QueueScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Prefer the endpoint with the shortest waiting queue, relative to the others."""
+    """Prefers the endpoint with the shortest waiting queue, relative to the others."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """(longest - own) / (longest - shortest); 1 for all where they are equal."""
@@ -25,7 +46,7 @@ class QueueScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 class KvCacheUtilizationScorer(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
 ):
-    """Prefer the endpoint with the most room in its KV cache."""
+    """Prefers the endpoint with the most room in its KV cache."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """1 - usage."""
@@ -33,7 +54,7 @@ class KvCacheUtilizationScorer(
 
 
 class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Prefer the endpoint that holds the longest prefix of the prompt.
+    """Prefers the endpoint that is predicted to hold the longest prefix of the prompt.
 
     The index sizes itself by what endpoints report, so the parameters that size the incumbent's
     (`autoTune`, `blockSize`, `blockSizeTokens`, `maxPrefixBlocksToMatch`,
@@ -52,7 +73,7 @@ class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     lru_capacity_per_server: int = 0
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """(1 - w) * cached / prompt + w * min(1, cached / scale)^2."""
+        """(1 - w) * cached / prompt + w * min(1, cached / scale)^2; tokens."""
         weight, scale = self.match_length_weight, max(1, self.match_length_scale_tokens)
         return [
             (1 - weight) * (each.cached_tokens / each.prompt_tokens if each.prompt_tokens else 0)
@@ -62,7 +83,7 @@ class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class LoraAffinityScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Prefer the endpoint that has the request's adapter loaded, then one with room for it."""
+    """Prefers the endpoint that has the request's adapter loaded, then one with room for it."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Loaded 1, room for another 0.8, waiting to be loaded 0.6, else 0."""

@@ -96,6 +96,7 @@ schedulingProfiles:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_policies_load(policy):
     assert load(POLICIES[policy]).profile.picker is not None
+    assert load(POLICIES[policy]).warnings == ()
 
 
 def test_policies_are_what_they_are_called():
@@ -111,6 +112,37 @@ def test_without_profiles_every_plug_in_is_in_one():
     (scorer,) = settings.profile.scorers
     assert (scorer.scorer, scorer.weight) == (QueueScorer(), 1)
     assert settings.profile.picker == RandomPicker()
+
+
+UNUSED = "queue-scorer` would have no effect: `{}` does not look at scores"
+PROFILE = "\nschedulingProfiles: [{name: p, plugins: [{pluginRef: queue-scorer}]}]"
+IGNORANT = ["least-ttft-picker", "least-request-picker", "round-robin-picker"]
+
+
+@pytest.mark.parametrize("picker", IGNORANT)
+@pytest.mark.parametrize(
+    ("profile", "place"), [("", "plugins"), (PROFILE, "schedulingProfiles[0].plugins")]
+)
+def test_scorers_that_would_have_no_effect_are_refused(picker, profile, place):
+    with pytest.raises(ConfigError, match="let `max-score-picker` pick") as raised:
+        load(f"plugins: [{{type: queue-scorer}}, {{type: {picker}}}]{profile}")
+    assert raised.value.place == place
+    assert UNUSED.format(picker) in str(raised.value)
+    assert ("`least-ttft-scorer`" in str(raised.value)) is (picker == "least-ttft-picker")
+
+
+def test_the_incumbents_files_may_have_scorers_beside_a_random_picker():
+    settings = load("plugins: [{type: queue-scorer}, {type: random-picker}]")
+    (warning,) = settings.warnings
+    assert UNUSED.format("random-picker") in warning
+    assert load("plugins: [{type: random-picker}]").warnings == ()
+
+
+def test_predicted_first_tokens_can_be_combined_with_other_scores():
+    kinds = ("least-ttft-scorer", "queue-scorer", "max-score-picker")
+    settings = load(f"plugins: [{', '.join(f'{{type: {kind}}}' for kind in kinds)}]")
+    assert [each.name for each in settings.profile.scorers] == list(kinds[:2])
+    assert settings.warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -301,6 +333,8 @@ def test_every_name_of_the_incumbents_is_known_once():
 # Plug-ins of users.
 
 PLUG_IN = '''
+from typing import ClassVar
+
 import msgspec
 
 class Shortest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -310,6 +344,13 @@ class Shortest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
 
     def score(self, request, candidates):
         return [1 - len(each.endpoint.name) / self.scale_length for each in candidates]
+
+class First(msgspec.Struct, frozen=True):
+    def pick(self, candidates, totals, draw):
+        return [0]
+
+class Blind(First, frozen=True):
+    uses_totals: ClassVar[bool] = False
 
 class Plain:
     pass
@@ -324,6 +365,8 @@ def users_plugins(tmp_path, monkeypatch):
     (info / "entry_points.txt").write_text(
         "[warmpick.plugins]\n"
         "shortest-scorer = users_plugins_for_tests:Shortest\n"
+        "first-picker = users_plugins_for_tests:First\n"
+        "blind-picker = users_plugins_for_tests:Blind\n"
         "plain = users_plugins_for_tests:Plain\n"
         "missing = users_plugins_for_tests:Missing\n"
         "nowhere = no_such_module_at_all:Missing\n"
@@ -343,6 +386,13 @@ def test_a_users_plug_in_is_used_by_its_name():
     assert type(scorer.scorer).__name__ == "Shortest"
     assert msgspec.to_builtins(scorer.scorer) == {"scaleLength": 20}
     assert settings.effective.plugins[0].parameters == {"scaleLength": 20.0}
+
+
+@pytest.mark.usefixtures("users_plugins")
+def test_a_users_picker_compares_totals_unless_it_says_otherwise():
+    assert load("plugins: [{type: queue-scorer}, {type: first-picker}]").warnings == ()
+    with pytest.raises(ConfigError, match="`Blind` does not look at scores"):
+        load("plugins: [{type: queue-scorer}, {type: blind-picker}]")
 
 
 @pytest.mark.usefixtures("users_plugins")

@@ -83,6 +83,7 @@ def listening(settings):
 def test_where_to_listen():
     assert listening(precise("{}")) == SubscriptionSettings()
     assert precise("{}").token_block == 16
+    assert precise("{}").warnings == ()
     settings = precise(
         "{tokenProcessorConfig: {blockSizeTokens: 64, hashSeed: '42', hashAlgorithm: xxh64},"
         " indexerConfig: {kvBlockIndexConfig: {enableMetrics: true}},"
@@ -94,6 +95,8 @@ def test_where_to_listen():
     assert listening(settings) == SubscriptionSettings(
         port=6000, replay_port=6001, topic_prefix="kv"
     )
+    (warning,) = settings.warnings
+    assert "`kvEventsConfig.engineType` has no effect" in warning
 
 
 @pytest.mark.parametrize(

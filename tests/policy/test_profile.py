@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from epp.errors import NoEndpoints
+from epp.errors import NoEndpoints, PickerFault
 from epp.policy.choice import choose
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.plugins import PickContext
@@ -70,6 +70,27 @@ def test_totals_are_weighted_sums():
 )
 def test_values_are_clamped_before_they_are_weighed(value, counted):
     assert run([(10, Fixed(value))], count=1).totals == [10 * counted]
+
+
+@pytest.mark.parametrize("value", [-0.001, 1.001, float("nan"), float("inf"), float("-inf")])
+def test_a_scorer_with_values_out_of_range_is_named(value):
+    decision = run([(1, Fixed(0, 1, 0.5)), (1, Fixed(0.5, value, 1))])
+    assert [(each.plugin, each.out_of_range) for each in decision.scores] == [
+        ("s0", False),
+        ("s1", True),
+    ]
+    assert decision.scores[1].values[0] == 0.5
+
+
+@pytest.mark.parametrize("values", [(), (1, 1), (1, 1, 1, 1)])
+def test_a_scorer_with_too_many_or_too_few_values_is_at_fault(values):
+    class Scorer:
+        def score(self, request, candidates):
+            return values
+
+    with pytest.raises(PickerFault, match=f"scorer s1 returned {len(values)} scores for 3") as it:
+        run([(1, Fixed(0, 1, 0.5)), (1, Scorer())])
+    assert (it.value.status, it.value.reason) == (500, "plugin-fault")
 
 
 def test_a_negative_weight_repels():

@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 
 from epp.config.registry import PLUGINS
 from epp.model.endpoint import Load
-from epp.policy.plugins import Scorer
+from epp.policy.pickers import LeastTtftPicker, MaxScorePicker
+from epp.policy.plugins import PickContext, Scorer
 from epp.policy.scorers import (
     KvCacheUtilizationScorer,
+    LeastTtftScorer,
     LoraAffinityScorer,
     PrefixCacheScorer,
     QueueScorer,
@@ -83,9 +85,32 @@ def test_lora_affinity(running, waiting, most, score):
 
 
 def test_the_registry_has_the_scorers():
-    assert {QueueScorer, KvCacheUtilizationScorer, PrefixCacheScorer, LoraAffinityScorer} == set(
-        SCORERS
-    )
+    incumbents = {QueueScorer, KvCacheUtilizationScorer, PrefixCacheScorer, LoraAffinityScorer}
+    assert {*incumbents, LeastTtftScorer} == set(SCORERS)
+
+
+@pytest.mark.parametrize(
+    ("costs", "scores"),
+    [
+        ([0.3], [1]),
+        ([0.0], [1]),
+        ([0.2, 0.2], [1, 1]),
+        ([0.1, 0.2, 0.4], [1, 0.5, 0.25]),
+        ([0.5, 0.0, 0.0], [0, 1, 1]),
+        ([float("inf"), 1.0], [0, 1]),
+        ([float("inf"), float("inf")], [1, 1]),
+    ],
+)
+def test_the_score_of_a_first_token_is_how_much_sooner_it_could_come(costs, scores):
+    asked = [candidate(queued_prefill_seconds=each) for each in costs]
+    assert LeastTtftScorer().score(request(), asked) == scores
+
+
+@given(asked=candidates())
+def test_alone_the_scorer_of_first_tokens_picks_what_the_picker_picks(asked):
+    draw = PickContext(lambda _: 0, 0)
+    totals = LeastTtftScorer().score(request(), asked)
+    assert MaxScorePicker().pick(asked, totals, draw) == LeastTtftPicker().pick(asked, [], draw)
 
 
 @pytest.mark.parametrize("kind", SCORERS)
