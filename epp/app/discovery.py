@@ -31,7 +31,7 @@ class Discovery(Protocol):
     async def run(self) -> None:
         """Follow what changes; never returns."""
 
-    async def leave(self) -> None:
+    async def release_lease(self) -> None:
         """Let other replicas have the traffic."""
 
 
@@ -49,7 +49,7 @@ class FileDiscovery:
         """Read the file. Raises `ConfigError`."""
         self._file.load()
 
-    async def leave(self) -> None:
+    async def release_lease(self) -> None:
         """Nothing: there are no others."""
 
 

@@ -248,7 +248,8 @@ class EndpointPicker:
         _log.info("draining", streams=self._extproc.streams, timeout=self._options.drain_timeout)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._options.drain_timeout):
-                await asyncio.gather(self._discovery.leave(), self._extproc.quiet(_QUIET_SECONDS))
+                quiet = self._extproc.quiet(_QUIET_SECONDS)
+                await asyncio.gather(self._discovery.release_lease(), quiet)
 
     async def _stop(self) -> None:
         await self._extproc.stop(_LAST_GRACE_SECONDS)

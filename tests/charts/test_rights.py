@@ -16,7 +16,7 @@ from tests.charts.helm import objects, only
 from tests.charts.picker import arguments
 from tests.kubeapi import FakeKubernetes
 
-SHORT = LeaderElectionConfig(identity="", duration=9, deadline=6, retry=0.5)
+SHORT = LeaderElectionConfig(identity="", lease_duration=9, renew_deadline=6, retry_period=0.5)
 
 
 @contextlib.asynccontextmanager
@@ -42,7 +42,7 @@ def settings_of(things, api, path, rules):
     assert isinstance(source, KubeSettings)
     token = api.token("epp", rules=rules, namespace="inf")
     access = KubeAccess(kubeconfig=str(api.kubeconfig(path, user={"token": token})), environ={})
-    return msgspec.structs.replace(source, access=access, pace=QUICK, terms=SHORT)
+    return msgspec.structs.replace(source, access=access, reflector=QUICK, election=SHORT)
 
 
 class Told(Changed):
@@ -105,7 +105,7 @@ async def picking(settings):
     await discovery.load()
     async with running(discovery.run()):
         yield discovery, told
-        await discovery.leave()
+        await discovery.release_lease()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,4 +1,4 @@
-"""Where the API server is and who we are there: a service account in a pod, or a kubeconfig."""
+"""Access to the API server: its address and credentials, and HTTP sessions that use them."""
 
 import asyncio
 import socket
@@ -17,9 +17,9 @@ from epp.adapters.kube.kube_settings import KubeAccess
 from epp.errors import ConfigError
 
 _UNREADABLE = (ConfigException, ValueError, TypeError, KeyError, AttributeError)
-"""What the package raises for a file that is not as it should be."""
+"""What `kubernetes.aio` raises for a malformed kubeconfig or service account."""
 _LOAD_SECONDS = 30.0
-"""What a credential plug-in may take."""
+"""Limit for reading a configuration; credential plug-ins are processes of their own."""
 _KEEPALIVE = (
     (socket.SO_KEEPALIVE, socket.SOL_SOCKET, 1),
     (socket.TCP_KEEPIDLE, socket.IPPROTO_TCP, 10),
@@ -27,11 +27,15 @@ _KEEPALIVE = (
     (socket.TCP_KEEPCNT, socket.IPPROTO_TCP, 3),
     (socket.TCP_USER_TIMEOUT, socket.IPPROTO_TCP, 25_000),
 )
-"""A peer whose kernel is gone is noticed after 25 seconds, without a byte sent by us."""
+"""Socket options by which the kernel reports a dead peer after 25 seconds.
+
+Keepalive covers a connection that sends nothing, TCP_USER_TIMEOUT (tcp(7), in milliseconds)
+one with data that is not acknowledged.
+"""
 
 
 async def load(access: KubeAccess) -> Configuration:
-    """Read the configuration anew, tokens included. Raises `ConfigError`."""
+    """Read address and credentials, tokens included. Raises `ConfigError`."""
     configuration = Configuration()
     try:
         async with asyncio.timeout(_LOAD_SECONDS):
@@ -40,7 +44,8 @@ async def load(access: KubeAccess) -> Configuration:
         raise ConfigError(f"a credential plug-in took more than {_LOAD_SECONDS:g} s") from None
     except (*_UNREADABLE, OSError, yaml.YAMLError) as error:
         raise ConfigError(f"no access to a Kubernetes API: {error}") from error
-    # As Go has it: many clusters' own authorities lack what RFC 5280 asks of them.
+    # Python 3.13 sets VERIFY_X509_STRICT; CA certificates of many clusters lack extensions that
+    # RFC 5280 §4.2 requires, and Go's clients accept them.
     configuration.disable_strict_ssl_verification = True
     return configuration
 
@@ -62,20 +67,21 @@ async def _load(access: KubeAccess, configuration: Configuration) -> None:
 
 
 def _kubeconfigs(named: str) -> str:
-    """Leave out what does not exist; at least one must."""
+    """Return the files that exist, separated by colons. Raises `ConfigException` if none does."""
     paths = [Path(each).expanduser() for each in named.split(":") if each]
-    there = [str(path) for path in paths if path.exists()]
-    if not there:
+    existing = [str(path) for path in paths if path.exists()]
+    if not existing:
         places = ", ".join(map(str, paths))
         raise ConfigException(f"not in a pod, and there is no kubeconfig at {places}")
-    return ":".join(there)
+    return ":".join(existing)
 
 
 class ApiSession:
-    """Connections with one set of credentials; once retired, closed when the last request ends.
+    """HTTP connections with one set of credentials.
 
-    Not before: a session that is closed while it connects fails in ways of its own. Raises
-    `ConfigError` for certificates that cannot be used.
+    `retire` closes them when the last request ends, not before: aiohttp raises errors of other
+    types when a session is closed while it connects. Raises `ConfigError` for certificates that
+    cannot be used.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -84,15 +90,15 @@ class ApiSession:
             self._rest: RESTClientObject = _Rest(configuration)
         except (OSError, ValueError) as error:
             raise ConfigError(f"no access to a Kubernetes API: {error}") from error
-        self._users = 0
+        self._requests = 0
         self._retired = False
 
     async def send(
         self, request: tuple[str, str, dict[str, str], object], limits: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
-        """Send method, path, headers and document. Whoever gets an answer must `leave`."""
+        """Send `request`: method, path, headers and document. A response must be `release`d."""
         method, path, headers, document = request
-        self._users += 1
+        self._requests += 1
         try:
             answer = await self._rest.request(
                 method,
@@ -102,36 +108,36 @@ class ApiSession:
                 _request_timeout=limits,
             )
         except BaseException:
-            await self.leave()
+            await self.release()
             raise
         response: aiohttp.ClientResponse = answer.response
         return response
 
-    async def leave(self) -> None:
-        """Be done with a request."""
-        self._users -= 1
-        if self._retired and not self._users:
+    async def release(self) -> None:
+        """Record the end of one request."""
+        self._requests -= 1
+        if self._retired and not self._requests:
             await self._rest.close()
 
     async def retire(self) -> None:
-        """Send no more."""
+        """Close the connections when the last request ends; no request may follow."""
         self._retired = True
-        if not self._users:
+        if not self._requests:
             await self._rest.close()
 
     async def close(self) -> None:
-        """Break off what is under way."""
+        """Close all connections at once; requests in flight fail."""
         await self._rest.close()
 
 
 class _Rest(RESTClientObject):
-    """The package's HTTP client, on sockets that notice a dead peer."""
+    """The HTTP client of `kubernetes.aio`, on sockets with `_KEEPALIVE`."""
 
     def _create_connector(self) -> aiohttp.TCPConnector:
-        return aiohttp.TCPConnector(limit=0, ssl=self.ssl_context, socket_factory=_watchful_socket)
+        return aiohttp.TCPConnector(limit=0, ssl=self.ssl_context, socket_factory=_keepalive_socket)
 
 
-def _watchful_socket(address: tuple[Any, ...]) -> socket.socket:
+def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol = address[:3]
     made = socket.socket(family, kind, protocol)
     made.setblocking(False)  # noqa: FBT003 (the standard library's signature)

@@ -1,4 +1,4 @@
-"""One API server over HTTP: bytes in and out, credentials kept fresh, failures as two errors."""
+"""HTTP requests to one API server, with renewal of credentials and two kinds of error."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -25,47 +25,48 @@ _HEADERS = {
     "Accept-Encoding": "identity",
     "User-Agent": f"warmpick/{__version__}",
 }
-"""Compressing lists would cost the API server more than sending them."""
+"""Without compression: gzip would cost the API server more time than sending the bytes."""
 
 
 Request = tuple[str, str, Mapping[str, Any] | None]
-"""Method, path and document."""
+"""Method, path and JSON document."""
 
 
 class ApiUnreachable(WarmpickError):
-    """No answer, or one that broke off."""
+    """No response came, or it ended before it was complete."""
 
 
 class ApiConnection:
-    """The API server that `access` leads to; `open` comes first, `close` last.
+    """Requests to the API server of `access`; `open` comes first, `close` last.
 
-    A token file is read again every minute, and everything once more after a 401 or a certificate
-    that is not trusted: both are how credentials that were rotated show.
+    A token file is read again every minute (`kubernetes.aio`). After a 401, or a certificate that
+    is not trusted, all credentials are read again and the request is sent once more: credentials
+    may have been rotated.
     """
 
     def __init__(self, access: KubeAccess) -> None:
         self._access = access
-        self._pool: ApiSession | None = None
+        self._session: ApiSession | None = None
         self._renewing = asyncio.Lock()
-        self._tries = 0
+        self._renewals = 0
 
     async def open(self) -> None:
-        """Read where the API server is, without asking it. Raises `ConfigError`."""
-        pool = ApiSession(await load(self._access))
-        self._pool, before = pool, self._pool
+        """Read address and credentials; sends nothing. Raises `ConfigError`."""
+        session = ApiSession(await load(self._access))
+        self._session, before = session, self._session
         if before is not None:
             await before.retire()
 
     async def close(self) -> None:
-        """Break off what is under way."""
-        if self._pool is not None:
-            await self._pool.close()
-            self._pool = None
+        """Close all connections; requests in flight fail."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
     @property
     def host(self) -> str:
         """The API server's URL; empty before `open`."""
-        return str(self._pool.configuration.host) if self._pool else ""
+        return str(self._session.configuration.host) if self._session else ""
 
     async def request(
         self,
@@ -75,88 +76,90 @@ class ApiConnection:
         *,
         seconds: float,
     ) -> bytes:
-        """Send a request, give the body of its answer, all within `seconds`.
+        """Send a request and return the body of its response, within `seconds`.
 
         Raises `ApiRefused` and `ApiUnreachable`.
         """
         limits = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         with _as_unreachable():
-            response, pool = await self._answer((method, path, document), limits)
+            response, session = await self._send_with_renewal((method, path, document), limits)
             try:
                 return await response.read()
             finally:
                 response.close()
-                await pool.leave()
+                await session.release()
 
     @asynccontextmanager
     async def stream(
-        self, path: str, *, answer: float, idle: float
+        self, path: str, *, response_timeout: float, idle_timeout: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Give the body of an answer as it comes, for as long as no gap in it exceeds `idle`.
+        """Send a GET and yield the chunks of its response's body as they come.
 
-        The answer must begin within `answer`; both are in seconds.
-        Raises as `request` does, while the body is read too.
+        The headers must come within `response_timeout` seconds, each chunk within `idle_timeout`
+        seconds of the one before. Raises as `request` does, also while the body is read.
         """
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle)
+        limits = aiohttp.ClientTimeout(
+            total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle_timeout
+        )
         with _as_unreachable():
-            async with asyncio.timeout(answer):
-                response, pool = await self._answer(("GET", path, None), limits)
+            async with asyncio.timeout(response_timeout):
+                response, session = await self._send_with_renewal(("GET", path, None), limits)
             try:
                 yield response.content.iter_any()
             finally:
                 response.close()
-                await pool.leave()
+                await session.release()
 
-    async def _answer(
+    async def _send_with_renewal(
         self, request: Request, limits: aiohttp.ClientTimeout
     ) -> tuple[aiohttp.ClientResponse, ApiSession]:
-        """Send a request; once more with fresh credentials where these were not accepted."""
-        tries = self._tries
+        """Send a request; once more with renewed credentials if these are refused."""
+        renewals = self._renewals
         try:
-            return await self._ask(request, limits)
+            return await self._send(request, limits)
         except ApiRefused as refusal:
             if refusal.code != HTTPStatus.UNAUTHORIZED:
                 raise
-            await self._renew(tries, str(refusal))
+            await self._renew(renewals, str(refusal))
         except aiohttp.ClientConnectorCertificateError as error:
-            await self._renew(tries, str(error))
-        return await self._ask(request, limits)
+            await self._renew(renewals, str(error))
+        return await self._send(request, limits)
 
-    async def _ask(
+    async def _send(
         self, request: Request, limits: aiohttp.ClientTimeout
     ) -> tuple[aiohttp.ClientResponse, ApiSession]:
-        pool = self._pool
-        if pool is None:
+        session = self._session
+        if session is None:
             raise ApiUnreachable("the connection is closed")
         method, path, document = request
-        headers = {**_HEADERS, **await _authorization(pool.configuration)}
-        response = await pool.send((method, path, headers, document), limits)
+        headers = {**_HEADERS, **await _authorization(session.configuration)}
+        response = await session.send((method, path, headers, document), limits)
         if response.status < HTTPStatus.BAD_REQUEST:
-            return response, pool
+            return response, session
         try:
             body = await response.read()
         finally:
             response.close()
-            await pool.leave()
+            await session.release()
         raise ApiRefused(
             read_status(response.status, body, response.headers.get("Retry-After", ""))
         )
 
-    async def _renew(self, tries: int, reason: str) -> None:
-        """Read credentials again, unless another request did so since this one was sent."""
+    async def _renew(self, renewals: int, reason: str) -> None:
+        """Read credentials again, unless another request did so after this one was sent."""
         async with self._renewing:
-            if self._tries != tries:
+            if self._renewals != renewals:
                 return
             _log.warning("kube.credentials_renewed", because=reason)
             try:
                 await self.open()
             except ConfigError as error:
                 _log.error("kube.credentials_unreadable", error=str(error))
-            self._tries += 1
+            self._renewals += 1
 
 
 async def _authorization(configuration: Configuration) -> dict[str, str]:
-    """Give the header that says who we are; a token file that is gone leaves the last one."""
+    """Return the Authorization header; with an unreadable token file, that of the last token."""
     try:
         key = await configuration.get_api_key_with_prefix("BearerToken")
     except (ConfigException, OSError) as error:

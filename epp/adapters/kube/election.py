@@ -1,7 +1,7 @@
-"""Leader election by a Lease, active-passive: one candidate leads, the others stand by.
+"""Leader election by a Lease: reads and writes it, and leads while it is held.
 
-A leader that cannot renew in time stops of itself, by a timer that no request holds up; time is
-monotonic, and counted from before a request was sent.
+A leader that has not renewed in time steps down by a timer, which no pending request delays. The
+time is monotonic and counts from before the request was sent, as in client-go.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from epp.protocol.kube.election import (
     LeaseAction,
     LeaseCandidate,
     LeaseView,
-    held,
+    acquired,
     released,
 )
 from epp.protocol.kube.objects import KubeObject
@@ -32,27 +32,27 @@ _log = structlog.get_logger(__name__)
 
 _VERBS = ("get", "create", "update")
 _RELEASE_SECONDS = 5.0
-"""An attempt that is under way is waited for."""
+"""Limit for releasing the lease, the wait for a pending attempt included."""
 
 Document = dict[str, Any]
 
 
 class LeaseElection:
-    """Tries to hold the lease `name`; `changed` is called when `leading` changes."""
+    """A candidate for one lease; calls `changed` when `leading` changes."""
 
     def __init__(
         self,
         connection: ApiConnection,
         lease: tuple[Resource[KubeObject], str],
-        terms: LeaderElectionConfig,
+        config: LeaderElectionConfig,
         changed: Callable[[], None],
     ) -> None:
         self.leading = False
         self._connection = connection
         self._resource, self._name = lease
-        self._terms = terms
+        self._config = config
         self._changed = changed
-        self._election = LeaseCandidate(terms)
+        self._candidate = LeaseCandidate(config)
         self._document: Document | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._leader = ""
@@ -61,35 +61,36 @@ class LeaseElection:
         self._writing = asyncio.Lock()
 
     async def run(self) -> NoReturn:
-        """Try, and when leading renew, until cancelled."""
+        """Acquire and renew the lease until cancelled."""
         while True:
             async with self._writing:
                 await self._attempt()
-            retry = self._terms.retry
+            retry = self._config.retry_period
+            # client-go waits with jitter (JitterFactor 1.2) to acquire, without to renew.
             await asyncio.sleep(retry if self.leading else retry * random.uniform(1, 1.2))  # noqa: S311 (chance, not secrets)
 
     async def release(self) -> None:
-        """Let go of the lease, for another to take it at once; nothing is tried any more."""
+        """Step down and write the lease without a holder; no attempt follows."""
         self._released = True
         self._step_down("released")
         try:
             async with asyncio.timeout(_RELEASE_SECONDS), self._writing:
-                await self._give_up()
+                await self._write_release()
         except (ApiRefused, ApiUnreachable, TimeoutError) as error:
             _log.warning("lease.not_released", lease=self._name, error=str(error))
 
-    async def _give_up(self) -> None:
+    async def _write_release(self) -> None:
         document = self._document or await self._read()
-        if document and _view(document).spec.holder_identity == self._terms.identity:
-            await self._write(released(document, _stamp()))
+        if document and _view(document).spec.holder_identity == self._config.identity:
+            await self._write(released(document, _micro_time()))
 
     async def _attempt(self) -> None:
         try:
-            async with asyncio.timeout(self._terms.retry):
-                while not self._released and not await self._step():
+            async with asyncio.timeout(self._config.retry_period):
+                while not self._released and not await self._acquire_or_renew():
                     pass
         except ApiRefused as refusal:
-            self._refused(refusal)
+            self._on_refusal(refusal)
         except (ApiUnreachable, TimeoutError) as error:
             self._report("lease.unreachable", error=str(error) or "no answer in time")
         except msgspec.MsgspecError as error:
@@ -97,53 +98,55 @@ class LeaseElection:
         else:
             self._problem = ""
 
-    async def _step(self) -> bool:
-        """Read the lease, unless it is known to be ours, and write it where that is due.
+    async def _acquire_or_renew(self) -> bool:
+        """Read the lease, unless this candidate holds it, and write it if that is due.
 
-        False where it is not as it was read: it must be read anew, and at once.
+        Returns False if it changed since it was read: it must be read again at once.
         """
         sent = time.monotonic()
         if not self.leading or self._document is None:
             self._document = await self._read()
         view = None if self._document is None else _view(self._document)
-        step = self._election.read(view, time.monotonic())
-        self._heard(self._election.holder)
-        if step is LeaseAction.WAIT:
+        action = self._candidate.read(view, time.monotonic())
+        self._observe_leader(self._candidate.holder)
+        if action is LeaseAction.WAIT:
             self._step_down("another holds the lease")
             return True
-        known = self._document or self._blank()
-        wanted = held(known, step, self._terms, _stamp())
+        current = self._document or self._absent_lease()
+        wanted = acquired(current, action, self._config, _micro_time())
         self._document = None  # unknown while it is being written
         try:
-            self._document = await self._write(wanted, create=step is LeaseAction.CREATE)
+            self._document = await self._write(wanted, create=action is LeaseAction.CREATE)
         except ApiRefused as refusal:
+            # 409 Conflict: `metadata.resourceVersion` is not the current one (PUT), or another
+            # candidate created the lease first (POST).
             if refusal.code != HTTPStatus.CONFLICT:
                 raise
             return False
-        self._renewed(sent)
+        self._on_renewal(sent)
         return True
 
-    def _refused(self, refusal: ApiRefused) -> None:
+    def _on_refusal(self, refusal: ApiRefused) -> None:
         if refusal.code == HTTPStatus.FORBIDDEN:
             rule = self._resource.rule(_VERBS)
             self._report("lease.forbidden", error=str(refusal), missing_rule=rule)
             return
         self._report("lease.refused", error=str(refusal), code=refusal.code)
 
-    # What leading means.
+    # Leading.
 
-    def _renewed(self, sent: float) -> None:
-        self._heard(self._terms.identity)
+    def _on_renewal(self, sent: float) -> None:
+        self._observe_leader(self._config.identity)
         if self._released:
             return
-        left = sent + self._terms.deadline - time.monotonic()
+        left = sent + self._config.renew_deadline - time.monotonic()
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(left, self._step_down, "it was not renewed in time")
         if not self.leading:
             self.leading = True
-            _log.info("lease.leading", lease=self._name, identity=self._terms.identity)
+            _log.info("lease.leading", lease=self._name, identity=self._config.identity)
             self._changed()
 
     def _step_down(self, reason: str) -> None:
@@ -155,21 +158,21 @@ class LeaseElection:
             _log.warning("lease.standing_by", lease=self._name, reason=reason)
             self._changed()
 
-    def _heard(self, leader: str) -> None:
+    def _observe_leader(self, leader: str) -> None:
         if leader and leader != self._leader:
             self._leader = leader
-            if leader != self._terms.identity:
+            if leader != self._config.identity:
                 _log.info("lease.leader", lease=self._name, leader=leader)
 
     def _report(self, problem: str, **fields: str | int) -> None:
-        """Log a problem when it begins."""
+        """Log a problem, unless it is the one logged last."""
         if problem != self._problem:
             self._problem = problem
             _log.warning(problem, lease=self._name, **fields)
 
     # The lease.
 
-    def _blank(self) -> Document:
+    def _absent_lease(self) -> Document:
         return {
             "apiVersion": f"{self._resource.group}/{self._resource.version}",
             "kind": "Lease",
@@ -185,7 +188,7 @@ class LeaseElection:
             return None
 
     async def _write(self, document: Mapping[str, Any], *, create: bool = False) -> Document:
-        """Write it; an update fails with a conflict where it is not as it was read."""
+        """Write the lease; an update is refused with 409 if it changed since it was read."""
         if create:
             return await self._send("POST", self._resource.path, document)
         return await self._send("PUT", f"{self._resource.path}/{self._name}", document)
@@ -193,7 +196,9 @@ class LeaseElection:
     async def _send(
         self, method: str, path: str, document: Mapping[str, Any] | None = None
     ) -> Document:
-        body = await self._connection.request(method, path, document, seconds=self._terms.retry)
+        body = await self._connection.request(
+            method, path, document, seconds=self._config.retry_period
+        )
         return msgspec.json.decode(body, type=Document)
 
 
@@ -201,6 +206,6 @@ def _view(document: Document) -> LeaseView:
     return msgspec.convert(document, LeaseView)
 
 
-def _stamp() -> str:
-    """The time as Kubernetes' MicroTime."""
+def _micro_time() -> str:
+    """Return the time as a MicroTime: RFC 3339 in UTC, with exactly six decimals."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

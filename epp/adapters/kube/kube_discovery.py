@@ -1,7 +1,7 @@
-"""A pool's endpoints, and what routes its requests, kept as the Kubernetes API has them.
+"""Discovery of a pool in Kubernetes: its endpoints, its routing table, and leader election.
 
-Composes what this package has: what is followed, the states that it feeds, and the election.
-Everything is told by one job, in order and a few events at a time.
+Watches update two states; one task applies what they add up to, in order and a few events at a
+time.
 """
 
 import asyncio
@@ -31,14 +31,15 @@ from epp.protocol.routing_table import NO_ROUTING, RoutingTable
 _log = structlog.get_logger(__name__)
 
 _AT_ONCE = 32
-"""Events that are applied before requests get their turn."""
+"""Events that are applied before the event loop may run other tasks."""
 
 
 class KubeDiscovery:
-    """Tells `apply` what happens to the pool's endpoints; `load` comes before `run`.
+    """Passes events of the pool's endpoints to `apply`; `load` comes before `run`.
 
-    `ready` says whether all of them, and of what routes to them, was told, and this replica leads
-    where one is to; `changed` is called when that changes. `routing` is swapped whole.
+    `ready` is true once all endpoints and routing objects have been applied, while this replica
+    leads, where one is elected; `changed` is called when it changes. `routing` is replaced as a
+    whole.
     """
 
     def __init__(
@@ -52,26 +53,26 @@ class KubeDiscovery:
         self._apply = apply
         self._changed = changed
         self._connection = ApiConnection(settings.access)
-        self._notes = ObjectWarnings()
-        self._pool = PoolState(self._notes)
+        self._warnings = ObjectWarnings()
+        self._pool = PoolState(self._warnings)
         self._objects = RoutingState(
-            OBJECT_GROUPS, PoolName(settings.pool, GATEWAY_GROUP), self._notes
+            OBJECT_GROUPS, PoolName(settings.pool, GATEWAY_GROUP), self._warnings
         )
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
-        self._stale = self._told = self._was_ready = False
-        where, pace = (self._connection, settings.namespace), settings.pace
-        self._pods = PoolWatch(*where, self._pool, self._wake.set, pace)
-        self._routers = RoutingWatch(*where, self._objects, self._reroute, pace)
+        self._routing_changed = self._applied = self._was_ready = False
+        where, reflector = (self._connection, settings.namespace), settings.reflector
+        self._pods = PoolWatch(*where, self._pool, self._wake.set, reflector)
+        self._routers = RoutingWatch(*where, self._objects, self._on_routing_change, reflector)
         self._election = self._candidate() if settings.elect else None
 
     @property
     def ready(self) -> bool:
         """Whether this replica may take traffic."""
-        return self._told and (self._election is None or self._election.leading)
+        return self._applied and (self._election is None or self._election.leading)
 
     async def load(self) -> None:
-        """Find the way to the API server, without asking it. Raises `ConfigError`."""
+        """Read address and credentials of the API server; sends nothing. Raises `ConfigError`."""
         await self._connection.open()
         settings = self._settings
         pool = f"{settings.namespace}/{settings.pool}"
@@ -83,7 +84,7 @@ class KubeDiscovery:
         """Follow the pool until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._tell())
+                tasks.create_task(self._apply_changes())
                 tasks.create_task(self._routers.run())
                 tasks.create_task(self._pods.follow_pods())
                 if self._settings.selector is None:
@@ -94,56 +95,57 @@ class KubeDiscovery:
             await self._connection.close()
         raise RuntimeError("following a pool never ends")
 
-    async def leave(self) -> None:
-        """Let another replica lead."""
+    async def release_lease(self) -> None:
+        """Step down, so that another replica leads at once."""
         if self._election is not None:
             await self._election.release()
 
     def _candidate(self) -> LeaseElection:
         settings = self._settings
-        identity = settings.terms.identity or f"{socket.gethostname()}_{uuid.uuid4()}"
-        terms = msgspec.structs.replace(settings.terms, identity=identity)
+        identity = settings.election.identity or f"{socket.gethostname()}_{uuid.uuid4()}"
+        config = msgspec.structs.replace(settings.election, identity=identity)
         lease = resources.leases(settings.namespace), lease_name(settings.namespace, settings.pool)
-        return LeaseElection(self._connection, lease, terms, self._check)
+        return LeaseElection(self._connection, lease, config, self._notify)
 
-    # What is told.
+    # Changes.
 
-    def _reroute(self) -> None:
-        self._stale = True
+    def _on_routing_change(self) -> None:
+        self._routing_changed = True
         self._wake.set()
 
-    async def _tell(self) -> NoReturn:
+    async def _apply_changes(self) -> NoReturn:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self._stale:
-                self._stale = False
+            if self._routing_changed:
+                self._routing_changed = False
                 self.routing = self._objects.routing()
             if not self._pool.complete:
-                self._told = False
-                self._check()
-            await self._tell_events()
-            for note in self._notes.take():
-                _log.warning(note.event, **note.fields)
-            self._told = self._pool.complete and self._routers.complete
-            self._check()
+                self._applied = False
+                self._notify()
+            await self._apply_events()
+            for warning in self._warnings.drain():
+                _log.warning(warning.event, **warning.fields)
+            self._applied = self._pool.complete and self._routers.complete
+            self._notify()
 
-    async def _tell_events(self) -> None:
-        """Apply what is to be told, in order, and let others go between."""
-        self._events += self._pool.events()
+    async def _apply_events(self) -> None:
+        """Apply all events in order; other tasks run in between."""
+        self._events += self._pool.drain_events()
         while self._events:
             for _ in range(min(_AT_ONCE, len(self._events))):
                 self._apply(self._events.popleft())
-            self._events += self._pool.events()
+            self._events += self._pool.drain_events()
             if self._events:
                 await asyncio.sleep(0)
 
-    def _check(self) -> None:
+    def _notify(self) -> None:
+        """Call `changed` if `ready` has changed."""
         if self.ready != self._was_ready:
             self._was_ready = self.ready
             self._changed()
 
 
 def lease_name(namespace: str, pool: str) -> str:
-    """Name the lease as llm-d-router does: never do one of its replicas and one of ours lead."""
+    """Return the name of the lease, llm-d-router's: its replicas and ours never lead together."""
     return f"epp-{namespace}-{pool}.llm-d.ai"

@@ -1,4 +1,4 @@
-"""What following a pool goes by. Importing this imports no client of the Kubernetes API."""
+"""Settings of discovery in Kubernetes. Importing this imports no client of the Kubernetes API."""
 
 import os
 from collections.abc import Mapping
@@ -8,11 +8,12 @@ import msgspec
 
 from epp.protocol.kube.election import LeaderElectionConfig
 
+# Kubernetes mounts a pod's token and the cluster's CA certificate here.
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class KubeAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to look, in the order of controller-runtime.
+    """Sources of the API server's address and of credentials, in controller-runtime's order.
 
     The file named by `kubeconfig` (or several, separated by colons), those named by `KUBECONFIG`
     in `environ`, the service account of the pod that this runs in, and `~/.kube/config`.
@@ -24,29 +25,30 @@ class KubeAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and how long, in seconds, but for `page`: objects listed at once.
+    """Sizes and times of list and watch; times in seconds.
 
-    `least` and `most` bound the delay after failures; after a refusal that stays until somebody
-    changes something (403, 404) it is `slow`. `request` is what a list's page or a watch's
-    headers may take, `idle` what a watch may say nothing for (servers send bookmarks about once a
-    minute), `watch` how long one is asked to last, up to twice of it.
+    `page_size` is the objects of one page of a list. Failures are retried after `min_backoff`,
+    doubling up to `max_backoff`; a refusal that lasts until somebody changes something (403,
+    404) after `refused_delay`. `request_timeout` limits a page of a list, or the wait for a
+    watch's headers. A watch that is silent for `idle_timeout` is broken (servers send bookmarks
+    about once a minute). A watch is asked to last between `watch_timeout` and twice that.
     """
 
-    page: int = 100
-    least: float = 0.2
-    most: float = 10.0
-    slow: float = 30.0
-    request: float = 30.0
-    idle: float = 90.0
-    watch: float = 240.0
+    page_size: int = 100
+    min_backoff: float = 0.2
+    max_backoff: float = 10.0
+    refused_delay: float = 30.0
+    request_timeout: float = 30.0
+    idle_timeout: float = 90.0
+    watch_timeout: float = 240.0
 
 
 class KubeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pool, and how.
+    """The pool to follow, and how.
 
-    With `selector` there need be no InferencePool: pods with these labels are endpoints at
-    `ports`, and `pool` is only a name. `elect` asks for one leader among the replicas, `terms`
-    say how (their identity is filled in).
+    With `selector` no InferencePool is read: pods with these labels are endpoints at `ports`,
+    and `pool` is only a name. `elect` asks for one leader among the replicas, timed by
+    `election`, whose empty `identity` stands for a generated one.
     """
 
     namespace: str
@@ -55,5 +57,5 @@ class KubeSettings(msgspec.Struct, frozen=True, kw_only=True):
     ports: tuple[int, ...] = ()
     elect: bool = False
     access: KubeAccess = KubeAccess()
-    pace: ReflectorSettings = ReflectorSettings()
-    terms: LeaderElectionConfig = LeaderElectionConfig(identity="")
+    reflector: ReflectorSettings = ReflectorSettings()
+    election: LeaderElectionConfig = LeaderElectionConfig(identity="")

@@ -1,4 +1,4 @@
-"""Follows one pool and the pods that it selects."""
+"""Follows one InferencePool and the pods that it selects."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -16,7 +16,7 @@ from epp.protocol.kube.resources import Selection
 
 
 class PoolWatch:
-    """Feeds `state`, and calls `wake` whenever it may have changed."""
+    """Updates `state` from the API; calls `wake` after every update."""
 
     def __init__(
         self,
@@ -24,74 +24,74 @@ class PoolWatch:
         namespace: str,
         state: PoolState,
         wake: Callable[[], None],
-        pace: ReflectorSettings,
+        settings: ReflectorSettings,
     ) -> None:
         self._connection = connection
         self._namespace = namespace
         self._state = state
         self._wake = wake
-        self._pace = pace
-        self._selected = asyncio.Event()
+        self._settings = settings
+        self._selector_changed = asyncio.Event()
 
     async def follow_pool(self, name: str) -> NoReturn:
-        """Keep up with the pool of that name."""
-        sink = Sink(put=self._pool_is, gone=self._pool_gone, listed=self._pool_listed)
+        """Follow the pool of that name until cancelled."""
+        sink = Sink(upsert=self._set_pool, remove=self._remove_pool, retain=self._retain_pool)
         resource, selection = resources.pools(self._namespace), Selection(name=name)
-        await Reflector(self._connection, resource, selection, sink, self._pace).run()
+        await Reflector(self._connection, resource, selection, sink, self._settings).run()
 
-    def _pool_is(self, pools: Sequence[InferencePool]) -> None:
+    def _set_pool(self, pools: Sequence[InferencePool]) -> None:
         for pool in pools:
-            self._select(partial(self._state.pool_is, pool))
+            self._change(partial(self._state.set_pool, pool))
 
-    def _pool_gone(self, _: Sequence[str]) -> None:
-        self._select(self._state.pool_gone)
+    def _remove_pool(self, _: Sequence[str]) -> None:
+        self._change(self._state.remove_pool)
 
-    def _pool_listed(self, names: Collection[str]) -> None:
+    def _retain_pool(self, names: Collection[str]) -> None:
         if not names:
-            self._select(self._state.pool_gone)
+            self._change(self._state.remove_pool)
 
-    def _select(self, change: Callable[[], None]) -> None:
+    def _change(self, change: Callable[[], None]) -> None:
         before = self._state.selector
         change()
         if self._state.selector is not before:
-            self._selected.set()
+            self._selector_changed.set()
         self._wake()
 
     async def follow_pods(self) -> NoReturn:
-        """Keep up with the pods that are selected, anew whenever others are."""
+        """Follow the selected pods until cancelled; list them again when the selector changes."""
         while True:
-            self._selected.clear()
+            self._selector_changed.clear()
             selector = self._state.selector
             if selector is None:
-                await self._selected.wait()
+                await self._selector_changed.wait()
                 continue
             pods = asyncio.create_task(self._reflector(selector).run(), name="pods")
-            reselect = asyncio.create_task(self._selected.wait(), name="selector")
+            reselect = asyncio.create_task(self._selector_changed.wait(), name="selector")
             try:
                 await asyncio.wait((pods, reselect), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                await _end(reselect)
-                await _end(pods)
+                await _cancel(reselect)
+                await _cancel(pods)
 
     def _reflector(self, selector: Selector) -> Reflector[KubePod]:
         state = self._state
         sink = Sink(
-            put=partial(self._told, selector, state.pods_are),
-            gone=partial(self._told, selector, state.pods_gone),
-            listed=partial(self._told, selector, state.pods_listed),
+            upsert=partial(self._update, selector, state.upsert_pods),
+            remove=partial(self._update, selector, state.remove_pods),
+            retain=partial(self._update, selector, state.retain_pods),
         )
         resource, selection = resources.pods(self._namespace), Selection(labels=selector)
-        return Reflector(self._connection, resource, selection, sink, self._pace)
+        return Reflector(self._connection, resource, selection, sink, self._settings)
 
-    def _told(self, selector: Selector, take: Callable[[Any], None], what: object) -> None:
-        """Take in what is said of pods, unless others are selected by now."""
+    def _update(self, selector: Selector, update: Callable[[Any], None], pods: object) -> None:
+        """Apply an update of pods, unless the pool selects others since."""
         if selector is self._state.selector:
-            take(what)
+            update(pods)
             self._wake()
 
 
-async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task; raise what it failed with."""
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait for it; raises what it failed with."""
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task

@@ -1,4 +1,7 @@
-"""List, mark complete, watch: keeps up with one resource whatever becomes of the API server."""
+"""Follows one resource by list and watch, through restarts of the API server.
+
+Mirrors client-go `tools/cache/reflector.go`.
+"""
 
 import asyncio
 import random
@@ -27,51 +30,52 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T", bound=KubeObject)
 
 _AT_ONCE = 50
-"""Events after which others get their turn."""
-_SHORT = 1.0
-"""Seconds; a watch that is shorter and brings nothing is a failure."""
+"""Watch events that are handled before the event loop may run other tasks."""
+_SHORT_WATCH = 1.0
+"""Seconds; a watch that ends sooner and without an event is a failure (client-go: the same)."""
 _VERBS = ("list", "watch")
-_STAYS = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS})
-"""Refusals after which a watch may go on where it was."""
+_RESUMABLE = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS})
+"""Statuses after which a watch may go on from the version that it has reached."""
 
 
 class Sink(msgspec.Struct, Generic[T], frozen=True):
-    """Who is told: of objects as they are, of names that are gone, and of all names there are."""
+    """Callbacks: objects added or changed, names deleted, and all names after a full list."""
 
-    put: Callable[[Sequence[T]], None]
-    gone: Callable[[Sequence[str]], None]
-    listed: Callable[[Collection[str]], None]
+    upsert: Callable[[Sequence[T]], None]
+    remove: Callable[[Sequence[str]], None]
+    retain: Callable[[Collection[str]], None]
 
 
 class Backoff:
-    """Delays in seconds that double from `least` to `most`, each shortened by up to a half.
+    """Delays in seconds that double from `minimum` to `maximum`, each shortened by up to a half.
 
-    `chance` gives numbers in 0..1, so that many replicas do not come back at one time.
+    `chance` returns numbers in 0..1; it spreads the retries of many replicas.
     """
 
     def __init__(
-        self, least: float, most: float, chance: Callable[[], float] = random.random
+        self, minimum: float, maximum: float, chance: Callable[[], float] = random.random
     ) -> None:
-        self._least = least
-        self._most = most
+        self._minimum = minimum
+        self._maximum = maximum
         self._chance = chance
-        self._delay = least
+        self._delay = minimum
 
     def next(self) -> float:
-        """The delay after one more failure."""
-        delay, self._delay = self._delay, min(self._most, self._delay * 2)
+        """Return the delay after one more failure."""
+        delay, self._delay = self._delay, min(self._maximum, self._delay * 2)
         return delay * (1 - self._chance() / 2)
 
     def reset(self) -> None:
-        """Start over: it worked."""
-        self._delay = self._least
+        """Start again at the minimum, after a success."""
+        self._delay = self._minimum
 
 
 class Reflector(Generic[T]):
-    """Tells `sink` of the objects of a resource that are selected, for as long as it runs.
+    """Keeps `sink` up to date with the selected objects of a resource, while it runs.
 
-    Objects are told page by page; `listed` follows when all are, and drops what went unseen.
-    `answered` is set once the API has listed them or said why it does not.
+    A list is passed on page by page; `Sink.retain` follows the last page, with all names, so that
+    objects deleted while no watch was open are removed. `answered` is set once the API has listed
+    the resource or refused to.
     """
 
     def __init__(
@@ -80,21 +84,21 @@ class Reflector(Generic[T]):
         resource: Resource[T],
         selection: Selection,
         sink: Sink[T],
-        pace: ReflectorSettings,
+        settings: ReflectorSettings,
     ) -> None:
         self.answered = asyncio.Event()
         self._connection = connection
         self._resource = resource
         self._selection = selection
         self._sink = sink
-        self._pace = pace
-        self._reader = ObjectDecoder(resource.kind)
-        self._backoff = Backoff(pace.least, pace.most)
+        self._settings = settings
+        self._decoder = ObjectDecoder(resource.kind)
+        self._backoff = Backoff(settings.min_backoff, settings.max_backoff)
         self._version = ""
         self._verb = "list"
         self._problem = ""
         self._missing = 0
-        self._broken = self._strange = False
+        self._broken = self._warned = False
 
     async def run(self) -> NoReturn:
         """List and watch until cancelled."""
@@ -102,9 +106,9 @@ class Reflector(Generic[T]):
             try:
                 await self._follow()
             except ApiRefused as refusal:
-                delay = self._refused(refusal)
+                delay = self._on_refusal(refusal)
             except (ApiUnreachable, StreamBroken) as error:
-                delay = self._lost(error)
+                delay = self._on_disconnect(error)
             else:
                 delay = 0.0
             await asyncio.sleep(delay)
@@ -113,49 +117,54 @@ class Reflector(Generic[T]):
         if not self._version:
             self._verb = "list"
             self._version = await self._list()
-            self._works()
+            self._on_success()
         self._verb = "watch"
         await self._watch()
 
     # Listing.
 
     async def _list(self) -> str:
-        """Tell all there is; return the version to watch from."""
+        """List all objects; return the resource version to watch from."""
         names: set[str] = set()
-        limit, token = self._pace.page, ""
+        limit, token = self._settings.page_size, ""
         while True:
             try:
-                version, following = await self._page(names, limit, token)
+                version, following = await self._list_page(names, limit, token)
             except ApiRefused as refusal:
                 if not (refusal.expired and token):
                     raise
-                names.clear()  # the list took longer than versions are kept: all in one then
+                # API concepts, "Retrieving large results sets in chunks": etcd compacts versions
+                # after 5 minutes, and a continue token of a compacted one gets 410. client-go
+                # (`tools/pager`) then lists everything in one page, and so does this.
+                names.clear()
                 limit, token = 0, ""
                 continue
             if not following:
-                self._sink.listed(names)
+                self._sink.retain(names)
                 return version
             token = following
 
-    async def _page(self, names: set[str], limit: int, token: str) -> tuple[str, str]:
+    async def _list_page(self, names: set[str], limit: int, token: str) -> tuple[str, str]:
         query = self._selection.query({"limit": limit, "continue": token})
         path = f"{self._resource.path}?{query}"
-        body = await self._connection.request("GET", path, seconds=self._pace.request)
-        page = self._reader.page(body)
-        if page.strange:
-            self._left_out()
+        body = await self._connection.request("GET", path, seconds=self._settings.request_timeout)
+        page = self._decoder.page(body)
+        if page.undecodable:
+            self._warn_left_out()
         names.update(each.metadata.name for each in page.items)
-        self._sink.put(page.items)
+        self._sink.upsert(page.items)
         return page.metadata.resource_version, page.metadata.continue_token
 
     # Watching.
 
     async def _watch(self) -> None:
-        """Tell what changes until the server ends the watch."""
-        seconds = int(self._pace.watch * random.uniform(1, 2)) or 1  # noqa: S311 (chance, not secrets)
+        """Pass on events until the server ends the watch."""
+        # As client-go does: a random duration, so that watches do not all end at once.
+        seconds = int(self._settings.watch_timeout * random.uniform(1, 2)) or 1  # noqa: S311 (chance, not secrets)
         query = self._selection.query(
             {
                 "watch": 1,
+                # Bookmarks advance the version even when no selected object changes.
                 "allowWatchBookmarks": "true",
                 "resourceVersion": self._version,
                 "timeoutSeconds": seconds,
@@ -163,37 +172,40 @@ class Reflector(Generic[T]):
         )
         path, since = f"{self._resource.path}?{query}", time.monotonic()
         before = self._version
-        pace = self._pace
-        async with self._connection.stream(path, answer=pace.request, idle=pace.idle) as chunks:
-            await self._read(chunks)
-        if self._version == before and time.monotonic() - since < _SHORT:
+        settings = self._settings
+        async with self._connection.stream(
+            path, response_timeout=settings.request_timeout, idle_timeout=settings.idle_timeout
+        ) as chunks:
+            await self._read_events(chunks)
+        if self._version == before and time.monotonic() - since < _SHORT_WATCH:
             raise ApiUnreachable("the watch ended as soon as it began")
 
-    async def _read(self, chunks: AsyncIterator[bytes]) -> None:
+    async def _read_events(self, chunks: AsyncIterator[bytes]) -> None:
         lines, handled = LineSplitter(), 0
         async for chunk in chunks:
             for line in lines.feed(chunk):
-                event = self._reader.event(line)
+                event = self._decoder.event(line)
                 if event is None:
-                    self._left_out()
+                    self._warn_left_out()
                     continue
-                self._tell(event)
+                self._pass_on(event)
                 handled += 1
                 if handled % _AT_ONCE == 0:
                     await asyncio.sleep(0)
 
-    def _tell(self, event: WatchEvent[T]) -> None:
+    def _pass_on(self, event: WatchEvent[T]) -> None:
         metadata = event.object.metadata
         if event.type == "DELETED":
-            self._sink.gone((metadata.name,))
+            self._sink.remove((metadata.name,))
         elif event.type != "BOOKMARK":
-            self._sink.put((event.object,))
+            self._sink.upsert((event.object,))
+        # The version of any event, bookmarks included, is the one to resume the watch from.
         self._version = metadata.resource_version or self._version
-        self._works()
+        self._on_success()
 
-    # What goes wrong.
+    # Failures.
 
-    def _works(self) -> None:
+    def _on_success(self) -> None:
         self.answered.set()
         self._backoff.reset()
         self._missing, self._broken = 0, False
@@ -201,19 +213,22 @@ class Reflector(Generic[T]):
             self._problem = ""
             _log.info("kube.recovered", resource=self._resource.named)
 
-    def _refused(self, refusal: ApiRefused) -> float:
-        """Take note of a refusal; return how long to wait."""
+    def _on_refusal(self, refusal: ApiRefused) -> float:
+        """Handle a refusal; return the seconds to wait."""
         self.answered.set()
-        if self._verb == "watch" and refusal.code not in _STAYS:
-            self._version = ""  # what was known cannot be built upon
+        if self._verb == "watch" and refusal.code not in _RESUMABLE:
+            # 410 Gone: the version was compacted. Any other error says nothing of it either:
+            # list again.
+            self._version = ""
         if refusal.expired:
             return self._backoff.next()
         if refusal.code == HTTPStatus.FORBIDDEN:
             self._report("kube.forbidden", str(refusal), **self._remedy())
-            return self._pace.slow
+            return self._settings.refused_delay
         if refusal.code == HTTPStatus.NOT_FOUND:
-            return self._absent()
-        delay = self._failed("kube.refused", str(refusal), code=refusal.code)
+            return self._on_missing()
+        delay = self._on_failure("kube.refused", str(refusal), code=refusal.code)
+        # RFC 9110 §10.2.3, and API priority and fairness with 429: not before Retry-After.
         return max(delay, refusal.status.details.retry_after_seconds)
 
     def _remedy(self) -> dict[str, str]:
@@ -224,43 +239,49 @@ class Reflector(Generic[T]):
             "missing_rule": resource.rule(_VERBS),
         }
 
-    def _absent(self) -> float:
-        """Ask again later for a kind that is not installed; twice in a row, it has no objects.
+    def _on_missing(self) -> float:
+        """Handle 404: the kind is not installed. Returns the seconds to wait.
 
-        Once is not enough: an API server that starts may not know all its kinds yet.
+        The second 404 in a row removes all objects. One is not enough: an API server that starts
+        serves custom resources some time after its own.
         """
         self._missing += 1
         if self._missing > 1:
-            self._sink.listed(())
+            self._sink.retain(())
         if self._problem != "kube.not_installed":
             self._problem = "kube.not_installed"
-            _log.info("kube.not_installed", resource=self._resource.named, again_in=self._pace.slow)
-        return self._pace.slow
+            _log.info(
+                "kube.not_installed",
+                resource=self._resource.named,
+                again_in=self._settings.refused_delay,
+            )
+        return self._settings.refused_delay
 
-    def _lost(self, error: ApiUnreachable | StreamBroken) -> float:
-        """Take note that no more comes; return how long to wait.
+    def _on_disconnect(self, error: ApiUnreachable | StreamBroken) -> float:
+        """Handle a broken request; return the seconds to wait.
 
-        Watches break off whenever an API server restarts: that alone is nothing to be told of.
+        The first broken watch is not logged: each restart of an API server breaks all watches.
         """
         if isinstance(error, StreamBroken):
             self._version = ""
         elif self._verb == "watch" and not self._broken:
             self._broken = True
             return self._backoff.next()
-        return self._failed("kube.disconnected", str(error))
+        return self._on_failure("kube.disconnected", str(error))
 
-    def _failed(self, problem: str, error: str, **more: str | int) -> float:
+    def _on_failure(self, problem: str, error: str, **more: str | int) -> float:
         self._report(problem, error, **more)
         return self._backoff.next()
 
     def _report(self, problem: str, error: str, **more: str | int) -> None:
-        """Log a problem when it begins."""
+        """Log a problem, unless it is the one logged last."""
         if problem != self._problem:
             self._problem = problem
             fields = {"resource": self._resource.named, "verb": self._verb, **more}
             _log.warning(problem, error=error, **fields)
 
-    def _left_out(self) -> None:
-        if not self._strange:
-            self._strange = True
+    def _warn_left_out(self) -> None:
+        """Log the first object that does not fit its kind."""
+        if not self._warned:
+            self._warned = True
             _log.warning("kube.object_left_out", resource=self._resource.named, reason="ill-typed")

@@ -1,7 +1,8 @@
-"""Who may read metrics: the API server is asked whose a token is, and whether that user may.
+"""Authentication and authorization of metrics readers by the API server.
 
-As in the incumbent (controller-runtime's filter): a TokenReview, then a SubjectAccessReview of
-`get` on the path. What was allowed is taken for granted for a minute, a refusal for ten seconds.
+Mirrors controller-runtime `pkg/metrics/filters` (the incumbent's filter): a TokenReview, then a
+SubjectAccessReview of `get` on the path. Results are cached: permissions for 60 seconds, refusals
+for 10.
 """
 
 import time
@@ -28,26 +29,26 @@ from epp.protocol.kube.watch import ApiRefused
 
 _log = structlog.get_logger(__name__)
 
-_MOST_TOKENS = 1_000
-_KEPT_SECONDS = {HTTPStatus.OK: 60.0}
+_MAX_TOKENS = 1_000
+_CACHED_SECONDS = {HTTPStatus.OK: 60.0}
 _REFUSED_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0
 
 
 class TokenReviewer:
-    """Asks about tokens; the connection is opened with the first one."""
+    """Reviews bearer tokens; connects to the API server at the first review."""
 
     def __init__(self, access: KubeAccess) -> None:
         self._connection = ApiConnection(access)
         self._known: TLRUCache[bytes, HTTPStatus] = TLRUCache(
-            _MOST_TOKENS, ttu=_until, timer=time.monotonic
+            _MAX_TOKENS, ttu=_until, timer=time.monotonic
         )
         self._failing = False
 
     async def review(self, token: str, path: str) -> HTTPStatus:
-        """Give 200 to who may read `path`, 401 to who is unknown, 403 to who may not.
+        """Return 200 if the token's user may read `path`, 403 if not, 401 for an invalid token.
 
-        503 where the API server does not say.
+        Returns 503 if the API server does not answer.
         """
         if not token:
             return HTTPStatus.UNAUTHORIZED
@@ -56,19 +57,19 @@ class TokenReviewer:
         if known is not None:
             return known
         try:
-            status = await self._ask(token, path)
+            status = await self._review(token, path)
         except (ApiRefused, ApiUnreachable, ConfigError, msgspec.MsgspecError) as error:
-            self._fail(error)
+            self._report(error)
             return HTTPStatus.SERVICE_UNAVAILABLE
         self._failing = False
         self._known[key] = status
         return status
 
     async def close(self) -> None:
-        """Break off what is under way."""
+        """Close the connection; reviews in flight fail."""
         await self._connection.close()
 
-    async def _ask(self, token: str, path: str) -> HTTPStatus:
+    async def _review(self, token: str, path: str) -> HTTPStatus:
         if not self._connection.host:
             await self._connection.open()
         user = user_of(await self._post(TOKEN_REVIEWS, token_review(token)))
@@ -80,8 +81,8 @@ class TokenReviewer:
     async def _post(self, path: str, document: dict[str, object]) -> bytes:
         return await self._connection.request("POST", path, document, seconds=_ANSWER_SECONDS)
 
-    def _fail(self, error: Exception) -> None:
-        """Log that nothing can be asked, when that begins."""
+    def _report(self, error: Exception) -> None:
+        """Log the first failure after a success."""
         if self._failing:
             return
         self._failing = True
@@ -92,4 +93,4 @@ class TokenReviewer:
 
 
 def _until(_: bytes, status: HTTPStatus, now: float) -> float:
-    return now + _KEPT_SECONDS.get(status, _REFUSED_SECONDS)
+    return now + _CACHED_SECONDS.get(status, _REFUSED_SECONDS)

@@ -1,4 +1,4 @@
-"""Follows the objectives and rewrites of a namespace, in both groups, where they are installed."""
+"""Follows the InferenceObjectives and InferenceModelRewrites of a namespace, in both API groups."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from epp.protocol.kube.routing_state import PoolObjects, RoutingState
 
 
 class RoutingWatch:
-    """Feeds `state`, and calls `wake` whenever it may have changed.
+    """Updates `state` from the API; calls `wake` after every update.
 
-    `complete` once the API has listed every kind or said why it does not.
+    `complete` is set once the API has listed every kind, or refused to.
     """
 
     def __init__(
@@ -25,13 +25,13 @@ class RoutingWatch:
         namespace: str,
         state: RoutingState,
         wake: Callable[[], None],
-        pace: ReflectorSettings,
+        settings: ReflectorSettings,
     ) -> None:
         self.complete = False
         self._connection = connection
         self._state = state
         self._wake = wake
-        self._pace = pace
+        self._settings = settings
         self._reflectors = [
             reflector
             for group in OBJECT_GROUPS
@@ -42,7 +42,7 @@ class RoutingWatch:
         ]
 
     async def run(self) -> NoReturn:
-        """Keep up with all of them."""
+        """Follow all kinds until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors:
                 tasks.create_task(reflector.run())
@@ -52,14 +52,14 @@ class RoutingWatch:
             self._wake()
         raise RuntimeError("following a resource never ends")
 
-    def _reflector(self, resource: Resource[Any], kept: PoolObjects[Any]) -> Reflector[Any]:
+    def _reflector(self, resource: Resource[Any], objects: PoolObjects[Any]) -> Reflector[Any]:
         sink = Sink[Any](
-            put=partial(self._told, resource.group, kept.put),
-            gone=partial(self._told, resource.group, kept.gone),
-            listed=partial(self._told, resource.group, kept.listed),
+            upsert=partial(self._update, resource.group, objects.upsert),
+            remove=partial(self._update, resource.group, objects.remove),
+            retain=partial(self._update, resource.group, objects.retain),
         )
-        return Reflector(self._connection, resource, Selection(), sink, self._pace)
+        return Reflector(self._connection, resource, Selection(), sink, self._settings)
 
-    def _told(self, group: str, take: Callable[[str, Any], None], what: object) -> None:
-        take(group, what)
+    def _update(self, group: str, update: Callable[[str, Any], None], objects: object) -> None:
+        update(group, objects)
         self._wake()

@@ -1,1 +1,1 @@
-"""What Kubernetes says, as data: its objects, its watch streams, and what they mean for a pool."""
+"""Kubernetes objects, lists and watch streams as data, and the state that they add up to."""

@@ -1,7 +1,6 @@
-"""Who leads, by a Lease: what a record that was read means, and what to write next.
+"""Leader election by a Lease, without I/O: what a lease that was read means, and what to write.
 
-Time is the process's own: a holder's timestamps are never compared with a clock here, only
-whether they change (client-go, `tools/leaderelection`). This file does no I/O.
+Mirrors client-go, `tools/leaderelection/leaderelection.go`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +11,10 @@ import msgspec
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """`spec` of a Lease (`coordination.k8s.io/v1`), as far as elections go by it."""
+    """The fields of a Lease's `spec` (`coordination.k8s.io/v1`) that an election reads.
+
+    `lease_duration_seconds` is in seconds, `renew_time` a MicroTime.
+    """
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None
@@ -21,86 +23,97 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class LeaseView(msgspec.Struct, frozen=True):
-    """A Lease, read."""
+    """A Lease as it was read."""
 
     spec: LeaseSpec = LeaseSpec()
 
 
 class LeaderElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How an election goes; durations in seconds, defaults of client-go.
+    """The timing of an election, in seconds; names and defaults are client-go's.
 
-    Others may take the lease when its holder has not renewed it for `duration`; a holder that
-    has not managed to renew it for `deadline` stops leading of itself. Both try every `retry`.
+    Another candidate may acquire a lease that its holder has not renewed for `lease_duration`. A
+    leader that has not renewed for `renew_deadline` steps down. Every candidate tries once per
+    `retry_period`. `identity` names this candidate among all others.
     """
 
     identity: str
-    duration: int = 15
-    deadline: float = 10.0
-    retry: float = 2.0
+    lease_duration: int = 15
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
 
 
 class LeaseAction(Enum):
-    """What is to be done about a lease that was read."""
+    """What a candidate does about the lease that it read."""
 
-    CREATE = "there is none"
-    TAKE = "its holder has let go of it"
-    RENEW = "it is ours"
-    WAIT = "it is another's"
+    CREATE = "there is no lease"
+    ACQUIRE = "it has no holder, or its holder stopped renewing it"
+    RENEW = "this candidate holds it"
+    WAIT = "another candidate holds it"
 
 
 class LeaseCandidate:
-    """One candidate's view of the lease; `now` is monotonic, in seconds."""
+    """One candidate's view of the lease. Times are seconds of a monotonic clock."""
 
-    def __init__(self, terms: LeaderElectionConfig) -> None:
-        self.terms = terms
+    def __init__(self, config: LeaderElectionConfig) -> None:
         self.holder = ""
-        self._seen: LeaseSpec | None = None
-        self._changed_at = 0.0
+        self._config = config
+        self._observed: LeaseSpec | None = None
+        self._observed_at = 0.0
 
     def read(self, lease: LeaseView | None, now: float) -> LeaseAction:
-        """Take in the lease as it is, None where there is none; say what to do."""
+        """Observe the lease (None: there is none) and return what to do about it."""
         if lease is None:
             self.holder = ""
             return LeaseAction.CREATE
-        if lease.spec != self._seen:
-            self._seen, self._changed_at = lease.spec, now
+        # client-go `setObservedRecord`: the holder's timestamps are compared with each other
+        # only, never with a clock of this machine; the lease expires a duration after the last
+        # change that was seen here.
+        if lease.spec != self._observed:
+            self._observed, self._observed_at = lease.spec, now
         self.holder = lease.spec.holder_identity or ""
-        if self.holder == self.terms.identity:
+        if self.holder == self._config.identity:
             return LeaseAction.RENEW
-        if not self.holder or now >= self._changed_at + self._duration(lease.spec):
-            return LeaseAction.TAKE
+        if not self.holder or now >= self._observed_at + self._duration(lease.spec):
+            return LeaseAction.ACQUIRE
         return LeaseAction.WAIT
 
     def _duration(self, spec: LeaseSpec) -> int:
-        return spec.lease_duration_seconds or self.terms.duration
+        return spec.lease_duration_seconds or self._config.lease_duration
 
 
-def held(
-    document: Mapping[str, Any], step: LeaseAction, terms: LeaderElectionConfig, stamp: str
+def acquired(
+    document: Mapping[str, Any], action: LeaseAction, config: LeaderElectionConfig, now: str
 ) -> dict[str, Any]:
-    """Write the lease down as ours; `stamp` is the time (RFC 3339 with microseconds, UTC).
+    """Return the lease as held by this candidate; `now` is a MicroTime (RFC 3339, UTC).
 
-    Everything in the document that elections do not go by is kept.
+    Everything in `document` that elections do not write is kept.
     """
     spec = dict(document.get("spec") or {})
-    if step is not LeaseAction.RENEW:
-        spec["acquireTime"] = stamp
-        spec["leaseTransitions"] = (spec.get("leaseTransitions") or 0) + (step is LeaseAction.TAKE)
+    # client-go `tryAcquireOrRenew`: a renewal keeps `acquireTime` and `leaseTransitions`.
+    if action is not LeaseAction.RENEW:
+        spec["acquireTime"] = now
+        spec["leaseTransitions"] = (spec.get("leaseTransitions") or 0) + (
+            action is LeaseAction.ACQUIRE
+        )
     spec |= {
-        "holderIdentity": terms.identity,
-        "leaseDurationSeconds": terms.duration,
-        "renewTime": stamp,
+        "holderIdentity": config.identity,
+        "leaseDurationSeconds": config.lease_duration,
+        "renewTime": now,
     }
     return {**document, "spec": spec}
 
 
-def released(document: Mapping[str, Any], stamp: str) -> dict[str, Any]:
-    """Write the lease down as nobody's, for others to take at once (client-go, `release`)."""
+def released(document: Mapping[str, Any], now: str) -> dict[str, Any]:
+    """Return the lease without a holder, so that another candidate acquires it at once.
+
+    `now` is a MicroTime.
+    """
     spec = dict(document.get("spec") or {})
+    # client-go `release`: an empty holder, and a duration of 1 s, as 0 is not valid.
     spec |= {
         "holderIdentity": "",
         "leaseDurationSeconds": 1,
-        "acquireTime": stamp,
-        "renewTime": stamp,
+        "acquireTime": now,
+        "renewTime": now,
     }
     return {**document, "spec": spec}

@@ -1,4 +1,4 @@
-"""What an operator should hear of objects that are not as they should be, said once each."""
+"""Warnings about Kubernetes objects that are not as they should be, each logged once."""
 
 from collections.abc import Mapping
 
@@ -6,30 +6,30 @@ import msgspec
 
 
 class ObjectWarning(msgspec.Struct, frozen=True):
-    """Something to log as a warning: `event` names it, `fields` say of what and what follows."""
+    """A warning to log: `event` names it; `fields` name the object and the consequence."""
 
     event: str
     fields: Mapping[str, str]
 
 
 class ObjectWarnings:
-    """Notes that wait to be taken. One is made once for as long as its cause stays the same."""
+    """Warnings that wait to be logged; an object is warned of once per cause."""
 
     def __init__(self) -> None:
         self._waiting: list[ObjectWarning] = []
         self._causes: dict[str, tuple[str, str]] = {}
 
-    def add(self, of: str, cause: str, event: str, **fields: str) -> None:
-        """Note what is wrong with an object, named by `of`, unless that was said before."""
-        if self._causes.get(of) != (event, cause):
-            self._causes[of] = event, cause
-            self._waiting.append(ObjectWarning(event, {"object": of, **fields}))
+    def add(self, name: str, cause: str, event: str, **fields: str) -> None:
+        """Warn of the object `name`, unless its last warning had the same event and cause."""
+        if self._causes.get(name) != (event, cause):
+            self._causes[name] = event, cause
+            self._waiting.append(ObjectWarning(event, {"object": name, **fields}))
 
-    def settle(self, of: str) -> None:
-        """Forget an object: it is as it should be, or gone."""
-        self._causes.pop(of, None)
+    def clear(self, name: str) -> None:
+        """Record that an object is valid, or deleted: its next warning is logged."""
+        self._causes.pop(name, None)
 
-    def take(self) -> list[ObjectWarning]:
-        """Hand over what was noted since the last time."""
-        taken, self._waiting = self._waiting, []
-        return taken
+    def drain(self) -> list[ObjectWarning]:
+        """Return and remove the warnings added since the last call."""
+        drained, self._waiting = self._waiting, []
+        return drained

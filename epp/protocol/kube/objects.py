@@ -1,7 +1,7 @@
-"""The parts of Kubernetes objects that the picker reads; everything else is skipped unseen.
+"""Kubernetes objects, as far as the picker reads them; other fields are skipped undecoded.
 
-Every field has a default, so that the object of a bookmark, which carries a version alone, is
-one too.
+Every field has a default, because the object of a BOOKMARK event has no field but `kind` and
+`metadata.resourceVersion` (Kubernetes API concepts, "Watch bookmarks").
 """
 
 import msgspec
@@ -12,7 +12,7 @@ LEGACY_GROUP = "inference.networking.x-k8s.io"
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    """What every object has. Timestamps are RFC 3339; `deletion_timestamp` None: it stays."""
+    """ObjectMeta. Timestamps are RFC 3339; `deletion_timestamp` is set while it terminates."""
 
     name: str = ""
     namespace: str = ""
@@ -25,12 +25,15 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def age(self) -> tuple[str, str]:
-        """Order objects by: the smaller, the older; UTC timestamps of one form sort as text."""
+        """A key that sorts older objects first.
+
+        Kubernetes writes timestamps in UTC and in one form, so that they sort as text.
+        """
         return self.creation_timestamp or "", self.name
 
 
 class KubeObject(msgspec.Struct, frozen=True):
-    """What the objects of every kind share."""
+    """An object of any kind."""
 
     metadata: Metadata = Metadata()
 
@@ -43,20 +46,20 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """`podIP` is the address of the primary family where a pod has two."""
+    """Status of a pod; `pod_ip` is of the primary address family where a pod has two."""
 
     conditions: tuple[Condition, ...] = ()
     pod_ip: str = msgspec.field(default="", name="podIP")
 
 
 class KubePod(KubeObject, frozen=True):
-    """A pod (v1)."""
+    """A Pod (`v1`)."""
 
     status: PodStatus = PodStatus()
 
     @property
     def ready(self) -> bool:
-        """Whether it takes traffic: Ready, with an address, and not on its way out."""
+        """Whether it takes traffic: Ready, with an address, and not terminating."""
         return (
             self.metadata.deletion_timestamp is None
             and bool(self.status.pod_ip)
@@ -73,20 +76,20 @@ class Selector(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TargetPort(msgspec.Struct, frozen=True):
-    """One of a pool's ports."""
+    """One entry of a pool's `targetPorts`."""
 
     number: int
 
 
 class PoolSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Which pods a pool has, and at which ports (1 to 8, all different) they serve."""
+    """The labels of a pool's pods, and the ports (1 to 8, all different) at which they serve."""
 
     selector: Selector = Selector()
     target_ports: tuple[TargetPort, ...] = ()
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The numbers of the ports, in their order."""
+        """The port numbers, in the order of the pool."""
         return tuple(port.number for port in self.target_ports)
 
 
@@ -97,7 +100,7 @@ class InferencePool(KubeObject, frozen=True):
 
 
 class PoolRef(msgspec.Struct, frozen=True):
-    """The pool that an objective or a rewrite is for, in its own namespace."""
+    """The pool, of the same namespace, that an objective or a rewrite is for."""
 
     name: str = ""
     group: str = GATEWAY_GROUP
@@ -105,7 +108,7 @@ class PoolRef(msgspec.Struct, frozen=True):
 
 
 class ObjectiveSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """How urgent requests are: the higher, the more; None counts as 0."""
+    """`spec` of an objective. A higher `priority` is more urgent; None counts as 0."""
 
     priority: int | None = None
     pool_ref: PoolRef = PoolRef()
@@ -118,7 +121,7 @@ class InferenceObjective(KubeObject, frozen=True):
 
 
 class ModelMatch(msgspec.Struct, frozen=True):
-    """How a request's model is compared; `Exact` is the only type there is."""
+    """A comparison with a request's model; `Exact` is the only type that the API has."""
 
     value: str = ""
     type: str = "Exact"
@@ -131,21 +134,21 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class TargetModel(msgspec.Struct, frozen=True, rename="camel"):
-    """A model to ask for, and its share of the requests; without `weight` see `Rule`."""
+    """A model to rewrite to, and its relative share of the requests."""
 
     model_rewrite: str = ""
     weight: int | None = None
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """Where any of `matches` holds, or there are none: one of `targets`, drawn by weight."""
+    """Applies where any of `matches` holds, or there are none; draws one of `targets` by weight."""
 
     matches: tuple[Match, ...] = ()
     targets: tuple[TargetModel, ...] = ()
 
 
 class RewriteSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Rules in the order in which they are tried."""
+    """`spec` of a rewrite: its rules, in the order in which they are tried."""
 
     pool_ref: PoolRef = PoolRef()
     rules: tuple[Rule, ...] = ()
@@ -158,13 +161,13 @@ class InferenceModelRewrite(KubeObject, frozen=True):
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
-    """What a refusal says beside its message."""
+    """`details` of a `v1` Status; `retry_after_seconds` is 0 where the API does not say."""
 
     retry_after_seconds: int = 0
 
 
 class ApiStatus(msgspec.Struct, frozen=True):
-    """How the API refuses something (`v1` Status)."""
+    """A `v1` Status: how the API refuses a request. `code` is the HTTP status."""
 
     code: int = 0
     reason: str = ""

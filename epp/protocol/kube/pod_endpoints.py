@@ -1,4 +1,4 @@
-"""Pods as endpoints: one for each port of the pool that a ready pod serves."""
+"""The endpoints of a pod: one for each port of the pool that a ready pod serves."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -7,47 +7,46 @@ from epp.model.endpoint import Endpoint
 from epp.protocol.kube.objects import KubePod
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
-"""Annotations that restrict a pod to some of the pool's ports; the first one present counts."""
+"""Annotations that restrict a pod to some ports of the pool; the first one present counts."""
 
 
 def declared_ports(pod: KubePod) -> str | None:
-    """What a pod says of its ports; None: nothing, so that it serves them all."""
+    """Return the pod's active-ports annotation; None without one: it serves every port."""
     annotations = pod.metadata.annotations
     return next((annotations[name] for name in ACTIVE_PORTS if name in annotations), None)
 
 
 def active_ports(declared: str | None, ports: Sequence[int]) -> tuple[frozenset[int], str]:
-    """Read a comma list of ports; return those of the pool, and what of the list is no port.
+    """Return the pool's ports that a comma-separated list names, and its entries that are no ports.
 
-    As in llm-d-router (`pkg/epp/util/pod`), what is no port of the pool is passed over and an
-    empty list means none: a pod says so before any of its engines is up.
+    None stands for every port.
     """
     if declared is None:
         return frozenset(ports), ""
     parts = [part.strip() for part in declared.split(",")]
+    # llm-d-router `pkg/epp/util/pod`: numbers that are no port of the pool are ignored, and an
+    # empty list means no port: a pod says so before any of its engines is up.
     numbers = {int(part) for part in parts if part.isascii() and part.isdecimal()}
-    strange = [part for part in parts if part and not (part.isascii() and part.isdecimal())]
-    return frozenset(numbers.intersection(ports)), ", ".join(strange)
+    invalid = [part for part in parts if part and not (part.isascii() and part.isdecimal())]
+    return frozenset(numbers.intersection(ports)), ", ".join(invalid)
 
 
 def endpoints_of(pod: KubePod, ports: Sequence[int]) -> tuple[Endpoint, ...]:
-    """Make a pod's endpoints; none while it is not ready.
-
-    They are named `<pod>-rank-<index of the port in the pool>`, as in llm-d-router.
-    """
+    """Return a pod's endpoints; none while it is not ready."""
     address = _address(pod.status.pod_ip) if pod.ready else ""
     if not address:
         return ()
     active, _ = active_ports(declared_ports(pod), ports)
-    about = pod.metadata
+    metadata = pod.metadata
     return tuple(
         Endpoint(
-            namespace=about.namespace,
-            name=f"{about.name}-rank-{index}",
+            namespace=metadata.namespace,
+            # llm-d-router's names: `<pod>-rank-<index of the port in the pool>`.
+            name=f"{metadata.name}-rank-{index}",
             address=address,
             port=port,
-            labels=about.labels,
-            uid=about.uid,
+            labels=metadata.labels,
+            uid=metadata.uid,
         )
         for index, port in enumerate(ports)
         if port in active
@@ -55,10 +54,11 @@ def endpoints_of(pod: KubePod, ports: Sequence[int]) -> tuple[Endpoint, ...]:
 
 
 def _address(text: str) -> str:
-    """Bring an IPv6 address to its usual form, in which the proxy reports it back."""
+    """Return an address in its canonical form; empty for what is no address."""
     if ":" not in text:
         return text
     try:
+        # RFC 5952 §4: the form in which Envoy reports the served endpoint back.
         return str(ipaddress.ip_address(text))
     except ValueError:
         return ""

@@ -1,4 +1,4 @@
-"""A pool and its pods, as they are listed and watched, turned into what the fleet is told."""
+"""The state of one pool, built from lists and watches: its pods become events of endpoints."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -10,20 +10,20 @@ from epp.protocol.kube.objects import InferencePool, KubePod
 from epp.protocol.kube.pod_endpoints import active_ports, declared_ports, endpoints_of
 
 Selector = Mapping[str, str]
-"""Labels that a pod must have, all of them."""
+"""The labels that a pod must have, all of them."""
 
 
 class PoolState:
-    """What is known of one pool; `events` and `notes` say what its changes amount to.
+    """One pool and its pods; every change adds to `drain_events` and to `warnings`.
 
-    `Listed` is among the events once pool and pods have both been told in full. A pool that goes
-    takes its endpoints with it and is not complete until it is back with its pods.
+    `Listed` is among the events once the pool and all its pods are known. A pool that is deleted
+    takes its endpoints with it, and is not complete until it and its pods are back.
     """
 
-    def __init__(self, notes: ObjectWarnings) -> None:
+    def __init__(self, warnings: ObjectWarnings) -> None:
         self.selector: Selector | None = None
         self.ports: tuple[int, ...] = ()
-        self._notes = notes
+        self._warnings = warnings
         self._claims = AddressClaims()
         self._pods: dict[str, KubePod] = {}
         self._listed = False
@@ -31,29 +31,29 @@ class PoolState:
 
     @property
     def complete(self) -> bool:
-        """Whether there is a pool, and all its pods are known."""
+        """Whether the pool exists and all its pods are known."""
         return self.selector is not None and self._listed
 
     @property
     def endpoints(self) -> Collection[Endpoint]:
-        """The endpoints that were told, events that wait included."""
-        return self._claims.told
+        """The endpoints of the pool, those of events not yet drained included."""
+        return self._claims.announced
 
-    def events(self) -> list[Event]:
-        """Hand over what the fleet has not been told."""
-        taken, self._events = self._events, []
-        return taken
+    def drain_events(self) -> list[Event]:
+        """Return and remove the events since the last call."""
+        drained, self._events = self._events, []
+        return drained
 
     # The pool.
 
-    def pool_is(self, pool: InferencePool) -> None:
-        """Take in the pool. With another selector its old pods stay until the new are listed."""
+    def set_pool(self, pool: InferencePool) -> None:
+        """Set the pool. Pods of an earlier selector stay until those of this one are listed."""
         self.select(pool.spec.selector.match_labels, pool.spec.ports)
 
     def select(self, selector: Selector, ports: tuple[int, ...]) -> None:
-        """Take in which pods there are to be, and at which ports they serve.
+        """Set the labels of the pool's pods, and the ports at which they serve.
 
-        `selector` stays the same object for as long as nothing else is selected.
+        The attribute `selector` stays the same object until other labels are selected.
         """
         if selector != self.selector:
             self.selector = dict(selector)
@@ -62,29 +62,29 @@ class PoolState:
             for pod in self._pods.values():
                 self._claim(pod)
 
-    def pool_gone(self) -> None:
-        """Take in that there is no pool."""
-        self.pods_gone(tuple(self._pods))
+    def remove_pool(self) -> None:
+        """Remove the pool, its pods and its endpoints."""
+        self.remove_pods(tuple(self._pods))
         self.selector, self.ports, self._listed = None, (), False
 
     # Its pods.
 
-    def pods_are(self, pods: Iterable[KubePod]) -> None:
-        """Take in pods as they are."""
+    def upsert_pods(self, pods: Iterable[KubePod]) -> None:
+        """Add pods, or replace those of the same names."""
         for pod in pods:
             self._pods[pod.metadata.name] = pod
             self._claim(pod)
 
-    def pods_gone(self, names: Iterable[str]) -> None:
-        """Take in that pods of these names are no more, or no more the pool's."""
+    def remove_pods(self, names: Iterable[str]) -> None:
+        """Remove pods that were deleted, or that the pool does not select any more."""
         for name in names:
             if self._pods.pop(name, None) is not None:
-                self._notes.settle(f"pod/{name}")
+                self._warnings.clear(f"pod/{name}")
                 self._events += self._claims.claim(name, ("", ""), ())
 
-    def pods_listed(self, names: Collection[str]) -> None:
-        """Take in that the pool's pods are these and no others."""
-        self.pods_gone([name for name in self._pods if name not in names])
+    def retain_pods(self, names: Collection[str]) -> None:
+        """Remove all pods but these: the pool's pods are listed in full."""
+        self.remove_pods([name for name in self._pods if name not in names])
         if self.selector is not None and not self._listed:
             self._listed = True
             self._events.append(Listed())
@@ -95,12 +95,12 @@ class PoolState:
         self._events += self._claims.claim(pod.metadata.name, pod.metadata.age, endpoints)
 
     def _check(self, pod: KubePod) -> None:
-        """Note an annotation that cannot be read in full."""
+        """Warn of an active-ports annotation with entries that are no port numbers."""
         declared, name = declared_ports(pod), f"pod/{pod.metadata.name}"
-        _, strange = active_ports(declared, self.ports)
-        if declared is None or not strange:
-            self._notes.settle(name)
+        _, invalid = active_ports(declared, self.ports)
+        if declared is None or not invalid:
+            self._warnings.clear(name)
             return
-        self._notes.add(
-            name, declared, "pod.active_ports_malformed", no_ports=strange, instead="passed over"
+        self._warnings.add(
+            name, declared, "pod.active_ports_malformed", no_ports=invalid, instead="passed over"
         )

@@ -1,4 +1,4 @@
-"""The resources that are read, how they are asked for, and the rule that permits it."""
+"""Resources of the Kubernetes API: their paths, queries, and the RBAC rules that they need."""
 
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
@@ -18,14 +18,14 @@ from epp.protocol.kube.objects import (
 )
 
 OBJECT_GROUPS = (LLM_D_GROUP, LEGACY_GROUP)
-"""Where objectives and rewrites are read from; the first one wins a name."""
+"""API groups of objectives and rewrites; of two objects of one name the first group's counts."""
 
 
 T = TypeVar("T", bound=KubeObject)
 
 
 class Resource(msgspec.Struct, Generic[T], frozen=True):
-    """A resource of one namespace: `plural` of `kind` in `group` ("" is the core) and `version`."""
+    """A resource of one namespace. `group` is empty for the core group, as in RBAC rules."""
 
     group: str
     version: str
@@ -35,17 +35,18 @@ class Resource(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def path(self) -> str:
-        """Where the API has it."""
+        """The resource's path on the API server."""
+        # The core group is at `/api`, every other one at `/apis/<group>`.
         root = f"/apis/{self.group}" if self.group else "/api"
         return f"{root}/{self.version}/namespaces/{quote(self.namespace)}/{self.plural}"
 
     @property
     def named(self) -> str:
-        """How kubectl names it."""
+        """The name that kubectl uses."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def rule(self, verbs: Sequence[str]) -> str:
-        """What a Role must hold for it, as YAML of one line."""
+        """Return the Role's rule that permits `verbs`, as YAML in one line."""
         return (
             f'{{apiGroups: ["{self.group}"], resources: [{self.plural}], '
             f"verbs: [{', '.join(verbs)}]}}"
@@ -53,13 +54,13 @@ class Resource(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Which objects of a resource: those with all `labels`, or of one `name`, where given."""
+    """A selection of a resource's objects: those with all `labels`, or the one of `name`."""
 
     labels: Mapping[str, str] = {}
     name: str = ""
 
     def query(self, more: Mapping[str, str | int]) -> str:
-        """Write it as a query, beside other parameters; those that are empty are left out."""
+        """Return it as a query string, with other parameters; empty ones are left out."""
         fields: dict[str, str | int] = {}
         if self.labels:
             fields["labelSelector"] = ",".join(f"{k}={v}" for k, v in sorted(self.labels.items()))

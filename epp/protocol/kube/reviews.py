@@ -1,4 +1,4 @@
-"""Two questions to the API server: whose a token is, and whether that user may read a path."""
+"""TokenReview and SubjectAccessReview: whose a token is, and whether that user may read a path."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ RULES = (
     '{apiGroups: ["authentication.k8s.io"], resources: [tokenreviews], verbs: [create]}',
     '{apiGroups: ["authorization.k8s.io"], resources: [subjectaccessreviews], verbs: [create]}',
 )
-"""What a ClusterRole must hold to ask."""
+"""Rules that a ClusterRole needs to create both reviews."""
 
 
 class User(msgspec.Struct, frozen=True):
-    """Whose a token is."""
+    """The user of a token (`authentication.k8s.io/v1` UserInfo)."""
 
     username: str = ""
     uid: str = ""
@@ -40,7 +40,7 @@ class _AccessAnswer(msgspec.Struct, frozen=True):
 
 
 def token_review(token: str) -> dict[str, Any]:
-    """Ask whose a token is."""
+    """Return a TokenReview of a token."""
     return {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenReview",
@@ -49,13 +49,16 @@ def token_review(token: str) -> dict[str, Any]:
 
 
 def user_of(answer: bytes) -> User | None:
-    """Read whose it is; None: nobody's. Raises `MsgspecError` for what is no answer."""
+    """Return the user of a reviewed token; None if the token is not valid.
+
+    Raises `MsgspecError` for a body that is no TokenReview.
+    """
     status = msgspec.json.decode(answer, type=_TokenAnswer).status
     return status.user if status.authenticated else None
 
 
 def access_review(user: User, path: str) -> dict[str, Any]:
-    """Ask whether a user may `get` a path that is no resource."""
+    """Return a SubjectAccessReview of `get` on `path`, which is no resource."""
     return {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
@@ -70,5 +73,8 @@ def access_review(user: User, path: str) -> dict[str, Any]:
 
 
 def allowed(answer: bytes) -> bool:
-    """Read whether it may. Raises `MsgspecError` for what is no answer."""
+    """Return whether the review allows it.
+
+    Raises `MsgspecError` for a body that is no SubjectAccessReview.
+    """
     return msgspec.json.decode(answer, type=_AccessAnswer).status.allowed

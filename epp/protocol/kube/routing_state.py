@@ -1,4 +1,4 @@
-"""InferenceObjectives and InferenceModelRewrites of one pool as a routing table."""
+"""The routing table of one pool, built from InferenceObjectives and InferenceModelRewrites."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
@@ -19,37 +19,37 @@ R = TypeVar("R", InferenceObjective, InferenceModelRewrite)
 
 
 class PoolName(msgspec.Struct, frozen=True):
-    """How objects refer to a pool of their own namespace."""
+    """A pool as a `poolRef` of the same namespace names it."""
 
     name: str
     group: str
 
-    def meant_by(self, ref: PoolRef) -> bool:
+    def matches(self, ref: PoolRef) -> bool:
         """Whether a reference is to this pool."""
         return (ref.name, ref.group, ref.kind) == (self.name, self.group, "InferencePool")
 
 
 class PoolObjects(Generic[R]):
-    """The objects of one kind that are for the pool, by group and name; the first group wins."""
+    """The objects of one kind that refer to the pool, by API group and name."""
 
     def __init__(
-        self, kind: str, groups: Sequence[str], pool: PoolName, notes: ObjectWarnings
+        self, kind: str, groups: Sequence[str], pool: PoolName, warnings: ObjectWarnings
     ) -> None:
         self._kind = kind
         self._pool = pool
-        self._notes = notes
+        self._warnings = warnings
         self._objects: dict[str, dict[str, R]] = {group: {} for group in groups}
 
-    def put(self, group: str, objects: Iterable[R]) -> None:
-        """Take in objects as they are; those for other pools are left out."""
+    def upsert(self, group: str, objects: Iterable[R]) -> None:
+        """Add or replace objects; those of other pools are ignored, with a warning."""
         for each in objects:
             name, ref = each.metadata.name, each.spec.pool_ref
-            if self._pool.meant_by(ref):
+            if self._pool.matches(ref):
                 self._objects[group][name] = each
-                self._notes.settle(self._named(group, name))
+                self._warnings.clear(self._named(group, name))
                 continue
             self._objects[group].pop(name, None)
-            self._notes.add(
+            self._warnings.add(
                 self._named(group, name),
                 f"{ref.kind}.{ref.group}/{ref.name}",
                 "object.foreign_pool",
@@ -57,18 +57,18 @@ class PoolObjects(Generic[R]):
                 instead="ignored",
             )
 
-    def gone(self, group: str, names: Iterable[str]) -> None:
-        """Take in that objects of these names are no more."""
+    def remove(self, group: str, names: Iterable[str]) -> None:
+        """Remove objects by name."""
         for name in names:
             self._objects[group].pop(name, None)
-            self._notes.settle(self._named(group, name))
+            self._warnings.clear(self._named(group, name))
 
-    def listed(self, group: str, names: Iterable[str]) -> None:
-        """Take in that there are these and no others."""
-        self.gone(group, set(self._objects[group]).difference(names))
+    def retain(self, group: str, names: Iterable[str]) -> None:
+        """Remove all objects but these."""
+        self.remove(group, set(self._objects[group]).difference(names))
 
     def values(self) -> Iterator[R]:
-        """All of them, the first group's first."""
+        """Yield every object, those of the first group first."""
         for objects in self._objects.values():
             yield from objects.values()
 
@@ -77,19 +77,22 @@ class PoolObjects(Generic[R]):
 
 
 class RoutingState:
-    """What is known of the objects that are for one pool; `routing` is the table they make.
+    """The objects of one pool; `routing` builds their table.
 
-    `groups` are the API groups that are read, the one that wins first.
+    `groups` are the API groups that are read; of two objectives of one name the first group's
+    counts.
     """
 
-    def __init__(self, groups: Sequence[str], pool: PoolName, notes: ObjectWarnings) -> None:
-        self.objectives = PoolObjects[InferenceObjective]("inferenceobjective", groups, pool, notes)
+    def __init__(self, groups: Sequence[str], pool: PoolName, warnings: ObjectWarnings) -> None:
+        self.objectives = PoolObjects[InferenceObjective](
+            "inferenceobjective", groups, pool, warnings
+        )
         self.rewrites = PoolObjects[InferenceModelRewrite](
-            "inferencemodelrewrite", groups, pool, notes
+            "inferencemodelrewrite", groups, pool, warnings
         )
 
     def routing(self) -> RoutingTable:
-        """Build the table of the objects that there are."""
+        """Return the table that the objects make."""
         priorities: dict[str, int] = {}
         for objective in self.objectives.values():
             priorities.setdefault(objective.metadata.name, objective.spec.priority or 0)
@@ -108,16 +111,16 @@ class RoutingState:
 
 
 def _in_order(rewrites: Iterable[InferenceModelRewrite]) -> Iterator[Rule]:
-    """Give the rules of older objects first, then by name, then in their own order.
-
-    Upstream leaves objects of one second to chance; their names settle it here.
-    """
+    """Yield the rules of all objects, those of older objects first."""
+    # GIE: of two rewrites the older one wins. Upstream leaves objects of one second to chance;
+    # here their names decide.
     for rewrite in sorted(rewrites, key=lambda each: each.metadata.age):
         yield from rewrite.spec.rules
 
 
 def _targets(targets: Sequence[TargetModel]) -> WeightedTargets | None:
-    """Weigh the targets of a rule: all alike where none has a weight, else those that have one."""
+    """Return a rule's targets; None if it names no model."""
+    # Without any weight all targets count alike; else those without one are never drawn.
     named = [each for each in targets if each.model_rewrite]
     weighted = [(each.model_rewrite, each.weight) for each in named if each.weight]
     if not weighted:

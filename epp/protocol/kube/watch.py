@@ -1,4 +1,4 @@
-"""Watch streams and lists as data: lines of JSON become typed events. This file does no I/O."""
+"""Lists and watch streams of the Kubernetes API, decoded into typed objects and events."""
 
 from collections.abc import Iterator
 from typing import Generic, TypeVar
@@ -13,11 +13,11 @@ T = TypeVar("T", bound=KubeObject)
 
 _GONE = 410
 _LONGEST_LINE = 8 << 20
-"""More than five times what etcd takes for one object."""
+"""Bytes of one event; etcd accepts objects of at most 1.5 MiB."""
 
 
 class ApiRefused(WarmpickError):
-    """The API answered with a refusal, as a response or as an event of a watch."""
+    """The API server refused a request, by an HTTP status or by an ERROR event of a watch."""
 
     def __init__(self, status: ApiStatus) -> None:
         super().__init__(status.message or f"HTTP status {status.code}")
@@ -30,34 +30,35 @@ class ApiRefused(WarmpickError):
 
     @property
     def expired(self) -> bool:
-        """Whether a resource version or a continue token is too old: one must list anew."""
+        """Whether a resource version or a continue token is too old: one must list again."""
+        # client-go `isExpiredError`: the reason of a 410 is Gone up to 1.17, Expired since.
         return self.status.code == _GONE or self.status.reason in {"Expired", "Gone"}
 
 
 class StreamBroken(WarmpickError):
-    """What came is no JSON of the expected form: nothing after it can be trusted."""
+    """A list or a watch sent what is no JSON of its form; the rest of it is not usable."""
 
 
 class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
-    """`type` is ADDED, MODIFIED, DELETED or BOOKMARK."""
+    """One event of a watch; `type` is ADDED, MODIFIED, DELETED or BOOKMARK."""
 
     type: str
     object: T
 
 
 class ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    """`continue_token` is empty on the last page."""
+    """ListMeta of one page; `continue_token` is empty on the last page."""
 
     resource_version: str = ""
     continue_token: str = msgspec.field(default="", name="continue")
 
 
 class ListPage(msgspec.Struct, Generic[T], frozen=True):
-    """One page of a list. `strange` counts items left out because they do not fit their kind."""
+    """One page of a list. `undecodable` counts items left out because they do not fit `kind`."""
 
     metadata: ListMetadata
     items: tuple[T, ...] = ()
-    strange: int = 0
+    undecodable: int = 0
 
 
 class _RawPage(msgspec.Struct, frozen=True):
@@ -80,7 +81,7 @@ _raw_page = msgspec.json.Decoder(_RawPage)
 
 
 class ObjectDecoder(Generic[T]):
-    """Reads lists and watch streams of one kind of object."""
+    """Decodes lists and watch events of one kind of object."""
 
     def __init__(self, kind: type[T]) -> None:
         self._event: msgspec.json.Decoder[WatchEvent[T]] = msgspec.json.Decoder(WatchEvent[kind])  # type: ignore[valid-type]  # a type made at run time
@@ -88,7 +89,7 @@ class ObjectDecoder(Generic[T]):
         self._item: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind)
 
     def page(self, body: bytes) -> ListPage[T]:
-        """Read one page of a list. Raises `StreamBroken` for what is none."""
+        """Decode one page of a list. Raises `StreamBroken` for what is none."""
         try:
             return self._page.decode(body)
         except msgspec.ValidationError:
@@ -97,7 +98,7 @@ class ObjectDecoder(Generic[T]):
             raise StreamBroken(f"not a list: {error}") from None
 
     def _lenient(self, body: bytes) -> ListPage[T]:
-        """Read a page item by item, leaving out what does not fit."""
+        """Decode a page item by item, leaving out those that do not fit."""
         try:
             page = _raw_page.decode(body)
         except msgspec.ValidationError as error:
@@ -111,7 +112,7 @@ class ObjectDecoder(Generic[T]):
         return ListPage(page.metadata, tuple(items), len(page.items) - len(items))
 
     def event(self, line: bytes) -> WatchEvent[T] | None:
-        """Read one line of a watch; None for an object that does not fit its kind.
+        """Decode one line of a watch; None for an object that does not fit its kind.
 
         Raises `ApiRefused` for an ERROR event and `StreamBroken` for what is no event.
         """
@@ -129,7 +130,7 @@ class ObjectDecoder(Generic[T]):
 
 
 def _refuse(line: bytes, error: msgspec.ValidationError | None = None) -> None:
-    """Raise what an event says that holds no object of the kind that was asked for."""
+    """Raise the refusal of an ERROR event; return for an event of an object that does not fit."""
     try:
         if _event_type.decode(line).type != "ERROR":
             return
@@ -140,28 +141,29 @@ def _refuse(line: bytes, error: msgspec.ValidationError | None = None) -> None:
 
 
 def read_status(code: int, body: bytes, retry_after: str = "") -> ApiStatus:
-    """Read why a request was refused with the HTTP status `code`.
+    """Decode the Status of a response with the HTTP status `code`; only `code` if it has none.
 
-    A body that does not say leaves only that. `retry_after` is the header of that name.
+    `retry_after` is the `Retry-After` header, of which delay-seconds are read.
     """
     try:
         status = _status.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         status = ApiStatus()
+    # RFC 9110 §10.2.3: delay-seconds or a date; the API server sends delay-seconds.
     if retry_after.isdecimal():
         return replace(status, code=code, details=StatusDetails(int(retry_after)))
     return replace(status, code=code)
 
 
 class LineSplitter:
-    """Cuts a stream, which may be split anywhere, into its lines."""
+    """Splits a stream, whose chunks may end anywhere, into lines: a watch has one event on each."""
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
         self._size = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Give the lines that are complete; raises `StreamBroken` for one that never ends."""
+        """Yield the lines completed by `chunk`. Raises `StreamBroken` for one that is too long."""
         first, *others = chunk.split(b"\n")
         self._hold(first)
         for other in others:

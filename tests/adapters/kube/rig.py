@@ -13,7 +13,7 @@ from tests.protocol.kube import objects
 
 CRDS = sorted((Path(__file__).parents[3] / "manifests" / "crds").glob("inference*.yaml"))
 POOLS = [path for path in CRDS if "inferencepools" in path.name]
-QUICK = ReflectorSettings(page=3, least=0.01, most=0.05, slow=0.05)
+QUICK = ReflectorSettings(page_size=3, min_backoff=0.01, max_backoff=0.05, refused_delay=0.05)
 WITHIN = 10.0
 """Seconds that anything may take before a test fails."""
 
@@ -62,7 +62,7 @@ class Seen(Changed):
 
     @property
     def sink(self):
-        return Sink(put=self._put, gone=self._gone, listed=self._listed)
+        return Sink(upsert=self._put, remove=self._gone, retain=self._listed)
 
     def _put(self, objects):
         self.objects |= {each.metadata.name: each for each in objects}
@@ -99,11 +99,11 @@ async def connected(api: FakeKubernetes, folder, **user):
 
 
 @contextlib.asynccontextmanager
-async def following(connection, resource=None, selection=None, pace=QUICK):
+async def following(connection, resource=None, selection=None, settings=QUICK):
     """A reflector at work (default: on all pods), and what it sees."""
     seen = Seen()
     reflector = Reflector(
-        connection, resource or pods("default"), selection or Selection(), seen.sink, pace
+        connection, resource or pods("default"), selection or Selection(), seen.sink, settings
     )
     async with running(reflector.run()):
         yield seen

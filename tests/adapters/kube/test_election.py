@@ -14,17 +14,17 @@ from tests.adapters.kube.rig import Changed, connected, running
 from tests.kubeapi import faults
 
 NAME = "epp-default-pool.llm-d.ai"
-QUICK = {"duration": 5, "deadline": 4.0, "retry": 0.05}
+QUICK = {"lease_duration": 5, "renew_deadline": 4.0, "retry_period": 0.05}
 """No leader is lost to a machine that stalls, and a lease ends before a test gives up on it."""
 
-FLEETING = {"duration": 1, "deadline": 0.6}
+FLEETING = {"lease_duration": 1, "renew_deadline": 0.6}
 """Where leases are to end soon: leaders that stall may lose one, and take it again."""
 
 
 class Candidate(Changed):
     """An election that takes note of how it goes, and of how many of its peers lead."""
 
-    def __init__(self, connection, identity, peers, **terms):
+    def __init__(self, connection, identity, peers, **config):
         super().__init__()
         self.turns = []
         self.leaders = []
@@ -33,7 +33,7 @@ class Candidate(Changed):
         self.election = LeaseElection(
             connection,
             (leases("default"), NAME),
-            LeaderElectionConfig(identity=identity, **{**QUICK, **terms}),
+            LeaderElectionConfig(identity=identity, **{**QUICK, **config}),
             self._turn,
         )
 
@@ -48,10 +48,10 @@ class Candidate(Changed):
 
 
 @contextlib.asynccontextmanager
-async def candidates(connection, *identities, **terms):
+async def candidates(connection, *identities, **config):
     made: list[Candidate] = []
     for identity in identities:
-        Candidate(connection, identity, made, **terms)
+        Candidate(connection, identity, made, **config)
     async with contextlib.AsyncExitStack() as stack:
         for each in made:
             await stack.enter_async_context(running(each.election.run()))
@@ -146,7 +146,7 @@ async def test_a_lease_that_is_edited_is_still_ours(api, connection):
 
 async def test_a_leader_that_cannot_renew_stops_before_others_may_take_over(api, connection):
     duration = 5
-    async with candidates(connection, "a", duration=duration, deadline=0.6) as (a,):
+    async with candidates(connection, "a", lease_duration=duration, renew_deadline=0.6) as (a,):
         await a.until(lambda: a.leading)
         api.freeze()
         began = time.monotonic()
@@ -158,7 +158,7 @@ async def test_a_leader_that_cannot_renew_stops_before_others_may_take_over(api,
 
 
 async def test_a_leader_survives_an_api_server_that_is_away_for_less(api, connection):
-    async with candidates(connection, "a", deadline=8.0, duration=9) as (a,):
+    async with candidates(connection, "a", renew_deadline=8.0, lease_duration=9) as (a,):
         await a.until(lambda: a.leading)
         await api.restart()
         api.fail(faults.internal(), resource="leases", times=3)

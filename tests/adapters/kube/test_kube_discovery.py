@@ -64,7 +64,7 @@ async def discovering(api, folder, **settings):
 
     made = KubeDiscovery(
         KubeSettings(
-            **{"namespace": "default", "pool": "pool", "pace": QUICK, **settings},
+            **{"namespace": "default", "pool": "pool", "reflector": QUICK, **settings},
             access=KubeAccess(kubeconfig=str(path), environ={}),
         ),
         fleet.apply,
@@ -240,8 +240,8 @@ async def test_a_thousand_pods_leave_others_their_turns(api, tmp_path):
         if len(fleet.endpoints) < 1000:
             loop.call_soon(turn, fleet)
 
-    pace = msgspec.structs.replace(QUICK, page=100)
-    async with discovering(api, tmp_path, pace=pace) as (discovery, fleet):
+    settings = msgspec.structs.replace(QUICK, page_size=100)
+    async with discovering(api, tmp_path, reflector=settings) as (discovery, fleet):
         turn(fleet)
         await fleet.until(lambda: discovery.ready)
     assert len(fleet.endpoints) == 1000
@@ -278,14 +278,16 @@ async def test_of_two_replicas_one_is_ready_and_the_other_stands_by_warm(api, tm
     api.put(pod("a"))
     quick = {
         "elect": True,
-        "terms": LeaderElectionConfig(identity="", duration=5, deadline=4.0, retry=0.05),
+        "election": LeaderElectionConfig(
+            identity="", lease_duration=5, renew_deadline=4.0, retry_period=0.05
+        ),
     }
     async with discovering(api, tmp_path, **quick) as (one, fleet):
         await fleet.until(lambda: one.ready)
         async with discovering(api, tmp_path, **quick) as (two, standby):
             await standby.until(lambda: standby.listed)
             assert (one.ready, two.ready) == (True, False)
-            await one.leave()
+            await one.release_lease()
             await standby.until(lambda: two.ready)
             assert standby.targets == fleet.targets == ["10.0.0.1:8000"]
             assert not one.ready

@@ -150,7 +150,7 @@ async def test_one_not_found_of_a_server_that_starts_takes_nothing_away(api, con
 async def test_the_size_of_a_page_changes_nothing(number, api, connection):
     for each in range(7):
         api.put(pod(f"p{each}"))
-    pace = msgspec.structs.replace(QUICK, page=number)
-    async with following(connection, pace=pace) as seen:
+    settings = msgspec.structs.replace(QUICK, page_size=number)
+    async with following(connection, settings=settings) as seen:
         await seen.until(lambda: seen.lists)
     assert len(seen.names) == 7

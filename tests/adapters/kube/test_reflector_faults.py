@@ -89,8 +89,8 @@ async def test_a_version_that_is_too_old_is_listed_anew(api, connection):
 
 
 async def test_a_silent_watch_is_given_up_and_goes_on_where_it_was(api, connection):
-    pace = msgspec.structs.replace(QUICK, idle=0.1)
-    async with following(connection, pace=pace) as seen:
+    settings = msgspec.structs.replace(QUICK, idle_timeout=0.1)
+    async with following(connection, settings=settings) as seen:
         await watched(api)
         before = len(api.requests)
         await watched(api, after=before)
@@ -102,9 +102,9 @@ async def test_a_silent_watch_is_given_up_and_goes_on_where_it_was(api, connecti
 @pytest.mark.parametrize("verb", ["list", "watch"])
 async def test_a_server_that_hangs_is_given_up(verb, api, connection):
     api.put(pod("a"))
-    pace = msgspec.structs.replace(QUICK, request=0.1)
+    settings = msgspec.structs.replace(QUICK, request_timeout=0.1)
     api.fail(faults.hanging(), verb=verb, resource="pods", times=2)
-    async with following(connection, pace=pace) as seen:
+    async with following(connection, settings=settings) as seen:
         await seen.until(lambda: "a" in seen.names)
         api.put(pod("b"))
         await seen.until(lambda: "b" in seen.names)

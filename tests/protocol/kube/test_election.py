@@ -6,12 +6,12 @@ from epp.protocol.kube.election import (
     LeaseAction,
     LeaseCandidate,
     LeaseView,
-    held,
+    acquired,
     released,
 )
 
 ME, OTHER = "me", "other"
-TERMS = LeaderElectionConfig(identity=ME, duration=15)
+CONFIG = LeaderElectionConfig(identity=ME, lease_duration=15)
 STAMP = "2026-01-01T00:00:00.000000Z"
 
 
@@ -30,31 +30,31 @@ def view(document):
         (None, LeaseAction.CREATE),
         (lease(ME), LeaseAction.RENEW),
         (lease(OTHER), LeaseAction.WAIT),
-        (lease(""), LeaseAction.TAKE),
-        (lease(None), LeaseAction.TAKE),
-        ({}, LeaseAction.TAKE),
+        (lease(""), LeaseAction.ACQUIRE),
+        (lease(None), LeaseAction.ACQUIRE),
+        ({}, LeaseAction.ACQUIRE),
     ],
 )
 def test_what_a_lease_means_at_first_sight(document, step):
     seen = None if document is None else view(document)
-    assert LeaseCandidate(TERMS).read(seen, 100.0) is step
+    assert LeaseCandidate(CONFIG).read(seen, 100.0) is step
 
 
 @pytest.mark.parametrize("seconds", [5, 15, None])
 def test_a_lease_is_taken_once_it_has_not_changed_for_its_own_duration(seconds):
-    election, wait = LeaseCandidate(TERMS), seconds or TERMS.duration
+    election, wait = LeaseCandidate(CONFIG), seconds or CONFIG.lease_duration
     assert election.read(view(lease(OTHER, seconds=seconds)), 100.0) is LeaseAction.WAIT
     assert election.holder == OTHER
     assert election.read(view(lease(OTHER, seconds=seconds)), 99.9 + wait) is LeaseAction.WAIT
     changed = view(lease(OTHER, seconds=seconds, renewed="t1"))
     assert election.read(changed, 100.0 + wait) is LeaseAction.WAIT
     assert election.read(changed, 99.9 + 2 * wait) is LeaseAction.WAIT
-    assert election.read(changed, 100.0 + 2 * wait) is LeaseAction.TAKE
+    assert election.read(changed, 100.0 + 2 * wait) is LeaseAction.ACQUIRE
 
 
 def test_writing_keeps_everything_else_and_counts_changes_of_hands():
     before = lease(OTHER, leaseTransitions=3, acquireTime="t0", strategy="x")
-    taken = held(before, LeaseAction.TAKE, TERMS, STAMP)
+    taken = acquired(before, LeaseAction.ACQUIRE, CONFIG, STAMP)
     assert taken["metadata"] == before["metadata"]
     assert taken["spec"] == {
         "holderIdentity": ME,
@@ -64,9 +64,9 @@ def test_writing_keeps_everything_else_and_counts_changes_of_hands():
         "leaseTransitions": 4,
         "strategy": "x",
     }
-    renewed = held(taken, LeaseAction.RENEW, TERMS, "later")
+    renewed = acquired(taken, LeaseAction.RENEW, CONFIG, "later")
     assert renewed["spec"] == {**taken["spec"], "renewTime": "later"}
-    assert held({}, LeaseAction.CREATE, TERMS, STAMP)["spec"]["leaseTransitions"] == 0
+    assert acquired({}, LeaseAction.CREATE, CONFIG, STAMP)["spec"]["leaseTransitions"] == 0
 
 
 def test_a_released_lease_is_taken_by_whoever_reads_it():
@@ -74,5 +74,5 @@ def test_a_released_lease_is_taken_by_whoever_reads_it():
     assert document["spec"]["leaseTransitions"] == 1
     assert (
         LeaseCandidate(LeaderElectionConfig(identity=OTHER)).read(view(document), 0.0)
-        is LeaseAction.TAKE
+        is LeaseAction.ACQUIRE
     )

@@ -12,9 +12,9 @@ from tests.protocol.kube.objects import LABELS, pod, pool, read
 
 def state(*pods, ports=(8000,)):
     made = PoolState(ObjectWarnings())
-    made.pool_is(read(pool(ports=ports)))
-    made.pods_are([read(each) for each in pods])
-    made.pods_listed({each["metadata"]["name"] for each in pods})
+    made.set_pool(read(pool(ports=ports)))
+    made.upsert_pods([read(each) for each in pods])
+    made.retain_pods({each["metadata"]["name"] for each in pods})
     return made
 
 
@@ -29,7 +29,7 @@ def summary(event):
 
 
 def told(made):
-    return [summary(event) for event in made.events()]
+    return [summary(event) for event in made.drain_events()]
 
 
 def test_pool_and_pods_are_told_and_then_that_these_are_all():
@@ -60,10 +60,10 @@ def test_pool_and_pods_are_told_and_then_that_these_are_all():
 )
 def test_these_pods_are_no_endpoints(absent):
     made = state(pod("a"))
-    made.events()
-    made.pods_are([read(absent)])
+    made.drain_events()
+    made.upsert_pods([read(absent)])
     assert told(made) == [("gone", "default/a-rank-0")]
-    made.pods_are([read(pod("a"))])
+    made.upsert_pods([read(pod("a"))])
     assert told(made) == [("up", "default/a-rank-0", "10.0.0.1:8000")]
 
 
@@ -89,44 +89,44 @@ def test_the_newer_annotation_wins():
 
 
 def test_a_malformed_annotation_is_noted_once_until_it_changes():
-    notes = ObjectWarnings()
-    made = PoolState(notes)
-    made.pool_is(read(pool(ports=(8000, 8001))))
+    warnings = ObjectWarnings()
+    made = PoolState(warnings)
+    made.set_pool(read(pool(ports=(8000, 8001))))
     for _ in range(3):
-        made.pods_are([read(pod("a", ports="8000, eight"))])
-    (note,) = notes.take()
+        made.upsert_pods([read(pod("a", ports="8000, eight"))])
+    (note,) = warnings.drain()
     assert note.event == "pod.active_ports_malformed"
     assert note.fields == {"object": "pod/a", "no_ports": "eight", "instead": "passed over"}
-    made.pods_are([read(pod("a", ports="8000"))])
-    assert notes.take() == []
-    made.pods_are([read(pod("a", ports="eight"))])
-    assert len(notes.take()) == 1
-    made.pods_gone(["a"])
-    made.pods_are([read(pod("a", ports="eight"))])
-    assert len(notes.take()) == 1
+    made.upsert_pods([read(pod("a", ports="8000"))])
+    assert warnings.drain() == []
+    made.upsert_pods([read(pod("a", ports="eight"))])
+    assert len(warnings.drain()) == 1
+    made.remove_pods(["a"])
+    made.upsert_pods([read(pod("a", ports="eight"))])
+    assert len(warnings.drain()) == 1
 
 
 def test_what_says_nothing_new_tells_nothing():
     made = state(pod("a"))
-    made.events()
-    made.pods_are([read(pod("a"))])
-    made.pool_is(read(pool()))
-    made.pods_listed({"a"})
+    made.drain_events()
+    made.upsert_pods([read(pod("a"))])
+    made.set_pool(read(pool()))
+    made.retain_pods({"a"})
     assert told(made) == []
 
 
 def test_labels_change_an_endpoint_in_place():
     made = state(pod("a"))
-    made.events()
-    made.pods_are([read(pod("a", labels={**LABELS, "llm-d.ai/role": "decode"}))])
+    made.drain_events()
+    made.upsert_pods([read(pod("a", labels={**LABELS, "llm-d.ai/role": "decode"}))])
     assert told(made) == [("up", "default/a-rank-0", "10.0.0.1:8000")]
 
 
 @pytest.mark.parametrize("again", [pod("a", uid="other"), pod("a", "10.0.0.2")])
 def test_one_name_with_another_uid_or_address_is_another_engine(again):
     made = state(pod("a"))
-    made.events()
-    made.pods_are([read(again)])
+    made.drain_events()
+    made.upsert_pods([read(again)])
     (removed, added) = told(made)
     assert (removed, added[:2]) == (("gone", "default/a-rank-0"), ("up", "default/a-rank-0"))
 
@@ -135,13 +135,13 @@ def test_an_address_used_again_is_the_younger_pods_and_goes_back_when_that_leave
     old = pod("z", created="2026-01-01T00:00:00Z")
     new = pod("a", created="2026-01-01T00:00:01Z")
     made = state(old)
-    made.events()
-    made.pods_are([read(new)])
+    made.drain_events()
+    made.upsert_pods([read(new)])
     taken = [("gone", "default/z-rank-0"), ("up", "default/a-rank-0", "10.0.0.1:8000")]
     assert told(made) == taken
-    made.pods_are([read(old)])
+    made.upsert_pods([read(old)])
     assert told(made) == []
-    made.pods_gone(["a"])
+    made.remove_pods(["a"])
     assert told(made) == [
         ("gone", "default/a-rank-0"),
         ("up", "default/z-rank-0", "10.0.0.1:8000"),
@@ -150,49 +150,49 @@ def test_an_address_used_again_is_the_younger_pods_and_goes_back_when_that_leave
 
 def test_other_ports_are_other_endpoints_and_those_that_stay_are_left_alone():
     made = state(pod("a"), ports=(8000, 8001))
-    made.events()
-    made.pool_is(read(pool(ports=(8000, 9001))))
+    made.drain_events()
+    made.set_pool(read(pool(ports=(8000, 9001))))
     assert told(made) == [
         ("gone", "default/a-rank-1"),
         ("up", "default/a-rank-1", "10.0.0.1:9001"),
     ]
-    made.pool_is(read(pool(ports=(8000,))))
+    made.set_pool(read(pool(ports=(8000,))))
     assert told(made) == [("gone", "default/a-rank-1")]
 
 
 def test_another_selector_keeps_its_old_pods_until_the_new_ones_are_listed():
     made = state(pod("a", "10.0.0.1"), pod("b", "10.0.0.2"))
-    made.events()
-    made.pool_is(read(pool(labels={"app": "other"})))
+    made.drain_events()
+    made.set_pool(read(pool(labels={"app": "other"})))
     assert (told(made), made.selector) == ([], {"app": "other"})
-    made.pods_are([read(pod("c", "10.0.0.3"))])
-    made.pods_listed({"b", "c"})
+    made.upsert_pods([read(pod("c", "10.0.0.3"))])
+    made.retain_pods({"b", "c"})
     assert told(made) == [("up", "default/c-rank-0", "10.0.0.3:8000"), ("gone", "default/a-rank-0")]
 
 
 def test_scaled_to_zero_it_is_complete_all_the_same():
     made = state(pod("a"))
-    made.pods_gone(["a"])
+    made.remove_pods(["a"])
     assert made.complete
     assert list(made.endpoints) == []
 
 
 def test_a_pool_that_goes_takes_its_endpoints_and_comes_back_with_its_pods():
     made = state(pod("a"))
-    made.events()
-    made.pool_gone()
+    made.drain_events()
+    made.remove_pool()
     assert (told(made), made.complete) == ([("gone", "default/a-rank-0")], False)
-    made.pool_is(read(pool()))
+    made.set_pool(read(pool()))
     assert (told(made), made.complete) == ([], False)
-    made.pods_are([read(pod("a"))])
-    made.pods_listed({"a"})
+    made.upsert_pods([read(pod("a"))])
+    made.retain_pods({"a"})
     assert told(made) == [("up", "default/a-rank-0", "10.0.0.1:8000"), ("Listed",)]
     assert made.complete
 
 
 def test_without_a_pool_nothing_is_complete():
     made = PoolState(ObjectWarnings())
-    made.pods_listed(set())
+    made.retain_pods(set())
     assert (told(made), made.complete) == ([], False)
 
 
@@ -210,13 +210,13 @@ PODS = st.builds(
 )
 CHANGES = st.lists(
     st.one_of(
-        PODS.map(lambda each: ("pods_are", [read(each)])),
-        st.sampled_from(NAMES).map(lambda name: ("pods_gone", [name])),
-        st.sets(st.sampled_from(NAMES)).map(lambda names: ("pods_listed", names)),
+        PODS.map(lambda each: ("upsert_pods", [read(each)])),
+        st.sampled_from(NAMES).map(lambda name: ("remove_pods", [name])),
+        st.sets(st.sampled_from(NAMES)).map(lambda names: ("retain_pods", names)),
         st.sampled_from([(8000,), (8001, 8000), (8000, 8001)]).map(
-            lambda ports: ("pool_is", read(pool(ports=ports)))
+            lambda ports: ("set_pool", read(pool(ports=ports)))
         ),
-        st.just(("pool_gone",)),
+        st.just(("remove_pool",)),
     ),
     max_size=30,
 )
@@ -229,19 +229,19 @@ class Oracle:
         self.pods: dict[str, KubePod] = {}
         self.ports: list[int] = []
 
-    def pods_are(self, pods):
+    def upsert_pods(self, pods):
         self.pods |= {each.metadata.name: each for each in pods}
 
-    def pods_gone(self, names):
-        self.pods_listed([name for name in self.pods if name not in names])
+    def remove_pods(self, names):
+        self.retain_pods([name for name in self.pods if name not in names])
 
-    def pods_listed(self, names):
+    def retain_pods(self, names):
         self.pods = {name: each for name, each in self.pods.items() if name in names}
 
-    def pool_is(self, pool):
+    def set_pool(self, pool):
         self.ports = list(pool.spec.ports)
 
-    def pool_gone(self):
+    def remove_pool(self):
         self.pods, self.ports = {}, []
 
     def endpoints(self):
@@ -263,7 +263,7 @@ def test_whatever_happens_the_fleet_is_told_what_there_is(changes):
     for name, *arguments in changes:
         getattr(made, name)(*arguments)
         getattr(oracle, name)(*arguments)
-        for event in made.events():
+        for event in made.drain_events():
             if isinstance(event, EndpointUpserted):
                 known = fleet.get(event.endpoint.id, event.endpoint)
                 assert known.engine == event.endpoint.engine
@@ -278,7 +278,7 @@ def test_whatever_happens_the_fleet_is_told_what_there_is(changes):
 
 def test_listed_is_among_the_events_of_each_completion():
     made = PoolState(ObjectWarnings())
-    made.pool_is(read(pool()))
-    made.pods_listed(set())
-    made.pods_listed(set())
-    assert made.events() == [Listed()]
+    made.set_pool(read(pool()))
+    made.retain_pods(set())
+    made.retain_pods(set())
+    assert made.drain_events() == [Listed()]

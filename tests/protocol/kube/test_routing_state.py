@@ -21,8 +21,8 @@ def notes():
 
 
 @pytest.fixture
-def state(notes):
-    return RoutingState(OBJECT_GROUPS, POOL, notes)
+def state(warnings):
+    return RoutingState(OBJECT_GROUPS, POOL, warnings)
 
 
 def asked(model="base", objective="", header=""):
@@ -44,7 +44,7 @@ def target(routing, model="base", **more):
 
 
 def rewritten(state, *documents, group=NEW):
-    state.rewrites.put(group, [read(each) for each in documents])
+    state.rewrites.upsert(group, [read(each) for each in documents])
     return state.routing()
 
 
@@ -55,7 +55,7 @@ def test_without_objects_requests_stay_as_they_are():
 
 @pytest.mark.parametrize(("said", "priority"), [(7, 7), (-3, -3), (0, 0), (None, 0)])
 def test_an_objective_gives_its_priority(state, said, priority):
-    state.objectives.put(NEW, [read(objective("urgent", said))])
+    state.objectives.upsert(NEW, [read(objective("urgent", said))])
     routing = state.routing()
     assert routing.resolve(asked(objective="urgent"), never).priority == priority
     assert routing.resolve(asked(objective="unknown"), never).priority == 0
@@ -63,34 +63,34 @@ def test_an_objective_gives_its_priority(state, said, priority):
 
 
 def test_both_groups_count_and_the_newer_wins_a_name(state):
-    state.objectives.put(OLD, [read(objective("a", 1)), read(objective("b", 2))])
-    state.objectives.put(NEW, [read(objective("a", 10))])
+    state.objectives.upsert(OLD, [read(objective("a", 1)), read(objective("b", 2))])
+    state.objectives.upsert(NEW, [read(objective("a", 10))])
     assert state.routing().priorities == {"a": 10, "b": 2}
-    state.objectives.gone(NEW, ["a"])
+    state.objectives.remove(NEW, ["a"])
     assert state.routing().priorities == {"a": 1, "b": 2}
-    state.objectives.listed(OLD, ["b"])
+    state.objectives.retain(OLD, ["b"])
     assert state.routing().priorities == {"b": 2}
 
 
 @pytest.mark.parametrize(
     "ref", [{"name": "other"}, {"group": "inference.networking.x-k8s.io"}, {"kind": "Service"}]
 )
-def test_objects_of_other_pools_are_ignored_and_noted_once(state, notes, ref):
+def test_objects_of_other_pools_are_ignored_and_noted_once(state, warnings, ref):
     for _ in range(2):
-        state.objectives.put(NEW, [read(objective("a", 1, ref=ref))])
-        state.rewrites.put(OLD, [read(rewrite("r", (None, {"x": 1}), ref=ref))])
+        state.objectives.upsert(NEW, [read(objective("a", 1, ref=ref))])
+        state.rewrites.upsert(OLD, [read(rewrite("r", (None, {"x": 1}), ref=ref))])
     assert state.routing() == RoutingTable()
-    first, second = notes.take()
+    first, second = warnings.drain()
     assert (first.event, first.fields["object"]) == (
         "object.foreign_pool",
         "inferenceobjective.llm-d.ai/a",
     )
     assert second.fields["object"] == "inferencemodelrewrite.inference.networking.x-k8s.io/r"
-    state.objectives.put(NEW, [read(objective("a", 1))])
+    state.objectives.upsert(NEW, [read(objective("a", 1))])
     assert state.routing().priorities == {"a": 1}
-    state.objectives.put(NEW, [read(objective("a", 1, ref=ref))])
+    state.objectives.upsert(NEW, [read(objective("a", 1, ref=ref))])
     assert state.routing().priorities == {}
-    assert len(notes.take()) == 1
+    assert len(warnings.drain()) == 1
 
 
 def test_an_exact_match_wins_over_one_of_all_models_whatever_their_age(state):
@@ -126,7 +126,7 @@ def test_both_groups_of_rewrites_count(state):
         state, rewrite("b", (["m"], {"old": 1}), (["n"], {"n": 1}), group=OLD), group=OLD
     )
     assert [target(routing, model) for model in "mn"] == ["old", "n"]
-    state.rewrites.listed(OLD, [])
+    state.rewrites.retain(OLD, [])
     assert target(state.routing(), "m") == "new"
 
 

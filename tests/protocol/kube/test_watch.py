@@ -76,14 +76,14 @@ def test_an_object_that_does_not_fit_its_kind_is_left_out():
     assert reader.event(line("ADDED", strange)) is None
     page = reader.page(listed(strange, objective("b", 1), resourceVersion="5"))
     assert [each.metadata.name for each in page.items] == ["b"]
-    assert (page.strange, page.metadata.resource_version) == (1, "5")
+    assert (page.undecodable, page.metadata.resource_version) == (1, "5")
 
 
 def test_pages_of_a_list_are_read():
     metadata = {"resourceVersion": "5", "continue": "abc", "remainingItemCount": 3}
     page = ObjectDecoder(KubePod).page(listed(pod("a"), pod("b"), **metadata))
     assert [each.metadata.name for each in page.items] == ["a", "b"]
-    assert (page.metadata.continue_token, page.strange) == ("abc", 0)
+    assert (page.metadata.continue_token, page.undecodable) == ("abc", 0)
 
 
 @pytest.mark.parametrize("broken", [b"", b"{", b"[]", b'{"metadata": 1}', b'{"items": []}'])
