@@ -1,4 +1,4 @@
-"""Everything on loopback: Envoy, model servers and the picker, started, loaded and compared.
+"""The demo: Envoy, model servers and the picker on loopback, compared under two policies.
 
 Nothing that serves traffic in a cluster imports this package.
 """

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: one line a policy, live in a terminal or logged as text."""
+"""The demo's progress display: one line for each policy, live in a terminal, else as text."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from epp.demo.figures import Sample, cached_ratio, seconds
+from epp.demo.figures import Sample, cached_ratio, format_seconds
 from epp.demo.stage import PolicyName
 
 LIVE_SECONDS = 0.25
@@ -21,7 +21,10 @@ LOGGED_SECONDS = 5.0
 
 @dataclass(slots=True)
 class Lane:
-    """One run as far as it has come: `total` requests are planned, `samples` are answered."""
+    """The progress of one run: `total` requests are planned, `samples` were answered.
+
+    `began_at` is on the monotonic clock, `took` the length of a finished run; both in seconds.
+    """
 
     policy: PolicyName
     total: int
@@ -31,35 +34,35 @@ class Lane:
     took: float | None = None
 
     def begin(self) -> None:
-        """Note that the load starts."""
+        """Start the time of the load."""
         self.phase = "under load"
         self.began_at = time.monotonic()
 
     def end(self) -> None:
-        """Note that the last answer is in."""
+        """Stop the time: the last answer is in."""
         self.phase = "done"
         self.took = self.seconds()
 
     def seconds(self) -> float:
-        """How long it has been under load."""
+        """Return the seconds under load."""
         if self.took is not None:
             return self.took
         return 0.0 if self.began_at is None else time.monotonic() - self.began_at
 
     def cells(self) -> tuple[str, str, str, str, str]:
-        """Phase, time, requests, median TTFT and cached ratio, as text."""
+        """Return phase, time, requests, median TTFT and cached ratio as text."""
         good = [sample for sample in self.samples if not sample.error]
         done = f"{len(self.samples)}/{self.total}"
         if not good:
             return self.phase, f"{self.seconds():.0f} s", done, "", ""
         median = statistics.median(sample.ttft for sample in good)
         cached = f"{cached_ratio(good):.0%}"
-        return self.phase, f"{self.seconds():.0f} s", done, seconds(median), cached
+        return self.phase, f"{self.seconds():.0f} s", done, format_seconds(median), cached
 
 
 @contextlib.asynccontextmanager
-async def shown(console: Console, lanes: Sequence[Lane]) -> AsyncIterator[None]:
-    """Keep the picture of all lanes fresh: in place on a terminal, else as a line now and then."""
+async def live_board(console: Console, lanes: Sequence[Lane]) -> AsyncIterator[None]:
+    """Show all lanes while the context lasts: in place on a terminal, else as printed lines."""
     showing = asyncio.create_task(_live(console, lanes) if console.is_terminal else _log(lanes))
     try:
         yield

@@ -1,4 +1,4 @@
-"""The report's plots, as SVG text. Knows samples and colours, no page."""
+"""The plots of the report, as SVG text."""
 
 import io
 import statistics
@@ -11,8 +11,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
-from epp.demo.comparison import Outcome
-from epp.demo.figures import Sample, cached_ratio, computed_by_server, seconds
+from epp.demo.comparison import RunResult
+from epp.demo.figures import Sample, cached_ratio, computed_by_server, format_seconds
 
 COLOURS = ("#7c8aa0", "#d9480f")
 INK = "#2b2f36"
@@ -37,19 +37,19 @@ LOOK = {
 WIDE = (8.6, 3.3)
 HALF = (4.2, 3.3)
 
-Pair = tuple[Outcome, Outcome]
+Pair = tuple[RunResult, RunResult]
 
 
 def svg(figure: Figure) -> str:
-    """Write a figure as an `<svg>` element that scales with the page."""
+    """Return a figure as an `<svg>` element that scales with the page."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
 
 
-def charts(before: Outcome, after: Outcome) -> dict[str, str]:
-    """Draw all plots: name to SVG."""
+def charts(before: RunResult, after: RunResult) -> dict[str, str]:
+    """Return all plots as SVG, by name."""
     pair = (before, after)
     drawn = {
         "ttft": (_distribution, WIDE),
@@ -68,22 +68,24 @@ def charts(before: Outcome, after: Outcome) -> dict[str, str]:
         return result
 
 
-def _good(outcome: Outcome) -> list[Sample]:
-    return [sample for sample in outcome.samples if not sample.error]
+def _good(result: RunResult) -> list[Sample]:
+    return [sample for sample in result.samples if not sample.error]
 
 
 def _in_seconds(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value).replace(".00", "")))
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: format_seconds(value).replace(".00", ""))
+    )
     axis.set_minor_locator(NullLocator())
 
 
 def _distribution(axes: Axes, pair: Pair) -> None:
-    for outcome, colour in zip(pair, COLOURS, strict=True):
-        times = sorted(sample.ttft for sample in _good(outcome))
+    for result, colour in zip(pair, COLOURS, strict=True):
+        times = sorted(sample.ttft for sample in _good(result))
         shares = [(rank + 1) / len(times) for rank in range(len(times))]
-        axes.step(times, shares, where="post", color=colour, lw=2, label=outcome.policy)
-        axes.plot([outcome.figures.ttft_p50], [0.5], "o", color=colour, ms=6, mec="white", mew=1.2)
+        axes.step(times, shares, where="post", color=colour, lw=2, label=result.policy)
+        axes.plot([result.figures.ttft_p50], [0.5], "o", color=colour, ms=6, mec="white", mew=1.2)
     axes.set_xscale("log")
     _in_seconds(axes.xaxis)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
@@ -92,8 +94,8 @@ def _distribution(axes: Axes, pair: Pair) -> None:
 
 
 def _over_time(axes: Axes, pair: Pair) -> None:
-    for outcome, colour in zip(pair, COLOURS, strict=True):
-        samples = _good(outcome)
+    for result, colour in zip(pair, COLOURS, strict=True):
+        samples = _good(result)
         axes.plot(
             [sample.sent_at for sample in samples],
             [sample.ttft for sample in samples],
@@ -104,7 +106,7 @@ def _over_time(axes: Axes, pair: Pair) -> None:
             mew=0,
         )
         middles, medians = _binned(samples)
-        axes.plot(middles, medians, color=colour, lw=2.2, label=f"{outcome.policy}, median")
+        axes.plot(middles, medians, color=colour, lw=2.2, label=f"{result.policy}, median")
     axes.set_yscale("log")
     _in_seconds(axes.yaxis)
     axes.set(xlabel="seconds since the first conversation", ylabel="time to first token")
@@ -121,13 +123,13 @@ def _binned(samples: Iterable[Sample]) -> tuple[list[float], list[float]]:
 
 
 def _over_turns(axes: Axes, pair: Pair) -> None:
-    for outcome, colour in zip(pair, COLOURS, strict=True):
+    for result, colour in zip(pair, COLOURS, strict=True):
         turns = defaultdict(list)
-        for sample in _good(outcome):
+        for sample in _good(result):
             turns[sample.turn + 1].append(sample)
         numbers = sorted(turns)
         ratios = [cached_ratio(turns[number]) for number in numbers]
-        axes.plot(numbers, ratios, "o-", color=colour, lw=2, ms=5, label=outcome.policy)
+        axes.plot(numbers, ratios, "o-", color=colour, lw=2, ms=5, label=result.policy)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set(xlabel="turn of the conversation", ylabel="prompt tokens cached", ylim=(0, 1.02))
@@ -136,11 +138,11 @@ def _over_turns(axes: Axes, pair: Pair) -> None:
 
 def _by_server(axes: Axes, pair: Pair) -> None:
     width = 0.38
-    for shift, outcome, colour in zip((-width, 0.0), pair, COLOURS, strict=True):
-        computed = computed_by_server(_good(outcome), outcome.servers)
+    for shift, result, colour in zip((-width, 0.0), pair, COLOURS, strict=True):
+        computed = computed_by_server(_good(result), result.servers)
         places = [number + 1 + shift + width / 2 for number in range(len(computed))]
         heights = [tokens / 1000 for tokens in computed]
-        axes.bar(places, heights, width * 0.94, color=colour, label=outcome.policy)
+        axes.bar(places, heights, width * 0.94, color=colour, label=result.policy)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(visible=False, axis="x")
     axes.set(xlabel="model server", ylabel="prompt tokens computed, thousands")
@@ -148,12 +150,12 @@ def _by_server(axes: Axes, pair: Pair) -> None:
 
 
 def _predictions(axes: Axes, pair: Pair) -> None:
-    outcome = pair[1]
-    told = [
-        (sample.cached_tokens, sample.miss) for sample in _good(outcome) if sample.miss is not None
+    result = pair[1]
+    predicted_requests = [
+        (sample.cached_tokens, sample.miss) for sample in _good(result) if sample.miss is not None
     ]
-    actual = [cached for cached, _ in told]
-    predicted = [cached + miss for cached, miss in told]
+    actual = [cached for cached, _ in predicted_requests]
+    predicted = [cached + miss for cached, miss in predicted_requests]
     limit = max([*actual, *predicted, 1]) * 1.04
     axes.plot([0, limit], [0, limit], color="#9aa3b0", lw=1)
     axes.plot(actual, predicted, "o", color=COLOURS[1], ms=3.6, alpha=0.45, mew=0)

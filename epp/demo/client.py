@@ -1,7 +1,7 @@
-"""The load generator: plays conversations through the gateway and times every answer.
+"""The load generator: plays conversations through the gateway and times every response.
 
-Arrivals follow the plan whatever the servers do; only a conversation's own next question waits
-for the answer to the one before.
+Open loop: arrivals follow the plan whatever the servers do. Within a conversation, a question
+waits for the answer to the one before.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Answer:
-    """A streamed answer as far as it has come in."""
+    """A streamed response as far as it was received."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -64,7 +64,7 @@ class Answer:
         self.usage = _Usage()
 
     def feed(self, line: bytes, now: float) -> None:
-        """Take one line of the event stream that was read at `now`."""
+        """Read one line of the event stream, received at `now` (monotonic seconds)."""
         if not line.startswith(b"data: {"):
             return
         event = _event.decode(line[6:])
@@ -76,13 +76,13 @@ class Answer:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that the server found in its cache."""
+        """Prompt tokens that the server reported as cached; 0 where it reported none."""
         details = self.usage.prompt_tokens_details
         return (details and details.cached_tokens) or 0
 
 
 class Player:
-    """Plays conversations against one gateway and reports each request when it is over."""
+    """Plays conversations through one gateway and calls `report` with each finished request."""
 
     def __init__(self, url: str, model: str, report: Report) -> None:
         self._url = url + PATH
@@ -91,7 +91,7 @@ class Player:
         self._started = 0.0
 
     async def play(self, conversations: Sequence[Conversation]) -> None:
-        """Play all of them at their planned times; returns when the last answer is complete."""
+        """Play all of them at their planned times; return when the last response is complete."""
         limit = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         connections = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(timeout=limit, connector=connections) as session:

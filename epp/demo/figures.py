@@ -1,4 +1,4 @@
-"""What was measured about each request, and the figures that sum it up. Pure."""
+"""Samples, one for each request, and the figures that summarize a run."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,11 +7,11 @@ import msgspec
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as its client saw it; times in seconds, `sent_at` after the run's start.
+    """One request as its client measured it; times in seconds, `sent_at` since the run's start.
 
-    `ttft` ends at the first byte of generated text. `server` is the target that the picker named,
-    empty where it said nothing; `predicted_cached` is its estimate, None likewise. A request that
-    failed has an `error` and no `ttft` that counts.
+    `ttft` ends at the first byte of generated text. `server` is the target (`ip:port`) that the
+    picker reported, empty where it reported none; `predicted_cached` is its estimate in tokens,
+    None where it reported none. A failed request has an `error`, and its `ttft` does not count.
     """
 
     conversation: int
@@ -33,17 +33,17 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def miss(self) -> int | None:
-        """Predicted minus reported cached tokens, None without a prediction."""
+        """Predicted minus reported cached tokens; None without a prediction."""
         return None if self.predicted_cached is None else self.predicted_cached - self.cached_tokens
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in numbers: times in seconds, ratios in 0..1.
+    """The figures of a run: times in seconds, ratios in 0..1.
 
-    `imbalance` is the largest server's share of computed prompt tokens over the mean. Predictions
-    are judged against what the servers reported: `over` and `under` are the summed errors of
-    either sign as shares of all prompt tokens, `close` the share of requests that were predicted
-    within one block.
+    `imbalance` is the most prompt tokens computed on one server over the mean. Predictions are
+    compared with the cached tokens that servers reported: `over` and `under` are the sums of
+    errors of either sign as shares of all prompt tokens, `close` is the share of requests that
+    were predicted within one block.
     """
 
     requests: int
@@ -61,7 +61,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """Interpolate linearly between the closest ranks; nan of nothing."""
+    """Return a percentile, interpolated linearly between ranks; nan without values."""
     ordered = sorted(values)
     if not ordered:
         return math.nan
@@ -72,18 +72,18 @@ def percentile(values: Iterable[float], percent: float) -> float:
 
 
 def ratio(part: float, whole: float) -> float:
-    """Divide; nan where there is nothing to divide by."""
+    """Return part / whole; nan where the whole is 0."""
     return part / whole if whole else math.nan
 
 
 def cached_ratio(samples: Iterable[Sample]) -> float:
-    """Share of prompt tokens that were found in a cache."""
+    """Return the share of prompt tokens that were cached."""
     pairs = [(sample.cached_tokens, sample.prompt_tokens) for sample in samples]
     return ratio(sum(cached for cached, _ in pairs), sum(prompt for _, prompt in pairs))
 
 
 def computed_by_server(samples: Iterable[Sample], servers: Sequence[str]) -> list[int]:
-    """Prompt tokens computed on each of `servers`."""
+    """Return the prompt tokens computed on each of `servers`."""
     computed = dict.fromkeys(servers, 0)
     for sample in samples:
         if sample.server in computed:
@@ -91,8 +91,8 @@ def computed_by_server(samples: Iterable[Sample], servers: Sequence[str]) -> lis
     return [computed[server] for server in servers]
 
 
-def summed_up(samples: Sequence[Sample], servers: Sequence[str], block_size: int) -> Figures:
-    """Sum a run up; failed requests count as such and in nothing else."""
+def summarize(samples: Sequence[Sample], servers: Sequence[str], block_size: int) -> Figures:
+    """Return the figures of a run; failed requests count in `failed` only."""
     good = [sample for sample in samples if not sample.error]
     times = [sample.ttft for sample in good]
     computed = computed_by_server(good, servers)
@@ -120,12 +120,13 @@ def _span(samples: Sequence[Sample]) -> float:
     return max(ends, default=0.0) - min(starts, default=0.0)
 
 
-def gained(before: Figures, after: Figures) -> str:
-    """Say in one sentence what the second policy gained over the first."""
+def gain_sentence(before: Figures, after: Figures) -> str:
+    """Return a sentence that says what the second policy gained over the first."""
     factor = ratio(before.ttft_mean, after.ttft_mean)
+    mean, median = (format_seconds(each) for each in (after.ttft_mean, after.ttft_p50))
     times = (
-        f"{seconds(after.ttft_mean)} on average instead of {seconds(before.ttft_mean)}, at the "
-        f"median {seconds(after.ttft_p50)} instead of {seconds(before.ttft_p50)}"
+        f"{mean} on average instead of {format_seconds(before.ttft_mean)}, at the median "
+        f"{median} instead of {format_seconds(before.ttft_p50)}"
     )
     cached = f"{after.cached_ratio:.0%} instead of {before.cached_ratio:.0%} of the prompt tokens"
     if factor >= 1.05:
@@ -139,8 +140,8 @@ def gained(before: Figures, after: Figures) -> str:
     )
 
 
-def seconds(value: float) -> str:
-    """Write a duration the way people read it."""
+def format_seconds(value: float) -> str:
+    """Return a duration as text, in milliseconds below one second."""
     if math.isnan(value):
         return "none"
     return f"{value * 1000:.0f} ms" if value < 0.9995 else f"{value:.2f} s"

@@ -1,11 +1,11 @@
-"""What the demo needs beyond the package itself, and how to get what is missing."""
+"""The demo's extra requirements, and how to install those that are missing."""
 
 import importlib.metadata
 import importlib.util
 from typing import Literal
 
-Kind = Literal["simulator", "vllm"]
-"""Which model servers: simulated ones, or vLLM on the CPU."""
+EngineKind = Literal["simulator", "vllm"]
+"""The kind of model servers: simulated ones, or vLLM on the CPU."""
 
 EXTRA = "pip install 'warmpick[demo]'"
 CHECKOUT = "pip install ./model-server"
@@ -19,8 +19,8 @@ MODULES = {
 VLLM = {"vllm": "make vllm in a checkout installs its CPU build; until then use --engine simulator"}
 
 
-def missing(kind: Kind) -> list[str]:
-    """One line for each part that is not installed; looks, imports nothing."""
+def missing(kind: EngineKind) -> list[str]:
+    """Return a line for each requirement that is not installed; imports none of them."""
     wanted = MODULES | (VLLM if kind == "vllm" else {})
     lines = [
         f"{module} is missing: {remedy}"

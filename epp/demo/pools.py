@@ -1,4 +1,4 @@
-"""The model servers that the demo can start, and the load that suits them.
+"""Pools of model servers that the demo can start, each with a workload that fits it.
 
 The simulated ones keep the shape of a real deployment: an 8B model in 16-bit weights on a 40 GB
 card computes about 10,000 prompt tokens a second and has room for about 150,000 tokens of KV
@@ -11,30 +11,31 @@ from pathlib import Path
 
 import msgspec
 
-from epp.demo.parts import Kind
-from epp.demo.workload import Load
+from epp.demo.parts import EngineKind
+from epp.demo.workload import Workload
 
 SIMULATED_MODEL = "demo-8b"
 TINY_MODEL = "demo-small"
-QUICK = 0.5  # of the conversations and of the time
+QUICK = 0.5
+"""The share of the standard time, and so of the conversations, that `--quick` plays."""
 
 
-class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """`servers` equal model servers and what is asked of them.
+class DemoPool(msgspec.Struct, frozen=True, kw_only=True):
+    """`servers` equal model servers and their workload.
 
-    `cache_tokens` and `block_size` describe one server; `argv` starts one (each prints its port)
-    after `prepare`, where not empty, has run once. `prompt_rate` is the prompt tokens that one
-    computes in a second when it does nothing else, None where unknown; `start_seconds` is how
-    long a start may take.
+    `cache_tokens` and `block_size`, in tokens, describe one server. `argv` starts one, which
+    prints its port as JSON, after `prepare`, where not empty, has run once. `prompt_rate` is the
+    prompt tokens a second of a server that does nothing else, None where unknown;
+    `start_seconds` is the deadline of a start.
     """
 
-    kind: Kind
+    kind: EngineKind
     title: str
     model: str
     servers: int
     block_size: int
     cache_tokens: int
-    load: Load
+    workload: Workload
     argv: tuple[str, ...]
     prepare: tuple[str, ...] = ()
     prompt_rate: float | None = None
@@ -42,7 +43,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How much of everything; None leaves it to the kind of model server."""
+    """The size that the command line asks for; None: the default of the kind of model server."""
 
     servers: int | None = None
     seconds: float | None = None
@@ -50,12 +51,12 @@ class Size(msgspec.Struct, frozen=True):
     quick: bool = False
 
 
-def pool_of(kind: Kind, size: Size, directory: Path) -> Pool:
-    """Choose servers and load; arrivals per server stay the same whatever the size."""
+def choose_pool(kind: EngineKind, size: Size, directory: Path) -> DemoPool:
+    """Return servers and workload; arrivals per server are the same for every size."""
     return _simulated(size) if kind == "simulator" else _vllm(size, directory)
 
 
-def _simulated(size: Size) -> Pool:
+def _simulated(size: Size) -> DemoPool:
     servers = size.servers or 4
     blocks, block_size, slower = 9216, 16, 0.4
     flags = {
@@ -66,17 +67,17 @@ def _simulated(size: Size) -> Pool:
         "--max-num-batched-tokens": 8192,
         "--speed": slower,  # the simulator's constants are an H100's: 40 us a prompt token
     }
-    return Pool(
+    return DemoPool(
         kind="simulator",
         title="a simulated 8B model on a 40 GB A100-class GPU",
         model=SIMULATED_MODEL,
         servers=servers,
         block_size=block_size,
         cache_tokens=blocks * block_size,
-        load=_load(
+        workload=_scaled(
             size,
             servers,
-            Load(
+            Workload(
                 conversations=115,
                 seconds=26,
                 dossiers=80,
@@ -91,7 +92,7 @@ def _simulated(size: Size) -> Pool:
     )
 
 
-def _vllm(size: Size, directory: Path) -> Pool:
+def _vllm(size: Size, directory: Path) -> DemoPool:
     servers = size.servers or 2
     blocks, block_size = 1024, 32
     folder = str(directory / TINY_MODEL)
@@ -101,17 +102,17 @@ def _vllm(size: Size, directory: Path) -> Pool:
         "--block-size": block_size,
         "--max-model-len": 8192,
     }
-    return Pool(
+    return DemoPool(
         kind="vllm",
         title="vLLM on the CPU with a 26M-parameter model of random weights",
         model=TINY_MODEL,
         servers=servers,
         block_size=block_size,
         cache_tokens=blocks * block_size,
-        load=_load(
+        workload=_scaled(
             size,
             servers,
-            Load(
+            Workload(
                 conversations=14,
                 seconds=45,
                 dossiers=9,
@@ -132,8 +133,8 @@ def _flat(flags: dict[str, object]) -> tuple[str, ...]:
     return tuple(text for name, value in flags.items() for text in (name, str(value)))
 
 
-def _load(size: Size, servers: int, standard: Load, standard_servers: int) -> Load:
-    """Scale a load: more servers get more conversations and documents, more time gets more too."""
+def _scaled(size: Size, servers: int, standard: Workload, standard_servers: int) -> Workload:
+    """Scale conversations and documents with the number of servers and with the time."""
     width = servers / standard_servers
     seconds = size.seconds or standard.seconds * (QUICK if size.quick else 1.0)
     count = size.conversations or round(standard.rate * seconds * width)

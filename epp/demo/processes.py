@@ -1,7 +1,7 @@
-"""Child processes that cannot outlive us, with their logs in files.
+"""Child processes that cannot outlive this one, with their logs in files.
 
 Each child leads its own process group (a Ctrl-C in the terminal does not reach it; `stop` does)
-and asks the kernel to be killed when its parent dies. This file knows nothing of what it runs.
+and asks the kernel to be killed when its parent dies.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ STDOUT_LIMIT = 1 << 20
 
 # The child replaces itself with the real program, so no hook runs between fork and exec (not safe
 # beside gRPC's threads). A parent that died before prctl took effect shows as another parent id.
-_LEASH = """
+_EXEC_UNTIL_PARENT_DIES = """
 import ctypes, os, signal, sys
 parent = int(sys.argv[1])
 prctl = getattr(ctypes.CDLL(None), "prctl", None)
@@ -43,9 +43,9 @@ except OSError as error:
 
 
 class ProcessDied(WarmpickError):
-    """A child ended before it was asked to, or never became what was waited for.
+    """A child ended before it was stopped, or did not become ready in time.
 
-    The message holds its name, its exit code and the last lines of its log.
+    The message has its name, its exit code and the last lines of its log.
     """
 
 
@@ -58,7 +58,7 @@ def free_port() -> int:
 
 
 class Process:
-    """A running child. Made by `spawn`."""
+    """A running child, as `spawn` returns it."""
 
     def __init__(self, name: str, child: asyncio.subprocess.Process, log_path: Path) -> None:
         self.name = name
@@ -66,17 +66,17 @@ class Process:
         self.log_path = log_path
         self._child = child
         self._ready: dict[str, Any] | None = None
-        self._said = asyncio.Event()
+        self._ready_or_ended = asyncio.Event()
         self._exit = asyncio.create_task(child.wait(), name=f"exit of {name}")
         self._pump = asyncio.create_task(self._copy_stdout(), name=f"stdout of {name}")
 
     def alive(self) -> bool:
-        """Tell whether the child still runs."""
+        """Return whether the child still runs."""
         return self._child.returncode is None
 
     async def wait_ready_line(self, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109 - deadline of the child, not of the await
         """Return the first JSON object that the child prints as a line of stdout."""
-        await self._before_exit(self._said.wait(), "said nothing", timeout)
+        await self._before_exit(self._ready_or_ended.wait(), "said nothing", timeout)
         if self._ready is None:
             raise await self._death()
         return self._ready
@@ -91,7 +91,7 @@ class Process:
             return await asyncio.shield(self._exit)
 
     async def watch(self) -> NoReturn:
-        """Raise ProcessDied when the child ends."""
+        """Raise `ProcessDied` when the child ends."""
         await asyncio.shield(self._exit)
         raise await self._death()
 
@@ -102,12 +102,12 @@ class Process:
             await asyncio.wait({self._exit}, timeout=grace)
         self._signal(signal.SIGKILL)
         await self._exit
-        await self._hear_out(5)  # all who could speak were killed
+        await self._read_to_end(5)  # its whole group was killed
         self._pump.cancel()
         await asyncio.wait({self._pump})
 
-    async def _hear_out(self, seconds: float) -> None:
-        """Read to the end of stdout, which is open until every process that has it is gone."""
+    async def _read_to_end(self, seconds: float) -> None:
+        """Copy stdout until every process that holds it open has ended, at most `seconds`."""
         await asyncio.wait({self._pump}, timeout=seconds)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -115,7 +115,7 @@ class Process:
             os.killpg(self.pid, number)
 
     async def _before_exit(self, work: Awaitable[T], failure: str, limit: float) -> T:
-        """Await `work` unless the child ends first or `limit` seconds pass."""
+        """Await `work`. Raises `ProcessDied` where the child ends first or `limit` seconds pass."""
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait(
@@ -130,7 +130,7 @@ class Process:
         raise ProcessDied(f"{self.name} {failure} within {limit:g} s{self._tail()}")
 
     async def _death(self) -> ProcessDied:
-        await self._hear_out(1)  # its last words
+        await self._read_to_end(1)  # its last lines
         code = self._child.returncode
         return ProcessDied(f"{self.name} ended with exit code {code}{self._tail()}")
 
@@ -142,14 +142,14 @@ class Process:
             async for line in stdout:
                 log.write(line)
                 if self._ready is None and line.startswith(b"{"):
-                    self._hear(line)
+                    self._read_ready_line(line)
         await self._exit
-        self._said.set()  # that it will say no more
+        self._ready_or_ended.set()  # no ready line will come
 
-    def _hear(self, line: bytes) -> None:
+    def _read_ready_line(self, line: bytes) -> None:
         with contextlib.suppress(ValueError):
             self._ready = json.loads(line)
-            self._said.set()
+            self._ready_or_ended.set()
 
     def _tail(self) -> str:
         lines = self.log_path.read_text(errors="replace").splitlines()[-TAIL_LINES:]
@@ -161,15 +161,15 @@ async def spawn(
 ) -> Process:
     """Start `argv`; stdout and stderr go to `log_dir/NAME.log`.
 
-    `env` is added to our own environment. A program that cannot be run shows as a child that
-    ended with exit code 1 and said why in its log.
+    `env` is added to this process's environment. A program that cannot be run appears as a child
+    that ended with exit code 1 and logged why.
     """
     log_path = log_dir / f"{name}.log"
-    leash = (sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()))
+    launcher = (sys.executable, "-I", "-S", "-c", _EXEC_UNTIL_PARENT_DIES, str(os.getpid()))
     log_path.unlink(missing_ok=True)
     with log_path.open("ab") as log:  # appending: the copy of stdout goes to the same file
         child = await asyncio.create_subprocess_exec(
-            *leash,
+            *launcher,
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

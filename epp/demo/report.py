@@ -1,4 +1,4 @@
-"""The comparison as one self-contained HTML page."""
+"""The report: the comparison as one self-contained HTML page."""
 
 import html
 import math
@@ -9,24 +9,24 @@ from string import Template
 import msgspec
 
 from epp.demo.charts import charts
-from epp.demo.comparison import ROWS, Outcome, written
-from epp.demo.figures import gained
-from epp.demo.pools import Pool
+from epp.demo.comparison import ROWS, RunResult, format_figure
+from epp.demo.figures import gain_sentence
+from epp.demo.pools import DemoPool
 
 
 class Circumstances(msgspec.Struct, frozen=True):
-    """What somebody needs to know to repeat the comparison."""
+    """The facts that are needed to repeat a comparison."""
 
-    pool: Pool
+    pool: DemoPool
     seed: int
     machine: str
     command: str
 
 
-def report(before: Outcome, after: Outcome, where: Circumstances) -> str:
-    """Write the page."""
+def report(before: RunResult, after: RunResult, where: Circumstances) -> str:
+    """Return the page."""
     template = (files("epp.demo") / "report.html").read_text(encoding="utf-8")
-    sentence = gained(before.figures, after.figures)
+    sentence = gain_sentence(before.figures, after.figures)
     return Template(template).substitute(
         title="round-robin and least-ttft",
         sentence=html.escape(sentence),
@@ -39,18 +39,18 @@ def report(before: Outcome, after: Outcome, where: Circumstances) -> str:
     )
 
 
-def _setting(pool: Pool, outcome: Outcome) -> str:
-    load = pool.load
+def _setting(pool: DemoPool, result: RunResult) -> str:
+    load = pool.workload
     return (
         f"{pool.servers} model servers behind Envoy, each {pool.title} with room for "
         f"{pool.cache_tokens:,} tokens of KV cache. {load.conversations} conversations of "
         f"{load.turns[0]} to {load.turns[1]} turns about {load.dossiers} dossiers, "
-        f"{len(outcome.samples)} requests, in the same order and at the same planned moments for "
+        f"{len(result.samples)} requests, in the same order and at the same planned moments for "
         f"both policies."
     )
 
 
-def _tiles(before: Outcome, after: Outcome) -> Iterable[str]:
+def _tiles(before: RunResult, after: RunResult) -> Iterable[str]:
     named = {
         "ttft_p50": "Median time to first token",
         "ttft_p99": "99th percentile",
@@ -58,33 +58,33 @@ def _tiles(before: Outcome, after: Outcome) -> Iterable[str]:
         "imbalance": "Busiest server over the mean",
     }
     for name, label in named.items():
-        value, was = written(name, after.figures), written(name, before.figures)
+        value, was = format_figure(name, after.figures), format_figure(name, before.figures)
         yield (
             f'<div class="tile"><div class="name">{label}</div><div class="value">{value}</div>'
             f'<div class="was">round-robin: {was}</div></div>'
         )
 
 
-def _rows(before: Outcome, after: Outcome) -> Iterable[str]:
+def _rows(before: RunResult, after: RunResult) -> Iterable[str]:
     for name, label in ROWS:
-        cells = "".join(f"<td>{written(name, run.figures)}</td>" for run in (before, after))
+        cells = "".join(f"<td>{format_figure(name, run.figures)}</td>" for run in (before, after))
         yield f"<tr><td>{html.escape(label)}</td>{cells}</tr>"
 
 
-def _span(outcome: Outcome) -> float:
-    """When the last answer was complete, in seconds; nan without one."""
-    ends = (sample.sent_at + sample.seconds for sample in outcome.samples if not sample.error)
+def _span(result: RunResult) -> float:
+    """Return when the last response was complete, in seconds; nan without one."""
+    ends = (sample.sent_at + sample.seconds for sample in result.samples if not sample.error)
     return max(ends, default=math.nan)
 
 
-def _share(outcome: Outcome, capacity: float) -> str:
-    """Computed prompt tokens over what the pool could have computed in the run's time."""
-    computed = sum(sample.computed_tokens for sample in outcome.samples)
-    return f"{computed / capacity / _span(outcome):.0%}"
+def _share(result: RunResult, capacity: float) -> str:
+    """Return computed prompt tokens as a share of `capacity` (tokens a second) times the time."""
+    computed = sum(sample.computed_tokens for sample in result.samples)
+    return f"{computed / capacity / _span(result):.0%}"
 
 
-def _facts(before: Outcome, after: Outcome, where: Circumstances) -> Iterable[str]:
-    load, pool = where.pool.load, where.pool
+def _facts(before: RunResult, after: RunResult, where: Circumstances) -> Iterable[str]:
+    load, pool = where.pool.workload, where.pool
     prompts = [sample.prompt_tokens for sample in before.samples if not sample.error]
     mean = sum(prompts) / len(prompts) if prompts else math.nan
     yield (

@@ -1,4 +1,4 @@
-"""The demo from start to end: both runs, the table, the report, and what may stay up."""
+"""The demo from start to end: both runs, the table, the report."""
 
 import argparse
 import asyncio
@@ -15,98 +15,98 @@ from pathlib import Path
 
 from rich.console import Console
 
-from epp.demo.board import Lane, shown
-from epp.demo.comparison import Outcome, as_json, play, print_table
-from epp.demo.figures import gained
-from epp.demo.pools import Pool, Size, pool_of
+from epp.demo.board import Lane, live_board
+from epp.demo.comparison import RunResult, as_json, play, print_table
+from epp.demo.figures import gain_sentence
+from epp.demo.pools import DemoPool, Size, choose_pool
 from epp.demo.report import Circumstances, report
-from epp.demo.stage import PolicyName, Stage, prepare, stage
+from epp.demo.stage import PolicyName, Stage, prepare, start_stage
 from epp.demo.workload import Conversation, conversations, shipped_sections
 from epp.errors import ConfigError
 
 POLICIES: tuple[PolicyName, PolicyName] = ("round-robin", "least-ttft")
 
 
-async def show(options: argparse.Namespace) -> int:
-    """Run everything that the options ask for and return the exit status."""
+async def run_demo(options: argparse.Namespace) -> int:
+    """Run the demo that the options ask for; return its exit status."""
     path = _writable(options.report)
     console = Console(highlight=False)
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmpick-demo-")))
         size = Size(options.servers, options.seconds, options.conversations, options.quick)
-        pool = pool_of(options.engine, size, folder)
-        plan = conversations(shipped_sections(), pool.load, options.seed)
+        pool = choose_pool(options.engine, size, folder)
+        plan = conversations(shipped_sections(), pool.workload, options.seed)
         _introduce(console, pool, plan)
-        before, after, ground = await _perform(console, pool, plan, folder, stack)
+        before, after, stage = await _perform(console, pool, plan, folder, stack)
         where = Circumstances(pool, options.seed, _machine(), _command())
         path.write_text(report(before, after, where), encoding="utf-8")
         _conclude(console, before, after, path)
         if options.json:
             print(as_json(before, after, where.machine, where.command), flush=True)
         if options.keep:
-            await _keep(console, ground, pool.model)
+            await _keep(console, stage, pool.model)
     return 1 if before.figures.failed or after.figures.failed else 0
 
 
 async def _perform(
     console: Console,
-    pool: Pool,
+    pool: DemoPool,
     plan: Sequence[Conversation],
     folder: Path,
     stack: contextlib.AsyncExitStack,
-) -> tuple[Outcome, Outcome, Stage]:
-    """Play the plan on two stages, one after the other; the second stays up until `stack` ends."""
+) -> tuple[RunResult, RunResult, Stage]:
+    """Play the plan on two stages in turn; the second stays up until `stack` is closed."""
     total = sum(len(conversation.turns) for conversation in plan)
     first, second = (Lane(policy, total) for policy in POLICIES)
-    async with shown(console, (first, second)):
+    async with live_board(console, (first, second)):
         first.phase = "preparing" if pool.prepare else "starting"
         await prepare(pool, folder)
         first.phase = "starting"
-        async with stage(pool, first.policy, folder) as ground:
-            before = await play(ground, pool, plan, first)
+        async with start_stage(pool, first.policy, folder) as stage:
+            before = await play(stage, pool, plan, first)
         second.phase = "starting"
-        ground = await stack.enter_async_context(stage(pool, second.policy, folder))
-        after = await play(ground, pool, plan, second)
-    return before, after, ground
+        stage = await stack.enter_async_context(start_stage(pool, second.policy, folder))
+        after = await play(stage, pool, plan, second)
+    return before, after, stage
 
 
-def _introduce(console: Console, pool: Pool, plan: Sequence[Conversation]) -> None:
+def _introduce(console: Console, pool: DemoPool, plan: Sequence[Conversation]) -> None:
     requests = sum(len(conversation.turns) for conversation in plan)
     console.print(
         f"[bold]{pool.servers} model servers[/bold], each {pool.title} "
         f"with room for {pool.cache_tokens:,} tokens of KV cache; behind Envoy and the picker.\n"
         f"[bold]{len(plan)} conversations[/bold], {requests} requests, arrivals over "
-        f"{pool.load.seconds:g} s; the same for both policies.\n"
+        f"{pool.workload.seconds:g} s; the same for both policies.\n"
     )
 
 
-def _conclude(console: Console, before: Outcome, after: Outcome, path: Path) -> None:
+def _conclude(console: Console, before: RunResult, after: RunResult, path: Path) -> None:
     console.print()
     print_table(console, before, after)
-    console.print(f"\n[bold]{gained(before.figures, after.figures)}[/bold]")
-    for outcome in (before, after):
-        if outcome.first_error:
-            console.print(f"[red]{outcome.policy}: {outcome.figures.failed} requests failed[/red]")
-            console.print(f"  the first: {outcome.first_error}", markup=False)
+    console.print(f"\n[bold]{gain_sentence(before.figures, after.figures)}[/bold]")
+    for result in (before, after):
+        if result.first_error:
+            console.print(f"[red]{result.policy}: {result.figures.failed} requests failed[/red]")
+            console.print(f"  the first: {result.first_error}", markup=False)
     console.print(f"\nReport: {path.resolve()}", soft_wrap=True)
 
 
-async def _keep(console: Console, ground: Stage, model: str) -> None:
-    """Print how to talk to what is running, and wait for Ctrl-C."""
+async def _keep(console: Console, stage: Stage, model: str) -> None:
+    """Print how to send a request to the stage, and wait for Ctrl-C or SIGTERM."""
     question = {"role": "user", "content": "What is a prefix cache good for?"}
     body = json.dumps({"model": model, "stream": True, "max_tokens": 40, "messages": [question]})
     console.print("\nEverything is still up. Ask through the gateway:", style="bold")
-    url = f"{ground.url}/v1/chat/completions"
+    url = f"{stage.url}/v1/chat/completions"
     print(f"\n  curl -N -i {url} -H 'content-type: application/json' -d {shlex.quote(body)}\n")
-    print(f"The picker's metrics: {ground.metrics}\nCtrl-C stops everything.", flush=True)
-    told = asyncio.Event()
+    print(f"The picker's metrics: {stage.metrics}\nCtrl-C stops everything.", flush=True)
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told.set)
-    waiting, watching = asyncio.ensure_future(told.wait()), asyncio.ensure_future(ground.watch())
+        loop.add_signal_handler(number, stop.set)
+    waiting, watching = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(stage.watch())
     try:
         await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not told.is_set():
+        if not stop.is_set():
             watching.result()
     finally:
         waiting.cancel()
@@ -115,7 +115,10 @@ async def _keep(console: Console, ground: Stage, model: str) -> None:
 
 
 def _writable(path: Path) -> Path:
-    """Return where the report can go; a bare file name may move to a temporary folder."""
+    """Return where to write the report: a bare name may move to a temporary folder.
+
+    Raises `ConfigError` for a folder that was asked for and cannot be written.
+    """
     if os.access(path.parent, os.W_OK | os.X_OK) and not path.is_dir():
         return path
     if path.parent != Path():

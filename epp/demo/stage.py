@@ -1,4 +1,4 @@
-"""Everything that one run needs, started on loopback and taken down again."""
+"""The stage of one run: model servers, picker and Envoy on loopback."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from typing import Literal, NoReturn
 import msgspec
 
 from epp.demo.envoy import EnvoySettings, start_envoy
-from epp.demo.pools import Pool
+from epp.demo.pools import DemoPool
 from epp.demo.processes import Process, ProcessDied, free_port, spawn
 
 PolicyName = Literal["round-robin", "least-ttft"]
@@ -22,7 +22,10 @@ GRACE_SECONDS = {"simulator": 2.0, "vllm": 20.0}
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A running set-up: `url` is the gateway's, `servers` are `ip:port`, `metrics` the picker's."""
+    """A running stage.
+
+    `url` is the gateway's, `metrics` the picker's; `servers` are `ip:port`.
+    """
 
     url: str
     servers: tuple[str, ...]
@@ -30,7 +33,7 @@ class Stage(msgspec.Struct, frozen=True):
     processes: tuple[Process, ...]
 
     async def watch(self) -> NoReturn:
-        """Raise ProcessDied as soon as any of the processes ends."""
+        """Raise `ProcessDied` as soon as any of the processes ends."""
         async with asyncio.TaskGroup() as group:
             for process in self.processes:
                 group.create_task(process.watch())
@@ -38,8 +41,11 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 @contextlib.asynccontextmanager
-async def stage(pool: Pool, policy: PolicyName, directory: Path) -> AsyncIterator[Stage]:
-    """Start model servers, picker and gateway; logs go to a new folder in `directory`."""
+async def start_stage(pool: DemoPool, policy: PolicyName, directory: Path) -> AsyncIterator[Stage]:
+    """Start model servers, picker and gateway, and stop them when the context ends.
+
+    Their logs go to a new folder in `directory`.
+    """
     logs = _folder(directory, policy)
     async with contextlib.AsyncExitStack() as stack:
         servers = await _start_servers(pool, logs, stack)
@@ -59,8 +65,8 @@ async def stage(pool: Pool, policy: PolicyName, directory: Path) -> AsyncIterato
         yield Stage(settings.url, targets, metrics, (*servers, picker, envoy))
 
 
-async def prepare(pool: Pool, directory: Path) -> None:
-    """Run what the pool needs once before its first start."""
+async def prepare(pool: DemoPool, directory: Path) -> None:
+    """Run the pool's `prepare` command. Raises `ProcessDied` where it fails."""
     if not pool.prepare:
         return
     process = await spawn("prepare", pool.prepare, log_dir=directory)
@@ -72,7 +78,7 @@ async def prepare(pool: Pool, directory: Path) -> None:
 
 
 async def _start_servers(
-    pool: Pool, directory: Path, stack: contextlib.AsyncExitStack
+    pool: DemoPool, directory: Path, stack: contextlib.AsyncExitStack
 ) -> list[Process]:
     servers: list[Process] = []
 
@@ -86,7 +92,7 @@ async def _start_servers(
     return servers
 
 
-async def _listening(server: Process, pool: Pool) -> str:
+async def _listening(server: Process, pool: DemoPool) -> str:
     line = await server.wait_ready_line(pool.start_seconds)
     return f"127.0.0.1:{line['port']}"
 
@@ -98,7 +104,7 @@ def _folder(directory: Path, name: str) -> Path:
 
 
 def _endpoints_file(targets: tuple[str, ...]) -> str:
-    """JSON, which is YAML too."""
+    """Return the picker's endpoints file as JSON, which is YAML too."""
     return json.dumps(
         {
             "endpoints": [

@@ -1,4 +1,4 @@
-"""Conversations about documents: who asks what, and when. A pure function of its seed.
+"""The workload: conversations about documents, drawn from a seed.
 
 Each conversation opens with a dossier (instructions, then several sections of the shipped texts in
 an order of its own) and asks a few questions about it. Dossiers differ in popularity, as documents
@@ -31,14 +31,13 @@ QUOTED = "I stumbled over this: “{quote}”."
 FOLLOWED = "Please be specific, and name the numbers that you would look at."
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of the whole pool; the same for every policy.
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The workload of a whole pool, the same for every policy.
 
     `conversations` begin at random moments within `seconds`. Each has between `turns[0]` and
     `turns[1]` turns, planned `gap` seconds apart on average; those planned after `seconds` are
-    not asked. `dossiers` of `sections` sections
-    each are chosen with a popularity that falls as rank to the power of `-skew`. An answer is
-    between `answer[0]` and `answer[1]` tokens long.
+    not asked. `dossiers` of `sections` sections each are chosen with a popularity that falls as
+    rank to the power of `-skew`. An answer has between `answer[0]` and `answer[1]` tokens.
     """
 
     conversations: int
@@ -65,7 +64,7 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """One client's exchange about one dossier, which is sent as the system message."""
+    """The turns of one client about one dossier, which is the system message `system`."""
 
     number: int
     system: str
@@ -80,7 +79,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 def shipped_sections() -> tuple[Section, ...]:
-    """Read the texts that come with the package, cut at their second-level headings."""
+    """Return the package's texts, cut at their second-level headings."""
     folder = files("epp.demo") / "texts"
     texts = sorted((file.name, file) for file in folder.iterdir() if file.name.endswith(".md"))
     return tuple(
@@ -91,14 +90,16 @@ def shipped_sections() -> tuple[Section, ...]:
 
 
 def sections_of(text: str) -> Iterator[Section]:
-    """Cut a Markdown text at its second-level headings; what precedes the first is left out."""
+    """Yield the sections under a Markdown text's second-level headings."""
     for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         heading, _, body = part.partition("\n")
         yield Section(heading.strip(), body.strip())
 
 
-def conversations(sections: Sequence[Section], load: Load, seed: int) -> tuple[Conversation, ...]:
-    """Draw the workload, ordered by first arrival."""
+def conversations(
+    sections: Sequence[Section], load: Workload, seed: int
+) -> tuple[Conversation, ...]:
+    """Return the conversations of a seed, ordered by first arrival."""
     chance = random.Random(seed)
     size = min(load.sections, len(sections))
     dossiers = [chance.sample(sections, size) for _ in range(load.dossiers)]
@@ -118,7 +119,7 @@ def _system(dossier: Sequence[Section]) -> str:
 
 
 def _turns(
-    dossier: Sequence[Section], load: Load, start: float, chance: random.Random
+    dossier: Sequence[Section], load: Workload, start: float, chance: random.Random
 ) -> Iterator[Turn]:
     at = start
     for _ in range(chance.randint(*load.turns)):

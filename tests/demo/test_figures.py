@@ -7,10 +7,10 @@ from epp.demo.figures import (
     Figures,
     Sample,
     computed_by_server,
-    gained,
+    format_seconds,
+    gain_sentence,
     percentile,
-    seconds,
-    summed_up,
+    summarize,
 )
 
 
@@ -78,23 +78,23 @@ EXPECTED = {
 
 
 def test_a_run_summed_up_by_hand():
-    figures = msgspec.structs.asdict(summed_up(RUN, ("a", "b"), 16))
+    figures = msgspec.structs.asdict(summarize(RUN, ("a", "b"), 16))
     assert figures == pytest.approx(EXPECTED)
 
 
 def test_a_server_that_got_nothing_counts_in_the_imbalance():
-    assert summed_up(RUN[:1], ("a", "b", "c", "d"), 16).imbalance == pytest.approx(4.0)
+    assert summarize(RUN[:1], ("a", "b", "c", "d"), 16).imbalance == pytest.approx(4.0)
 
 
 def test_a_run_without_a_single_answer_has_no_figures():
-    figures = summed_up([sample(error="refused")], ("a",), 16)
+    figures = summarize([sample(error="refused")], ("a",), 16)
     assert (figures.requests, figures.failed) == (0, 1)
     assert all(math.isnan(value) for value in (figures.ttft_p50, figures.cached_ratio))
     assert all(math.isnan(value) for value in (figures.imbalance, figures.over, figures.close))
 
 
 def test_predictions_that_were_not_made_are_not_judged():
-    figures = summed_up([sample(ttft=1.0, prompt_tokens=10)], ("a",), 16)
+    figures = summarize([sample(ttft=1.0, prompt_tokens=10)], ("a",), 16)
     assert all(math.isnan(value) for value in (figures.over, figures.under, figures.close))
 
 
@@ -108,7 +108,7 @@ def test_work_of_unknown_servers_is_left_out():
     [(0.0484, "48 ms"), (0.9994, "999 ms"), (0.9996, "1.00 s"), (12.345, "12.35 s")],
 )
 def test_durations_are_written_for_people(value, text):
-    assert seconds(value) == text
+    assert format_seconds(value) == text
 
 
 def figures(mean, cached):
@@ -117,7 +117,7 @@ def figures(mean, cached):
 
 
 def test_the_gain_is_one_sentence_with_both_figures():
-    text = gained(figures(0.6, 0.5), figures(0.2, 0.8))
+    text = gain_sentence(figures(0.6, 0.5), figures(0.2, 0.8))
     assert "3.0 times less" in text
     assert "200 ms on average instead of 600 ms" in text
     assert "80% instead of 50%" in text
@@ -125,4 +125,4 @@ def test_the_gain_is_one_sentence_with_both_figures():
 
 
 def test_no_gain_is_said_as_plainly():
-    assert "gained nothing" in gained(figures(0.2, 0.5), figures(0.2, 0.8))
+    assert "gained nothing" in gain_sentence(figures(0.2, 0.5), figures(0.2, 0.8))

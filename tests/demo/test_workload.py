@@ -4,10 +4,10 @@ import statistics
 import msgspec
 import pytest
 
-from epp.demo.pools import Size, pool_of
-from epp.demo.workload import INSTRUCTIONS, Load, conversations, sections_of, shipped_sections
+from epp.demo.pools import Size, choose_pool
+from epp.demo.workload import INSTRUCTIONS, Workload, conversations, sections_of, shipped_sections
 
-LOAD = Load(conversations=60, seconds=20.0, dossiers=30, sections=5, turns=(2, 6), gap=2.0)
+LOAD = Workload(conversations=60, seconds=20.0, dossiers=30, sections=5, turns=(2, 6), gap=2.0)
 
 
 @pytest.fixture(scope="module")
@@ -73,18 +73,18 @@ def test_popular_dossiers_come_back(sections):
     ids=["standard", "wider", "smaller", "quick"],
 )
 def test_arrivals_per_server_do_not_depend_on_the_size(size, tmp_path):
-    standard = pool_of("simulator", Size(), tmp_path)
-    pool = pool_of("simulator", size, tmp_path)
-    per_server = pool.load.rate / pool.servers
-    assert per_server == pytest.approx(standard.load.rate / standard.servers, rel=0.05)
+    standard = choose_pool("simulator", Size(), tmp_path)
+    pool = choose_pool("simulator", size, tmp_path)
+    per_server = pool.workload.rate / pool.servers
+    assert per_server == pytest.approx(standard.workload.rate / standard.servers, rel=0.05)
 
 
 def test_a_given_number_of_conversations_is_kept(tmp_path):
-    assert pool_of("simulator", Size(conversations=5), tmp_path).load.conversations == 5
+    assert choose_pool("simulator", Size(conversations=5), tmp_path).workload.conversations == 5
 
 
 def test_both_kinds_of_pools_can_be_described(tmp_path):
     for kind in ("simulator", "vllm"):
-        pool = pool_of(kind, Size(servers=3), tmp_path)
+        pool = choose_pool(kind, Size(servers=3), tmp_path)
         assert (pool.kind, pool.servers) == (kind, 3)
-        assert msgspec.json.encode(pool.load)
+        assert msgspec.json.encode(pool.workload)
