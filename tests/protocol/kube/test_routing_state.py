@@ -16,7 +16,7 @@ NEW, OLD = OBJECT_GROUPS
 
 
 @pytest.fixture
-def notes():
+def warnings():
     return ObjectWarnings()
 
 
