@@ -1,4 +1,4 @@
-"""What became findable in a cache, and what can no longer be found, since somebody last asked."""
+"""The net changes of one cache's content between two questions, for `take_stored/_evicted`."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -6,10 +6,10 @@ from epp.model.prompts.block_hasher import BlockHash
 
 
 class ContentChanges:
-    """Collects changes of one cache's content; `holds` says what it holds now.
+    """Collects blocks that came and went; `holds` tells whether the cache holds one.
 
-    Answers are net: what came and went since the last question is not said to have come, and
-    what went and came back is not said to have gone.
+    Answers are net: a block that came and went between two calls is not among the stored, one
+    that went and came back is not among the evicted.
     """
 
     def __init__(self, holds: Callable[[BlockHash], bool]) -> None:
@@ -17,21 +17,21 @@ class ContentChanges:
         self._stored: list[BlockHash] = []
         self._evicted: list[BlockHash] = []
 
-    def stored(self, hashes: Iterable[BlockHash]) -> None:
-        """Note that blocks can be found."""
+    def record_stored(self, hashes: Iterable[BlockHash]) -> None:
+        """Record that blocks can be found."""
         self._stored += hashes
 
-    def evicted(self, hashes: Iterable[BlockHash]) -> None:
-        """Note that blocks cannot be found any more."""
+    def record_evicted(self, hashes: Iterable[BlockHash]) -> None:
+        """Record that blocks can no longer be found."""
         self._evicted += hashes
 
     def take_stored(self) -> Sequence[BlockHash]:
-        """Return what became findable since the last call, and still is."""
+        """Return the blocks recorded as stored since the last call that are held."""
         stored, self._stored = self._stored, []
         return list(filter(self._holds, dict.fromkeys(stored)))
 
     def take_evicted(self) -> Sequence[BlockHash]:
-        """Return what can no longer be found since the last call, and still cannot."""
+        """Return the blocks recorded as evicted since the last call that are not held."""
         evicted, self._evicted = self._evicted, []
         holds = self._holds
         return [each for each in dict.fromkeys(evicted) if not holds(each)]

@@ -1,8 +1,10 @@
-"""What a model of one endpoint's prefix cache must be able to do, whatever the engine.
+"""`CacheModel`: the contract of a model of one endpoint's prefix cache, whatever the engine.
 
-The models differ in what they keep when space runs out. All of them name blocks by the chained
-hashes of `prompts.block_hasher`, count in tokens, hold what requests in flight use, and tell of
-changed content by `take_stored` and `take_evicted`, so that one index can mirror them all.
+Models differ in what they evict when space runs out. All of them know a block by its chained
+hash (`prompts.block_hasher`), count in tokens, never evict what requests in flight hold, and
+report changes of their content, from which one index over all endpoints is kept.
+
+A model has no inheritance: a class with these members is one, in Python or compiled.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,13 +15,13 @@ from epp.model.prompts.block_hasher import BlockHash
 
 
 class Tier(Protocol):
-    """A place that holds blocks, of which an engine's KV events tell. Every `CacheModel` is one."""
+    """A place that holds blocks and that KV events speak of. Every `CacheModel` is one."""
 
     def hashes(self) -> Sequence[BlockHash]:
         """Return all blocks that it holds."""
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> object:
-        """Hold consecutive blocks of one chain, `sizes` in tokens."""
+        """Hold consecutive blocks of one chain, of `sizes` tokens."""
 
     def discard(self, hashes: Sequence[BlockHash]) -> object:
         """Hold these blocks no longer; unknown ones are ignored."""
@@ -28,107 +30,126 @@ class Tier(Protocol):
 class CacheModel(Protocol):
     """One endpoint's cache. Not thread-safe; one writer. Sizes and capacities are in tokens.
 
-    `closed` says that no block is held without all that stand before it, and each block by its
-    own hash: then the deepest held block of a chain may be searched for by jumps. Where it is
-    False, only `match` knows.
+    A `Lease` is what one request holds. It is good for the cache that gave it; another kind of
+    cache raises `TypeError` for it.
     """
+
+    # Size and make.
 
     @property
     def capacity(self) -> int:
-        """All that the cache can hold."""
+        """All that the cache can hold, in tokens."""
 
     @property
     def free(self) -> int:
-        """What could be allocated now, by evicting all that nobody uses."""
+        """Tokens that could be allocated, by evicting all that no request holds.
 
-    @property
-    def closed(self) -> bool:
-        """Whether what is held is closed under prefixes, block by block."""
+        Negative where the cache shrank below what requests hold.
+        """
+
+    def resize(self, capacity: int) -> None:
+        """Change the capacity, in tokens. What requests hold stays until they release it."""
 
     @property
     def block(self) -> int:
-        """The engine's block size in tokens, at least 1: the unit of what requests generate."""
+        """The engine's block size in tokens, at least 1."""
 
     @block.setter
     def block(self, block: int) -> None:
-        """Take the size that the engine says it has; what is held keeps its own."""
+        """Set the block size, in tokens, by which space is given out from here on."""
 
     @property
     def offload_tier(self) -> Tier | None:
-        """The tier in host memory, of which KV events tell apart; None where there is none."""
+        """The tier in host memory, of which KV events speak apart; None where there is none."""
+
+    # Content.
 
     def __len__(self) -> int:
         """Return how many blocks can be found."""
 
     def __iter__(self) -> Iterator[BlockHash]:
-        """Go through all blocks that can be found; the cache must not change meanwhile."""
+        """Go through all blocks that can be found. The cache must not change meanwhile."""
 
     def hashes(self) -> Sequence[BlockHash]:
-        """Return all blocks that can be found, as they are now."""
+        """Return all blocks that can be found, as a copy."""
 
     def match(self, hashes: Sequence[BlockHash]) -> int:
-        """Count the leading blocks that are held."""
+        """Return how many leading blocks of a chain are held."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether each held block is one block and has all that stand before it in its chain.
+
+        Then the end of the held prefix can be searched for by jumps. Otherwise only `match`
+        and a walk from the first block find it.
+        """
+
+    # Requests.
 
     def admit(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], blank: int, lookup: int
     ) -> Lease | None:
-        """Let a prompt in: its blocks, and `blank` tokens of space that no hash names.
+        """Allocate a prompt: its full blocks, and `blank` tokens of space after them.
 
-        `sizes` are those of the blocks, at least as many as `hashes`; only the first `lookup`
-        blocks may hit. `Lease.cached` says how many did. None: it does not fit now, nothing
-        changed. A prompt larger than the whole cache is given an empty lease.
+        `sizes` are the tokens of each block, at least as many as `hashes`. Only the first
+        `lookup` blocks may hit; `Lease.cached` is how many did. Returns None where it does not
+        fit beside what other requests hold: nothing has changed then, the engine lets it wait.
+        A prompt larger than the whole cache gets an empty lease.
         """
 
     def grow(self, lease: Lease, computed: int) -> bool:
-        """Follow a request that has now computed `computed` tokens, its prompt's included.
+        """Allocate what a request needs to have computed `computed` tokens, prompt and output.
 
-        Full blocks of them are kept without a name until `name` gives them one. False: there is
-        no space, nothing changed; the engine would preempt a request. Never shrinks.
+        Full blocks of output are held without hashes until `assign_hashes`. Returns False where
+        there is no space: nothing has changed then, the engine preempts a request. Less than
+        before changes nothing; so does a lease that is empty or over.
         """
 
     def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
-        """Correct the sizes of what a prompt brought, now that it is known how long it is.
+        """Correct the tokens of each of a prompt's blocks, once its true length is known.
 
-        `sizes` are those of all its blocks. What was allocated for it stays allocated.
+        `sizes` are those of all its blocks. The space allocated for the prompt stays the same:
+        what blocks lose is space without content, and the other way round.
         """
 
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
-        """Name what `lease` generated, from its first unhashed token on, as blocks of a chain.
+        """Give hashes to the blocks of output of `lease`, from the first without one on.
 
-        Works while the lease is held and after it was given back; returns how many blocks got
-        a name: those that are still held and full. A second call continues where one left off.
+        Works while the lease is held and after its end. Returns how many of `hashes` its blocks
+        have: those still held and full. A second call goes on where one ended.
         """
 
     def release(self, lease: Lease) -> None:
-        """The request is over: what it computed stays, to be evicted in its turn."""
+        """End a request that was computed: what it holds can be found, and evicted in turn."""
 
     def revoke(self, lease: Lease) -> None:
-        """The request was never computed: what it did not find there is dropped."""
+        """End a request that was never computed: drop what only it brought."""
+
+    # Reports of the engine.
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """The engine says that it holds blocks, consecutive ones of one chain: believe it."""
+        """Take in that the engine holds consecutive blocks of one chain, of `sizes` tokens."""
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """The engine says that it evicted blocks; those in use here are about to be computed."""
+        """Take in that the engine evicted blocks. Those that requests hold here stay."""
 
-    def resize(self, capacity: int) -> None:
-        """Change the capacity; what is in use stays, and is owed until it is free."""
+    # Memory, and changes for the index.
 
     def coarsen(self, blocks: int) -> None:
         """Hold at least `blocks` fewer, to save the picker's memory, at the cost of precision.
 
         Those that are next to be evicted go, or are merged with others (`take_merged`). What
-        is in use stays. The capacity is unchanged.
+        requests hold stays; so does the capacity.
         """
 
     def take_stored(self) -> Sequence[BlockHash]:
-        """Return the hashes that became findable since the last call."""
+        """Return the blocks that can be found and could not at the last call."""
 
     def take_evicted(self) -> Sequence[BlockHash]:
-        """Return the hashes that can no longer be found since the last call."""
+        """Return the blocks that could be found at the last call and cannot any more."""
 
     def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
-        """Return the hashes that stand for more or fewer blocks since the last call: how many.
+        """Return the blocks that stand for another number of blocks than at the last call.
 
-        Where nothing is ever merged, nothing.
+        With each the number: itself and those before it that were merged into it.
         """

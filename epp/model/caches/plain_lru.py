@@ -1,13 +1,13 @@
-"""One endpoint's cache as the incumbent picker imagines it, for comparison.
+"""One endpoint's cache as llm-d-router's default picker imagines it, to compare with.
 
-Mirrors llm-d-router's `approx-prefix-cache-producer` (its indexer: one `golang-lru` for each
-endpoint), in its units and with its errors: entries stand for 64 tokens and are counted, not
-weighed, so that a capacity taken from `num_gpu_blocks` of 16 tokens is four times too large; a
-prompt is written when it is sent, from its head on, so that its head is the first to go; what it
-generates never is; the size is fixed by the first prompt; no event and no answer corrects it.
+Mirrors its `approx-prefix-cache-producer`, whose indexer has one `golang-lru` for each endpoint,
+in its units and with its errors: an entry stands for 64 tokens and counts as one, so that a
+capacity taken from `num_gpu_blocks` of 16 tokens is four times too large; a prompt is written
+when it is sent, from its head on, so that its head is evicted first; output is never written;
+the size is fixed once a prompt is written; no event and no response corrects it.
 
-Its last, partial entry takes a place too, and is found by nothing that goes on. Not kept is that
-the incumbent credits an endpoint with blocks behind a gap: `match` is a prefix.
+A last, partial entry takes a place too, and no longer prompt finds it. Not modelled: the
+incumbent credits an endpoint with blocks after a gap, where `match` is a prefix.
 """
 
 from collections import Counter
@@ -23,26 +23,26 @@ from epp.model.prompts.block_hasher import BlockHash
 ENTRY_TOKENS = 64
 """The incumbent's `blockSizeTokens` is never less, whatever the engine's blocks are."""
 
-_End = tuple[BlockHash, bool]
-"""What names an entry: the hash of its last block, and whether it is only part of one."""
+_EntryKey = tuple[BlockHash, bool]
+"""The hash of an entry's last block, and whether the entry is partial."""
 
 
-class _Entries(LRUCache[_End, Sequence[BlockHash]]):
-    """Blocks by the last of them; what is pushed out is counted off `holders`."""
+class _Entries(LRUCache[_EntryKey, Sequence[BlockHash]]):
+    """The blocks of each entry. An evicted entry is counted off `holders`, entries by block."""
 
-    def __init__(self, maxsize: int, holders: Counter[BlockHash], news: ContentChanges) -> None:
+    def __init__(self, maxsize: int, holders: Counter[BlockHash], changes: ContentChanges) -> None:
         super().__init__(maxsize)
         self._holders = holders
-        self._news = news
+        self._changes = changes
 
-    def popitem(self) -> tuple[_End, Sequence[BlockHash]]:
-        name, blocks = super().popitem()
+    def popitem(self) -> tuple[_EntryKey, Sequence[BlockHash]]:
+        key, blocks = super().popitem()
         for block_hash in blocks:
             self._holders[block_hash] -= 1
             if not self._holders[block_hash]:
                 del self._holders[block_hash]
-        self._news.evicted(blocks)
-        return name, blocks
+        self._changes.record_evicted(blocks)
+        return key, blocks
 
 
 class PlainLru:
@@ -54,27 +54,27 @@ class PlainLru:
     def __init__(self, capacity: int, block: int = 16) -> None:
         self._block = max(1, block)
         self._holders: Counter[BlockHash] = Counter()
-        self._news = ContentChanges(self._holders.__contains__)
+        self._changes = ContentChanges(self._holders.__contains__)
         self._entries = self._sized(capacity)
 
     @property
     def capacity(self) -> int:
-        """All that the cache is believed to hold, in tokens."""
+        """Tokens that all entries stand for."""
         return int(self._entries.maxsize) * max(ENTRY_TOKENS, self._block)
 
     @property
     def free(self) -> int:
-        """All of it: nothing is in use."""
+        """The capacity: requests hold nothing."""
         return self.capacity
 
     @property
     def closed(self) -> bool:
-        """False: heads of prompts go before their ends."""
+        """False: the head of a prompt is evicted before its tail."""
         return False
 
     @property
     def block(self) -> int:
-        """The engine's block size in tokens, which only the number of entries goes by."""
+        """The engine's block size in tokens, by which the number of entries is taken."""
         return self._block
 
     @block.setter
@@ -94,18 +94,21 @@ class PlainLru:
         return iter(self._holders)
 
     def hashes(self) -> Sequence[BlockHash]:
-        """All blocks that can be found."""
+        """Return all blocks that can be found."""
         return list(self._holders)
 
     def match(self, hashes: Sequence[BlockHash]) -> int:
-        """Count the leading blocks that are held."""
+        """Return how many leading blocks are held."""
         missing = next(filterfalse(self._holders.__contains__, hashes), None)
         return len(hashes) if missing is None else hashes.index(missing)
 
     def admit(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], blank: int, lookup: int
     ) -> Lease | None:
-        """Write a prompt, whatever becomes of it; one larger than the cache pushes out itself."""
+        """Write a prompt, and return an empty lease with its hit.
+
+        One that is larger than the cache evicts its own head, and hits nothing.
+        """
         lease = Lease((), self.match(hashes[:lookup]), 0, 0)
         start = tokens = 0
         for end, size in enumerate(sizes[: len(hashes)], 1):
@@ -120,63 +123,63 @@ class PlainLru:
         return lease
 
     def grow(self, lease: Lease, computed: int) -> bool:
-        """Take no notice of what is generated."""
+        """Do nothing: output takes no space."""
         return True
 
     def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
-        """Take no notice of how long a prompt was."""
+        """Do nothing: sizes count only when a prompt is written."""
 
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
-        """Take no notice of what is generated."""
+        """Do nothing: output is never written."""
         return 0
 
     def release(self, lease: Lease) -> None:
-        """Take no notice of the end of a request."""
+        """Do nothing: requests hold nothing."""
 
     def revoke(self, lease: Lease) -> None:
-        """Take no notice of a request that was never computed: it was written when it was sent."""
+        """Do nothing: a prompt is written when it is sent, computed or not."""
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Take no notice of what the engine says."""
+        """Do nothing: the incumbent's index without KV events knows its own traffic only."""
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """Take no notice of what the engine says."""
+        """Do nothing: the incumbent's index without KV events knows its own traffic only."""
 
     def resize(self, capacity: int) -> None:
-        """Take the capacity while nothing has been written, and never after."""
+        """Set the capacity, in tokens, while nothing is written; do nothing afterwards."""
         if not self._entries:
             self._entries = self._sized(capacity)
 
     def coarsen(self, blocks: int) -> None:
-        """Drop the oldest entries until `blocks` fewer are held."""
+        """Evict the least recently used entries until `blocks` fewer are held."""
         target = len(self) - blocks
         while len(self) > target and self._entries:
             self._entries.popitem()
 
     def take_stored(self) -> Sequence[BlockHash]:
-        """Return the hashes that became findable since the last call."""
-        return self._news.take_stored()
+        """Return the blocks that can be found and could not at the last call."""
+        return self._changes.take_stored()
 
     def take_evicted(self) -> Sequence[BlockHash]:
-        """Return the hashes that can no longer be found since the last call."""
-        return self._news.take_evicted()
+        """Return the blocks that could be found at the last call and cannot any more."""
+        return self._changes.take_evicted()
 
     def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
-        """Return nothing: blocks are never merged."""
+        """Return nothing: no block is merged."""
         return ()
 
     def _sized(self, capacity: int) -> _Entries:
-        return _Entries(max(1, capacity // self._block), self._holders, self._news)
+        return _Entries(max(1, capacity // self._block), self._holders, self._changes)
 
     def _write(self, blocks: Sequence[BlockHash], *, partial: bool) -> None:
-        """Make an entry the newest; a partial one serves nobody."""
+        """Make an entry the most recently used; a partial one is found by no prompt."""
         if not blocks:
             return
         found: Sequence[BlockHash] = () if partial else tuple(blocks)
-        name = blocks[-1], partial
-        if name in self._entries:
-            self._entries.get(name)
+        key = blocks[-1], partial
+        if key in self._entries:
+            self._entries.get(key)
             return
-        self._entries[name] = found
+        self._entries[key] = found
         self._holders.update(found)
-        self._news.stored(found)
+        self._changes.record_stored(found)

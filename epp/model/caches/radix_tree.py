@@ -1,14 +1,17 @@
-"""A radix tree over chains of block hashes: splits, locks, evicts whole leaves.
+"""A radix tree over chains of block hashes that splits, locks and evicts nodes as SGLang's does.
 
-Mirrors the tree of SGLang 0.5.23 (`srt/mem_cache/radix_cache.py`; its default cache,
-`unified_radix_cache.py`, has the same rules for full attention): a walk refreshes every node on
-its way; a node where paths part is split, its upper half a new node; a lock on a node holds it
-and all above it; only an unlocked leaf can be evicted, always the whole of it, and then its parent
-may be next. SGLang ranks all leaves anew at each eviction; here a leaf is ranked when it changes.
+Mirrors the tree of SGLang 0.5.23, `srt/mem_cache/radix_cache.py`; its default cache,
+`unified_radix_cache.py`, has the same rules for full attention. Node fields have SGLang's names:
 
-A hash names a block and all that stands before it, so a path needs no search: the next node is
-the owner of the next hash. A node whose parent is not known (the engine told of blocks in the
-middle of a chain) hangs below the root as an orphan until a walk comes by.
+- a walk refreshes every node on its way (`_match_prefix_helper`, `_insert_helper`);
+- where paths part a node is split, and its upper half is the new node (`_split_node`);
+- a lock on a node holds it and all above it (`inc_lock_ref`);
+- only unlocked leaves are evicted, whole; then the parent may be a leaf (`evict`). SGLang ranks
+  all leaves at each eviction, here a leaf is ranked when it changes.
+
+A hash stands for a block and all before it, so a path needs no search: the next node is the
+owner of the next hash. A node whose parent is unknown, because KV events told of blocks in the
+middle of a chain, hangs below the root as an orphan until a walk passes it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,28 +24,30 @@ from epp.model.caches.sglang_eviction import Rank, Strategy
 from epp.model.prompts.block_hasher import BlockHash
 
 _SLACK = 64
+"""Stale heap entries, beside one for each block held, before the heap is rebuilt."""
 
 
 class Node:
-    """A run of blocks that only ever occur together: `keys` of `sizes`, `tokens` in all.
+    """A run of blocks that only ever occur together: `keys` of `sizes` tokens, `tokens` in all.
 
-    `locks` counts the requests that hold it or something below it; `proven` says that one of them
-    was computed. `ticket` is its valid place in the eviction order, None while it has none.
+    `lock_ref` counts the requests that hold it or something below it, `hit_count` those that
+    inserted or found it. `computed` says that one of them was computed. Times are ticks of the
+    tree's clock. `heap_entry` is its valid entry in the eviction order, None while it has none.
     """
 
     __slots__ = (
-        "accessed",
         "children",
-        "created",
-        "hits",
+        "computed",
+        "creation_time",
+        "heap_entry",
+        "hit_count",
         "keys",
-        "locks",
+        "last_access_time",
+        "lock_ref",
         "orphan",
         "parent",
         "priority",
-        "proven",
         "sizes",
-        "ticket",
         "tokens",
     )
 
@@ -53,46 +58,47 @@ class Node:
         self.keys = list(keys)
         self.sizes = list(sizes)
         self.tokens = sum(sizes)
-        self.accessed = self.created = now
-        self.hits = self.locks = self.priority = 0
+        self.last_access_time = self.creation_time = now
+        self.hit_count = self.lock_ref = self.priority = 0
         self.children: set[Node] = set()
-        self.orphan = self.proven = False
-        self.ticket: Ticket | None = None
+        self.orphan = self.computed = False
+        self.heap_entry: HeapEntry | None = None
 
 
-Ticket = tuple[Rank, int, Node]
+HeapEntry = tuple[Rank, int, Node]
 
 
 class RadixTree:
-    """Nodes by what they hold. Negative keys are content that nobody can ask for.
+    """Nodes, in `owners` by the blocks they hold. Negative keys are output without hashes.
 
-    `tokens` is all that it holds, `evictable` what no lock protects; `news` is told of changes.
+    `tokens` is all that it holds and `evictable_size` what no lock protects, in tokens; `orphans`
+    counts nodes and `unhashed` blocks. Hashed blocks that come and go are recorded in `changes`.
     """
 
     def __init__(self, strategy: Strategy) -> None:
         self.owners: dict[Key, Node] = {}
         self.root = Node(None, (), (), 0)
         self.tokens = 0
-        self.evictable = 0
+        self.evictable_size = 0
         self.orphans = 0
         self.unhashed = 0
-        self.news = ContentChanges(self.owners.__contains__)
+        self.changes = ContentChanges(self.owners.__contains__)
         self._strategy = strategy
         self._clock = count(1)
-        self._tickets = count()
-        self._order: list[Ticket] = []
+        self._entry_numbers = count()
+        self._heap: list[HeapEntry] = []
 
     def match(self, keys: Sequence[BlockHash]) -> int:
-        """Count the leading blocks that are held; nothing is refreshed."""
+        """Return how many leading blocks are held; refreshes nothing."""
         missing = next(filterfalse(self.owners.__contains__, keys), None)
         return len(keys) if missing is None else keys.index(missing)
 
     def insert(
         self, start: Node, keys: Sequence[Key], sizes: Sequence[int], counted: int = 0
     ) -> Node:
-        """Walk from `start` along `keys`, adding what is not there; return where it ends.
+        """Walk from `start` along `keys` and add what is missing; return the node it ends at.
 
-        A hit is counted on each node that ends beyond the first `counted` tokens of the walk.
+        Counts a hit on each node that ends after the first `counted` tokens of the walk.
         """
         keys, node, at, end, now = list(keys), start, 0, 0, next(self._clock)
         while at < len(keys):
@@ -102,54 +108,54 @@ class RadixTree:
                 stop = len(keys) if known is None else keys.index(known, at)
                 node = self._add(node, keys[at:stop], sizes[at:stop])
             else:
-                node = self._enter(node, owner, keys[at : at + len(owner.keys)], now)
+                node = self._step_into(node, owner, keys[at : at + len(owner.keys)], now)
             at += len(node.keys)
             end += node.tokens
-            node.hits += end > counted
-            self._enrol(node)
+            node.hit_count += end > counted
+            self._rank(node)
         return node
 
-    def ends_at(self, key: Key) -> Node:
-        """Return the node that ends with a held key, splitting the one that goes on."""
+    def node_ending_at(self, key: Key) -> Node:
+        """Return the node that ends with a held key; splits one that goes on after it."""
         owner = self.owners[key]
         if owner.keys[-1] == key:
             return owner
-        return self._split(owner, owner.keys.index(key) + 1, owner.accessed)
+        return self._split(owner, owner.keys.index(key) + 1, owner.last_access_time)
 
     def append(self, node: Node, keys: Sequence[Key], sizes: Sequence[int]) -> None:
-        """Put more blocks at the end of a node; the caller knows that none is held."""
+        """Append blocks to a node. The caller knows that the tree holds none of them."""
         node.keys += keys
         node.sizes += sizes
-        self._own(node, keys, sum(sizes))
+        self._attach_keys(node, keys, sum(sizes))
 
-    def cut(self, node: Node, length: int) -> None:
-        """Take from a node all blocks after the first `length`; nothing may stand below it."""
+    def truncate(self, node: Node, length: int) -> None:
+        """Remove a leaf's blocks after the first `length`; without any the leaf goes too."""
         keys, tokens = node.keys[length:], sum(node.sizes[length:])
         del node.keys[length:], node.sizes[length:]
         node.tokens -= tokens
         self.tokens -= tokens
-        if not node.locks:
-            self.evictable -= tokens
+        if not node.lock_ref:
+            self.evictable_size -= tokens
         for key in keys:
             del self.owners[key]
         named = [BlockHash(key) for key in keys if key >= 0]
         self.unhashed -= len(keys) - len(named)
-        self.news.evicted(named)
+        self.changes.record_evicted(named)
         if not node.keys:
             self._detach(node)
 
-    def drop(self, key: Key) -> None:
-        """Take one unlocked block out; what stood behind it stays, as orphans."""
-        node = self.ends_at(key)
+    def remove_block(self, key: Key) -> None:
+        """Remove one unlocked block; those after it stay, as orphans."""
+        node = self.node_ending_at(key)
         for child in list(node.children):
-            self._move(child, self.root, orphan=True)
-        self.cut(node, len(node.keys) - 1)
-        self._enrol(node)
+            self._reparent(child, self.root, orphan=True)
+        self.truncate(node, len(node.keys) - 1)
+        self._rank(node)
 
     def replace_last(self, node: Node, keys: Sequence[Key], sizes: Sequence[int]) -> None:
-        """Give the last block of an unlocked leaf, whose key is negative, to other keys.
+        """Replace the last block of an unlocked leaf, whose key is negative, by hashed ones.
 
-        As many tokens as it had. Where some are held elsewhere, this copy of them is freed.
+        They have as many tokens as it. Of those that the tree holds elsewhere this copy is freed.
         """
         if self.owners.keys().isdisjoint(keys):
             last, size = len(node.keys) - 1, node.sizes[-1]
@@ -157,20 +163,20 @@ class RadixTree:
             del self.owners[node.keys.pop(last)], node.sizes[last]
             node.tokens -= size
             self.tokens -= size
-            self.evictable -= size
+            self.evictable_size -= size
             self.unhashed -= 1
             return
         above = node.parent
-        self.cut(node, len(node.keys) - 1)
-        self.insert(node if node.keys or above is None else above, keys, sizes).proven = True
+        self.truncate(node, len(node.keys) - 1)
+        self.insert(node if node.keys or above is None else above, keys, sizes).computed = True
 
-    def remeasure(self, node: Node, known: Mapping[Key, int], most: int) -> int:
-        """Correct sizes on the way up, as far as only one request holds it.
+    def correct_sizes(self, node: Node, known: Mapping[Key, int], most: int) -> int:
+        """Correct the sizes of blocks from `node` up, as far as only one request holds them.
 
-        Returns how many tokens that made more in all, never above `most`.
+        `known` are the true sizes, in tokens. Returns the sum of changes, at most `most` tokens.
         """
         change = 0
-        while node.parent is not None and node.locks == 1:
+        while node.parent is not None and node.lock_ref == 1:
             for at, key in enumerate(node.keys):
                 more = known.get(key, node.sizes[at]) - node.sizes[at]
                 if change + more <= most:
@@ -181,8 +187,8 @@ class RadixTree:
         self.tokens += change
         return change
 
-    def way_to(self, node: Node) -> set[Key]:
-        """Return the keys on the way from the root to the end of a node."""
+    def keys_up_to(self, node: Node) -> set[Key]:
+        """Return the keys of a node and of all above it."""
         keys: set[Key] = set()
         each: Node | None = node
         while each is not None:
@@ -190,45 +196,45 @@ class RadixTree:
             each = each.parent
         return keys
 
-    def strand(self, key: Key) -> None:
-        """Say that it is not known what stands before a block at the top of the tree."""
+    def mark_orphan(self, key: Key) -> None:
+        """Mark the node below the root that begins with `key`: what precedes it is unknown."""
         node = self.owners[key]
         self.orphans += not node.orphan
         node.orphan = True
 
-    def lock(self, node: Node) -> None:
-        """Protect a node, and all above it."""
+    def inc_lock_ref(self, node: Node) -> None:
+        """Protect a node and all above it from eviction."""
         self._add_locks(node, 1)
 
-    def unlock(self, node: Node) -> None:
-        """Take back one lock."""
+    def dec_lock_ref(self, node: Node) -> None:
+        """Remove one lock from a node and all above it."""
         self._add_locks(node, -1)
 
     def touch(self, node: Node, priority: int) -> None:
-        """Refresh a node and all above it, which were computed, and raise their priority."""
+        """Refresh a node and all above it, which were computed; raise their priority to this."""
         each, now = node, next(self._clock)
         while each.parent is not None:
-            each.accessed, each.priority = now, max(each.priority, priority)
-            each.proven = True
-            self._enrol(each)
+            each.last_access_time, each.priority = now, max(each.priority, priority)
+            each.computed = True
+            self._rank(each)
             each = each.parent
 
     def evict(self, tokens: int) -> None:
-        """Evict unlocked leaves, the first of the order each time, until `tokens` are gone."""
-        while tokens > 0 and self._order:
-            ticket = heappop(self._order)
-            node = ticket[-1]
-            if node.ticket is ticket:
+        """Evict unlocked leaves, lowest rank first, until `tokens` are gone or none is left."""
+        while tokens > 0 and self._heap:
+            entry = heappop(self._heap)
+            node = entry[-1]
+            if node.heap_entry is entry:
                 tokens -= node.tokens
-                self.cut(node, 0)
+                self.truncate(node, 0)
 
-    def _enter(self, parent: Node, owner: Node, keys: Sequence[Key], now: int) -> Node:
-        """Step into a node as far as `keys` go along with it."""
+    def _step_into(self, parent: Node, owner: Node, keys: Sequence[Key], now: int) -> Node:
+        """Return the part of `owner` that `keys` share; splits what they do not."""
         if owner.keys[0] != keys[0]:
-            self._split(owner, owner.keys.index(keys[0]), owner.accessed)
+            self._split(owner, owner.keys.index(keys[0]), owner.last_access_time)
         if owner.orphan or owner.parent is not parent:
-            self._move(owner, parent, orphan=False)
-        owner.accessed = max(owner.accessed, now)
+            self._reparent(owner, parent, orphan=False)
+        owner.last_access_time = max(owner.last_access_time, now)
         shared = len(owner.keys)
         if owner.keys != keys:
             # Hashes are chained: as far as they agree in one place, they agree before it.
@@ -237,10 +243,17 @@ class RadixTree:
         return owner if shared == len(owner.keys) else self._split(owner, shared, now)
 
     def _split(self, node: Node, length: int, now: int) -> Node:
-        """Give the first blocks of a node to a new parent of it; return that."""
+        """Move the first `length` blocks of a node to another above it; return that.
+
+        SGLang `_split_node`: the upper node inherits hits, priority, locks and creation time.
+        """
         upper = Node(node.parent, node.keys[:length], node.sizes[:length], now)
-        upper.created, upper.hits, upper.priority = node.created, node.hits, node.priority
-        upper.locks, upper.proven = node.locks, node.proven
+        upper.creation_time, upper.hit_count, upper.priority = (
+            node.creation_time,
+            node.hit_count,
+            node.priority,
+        )
+        upper.lock_ref, upper.computed = node.lock_ref, node.computed
         upper.orphan, node.orphan = node.orphan, False
         upper.children.add(node)
         if node.parent is not None:
@@ -250,63 +263,63 @@ class RadixTree:
         del node.keys[:length], node.sizes[:length]
         node.tokens -= upper.tokens
         self.owners.update(dict.fromkeys(upper.keys, upper))
-        self._enrol(node)
+        self._rank(node)
         return upper
 
     def _add(self, parent: Node, keys: Sequence[Key], sizes: Sequence[int]) -> Node:
         node = Node(parent, keys, sizes, next(self._clock))
         parent.children.add(node)
-        parent.ticket = None
+        parent.heap_entry = None
         node.tokens = 0
-        self._own(node, keys, sum(sizes))
+        self._attach_keys(node, keys, sum(sizes))
         return node
 
-    def _own(self, node: Node, keys: Sequence[Key], tokens: int) -> None:
+    def _attach_keys(self, node: Node, keys: Sequence[Key], tokens: int) -> None:
         self.owners.update(dict.fromkeys(keys, node))
         node.tokens += tokens
         self.tokens += tokens
-        if not node.locks:
-            self.evictable += tokens
+        if not node.lock_ref:
+            self.evictable_size += tokens
         named = [BlockHash(key) for key in keys if key >= 0]
         self.unhashed += len(keys) - len(named)
-        self.news.stored(named)
+        self.changes.record_stored(named)
 
     def _detach(self, node: Node) -> None:
-        """Take an empty node out of the tree."""
-        node.ticket = None
+        """Remove an empty node from the tree."""
+        node.heap_entry = None
         self.orphans -= node.orphan
         if node.parent is not None:
             node.parent.children.discard(node)
-            self._enrol(node.parent)
+            self._rank(node.parent)
 
-    def _move(self, node: Node, parent: Node, *, orphan: bool) -> None:
-        """Hang a node below another parent, with the locks that it passes on."""
+    def _reparent(self, node: Node, parent: Node, *, orphan: bool) -> None:
+        """Move a node below another parent; its locks count there and no longer above before."""
         if node.parent is not None:
-            self._add_locks(node.parent, -node.locks)
+            self._add_locks(node.parent, -node.lock_ref)
             node.parent.children.discard(node)
-            self._enrol(node.parent)
+            self._rank(node.parent)
         node.parent = parent
         parent.children.add(node)
-        parent.ticket = None
-        self._add_locks(parent, node.locks)
+        parent.heap_entry = None
+        self._add_locks(parent, node.lock_ref)
         self.orphans += orphan - node.orphan
         node.orphan = orphan
 
     def _add_locks(self, node: Node, locks: int) -> None:
         each = node
         while each.parent is not None:
-            was, each.locks = each.locks, each.locks + locks
-            self.evictable += each.tokens * ((not each.locks) - (not was))
-            self._enrol(each)
+            was, each.lock_ref = each.lock_ref, each.lock_ref + locks
+            self.evictable_size += each.tokens * ((not each.lock_ref) - (not was))
+            self._rank(each)
             each = each.parent
 
-    def _enrol(self, node: Node) -> None:
-        """Rank a node if it is an unlocked leaf; else it has no place in the order."""
-        node.ticket = None
-        if node.locks or node.children or node.parent is None or not node.keys:
+    def _rank(self, node: Node) -> None:
+        """Enter a node in the eviction order if it is an unlocked leaf, else withdraw it."""
+        node.heap_entry = None
+        if node.lock_ref or node.children or node.parent is None or not node.keys:
             return
-        node.ticket = (self._strategy(node), next(self._tickets), node)
-        heappush(self._order, node.ticket)
-        if len(self._order) > 2 * len(self.owners) + _SLACK:
-            self._order = [each for each in self._order if each[-1].ticket is each]
-            heapify(self._order)
+        node.heap_entry = (self._strategy(node), next(self._entry_numbers), node)
+        heappush(self._heap, node.heap_entry)
+        if len(self._heap) > 2 * len(self.owners) + _SLACK:
+            self._heap = [each for each in self._heap if each[-1].heap_entry is each]
+            heapify(self._heap)

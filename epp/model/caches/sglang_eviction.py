@@ -1,29 +1,29 @@
-"""What SGLang's radix cache evicts first: one rank per strategy, the smallest goes.
+"""The eviction strategies of SGLang's radix cache: a rank for each node, the lowest goes first.
 
-Mirrors SGLang 0.5.23 `srt/mem_cache/evict_policy.py` under the names of its flag
-`--radix-eviction-policy`; `tlru`, which needs thresholds that no endpoint tells, is not here.
+Mirrors SGLang 0.5.23 `srt/mem_cache/evict_policy.py` under the values of its flag
+`--radix-eviction-policy`. `tlru` needs thresholds that no endpoint reports, and is not here.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-_PROTECTED_HITS = 2
+_PROTECTED_HITS = 2  # SGLang SLRUStrategy: protected_threshold
 
 
-class Aged(Protocol):
-    """A node of the tree as a strategy sees it. Times are ticks of the cache's own clock."""
-
-    @property
-    def accessed(self) -> int:
-        """When it was last on a path that a request took."""
+class NodeStats(Protocol):
+    """A node of the tree as a strategy sees it. Times are ticks of the tree's clock."""
 
     @property
-    def created(self) -> int:
-        """When its content came; both parts of a split node keep it."""
+    def last_access_time(self) -> int:
+        """The tick at which a request's path last passed it."""
 
     @property
-    def hits(self) -> int:
-        """How many requests inserted it or found it."""
+    def creation_time(self) -> int:
+        """The tick at which its content was inserted; both parts of a split node keep it."""
+
+    @property
+    def hit_count(self) -> int:
+        """Requests that inserted it or found it."""
 
     @property
     def priority(self) -> int:
@@ -31,36 +31,36 @@ class Aged(Protocol):
 
 
 Rank = tuple[int, ...]
-Strategy = Callable[[Aged], Rank]
+Strategy = Callable[[NodeStats], Rank]
 
 
-def _lru(node: Aged) -> Rank:
-    return (node.accessed,)
+def _lru(node: NodeStats) -> Rank:
+    return (node.last_access_time,)
 
 
-def _lfu(node: Aged) -> Rank:
-    return (node.hits, node.accessed)
+def _lfu(node: NodeStats) -> Rank:
+    return (node.hit_count, node.last_access_time)
 
 
-def _fifo(node: Aged) -> Rank:
-    return (node.created,)
+def _fifo(node: NodeStats) -> Rank:
+    return (node.creation_time,)
 
 
-def _mru(node: Aged) -> Rank:
-    return (-node.accessed,)
+def _mru(node: NodeStats) -> Rank:
+    return (-node.last_access_time,)
 
 
-def _filo(node: Aged) -> Rank:
-    return (-node.created,)
+def _filo(node: NodeStats) -> Rank:
+    return (-node.creation_time,)
 
 
-def _priority(node: Aged) -> Rank:
-    return (node.priority, node.accessed)
+def _priority(node: NodeStats) -> Rank:
+    return (node.priority, node.last_access_time)
 
 
-def _slru(node: Aged) -> Rank:
-    """Segmented: what was asked for twice goes after all that was not."""
-    return (node.hits >= _PROTECTED_HITS, node.accessed)
+def _slru(node: NodeStats) -> Rank:
+    """Segmented LRU: nodes hit less than twice go before all others."""
+    return (node.hit_count >= _PROTECTED_HITS, node.last_access_time)
 
 
 DEFAULT_STRATEGY = "lru"

@@ -3,10 +3,10 @@
 Mirrors vLLM `vllm/core/block_manager_v1.py` (0.4-0.6: `CachedBlockAllocator`, `can_allocate`,
 `_promote_last_block`), and the same rules in `vllm/core/block/prefix_caching_block.py` (0.6-0.10):
 
-- blocks are named by content, and equal blocks are one: a second request takes one more
-  reference, and a generated block that is full gives way to one that is there already;
-- a prompt is let in where as many blocks as it has in all, those that it would hit included, are
-  free, and 1 % of all blocks remain (`watermark`);
+- blocks are known by content, and equal blocks are one: a second request adds a reference, and a
+  full block of output gives way to an equal one that is there;
+- a prompt is admitted where as many blocks as it has in all, those that it would hit included,
+  are free, and 1 % of all blocks remain (`watermark`);
 - a block without references is the evictor's (`vllm_v0_evictor.py`). All blocks of a running
   request are accessed in every step, so a block's last access is the last release of it.
 
@@ -22,44 +22,45 @@ from epp.model.caches.lease import Key, Lease, own
 from epp.model.caches.vllm_v0_evictor import LruEvictor
 from epp.model.prompts.block_hasher import BlockHash
 
-WATERMARK = 0.01  # what of all blocks stays free when a prompt is let in (`BlockSpaceManager`)
+WATERMARK = 0.01  # share of all blocks that stay free at admission (`BlockSpaceManager`)
 
 
 class CachedLease(Lease):
-    """What one request holds: the blocks `keys`, of `tokens` in all, and `blank` space.
+    """What one request holds: the blocks `keys`, of `tokens` in all, and `reserved_tokens`.
 
-    `named` adds what it generated; `full` counts the tokens of full blocks of these that nobody
-    named, `ends` all before them. In the end they are the block `rest`, last accessed at `stamp`.
+    `all_keys` has its blocks of output with hashes too. `unhashed_tokens` are those of its full
+    blocks of output without; `end` is the position of the first of these in the sequence. Once
+    it is over they are the block `unhashed_key`, last accessed at `release_seq`.
     """
 
-    __slots__ = ("ends", "full", "named", "rest")
+    __slots__ = ("all_keys", "end", "unhashed_key", "unhashed_tokens")
 
     def __init__(self, keys: Sequence[Key], cached: int, tokens: int, blank: int) -> None:
         super().__init__(keys, cached, tokens, blank)
-        self.named: list[Key] = [*keys]
-        self.full = 0
-        self.ends = tokens
-        self.rest: Key = 0
+        self.all_keys: list[Key] = [*keys]
+        self.unhashed_tokens = 0
+        self.end = tokens
+        self.unhashed_key: Key = 0
 
 
 class VllmV0Cache:
-    """A `CacheModel`: `capacity` in tokens, `block` the engine's block size."""
+    """A `CacheModel`. `capacity` and `block`, the engine's block size, are in tokens."""
 
     def __init__(self, capacity: int, block: int = 16) -> None:
         self._capacity = capacity
         self._block = max(1, block)
-        self._blank = capacity  # free and without content; below 0 after shrinking under load
-        self._references: dict[Key, int] = {}
-        self._unproven: set[Key] = set()  # used by requests of which none was computed yet
+        self._blank_tokens = capacity  # without content; below 0 after shrinking under load
+        self._ref_counts: dict[Key, int] = {}
+        self._uncomputed: set[Key] = set()  # held by requests of which none was computed yet
         self._sizes: dict[Key, int] = {}
-        self._ends: dict[Key, int] = {}
-        self._evictor = LruEvictor()  # has those without references
-        self._idle = 0  # tokens of these
+        self._hashed_tokens: dict[Key, int] = {}
+        self._evictor = LruEvictor()  # of blocks without references
+        self._evictable_tokens = 0  # of the evictor's blocks
         self._unhashed = 0
-        self._steps = count(1)
-        self._whole = True
-        self._told = False
-        self._news = ContentChanges(self._sizes.__contains__)
+        self._clock = count(1)
+        self._prefix_closed = True
+        self._reported = False
+        self._changes = ContentChanges(self._sizes.__contains__)
 
     @property
     def capacity(self) -> int:
@@ -68,13 +69,13 @@ class VllmV0Cache:
 
     @property
     def free(self) -> int:
-        """What could be allocated now, by evicting all that no request uses."""
-        return self._blank + self._idle
+        """Tokens that could be allocated, by evicting all blocks without references."""
+        return self._blank_tokens + self._evictable_tokens
 
     @property
     def closed(self) -> bool:
-        """Whether each held block has all before it: so until events come, and after a flush."""
-        return self._whole or not self._sizes
+        """Whether each block has all before it: true until the engine reports, or it is empty."""
+        return self._prefix_closed or not self._sizes
 
     @property
     def block(self) -> int:
@@ -97,18 +98,18 @@ class VllmV0Cache:
         return (BlockHash(key) for key in self._sizes if key >= 0)
 
     def hashes(self) -> Sequence[BlockHash]:
-        """All blocks that can be found."""
+        """Return all blocks that can be found."""
         return list(self)
 
     def match(self, hashes: Sequence[BlockHash]) -> int:
-        """Count the leading blocks that are held."""
+        """Return how many leading blocks are held."""
         missing = next(filterfalse(self._sizes.__contains__, hashes), None)
         return len(hashes) if missing is None else hashes.index(missing)
 
     def admit(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], blank: int, lookup: int
     ) -> CachedLease | None:
-        """Let a prompt in, as `CacheModel.admit` says."""
+        """Allocate a prompt, with a reference to each of its blocks."""
         sizes = sizes[: len(hashes)]
         total = sum(sizes) + blank
         spare = int(self._capacity // self._block * WATERMARK) * self._block
@@ -121,11 +122,11 @@ class VllmV0Cache:
         for key, size in zip(hashes, sizes, strict=True):
             end += size
             self._allocate(lease, key, size, end)
-        self._take(blank)
+        self._take_space(blank)
         return lease
 
     def grow(self, lease: Lease, computed: int) -> bool:
-        """Follow a request that has now computed `computed` tokens; see `CacheModel.grow`."""
+        """Allocate blocks for output."""
         held = own(CachedLease, lease)
         if held.release_seq or not held.tokens + held.reserved_tokens:
             return True
@@ -134,197 +135,200 @@ class VllmV0Cache:
         need = max(0, space - held.tokens - held.reserved_tokens)
         if need and need > self.free:
             return False
-        self._take(need)
+        self._take_space(need)
         more = max(0, full - held.tokens)
-        held.full += more
+        held.unhashed_tokens += more
         held.tokens += more
         held.reserved_tokens += need - more
         return True
 
     def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
-        """Correct the sizes of what a prompt brought, where no other request holds it."""
+        """Correct the sizes of a prompt's blocks that no other request holds."""
         held, end = own(CachedLease, lease), 0
         if held.release_seq or not held.keys or len(sizes) != len(held.keys):
             return
-        held.ends -= self._ends[held.keys[-1]]
+        held.end -= self._hashed_tokens[held.keys[-1]]
         for key, size in zip(held.keys, sizes, strict=True):
             more = size - self._sizes[key]
             end += size
-            self._ends[key] = end
+            self._hashed_tokens[key] = end
             if (
-                key in self._unproven
-                and self._references[key] == 1
+                key in self._uncomputed
+                and self._ref_counts[key] == 1
                 and more <= held.reserved_tokens
             ):
                 self._sizes[key] = size
                 held.tokens += more
                 held.reserved_tokens -= more
-        held.ends += end
+        held.end += end
 
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
-        """Name what `lease` generated: each block from then on is one with its equals."""
+        """Give hashes to output: each block is one with its equals from then on."""
         held = own(CachedLease, lease)
         sizes = sizes[: len(hashes)]
-        left = self._sizes.get(held.rest, 0) if held.release_seq else held.full
+        left = self._sizes.get(held.unhashed_key, 0) if held.release_seq else held.unhashed_tokens
         named = bisect_right(list(accumulate(sizes)), left)
         if not named:
             return 0
         if held.release_seq:
-            self._shrink(held.rest, sum(sizes[:named]))
+            self._shrink(held.unhashed_key, sum(sizes[:named]))
         for key, size in zip(hashes[:named], sizes, strict=False):
-            held.ends += size
+            held.end += size
             if held.release_seq:
-                self._rest_at(key, size, held.ends, held.release_seq)
+                self._free_block(key, size, held.end, held.release_seq)
             else:
-                held.full -= size
-                self._blank += size
-                self._allocate(held, key, size, held.ends)
-                held.named.append(key)
+                held.unhashed_tokens -= size
+                self._blank_tokens += size
+                self._allocate(held, key, size, held.end)
+                held.all_keys.append(key)
         return named
 
     def release(self, lease: Lease) -> None:
-        """The request is over: what nobody else uses may be evicted, deepest first."""
+        """End a request: its blocks without other references are the evictor's."""
         held = own(CachedLease, lease)
         if not held.release_seq:
-            self._unproven.difference_update(held.named)
+            self._uncomputed.difference_update(held.all_keys)
             self._release(held)
 
     def revoke(self, lease: Lease) -> None:
-        """The request was never computed: what only such ones used is dropped."""
+        """End a request that was never computed: drop blocks that only such ones held."""
         held = own(CachedLease, lease)
         if not held.release_seq:
-            self._whole = self._whole and not self._told  # what was told may stand on what goes
-            self._blank += held.full
-            held.full = 0
+            # What the engine reported may follow a block that goes here.
+            self._prefix_closed = self._prefix_closed and not self._reported
+            self._blank_tokens += held.unhashed_tokens
+            held.unhashed_tokens = 0
             self._release(held)
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """The engine says that it holds blocks of one chain; as many as there is room for."""
-        step, known = next(self._steps), self.match(hashes)
+        """Take in that the engine holds blocks of one chain, as far as there is space."""
+        step, known = next(self._clock), self.match(hashes)
         resting = [key for key in hashes[:known] if key in self._evictor]
         for key in resting:
-            self._place(key, step)
-        end = self._ends[hashes[known - 1]] if known else 0
+            self._make_evictable(key, step)
+        end = self._hashed_tokens[hashes[known - 1]] if known else 0
         idle = sum([self._sizes[key] for key in resting])
         fit = bisect_right(list(accumulate(sizes[known : len(hashes)])), self.free - idle)
-        rooted = known > 0 and self._ends[hashes[0]] == self._sizes[hashes[0]]
-        self._whole = self._whole and (rooted or not (known or fit))
-        self._told = self._told or fit > 0
+        rooted = known > 0 and self._hashed_tokens[hashes[0]] == self._sizes[hashes[0]]
+        self._prefix_closed = self._prefix_closed and (rooted or not (known or fit))
+        self._reported = self._reported or fit > 0
         for key, size in zip(hashes[known:], sizes[known : known + fit], strict=False):
             end += size
-            self._take(size)
-            self._blank += size  # what rests there takes it
-            self._rest_at(key, size, end, step)
+            self._take_space(size)
+            self._blank_tokens += size  # what rests there takes it
+            self._free_block(key, size, end, step)
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """The engine says that it evicted blocks; those in use here stay."""
+        """Take in that the engine evicted blocks; those that requests hold stay."""
         for key in hashes:
             if key in self._evictor:
-                self._whole = False
-                self._drop(key)
+                self._prefix_closed = False
+                self._evict_block(key)
 
     def resize(self, capacity: int) -> None:
-        """Change the capacity; what is in use stays, and is owed until it is free."""
+        """Change the capacity, in tokens; what requests hold stays until they release it."""
         self._capacity, more = capacity, capacity - self._capacity
-        self._take(-more)
+        self._take_space(-more)
 
     def coarsen(self, blocks: int) -> None:
         """Evict, in the evictor's order, until `blocks` fewer are held."""
         target = len(self) - blocks
         while len(self) > target and len(self._evictor):
-            self._drop(self._evictor.first()[0])
+            self._evict_block(self._evictor.first()[0])
 
     def take_stored(self) -> Sequence[BlockHash]:
-        """Return the hashes that became findable since the last call."""
-        return self._news.take_stored()
+        """Return the blocks that can be found and could not at the last call."""
+        return self._changes.take_stored()
 
     def take_evicted(self) -> Sequence[BlockHash]:
-        """Return the hashes that can no longer be found since the last call."""
-        return self._news.take_evicted()
+        """Return the blocks that could be found at the last call and cannot any more."""
+        return self._changes.take_evicted()
 
     def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
-        """Return nothing: blocks are never merged."""
+        """Return nothing: no block is merged."""
         return ()
 
     def _allocate(self, lease: CachedLease, key: Key, size: int, end: int) -> None:
-        """Give a request a block: the one of that name, or another in place of the evicted."""
+        """Add a reference to a block, which is allocated where it is not held."""
         if key in self._evictor:
-            self._idle -= self._sizes[key]
+            self._evictable_tokens -= self._sizes[key]
             self._evictor.remove(key)
         elif key not in self._sizes:
-            self._take(size)
-            self._sizes[key], self._ends[key] = size, end
-            self._news.stored((BlockHash(key),))
-            self._unproven.add(key)
-        self._references[key] = self._references.get(key, 0) + 1
+            self._take_space(size)
+            self._sizes[key], self._hashed_tokens[key] = size, end
+            self._changes.record_stored((BlockHash(key),))
+            self._uncomputed.add(key)
+        self._ref_counts[key] = self._ref_counts.get(key, 0) + 1
 
     def _release(self, lease: CachedLease) -> None:
-        lease.release_seq = step = next(self._steps)
-        for key in lease.named:
-            self._references[key] -= 1
-            if self._references[key]:
+        lease.release_seq = step = next(self._clock)
+        for key in lease.all_keys:
+            self._ref_counts[key] -= 1
+            if self._ref_counts[key]:
                 continue
-            del self._references[key]
-            self._place(key, step)
-            if key in self._unproven:
-                self._drop(key)
-        if lease.full:
-            lease.rest = -next(self._steps)
+            del self._ref_counts[key]
+            self._make_evictable(key, step)
+            if key in self._uncomputed:
+                self._evict_block(key)
+        if lease.unhashed_tokens:
+            lease.unhashed_key = -next(self._clock)
             self._unhashed += 1
-            self._blank += lease.full
-            self._rest_at(lease.rest, lease.full, lease.ends + lease.full, step)
-        self._blank += lease.reserved_tokens
-        lease.keys, lease.tokens, lease.reserved_tokens, lease.full = (), 0, 0, 0
-        self._take(0)
+            self._blank_tokens += lease.unhashed_tokens
+            self._free_block(
+                lease.unhashed_key, lease.unhashed_tokens, lease.end + lease.unhashed_tokens, step
+            )
+        self._blank_tokens += lease.reserved_tokens
+        lease.keys, lease.tokens, lease.reserved_tokens, lease.unhashed_tokens = (), 0, 0, 0
+        self._take_space(0)
 
-    def _rest_at(self, key: Key, size: int, end: int, step: int) -> None:
-        """Make blank space a block without references; a second of its name is not kept."""
+    def _free_block(self, key: Key, size: int, end: int, step: int) -> None:
+        """Fill blank space with a block without references; a second equal one is not kept."""
         if key in self._sizes:
-            self._unproven.discard(key)
+            self._uncomputed.discard(key)
             if key in self._evictor:
-                self._place(key, step)
+                self._make_evictable(key, step)
             return
-        self._sizes[key], self._ends[key] = size, end
-        self._blank -= size
+        self._sizes[key], self._hashed_tokens[key] = size, end
+        self._blank_tokens -= size
         if key >= 0:
-            self._news.stored((BlockHash(key),))
-        self._place(key, step)
+            self._changes.record_stored((BlockHash(key),))
+        self._make_evictable(key, step)
 
-    def _place(self, key: Key, step: int) -> None:
-        """Give a block without references its place among those to be evicted."""
+    def _make_evictable(self, key: Key, step: int) -> None:
+        """Hand a block without references to the evictor, last accessed at `step`."""
         if key not in self._evictor:
-            self._idle += self._sizes[key]
-        self._evictor.add(key, step, self._ends[key])
+            self._evictable_tokens += self._sizes[key]
+        self._evictor.add(key, step, self._hashed_tokens[key])
 
-    def _take(self, tokens: int) -> None:
-        """Take blank space, evicting for it what comes first."""
-        self._blank -= tokens
-        while self._blank < 0 and len(self._evictor):
+    def _take_space(self, tokens: int) -> None:
+        """Take blank space, in tokens; where it lacks, evict in the evictor's order."""
+        self._blank_tokens -= tokens
+        while self._blank_tokens < 0 and len(self._evictor):
             key, step = self._evictor.first()
             if key < 0 and self._sizes[key] > self._block:
                 self._shrink(key, self._block)
-                self._ends[key] -= self._block
-                self._place(key, step)
+                self._hashed_tokens[key] -= self._block
+                self._make_evictable(key, step)
             else:
-                self._drop(key)
+                self._evict_block(key)
 
     def _shrink(self, key: Key, tokens: int) -> None:
-        """Make a part of what has no name blank."""
+        """Free a part, in tokens, of output without hashes."""
         self._sizes[key] -= tokens
-        self._idle -= tokens
-        self._blank += tokens
+        self._evictable_tokens -= tokens
+        self._blank_tokens += tokens
         if not self._sizes[key]:
-            self._drop(key)
+            self._evict_block(key)
 
-    def _drop(self, key: Key) -> None:
-        """Make a block without references blank."""
+    def _evict_block(self, key: Key) -> None:
+        """Free the space of a block without references, and forget the block."""
         size = self._sizes.pop(key)
-        del self._ends[key]
-        self._unproven.discard(key)
+        del self._hashed_tokens[key]
+        self._uncomputed.discard(key)
         self._evictor.remove(key)
-        self._idle -= size
-        self._blank += size
+        self._evictable_tokens -= size
+        self._blank_tokens += size
         if key < 0:
             self._unhashed -= 1
         else:
-            self._news.evicted((BlockHash(key),))
+            self._changes.record_evicted((BlockHash(key),))

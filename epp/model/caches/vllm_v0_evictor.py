@@ -1,8 +1,8 @@
-"""The order in which vLLM's first engine (v0) evicts blocks that nobody uses.
+"""The evictor of vLLM's first engine (v0): the order in which unreferenced blocks are evicted.
 
-Mirrors vLLM `vllm/core/evictor.py` (`LRUEvictor`): the block last accessed the longest ago goes;
-of one access, the one with the most hashed tokens, that is to say, the deepest. As there, a heap
-keeps entries that no longer count, and is rebuilt when there are too many.
+Mirrors vLLM `vllm/core/evictor.py` (`LRUEvictor`): the block least recently accessed goes; of one
+access the one with the most hashed tokens, which is the deepest in its chain. As there, stale
+entries stay in a heap, which is rebuilt when there are too many.
 """
 
 from heapq import heapify, heappop, heappush
@@ -11,40 +11,44 @@ from epp.model.caches.lease import Key
 
 _SLACK = 64
 
-Place = tuple[int, int, Key]
-"""When a block was accessed, minus its hashed tokens, its key: the least goes first."""
+_Entry = tuple[int, int, Key]
+"""A block's last access, its hashed tokens negated, its key: the lowest goes first."""
 
 
 class LruEvictor:
-    """Blocks without references, by key. `step` counts accesses, `hashed` tokens to its end."""
+    """Blocks without references, by key.
+
+    `step` numbers a block's last access; `hashed` is vLLM's `num_hashed_tokens`, from the start
+    of the chain to the block's end.
+    """
 
     def __init__(self) -> None:
-        self._places: dict[Key, Place] = {}
-        self._order: list[Place] = []
+        self._entries: dict[Key, _Entry] = {}
+        self._heap: list[_Entry] = []
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._places
+        return key in self._entries
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._entries)
 
     def add(self, key: Key, step: int, hashed: int) -> None:
-        """Put a block in its place, or in another than it had, unless that is of a later access."""
-        if key in self._places and self._places[key][0] > step:
+        """Add a block, or move it to another access, unless it has a later one."""
+        if key in self._entries and self._entries[key][0] > step:
             return
-        self._places[key] = place = (step, -hashed, key)
-        heappush(self._order, place)
-        if len(self._order) > 2 * len(self._places) + _SLACK:
-            self._order = list(self._places.values())
-            heapify(self._order)
+        self._entries[key] = entry = (step, -hashed, key)
+        heappush(self._heap, entry)
+        if len(self._heap) > 2 * len(self._entries) + _SLACK:
+            self._heap = list(self._entries.values())
+            heapify(self._heap)
 
     def remove(self, key: Key) -> None:
-        """Take a block out, to be used or forgotten."""
-        del self._places[key]
+        """Remove a block: it is referenced again, or evicted."""
+        del self._entries[key]
 
     def first(self) -> tuple[Key, int]:
-        """Return the block that goes first, and when it was accessed; there must be one."""
-        while self._places.get(self._order[0][-1]) is not self._order[0]:
-            heappop(self._order)
-        step, _, key = self._order[0]
+        """Return the block to evict first, and its last access. There must be one."""
+        while self._entries.get(self._heap[0][-1]) is not self._heap[0]:
+            heappop(self._heap)
+        step, _, key = self._heap[0]
         return key, step

@@ -259,7 +259,7 @@ def test_what_another_request_found_outlives_the_one_that_was_revoked():
     assert pool.closed
 
 
-def test_news_are_what_is_so_in_the_end():
+def test_changes_are_what_is_so_in_the_end():
     pool = pool_of(2)
     pool.release(admit(pool, 16, [1]))
     pool.release(admit(pool, 32, [2, 3]))

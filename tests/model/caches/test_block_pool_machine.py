@@ -113,7 +113,7 @@ class PoolBesideOracle(RuleBasedStateMachine):
             assert len(self.pool) == len(self.oracle.order)
 
     @invariant()
-    def news_add_up(self):
+    def changes_add_up(self):
         if hasattr(self, "pool"):
             self.findable -= set(self.pool.take_evicted())
             self.findable |= set(self.pool.take_stored())

@@ -8,20 +8,20 @@ from epp.model.prompts.block_hasher import BlockHash
 
 
 @given(st.lists(st.tuples(st.sampled_from(["store", "evict", "ask"]), st.integers(0, 5))))
-def test_whoever_follows_the_news_knows_what_is_held(steps):
+def test_whoever_follows_the_changes_knows_what_is_held(steps):
     held: set[BlockHash] = set()
     followed: set[BlockHash] = set()
-    news = ContentChanges(held.__contains__)
+    changes = ContentChanges(held.__contains__)
     for step, number in [*steps, ("ask", 0)]:
         key = BlockHash(number)
         if step == "store":
             held.add(key)
-            news.stored([key])
+            changes.record_stored([key])
         elif step == "evict":
             held.discard(key)
-            news.evicted([key])
+            changes.record_evicted([key])
         else:
-            gone, came = news.take_evicted(), news.take_stored()
+            gone, came = changes.take_evicted(), changes.take_stored()
             assert not {*gone} & {*came}
             followed = (followed - {*gone}) | {*came}
     assert followed == held
@@ -29,8 +29,8 @@ def test_whoever_follows_the_news_knows_what_is_held(steps):
 
 def test_what_came_and_went_between_two_questions_is_not_said_to_have_come():
     kept, gone = BlockHash(1), BlockHash(2)
-    news = ContentChanges({kept}.__contains__)
-    news.stored([kept, gone, kept])
-    news.evicted([gone])
-    assert (news.take_stored(), news.take_evicted()) == ([kept], [gone])
-    assert (news.take_stored(), news.take_evicted()) == ([], [])
+    changes = ContentChanges({kept}.__contains__)
+    changes.record_stored([kept, gone, kept])
+    changes.record_evicted([gone])
+    assert (changes.take_stored(), changes.take_evicted()) == ([kept], [gone])
+    assert (changes.take_stored(), changes.take_evicted()) == ([], [])

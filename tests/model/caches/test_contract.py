@@ -312,7 +312,7 @@ class Laws(RuleBasedStateMachine):
         self.cache.block = block
 
     @invariant()
-    def news_add_up(self):
+    def changes_add_up(self):
         evicted = set(self.cache.take_evicted())
         self.found -= evicted
         self.found |= set(self.cache.take_stored())

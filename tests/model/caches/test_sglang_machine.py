@@ -107,7 +107,7 @@ class RadixBesideOracle(RuleBasedStateMachine):
         assert len(self.cache) == len(found)
 
     @invariant()
-    def news_add_up(self):
+    def changes_add_up(self):
         self.findable -= set(self.cache.take_evicted())
         self.findable |= set(self.cache.take_stored())
         assert self.findable == set(self.cache.hashes())
