@@ -22,6 +22,7 @@ CONTRACT = sorted(
 def rows(title):
     """The rows of the table whose header begins with `title`, without the header."""
     table = re.search(rf"^\| {re.escape(title)}.*\n\|[-|]+\n((?:\|.*\n)+)", TEXT, re.MULTILINE)
+    assert table is not None
     return [line.strip("|").split("|") for line in table[1].splitlines()]
 
 
