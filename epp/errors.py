@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as types. This file knows no transport and no message format.
+"""Errors, as types. This module knows no transport and no message format.
 
     WarmpickError
     ├── ConfigError            what an operator wrote cannot be used
@@ -21,7 +21,7 @@ class WarmpickError(Exception):
 
 
 class ConfigError(WarmpickError):
-    """A configuration that cannot be used.
+    """A configuration or command line that cannot be used.
 
     `place` names where in the configuration (for example `plugins[2].parameters.weight`).
     """
@@ -32,7 +32,7 @@ class ConfigError(WarmpickError):
 
 
 class RequestError(WarmpickError):
-    """An answer given to the client in place of the model server's.
+    """An error response that the picker sends in place of the model server's response.
 
     `status` is the HTTP status, `kind` the `error.type` of OpenAI's error form, `reason` the
     machine-readable cause that travels in `x-warmpick-reason`. `dropped_reason`, where set, is
@@ -91,7 +91,7 @@ class Overloaded(RequestError):
 
 
 class PickerFault(RequestError):
-    """The picker itself failed; nothing the client sent is to blame."""
+    """The picker, or one of its plug-ins, failed; nothing the client sent is to blame."""
 
 
 class NoEndpoints(RequestError):

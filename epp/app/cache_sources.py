@@ -117,11 +117,11 @@ def kv_events_or_none(
     except ImportError as error:
         _log.error("kv_events.not_loaded", missing=error.name, remedy=_EVENTS_EXTRA)
         return None
-    return KvEventListener(apply, kv_event_settings(config, base_model))
+    return KvEventListener(apply, subscription_settings(config, base_model))
 
 
-def kv_event_settings(config: KvEventsConfig, base_model: str) -> SubscriptionSettings:
-    """Return where to listen. `engineType` decides nothing.
+def subscription_settings(config: KvEventsConfig, base_model: str) -> SubscriptionSettings:
+    """Return where engines publish. `engineType` decides nothing.
 
     The events of vLLM and SGLang are recognised by their form (`epp.protocol.kvevents.batches`).
     """

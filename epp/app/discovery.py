@@ -1,4 +1,4 @@
-"""Where the endpoints come from: a file, or a pool in Kubernetes."""
+"""Builders of what depends on Kubernetes: endpoint discovery, and the review of tokens."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -11,32 +11,32 @@ from epp.model.events import Event
 from epp.protocol.routing_table import NO_ROUTING, RoutingTable
 
 Source = Path | KubeSettings
-"""A file, or which pool."""
+"""The source of endpoints: a file, or a pool in Kubernetes."""
 
 
 class Discovery(Protocol):
-    """Tells what happens to endpoints: `load`, then `run` for as long as requests are served."""
+    """Applies endpoint events to the fleet: `load` first, then `run` while requests are served."""
 
     @property
     def ready(self) -> bool:
-        """Whether everything was told, and this replica is the one that traffic should come to."""
+        """Whether all endpoints are known and this replica should receive traffic."""
 
     @property
     def routing(self) -> RoutingTable:
-        """What requests are routed by besides endpoints, as it is at the moment."""
+        """The current rules that requests are routed by: model rewrites and objectives."""
 
     async def load(self) -> None:
-        """Begin. Raises `ConfigError` where that cannot be done."""
+        """Read the endpoints for the first time. Raises `ConfigError` where it cannot."""
 
     async def run(self) -> None:
-        """Follow what changes; never returns."""
+        """Follow changes; never returns."""
 
     async def release_lease(self) -> None:
-        """Let other replicas have the traffic."""
+        """Stop being the leader, so that another replica may become ready at once."""
 
 
 class FileDiscovery:
-    """Endpoints of a file, which says nothing of requests."""
+    """Discovery from an endpoints file, which has no routing rules and no other replicas."""
 
     ready = True
     routing = NO_ROUTING
@@ -50,13 +50,13 @@ class FileDiscovery:
         self._file.load()
 
     async def release_lease(self) -> None:
-        """Nothing: there are no others."""
+        """Do nothing: a file has no leader election."""
 
 
-def discovery_of(
+def build_discovery(
     source: Source, apply: Callable[[Event], None], changed: Callable[[], None]
 ) -> Discovery:
-    """Build what tells `apply` of the endpoints; `changed` is called when `ready` changes."""
+    """Return the discovery of a source; it calls `changed` whenever `ready` may have changed."""
     if isinstance(source, Path):
         return FileDiscovery(source, apply)
     from epp.adapters.kube.kube_discovery import KubeDiscovery  # noqa: PLC0415 (its client takes long)
@@ -65,17 +65,17 @@ def discovery_of(
 
 
 class Reviewer(Protocol):
-    """Says of a bearer token and a path whether the one may read the other."""
+    """Authorizes the bearer of a token to read a path (TokenReview, SubjectAccessReview)."""
 
     async def review(self, token: str, path: str) -> HTTPStatus:
-        """Give 200, or what to answer instead."""
+        """Return 200, or the status to answer with instead."""
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Close the connections to the API server."""
 
 
-def reviewer_of(access: KubeAccess | None) -> Reviewer | None:
-    """Build what asks a Kubernetes API, if one is to be asked."""
+def build_reviewer(access: KubeAccess | None) -> Reviewer | None:
+    """Return the reviewer that asks a Kubernetes API; None without access to one."""
     if access is None:
         return None
     from epp.adapters.kube.reviews import TokenReviewer  # noqa: PLC0415 (see above)

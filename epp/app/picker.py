@@ -26,7 +26,7 @@ from epp.app.cache_sources import (
     untokenized_prompts,
 )
 from epp.app.director import Service, exchanges
-from epp.app.discovery import Source, discovery_of, reviewer_of
+from epp.app.discovery import Source, build_discovery, build_reviewer
 from epp.app.process import freeze_long_lived_objects, keep_freed_memory, stop_signals
 from epp.config.file import Settings
 from epp.errors import ConfigError
@@ -97,11 +97,11 @@ class EndpointPicker:
         )
         self._service.suspect = self._scraper.look
         self._news = asyncio.Event()
-        self._discovery = discovery_of(options.source, self._apply, self._news.set)
+        self._discovery = build_discovery(options.source, self._apply, self._news.set)
         self._health = HealthServices()
         self._extproc = self._ext_proc_server()
         self._health_server = health_server(self._extproc.transport, self._health)
-        self._reviewer = reviewer_of(options.metrics_access)
+        self._reviewer = build_reviewer(options.metrics_access)
         self._operators = OperatorServer(
             self._telemetry,
             lambda: self.ready,

@@ -1,4 +1,4 @@
-"""The command `epp`: what it takes, and what it says when that is not usable."""
+"""The command `epp`: its subcommands, their options, and errors as one line on stderr."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""The flags of `epp serve` that say where endpoints come from, and what they amount to."""
+"""The flags of `epp serve` that choose the pool, and the pool that they choose."""
 
 import argparse
 from collections.abc import Mapping
@@ -7,19 +7,20 @@ from pathlib import Path
 import msgspec
 
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
-from epp.cli.types import flag, labels, port_list
+from epp.cli.types import add_boolean, labels, port_list
 from epp.errors import ConfigError
 from epp.protocol.kube.objects import GATEWAY_GROUP
 
-_MOST_PORTS = 8
-_GENERATED = 2
-"""Parts of a Deployment's pod's name after the Deployment's: of the ReplicaSet, and its own."""
+_MAX_PORTS = 8
+"""As many targetPorts as an InferencePool may have."""
+_GENERATED_PARTS = 2
+"""A Deployment's pod is named DEPLOYMENT-REPLICASET-POD, with two generated parts."""
 
 
-class Pool(msgspec.Struct, frozen=True):
-    """Where endpoints come from, and the pool's name in metrics.
+class PoolOptions(msgspec.Struct, frozen=True):
+    """The source of a pool's endpoints, and the pool's name in metrics.
 
-    `metrics_access`, where not None, leads to the Kubernetes API that says who may read them.
+    `metrics_access`, where not None, is the Kubernetes API that authorizes readers of metrics.
     """
 
     source: Path | KubeSettings
@@ -61,13 +62,13 @@ def add_pool(group: argparse._ArgumentGroup) -> None:
         metavar="PORTS",
         help="1 to 8 ports at which these pods serve (8000,8001)",
     )
-    flag(
+    add_boolean(
         group,
         "--metrics-endpoint-auth",
         default=False,
         help="ask the Kubernetes API whether the bearer of a token may read /metrics",
     )
-    flag(
+    add_boolean(
         group,
         "--ha-enable-leader-election",
         default=False,
@@ -81,19 +82,23 @@ def add_pool(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def pool_of(arguments: argparse.Namespace, configured: str, environ: Mapping[str, str]) -> Pool:
-    """Decide where endpoints come from; `configured` is the file that the configuration names.
+def pool_of(
+    arguments: argparse.Namespace, configured: str, environ: Mapping[str, str]
+) -> PoolOptions:
+    """Return the pool that the flags choose; `configured` is the configuration's endpoints file.
 
-    Raises `ConfigError` for flags that do not go together.
+    Raises `ConfigError` for flags that exclude each other.
     """
-    pool = _chosen(arguments, configured, environ)
+    pool = _without_metrics(arguments, configured, environ)
     if not arguments.metrics_endpoint_auth:
         return pool
     return msgspec.structs.replace(pool, metrics_access=_access(arguments, environ))
 
 
-def _chosen(arguments: argparse.Namespace, configured: str, environ: Mapping[str, str]) -> Pool:
-    chosen = [
+def _without_metrics(
+    arguments: argparse.Namespace, configured: str, environ: Mapping[str, str]
+) -> PoolOptions:
+    given = [
         (name, value)
         for name, value in (
             ("--endpoints-file", arguments.endpoints_file),
@@ -101,11 +106,11 @@ def _chosen(arguments: argparse.Namespace, configured: str, environ: Mapping[str
         )
         if value
     ]
-    if len(chosen) > 1:
-        raise ConfigError("one of these is enough", " and ".join(name for name, _ in chosen))
+    if len(given) > 1:
+        raise ConfigError("one of these is enough", " and ".join(name for name, _ in given))
     path = arguments.endpoints_file or (Path(configured) if configured else None)
     if path is not None and not arguments.endpoint_selector:
-        return Pool(path, arguments.pool_name or "default")
+        return PoolOptions(path, arguments.pool_name or "default")
     if arguments.endpoint_selector:
         return _selected(arguments, environ)
     if not arguments.pool_name:
@@ -118,20 +123,20 @@ def _chosen(arguments: argparse.Namespace, configured: str, environ: Mapping[str
             f"pools of `{arguments.pool_group}` are not known, only {GATEWAY_GROUP}/v1",
             "--pool-group",
         )
-    return Pool(_settings(arguments, environ, arguments.pool_name), arguments.pool_name)
+    return PoolOptions(_settings(arguments, environ, arguments.pool_name), arguments.pool_name)
 
 
-def _selected(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Pool:
-    """Read the flags that stand for an InferencePool."""
+def _selected(arguments: argparse.Namespace, environ: Mapping[str, str]) -> PoolOptions:
+    """Return the pool of the flags that replace an InferencePool: a selector and ports."""
     if arguments.pool_name:
         raise ConfigError("one of these is enough", "--endpoint-selector and --pool-name")
     ports = tuple(port for each in arguments.endpoint_target_ports or () for port in each)
-    if not 1 <= len(ports) <= _MOST_PORTS or len(set(ports)) < len(ports):
+    if not 1 <= len(ports) <= _MAX_PORTS or len(set(ports)) < len(ports):
         raise ConfigError("takes 1 to 8 different ports", "--endpoint-target-ports")
     name = _deployment(environ.get("POD_NAME", "")) or "default"
     settings = _settings(arguments, environ, name)
     selection = {"selector": arguments.endpoint_selector, "ports": ports}
-    return Pool(msgspec.structs.replace(settings, **selection), name)
+    return PoolOptions(msgspec.structs.replace(settings, **selection), name)
 
 
 def _settings(arguments: argparse.Namespace, environ: Mapping[str, str], name: str) -> KubeSettings:
@@ -148,5 +153,5 @@ def _access(arguments: argparse.Namespace, environ: Mapping[str, str]) -> KubeAc
 
 
 def _deployment(pod: str) -> str:
-    """Name the Deployment that a pod is of; a pool without an object is called by it."""
-    return pod.rsplit("-", _GENERATED)[0] if pod.count("-") >= _GENERATED else pod
+    """Return the name of a pod's Deployment, after which a pool without an object is named."""
+    return pod.rsplit("-", _GENERATED_PARTS)[0] if pod.count("-") >= _GENERATED_PARTS else pod

@@ -1,17 +1,17 @@
-"""The flags of `epp serve`, by group; llm-d-router's where it has the same."""
+"""The flags of `epp serve`, with llm-d-router's names and defaults where it has the same."""
 
 import argparse
 import sys
 from pathlib import Path
 
 from epp.cli.pool_flags import add_pool
-from epp.cli.types import duration, flag, interval, port_number, size, verbosity
+from epp.cli.types import add_boolean, duration, interval, port_number, size, verbosity
 from epp.config.file import DEFAULT_POLICY, POLICIES
 from epp.protocol.extproc.observation import Observation
 
 
 def observation(text: str) -> Observation:
-    """Read which responses are observed to their end."""
+    """Return which responses are observed to their end: `all`, `first` or `sample:1/N`."""
     try:
         return Observation.parse(text)
     except ValueError as error:
@@ -67,14 +67,18 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
             metavar="PORT",
             help=f"{what} (default: {port}; 0: any)",
         )
-    flag(group, "--secure-serving", default=True, help="TLS on the ext_proc port (default: true)")
+    add_boolean(
+        group, "--secure-serving", default=True, help="TLS on the ext_proc port (default: true)"
+    )
     group.add_argument(
         "--cert-path",
         type=Path,
         metavar="DIR",
         help="tls.crt and tls.key for it; without, a self-signed certificate is made",
     )
-    flag(group, "--health-checking", default=False, help="gRPC health on the ext_proc port too")
+    add_boolean(
+        group, "--health-checking", default=False, help="gRPC health on the ext_proc port too"
+    )
     group.add_argument(
         "--transport", choices=("native", "grpcio"), default="native", help="(default: native)"
     )
@@ -104,13 +108,13 @@ def _add_behaviour(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="after SIGTERM, how long open streams may take to end (default: 30s)",
     )
-    flag(
+    add_boolean(
         group,
         "--debug-headers",
         default=False,
         help="tell clients what was decided in the response header x-warmpick-decision",
     )
-    flag(
+    add_boolean(
         group,
         "--request-orca",
         default=False,

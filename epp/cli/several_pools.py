@@ -1,6 +1,7 @@
 """Several pools on one command line: `epp serve FLAGS and FLAGS and FLAGS`.
 
-Each has its own endpoints and ports; what else is not said again is as for the first.
+Each pool has its own endpoints and ports. Any other flag that a pool does not repeat has the
+value that the first pool gave it.
 """
 
 import argparse
@@ -10,42 +11,42 @@ from itertools import pairwise
 from epp.cli.serve_flags import add_serve
 from epp.errors import ConfigError
 
-_AND = "and"
-_OF_ONE_POOL = ("endpoints_file", "pool_name", "endpoint_selector", "endpoint_target_ports")
-_POLICY = ("config_file", "config_text", "policy")
-_PORTS = ("grpc_port", "grpc_health_port", "metrics_port")
+_SEPARATOR = "and"
+_NOT_INHERITED = ("endpoints_file", "pool_name", "endpoint_selector", "endpoint_target_ports")
+_POLICY_FLAGS = ("config_file", "config_text", "policy")
+_PORT_FLAGS = ("grpc_port", "grpc_health_port", "metrics_port")
 
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Read a command line; the pools after the first are in `others`."""
-    if argv[:1] != ["serve"] or _AND not in argv:
+    """Return the arguments of a command line; `others` holds those of the pools after the first."""
+    if argv[:1] != ["serve"] or _SEPARATOR not in argv:
         return parser.parse_args(argv, argparse.Namespace(others=()))
-    cuts = [place for place, word in enumerate(argv) if word == _AND]
+    cuts = [place for place, word in enumerate(argv) if word == _SEPARATOR]
     parts = [argv[start + 1 : end] for start, end in pairwise((0, *cuts, len(argv)))]
     first = parser.parse_args(["serve", *parts[0]])
-    first.others = tuple(_another(first, part) for part in parts[1:])
+    first.others = tuple(_parse_further_pool(first, part) for part in parts[1:])
     return first
 
 
-def _another(first: argparse.Namespace, part: Sequence[str]) -> argparse.Namespace:
+def _parse_further_pool(first: argparse.Namespace, part: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="epp serve ... and")
     add_serve(parser)
-    given = vars(first) | dict.fromkeys(_OF_ONE_POOL)
-    if any(word.startswith(_flag(name)) for word in part for name in _POLICY):
-        given |= dict.fromkeys(_POLICY)
+    given = vars(first) | dict.fromkeys(_NOT_INHERITED)
+    if any(word.startswith(_flag(name)) for word in part for name in _POLICY_FLAGS):
+        given |= dict.fromkeys(_POLICY_FLAGS)
     return parser.parse_args(part, argparse.Namespace(**given))
 
 
 def pools_of(arguments: argparse.Namespace) -> list[argparse.Namespace]:
-    """Give the flags of each pool. Raises `ConfigError` where two want one port."""
+    """Return the arguments of each pool. Raises `ConfigError` where two have the same port."""
     pools = [arguments, *arguments.others]
-    taken: set[int] = set()
-    for name in _PORTS:
+    used: set[int] = set()
+    for name in _PORT_FLAGS:
         for pool in pools:
             port: int = getattr(pool, name)
-            if port and port in taken:  # 0 is any
+            if port and port in used:  # 0: any free one
                 raise ConfigError(f"{port} is taken: each pool needs ports of its own", _flag(name))
-            taken.add(port)
+            used.add(port)
     return pools
 
 

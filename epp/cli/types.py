@@ -1,4 +1,7 @@
-"""What may stand behind a flag: durations, sizes, ports, Go's booleans."""
+"""Types of flag values, as argparse calls them: durations, sizes, ports, Go's booleans.
+
+Each raises `argparse.ArgumentTypeError` for a text that it cannot read.
+"""
 
 import argparse
 import re
@@ -6,13 +9,13 @@ import re
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _LAST_PORT = 65_535
-_DEBUG = 4
-"""From which of klog's levels on llm-d-router logs what is for debugging."""
+_DEBUG_VERBOSITY = 4
+"""The klog level from which on llm-d-router logs debug messages."""
 _TRUE, _FALSE = {"true", "1", "t", "yes"}, {"false", "0", "f", "no"}
 
 
 def duration(text: str) -> float:
-    """Read a Go duration (`500ms`, `30s`, `1m30s`) or plain seconds."""
+    """Return a Go duration (`500ms`, `30s`, `1m30s`) or plain seconds, in seconds."""
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text)
@@ -22,7 +25,7 @@ def duration(text: str) -> float:
 
 
 def size(text: str) -> int:
-    """Read a Kubernetes quantity of bytes (`16Mi`, `1G`, `65536`)."""
+    """Return a Kubernetes quantity (`16Mi`, `1G`, `65536`) in bytes."""
     found = re.fullmatch(r"(\d+)(K|M|G|Ki|Mi|Gi)?", text)
     if not found:
         raise argparse.ArgumentTypeError(f"`{text}` is no size; write 65536, 16Mi or 1G")
@@ -30,14 +33,14 @@ def size(text: str) -> int:
 
 
 def port_number(text: str) -> int:
-    """Read a port; 0 is any."""
+    """Return a port; 0 is any free one."""
     if not text.isdecimal() or int(text) > _LAST_PORT:
         raise argparse.ArgumentTypeError(f"`{text}` is no port; write 0 to {_LAST_PORT}")
     return int(text)
 
 
 def interval(text: str) -> float:
-    """Read a duration that is longer than nothing."""
+    """Return a duration of more than 0, in seconds."""
     seconds = duration(text)
     if seconds <= 0:
         raise argparse.ArgumentTypeError(f"`{text}` is no interval; write 500ms or 1s")
@@ -45,21 +48,21 @@ def interval(text: str) -> float:
 
 
 def boolean(text: str) -> bool:
-    """Read a Go boolean."""
+    """Return a boolean in one of Go's spellings, or yes or no."""
     if text.lower() not in _TRUE | _FALSE:
         raise argparse.ArgumentTypeError(f"`{text}` is neither true nor false")
     return text.lower() in _TRUE
 
 
 def verbosity(text: str) -> str:
-    """Read klog's level as the name of a log level."""
+    """Return the name of the log level for a klog verbosity."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"`{text}` is no level; write 2, or 4 for more")
-    return "debug" if int(text) >= _DEBUG else "info"
+    return "debug" if int(text) >= _DEBUG_VERBOSITY else "info"
 
 
 def labels(text: str) -> dict[str, str]:
-    """Read labels (`app=vllm,role=decode`), one or more."""
+    """Return one or more labels (`app=vllm,role=decode`)."""
     pairs = [part.strip().partition("=") for part in text.split(",")]
     if not all(name.strip() and sign for name, sign, _ in pairs):
         raise argparse.ArgumentTypeError(f"`{text}` is no selector; write app=vllm,role=decode")
@@ -67,13 +70,13 @@ def labels(text: str) -> dict[str, str]:
 
 
 def port_list(text: str) -> tuple[int, ...]:
-    """Read ports (`8000,8001`), one or more, none of them 0."""
+    """Return one or more ports (`8000,8001`), none of them 0."""
     ports = tuple(port_number(part.strip()) for part in text.split(","))
     if 0 in ports:
         raise argparse.ArgumentTypeError(f"`{text}` has a port 0; write 8000,8001")
     return ports
 
 
-def flag(group: argparse._ArgumentGroup, name: str, **more: object) -> None:
+def add_boolean(group: argparse._ArgumentGroup, name: str, **more: object) -> None:
     """Add a boolean flag that takes `--flag`, `--flag=true` and `--flag=false`, as Go's do."""
     group.add_argument(name, type=boolean, nargs="?", const=True, metavar="BOOL", **more)  # type: ignore[arg-type]  # argparse's own loose signature

@@ -1,7 +1,7 @@
-"""Names of plug-ins to their classes, and what is known of names that are not ours.
+"""The registry of plug-ins: names to classes, and the incumbent's names without a class here.
 
-`max-score-picker`, `random-picker`, the scorers and the handler are the incumbent's names, with
-its parameters and defaults.
+The incumbent's plug-ins have its names, parameters and defaults. Warmpick's own are
+`least-ttft-scorer`, `least-ttft-picker`, `least-request-picker` and `round-robin-picker`.
 """
 
 from difflib import get_close_matches
@@ -29,22 +29,22 @@ from epp.policy.scorers import (
 )
 
 ENTRY_POINTS = "warmpick.plugins"
-"""The entry point group under which users add plug-ins."""
+"""The entry point group of users' plug-ins."""
 
 
 class SingleProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One profile decides; what happens without a handler too."""
+    """Has one profile decide, which is so without a handler too."""
 
 
 class FileDiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Endpoints come from the file `path`; it is followed for changes in any case."""
+    """Takes endpoints from the file `path`, which is followed for changes in any case."""
 
     path: str
     watch_file: bool = False
 
 
 class BuiltIn(msgspec.Struct, frozen=True):
-    """A part of the incumbent's that is always on here; its parameters change nothing."""
+    """A plug-in of the incumbent's that is always on here; its parameters change nothing."""
 
 
 PLUGINS: dict[str, type[Any]] = {
@@ -77,7 +77,7 @@ BUILT_IN = frozenset(
         "passthrough-parser",
     )
 )
-"""Names of the incumbent's for what this picker does without being asked."""
+"""The incumbent's names for what this picker always does."""
 
 ELSEWHERE = frozenset(
     (
@@ -144,18 +144,18 @@ ELSEWHERE = frozenset(
         "weighted-random-picker",
     )
 )
-"""Plug-ins of the incumbent's that do not exist here, so that the error can say so."""
+"""The incumbent's plug-ins that do not exist here, so that the error can say so."""
 
 
 def instantiate(kind: str, parameters: dict[str, Any], place: str) -> Plugin | Any:  # noqa: ANN401 (handlers and discovery are no plug-ins of a profile)
-    """Build a plug-in from its parameters. Raises `ConfigError` that names the place."""
+    """Return a plug-in with its parameters. Raises `ConfigError` that names the place."""
     if kind in BUILT_IN:
         return BuiltIn()
     return build(plugin_class(kind, f"{place}.type"), parameters, f"{place}.parameters")
 
 
 def plugin_class(kind: str, place: str) -> type[Any]:
-    """Return the class of a plug-in's name. Raises `ConfigError` with the near misses."""
+    """Return the class of a plug-in's name. Raises `ConfigError` that suggests similar names."""
     if kind in PLUGINS:
         return PLUGINS[kind]
     if kind in ELSEWHERE:
@@ -167,9 +167,9 @@ def plugin_class(kind: str, place: str) -> type[Any]:
 
 
 def users_class(name: str, place: str) -> type[Any] | None:
-    """Load a plug-in class that a user registered under a name that is not taken, if any did.
+    """Return the class that a user registered under a name; None without one.
 
-    Raises `ConfigError` whatever goes wrong in there.
+    Names of built-in plug-ins cannot be taken. Raises `ConfigError` whatever the import raises.
     """
     if name in PLUGINS:
         return None
@@ -187,7 +187,7 @@ def users_class(name: str, place: str) -> type[Any] | None:
 
 
 def build(kind: type[Any], parameters: dict[str, Any], place: str) -> Any:  # noqa: ANN401 (any plug-in)
-    """Read parameters strictly into a plug-in's struct."""
+    """Return a plug-in's struct with the parameters. Raises `ConfigError` for unknown ones."""
     try:
         return msgspec.convert(parameters, kind)
     except msgspec.ValidationError as error:
@@ -204,6 +204,6 @@ def _explain(message: str, kind: type[Any]) -> str:
 
 
 def near(word: str, known: object) -> str:
-    """Say which known words look like a wrong one: `: did you mean ...?`, or nothing."""
+    """Return `: did you mean ...?` with the known words that resemble a wrong one, or nothing."""
     matches = get_close_matches(word, list(known), n=3, cutoff=0.6)  # type: ignore[call-overload]  # any iterable of str
     return f": did you mean {' or '.join(f'`{match}`' for match in matches)}?" if matches else ""

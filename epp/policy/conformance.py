@@ -1,7 +1,7 @@
-"""What the gateway conformance suite asks of an endpoint picker, and nobody else should.
+"""Plug-ins for the Gateway API Inference Extension's conformance suite; not for production.
 
-Both are in force only where a configuration names them: the first lets clients say where their
-requests go, the second tells them where they went. Names: the incumbent's, as in the suite's
+They act only where a configuration names them: the first lets clients choose their endpoint, the
+second reveals to them which endpoint served. Their names are the incumbent's, as in the suite's
 own configuration.
 """
 
@@ -13,24 +13,24 @@ from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 
 SELECTION = "test-epp-endpoint-selection"
-"""The request header: `ip` (any port of it) or `ip:port`, one or several with commas between."""
+"""The request header: one or more `ip` (any port of it) or `ip:port`, separated by commas."""
 
 
 class HeaderBasedTestingFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Keeps the endpoints that the request's header names; without the header, all.
 
-    A header that names no candidate leaves none. What a gateway allows narrows the candidates
-    before; the suite's own picker lets the header overrule it.
+    A header that names no candidate leaves none. The gateway's subset hint applies first; in the
+    suite's own picker the header overrides it.
     """
 
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those that are named, in their order."""
-        said = request.headers.get(SELECTION)
-        if not said:
+        """Return the named candidates, in their order."""
+        header = request.headers.get(SELECTION)
+        if not header:
             return candidates
-        named = {part.strip() for part in said.split(",")}
+        named = {part.strip() for part in header.split(",")}
         return [
             each
             for each in candidates
@@ -39,4 +39,4 @@ class HeaderBasedTestingFilter(msgspec.Struct, frozen=True, forbid_unknown_field
 
 
 class ServedVerifier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Has responses say which endpoint the gateway says has served them."""
+    """Adds a response header with the endpoint that served, as the gateway reports it."""

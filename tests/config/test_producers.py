@@ -3,7 +3,7 @@
 import pytest
 
 from epp.adapters.kvevents.publishers import SubscriptionSettings
-from epp.app.cache_sources import kv_event_settings
+from epp.app.cache_sources import subscription_settings
 from epp.config.file import load
 from epp.config.producers import TokenSettings, seconds
 from epp.errors import ConfigError
@@ -77,7 +77,7 @@ def precise(parameters):
 
 
 def listening(settings):
-    return kv_event_settings(settings.kv_events, settings.base_model)
+    return subscription_settings(settings.kv_events, settings.base_model)
 
 
 def test_where_to_listen():
