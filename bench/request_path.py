@@ -68,7 +68,7 @@ class RequestPath:
             "bench", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks
         )
         scheduler = Scheduler(fleet, settings.profile, random.Random(1).randrange)
-        self._service = Service(scheduler, Telemetry(sources), lambda: self._now, None)
+        self._service = Service(scheduler, fleet.apply, Telemetry(sources), lambda: self._now, None)
 
     def exchange(self, messages: Messages) -> int:
         """Take a request from its headers to the end of its response; the bytes that went out."""

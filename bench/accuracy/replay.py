@@ -87,8 +87,8 @@ class Replay:
         self._observation = observation
         self._draw = random.Random(1).randrange
         profile = load(POLICIES["least-ttft"]).profile
-        fleet = Fleet(BlockHasher(b"bench"))
-        self._router = Scheduler(fleet, profile, random.Random(0).randrange)
+        self._fleet = Fleet(BlockHasher(b"bench"))
+        self._router = Scheduler(self._fleet, profile, random.Random(0).randrange)
 
     def run(self) -> None:
         """Play it to the end."""
@@ -104,7 +104,7 @@ class Replay:
         self._clock.run(lambda: not self._left)
 
     def _hear(self, event: Event) -> None:
-        self._router.observe(event, self._clock.now)
+        self._fleet.apply(event, self._clock.now)
 
     def _plan(self, number: int, when: float) -> None:
         self._clock.at(when, lambda: self._arrive(number))

@@ -13,6 +13,7 @@ from epp.adapters.tokens.count_check import TokenCountCheck
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.errors import PickerFault, RequestError
 from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.events import Event
 from epp.model.request import Decision, InferenceRequest, MustStayReason, RequestId
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import Pending
@@ -32,13 +33,14 @@ _UNREACHED: Final = frozenset((502, 503, 504))
 class Service:
     """The director of all exchanges: the scheduler, with telemetry beside it.
 
-    `tokenizer` None: prompts stay what they came as. `suspect` is called with an endpoint that may
-    be gone.
+    `observe` is given what becomes of requests. `tokenizer` None: prompts stay what they came
+    as. `suspect` is called with an endpoint that may be gone.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
+        observe: Callable[[Event, float], None],
         telemetry: Telemetry,
         clock: Callable[[], float],
         tokenizer: PromptTokenizer | None,
@@ -51,7 +53,7 @@ class Service:
         self._agreement = TokenCountCheck()
         self._doubted: set[EndpointId] = set()
         self._ties: set[MustStayReason] = set()
-        self.observe = scheduler.observe
+        self.observe = observe
         self.suspect: Callable[[EndpointId], None] = _overlook
 
     def route(self, request: InferenceRequest, now: float) -> Decision | Pending:

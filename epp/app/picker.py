@@ -91,11 +91,14 @@ class EndpointPicker:
         )
         self._telemetry = Telemetry(self._sources())
         scheduler = Scheduler(self._fleet, options.settings.profile, random.Random().randrange)  # noqa: S311 (chance, not secrets)
-        self._service = Service(scheduler, self._telemetry, self._clock, self._tokenizer)
+        self._service = Service(
+            scheduler, self._fleet.apply, self._telemetry, self._clock, self._tokenizer
+        )
         self._scraper = Scraper(
             self._apply, self._clock, ScrapeSettings(interval=options.scrape_interval)
         )
         self._service.suspect = self._scraper.look
+        self._fleet.subscribe((EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow)
         self._news = asyncio.Event()
         self._discovery = build_discovery(options.source, self._apply, self._news.set)
         self._health = HealthServices()
@@ -119,7 +122,7 @@ class EndpointPicker:
             lambda: self._fleet.indexed_blocks,
             lambda: kv_event_batches(self._kv_events),
             lambda: untokenized_prompts(self._tokenizer),
-            self._fleet.under_way,
+            self._fleet.is_in_flight,
         )
 
     @property
@@ -160,8 +163,10 @@ class EndpointPicker:
         return exchanges(self._service, settings, options.observation, chance)
 
     def _apply(self, event: Event) -> None:
-        """Let the fleet know, and keep the scraper in step with its endpoints."""
         self._fleet.apply(event, self._clock())
+
+    def _follow(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Scrape the endpoints that there are, and follow their KV events."""
         if isinstance(event, EndpointUpserted):
             self._scraper.watch(event.endpoint)
             if self._kv_events is not None:

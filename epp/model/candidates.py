@@ -10,49 +10,50 @@ from typing import Final, SupportsIndex, overload
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
-from epp.model.estimate import Estimate
-from epp.model.pods.in_flight import PrefixLookup
 from epp.model.pods.ledger import LedgerSnapshot
+from epp.model.quote import Estimate, Quote
 
 _DECODE_SECONDS: Final = 20e-6
-"""What one running decode adds to a step (study, cost model A)."""
+"""Seconds that one running decode adds to an engine's step."""
 
 
 class Candidates(Sequence[Candidate]):
     """What is believed of endpoints at one moment, all columns aligned; it never changes.
 
-    `busy_share` is the fleet's; the rest is as `Candidate` says.
+    `busy_share`, in 0..1, is the fleet's; units are those of `Candidate`.
     """
 
     __slots__ = (
-        "_asked",
+        "_blocks",
         "_endpoints",
         "_estimates",
         "_loads",
         "_owed",
         "_requests",
         "_running",
+        "_tokens",
         "_trust",
         "busy_share",
     )
 
     def __init__(  # noqa: PLR0913, PLR0917 (one column each)
         self,
-        lookup: PrefixLookup,
+        quote: Quote,
         endpoints: Sequence[Endpoint],
         loads: Sequence[Load],
         estimates: Sequence[Estimate],
         trust: Sequence[float],
-        take_snapshot: LedgerSnapshot,
+        books: LedgerSnapshot,
         busy_share: float,
     ) -> None:
-        self._asked = lookup
-        self._endpoints = endpoints
-        self._loads = loads
-        self._estimates = estimates
-        self._trust = trust
-        self._owed, self._requests, self._running, _ = take_snapshot
-        self.busy_share = busy_share
+        self._tokens: Final = quote.tokens
+        self._blocks: Final = quote.blocks
+        self._endpoints: Final = endpoints
+        self._loads: Final = loads
+        self._estimates: Final = estimates
+        self._trust: Final = trust
+        self._owed, self._requests, self._running, _ = books
+        self.busy_share: Final = busy_share
 
     def __len__(self) -> int:
         return len(self._endpoints)
@@ -72,14 +73,14 @@ class Candidates(Sequence[Candidate]):
         return map(self._make, range(len(self)))
 
     def _make(self, position: int) -> Candidate:
-        lookup, estimate = self._asked, self._estimates[position]
+        estimate = self._estimates[position]
         return Candidate(
             endpoint=self._endpoints[position],
             load=self._loads[position],
-            prompt_tokens=lookup.tokens,
+            prompt_tokens=self._tokens,
             cached_tokens=estimate.cached,
             matched_blocks=estimate.matched,
-            total_blocks=lookup.blocks,
+            total_blocks=self._blocks,
             queued_prefill_seconds=self._owed[position],
             prefill_seconds=estimate.seconds,
             decode_seconds=_DECODE_SECONDS * self._running[position],
@@ -89,7 +90,10 @@ class Candidates(Sequence[Candidate]):
         )
 
     def seconds(self, price: float) -> list[float]:
-        """Return owed, prefill at a `price`, and decode seconds of each, added up."""
+        """Return the seconds until each could send a first token.
+
+        Prefill seconds of this request count `price` times.
+        """
         owed, estimates, running = self._owed, self._estimates, self._running
         return [
             owed[position] + price * estimate.seconds + _DECODE_SECONDS * running[position]

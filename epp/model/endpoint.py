@@ -1,4 +1,4 @@
-"""Identity of an endpoint and the load it last reported."""
+"""An endpoint: its identity, the load that it last reported, and what is known of its cache."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -130,3 +130,20 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 UNREPORTED = Load()
 """The load of an endpoint that has not answered a scrape yet."""
+
+
+class CacheStats(msgspec.Struct, frozen=True):
+    """An endpoint's cache as the picker models it.
+
+    `capacity` and `used` are in tokens; `blocks` can be found by their hashes. `trust`, in 0..1,
+    is the share of recent predictions that held. `engine` names the rules by which the cache is
+    modelled; `live` says that the engine's own events correct it.
+    """
+
+    endpoint: Endpoint
+    capacity: int
+    used: int
+    blocks: int
+    trust: float
+    engine: str
+    live: bool

@@ -1,10 +1,14 @@
-"""Every way the fleet can change, as frozen values. `Fleet.apply(event, now)` is their reader."""
+"""Everything that a fleet can learn, as frozen values. `Fleet.apply(event, now)` takes them in."""
+
+from collections.abc import Sequence
 
 import msgspec
 
 from epp.model.endpoint import Endpoint, EndpointId, Load, Target
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
-from epp.model.request import InferenceRequest, RequestId, Usage
+from epp.model.prompts.hashing import BlockHash
+from epp.model.quote import Quote
+from epp.model.request import RequestId, Usage
 
 
 class EndpointUpserted(msgspec.Struct, frozen=True):
@@ -20,7 +24,7 @@ class EndpointRemoved(msgspec.Struct, frozen=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """The source of endpoints has told all it knows: the picker may call itself ready."""
+    """The source of endpoints has listed all of them: the picker may call itself ready."""
 
 
 class LoadReported(msgspec.Struct, frozen=True):
@@ -47,9 +51,9 @@ class OrcaReported(msgspec.Struct, frozen=True):
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """A request is on its way to an endpoint, to which the picker owes this accounting."""
+    """A request is on its way to an endpoint. Its quote may come from another fleet."""
 
-    request: InferenceRequest
+    quote: Quote
     endpoint_id: EndpointId
 
 
@@ -67,14 +71,14 @@ class FirstToken(msgspec.Struct, frozen=True):
 
 
 class Generated(msgspec.Struct, frozen=True):
-    """A streamed response has brought about so many tokens up to now."""
+    """A streamed response has brought about `tokens` tokens so far."""
 
     request_id: RequestId
     tokens: int
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """The response ended; `generated` are the tokens streamed, where `usage` is None."""
+    """The response ended; `generated` tokens were streamed, where `usage` is None."""
 
     request_id: RequestId
     usage: Usage | None = None
@@ -82,7 +86,10 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Aborted(msgspec.Struct, frozen=True):
-    """The exchange ended before its response did; `refused` when the endpoint never took it."""
+    """The exchange ended before its response did, after about `generated` tokens.
+
+    `refused`: the endpoint never got the request.
+    """
 
     request_id: RequestId
     generated: int = 0
@@ -90,9 +97,22 @@ class Aborted(msgspec.Struct, frozen=True):
 
 
 class Unobserved(msgspec.Struct, frozen=True):
-    """The request was routed and nothing more will be heard of it."""
+    """The request was routed and nothing more will be seen of it."""
 
     request_id: RequestId
+
+
+class ResponseRepeated(msgspec.Struct, frozen=True):
+    """A prompt repeats the response to a request, whose generated blocks have these hashes.
+
+    `anchor` is the last full block of that request's own prompt. `sizes` of the blocks are in
+    tokens.
+    """
+
+    request_id: RequestId
+    anchor: BlockHash
+    hashes: Sequence[BlockHash]
+    sizes: Sequence[int]
 
 
 Event = (
@@ -109,6 +129,7 @@ Event = (
     | Finished
     | Aborted
     | Unobserved
+    | ResponseRepeated
     | CacheChanged
     | CacheFeedUp
     | CacheFeedLost

@@ -1,16 +1,19 @@
-"""The one mutable object: events go in, candidates come out.
+"""The one mutable object of the model: events go in, candidates come out.
 
-It has one writer, on the event loop between awaits, and knows no clock: every call is told the
-time, which never goes back.
+Everything that the fleet learns passes `Fleet.apply`, or is guessed or found by the fleet itself
+and passes the same way; `Fleet.subscribe` hears of all of it.
+
+It has one writer, on the event loop between awaits, and knows no clock: every call is given the
+time in seconds, which never goes back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from math import exp
 from typing import Any, Final
 
 from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.candidates import Candidates
-from epp.model.endpoint import Endpoint, Load
-from epp.model.estimate import Estimate
+from epp.model.endpoint import CacheStats, Endpoint, Load
 from epp.model.events import (
     Aborted,
     Admitted,
@@ -23,261 +26,330 @@ from epp.model.events import (
     Listed,
     LoadReported,
     OrcaReported,
+    ResponseRepeated,
     ScrapeFailed,
     Served,
     Unobserved,
 )
 from epp.model.kernels import PrefixIndex, take_snapshot
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
-from epp.model.learning.busy_share import BusyShare
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.trust import DOUBT, Verdict
-from epp.model.pods.cache_stats import CacheStats
-from epp.model.pods.eligible import EligiblePods
-from epp.model.pods.in_flight import InFlightRequest, PrefixLookup
+from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.pod import Pod, PodEvent
-from epp.model.pods.pods import Pods
+from epp.model.pods.pods import EligiblePods, Pods
 from epp.model.pods.sequence import SequenceState
 from epp.model.pods.unobserved import UnobservedRequests
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.reader import Prompts
+from epp.model.quote import Estimate, Quote
 from epp.model.request import InferenceRequest, RequestId, Usage
+
+Listener = Callable[[Event, float, bool], None]
+"""Called with an event, the time at which it took effect, and whether the fleet guessed it."""
+
+_BUSY_SECONDS: Final = 10.0
+"""The time constant over which the busy share is averaged."""
 
 
 class Fleet:
-    """What is believed of all endpoints. `hasher` names blocks; replicas share its secret.
+    """What is known and believed of all endpoints and of the requests at them.
 
-    `capacity`, in tokens, is that of a cache whose endpoint has not said.
+    Fleets that share the secret of `hasher` admit each other's quotes. `capacity`, in tokens, is
+    that of a cache whose endpoint has not reported one. `synced` says whether all endpoints were
+    listed. `pods` and `in_flight` are for reading only.
     """
 
     def __init__(self, hasher: BlockHasher, capacity: int = UNKNOWN_CAPACITY) -> None:
         self.synced = False
-        self._prompts = Prompts(hasher)
-        self._index = PrefixIndex()
-        self._pods = Pods(self._index, hasher, capacity)
-        self._in_flight: dict[RequestId, InFlightRequest] = {}
-        self._answers = OutputLengths()
-        self._unseen = UnobservedRequests()
-        self._busy = BusyShare()
-        self._asked: PrefixLookup | None = None
+        self._prompts: Final = Prompts(hasher)
+        self._index: Final = PrefixIndex()
+        self.pods: Final = Pods(self._index, hasher, capacity)
+        self.in_flight: Final[dict[RequestId, InFlightRequest]] = {}
+        self._answers: Final = OutputLengths()
+        self._unobserved: Final = UnobservedRequests()
+        self._busy: Final = _BusyShare()
+        self._listeners: Final[dict[type[Event], tuple[Listener, ...]]] = {}
+        self._version = 0  # counts changes of the index, and of what predictions are made of
 
     # What others may ask.
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """All endpoints there are."""
-        return [pod.endpoint for pod in self._pods.values()]
+        """All endpoints that there are."""
+        return [pod.endpoint for pod in self.pods.values()]
 
     @property
     def indexed_blocks(self) -> int:
         """How many different blocks are believed to be held."""
         return len(self._index)
 
-    def under_way(self, request: RequestId) -> bool:
-        """Whether a request is believed to be at an endpoint."""
-        return request in self._in_flight
+    def is_in_flight(self, request: RequestId) -> bool:
+        """Return whether a request is believed to be at an endpoint."""
+        return request in self.in_flight
 
     def loads(self) -> list[tuple[Endpoint, Load, bool]]:
-        """Return each endpoint, what it last reported, and whether it answers."""
-        return [(pod.endpoint, pod.load, pod.reachable) for pod in self._pods.values()]
+        """Return each endpoint, the load that it last reported, and whether it answers."""
+        return [(pod.endpoint, pod.load, pod.reachable) for pod in self.pods.values()]
 
     def cache_stats(self) -> list[CacheStats]:
-        """Return what is believed of each endpoint's cache."""
-        return [pod.cache_stats() for pod in self._pods.values()]
+        """Return what is known of each endpoint's cache."""
+        return [pod.cache_stats() for pod in self.pods.values()]
 
-    def candidates(self, request: InferenceRequest, now: float) -> Candidates:
+    def quote(self, request: InferenceRequest, now: float) -> Quote:
+        """Hash and measure a request's prompts, once for all that follows.
+
+        Responses that the prompts repeat are learned from (`ResponseRepeated`).
+        """
+        if now >= self._unobserved.due:
+            self._catch_up(now)
+        return self._prompts.quote(request, now, self._learn_repeated)
+
+    def candidates(self, quote: Quote, now: float) -> Candidates:
         """Return the endpoints that may be picked, with what is believed of them for a request.
 
-        Endpoints outside the request's subset are left out; those that do not answer too, as
-        long as there are others.
+        The caches are looked up as they are at `now`, however old the quote. Endpoints outside
+        the quote's subset are left out; those that do not answer too, as long as others do.
         """
-        if now >= self._unseen.due:
+        if now >= self._unobserved.due:
             self._catch_up(now)
-        lookup = self._ask(request)
-        eligible = self._pods.eligible(request.subset)
-        for pod in [pod for pod in eligible.pods if pod.scheduler.line]:
-            pod.settle(now)
-        self._find(lookup)
-        estimates = lookup.estimates(eligible.places)
+        eligible = self.pods.eligible(quote.subset)
+        for pod in [pod for pod in eligible.pods if pod.scheduler.waiting]:
+            pod.scheduler.schedule(pod.prefill.longest, now)
+            self._version += 1
+        quote.look_up(self._index, self._version)
+        estimates = quote.estimates(eligible.places)
         trust = [pod.feedback.trust for pod in eligible.pods]
         if trust and min(trust) < DOUBT:
-            self._discount(lookup, eligible, estimates)
+            self._discount(quote, eligible, estimates)
         prices = [each.seconds for each in estimates]
-        if not lookup.tokens:
+        if not quote.tokens:
             prices = [speed.prefill.step for _, speed in eligible.places]
         books = take_snapshot(eligible.ledgers, prices, now)
-        self._busy.note(books[3], len(trust), now)
+        self._busy.update(books[3], len(trust), now)
         loads = [pod.load for pod in eligible.pods]
         return Candidates(
-            lookup, eligible.endpoints, loads, estimates, trust, books, self._busy.value
+            quote, eligible.endpoints, loads, estimates, trust, books, self._busy.value
         )
 
     @staticmethod
-    def _discount(lookup: PrefixLookup, eligible: EligiblePods, estimates: list[Estimate]) -> None:
-        """Take what is predicted of each endpoint as far as it has done so before."""
+    def _discount(quote: Quote, eligible: EligiblePods, estimates: list[Estimate]) -> None:
+        """Count on predictions for endpoints as far as they held of late."""
         for position, (pod, estimate) in enumerate(zip(eligible.pods, estimates, strict=True)):
             cached = pod.feedback.discount(estimate.cached)
             if cached < estimate.cached:
-                estimates[position] = lookup.discounted(estimate, cached, pod.speed)
-
-    def _find(self, lookup: PrefixLookup) -> None:
-        """Look up what every endpoint holds of the prompts."""
-        match = self._index.match
-        lookup.finds = [match(chain.hashes[: chain.lookup]) for chain in lookup.chains]
-
-    def _ask(self, request: InferenceRequest) -> PrefixLookup:
-        """Hash and measure a request's prompts, once for asking and admitting."""
-        if self._asked is None or self._asked.request is not request:
-            self._asked = self._prompts.read(request)
-        return self._asked
+                estimates[position] = quote.discounted(estimate, cached, pod.speed)
 
     # What happens.
 
+    def subscribe(self, kinds: Iterable[type[Event]], listener: Listener) -> None:
+        """Call `listener` with every event of these kinds once it took effect, in their order.
+
+        That includes what the fleet guesses of requests that nobody observes, and what it finds
+        in prompts. A listener must not call `apply`.
+        """
+        for kind in kinds:
+            self._listeners[kind] = (*self._listeners.get(kind, ()), listener)
+
     def apply(self, event: Event, now: float) -> None:
         """Take in one event. Events about unknown endpoints or requests change nothing."""
-        if now >= self._unseen.due:
+        if now >= self._unobserved.due:
             self._catch_up(now)
-        _READERS[type(event)](self, event, now)
+        self._learn(event, now, guessed=False)
+
+    def _learn(self, event: Event, now: float, *, guessed: bool) -> None:
+        kind = type(event)
+        _HANDLERS[kind](self, event, now)
+        self._version += 1
+        listeners = self._listeners.get(kind)
+        if listeners is not None:
+            for listener in listeners:
+                listener(event, now, guessed)
+
+    def _learn_repeated(self, event: ResponseRepeated, now: float) -> None:
+        self._learn(event, now, guessed=False)
 
     def _catch_up(self, now: float) -> None:
-        """Take in what has happened out of sight."""
-        for at, event in self._unseen.advance(now):
-            _READERS[type(event)](self, event, at)
+        """Learn what is guessed to have happened unobserved up to now."""
+        for at, event in self._unobserved.advance(now):
+            self._learn(event, at, guessed=True)
 
     def _upsert(self, event: EndpointUpserted, _: float) -> None:
-        if self._pods.upsert(event.endpoint):
-            self._asked = None  # what was found goes by slots, and one of them is another's now
+        self.pods.upsert(event.endpoint)
 
     def _remove(self, event: EndpointRemoved, _: float) -> None:
-        self._pods.remove(event.endpoint_id)
+        self.pods.remove(event.endpoint_id)
 
     def _listed(self, _event: Listed, _: float) -> None:
         self.synced = True
 
     def _of_pod(self, event: PodEvent, _: float) -> None:
-        pod = self._pods.get(event.endpoint_id)
+        pod = self.pods.get(event.endpoint_id)
         if pod is not None:
             before, block = pod.standing, pod.engine_block
-            pod.hear(event)
+            pod.apply(event)
             if pod.standing != before:
-                self._pods.changed()
+                self.pods.refresh()
             if pod.engine_block != block:
-                self._pods.resized(block, pod.engine_block)
-                self._prompts.fit(self._pods.blocks)
+                self.pods.recount_blocks(block, pod.engine_block)
+                self._prompts.align_blocks(self.pods.engine_blocks)
 
     def _reported(self, event: LoadReported, now: float) -> None:
         self._of_pod(event, now)
-        pod = self._pods.get(event.endpoint_id)
-        if pod is not None and len(self._unseen):
-            books = pod.ledger.requests, pod.ledger.prefilling(now)
-            for over in self._unseen.counted(event.endpoint_id, event.load, books):
-                self._aborted(over, now)
+        pod = self.pods.get(event.endpoint_id)
+        if pod is not None and len(self._unobserved):
+            booked, coming = pod.ledger.requests, pod.ledger.prefilling(now)
+            for over in self._unobserved.reconcile(event.endpoint_id, event.load, booked, coming):
+                self._learn(over, now, guessed=True)
 
     def _orca(self, event: OrcaReported, now: float) -> None:
-        pod = self._pods.at(event.target)
+        pod = self.pods.at(event.target)
         if pod is not None:
-            pod.overhear(event, now)
+            pod.update_load(event, now)
 
     def _admitted(self, event: Admitted, now: float) -> None:
-        pod = self._pods.get(event.endpoint_id)
+        quote = event.quote
+        pod = self.pods.get(event.endpoint_id)
         if pod is None:
             return
-        before = self._end(event.request.id)
-        if before is not None:  # sent anew: it was not served where it was
-            before.leave(now, revoked=True)
-        lookup = self._ask(event.request)
-        in_flight = InFlightRequest(event.request, lookup, now)
-        self._in_flight[event.request.id] = in_flight
-        self._enter(in_flight, pod, now)
-        self._asked = None
+        before = self._remove_request(quote.request_id)
+        if before is not None:  # sent again: it was not served where it was
+            before.release(now, revoked=True)
+            self._version += 1
+        in_flight = InFlightRequest(quote, now)
+        self.in_flight[quote.request_id] = in_flight
+        self._send(in_flight, pod, now)
         if self._index.excess:
-            self._pods.fullest().scheduler.thin(self._index.excess)
+            self.pods.fullest().scheduler.coarsen(self._index.excess)
 
-    def _enter(self, in_flight: InFlightRequest, pod: Pod, now: float) -> None:
-        lookup = in_flight.lookup
-        if not lookup.finds or len(lookup.finds[0]) <= pod.slot:
-            self._find(lookup)
-        estimate = lookup.estimate(pod.slot, pod.speed)
-        in_flight.cached, in_flight.found = estimate.cached, estimate.matched
-        in_flight.met_idle = not pod.ledger.owed(now)
-        observed = in_flight.request.stream and bool(lookup.tokens)
-        pod.ledger.admit(in_flight.request.id, estimate.seconds, now, observed=observed)
-        in_flight.pod = pod
-        in_flight.sequences = [
-            pod.enter(in_flight.request.id, chain, lookup.token_offsets[position], now)
-            for position, chain in enumerate(lookup.chains)
-        ]
+    def _send(self, in_flight: InFlightRequest, pod: Pod, now: float) -> None:
+        quote = in_flight.quote
+        quote.look_up(self._index, self._version)  # found already where it was just priced
+        in_flight.send(pod, quote.estimate(pod.slot, pod.speed), now)
+        quote.drop_lookup()
 
     def _served(self, event: Served, now: float) -> None:
-        in_flight = self._in_flight.get(event.request_id)
-        pod = self._pods.at(event.target)
+        in_flight = self.in_flight.get(event.request_id)
+        pod = self.pods.at(event.target)
         if in_flight is None or pod is None or in_flight.pod.endpoint.target == event.target:
             return
-        in_flight.leave(now, revoked=True)
-        in_flight.lookup.finds = []
-        self._enter(in_flight, pod, now)
+        in_flight.release(now, revoked=True)
+        self._send(in_flight, pod, now)
 
     def _first_token(self, event: FirstToken, now: float) -> None:
-        in_flight = self._in_flight.get(event.request_id)
-        if in_flight is None:
-            return
-        in_flight.first_token(now)
+        in_flight = self.in_flight.get(event.request_id)
+        if in_flight is not None:
+            in_flight.record_first_token(now)
 
     def _generated(self, event: Generated, _: float) -> None:
-        in_flight = self._in_flight.get(event.request_id)
+        in_flight = self.in_flight.get(event.request_id)
         if in_flight is not None:
-            in_flight.progress(0, event.tokens)
+            in_flight.record_generated(0, event.tokens)
 
-    def _end(self, request: RequestId) -> InFlightRequest | None:
-        """Close a request's visit, if there is one, whether it was seen to the end or not."""
-        self._unseen.forget(request)
-        return self._in_flight.pop(request, None)
+    def _remove_request(self, request: RequestId) -> InFlightRequest | None:
+        self._unobserved.discard(request)
+        return self.in_flight.pop(request, None)
 
     def _finished(self, event: Finished, now: float) -> None:
-        in_flight = self._end(event.request_id)
+        in_flight = self._remove_request(event.request_id)
         if in_flight is None:
             return
         usage = event.usage or Usage(completion_tokens=event.generated)
         sequences = in_flight.sequences
         if len(sequences) == 1:
-            sequences[0].settle(self._prompts.learn(in_flight.request, in_flight.lookup, usage))
-        in_flight.progress(usage.prompt_tokens, usage.completion_tokens)
-        in_flight.end(self._answers, usage.completion_tokens, now)
-        in_flight.leave(now, revoked=False)
+            offsets = self._prompts.learn_length(in_flight.quote, usage.prompt_tokens)
+            sequences[0].correct_lengths(offsets)
+        in_flight.record_generated(usage.prompt_tokens, usage.completion_tokens)
+        in_flight.learn_output(self._answers, usage.completion_tokens, now)
+        in_flight.release(now, revoked=False)
         if len(sequences) == 1:
-            self._learn(in_flight, sequences[0], usage)
+            self._learn_usage(in_flight, sequences[0], usage)
 
-    def _learn(self, in_flight: InFlightRequest, sequence: SequenceState, usage: Usage) -> None:
-        """Take in how much of a prompt was cached, and what was generated after it."""
+    def _learn_usage(
+        self, in_flight: InFlightRequest, sequence: SequenceState, usage: Usage
+    ) -> None:
+        """Learn how much of a prompt was cached, and that what was generated is cached too."""
         pod, cached = in_flight.pod, usage.cached_tokens
         if (
             cached is not None
             and pod.judge(in_flight.cached, cached, sequence) is Verdict.RESTARTED
         ):
-            self._pods.changed()
+            self.pods.refresh()
             return
-        self._prompts.learn_prefix(in_flight.lookup, in_flight.found, cached or 0, pod.engine_block)
-        self._prompts.remember(in_flight.request, pod, sequence, usage)
+        self._prompts.learn_prefix(
+            in_flight.quote, in_flight.matched, cached or 0, pod.engine_block
+        )
+        self._prompts.remember_response(pod, sequence, usage)
 
     def _aborted(self, event: Aborted, now: float) -> None:
-        in_flight = self._end(event.request_id)
+        in_flight = self._remove_request(event.request_id)
         if in_flight is None:
             return
-        in_flight.progress(0, event.generated)
+        in_flight.record_generated(0, event.generated)
         sequences = in_flight.sequences
-        in_flight.leave(now, revoked=event.refused)
+        in_flight.release(now, revoked=event.refused)
         if len(sequences) == 1 and not event.refused:
-            self._prompts.remember_broken(
-                in_flight.request, in_flight.pod, sequences[0], event.generated
-            )
+            self._prompts.remember_broken(in_flight.pod, sequences[0], event.generated)
 
-    def _unobserved(self, event: Unobserved, now: float) -> None:
-        in_flight = self._in_flight.get(event.request_id)
-        if in_flight is not None and event.request_id not in self._unseen:
-            self._unseen.take(in_flight.fade(self._answers, now))
+    def _left_unobserved(self, event: Unobserved, now: float) -> None:
+        in_flight = self.in_flight.get(event.request_id)
+        if in_flight is not None and event.request_id not in self._unobserved:
+            self._unobserved.add(in_flight.leave_unobserved(self._answers, now))
+
+    def _repeated(self, event: ResponseRepeated, _: float) -> None:
+        self._prompts.assign_hashes(event)
+
+    # What must always hold.
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` where the books of the fleet do not agree; slow, for tests."""
+        broken = list(self._violations())
+        if broken:
+            raise AssertionError("; ".join(broken))
+
+    def _violations(self) -> Iterator[str]:
+        pods = list(self.pods.values())
+        if len({pod.slot for pod in pods}) != len(pods):
+            yield "two endpoints share a slot of the index"
+        held = [(pod, pod.scheduler.indexed()) for pod in pods]
+        everything = set().union(*(blocks for _, blocks in held))
+        if len(self._index) != len(everything):
+            yield "the index has blocks that no endpoint has"
+        for pod, blocks in held:
+            name = pod.endpoint.id
+            if any(
+                bool(self._index.match([each])[pod.slot]) is not (each in blocks)
+                for each in everything
+            ):
+                yield f"the index and the cache of {name} differ"
+            if pod.ledger.requests != sum(
+                in_flight.pod is pod for in_flight in self.in_flight.values()
+            ):
+                yield f"the ledger of {name} has other requests than are in flight there"
+            for violation in pod.scheduler.violations():
+                yield f"{name}: {violation}"
+        if not all(request in self.in_flight for request in self._unobserved):
+            yield "an unobserved request is not in flight"
 
 
-_READERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
+class _BusyShare:
+    """The share of endpoints with prefill to do, in 0..1: an average over some seconds."""
+
+    __slots__ = ("_at", "value")
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._at = 0.0
+
+    def update(self, busy: int, asked: int, now: float) -> None:
+        """Average in that `busy` of `asked` endpoints have prefill to do."""
+        if asked:
+            gain = 1.0 - exp(-max(0.0, now - self._at) / _BUSY_SECONDS)
+            self.value += gain * (busy / asked - self.value)
+            self._at = now
+
+
+_HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     EndpointUpserted: Fleet._upsert,  # noqa: SLF001 (the table of this class)
     EndpointRemoved: Fleet._remove,  # noqa: SLF001
     Listed: Fleet._listed,  # noqa: SLF001
@@ -290,7 +362,8 @@ _READERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     Generated: Fleet._generated,  # noqa: SLF001
     Finished: Fleet._finished,  # noqa: SLF001
     Aborted: Fleet._aborted,  # noqa: SLF001
-    Unobserved: Fleet._unobserved,  # noqa: SLF001
+    Unobserved: Fleet._left_unobserved,  # noqa: SLF001
+    ResponseRepeated: Fleet._repeated,  # noqa: SLF001
     CacheChanged: Fleet._of_pod,  # noqa: SLF001
     CacheFeedUp: Fleet._of_pod,  # noqa: SLF001
     CacheFeedLost: Fleet._of_pod,  # noqa: SLF001

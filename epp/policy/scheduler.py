@@ -1,11 +1,12 @@
-"""Puts a request and the fleet together: candidates, a decision, and its accounting."""
+"""Decides where requests go: asks the fleet for candidates, and the profile for a choice."""
 
 from collections.abc import Callable
 from itertools import count
 
 from epp.errors import NoEndpoints
-from epp.model.events import Admitted, Event
+from epp.model.events import Admitted
 from epp.model.fleet import Fleet
+from epp.model.quote import Quote
 from epp.model.request import Decision, InferenceRequest
 from epp.policy.choice import choose
 from epp.policy.plugins import PickContext
@@ -13,7 +14,10 @@ from epp.policy.profile import Profile
 
 
 class Scheduler:
-    """Decides with one profile over one fleet. `below(n)` draws a number in 0..n-1."""
+    """Decides with one profile over one fleet. `below(n)` draws a number in 0..n-1.
+
+    A request is quoted once, decided on as often as need be, and committed to one decision.
+    """
 
     def __init__(self, fleet: Fleet, profile: Profile, below: Callable[[int], int]) -> None:
         self._fleet = fleet
@@ -21,29 +25,42 @@ class Scheduler:
         self._below = below
         self._turns = count()
 
+    def quote(self, request: InferenceRequest, now: float) -> Quote:
+        """Hash and measure a request's prompts; the quote is good for as long as it is held."""
+        return self._fleet.quote(request, now)
+
+    def decide(self, request: InferenceRequest, quote: Quote, now: float) -> Decision:
+        """Choose endpoints for a request as things are at `now`; nothing is booked.
+
+        The profile's plug-ins see `request`, which may have been stripped of its prompts and its
+        body since it was quoted. Raises `NoEndpoints`.
+        """
+        candidates = self._fleet.candidates(quote, now)
+        if not candidates:
+            raise NoEndpoints(_nobody(quote, len(self._fleet.endpoints)), retry_after=1)
+        return choose(
+            self._profile, request, candidates, PickContext(self._below, next(self._turns))
+        )
+
+    def commit(self, quote: Quote, decision: Decision, now: float) -> None:
+        """Book a request at the endpoint that was decided on."""
+        self._fleet.apply(Admitted(quote, decision.endpoint.id), now)
+
     def route(self, request: InferenceRequest, now: float) -> Decision:
-        """Choose, and book the request at the endpoint at once, so that a burst spreads.
+        """Decide on a request and book it at once, so that a burst spreads.
 
         Raises `NoEndpoints`.
         """
-        candidates = self._fleet.candidates(request, now)
-        if not candidates:
-            raise NoEndpoints(_nobody(request, len(self._fleet.endpoints)), retry_after=1)
-        decision = choose(
-            self._profile, request, candidates, PickContext(self._below, next(self._turns))
-        )
-        self._fleet.apply(Admitted(request, decision.endpoint.id), now)
+        quote = self._fleet.quote(request, now)
+        decision = self.decide(request, quote, now)
+        self._fleet.apply(Admitted(quote, decision.endpoint.id), now)
         return decision
 
-    def observe(self, event: Event, now: float) -> None:
-        """Pass on what became of a request."""
-        self._fleet.apply(event, now)
 
-
-def _nobody(request: InferenceRequest, known: int) -> str:
+def _nobody(quote: Quote, known: int) -> str:
     if not known:
         return "no endpoint is ready in the pool"
-    wanted = ", ".join(request.subset or ()) or "none at all"
+    wanted = ", ".join(quote.subset or ()) or "none at all"
     return (
         f"none of the pool's {known} endpoints is in the subset that the gateway allows: {wanted}"
     )

@@ -3,8 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
-from epp.model.endpoint import UNREPORTED, Endpoint, Load
-from epp.model.pods.cache_stats import CacheStats
+from epp.model.endpoint import UNREPORTED, CacheStats, Endpoint, Load
 from epp.model.request import Decision, InferenceRequest, Outcome, RequestId, Usage
 from epp.protocol.extproc.record import RequestRecord
 

@@ -51,7 +51,7 @@ def serving(fleet, tokenizer):
     telemetry = Telemetry(
         MetricSources("pool", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks)
     )
-    return Service(scheduler, telemetry, lambda: 1.0, tokenizer)
+    return Service(scheduler, fleet.apply, telemetry, lambda: 1.0, tokenizer)
 
 
 def tokens_of(folder, lookup):

@@ -39,9 +39,12 @@ class Rig:
 
     def send(self, name, identity, *texts, **more):
         """Ask, then send the request to a pod."""
-        lookup = request(identity, *texts, **more)
-        self.fleet.candidates(lookup, self.now)
-        self.tell(Admitted(lookup, EndpointId(f"default/{name}")))
+        quote = self.quote(identity, *texts, **more)
+        self.fleet.candidates(quote, self.now)
+        self.tell(Admitted(quote, EndpointId(f"default/{name}")))
+
+    def quote(self, identity, *texts, **more):
+        return self.fleet.quote(request(identity, *texts, **more), self.now)
 
     def serve(self, name, identity, *texts, **more):
         self.send(name, identity, *texts, **more)
@@ -49,8 +52,8 @@ class Rig:
 
     def ask(self, *texts, **more):
         """Return the candidates by name."""
-        lookup = request(f"asking {next(self.numbers)}", *texts, **more)
-        found = self.fleet.candidates(lookup, self.now)
+        quote = self.quote(f"asking {next(self.numbers)}", *texts, **more)
+        found = self.fleet.candidates(quote, self.now)
         return {each.endpoint.name: each for each in found}
 
     def cached(self, *texts, **more):
@@ -60,7 +63,7 @@ class Rig:
         return {name: each.queued_prefill_seconds for name, each in self.ask().items()}
 
     def pod(self, name):
-        return self.fleet._pods[EndpointId(f"default/{name}")]
+        return self.fleet.pods[EndpointId(f"default/{name}")]
 
     def in_flight(self, identity):
-        return self.fleet._in_flight[RequestId(identity)]
+        return self.fleet.in_flight[RequestId(identity)]

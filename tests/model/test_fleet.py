@@ -122,7 +122,7 @@ def test_removal_takes_the_cache_and_leaves_requests_nothing_to_do():
     rig.tell(Finished(RequestId("r1"), generated=5))
     rig.add("pod-0", "10.0.0.1")
     assert rig.cached(LONG) == {"pod-1": 0, "pod-0": 0}
-    assert rig.fleet._in_flight == {}
+    assert rig.fleet.in_flight == {}
 
 
 @pytest.mark.parametrize(

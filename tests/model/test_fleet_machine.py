@@ -1,7 +1,5 @@
 """The fleet under any events in any order: it never raises, and its books always agree."""
 
-from collections import Counter
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -56,7 +54,7 @@ loads = st.builds(
     started_at=st.sampled_from((None, 1.0, 1.0, 1.0, 2.0)),
     at=st.floats(0, 500),
 )
-lookup = st.lists(st.sampled_from(TEXTS), max_size=2).map(tuple)
+prompts = st.lists(st.sampled_from(TEXTS), max_size=2).map(tuple)
 events = st.one_of(
     st.builds(
         lambda name, address, uid: EndpointUpserted(endpoint(name, address, uid=uid)),
@@ -82,6 +80,7 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.fleet = Fleet(BlockHasher(SECRET))
+        self.unobserved = set()
         self.now = 0.0
         for name, address in zip(NAMES[:2], ADDRESSES, strict=False):
             self.tell(EndpointUpserted(endpoint(name, address)))
@@ -89,6 +88,10 @@ class AnyOrder(RuleBasedStateMachine):
             self.tell(LoadReported(EndpointId(f"default/{name}"), small))
 
     def tell(self, event):
+        if isinstance(event, Unobserved):
+            self.unobserved.add(event.request_id)
+        elif isinstance(event, Admitted):
+            self.unobserved.discard(event.quote.request_id)
         self.fleet.apply(event, self.now)
 
     @rule(seconds=st.sampled_from((0.001, 0.1, 3.0, 70.0)))
@@ -99,10 +102,10 @@ class AnyOrder(RuleBasedStateMachine):
     def happen(self, event):
         self.tell(event)
 
-    @rule(identity=ids, texts=lookup, pod=pods, stream=st.booleans(), between=st.none() | events)
+    @rule(identity=ids, texts=prompts, pod=pods, stream=st.booleans(), between=st.none() | events)
     def send(self, identity, texts, pod, stream, between):
-        wanted = request(identity, *texts, stream=stream)
-        for each in self.fleet.candidates(wanted, self.now):
+        quote = self.fleet.quote(request(identity, *texts, stream=stream), self.now)
+        for each in self.fleet.candidates(quote, self.now):
             assert 0 <= each.cached_tokens <= max(0, each.prompt_tokens - 1)
             assert 0 <= each.matched_blocks <= each.total_blocks
             assert each.queued_prefill_seconds >= 0
@@ -110,62 +113,28 @@ class AnyOrder(RuleBasedStateMachine):
             assert 0 <= each.busy_share <= 1
         if between is not None:
             self.tell(between)
-        self.tell(Admitted(wanted, pod))
+        self.tell(Admitted(quote, pod))
 
-    @rule(identity=ids, texts=lookup, pod=pods)
-    def send_unasked(self, identity, texts, pod):
-        self.tell(Admitted(request(f"{identity}", *texts), pod))
-
-    @invariant()
-    def the_index_is_the_pools(self):
-        index = self.fleet._index
-        everything = {
-            block_hash
-            for pod in self.fleet._pods.values()
-            for block_hash in {*pod.scheduler.cache.hashes(), *pod.scheduler._promised}
-        }
-        for pod in self.fleet._pods.values():
-            here = {*pod.scheduler.cache.hashes(), *pod.scheduler._promised}
-            for block_hash in everything:
-                assert bool(index.match([block_hash])[pod.slot]) is (block_hash in here)
-        assert len(index) == len(everything)
+    @rule(identity=ids, texts=prompts, pod=pods)
+    def send_without_asking(self, identity, texts, pod):
+        self.tell(Admitted(self.fleet.quote(request(identity, *texts), self.now), pod))
 
     @invariant()
-    def slots_are_those_of_the_pods(self):
-        slots = [pod.slot for pod in self.fleet._pods.values()]
-        assert len(slots) == len(set(slots))
-
-    @invariant()
-    def what_is_promised_waits(self):
-        for pod in self.fleet._pods.values():
-            waiting = [each for sequence in pod.scheduler.line for each in sequence.chain.hashes]
-            assert pod.scheduler._promised == Counter(waiting)
-
-    @invariant()
-    def requests_under_way_are_where_they_are_booked(self):
-        for pod in self.fleet._pods.values():
-            here = [
-                in_flight for in_flight in self.fleet._in_flight.values() if in_flight.pod is pod
-            ]
-            assert pod.ledger.requests == len(here)
-
-    @invariant()
-    def what_is_unseen_is_under_way(self):
-        assert self.fleet._unseen._unseen.keys() <= self.fleet._in_flight.keys()
+    def the_books_agree(self):
+        self.fleet.check_invariants()
 
     def teardown(self):
-        pods = list(self.fleet._pods.values())
-        for identity in list(self.fleet._in_flight):
-            if identity not in self.fleet._unseen:
-                self.tell(Finished(identity))
-        self.now += 1e5  # out of sight, all that is left ends by itself
+        pods = list(self.fleet.pods.values())
+        self.now += 1e5  # what nobody observes ends by itself
         self.tell(Listed())
-        assert len(self.fleet._unseen) == 0
-        assert self.fleet._in_flight == {}
+        assert self.unobserved.isdisjoint(self.fleet.in_flight)
+        for identity in list(self.fleet.in_flight):
+            self.tell(Finished(identity))
+        self.fleet.check_invariants()
+        assert self.fleet.in_flight == {}
         for pod in pods:
             assert pod.ledger.requests == 0
-            assert not pod.scheduler.line
-            assert not pod.scheduler._promised
+            assert not pod.scheduler.waiting
             assert pod.scheduler.cache.free == pod.scheduler.cache.capacity
             assert pod.ledger.owed(self.now + 1e6) == 0
 

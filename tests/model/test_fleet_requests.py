@@ -19,7 +19,7 @@ from epp.model.events import (
 from epp.model.learning.prefill import PrefillModel
 from epp.model.request import RequestId, Usage
 from tests.model.rig import LONG, Rig, predicted
-from tests.strategies import Number, request, text
+from tests.strategies import Number, text
 
 
 def test_a_request_is_owed_until_its_first_token():
@@ -127,7 +127,7 @@ def test_a_request_admitted_twice_is_at_the_second_place_only():
 
 def test_candidates_are_a_sequence_that_takes_positions_of_any_make():
     rig = Rig(3)
-    found = rig.fleet.candidates(request("r1", LONG), rig.now)
+    found = rig.fleet.candidates(rig.quote("r1", LONG), rig.now)
     assert found[Number(2)].endpoint.name == found[-1].endpoint.name == "pod-2"
     assert [each.endpoint.name for each in found[1:]] == ["pod-1", "pod-2"]
     assert [each.endpoint.name for each in found] == ["pod-0", "pod-1", "pod-2"]
@@ -139,17 +139,17 @@ def test_a_fleet_that_changed_since_it_was_asked():
     """Slots move between asking and admitting: what was found then is found again."""
     rig = Rig(1)
     rig.serve("pod-0", "r0", LONG)
-    lookup = request("r1", LONG)
-    rig.fleet.candidates(lookup, rig.now)
+    quote = rig.quote("r1", LONG)
+    rig.fleet.candidates(quote, rig.now)
     rig.tell(EndpointRemoved(EndpointId("default/pod-0")))
     rig.add("pod-1", "10.0.0.2")
     rig.add("pod-2", "10.0.0.3")
-    rig.tell(Admitted(lookup, EndpointId("default/pod-1")))
+    rig.tell(Admitted(quote, EndpointId("default/pod-1")))
     assert rig.in_flight("r1").cached == 0
-    lookup = request("r2", LONG)
-    rig.fleet.candidates(lookup, rig.now)
+    quote = rig.quote("r2", LONG)
+    rig.fleet.candidates(quote, rig.now)
     rig.add("pod-3", "10.0.0.4")
-    rig.tell(Admitted(lookup, EndpointId("default/pod-3")))
+    rig.tell(Admitted(quote, EndpointId("default/pod-3")))
     assert rig.in_flight("r2").cached == 0
 
 
@@ -158,7 +158,7 @@ UNKNOWN = [
     LoadReported(EndpointId("default/who"), Load()),
     ScrapeFailed(EndpointId("default/who"), refused=True),
     OrcaReported(Target("1.2.3.4:5"), kv_usage=1.0),
-    Admitted(request("r9", LONG), EndpointId("default/who")),
+    Admitted(Rig().quote("r9", LONG), EndpointId("default/who")),
     Served(RequestId("who"), Target("10.0.0.1:8000")),
     FirstToken(RequestId("who")),
     Finished(RequestId("who"), Usage(1, 2, 3)),
@@ -174,7 +174,7 @@ def test_events_about_strangers_change_nothing(event):
     before = (rig.ask(LONG), rig.fleet.loads(), rig.fleet.indexed_blocks)
     rig.tell(event)
     assert (rig.ask(LONG), rig.fleet.loads(), rig.fleet.indexed_blocks) == before
-    assert rig.fleet._in_flight == {}
+    assert rig.fleet.in_flight == {}
 
 
 # The line before a full cache.
@@ -194,7 +194,7 @@ SIZES = {"a": 1000, "b": 900, "c": 300}
 
 def held(rig):
     """Name those that the cache holds blocks of."""
-    chains = {n: rig.fleet._ask(request(f"of {n}", text(SIZES[n], n))).chains[0] for n in SIZES}
+    chains = {n: rig.quote(f"of {n}", text(SIZES[n], n)).chains[0] for n in SIZES}
     return [name for name in SIZES if rig.pod("pod-0").scheduler.cache.match(chains[name].hashes)]
 
 

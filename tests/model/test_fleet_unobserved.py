@@ -44,7 +44,7 @@ def test_it_is_there_until_answers_like_it_are_over():
     assert 64 <= used(rig, "pod-0") - held <= 96
     rig.now += 1.0
     assert rig.ask()["pod-0"].requests == 0
-    assert (used(rig, "pod-0"), rig.fleet._in_flight) == (0, {})
+    assert (used(rig, "pod-0"), rig.fleet.in_flight) == (0, {})
     assert rig.cached(LONG)["pod-0"] == predicted(1000)
 
 
@@ -71,7 +71,7 @@ def test_what_is_seen_after_all_goes_first(late):
     rig = Rig()
     leave(rig, "pod-0", "r1")
     rig.tell(late)
-    assert (rig.ask()["pod-0"].requests, len(rig.fleet._unseen)) == (0, 0)
+    assert (rig.ask()["pod-0"].requests, len(rig.fleet._unobserved)) == (0, 0)
 
 
 def test_told_twice_counts_once():
@@ -102,7 +102,7 @@ def test_an_engine_that_runs_fewer_lets_the_first_go():
     rig.send("pod-0", "in line", text(500, "y"))  # not there yet, as far as is known
     rig.now += 0.1
     rig.report("pod-0", running=2, waiting=1, at=rig.now)
-    assert sorted(rig.fleet._in_flight) == ["in line", "r1", "r2", "r3"]
+    assert sorted(rig.fleet.in_flight) == ["in line", "r1", "r2", "r3"]
 
 
 @pytest.mark.parametrize("at", [float("-inf"), 5.0])
@@ -120,7 +120,7 @@ def test_an_endpoint_that_goes_takes_them_along():
     rig.tell(EndpointRemoved(EndpointId("default/pod-0")))
     rig.now += 100
     rig.ask()
-    assert rig.fleet._in_flight == {}
+    assert rig.fleet.in_flight == {}
 
 
 def test_a_conversation_goes_on_where_it_was_left():
@@ -130,4 +130,4 @@ def test_a_conversation_goes_on_where_it_was_left():
     rig.ask()
     whole = rig.cached(LONG)["pod-0"]
     assert whole == predicted(1000)
-    assert rig.fleet.under_way(RequestId("r1")) is False
+    assert rig.fleet.is_in_flight(RequestId("r1")) is False

@@ -12,7 +12,7 @@ from epp.model.endpoint import EndpointId, Load, Target
 from epp.model.events import EndpointUpserted, Finished, LoadReported, Served
 from epp.model.request import Prompt, RequestId, Usage
 from tests.model.rig import Rig
-from tests.strategies import endpoint, request
+from tests.strategies import endpoint
 
 BLOCK = 16
 POD = EndpointId("default/pod-0")
@@ -69,9 +69,9 @@ def test_what_is_in_use_is_not_evicted(rig):
 def test_blocks_behind_a_hole_count_for_nothing(rig):
     serve(rig, "r1", ids(0, 800))
     pod = rig.pod("pod-0")
-    second = rig.fleet._ask(request("probe", ids(0, 800))).chains[0].hashes[1]
+    second = rig.quote("probe", ids(0, 800)).chains[0].hashes[1]
     pod.scheduler.cache.discard([second])
-    pod.settle(rig.now)
+    pod.scheduler.schedule(pod.prefill.longest, rig.now)
     assert rig.cached(ids(0, 800))["pod-0"] == BLOCK
 
 

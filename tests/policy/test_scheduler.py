@@ -35,7 +35,7 @@ class Desk:
     def settle(self, count, prefix="r"):
         for number in range(count):
             for kind in (FirstToken, Finished):
-                self.scheduler.observe(kind(RequestId(f"{prefix}{number}")), self.rig.now)
+                self.rig.fleet.apply(kind(RequestId(f"{prefix}{number}")), self.rig.now)
 
 
 def test_without_endpoints_it_says_so():
@@ -55,7 +55,7 @@ def test_a_subset_of_nobody_is_named(subset, said):
 
 def test_an_endpoint_that_left_is_not_picked():
     desk = Desk(pods=2)
-    desk.scheduler.observe(EndpointRemoved(EndpointId("default/pod-0")), desk.rig.now)
+    desk.rig.fleet.apply(EndpointRemoved(EndpointId("default/pod-0")), desk.rig.now)
     assert desk.burst(5, text(100)) == {"pod-1": 5}
 
 
@@ -69,7 +69,7 @@ def test_a_burst_of_one_long_prompt_sticks_to_where_it_is_computed():
     """Once it is computed, each more costs a step there, and a prefill anywhere else."""
     desk = Desk()
     desk.route("first", text(3000))
-    desk.scheduler.observe(FirstToken(RequestId("first")), desk.rig.now)
+    desk.rig.fleet.apply(FirstToken(RequestId("first")), desk.rig.now)
     assert desk.burst(6, text(3000)) == {desk.route("r", text(3000)).endpoint.name: 6}
 
 
@@ -96,14 +96,14 @@ def test_what_is_predicted_is_what_is_booked():
         name = decision.endpoint.name
         in_flight = desk.rig.in_flight(f"r{number}")
         assert in_flight.cached == decision.predicted_cached_tokens
-        assert in_flight.lookup.tokens == decision.prompt_tokens
+        assert in_flight.quote.tokens == decision.prompt_tokens
         chosen = next(each for each in decision.candidates if each.endpoint.name == name)
         assert decision.predicted_ttft == pytest.approx(
             before[name] + chosen.prefill_seconds + chosen.decode_seconds
         )
         assert desk.rig.owed()[name] == pytest.approx(before[name] + chosen.prefill_seconds)
         if number % 2:
-            desk.scheduler.observe(FirstToken(in_flight.request.id), desk.rig.now)
+            desk.rig.fleet.apply(FirstToken(in_flight.quote.request_id), desk.rig.now)
 
 
 def test_round_robin_goes_round():

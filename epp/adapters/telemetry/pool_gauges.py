@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.series import Family, FamilyText, expose
-from epp.model.endpoint import Endpoint, Load
-from epp.model.pods.cache_stats import CacheStats
+from epp.model.endpoint import CacheStats, Endpoint, Load
 
 PoolView = Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
 """Gives each endpoint with its load and whether it can be picked."""

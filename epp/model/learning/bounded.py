@@ -1,4 +1,4 @@
-"""Tables whose keys clients name, kept from growing without end."""
+"""Bounds for dictionaries whose keys clients choose."""
 
 from typing import TypeVar
 
@@ -7,6 +7,6 @@ Value = TypeVar("Value")
 
 
 def make_room(table: dict[Key, Value], most: int) -> None:
-    """Forget the entry that was made first, where there are `most` already."""
+    """Drop the entry that was made first, where there are `most` entries already."""
     if len(table) >= most:
         del table[next(iter(table))]

@@ -1,20 +1,22 @@
-"""How long answers are, and how fast they come: learned from those that were observed to the end.
+"""Expected lengths and paces of responses, learned from those that were observed to the end.
 
-It speaks for the others: what is not observed is taken to be like what is.
+A response that is not observed is taken to be like those that are.
 """
 
 from typing import Final
 
 from epp.model.learning.bounded import Key, make_room
-from epp.model.request import Api, InferenceRequest
+from epp.model.quote import Quote
+from epp.model.request import Api
 
-_TOKENS: Final = 256.0
-"""How long an answer is taken to be where none was seen."""
-_SECONDS: Final = 0.02
-"""What a token takes where none was timed: an 8B model on an H100 with company."""
+_DEFAULT_TOKENS: Final = 256.0
+"""How long a response is expected to be where none was seen."""
+_DEFAULT_SECONDS_PER_TOKEN: Final = 0.02
+"""What a token takes where none was timed: an 8B model on an H100 with other requests."""
 _LEAST_GAIN: Final = 0.02
 _LEAST_TIMED: Final = 8
-_MOST: Final = 1000
+"""Tokens of a response below which its pace tells nothing."""
+_ENTRIES: Final = 1000
 
 
 class _Mean:
@@ -34,42 +36,42 @@ class _Mean:
 class OutputLengths:
     """Lengths in tokens, by target model and whether they stream; paces in seconds a token.
 
-    Of all that were heard of, the first are forgotten when there are too many.
+    The entries that were made first are dropped when there are too many.
     """
 
     def __init__(self) -> None:
         self._lengths: dict[tuple[str, bool], _Mean] = {}
         self._paces: dict[object, _Mean] = {}
 
-    def ended(self, request: InferenceRequest, tokens: int) -> None:
-        """Take in how many tokens an answer came to; 0 where nobody counted."""
+    def record_length(self, quote: Quote, tokens: int) -> None:
+        """Learn that a request's response had `tokens` tokens; 0 where nobody counted."""
         if tokens > 0:
-            _mean_of(self._lengths, (request.target_model, request.stream)).add(tokens)
+            _mean_of(self._lengths, (quote.target_model, quote.stream)).add(tokens)
 
-    def timed(self, speed: object, tokens: int, seconds: float) -> None:
-        """Take in how long all tokens but the first took, on endpoints of one `speed`."""
+    def record_pace(self, speed: object, tokens: int, seconds: float) -> None:
+        """Learn that all `tokens` but the first took `seconds`, on endpoints of one `speed`."""
         if tokens >= _LEAST_TIMED and seconds > 0:
             _mean_of(self._paces, speed).add(seconds / (tokens - 1))
 
-    def length(self, request: InferenceRequest) -> float:
+    def length(self, quote: Quote) -> float:
         """Return how many tokens a request is expected to generate; at least one."""
-        if request.api is Api.EMBEDDINGS or not request.prompts:
+        if quote.api is Api.EMBEDDINGS or not quote.chains:
             return 1.0
-        model = request.target_model
-        mean = self._lengths.get((model, request.stream))
-        mean = mean or self._lengths.get((model, not request.stream))
-        tokens = _TOKENS if mean is None else mean.value
-        return max(1.0, tokens if request.max_tokens is None else min(tokens, request.max_tokens))
+        model = quote.target_model
+        mean = self._lengths.get((model, quote.stream))
+        mean = mean or self._lengths.get((model, not quote.stream))
+        tokens = _DEFAULT_TOKENS if mean is None else mean.value
+        return max(1.0, tokens if quote.max_tokens is None else min(tokens, quote.max_tokens))
 
     def seconds_per_token(self, speed: object) -> float:
         """Return how long a token is expected to take on endpoints of one `speed`."""
         mean = self._paces.get(speed)
-        return _SECONDS if mean is None else mean.value
+        return _DEFAULT_SECONDS_PER_TOKEN if mean is None else mean.value
 
 
 def _mean_of(means: dict[Key, _Mean], key: Key) -> _Mean:
     mean = means.get(key)
     if mean is None:
-        make_room(means, _MOST)
+        make_room(means, _ENTRIES)
         mean = means[key] = _Mean()
     return mean

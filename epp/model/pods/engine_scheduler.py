@@ -1,12 +1,12 @@
-"""Who is in an endpoint's cache, who waits to be, and what the fleet's index knows of it.
+"""The engine's scheduler as the picker models it: which prompts are in the cache, and which wait.
 
-The scheduler's part of the engine (vLLM `v1/core/sched/scheduler.py`): a request is let in once
-a step can reach it and its whole prompt fits, in the order of arrival; one that outgrows the cache
-puts the one that was let in last back at the head of the line.
+It follows vLLM v1/core/sched/scheduler.py: a request is scheduled once a step can reach it and
+its whole prompt fits, first come, first served; one that outgrows the cache preempts the one that
+was scheduled last, which waits again before all others.
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from epp.model.caches.choice import CacheSpec
@@ -21,10 +21,11 @@ from epp.model.prompts.block_hasher import BlockHash
 
 
 class EngineScheduler:
-    """One endpoint's cache and its requests. What it holds is in the index under `slot`.
+    """One endpoint's cache and the prompts in it; the index has its blocks under `slot`.
 
-    `generation` counts the caches that there were: leases are good for the one they are of. `line`
-    has the prompts that wait to be let in.
+    `generation` counts the caches that there were: a lease is good for the one that made it.
+    `waiting` has the prompts that are not scheduled yet. Their blocks are in the index as well:
+    they will be in the cache by the time that a later request is scheduled.
     """
 
     def __init__(self, index: PrefixIndex, ledger: Ledger, spec: CacheSpec) -> None:
@@ -37,151 +38,147 @@ class EngineScheduler:
         self._present = True
         self._closed = False
         self._running: dict[SequenceState, None] = {}
-        self.line: deque[SequenceState] = deque()
+        self.waiting: deque[SequenceState] = deque()
         self._promised: Counter[BlockHash] = Counter()
 
     def __len__(self) -> int:
-        return len(self._running) + len(self.line)
+        return len(self._running) + len(self.waiting)
 
-    # The cache itself.
+    # The cache.
 
-    def leave(self) -> None:
-        """The endpoint is gone; requests still under way change nothing any more."""
+    def detach(self) -> None:
+        """Leave the index for good; requests still in flight change nothing any more."""
         self._index.close(self.slot, chain(self.cache, self._promised))
         self._present = False
-        self._empty()
+        self._clear()
 
-    def renew(self, spec: CacheSpec) -> None:
-        """Begin anew with an empty cache; requests still under way change nothing any more."""
+    def reset(self, spec: CacheSpec) -> None:
+        """Start with an empty cache; requests still in flight change nothing any more."""
         self.spec = spec
         if self._present:
             self._index.close(self.slot, chain(self.cache, self._promised))
             self.slot = self._index.open()
             self._closed = False
-        self._empty()
+        self._clear()
 
-    def _empty(self) -> None:
+    def _clear(self) -> None:
         self.cache = self.spec.build()
         self.generation += 1
-        self._running, self.line, self._promised = {}, deque(), Counter()
+        self._running, self.waiting, self._promised = {}, deque(), Counter()
 
-    def fit(self, spec: CacheSpec, *, first: bool) -> None:
-        """Take in what the cache is made of; another make than before is another cache.
+    def reconfigure(self, spec: CacheSpec, *, first: bool) -> None:
+        """Take `spec` for what the cache is made of; another make is another, empty cache.
 
-        What the `first` report says was so all along: nothing is forgotten for it.
+        What the `first` report says was so from the start: nothing is dropped for another block.
         """
         if _make(spec) != _make(self.spec) or not (first or spec.block == self.spec.block):
-            self.renew(spec)
+            self.reset(spec)
             return
         self.spec = spec
         self.cache.block = spec.block
         self.cache.resize(spec.capacity)
-        self._mirror()
+        self._update_index()
 
-    def press(self, share: float) -> None:
-        """Evict a share of the cache, blank space first: it holds less than was believed."""
+    def evict(self, share: float) -> None:
+        """Evict a share (0..1) of the capacity, what was never used first."""
         capacity = self.cache.capacity
         self.cache.resize(capacity - int(capacity * share))
         self.cache.resize(capacity)
-        self._mirror()
+        self._update_index()
 
-    def thin(self, blocks: int) -> None:
-        """Hold so many blocks fewer, for want of memory, at the cost of precision."""
+    def coarsen(self, blocks: int) -> None:
+        """Remember fewer blocks, by so many, to save memory at the cost of precision."""
         self.cache.coarsen(blocks)
-        self._mirror()
+        self._update_index()
 
-    def believe(self, sequence: SequenceState) -> None:
-        """Take in that the engine holds a request's prompt."""
+    def store(self, sequence: SequenceState) -> None:
+        """Put a prompt that the engine has reported as cached into the cache."""
         self.cache.store(sequence.chain.hashes, sequence.offsets.sizes())
-        self._mirror()
+        self._update_index()
 
-    def fresh(self, sequence: SequenceState, since: Sequence[SequenceState]) -> int:
-        """Return how many tokens of a prompt requests `since` some moment could have left here.
+    def shared_tokens(self, sequence: SequenceState, finished: Sequence[SequenceState]) -> int:
+        """Return the most tokens that a prompt shares with a running or a `finished` one."""
+        others = chain(finished, self._running)
+        return max((sequence.common_tokens(other) for other in others), default=0)
 
-        Those that are here now count too.
-        """
-        return max((sequence.common(other) for other in chain(since, self._running)), default=0)
-
-    def follow(self, mirror: Mirror, change: Change) -> None:
-        """Correct the cache by what the engine says of it."""
+    def apply_change(self, mirror: Mirror, change: Change) -> None:
+        """Correct the cache by one of the engine's own KV events."""
         mirror.apply(change, self.cache)
-        self._mirror()
+        self._update_index()
 
     # Its requests. `step` is how long the engine's longest step takes, in seconds.
 
-    def enter(self, sequence: SequenceState, step: float, now: float) -> None:
-        """Let a prompt in as the engine will: once it is scheduled, and where it fits.
-
-        What waits is promised: it will be there by the time that a later request is scheduled.
-        The ledger knows the request already.
-        """
-        if self.line or not self._admit(sequence, step, now):
-            self.line.append(sequence)
+    def add_request(self, sequence: SequenceState, step: float, now: float) -> None:
+        """Schedule a prompt, or let it wait; the ledger has booked the request already."""
+        if self.waiting or not self._try_schedule(sequence, step, now):
+            self.waiting.append(sequence)
             self._promise(sequence)
-        self._mirror()
+        self._update_index()
 
-    def progress(self, sequence: SequenceState, computed: int) -> None:
-        """Follow a request that has computed so many tokens, prompt and output."""
+    def record_computed(self, sequence: SequenceState, computed: int) -> None:
+        """Allocate for a request that has computed `computed` tokens, prompt and output."""
         if computed <= sequence.computed or sequence.cache is not self.cache:
             return
         sequence.computed = computed
         while not sequence.grow():
-            self._preempt()
-        self._mirror()
+            self._preempt_last()
+        self._update_index()
 
-    def exit(self, sequence: SequenceState, *, revoked: bool) -> None:
-        """Let a prompt out: what it computed stays, to be evicted in its turn.
+    def finish_request(self, sequence: SequenceState, *, revoked: bool) -> None:
+        """Free a prompt: what it computed stays, to be evicted in its turn.
 
-        `revoked`: the engine never computed it.
+        `revoked`: the engine never computed it. `schedule` is called afterwards.
         """
         if sequence.cache is not self.cache:
             return
         if sequence in self._running:
             del self._running[sequence]
-            sequence.end(revoked=revoked)
-        elif sequence in self.line:
-            self.line.remove(sequence)
-            self._keep_promise(sequence)
-            if not revoked and sequence.try_admit(self.spec.block):
-                sequence.end(revoked=False)  # its end says that it was there after all
+            sequence.free(revoked=revoked)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+            self._withdraw(sequence)
+            if not revoked and sequence.allocate(self.spec.block):
+                sequence.free(revoked=False)  # it has ended, so that it was computed after all
 
-    def settle(self, step: float, now: float) -> None:
-        """Let in those in line that are scheduled by now, and tell the index."""
-        while self.line and self._admit(self.line[0], step, now):
-            self._keep_promise(self.line.popleft())
-        self._mirror()
+    def schedule(self, step: float, now: float) -> None:
+        """Schedule the waiting prompts that the engine has reached by now, and update the index."""
+        while self.waiting and self._try_schedule(self.waiting[0], step, now):
+            self._withdraw(self.waiting.popleft())
+        self._update_index()
 
     def assign_hashes(
         self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]
     ) -> None:
-        """Name what a request of this generation of the cache has generated."""
+        """Give hashes to what a request of this generation of the cache has generated."""
         self.cache.assign_hashes(lease, hashes, sizes)
-        self._mirror()
+        self._update_index()
 
-    def _admit(self, sequence: SequenceState, step: float, now: float) -> bool:
-        """Schedule a prompt if one step can reach it, and it fits."""
-        if self._ledger.owed_before(sequence.request, now) >= step:
+    def _try_schedule(self, sequence: SequenceState, step: float, now: float) -> bool:
+        """Schedule a prompt if one step can reach it and it fits."""
+        if self._ledger.owed_before(sequence.request_id, now) >= step:
             return False
-        if not sequence.try_admit(self.spec.block):
+        if not sequence.allocate(self.spec.block):
             return False
         sequence.grow()
         self._running[sequence] = None
         return True
 
-    def _preempt(self) -> None:
-        """Put the request that was let in last back in line (FCFS)."""
+    def _preempt_last(self) -> None:
+        # vLLM v1/core/sched/scheduler.py: under FCFS the last of `running` is preempted, and put
+        # at the head of `waiting`.
         victim, _ = self._running.popitem()
-        victim.put_back()
-        self.line.appendleft(victim)
+        victim.preempt()
+        self.waiting.appendleft(victim)
         self._promise(victim)
 
     def _promise(self, sequence: SequenceState) -> None:
+        """Put a waiting prompt's blocks into the index."""
         self._promised.update(sequence.chain.hashes)
         if self._present:
             self._index.add(self.slot, sequence.chain.hashes)
 
-    def _keep_promise(self, sequence: SequenceState) -> None:
-        """Take back a promise: what was let in is held now, the rest is not."""
+    def _withdraw(self, sequence: SequenceState) -> None:
+        """Take a prompt's blocks that are not cached out of the index: it waits no more."""
         self._promised -= Counter(sequence.chain.hashes)
         gone = [
             each
@@ -191,8 +188,8 @@ class EngineScheduler:
         if self._present and gone:
             self._index.remove(self.slot, gone)
 
-    def _mirror(self) -> None:
-        """Tell the index what is new."""
+    def _update_index(self) -> None:
+        """Put what the cache stored and evicted since into the index."""
         cache, index, slot = self.cache, self._index, self.slot
         stored, evicted = cache.take_stored(), cache.take_evicted()
         if not self._present:
@@ -208,6 +205,20 @@ class EngineScheduler:
         if cache.closed is not self._closed:
             self._closed = cache.closed
             index.mark(slot, closed=self._closed)
+
+    def indexed(self) -> set[BlockHash]:
+        """Return the blocks that the index must have: those cached and those that wait."""
+        return {*self.cache.hashes(), *self._promised}
+
+    def violations(self) -> Iterator[str]:
+        """Say which invariants do not hold."""
+        waiting = [each for sequence in self.waiting for each in sequence.chain.hashes]
+        if self._promised != Counter(waiting):
+            yield "the promised blocks are not those of the waiting prompts"
+        if any(each.lease is not None for each in self.waiting):
+            yield "a waiting prompt holds a lease"
+        if any(each.lease is None for each in self._running):
+            yield "a running prompt holds no lease"
 
 
 def _make(spec: CacheSpec) -> tuple[str, str, int]:

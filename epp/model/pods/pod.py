@@ -1,4 +1,4 @@
-"""Everything that is believed of one endpoint: its load, its books, its cache."""
+"""One endpoint: its load, whether it answers, how far predictions for it hold, and restarts."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from epp.model.caches.choice import CacheSpec, eviction_of, model_of
 from epp.model.caches.kv_event_mirror import Mirror
-from epp.model.endpoint import UNREPORTED, Endpoint, Load
+from epp.model.endpoint import UNREPORTED, CacheStats, Endpoint, Load
 from epp.model.events import LoadReported, OrcaReported, ScrapeFailed
 from epp.model.kernels import Ledger, PrefixIndex
 from epp.model.kv_changes import (
@@ -20,30 +20,28 @@ from epp.model.kv_changes import (
 )
 from epp.model.learning.prefill import PrefillModel, Speed
 from epp.model.learning.trust import PredictionTrust, Verdict
-from epp.model.pods.cache_stats import CacheStats
 from epp.model.pods.engine_scheduler import EngineScheduler
 from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index import Slot
 from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.prompts.chain import Chain
-from epp.model.prompts.token_offsets import TokenOffsets
-from epp.model.request import RequestId
 
-_SCRAPES_TO_DOUBT: Final = 3
-_MOST_SINCE: Final = 3
+_MOST_FAILURES: Final = 3
+"""Scrapes in a row that fail before an endpoint is taken to be unreachable."""
+_MOST_SUSPECTS: Final = 3
 """Reports after which a suspicion that nothing has confirmed is dropped."""
-_PRESSURE: Final = 0.01
+_EVICTED_SHARE: Final = 0.01
 """What is evicted, as a share of the cache, for a prediction that promised too much."""
 
 PodEvent = LoadReported | ScrapeFailed | CacheChanged | CacheFeedUp | CacheFeedLost
-"""What an endpoint itself takes in, whatever requests do."""
+"""What concerns an endpoint itself, whatever requests do."""
 
 
 class Pod:
-    """One endpoint.
+    """One endpoint, with its `ledger` of requests and the `scheduler` that models its cache.
 
-    `home` holds it as long as it is there: who remembers the list keeps nothing alive that is gone.
-    Its cache is taken to be an `unknown` one until it has said what it is.
+    `home` holds the pod as long as it is there: who keeps the list keeps no pod alive that is
+    gone. The cache is made as `unknown` says until the endpoint has reported what it is. `speed`
+    and `prefill` are shared with endpoints of the same class.
     """
 
     def __init__(
@@ -65,8 +63,8 @@ class Pod:
         self.scheduler = EngineScheduler(index, self.ledger, self._spec(UNREPORTED, unknown))
         self.speed = prefill.speed(self.engine_block)
         self._hasher = hasher
-        self._heard = False
-        self._since: list[SequenceState] = []
+        self._reported = False
+        self._suspects: list[SequenceState] = []
         self._failures = 0
         self._started_at: float | None = None
         self._queries = 0.0
@@ -78,7 +76,7 @@ class Pod:
 
     @property
     def standing(self) -> tuple[Slot, Speed, bool]:
-        """What a roster takes for granted of it."""
+        """What `EligiblePods` relies on."""
         return self.slot, self.speed, self.reachable
 
     @property
@@ -87,7 +85,7 @@ class Pod:
         return self.scheduler.spec.block
 
     def cache_stats(self) -> CacheStats:
-        """Say what is believed of the cache."""
+        """Return what is known of the cache."""
         cache, spec = self.scheduler.cache, self.scheduler.spec
         return CacheStats(
             self.endpoint,
@@ -99,20 +97,20 @@ class Pod:
             live=self.mirror is not None,
         )
 
-    def rename(self, endpoint: Endpoint, prefill: PrefillModel) -> None:
-        """Take in what else is said of the endpoint, which may be of another class now."""
+    def relabel(self, endpoint: Endpoint, prefill: PrefillModel) -> None:
+        """Take other labels for the same engine, which may put it into another class."""
         self.endpoint, self.prefill = endpoint, prefill
         self.speed = prefill.speed(self.speed.unit)
 
-    # What is heard of the engine.
+    # What is learned of the engine.
 
-    def hear(self, event: PodEvent) -> None:
+    def apply(self, event: PodEvent) -> None:
         """Take in one event of this endpoint."""
         match event:
             case LoadReported():
                 self.report(event.load)
             case ScrapeFailed():
-                self.fail(refused=event.refused)
+                self.record_failure(refused=event.refused)
             case CacheChanged():
                 self.follow(event.changes)
             case CacheFeedUp():
@@ -120,35 +118,35 @@ class Pod:
             case CacheFeedLost():
                 self.mirror = None
 
-    def leave(self) -> None:
-        """The endpoint is gone; requests still under way change nothing any more."""
+    def detach(self) -> None:
+        """Take the endpoint, which is gone, out of the index; its requests change nothing more."""
         self.home.clear()
-        self.scheduler.leave()
+        self.scheduler.detach()
 
     def restart(self) -> None:
-        """The engine began anew: its cache is empty."""
+        """Start over with an empty cache, as the engine did."""
         self.mirror = None
-        self._renew()
+        self._reset()
 
-    def _renew(self) -> None:
-        self.scheduler.renew(self.scheduler.spec)
+    def _reset(self) -> None:
+        self.scheduler.reset(self.scheduler.spec)
         self.feedback.restarted()
 
     def report(self, load: Load) -> None:
-        """Take in a scrape: the cache's make, restarts, reachability."""
+        """Take in a scrape: what the cache is made of, restarts, reachability."""
         self.load = load
         self._failures, self.reachable = 0, True
-        self._count_foreign()
+        self._count_external()
         spec = self._spec(load, self.scheduler.spec)
         if spec != self.scheduler.spec:
-            self.scheduler.fit(spec, first=not self._heard)
+            self.scheduler.reconfigure(spec, first=not self._reported)
         self.speed = self.prefill.speed((load.match_unit or spec.block) if load.caching else 0)
-        self._heard = True
-        if self._began_anew(load) and self.mirror is None:
-            self.restart()  # an engine that is followed says so itself
+        self._reported = True
+        if self._restarted(load) and self.mirror is None:
+            self.restart()  # an engine whose KV events are followed says so itself
 
     def _spec(self, load: Load, before: CacheSpec) -> CacheSpec:
-        """Say what the cache is made of; what is not reported is as it was `before`."""
+        """Return what the cache is made of; what is not reported is as it was `before`."""
         labels, second = self.endpoint.labels, load.offload_tokens
         return CacheSpec(
             model=model_of(labels, load.engine),
@@ -158,8 +156,8 @@ class Pod:
             offload=self.endpoint.offload_tokens or 0 if second is None else second,
         )
 
-    def _began_anew(self, load: Load) -> bool:
-        """Tell a restart from another start time, or from a counter that went back."""
+    def _restarted(self, load: Load) -> bool:
+        """Detect a restart by another start time, or by a counter that went back."""
         started, queries = self._started_at, self._queries
         self._started_at = load.started_at or started
         self._queries = queries if load.cache_queries is None else load.cache_queries
@@ -167,68 +165,46 @@ class Pod:
             return started != load.started_at
         return self._queries < queries
 
-    def overhear(self, report: OrcaReported, now: float) -> None:
-        """Take in what a response's headers said of the load."""
+    def update_load(self, report: OrcaReported, now: float) -> None:
+        """Take the parts of the load that a response's headers named."""
         named = {"kv_usage": report.kv_usage, "waiting": report.waiting, "running": report.running}
         known = {key: value for key, value in named.items() if value is not None}
         self.load = replace(self.load, at=now, **known)
-        self._count_foreign()
+        self._count_external()
 
     def follow(self, changes: Sequence[Change]) -> None:
-        """Correct the cache by what the engine says of it."""
+        """Correct the cache by the engine's own KV events."""
         if self.mirror is None:
             self.mirror = Mirror(self._hasher, "")
         for change in changes:
             if isinstance(change, BlocksCleared) and change.reason is Cleared.RESTART:
-                self._renew()
-            self.scheduler.follow(self.mirror, change)
+                self._reset()
+            self.scheduler.apply_change(self.mirror, change)
 
-    def _count_foreign(self) -> None:
-        """Compare a report with the books of the same moment; later they no longer go together."""
+    def _count_external(self) -> None:
+        """Compare a report with the books of the same moment; later they do not fit any more."""
         self.ledger.running = self.load.running
         self.ledger.external_waiting = max(0.0, self.load.waiting - self.ledger.requests)
 
-    def fail(self, *, refused: bool) -> None:
-        """Take in a scrape that failed: nobody at home at once, silence after three times."""
+    def record_failure(self, *, refused: bool) -> None:
+        """Count a scrape that failed: one refused is enough, of others it takes three in a row."""
         self._failures += 1
-        if refused or self._failures >= _SCRAPES_TO_DOUBT:
+        if refused or self._failures >= _MOST_FAILURES:
             self.reachable = False
 
     def judge(self, predicted: int, actual: int, sequence: SequenceState) -> Verdict:
-        """Hold a prediction to what the engine reported, and correct the cache by it."""
-        fresh = self.scheduler.fresh(sequence, self._since) if self.feedback.suspicious else 0
+        """Compare predicted cached tokens with those reported, and correct the cache by them."""
+        scheduler, suspicious = self.scheduler, self.feedback.suspicious
+        fresh = scheduler.shared_tokens(sequence, self._suspects) if suspicious else 0
         verdict = self.feedback.judge(predicted, actual, self.engine_block, fresh)
-        self._since.append(sequence)
+        self._suspects.append(sequence)
         if verdict is Verdict.RESTARTED:
             self.restart()
-            for each in self._since:
-                self.scheduler.believe(each)
+            for each in self._suspects:
+                scheduler.store(each)
         elif verdict is Verdict.MISSED:
-            self.scheduler.press(_PRESSURE)
-        if not self.feedback.suspicious or len(self._since) > _MOST_SINCE:
+            scheduler.evict(_EVICTED_SHARE)
+        if not self.feedback.suspicious or len(self._suspects) > _MOST_SUSPECTS:
             self.feedback.suspicious = False
-            self._since.clear()
+            self._suspects.clear()
         return verdict
-
-    # What its requests do.
-
-    def enter(
-        self, request: RequestId, chain: Chain, offsets: TokenOffsets, now: float
-    ) -> SequenceState:
-        """Let a prompt in, or put it in line; the ledger knows its request already."""
-        sequence = SequenceState(request, chain, offsets, self.scheduler.cache)
-        self.scheduler.enter(sequence, self.prefill.longest, now)
-        return sequence
-
-    def progress(self, sequence: SequenceState, computed: int) -> None:
-        """Follow a request that has computed so many tokens, prompt and output."""
-        self.scheduler.progress(sequence, computed)
-
-    def exit(self, sequence: SequenceState, now: float, *, revoked: bool) -> None:
-        """Let a prompt out; `revoked` where the engine never computed it."""
-        self.scheduler.exit(sequence, revoked=revoked)
-        self.settle(now)
-
-    def settle(self, now: float) -> None:
-        """Let in those in line that are scheduled by now."""
-        self.scheduler.settle(self.prefill.longest, now)

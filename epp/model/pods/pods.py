@@ -1,4 +1,4 @@
-"""The endpoints there are, by id and by target."""
+"""The endpoints that there are, by id and by target, and which of them may be picked."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -6,20 +6,35 @@ from typing import Final
 
 from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
 from epp.model.endpoint import Endpoint, EndpointId, Target
-from epp.model.kernels import PrefixIndex
-from epp.model.learning.prefill import PrefillModel
-from epp.model.pods.eligible import EligiblePods
+from epp.model.kernels import Ledger, PrefixIndex
+from epp.model.learning.prefill import PrefillModel, Speed
 from epp.model.pods.pod import Pod
+from epp.model.prefix_index import Slot
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 
 CLASS_LABEL: Final = "warmpick.io/endpoint-class"
 """Endpoints with the same value of this label are taken to be equally fast."""
 
 
-class Pods:
-    """All pods. `capacity`, in tokens, is that of a cache whose endpoint has not said.
+class EligiblePods:
+    """Pods that may be picked, in aligned columns.
 
-    `blocks` counts the engines by the size of their blocks, in tokens.
+    It is good until one of them is another pod, or has another slot or speed.
+    """
+
+    __slots__ = ("endpoints", "ledgers", "places", "pods")
+
+    def __init__(self, pods: list[Pod]) -> None:
+        self.pods: Final = pods
+        self.endpoints: Final[list[Endpoint]] = [pod.endpoint for pod in pods]
+        self.ledgers: Final[list[Ledger]] = [pod.ledger for pod in pods]
+        self.places: Final[list[tuple[Slot, Speed]]] = [(pod.slot, pod.speed) for pod in pods]
+
+
+class Pods:
+    """All pods. `capacity`, in tokens, is that of a cache whose endpoint has not reported one.
+
+    `engine_blocks` counts the engines by the size of their blocks, in tokens.
     """
 
     def __init__(self, index: PrefixIndex, hasher: BlockHasher, capacity: int) -> None:
@@ -30,7 +45,7 @@ class Pods:
         self._by_target: dict[Target, Pod] | None = None
         self._prefill: dict[str, PrefillModel] = {}
         self._eligible: EligiblePods | None = None
-        self.blocks: Counter[int] = Counter()
+        self.engine_blocks: Counter[int] = Counter()
 
     def __getitem__(self, endpoint_id: EndpointId) -> Pod:
         return self._by_id[endpoint_id]
@@ -50,48 +65,51 @@ class Pods:
         return self._by_id.values()
 
     def upsert(self, endpoint: Endpoint) -> bool:
-        """Take in an endpoint; return whether it is another engine than was known by its name."""
+        """Add or relabel an endpoint; return whether it is another engine than had its name."""
         pod = self._by_id.get(endpoint.id)
         prefill = self._prefill.setdefault(endpoint.labels.get(CLASS_LABEL, ""), PrefillModel())
         self._eligible = None
         if pod is not None and pod.endpoint.engine == endpoint.engine:
-            pod.rename(endpoint, prefill)
+            pod.relabel(endpoint, prefill)
             return False
         self.remove(endpoint.id)
         pod = Pod(endpoint, self._index, prefill, self._hasher, self._unknown)
         self._by_id[endpoint.id] = pod
         self._by_target = None
-        self.blocks[pod.engine_block] += 1
+        self.engine_blocks[pod.engine_block] += 1
         return True
 
     def remove(self, endpoint_id: EndpointId) -> None:
-        """Let an endpoint go, if there is one."""
+        """Remove an endpoint, if there is one."""
         pod = self._by_id.pop(endpoint_id, None)
         if pod is not None:
             self._eligible = self._by_target = None
-            self._lose(pod.engine_block)
-            pod.leave()
+            self._uncount(pod.engine_block)
+            pod.detach()
 
-    def resized(self, before: int, after: int) -> None:
-        """Take in that an engine has blocks of another size."""
-        self._lose(before)
-        self.blocks[after] += 1
+    def recount_blocks(self, before: int, after: int) -> None:
+        """Count an engine whose blocks have another size, in tokens, than before."""
+        self._uncount(before)
+        self.engine_blocks[after] += 1
 
-    def _lose(self, block: int) -> None:
-        self.blocks[block] -= 1
-        if not self.blocks[block]:
-            del self.blocks[block]
+    def _uncount(self, block: int) -> None:
+        self.engine_blocks[block] -= 1
+        if not self.engine_blocks[block]:
+            del self.engine_blocks[block]
 
     def fullest(self) -> Pod:
-        """Return the pod of whose cache most is remembered."""
+        """Return the pod of whose cache most blocks are remembered."""
         return max(self._by_id.values(), key=lambda pod: len(pod.scheduler.cache))
 
-    def changed(self) -> None:
-        """Take in that a pod answers or does not, has another slot, or another speed."""
+    def refresh(self) -> None:
+        """List eligible pods again: one of them has another `standing`."""
         self._eligible = None
 
     def eligible(self, subset: tuple[str, ...] | None) -> EligiblePods:
-        """Return who may be picked within a subset: those who answer, or where none does, all."""
+        """Return the pods of a subset that answer, or all of them where none does.
+
+        `subset` holds targets (`ip:port`) or addresses; None stands for all pods.
+        """
         if subset is not None:
             allowed = set(subset)
             within = [
@@ -106,4 +124,4 @@ class Pods:
 
     @staticmethod
     def _answering(pods: list[Pod]) -> EligiblePods:
-        return EligiblePods.of([pod for pod in pods if pod.reachable] or pods)
+        return EligiblePods([pod for pod in pods if pod.reachable] or pods)

@@ -1,4 +1,4 @@
-"""One prompt at one endpoint: in line there, or in its cache, and what it generated."""
+"""One prompt at one endpoint: waiting there or in its cache, with what it generated."""
 
 from itertools import takewhile
 from operator import eq
@@ -11,34 +11,38 @@ from epp.model.request import RequestId
 
 
 class SequenceState:
-    """A prompt's blocks (`chain`), their tokens (`measure`), and what is held for it (`lease`).
+    """A prompt's blocks (`chain`), their lengths (`offsets`) and what `cache` holds for it.
 
-    It waits while `lease` is None. `computed` counts its tokens, of prompt and output, that the
-    engine has computed since.
+    It waits while `lease` is None. The engine has computed `computed` of its tokens, of prompt
+    and output; the prompt counts from the start.
     """
 
-    __slots__ = ("cache", "chain", "computed", "lease", "offsets", "request")
+    __slots__ = ("cache", "chain", "computed", "lease", "offsets", "request_id")
 
     def __init__(
-        self, request: RequestId, chain: Chain, offsets: TokenOffsets, cache: CacheModel
+        self, request_id: RequestId, chain: Chain, offsets: TokenOffsets, cache: CacheModel
     ) -> None:
-        self.request = request
+        self.request_id = request_id
         self.chain = chain
         self.offsets = offsets
         self.cache = cache
         self.lease: Lease | None = None
         self.computed = offsets.total
 
-    def try_admit(self, block: int) -> bool:
-        """Allocate the prompt if it fits; the engine gives out space in blocks of `block`."""
+    def allocate(self, block: int) -> bool:
+        """Allocate the prompt if it fits; the engine allocates whole blocks of `block` tokens."""
         chain, offsets = self.chain, self.offsets
         space = -(-offsets.total // block) * block
-        blank = max(0, space - offsets.covered(len(chain.hashes)))
-        self.lease = self.cache.admit(chain.hashes, offsets.sizes(), blank, chain.lookup)
+        reserved = max(0, space - offsets.covered(len(chain.hashes)))
+        self.lease = self.cache.admit(chain.hashes, offsets.sizes(), reserved, chain.lookup)
         return self.lease is not None
 
-    def settle(self, offsets: TokenOffsets) -> None:
-        """Take in how long the prompt really is."""
+    def grow(self) -> bool:
+        """Allocate what was computed; return False where there is no space for it."""
+        return self.lease is None or self.cache.grow(self.lease, self.computed)
+
+    def correct_lengths(self, offsets: TokenOffsets) -> None:
+        """Take `offsets` for the prompt's lengths, now that the server has counted it."""
         if offsets is self.offsets:
             return
         self.computed += offsets.total - self.offsets.total
@@ -46,23 +50,19 @@ class SequenceState:
         if self.lease is not None:
             self.cache.correct_sizes(self.lease, offsets.sizes())
 
-    def grow(self) -> bool:
-        """Allocate what was computed; False where there is no space for it."""
-        return self.lease is None or self.cache.grow(self.lease, self.computed)
-
-    def common(self, other: "SequenceState") -> int:
+    def common_tokens(self, other: "SequenceState") -> int:
         """Return how many tokens of the prompt another one starts with, in whole blocks."""
         pairs = zip(self.chain.hashes, other.chain.hashes, strict=False)
         return self.offsets.covered(sum(1 for _ in takewhile(lambda pair: eq(*pair), pairs)))
 
-    def put_back(self) -> None:
-        """Give up what is held, to wait again (vLLM's scheduler: preemption)."""
+    def preempt(self) -> None:
+        """Free what is held, to wait again (vLLM v1/core/sched/scheduler.py: preemption)."""
         if self.lease is not None:
             self.cache.release(self.lease)
             self.lease = None
 
-    def end(self, *, revoked: bool) -> None:
-        """Give up what is held for good; `revoked` where the engine never computed it."""
+    def free(self, *, revoked: bool) -> None:
+        """Free what is held for good; `revoked` where the engine never computed it."""
         if self.lease is None:
             return
         if revoked:

@@ -1,13 +1,13 @@
-"""What goes on out of sight: requests whose responses are left to the proxy still run.
+"""Requests whose responses nobody observes, and a virtual clock that guesses how they go on.
 
-A virtual clock says of each what would have been seen: `Generated` as it goes on, and its end,
-`Aborted`, when an answer of the expected length would be over. Where an engine's own count of its
-requests goes together with the books, that decides instead: who is expected to have ended, but may
-still be among those that it runs, stays; and where it runs fewer than must be there, those end
-whose time came first. A count that is larger than the books has others' requests in it, and tells
+The clock says of each what would have been seen: `Generated` as it goes on, and `Aborted` when a
+response of the expected length would be over. Where an engine's own count of its requests fits
+the books, that decides instead: a request that is expected to have ended but may be among those
+that the engine runs stays; and where the engine runs fewer than must be there, those end whose
+time came first. A count that is larger than the books includes requests of others, and decides
 nothing.
 
-The clock is the caller's, and never goes back; nothing is lost where a call comes late.
+The clock is the caller's, in seconds, and never goes back; nothing is lost where a call is late.
 """
 
 from collections.abc import Iterator
@@ -22,28 +22,28 @@ from epp.model.endpoint import EndpointId, Load
 from epp.model.events import Aborted, Generated
 from epp.model.request import RequestId
 
-_TOKENS_TOLD = 32
-_LEAST_STEP = 0.05
-"""How often a request is said to have gone on: every two blocks of most engines, and seconds."""
-_PATIENCE, _PATIENCE_SECONDS = 4.0, 10.0
+_TOKENS_APART = 32
+_LEAST_SECONDS_APART = 0.05
+"""How far apart guesses of one request are: two blocks of most engines, and in seconds."""
+_OVERDUE, _OVERDUE_SECONDS = 4.0, 10.0
 """How many times its expected length, and seconds besides, a request may be overdue."""
 _COUNT_SECONDS = 10.0
 """How long a count is good for."""
-_LEAST_PACE = 1e-4
+_LEAST_SECONDS_PER_TOKEN = 1e-4
 _ROUNDING = 1e-6
 _SLACK, _SLACK_REQUESTS = 1.05, 1.0
-"""How many more than booked an engine may count: some of them have just ended."""
+"""How many more than booked an engine may count, as a factor and besides: some have just ended."""
 
 
 class UnobservedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A request that nobody observes, at `place`; nothing was seen of it after `since`.
+    """A request at an endpoint that nobody observes; nothing was seen of it after `since`.
 
-    It generates its first token at `began`, one more every `pace` seconds, `length` of them as
-    far as is known, which is at least one, and never more than `most`.
+    It generates its first token at `began`, one more every `seconds_per_token`, `length` of them
+    as far as is known, which is at least one, and never more than `most`. Times are in seconds.
     """
 
     id: RequestId
-    place: EndpointId
+    endpoint_id: EndpointId
     since: float
     began: float
     seconds_per_token: float
@@ -53,98 +53,105 @@ class UnobservedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     @property
     def due(self) -> float:
         """When it is expected to end."""
-        return self.began + (self.length - 1) * max(self.seconds_per_token, _LEAST_PACE)
+        pace = max(self.seconds_per_token, _LEAST_SECONDS_PER_TOKEN)
+        return self.began + (self.length - 1) * pace
 
     @property
     def last(self) -> float:
         """When it is over, whatever an engine counts."""
-        return self.began + _PATIENCE * (self.due - self.began) + _PATIENCE_SECONDS
+        return self.began + _OVERDUE * (self.due - self.began) + _OVERDUE_SECONDS
 
     def generated(self, now: float) -> int:
-        """Return how many tokens it has brought about."""
+        """Return how many tokens it has generated."""
         if now < self.began:
             return 0
-        tokens = 1 + (now - self.began) / max(self.seconds_per_token, _LEAST_PACE) + _ROUNDING
-        return int(min(tokens, self.most, _PATIENCE * self.length))
+        pace = max(self.seconds_per_token, _LEAST_SECONDS_PER_TOKEN)
+        tokens = 1 + (now - self.began) / pace + _ROUNDING
+        return int(min(tokens, self.most, _OVERDUE * self.length))
 
 
 class UnobservedRequests:
-    """All unseen requests. `due` is when the next of them has something to tell, if any."""
+    """All requests that nobody observes. `due` is when the next guess is due."""
 
     def __init__(self) -> None:
         self.due = inf
-        self._unseen: dict[RequestId, UnobservedRequest] = {}
-        self._places: dict[EndpointId, dict[RequestId, UnobservedRequest]] = {}
-        self._counted: dict[EndpointId, tuple[float, bool]] = {}  # when, and whether it agreed
+        self._requests: dict[RequestId, UnobservedRequest] = {}
+        self._by_endpoint: dict[EndpointId, dict[RequestId, UnobservedRequest]] = {}
+        self._counted: dict[EndpointId, tuple[float, bool]] = {}  # when, and whether it fitted
         self._agenda: list[tuple[float, int, UnobservedRequest]] = []
         self._tickets = count()
 
     def __len__(self) -> int:
-        return len(self._unseen)
+        return len(self._requests)
 
     def __contains__(self, request: RequestId) -> bool:
-        return request in self._unseen
+        return request in self._requests
 
-    def take(self, unseen: UnobservedRequest) -> None:
-        """Follow a request from now on, in place of one of the same name."""
-        self.forget(unseen.id)
-        self._unseen[unseen.id] = unseen
-        self._places.setdefault(unseen.place, {})[unseen.id] = unseen
+    def __iter__(self) -> Iterator[RequestId]:
+        return iter(self._requests)
+
+    def add(self, unseen: UnobservedRequest) -> None:
+        """Guess for a request from its `since` on, in place of one of the same id."""
+        self.discard(unseen.id)
+        self._requests[unseen.id] = unseen
+        self._by_endpoint.setdefault(unseen.endpoint_id, {})[unseen.id] = unseen
         self._plan(unseen, unseen.since, unseen.since)
 
-    def forget(self, request: RequestId) -> None:
-        """Tell no more of a request."""
-        unseen = self._unseen.pop(request, None)
+    def discard(self, request: RequestId) -> None:
+        """Guess no more for a request, if there is one."""
+        unseen = self._requests.pop(request, None)
         if unseen is None:
             return
-        here = self._places[unseen.place]
+        here = self._by_endpoint[unseen.endpoint_id]
         del here[request]
         if not here:
-            del self._places[unseen.place]
-            self._counted.pop(unseen.place, None)
+            del self._by_endpoint[unseen.endpoint_id]
+            self._counted.pop(unseen.endpoint_id, None)
 
     def advance(self, now: float) -> Iterator[tuple[float, Generated | Aborted]]:
-        """Tell, in order of time, what has happened up to `now`, and when."""
+        """Yield what is guessed to have happened up to `now`, in order of time, and when."""
         agenda = self._agenda
         while agenda and agenda[0][0] <= now:
             at, _, unseen = heappop(agenda)
-            if self._unseen.get(unseen.id) is unseen:
+            if self._requests.get(unseen.id) is unseen:
                 yield at, self._next(unseen, at, now)
         self.due = agenda[0][0] if agenda else inf
 
     def _next(self, unseen: UnobservedRequest, at: float, now: float) -> Generated | Aborted:
-        if at >= (unseen.last if self._kept(unseen, at) else unseen.due):
-            self.forget(unseen.id)
+        if at >= (unseen.last if self._may_run(unseen, at) else unseen.due):
+            self.discard(unseen.id)
             return Aborted(unseen.id, unseen.generated(at))
         self._plan(unseen, at, now)
         return Generated(unseen.id, unseen.generated(at))
 
     def _plan(self, unseen: UnobservedRequest, at: float, now: float) -> None:
-        """Come back some tokens on, and at the end; where `at` is long past, skip what is, too."""
-        step = max(_LEAST_STEP, _TOKENS_TOLD * unseen.seconds_per_token)
+        """Plan the next guess: some tokens on, or the end. Where `at` is long past, skip to now."""
+        step = max(_LEAST_SECONDS_APART, _TOKENS_APART * unseen.seconds_per_token)
         end = unseen.due if at < unseen.due else unseen.last
         when = min(max(now, unseen.began) + step, end)
         heappush(self._agenda, (when, next(self._tickets), unseen))
         self.due = min(self.due, when)
 
-    def counted(self, place: EndpointId, load: Load, books: tuple[int, int]) -> list[Aborted]:
-        """Hold the books of a place to its engine's own count of requests, as reported.
+    def reconcile(
+        self, endpoint_id: EndpointId, load: Load, booked: int, coming: int
+    ) -> list[Aborted]:
+        """Compare the books of an endpoint with its engine's own count of requests, as reported.
 
-        The `books` have so many requests in all, and so many that may not be there yet. Returns
-        the ends of those that cannot be there any more.
+        `booked` requests are at the endpoint, of which `coming` may not be there yet. Returns the
+        ends of those that cannot be there any more.
         """
-        at, here = load.at, self._places.get(place)
-        if here is None or at <= self._counted.get(place, (-inf, False))[0]:
+        at, here = load.at, self._by_endpoint.get(endpoint_id)
+        if here is None or at <= self._counted.get(endpoint_id, (-inf, False))[0]:
             return []
-        requests, (booked, coming) = load.waiting + load.running, books
-        self._counted[place] = at, requests <= _SLACK * booked + _SLACK_REQUESTS
+        requests = load.waiting + load.running
+        self._counted[endpoint_id] = at, requests <= _SLACK * booked + _SLACK_REQUESTS
         there = [each for each in here.values() if max(each.since, each.began) < at]
         over = nsmallest(booked - coming - int(requests), there, key=attrgetter("due"))
         for each in over:
-            self.forget(each.id)
+            self.discard(each.id)
         return [Aborted(each.id, each.generated(at)) for each in over]
 
-    def _kept(self, unseen: UnobservedRequest, now: float) -> bool:
-        """Whether a late count that has all of a place's requests has this one, too."""
-        at, agreed = self._counted.get(unseen.place, (-inf, False))
-        return agreed and at > max(unseen.since, now - _COUNT_SECONDS)
+    def _may_run(self, unseen: UnobservedRequest, now: float) -> bool:
+        """Return whether a recent count that fits the books was taken after `unseen.since`."""
+        at, fitted = self._counted.get(unseen.endpoint_id, (-inf, False))
+        return fitted and at > max(unseen.since, now - _COUNT_SECONDS)

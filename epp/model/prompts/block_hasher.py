@@ -7,7 +7,7 @@ of the conversation ends, and on a grid in between: 128 bytes apart at the start
 position, sixteen to a doubling. A prompt of any length has some hundred blocks; a cut within a
 message costs at most a sixteenth of the prefix, one between messages nothing.
 
-One hash function names all blocks; its root is keyed by a secret of the deployment, so that
+One hash function serves all blocks; its root is keyed by a secret of the deployment, so that
 nobody outside can make two prompts collide.
 """
 
@@ -16,8 +16,10 @@ from hashlib import blake2b
 from typing import Final
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
 from epp.model.kernels import extend, text_chain
+from epp.model.learning.bounded import make_room
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BLOCK_ENDS, FIRST_BLOCK_BYTES, BlockHash
 from epp.model.request import TOKEN_BYTES, Prompt
@@ -32,8 +34,13 @@ _LONGEST_NAME: Final = 256
 """Roots that are remembered, and how long what they are made of may be, in characters."""
 
 
+def digest(data: bytes, start: int, end: int, unit: int = 1) -> int:
+    """Return a hash of the part of a prompt from `start` to `end`, in units of `unit` bytes."""
+    return xxh3_64_intdigest(memoryview(data)[start * unit : end * unit])
+
+
 class BlockHasher:
-    """Names the blocks of prompts. Replicas that are to agree share `secret` (up to 64 bytes).
+    """Hashes the blocks of prompts. Replicas that are to agree share `secret` (up to 64 bytes).
 
     `token_block` is the length of blocks of token ids, in tokens.
     """
@@ -48,12 +55,15 @@ class BlockHasher:
         data, root = prompt.data, self.root(model, cache_salt, exact=prompt.exact)
         if not prompt.exact:
             hashes, ends = text_chain(root, data, prompt.marks)
-            return Chain(hashes, ends, len(data), len(ends), marks=prompt.marks)
+            size = len(data)
+            rest = digest(data, ends[-1], size) if ends and ends[-1] < size else 0
+            return Chain(hashes, ends, size, len(ends), marks=prompt.marks, rest_digest=rest)
         size, block = len(data) // TOKEN_BYTES, self.token_block
         ends = range(block, size + 1, block)
         hashes = extend(root, data, ends, TOKEN_BYTES)
         lookup = max(0, size - 1) // block
-        return Chain(hashes, ends, size, lookup, exact=True, marks=prompt.marks)
+        rest = digest(data, ends[-1], size, TOKEN_BYTES) if ends and size % block else 0
+        return Chain(hashes, ends, size, lookup, exact=True, marks=prompt.marks, rest_digest=rest)
 
     @staticmethod
     def extend(parent: int, data: bytes, ends: Sequence[int], unit: int = 1) -> Sequence[BlockHash]:
@@ -72,7 +82,6 @@ class BlockHasher:
         digest = blake2b(msgspec.msgpack.encode(name), digest_size=8, key=self._secret)
         root = int.from_bytes(digest.digest(), "little")
         if len(model) + len(cache_salt) <= _LONGEST_NAME:
-            if len(self._roots) >= _ROOTS:
-                self._roots.clear()
+            make_room(self._roots, _ROOTS)
             self._roots[name] = root
         return root

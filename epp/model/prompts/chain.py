@@ -9,14 +9,18 @@ from epp.model.prompts.hashing import BlockHash
 class Chain:
     """The full blocks of one prompt, in its own unit: bytes of text, or tokens where `exact`.
 
-    Block i ends at `ends[i]`; the prompt is `size` long; `marks` are the ends of its messages.
-    `lookup` is the number of leading blocks that a cache may serve: of token ids, one that ends
-    with the prompt is computed again (vLLM `get_computed_blocks`: at most `num_tokens - 1` tokens
-    hit); text is followed by what the chat template adds. `hashes` and `ends` are lists or
-    arrays, by who made them.
+    Block i has `hashes[i]` and ends at `ends[i]`; the prompt is `size` long; `marks` are the ends
+    of its messages. `rest_digest` is a hash of what follows the last full block, 0 where nothing
+    does or no block is full.
+
+    `lookup` is the number of leading blocks that a cache may serve. Of token ids it leaves out a
+    block that ends with the prompt (vLLM v1/core/kv_cache_manager.py get_computed_blocks: at most
+    `num_tokens - 1` tokens hit); text is followed by what the chat template adds.
+
+    `hashes` and `ends` are lists, arrays or ranges.
     """
 
-    __slots__ = ("ends", "exact", "hashes", "lookup", "marks", "size")
+    __slots__ = ("ends", "exact", "hashes", "lookup", "marks", "rest_digest", "size")
 
     def __init__(  # noqa: PLR0913 (one fact each)
         self,
@@ -27,6 +31,7 @@ class Chain:
         *,
         exact: bool = False,
         marks: Sequence[int] = (),
+        rest_digest: int = 0,
     ) -> None:
         self.hashes: Final = hashes
         self.ends: Final = ends
@@ -34,3 +39,4 @@ class Chain:
         self.lookup: Final = lookup
         self.exact: Final = exact
         self.marks: Final = marks
+        self.rest_digest: Final = rest_digest

@@ -1,158 +1,209 @@
-"""What responses left in caches: generated tokens, which nobody can name until they come back.
+"""Blocks that responses left in caches, whose hashes are unknown until a prompt repeats them.
 
-An engine keeps the blocks that it generated. The picker sees how many there are, not what is in
-them. When a prompt continues an earlier one, with a message about as long as the response was,
-then that message is the response: its blocks get their names from the prompt that quotes it.
+An engine keeps the blocks that it generated (vLLM: blocks of output tokens are cached as those of
+the prompt). The picker sees how many tokens there are, not which. When a prompt continues an
+earlier one with a message about as long as the response was, that message is the response: its
+blocks get their hashes from the prompt that repeats it.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
-from xxhash import xxh3_64_intdigest
-
+from epp.model.caches.lease import Lease
 from epp.model.kernels import HashSet
 from epp.model.pods.pod import Pod
 from epp.model.pods.sequence import SequenceState
-from epp.model.prompts.block_hasher import BlockHash
+from epp.model.prompts.block_hasher import BlockHash, digest
 from epp.model.prompts.chain import Chain
-from epp.model.prompts.generated_blocks import GeneratedBlocks, QuotedBlocks
-from epp.model.request import TOKEN_BYTES, Prompt, Usage
+from epp.model.request import TOKEN_BYTES, Prompt, RequestId
 
 _ROOM: Final = 1 << 20
-"""Blocks whose names are kept for tails: some 60 MB."""
+"""Blocks of prompts for which responses are remembered: some 60 MB."""
 _OVERHEAD: Final = 16
-"""Blocks that a tail counts for besides."""
+"""What a response counts for besides, in blocks."""
 _MOST_ALIKE: Final = 8
+"""Responses that are remembered for one last full block."""
 _BROKEN_TOKENS: Final = 4
+"""Tokens by which the count of a response that broke off may be wrong."""
 _SLACK_BYTES: Final = 48
 _LEAST_BYTES: Final = 1
 _MOST_BYTES: Final = 8
-"""Bytes that a token of a generated text may have, less or more than its prompt's."""
+"""Bytes that a token of a generated text may have; `_SLACK_BYTES` in all may come or go."""
 
 
-def tail_of(
-    pod: Pod, sequence: SequenceState, prompt: Prompt, usage: Usage, *, broken: bool = False
-) -> GeneratedBlocks | None:
-    """Note what a response left; None after a prompt without a full block, or never let in."""
-    chain = sequence.chain
-    if sequence.lease is None or not chain.hashes or sequence.cache is not pod.scheduler.cache:
-        return None
-    start = chain.ends[-1]
-    return GeneratedBlocks(
-        home=pod.home,
-        generation=pod.scheduler.generation,
-        lease=sequence.lease,
-        anchor=chain.hashes[-1],
-        blocks=len(chain.hashes),
-        named=sequence.offsets.covered(len(chain.hashes)),
-        size=chain.size,
-        rest=chain.size - start,
-        digest=digest(prompt, start, chain.size),
-        prompt_tokens=usage.prompt_tokens,
-        generated=usage.completion_tokens,
-        broken=broken,
+class GeneratedBlocks:
+    """What one response left at one endpoint, as blocks of `lease` that have no hashes.
+
+    `home` holds the pod as long as it is there, and the blocks are in the cache of `generation`.
+    The response's prompt was `size` long in the unit of its chain (`exact`), in `blocks` full
+    blocks with `hashed` tokens, the last of them `anchor`; `rest` of it followed, with the hash
+    `rest_digest`. `prompt_tokens` and `generated` tokens were counted by the server, or guessed
+    from what had been streamed where the response broke off (`broken`).
+    """
+
+    __slots__ = (
+        "anchor",
+        "blocks",
+        "broken",
+        "exact",
+        "generated",
+        "generation",
+        "hashed",
+        "home",
+        "lease",
+        "prompt_tokens",
+        "request_id",
+        "rest",
+        "rest_digest",
+        "size",
     )
+
+    def __init__(  # noqa: PLR0913 (one fact each)
+        self,
+        pod: Pod,
+        sequence: SequenceState,
+        lease: Lease,
+        prompt_tokens: int,
+        generated: int,
+        *,
+        broken: bool,
+    ) -> None:
+        chain = sequence.chain
+        self.request_id: Final = sequence.request_id
+        self.home: Final = pod.home
+        self.generation: Final = pod.scheduler.generation
+        self.lease: Final = lease
+        self.anchor: Final = chain.hashes[-1]
+        self.blocks: Final = len(chain.hashes)
+        self.hashed: Final = sequence.offsets.covered(len(chain.hashes))
+        self.exact: Final = chain.exact
+        self.size: Final = chain.size
+        self.rest: Final = chain.size - chain.ends[-1]
+        self.rest_digest: Final = chain.rest_digest
+        self.prompt_tokens: Final = prompt_tokens
+        self.generated: Final = generated
+        self.broken: Final = broken
+
+    @property
+    def computed(self) -> int:
+        """Tokens in the cache: all but the one that was sampled last."""
+        return self.prompt_tokens + self.generated - 1
+
+
+def generated_blocks(
+    pod: Pod, sequence: SequenceState, prompt_tokens: int, generated: int, *, broken: bool = False
+) -> GeneratedBlocks | None:
+    """Return what a response left in a pod's cache.
+
+    None after a prompt without a full block, one that was never admitted, or one whose cache is
+    gone.
+    """
+    lease = sequence.lease
+    if lease is None or not sequence.chain.hashes or sequence.cache is not pod.scheduler.cache:
+        return None
+    return GeneratedBlocks(pod, sequence, lease, prompt_tokens, generated, broken=broken)
 
 
 class GeneratedIndex:
-    """Tails by the last full block of their prompts; the oldest are forgotten for want of room.
+    """Responses by the last full block of their prompts, the oldest first.
 
-    `room` is in blocks: a tail keeps the names of all that its request held.
+    `room` is in blocks of prompts: a lease keeps the names of all that its request held.
     """
 
     def __init__(self, room: int = _ROOM) -> None:
-        self._tails: OrderedDict[BlockHash, list[GeneratedBlocks]] = OrderedDict()
+        self._by_anchor: OrderedDict[BlockHash, list[GeneratedBlocks]] = OrderedDict()
         self._anchors = HashSet()
         self._room = room
 
     def __len__(self) -> int:
-        return len(self._tails)
+        return len(self._by_anchor)
 
-    def leave(self, tail: GeneratedBlocks) -> None:
-        """Remember what a response left."""
-        alike = self._tails.get(tail.anchor)
+    def remember(self, blocks: GeneratedBlocks) -> None:
+        """Add what a response left; the oldest are dropped where there is no room."""
+        alike = self._by_anchor.get(blocks.anchor)
         if alike is None:
-            self._tails[tail.anchor] = alike = []
-            self._anchors.add(tail.anchor)
-        alike.append(tail)
-        self._room -= _room_of(tail)
+            self._by_anchor[blocks.anchor] = alike = []
+            self._anchors.add(blocks.anchor)
+        alike.append(blocks)
+        self._room -= _room_of(blocks)
         while len(alike) > _MOST_ALIKE:
             self._room += _room_of(alike.pop(0))
         while self._room < 0:
-            anchor, oldest = self._tails.popitem(last=False)
+            anchor, oldest = self._by_anchor.popitem(last=False)
             self._anchors.discard(anchor)
             self._room += sum(map(_room_of, oldest))
 
-    def touch(self, chain: Chain) -> bool:
-        """Whether a prompt may quote anything."""
+    def may_repeat(self, chain: Chain) -> bool:
+        """Return whether a prompt starts with one that a response is remembered for."""
         return self._anchors.meets(chain.hashes)
 
-    def claims(self, chain: Chain, prompt: Prompt, rate: float) -> list[QuotedBlocks]:
-        """Return, and forget, what a prompt quotes; text of it is `rate` bytes a token."""
-        found: list[QuotedBlocks] = []
+    def repeated_in(
+        self, chain: Chain, prompt: Prompt, rate: float
+    ) -> list[tuple[GeneratedBlocks, int, int]]:
+        """Return the responses that a prompt repeats, each with the blocks `first:last` of it.
+
+        Text has `rate` bytes a token.
+        """
+        found: list[tuple[GeneratedBlocks, int, int]] = []
         for position, block_hash in enumerate(chain.hashes):
-            alike = self._tails.get(block_hash)
+            alike = self._by_anchor.get(block_hash)
             if alike is not None:
-                claims = list(_quoted(alike, chain, prompt, position + 1, rate))
-                found += claims
-                self._forget(block_hash, claims)
+                found += _repeated(alike, chain, prompt, position + 1, rate)
         return found
 
-    def _forget(self, block_hash: BlockHash, claims: list[QuotedBlocks]) -> None:
-        quoted = {id(claim.tail) for claim in claims}
-        self._room += sum(_room_of(claim.tail) for claim in claims)
-        left = [tail for tail in self._tails[block_hash] if id(tail) not in quoted]
-        if left:
-            self._tails[block_hash] = left
-        else:
-            del self._tails[block_hash]
-            self._anchors.discard(block_hash)
+    def pop(self, anchor: BlockHash, request_id: RequestId) -> GeneratedBlocks | None:
+        """Remove and return what the response to a request left; None where nothing is known."""
+        alike = self._by_anchor.get(anchor, [])
+        for position, blocks in enumerate(alike):
+            if blocks.request_id == request_id:
+                del alike[position]
+                self._room += _room_of(blocks)
+                if not alike:
+                    del self._by_anchor[anchor]
+                    self._anchors.discard(anchor)
+                return blocks
+        return None
 
 
-def _room_of(tail: GeneratedBlocks) -> int:
-    return tail.blocks + _OVERHEAD
+def _room_of(blocks: GeneratedBlocks) -> int:
+    return blocks.blocks + _OVERHEAD
 
 
-def digest(prompt: Prompt, start: int, size: int) -> int:
-    """Name the part of a prompt from `start` to `size`, in the prompt's unit."""
-    unit = TOKEN_BYTES if prompt.exact else 1
-    return xxh3_64_intdigest(memoryview(prompt.data)[start * unit : size * unit])
-
-
-def _quoted(
+def _repeated(
     alike: list[GeneratedBlocks], chain: Chain, prompt: Prompt, first: int, rate: float
-) -> Iterator[QuotedBlocks]:
-    """Find the tails, of prompts that had `first` full blocks, that a longer prompt quotes."""
-    start = chain.ends[first - 1]
-    for tail in alike:
-        if chain.size <= tail.size or (
-            tail.rest and digest(prompt, start, tail.size) != tail.digest
+) -> Iterator[tuple[GeneratedBlocks, int, int]]:
+    """Find what a prompt repeats of responses whose prompts had `first` full blocks."""
+    start, unit = chain.ends[first - 1], TOKEN_BYTES if prompt.exact else 1
+    for blocks in alike:
+        size = blocks.size
+        if chain.size <= size or (
+            blocks.rest and digest(prompt.data, start, size, unit) != blocks.rest_digest
         ):
             continue
-        end = next((mark for mark in chain.marks if mark > tail.size), None)
-        limit = _limit(tail, chain, end, rate)
+        end = next((mark for mark in chain.marks if mark > size), None)
+        limit = _limit(blocks, chain, end, rate)
         last = first
         while last < len(chain.ends) and chain.ends[last] <= limit:
             last += 1
         if last > first:
-            yield QuotedBlocks(tail, first, last)
+            yield blocks, first, last
 
 
-def _limit(tail: GeneratedBlocks, chain: Chain, end: int | None, rate: float) -> int:
-    """Return where, in the prompt's unit, what was generated ends; 0 where it is not quoted.
+def _limit(blocks: GeneratedBlocks, chain: Chain, end: int | None, rate: float) -> int:
+    """Return where, in the prompt's unit, what was generated ends; 0 where it is not repeated.
 
     Of token ids, a message is the response if it is exactly as long: the response's last token
     ended it, or the template did where the response was cut off. One that broke off may have lost
     some on the way.
     """
+    size, generated = blocks.size, blocks.generated
     if chain.exact:
-        slack = _BROKEN_TOKENS if tail.broken else 0
-        if end is not None and not -slack <= end - tail.size - tail.generated <= 1 + slack:
+        slack = _BROKEN_TOKENS if blocks.broken else 0
+        if end is not None and not -slack <= end - size - generated <= 1 + slack:
             return 0
-        return min(end or chain.size, tail.size + tail.generated) - 1
+        return min(end or chain.size, size + generated) - 1
     if end is None:
-        return tail.size + int((tail.generated - 1) * rate)
-    size, tokens = end - tail.size, tail.generated
-    alike = tokens * _LEAST_BYTES - _SLACK_BYTES <= size <= tokens * _MOST_BYTES + _SLACK_BYTES
-    return end if alike else 0
+        return size + int((generated - 1) * rate)
+    least, most = generated * _LEAST_BYTES - _SLACK_BYTES, generated * _MOST_BYTES + _SLACK_BYTES
+    return end if least <= end - size <= most else 0

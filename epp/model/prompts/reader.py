@@ -1,121 +1,154 @@
-"""Reads prompts as the fleet's caches see them: as blocks, and in tokens.
+"""Quotes requests: reads their prompts as blocks and in tokens, and learns from responses.
 
-It learns from what servers report of prompts: how long they were, and what was generated after
-them.
+What is learned of prompts is how many tokens they are and what was generated after them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
 from math import gcd
 from typing import Final
 
+from epp.model.events import ResponseRepeated
 from epp.model.kernels import kind_of, scaled
-from epp.model.pods.in_flight import PrefixLookup
 from epp.model.pods.pod import Pod
 from epp.model.pods.sequence import SequenceState
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 from epp.model.prompts.chain import Chain
-from epp.model.prompts.generated import GeneratedIndex, tail_of
-from epp.model.prompts.generated_blocks import GeneratedBlocks
+from epp.model.prompts.generated import GeneratedBlocks, GeneratedIndex, generated_blocks
+from epp.model.prompts.text_lengths import Kind
 from epp.model.prompts.token_estimator import TokenEstimator
 from epp.model.prompts.token_offsets import TokenOffsets
+from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, Prompt, Usage
+
+_EXACT_ENOUGH: Final = 0.01
+"""How far off, as a share, the believed length of a prompt may be without being corrected."""
+_NEAR: Final = 0.15
+"""How far off, as a share, a report may be that corrects the length of a prefix."""
 
 
 class Prompts:
-    """What is known of prompts. `hasher` names blocks; replicas share its secret."""
+    """What is known of prompts. `hasher` hashes blocks; replicas share its secret.
+
+    `generated` has what responses left in caches.
+    """
 
     def __init__(self, hasher: BlockHasher) -> None:
         self.hasher = hasher
+        self.generated = GeneratedIndex()
         self._estimator = TokenEstimator()
-        self._tails = GeneratedIndex()
 
-    def fit(self, engine_blocks: Iterable[int]) -> None:
+    def align_blocks(self, engine_blocks: Iterable[int]) -> None:
         """Cut token ids into blocks that fit the engines', given in tokens."""
         self.hasher.token_block = max(TOKEN_BLOCK, gcd(*engine_blocks))
 
-    def read(self, request: InferenceRequest) -> PrefixLookup:
-        """Hash and measure a request's prompts; responses that they quote get their names."""
-        model, salt, estimator = request.target_model, request.cache_salt, self._estimator
+    def quote(
+        self,
+        request: InferenceRequest,
+        now: float,
+        learn: Callable[[ResponseRepeated, float], None],
+    ) -> Quote:
+        """Hash and measure a request's prompts.
+
+        `learn` is called with each response that a prompt repeats, before the prompt is measured.
+        """
+        model, salt = request.target_model, request.cache_salt
         chains, token_offsets = [], []
+        kind: Kind = "prose"
         for prompt in request.prompts:
             chain = self.hasher.chain(prompt, model, salt)
-            if self._tails.touch(chain):
-                self._name_quoted(chain, prompt, model)
+            if self.generated.may_repeat(chain):
+                self._find_repeated(chain, prompt, model, now, learn)
+            if not prompt.exact:
+                kind = kind_of(prompt.data)
             chains.append(chain)
-            token_offsets.append(estimator.offsets(chain, model, prompt.data))
-        return PrefixLookup(request, chains, token_offsets)
+            token_offsets.append(self._estimator.offsets(chain, model, prompt.data, kind))
+        return Quote(request, chains, token_offsets, kind)
 
-    def _name_quoted(self, chain: Chain, prompt: Prompt, model: str) -> None:
+    def _find_repeated(
+        self,
+        chain: Chain,
+        prompt: Prompt,
+        model: str,
+        now: float,
+        learn: Callable[[ResponseRepeated, float], None],
+    ) -> None:
         rate = self._estimator.rate(model, "prose")
-        for claim in self._tails.claims(chain, prompt, rate):
-            tail, first, last = claim.tail, claim.first, claim.last
-            pod = tail.home[0] if tail.home else None
-            if pod is None or pod.scheduler.generation != tail.generation:
+        for blocks, first, last in self.generated.repeated_in(chain, prompt, rate):
+            if _pod_of(blocks) is None:
+                self.generated.pop(blocks.anchor, blocks.request_id)
                 continue
             if not chain.exact:
-                self._estimator.pin(chain.hashes[last - 1], tail.computed)
-            sizes = self._estimator.offsets(chain, model, prompt.data).sizes()[first:last]
-            sizes = _within(tail, sizes, pod.engine_block)
-            pod.scheduler.assign_hashes(tail.lease, chain.hashes[first:last], sizes)
+                self._estimator.pin(chain.hashes[last - 1], blocks.computed)
+            offsets = self._estimator.offsets(chain, model, prompt.data, kind_of(prompt.data))
+            hashes, sizes = chain.hashes[first:last], offsets.sizes()[first:last]
+            learn(ResponseRepeated(blocks.request_id, blocks.anchor, hashes, sizes), now)
 
-    def learn(self, request: InferenceRequest, lookup: PrefixLookup, usage: Usage) -> TokenOffsets:
-        """Take in how long a request's only prompt was, and measure it anew."""
-        chain, offsets, total = lookup.chains[0], lookup.token_offsets[0], usage.prompt_tokens
-        if chain.exact or not total:
-            return offsets
-        model, text = request.target_model, request.prompts[0].data
-        self._estimator.learn(model, kind_of(text), chain.size, total)
-        if chain.hashes and chain.ends[-1] == chain.size:
-            self._estimator.pin(chain.hashes[-1], total)
-        if abs(total - offsets.total) <= offsets.total * _EXACT_ENOUGH:
-            return offsets
-        if chain.hashes and chain.ends[-1] == chain.size:
-            return self._estimator.offsets(chain, model, text)
-        return TokenOffsets(total, scaled(offsets.ends, total, offsets.total))
+    def assign_hashes(self, event: ResponseRepeated) -> None:
+        """Give the blocks that a response left the hashes that a prompt repeats them under."""
+        blocks = self.generated.pop(event.anchor, event.request_id)
+        pod = None if blocks is None else _pod_of(blocks)
+        if blocks is None or pod is None:
+            return
+        if not blocks.exact:
+            self._estimator.pin(event.hashes[-1], blocks.computed)
+        sizes = _within(blocks, event.sizes, pod.engine_block)
+        pod.scheduler.assign_hashes(blocks.lease, event.hashes, sizes)
 
-    def learn_prefix(self, lookup: PrefixLookup, blocks: int, tokens: int, block: int) -> None:
-        """Take in that a cache served `tokens` where `blocks` leading blocks were found.
+    def learn_length(self, quote: Quote, prompt_tokens: int) -> TokenOffsets:
+        """Learn how many tokens a quote's only prompt was, 0 where unknown; return its lengths."""
+        chain, offsets = quote.chains[0], quote.token_offsets[0]
+        if chain.exact or not prompt_tokens:
+            return offsets
+        self._estimator.learn(quote.target_model, quote.kind, chain.size, prompt_tokens)
+        whole = bool(chain.hashes) and chain.ends[-1] == chain.size
+        if whole:
+            self._estimator.pin(chain.hashes[-1], prompt_tokens)
+        if abs(prompt_tokens - offsets.total) <= offsets.total * _EXACT_ENOUGH:
+            return offsets
+        known = self._estimator.known_offsets(chain) if whole else None
+        return known or TokenOffsets(
+            prompt_tokens, scaled(offsets.ends, prompt_tokens, offsets.total)
+        )
+
+    def learn_prefix(self, quote: Quote, blocks: int, tokens: int, block: int) -> None:
+        """Learn that a cache served `tokens` where `blocks` leading blocks were found.
 
         Where a message ends there, and the server's count is near what was believed, it tells
-        how long the prefix is, but for the engine's last `block`, of which half is assumed.
+        how long the prefix is, but for the engine's last `block` tokens, of which half is assumed.
         """
-        chain = lookup.chains[0]
+        chain = quote.chains[0]
         if chain.exact or not 0 < blocks <= len(chain.ends) or not tokens:
             return
-        believed = lookup.token_offsets[0].covered(blocks)
+        believed = quote.token_offsets[0].covered(blocks)
         near = abs(tokens - believed) <= believed * _NEAR + block
         if chain.ends[blocks - 1] in chain.marks[:-1] and near:
             self._estimator.pin_at_most(chain.hashes[blocks - 1], tokens + block // 2)
 
-    def remember(
-        self, request: InferenceRequest, pod: Pod, sequence: SequenceState, usage: Usage
-    ) -> None:
-        """Take note of what a response left in a cache."""
+    def remember_response(self, pod: Pod, sequence: SequenceState, usage: Usage) -> None:
+        """Remember what a response left in a pod's cache."""
         if usage.prompt_tokens and usage.completion_tokens > 1:
-            self._leave(tail_of(pod, sequence, request.prompts[0], usage))
+            blocks = generated_blocks(pod, sequence, usage.prompt_tokens, usage.completion_tokens)
+            if blocks is not None:
+                self.generated.remember(blocks)
 
-    def remember_broken(
-        self, request: InferenceRequest, pod: Pod, sequence: SequenceState, generated: int
-    ) -> None:
-        """Take note of what a response left that broke off, as far as it was seen."""
+    def remember_broken(self, pod: Pod, sequence: SequenceState, generated: int) -> None:
+        """Remember what a response left that broke off after about `generated` tokens."""
         if generated > 1:
-            guess = Usage(sequence.offsets.total, generated)
-            self._leave(tail_of(pod, sequence, request.prompts[0], guess, broken=True))
-
-    def _leave(self, tail: GeneratedBlocks | None) -> None:
-        if tail is not None:
-            self._tails.leave(tail)
+            prompt_tokens = sequence.offsets.total
+            blocks = generated_blocks(pod, sequence, prompt_tokens, generated, broken=True)
+            if blocks is not None:
+                self.generated.remember(blocks)
 
 
-def _within(tail: GeneratedBlocks, sizes: Sequence[int], block: int) -> list[int]:
+def _pod_of(blocks: GeneratedBlocks) -> Pod | None:
+    """Return the pod that still holds what a response left; None where the cache is gone."""
+    pod = blocks.home[0] if blocks.home else None
+    return pod if pod is not None and pod.scheduler.generation == blocks.generation else None
+
+
+def _within(blocks: GeneratedBlocks, sizes: Sequence[int], block: int) -> list[int]:
     """Shorten blocks to what the engine holds of a response: whole blocks of its own."""
-    held = max(0, tail.computed // block * block - tail.named)
+    held = max(0, blocks.computed // block * block - blocks.hashed)
     ends = [min(held, end) for end in accumulate(sizes)]
     return [end - start for start, end in pairwise((0, *ends))]
-
-
-_EXACT_ENOUGH: Final = 0.01
-"""How far off, as a share, a prompt's length may be without being booked anew."""
-_NEAR: Final = 0.15
-"""How far off, as a share, a report may be that corrects the length of a prefix."""

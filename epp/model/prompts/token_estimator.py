@@ -1,4 +1,4 @@
-"""How many tokens the blocks of a text are: learned from what servers report.
+"""Estimates how many tokens the blocks of a text are, from what servers report.
 
 Two things are learned. Bytes a token, per model and kind of content, from every prompt whose
 length was reported. And the exact length of prefixes that were whole prompts once: the second
@@ -14,20 +14,22 @@ from epp.model.prompts.chain import Chain
 from epp.model.prompts.text_lengths import DEFAULT_RATES, Kind
 from epp.model.prompts.token_offsets import TokenOffsets
 
-_LEAST: Final = 1.0
-_MOST: Final = 16.0
+_LEAST_RATE: Final = 1.0
+_MOST_RATE: Final = 16.0
+"""Bytes a token; a report beyond these counts as one of them."""
 _GAIN: Final = 0.1
-_LEAST_SIZE: Final = 512
+_LEAST_BYTES: Final = 512
+"""Shorter texts teach nothing and are not measured by: a chat template is most of what they are."""
 _MODELS: Final = 1000
-_PINS: Final = 1 << 17
+_PREFIXES: Final = 1 << 17
 
 
 class TokenEstimator:
-    """What is known of texts' lengths; token ids need no learning."""
+    """Knows the lengths of texts in tokens; prompts of token ids need no learning."""
 
     def __init__(self) -> None:
         self._rates: dict[str, dict[Kind, float]] = {}
-        self._pins = KnownPrefixLengths(_PINS)
+        self._prefixes = KnownPrefixLengths(_PREFIXES)
 
     def rate(self, model: str, kind: Kind) -> float:
         """Return the bytes a token of a model and kind of text.
@@ -43,36 +45,42 @@ class TokenEstimator:
         known, rate = next(iter(rates.items()))
         return rate * DEFAULT_RATES[kind] / DEFAULT_RATES[known]
 
-    def offsets(self, chain: Chain, model: str, text: bytes) -> TokenOffsets:
-        """Measure a prompt, whose bytes are `text`.
+    def offsets(self, chain: Chain, model: str, text: bytes, kind: Kind) -> TokenOffsets:
+        """Estimate a prompt in tokens, whose bytes are `text`, of a `kind` as a whole.
 
         What follows a long prefix of known length is taken to be like it, where it is of a kind.
         """
         if chain.exact:
             return TokenOffsets(chain.size, chain.ends)
-        pins = self._pins.among(chain.hashes)
-        size, tokens = (chain.ends[pins[-1][0]], pins[-1][1]) if pins else (0, 0)
-        rate = self._rate_after(model, text, size, tokens)
+        known = self._prefixes.among(chain.hashes)
+        size, tokens = (chain.ends[known[-1][0]], known[-1][1]) if known else (0, 0)
+        rate = self._rate_after(model, text, kind, size, tokens)
         total = max(1, tokens + round((chain.size - size) / rate))
-        return TokenOffsets(total, spread(chain.ends, pins, rate))
+        return TokenOffsets(total, spread(chain.ends, known, rate))
 
-    def _rate_after(self, model: str, text: bytes, size: int, tokens: int) -> float:
-        """Return the rate of what comes after `size` bytes that were `tokens` tokens."""
-        alike = len(text) - size < _LEAST_SIZE
-        if size < _LEAST_SIZE or not tokens:
+    def known_offsets(self, chain: Chain) -> TokenOffsets | None:
+        """Return a text's length in tokens where that up to its last block is known."""
+        known = self._prefixes.among(chain.hashes)
+        if not known or known[-1][0] != len(chain.ends) - 1:
+            return None
+        return TokenOffsets(max(1, known[-1][1]), spread(chain.ends, known, 1.0))
+
+    def _rate_after(self, model: str, text: bytes, kind: Kind, size: int, tokens: int) -> float:
+        """Return the bytes a token of what follows `size` bytes that are `tokens` tokens."""
+        if not size:
+            return self.rate(model, kind)
+        if size < _LEAST_BYTES or not tokens:
             return self.rate(model, kind_of(text, size))
-        if alike or kind_of(text, 0, size) == kind_of(text, size):
+        if len(text) - size < _LEAST_BYTES:
             return size / tokens
-        return self.rate(model, kind_of(text, size))
+        after = kind_of(text, size)
+        return size / tokens if kind_of(text, 0, size) == after else self.rate(model, after)
 
     def learn(self, model: str, kind: Kind, size: int, tokens: int) -> None:
-        """Take in that a text of `size` bytes was `tokens` tokens.
-
-        Short ones are passed over: a chat template is most of what they are.
-        """
-        if size < _LEAST_SIZE or tokens < 1:
+        """Learn that a text of `size` bytes was `tokens` tokens."""
+        if size < _LEAST_BYTES or tokens < 1:
             return
-        seen = min(_MOST, max(_LEAST, size / tokens))
+        seen = min(_MOST_RATE, max(_LEAST_RATE, size / tokens))
         rates = self._rates.get(model)
         if rates is None:
             make_room(self._rates, _MODELS)
@@ -81,9 +89,9 @@ class TokenEstimator:
         rates[kind] = before + _GAIN * (seen - before)
 
     def pin(self, block_hash: BlockHash, tokens: int) -> None:
-        """Take in how many tokens there are up to the end of a block, from the start."""
-        self._pins.pin(block_hash, tokens)
+        """Learn how many tokens there are from the start of a prompt to the end of a block."""
+        self._prefixes.pin(block_hash, tokens)
 
     def pin_at_most(self, block_hash: BlockHash, tokens: int) -> None:
-        """Take in a length that may be too great: what lies behind may have been alike, too."""
-        self._pins.pin_at_most(block_hash, tokens)
+        """Learn a length that may be too great: what lies behind may have been cached, too."""
+        self._prefixes.pin_at_most(block_hash, tokens)

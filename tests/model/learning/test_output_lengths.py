@@ -3,14 +3,22 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
+from epp.model.fleet import Fleet
 from epp.model.learning.output_lengths import OutputLengths
+from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Api
 from tests.strategies import request
 
-ASKED = request("r", "a prompt", stream=True)
-WHOLE = replace(ASKED, stream=False)
+FLEET = Fleet(BlockHasher(b""))
+
+
+def quote(*texts, **more):
+    return FLEET.quote(request("r", *texts, **more), 0)
+
+
+ASKED = quote("a prompt", stream=True)
+WHOLE = quote("a prompt", stream=False)
 
 
 def test_nothing_is_known_at_first():
@@ -24,39 +32,39 @@ def test_nothing_is_known_at_first():
 )
 def test_a_clients_limit_counts(most, expected):
     answers = OutputLengths()
-    answers.ended(ASKED, 100)
-    assert answers.length(replace(ASKED, max_tokens=most)) == expected
+    answers.record_length(ASKED, 100)
+    assert answers.length(quote("a prompt", max_tokens=most)) == expected
 
 
 def test_models_and_kinds_are_told_apart():
     answers = OutputLengths()
-    answers.ended(ASKED, 100)
+    answers.record_length(ASKED, 100)
     assert answers.length(WHOLE) == 100  # better than nothing
-    answers.ended(WHOLE, 10)
+    answers.record_length(WHOLE, 10)
     assert (answers.length(ASKED), answers.length(WHOLE)) == (100, 10)
-    assert answers.length(replace(ASKED, target_model="other")) == 256
+    assert answers.length(quote("a prompt", target_model="other")) == 256
 
 
 @pytest.mark.parametrize(
-    "lookup", [replace(ASKED, api=Api.EMBEDDINGS), request("r"), replace(WHOLE, prompts=())]
+    "asked", [quote("a prompt", api=Api.EMBEDDINGS), quote(), quote(stream=False)]
 )
-def test_what_generates_nothing_is_soon_over(lookup):
-    assert OutputLengths().length(lookup) == 1
+def test_what_generates_nothing_is_soon_over(asked):
+    assert OutputLengths().length(asked) == 1
 
 
 def test_what_nobody_counted_teaches_nothing():
     answers = OutputLengths()
-    answers.ended(ASKED, 0)
+    answers.record_length(ASKED, 0)
     assert answers.length(ASKED) == 256
-    answers.timed("a class", 7, 1.0)  # too short to tell
-    answers.timed("a class", 100, 0.0)
+    answers.record_pace("a class", 7, 1.0)  # too short to tell
+    answers.record_pace("a class", 100, 0.0)
     assert answers.seconds_per_token("a class") == 0.02
 
 
 def test_paces_go_by_class():
     answers = OutputLengths()
-    answers.timed("slow", 101, 5.0)
-    answers.timed("fast", 11, 0.1)
+    answers.record_pace("slow", 101, 5.0)
+    answers.record_pace("fast", 11, 0.1)
     assert answers.seconds_per_token("slow") == pytest.approx(0.05)
     assert answers.seconds_per_token("fast") == pytest.approx(0.01)
     assert answers.seconds_per_token("other") == 0.02
@@ -66,12 +74,12 @@ def test_paces_go_by_class():
 def test_a_few_are_averaged(lengths):
     answers = OutputLengths()
     for length in lengths:
-        answers.ended(ASKED, length)
+        answers.record_length(ASKED, length)
     assert answers.length(ASKED) == pytest.approx(sum(lengths) / len(lengths))
 
 
 def test_what_changes_is_followed():
     answers = OutputLengths()
     for length in [100] * 1000 + [500] * 200:
-        answers.ended(ASKED, length)
+        answers.record_length(ASKED, length)
     assert 490 < answers.length(ASKED) <= 500

@@ -4,13 +4,15 @@ from epp.model.endpoint import Endpoint, EndpointId, Load
 from epp.model.events import Admitted, EndpointUpserted, Finished, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, Prompt, RequestId
 
 POD = EndpointId("d/p")
 
 
-def ask(name: str) -> InferenceRequest:
-    return InferenceRequest(id=RequestId(name), prompts=(Prompt(b"x" * 400),), stream=True)
+def quote(made: Fleet, name: str) -> Quote:
+    prompts = (Prompt(b"x" * 400),)
+    return made.quote(InferenceRequest(id=RequestId(name), prompts=prompts, stream=True), 0)
 
 
 def fleet() -> Fleet:
@@ -20,20 +22,20 @@ def fleet() -> Fleet:
 
 
 def owed(made: Fleet, now: float) -> float:
-    (candidate,) = made.candidates(ask("probe"), now)
+    (candidate,) = made.candidates(quote(made, "probe"), now)
     return candidate.queued_prefill_seconds
 
 
 def test_queue_of_others_is_owed():
     made = fleet()
     made.apply(LoadReported(POD, Load(waiting=3)), 0)
-    (candidate,) = made.candidates(ask("probe"), 0)
+    (candidate,) = made.candidates(quote(made, "probe"), 0)
     assert candidate.queued_prefill_seconds == 3 * candidate.prefill_seconds
 
 
 def test_own_queue_is_not_owed_twice_nor_after_it_is_gone():
     made = fleet()
-    made.apply(Admitted(ask("own"), POD), 0)
+    made.apply(Admitted(quote(made, "own"), POD), 0)
     alone = owed(made, 0)
     made.apply(LoadReported(POD, Load(waiting=1)), 0)
     assert owed(made, 0) == alone

@@ -15,20 +15,20 @@ from epp.model.request import RequestId
 POD = EndpointId("default/pod-0")
 R = RequestId("r")
 ONE = UnobservedRequest(
-    id=R, place=POD, since=10.0, began=10.0, seconds_per_token=0.02, length=100.0
+    id=R, endpoint_id=POD, since=10.0, began=10.0, seconds_per_token=0.02, length=100.0
 )
 
 
 def following(*unseen):
     clock = UnobservedRequests()
     for each in unseen:
-        clock.take(each)
+        clock.add(each)
     return clock
 
 
 def count(clock, at, requests, booked, *, coming=0, place=POD):  # noqa: PLR0913 (a report and the books)
     """Have an engine count its requests."""
-    return clock.counted(place, Load(at=at, running=requests), (booked, coming))
+    return clock.reconcile(place, Load(at=at, running=requests), booked, coming)
 
 
 def run(clock, until):
@@ -81,8 +81,8 @@ def test_a_pace_that_cannot_be(seconds_per_token):
 
 def test_what_is_forgotten_is_not_told():
     clock = following(ONE)
-    clock.forget(R)
-    clock.forget(RequestId("who"))
+    clock.discard(R)
+    clock.discard(RequestId("who"))
     assert run(clock, 1e6) == []
 
 
@@ -165,7 +165,7 @@ names, places = st.integers(0, 5).map(str), st.sampled_from(("a", "b"))
 unseen = st.builds(
     UnobservedRequest,
     id=names,
-    place=places,
+    endpoint_id=places,
     since=st.just(0.0),
     began=st.floats(-5, 5),
     seconds_per_token=st.floats(0, 1),
@@ -201,11 +201,11 @@ class Listener:
 
     def take(self, each):
         each = replace(each, since=self.now, began=self.now + each.began)
-        self.clock.take(each)
+        self.clock.add(each)
         self.open[each.id] = each
 
     def forget(self, name):
-        self.clock.forget(name)
+        self.clock.discard(name)
         self.open.pop(name, None)
 
     def wait(self, seconds):
@@ -239,4 +239,4 @@ def test_whatever_comes_each_ends_once_in_order_and_in_time(script):
     listener.wait(1e9)
     clock = listener.clock
     assert (listener.open, len(clock), clock.due) == ({}, 0, inf)
-    assert (clock._places, clock._counted) == ({}, {})
+    assert (clock._by_endpoint, clock._counted) == ({}, {})

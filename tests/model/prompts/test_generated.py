@@ -144,18 +144,18 @@ def test_a_request_that_outgrows_the_cache_puts_the_last_one_back_in_line():
     rig.send("pod-0", "first", prompts=(chat(text(700, "a")),))
     rig.send("pod-0", "last", prompts=(chat(text(700, "b")),))
     rig.tell(Generated(RequestId("first"), 400))
-    assert rig.pod("pod-0").scheduler.line
+    assert rig.pod("pod-0").scheduler.waiting
     rig.tell(Aborted(RequestId("first"), 400))
-    assert not rig.pod("pod-0").scheduler.line
+    assert not rig.pod("pod-0").scheduler.waiting
     assert rig.in_flight("last").sequences[0].lease is not None
 
 
 def test_the_oldest_are_forgotten_before_memory_is():
     rig = Rig()
-    rig.fleet._prompts._tails = GeneratedIndex(room=2000)
+    rig.fleet._prompts.generated = GeneratedIndex(room=2000)
     for number in range(300):
         serve(rig, f"r{number}", tokens([number] * 160), Usage(160, 40, 0))
-    kept = rig.fleet._prompts._tails
+    kept = rig.fleet._prompts.generated
     assert 20 < len(kept) < 100
     assert cached(rig, tokens([0] * 160, [1] * 40, [5] * 30))["pod-0"] == 160
     assert cached(rig, tokens([299] * 160, [1] * 40, [5] * 30))["pod-0"] == 192

@@ -25,7 +25,7 @@ def chain(size, marks=()):
 
 
 def measured(estimator, prompt):
-    return estimator.offsets(prompt, "m", text(prompt.size))
+    return estimator.offsets(prompt, "m", text(prompt.size), PROSE)
 
 
 @given(st.integers(1, 16), st.integers(512, 100_000))
@@ -65,7 +65,7 @@ def test_what_is_of_another_kind_than_a_prefix_is_not_measured_by_it():
     estimator = TokenEstimator()
     estimator.learn("m", "code", len(code), len(code) // 2)
     estimator.pin(prompt.hashes[list(prompt.ends).index(1200)], 200)
-    assert estimator.offsets(prompt, "m", whole).total == 200 + len(code) // 2
+    assert estimator.offsets(prompt, "m", whole, kind_of(whole)).total == 200 + len(code) // 2
 
 
 def test_a_length_that_may_be_too_great_only_ever_shrinks():
@@ -85,7 +85,7 @@ def test_a_pin_before_a_greater_one_is_passed_over():
 
 def test_token_ids_are_measured_as_they_are():
     prompt = HASHER.chain(Prompt(bytes(4 * 100), exact=True), "m", "")
-    offsets = TokenEstimator().offsets(prompt, "m", bytes(4 * 100))
+    offsets = TokenEstimator().offsets(prompt, "m", bytes(4 * 100), PROSE)
     assert offsets.total == 100
     assert list(offsets.ends) == [16, 32, 48, 64, 80, 96]
 

@@ -1,0 +1,213 @@
+"""A request as the fleet prices and books it: hashes and lengths of its prompts, never their text.
+
+A quote is made once, by `Fleet.quote`, and priced against the caches whenever `Fleet.candidates`
+is asked. A request that is held keeps it for minutes; a replica that shares the hasher's secret
+takes it over (`encode`, `decode`).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from epp.model.kernels import PrefixIndex
+from epp.model.learning.prefill import Speed
+from epp.model.prefix_index import Slot
+from epp.model.prompts.chain import Chain
+from epp.model.prompts.hashing import BlockHash
+from epp.model.prompts.text_lengths import Kind
+from epp.model.prompts.token_offsets import TokenOffsets
+from epp.model.request import Api, InferenceRequest, RequestId
+
+
+class Estimate:
+    """What one cache is predicted to save of a request's prompts.
+
+    `cached` tokens in `matched` blocks are served from the cache; the prefill of the others takes
+    `seconds`.
+    """
+
+    __slots__ = ("cached", "matched", "seconds")
+
+    def __init__(self, cached: int, matched: int, seconds: float) -> None:
+        self.cached: Final = cached
+        self.matched: Final = matched
+        self.seconds: Final = seconds
+
+
+class Quote:
+    """One request, to be priced and admitted; holds no text and no reference to the request.
+
+    `chains` are the blocks of its prompts, `token_offsets` their lengths as they were believed
+    when the quote was made, and `kind` is what the text of an only prompt consists of. All prompts
+    together are `tokens` tokens in `blocks` full blocks. The other fields are the request's.
+
+    What `look_up` found is good for one state of one index; nothing else changes.
+    """
+
+    __slots__ = (
+        "_estimates",
+        "_found",
+        "_index",
+        "_version",
+        "api",
+        "blocks",
+        "chains",
+        "kind",
+        "max_tokens",
+        "request_id",
+        "stream",
+        "subset",
+        "target_model",
+        "token_offsets",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        request: InferenceRequest,
+        chains: Sequence[Chain],
+        token_offsets: Sequence[TokenOffsets],
+        kind: Kind = "prose",
+    ) -> None:
+        self.request_id: Final = request.id
+        self.target_model: Final = request.target_model
+        self.api: Final = request.api
+        self.stream: Final = request.stream
+        self.max_tokens: Final = request.max_tokens
+        self.subset: Final = request.subset
+        self.chains: Final = chains
+        self.token_offsets: Final = token_offsets
+        self.kind: Final[Kind] = kind
+        self.tokens: Final = sum([offsets.total for offsets in token_offsets])
+        self.blocks: Final = sum([len(chain.hashes) for chain in chains])
+        self._found: Sequence[Sequence[int]] = ()
+        self._estimates: dict[tuple[object, Speed], Estimate] = {}
+        self._index: PrefixIndex | None = None
+        self._version = 0
+
+    def look_up(self, index: PrefixIndex, version: int) -> None:
+        """Look the prompts up in an index, once for each `version` of its owner's state."""
+        if self._index is index and self._version == version:
+            return
+        match = index.match
+        self._found = [match(chain.hashes[: chain.lookup]) for chain in self.chains]
+        self._index, self._version = index, version
+        self._estimates = {}
+
+    def drop_lookup(self) -> None:
+        """Free what `look_up` found: one number for each prompt and endpoint."""
+        self._found, self._index, self._estimates = (), None, {}
+
+    def estimate(self, slot: Slot, speed: Speed) -> Estimate:
+        """Predict what the cache of a slot saves; `look_up` comes first."""
+        return self.estimates([(slot, speed)])[0]
+
+    def estimates(self, places: Sequence[tuple[Slot, Speed]]) -> list[Estimate]:
+        """Predict what each of several caches saves; `look_up` comes first.
+
+        Endpoints of one speed that hold as many blocks share one estimate.
+        """
+        found, known = self._found, self._estimates
+        if len(found) != 1:
+            return [
+                self._of_several([each[slot] for each in found], speed) for slot, speed in places
+            ]
+        depths = found[0]
+        estimates: list[Estimate] = []
+        for slot, speed in places:
+            depth = depths[slot]
+            key = (depth, speed)
+            estimate = known.get(key)
+            if estimate is None:
+                estimate = known[key] = self._predict([depth], speed)
+            estimates.append(estimate)
+        return estimates
+
+    def _of_several(self, depths: list[int], speed: Speed) -> Estimate:
+        key = (tuple(depths), speed)
+        known = self._estimates.get(key)
+        if known is None:
+            known = self._estimates[key] = self._predict(depths, speed)
+        return known
+
+    def discounted(self, estimate: Estimate, cached: int, speed: Speed) -> Estimate:
+        """Return an estimate that counts on `cached` tokens only, of those that it predicts."""
+        seconds = speed.prefill.seconds(self.tokens - cached, cached)
+        return Estimate(cached, estimate.matched, seconds)
+
+    def _predict(self, depths: Sequence[int], speed: Speed) -> Estimate:
+        if not self.tokens:
+            return Estimate(0, 0, 0.0)
+        unit, cached = speed.unit, 0
+        for position, depth in enumerate(depths):
+            offsets = self.token_offsets[position]
+            if depth and unit:
+                # vLLM v1/core/kv_cache_manager.py get_computed_blocks: hits are whole blocks, and
+                # the last token of a prompt is always computed.
+                cached += min(offsets.covered(depth), offsets.total - 1) // unit * unit
+        return Estimate(cached, sum(depths), speed.prefill.seconds(self.tokens - cached, cached))
+
+
+_Ends = int | list[int]
+"""Ends of blocks, or the length of each where they are all equally long."""
+_Prompt = tuple[list[int], _Ends, int, int, bool, list[int], int, int, _Ends]
+_Encoded = tuple[str, str, Api, bool, int | None, tuple[str, ...] | None, Kind, list[_Prompt]]
+
+
+def encode(quote: Quote) -> bytes:
+    """Return a quote as MessagePack, without what was looked up."""
+    prompts = [
+        (
+            list(chain.hashes),
+            _short(chain.ends),
+            chain.size,
+            chain.lookup,
+            chain.exact,
+            list(chain.marks),
+            chain.rest_digest,
+            offsets.total,
+            _short(offsets.ends),
+        )
+        for chain, offsets in zip(quote.chains, quote.token_offsets, strict=True)
+    ]
+    request = quote.request_id, quote.target_model, quote.api, quote.stream
+    return msgspec.msgpack.encode((*request, quote.max_tokens, quote.subset, quote.kind, prompts))
+
+
+def decode(data: bytes) -> Quote:
+    """Read what `encode` wrote. Raises `msgspec.DecodeError` for anything else."""
+    name, model, api, stream, most, subset, kind, prompts = msgspec.msgpack.decode(
+        data, type=_Encoded
+    )
+    chains, token_offsets = [], []
+    for hashes, ends, size, lookup, exact, marks, digest, total, token_ends in prompts:
+        chains.append(
+            Chain(
+                [BlockHash(each) for each in hashes],
+                _long(ends, len(hashes)),
+                size,
+                lookup,
+                exact=exact,
+                marks=marks,
+                rest_digest=digest,
+            )
+        )
+        token_offsets.append(TokenOffsets(total, _long(token_ends, len(hashes))))
+    request = InferenceRequest(
+        id=RequestId(name),
+        target_model=model,
+        api=api,
+        stream=stream,
+        max_tokens=most,
+        subset=subset,
+    )
+    return Quote(request, chains, token_offsets, kind)
+
+
+def _short(ends: Sequence[int]) -> _Ends:
+    return ends.step if isinstance(ends, range) else list(ends)
+
+
+def _long(ends: _Ends, blocks: int) -> Sequence[int]:
+    return range(ends, ends * blocks + 1, ends) if isinstance(ends, int) else ends

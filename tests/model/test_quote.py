@@ -1,0 +1,190 @@
+"""Quotes: made once, held while endpoints change, sent to replicas, and free of text."""
+
+from gc import get_referents
+from types import FunctionType, ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model import quote as quotes
+from epp.model.endpoint import EndpointId
+from epp.model.events import (
+    Admitted,
+    EndpointRemoved,
+    EndpointUpserted,
+    Finished,
+    FirstToken,
+    Unobserved,
+)
+from epp.model.fleet import Fleet
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.request import Api, RequestId, Usage
+from tests.model.rig import LONG, Rig
+from tests.strategies import SECRET, endpoint, prompt, request, text
+
+POD = EndpointId("default/pod-0")
+
+
+class CountingHasher(BlockHasher):
+    """Counts the prompts that it hashes."""
+
+    def __init__(self):
+        super().__init__(SECRET)
+        self.hashed = 0
+
+    def chain(self, prompt, model, cache_salt):
+        self.hashed += 1
+        return super().chain(prompt, model, cache_salt)
+
+
+def test_two_requests_that_wait_are_hashed_once_each():
+    hasher = CountingHasher()
+    fleet = Fleet(hasher)
+    fleet.apply(EndpointUpserted(endpoint()), 0)
+    made = [fleet.quote(request(name, LONG), 0) for name in "ab"]
+    for _ in range(3):
+        assert [fleet.candidates(each, 1)[0].prompt_tokens for each in made] == [1000, 1000]
+    for each in made:
+        fleet.apply(Admitted(each, POD), 2)
+    assert hasher.hashed == 2
+
+
+def reachable(start):
+    """Go through all values that a value keeps alive, but for code."""
+    seen, left = {id(start): start}, [start]
+    while left:
+        for each in get_referents(left.pop()):
+            if id(each) not in seen and not isinstance(each, type | FunctionType | ModuleType):
+                seen[id(each)] = each
+                left.append(each)
+                yield each
+
+
+def test_no_text_is_kept_by_a_quote_or_by_the_fleet():
+    rig = Rig()
+    held = rig.quote("r1", LONG, body=b'{"prompt": "' + LONG.encode() + b'"}')
+    rig.fleet.candidates(held, rig.now)
+    rig.tell(Admitted(held, POD))
+    rig.tell(FirstToken(RequestId("r1")))
+    for owner in (held, rig.fleet):
+        strings = [each for each in reachable(owner) if isinstance(each, bytes | str | memoryview)]
+        assert max(map(len, strings)) < 300
+
+
+def test_what_was_looked_up_is_not_kept_with_a_request_in_flight():
+    rig = Rig()
+    rig.send("pod-0", "r1", LONG)
+    rig.tell(Unobserved(RequestId("r1")))
+    assert len(list(reachable(rig.in_flight("r1").quote))) < 250
+
+
+prompts = st.lists(
+    st.sampled_from((text(40), text(300, "a"), text(300, "a") + "more" * 90, list(range(100)), "")),
+    max_size=2,
+)
+names = st.sampled_from(("pod-0", "pod-1", "pod-2"))
+things = st.lists(
+    st.one_of(
+        st.tuples(st.just("serve"), names, prompts),
+        st.tuples(st.just("remove"), names),
+        st.tuples(st.just("add"), names, st.sampled_from(("", "other"))),
+        st.tuples(st.just("restart"), names, st.floats(1, 9)),
+        st.tuples(st.just("resize"), names, st.integers(2, 40)),
+        st.tuples(st.just("wait"), st.floats(0, 100)),
+    ),
+    max_size=12,
+)
+
+
+def happen(rig, number, thing):
+    match thing:
+        case "serve", name, texts:
+            rig.send(name, f"r{number}", *texts)
+            rig.tell(FirstToken(RequestId(f"r{number}")))
+            rig.tell(Finished(RequestId(f"r{number}"), generated=5))
+        case "remove", name:
+            rig.tell(EndpointRemoved(EndpointId(f"default/{name}")))
+        case "add", name, uid:
+            rig.add(name, f"10.0.0.{name[-1]}", uid=uid)
+        case "restart", name, started_at:
+            rig.report(name, started_at=started_at)
+        case "resize", name, blocks:
+            rig.report(name, block_size=16, num_blocks=blocks)
+        case "wait", seconds:
+            rig.now += seconds
+        case _:
+            raise AssertionError(thing)
+
+
+def priced(rig, quote):
+    return list(rig.fleet.candidates(quote, rig.now))
+
+
+@given(prompts, things)
+def test_a_held_quote_is_priced_as_a_fresh_one(texts, what):
+    """No length of a prompt is reported here: those of a quote are as they were believed then."""
+    rig = Rig()
+    held = rig.quote("held", *texts)
+    for number, thing in enumerate(what):
+        happen(rig, number, thing)
+        assert priced(rig, held) == priced(rig, rig.quote(f"fresh {number}", *texts))
+
+
+@given(prompts, things, names)
+def test_a_held_quote_is_admitted_as_a_fresh_one(texts, what, name):
+    rigs = Rig(), Rig()
+    held = rigs[0].quote("r", *texts)
+    priced(rigs[0], held)
+    priced(rigs[1], rigs[1].quote("another", *texts))
+    for number, thing in enumerate(what):
+        for rig in rigs:
+            happen(rig, number, thing)
+    rigs[0].tell(Admitted(held, EndpointId(f"default/{name}")))
+    rigs[1].tell(Admitted(rigs[1].quote("r", *texts), EndpointId(f"default/{name}")))
+    for rig in rigs:
+        rig.fleet.check_invariants()
+    again = [priced(rig, rig.quote("again", *texts)) for rig in rigs]
+    assert again[0] == again[1]
+
+
+@given(prompts, st.sampled_from(Api), st.booleans(), st.none() | st.integers(0, 99))
+def test_a_quote_survives_being_sent(texts, api, stream, most):
+    fields = {"api": api, "stream": stream, "max_tokens": most, "subset": ("10.0.0.1", "x:1")}
+    here, there = Rig(), Rig()
+    sent = here.quote("r1", *texts, **fields)
+    here.fleet.candidates(sent, here.now)
+    received = quotes.decode(quotes.encode(sent))
+    for name in ("request_id", "target_model", "tokens", "blocks", "kind", *fields):
+        assert getattr(received, name) == getattr(sent, name)
+    for rig, quote in ((here, sent), (there, received)):
+        rig.tell(Admitted(quote, POD))
+        rig.tell(Finished(RequestId("r1"), Usage(700, 9, 0)))
+    assert list(here.ask(*texts).values()) == list(there.ask(*texts).values())
+
+
+@pytest.mark.parametrize("texts", [[LONG], [list(range(100))]], ids=["text", "tokens"])
+def test_a_quote_that_is_sent_has_no_text(texts):
+    encoded = quotes.encode(Rig().quote("r1", *texts))
+    assert prompt(texts[0]).data[:32] not in encoded
+    assert len(encoded) < 2000
+
+
+def test_a_quote_of_another_fleet_is_looked_up_anew():
+    """What one fleet found says nothing of another, at whatever version that is."""
+    here, there = Rig(), Rig()
+    here.serve("pod-0", "r0", LONG)
+    there.serve("pod-1", "r0", LONG)
+    quote = here.quote("r1", LONG)
+    assert [each.cached_tokens > 0 for each in priced(here, quote)] == [True, False]
+    assert [each.cached_tokens > 0 for each in priced(there, quote)] == [False, True]
+
+
+def test_prices_follow_what_is_learned_of_speed():
+    rig = Rig()
+    held = rig.quote("held", LONG)
+    before = priced(rig, held)[0].prefill_seconds
+    rig.send("pod-0", "r1", text(2000, "slow"))
+    rig.now += 3
+    rig.tell(FirstToken(RequestId("r1")))
+    assert priced(rig, held)[0].prefill_seconds > before
