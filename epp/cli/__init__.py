@@ -1,1 +1,1 @@
-"""The command `epp`: its sub-commands, its flags, and what it says of unusable ones."""
+"""The command `epp`: its subcommands, their flags, and errors as one line on stderr."""

@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
 _serve_text = """Run the endpoint picker. Envoy, or any gateway that speaks ext_proc, asks it where
 each inference request should go. Try it: epp serve --endpoints-file endpoints.yaml
 --secure-serving=false. Several pools: epp serve --pool-name a and --pool-name b --grpc-port 9102
---grpc-health-port 9103 --metrics-port 9190, where what is not said again is as for the first."""
+--grpc-health-port 9103 --metrics-port 9190; flags that a pool does not repeat are the first's."""
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +150,10 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit code: 0, or 2 where it cannot be used as asked."""
+    """Run a command and return its exit status.
+
+    0: it ended well; 2: an option or a configuration cannot be used; 130: Ctrl-C.
+    """
     arguments = parse(_parser(), sys.argv[1:] if argv is None else argv)
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:

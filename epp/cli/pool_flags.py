@@ -72,7 +72,7 @@ def add_pool(group: argparse._ArgumentGroup) -> None:
         group,
         "--ha-enable-leader-election",
         default=False,
-        help="of several replicas let one be ready, by a Lease; the others stand by",
+        help="of several replicas only the leader, by a Lease, is ready; the others stand by",
     )
     group.add_argument(
         "--kubeconfig",

@@ -112,7 +112,7 @@ def _add_behaviour(parser: argparse.ArgumentParser) -> None:
         group,
         "--debug-headers",
         default=False,
-        help="tell clients what was decided in the response header x-warmpick-decision",
+        help="write the decision into the response header x-warmpick-decision",
     )
     add_boolean(
         group,

@@ -31,7 +31,7 @@ def seconds(text: str) -> float:
 
 
 class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How prompts become tokens: by the folder `tokenizer`, else by the server at `url`.
+    """Settings of the tokenizer: the folder `tokenizer`, else the server at `url`.
 
     `model` is the model that the server is asked for; empty: the request's own. `timeout` and
     `media_timeout` (with images, audio or video) bound, in seconds, the wait for the server,
@@ -82,8 +82,8 @@ class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     patience: str = "2s"
 
     def __post_init__(self) -> None:
-        asked = self.vllm is not None or (self.model_name and not self.tokenizer)
-        if (self.estimate is not None) + bool(asked) + bool(self.tokenizer) > 1:
+        rendered = self.vllm is not None or (self.model_name and not self.tokenizer)
+        if (self.estimate is not None) + bool(rendered) + bool(self.tokenizer) > 1:
             raise ValueError("only one of `estimate`, `vllm` (or `modelName`) and `tokenizer`")
         if min(self.max_bytes, self.cache_bytes) < 0:
             raise ValueError("a size is less than nothing")
@@ -109,7 +109,7 @@ class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
 
 class TokenProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """How prompts of token ids are cut into blocks and hashed."""
+    """Length and hashing of blocks of token ids."""
 
     block_size_tokens: int = 16
     block_size: int = 0
@@ -127,7 +127,7 @@ class TokenProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
 
 class PodDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Where each pod publishes; a data-parallel rank adds its number to both ports."""
+    """Ports at which each pod publishes; a data-parallel rank adds its number to both."""
 
     socket_port: int = 5557
     replay_socket_port: int = 0
@@ -140,7 +140,7 @@ class PodDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """How KV events of engines are received.
+    """Subscriptions to the KV events of engines.
 
     `engine_type` decides nothing: the events of vLLM and SGLang are recognised by their form.
     """
@@ -228,7 +228,9 @@ def producer_settings(plugins: Iterable[object]) -> ProducerSettings:
     if len(tokens) > 1:
         raise ConfigError("a second `token-producer` makes tokens of the same prompts", "plugins")
     if len(precise) > 1:
-        raise ConfigError("a second `precise-prefix-cache-producer` hears the same", "plugins")
+        raise ConfigError(
+            "a second `precise-prefix-cache-producer` would subscribe twice", "plugins"
+        )
     events = precise[0].kv_events_config if precise else None
     written = events is not None and events.engine_type != KvEventsConfig().engine_type
     return ProducerSettings(

@@ -22,8 +22,8 @@ Number = TypeVar("Number", int, float)
 DESCRIPTION = """\
 Start Envoy, model servers and the picker on loopback, play the same conversations first with
 round robin and then with least-ttft, and compare. Needs no root, no network and no GPU; takes
-about a minute. Exit status: 0 compared; 1 something failed; 3 something is missing (said with the
-way to get it); 130 or 143 interrupted."""
+about a minute. Exit status: 0 compared; 1 something failed; 3 something is missing (printed with
+the way to get it); 130 or 143 interrupted."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

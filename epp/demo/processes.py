@@ -76,7 +76,7 @@ class Process:
 
     async def wait_ready_line(self, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109 - deadline of the child, not of the await
         """Return the first JSON object that the child prints as a line of stdout."""
-        await self._before_exit(self._ready_or_ended.wait(), "said nothing", timeout)
+        await self._before_exit(self._ready_or_ended.wait(), "printed no JSON", timeout)
         if self._ready is None:
             raise await self._death()
         return self._ready

@@ -105,7 +105,7 @@ def conversations(
     dossiers = [chance.sample(sections, size) for _ in range(load.dossiers)]
     weights = [rank**-load.skew for rank in range(1, load.dossiers + 1)]
     starts = sorted(chance.uniform(0, load.seconds) for _ in range(load.conversations))
-    starts[0] = 0.0  # nobody waits for a show to begin
+    starts[0] = 0.0  # the run does not begin with a pause
     chosen = chance.choices(dossiers, weights, k=load.conversations)
     return tuple(
         Conversation(number, _system(dossier), tuple(_turns(dossier, load, start, chance)))
@@ -127,7 +127,7 @@ def _turns(
         tokens = chance.randint(*load.answer)
         if at <= load.seconds:
             yield Turn(at, question, tokens)
-        # Half of the gap is certain: nobody reads an answer in no time.
+        # At least half of the gap passes: a user takes time to read.
         at += load.gap / 2 + chance.expovariate(2 / load.gap)
 
 

@@ -1,1 +1,1 @@
-"""What to do about it. Pure functions of a request and its candidates."""
+"""The policy: plug-ins that filter, score and pick candidates, and the profile that runs them."""

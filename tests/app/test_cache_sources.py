@@ -1,4 +1,4 @@
-"""What a picker knows caches by, when what its configuration asks for cannot be had."""
+"""Sources of the cache model, and what is logged where one is not available."""
 
 import pytest
 from structlog.testing import capture_logs

@@ -1,4 +1,4 @@
-"""What a start does not load: it would be waited for, and the configuration does not need it."""
+"""Modules that a start must not import: they are slow, and the configuration needs none."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The command: what it takes, what it prints, and its exit codes."""
+"""The command `epp`: its options, output and exit status."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Where endpoints come from, by the flags that say so."""
+"""The flags that choose the pool."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What may stand behind a flag."""
+"""Types of flag values."""
 
 import argparse
 

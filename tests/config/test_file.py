@@ -1,4 +1,4 @@
-"""The configuration file: the incumbent's are taken as they are, and errors say where and what."""
+"""The configuration file: the incumbent's files load unchanged; errors name place and problem."""
 
 import sys
 

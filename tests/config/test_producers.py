@@ -1,4 +1,4 @@
-"""The incumbent's producers: its parameters as they are, ours beside them, nothing ignored."""
+"""Producers: the incumbent's parameters and Warmpick's own; none is ignored in silence."""
 
 import pytest
 

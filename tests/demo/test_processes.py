@@ -96,7 +96,7 @@ async def test_a_death_before_the_ready_line_is_told(tmp_path):
 
 async def test_a_child_that_says_nothing_in_time_is_told(tmp_path):
     process = await spawn("slow", python("import time; time.sleep(600)"), log_dir=tmp_path)
-    with pytest.raises(ProcessDied, match=r"slow said nothing within 0\.05 s"):
+    with pytest.raises(ProcessDied, match=r"slow printed no JSON within 0\.05 s"):
         await process.wait_ready_line(0.05)
     await process.stop()
 

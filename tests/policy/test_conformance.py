@@ -1,4 +1,4 @@
-"""Endpoints that a conformance test's request names."""
+"""The filter of the conformance suite: endpoints that a request's header names."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Pickers: what each compares, ties, and the order of preference."""
+"""Pickers: their criteria, ties, and the order of preference."""
 
 import pytest
 from hypothesis import given

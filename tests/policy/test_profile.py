@@ -1,4 +1,4 @@
-"""A profile: filters in order, weights, values out of range, and what it says of its choice."""
+"""Profiles: the order of filters, weights, scores out of range, and the decision's fields."""
 
 from array import array
 

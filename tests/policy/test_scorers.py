@@ -1,4 +1,4 @@
-"""Scorers: the incumbent's formulas as tables, and what holds for every one of them."""
+"""Scorers: formulas as tables, and properties of all of them."""
 
 import pytest
 from hypothesis import given
