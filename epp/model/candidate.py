@@ -1,4 +1,4 @@
-"""One endpoint as a policy sees it when a request asks."""
+"""One endpoint as a policy sees it when it decides on a request."""
 
 import msgspec
 

@@ -16,7 +16,7 @@ RANK_LABEL = "warmpick.io/data-parallel-rank"
 """Which engine of a server that runs several behind one port an endpoint is: 0, 1, ..."""
 
 OFFLOAD_LABEL = "warmpick.io/offload-tokens"
-"""What the second tier of an endpoint's cache can hold, in tokens, where no metric says."""
+"""The capacity of the second tier of an endpoint's cache, in tokens, where no metric tells."""
 
 VLLM = "vllm"
 
@@ -24,7 +24,7 @@ _LONGEST_NUMBER = 15
 
 
 def target_of(address: str, port: int) -> Target:
-    """Join an IP address and a port the way a proxy expects them."""
+    """Join an IP address and a port the way Envoy expects them (RFC 3986 §3.2.2: IPv6)."""
     return Target(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
 
 
@@ -54,12 +54,12 @@ class Endpoint:
 
     @property
     def engine(self) -> tuple[str, Target, int | None]:
-        """What tells two engines apart: an endpoint that changes in it starts afresh."""
+        """The identity of the engine: an endpoint that changes in it has an empty cache."""
         return self.uid, self.target, self.rank
 
     @property
     def offload_tokens(self) -> int | None:
-        """What its labels say of a second tier; None without a label that is a number."""
+        """The capacity of a second tier by its label, in tokens; None without a number there."""
         return _number(self.labels.get(OFFLOAD_LABEL, ""))
 
 
@@ -68,7 +68,7 @@ def _number(text: str) -> int | None:
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What an endpoint's metrics said at `at` (seconds of the picker's monotonic clock).
+    """The load that an endpoint's metrics showed at `at` (seconds of the picker's clock).
 
     The sums are over the `ranks` engines that the endpoint stands for, which share nothing:
     `waiting` and `running` requests, `num_blocks`, and the tokens of prompts that were looked up

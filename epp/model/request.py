@@ -1,4 +1,4 @@
-"""The part of a request that routing depends on, the decision made for it, and how it ended."""
+"""A request as routing sees it, the decision made for it, its usage and how it ended."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -14,7 +14,7 @@ RequestId = NewType("RequestId", str)
 
 
 class Api(Enum):
-    """What the path asks for. `OTHER` is passed through, routed by load alone."""
+    """The API that a path belongs to. `OTHER` is passed through, routed by load alone."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -24,16 +24,16 @@ class Api(Enum):
 
 
 TOKEN_BYTES = 4
-"""What a token id takes in an exact prompt, little-endian."""
+"""Bytes of a token id in an exact prompt, little-endian."""
 
 
 class Prompt(msgspec.Struct, frozen=True):
     """One prompt as bytes whose common prefixes are common prefixes of the engine's tokens.
 
     `exact` prompts hold token ids, `TOKEN_BYTES` each; others hold canonical text, whose bytes a
-    token are learned. `marks` say, ascending, where the messages of a conversation end: offsets
-    in tokens into exact prompts, in bytes into others. What a message holds before its mark does
-    not depend on what comes after it.
+    token are learned. `marks` are the ends of the messages of a conversation, ascending: offsets
+    in tokens into exact prompts, in bytes into others. The bytes before a mark do not depend on
+    those after it.
     """
 
     data: bytes
@@ -42,7 +42,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the policy sees of a request.
+    """A request as the policy sees it.
 
     `model` is the client's name, `target_model` the one that the model server is asked for
     (they differ under a rewrite). `prompts` is empty where nothing is known of the prompt.
@@ -81,12 +81,12 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a request goes, and why.
+    """The endpoints that a request goes to, and what they were chosen by.
 
     `endpoints` is the preference order (one entry unless the picker is told otherwise).
     `prompt_tokens` and `predicted_cached_tokens` are the estimates made for the first of them;
     `predicted_ttft` is in seconds. `candidates` are the endpoints that passed the filters,
-    `scores` what each scorer thought of them, `totals` what the picker compared.
+    `scores` those of each scorer, `totals` the weighted sums that the picker compared.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -100,21 +100,25 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def endpoint(self) -> Endpoint:
-        """The endpoint that is asked first."""
+        """The endpoint that is preferred."""
         return self.endpoints[0]
 
     @property
     def destination(self) -> str:
-        """The value of `x-gateway-destination-endpoint`; ranks of one server share a target."""
+        """The value of the header `x-gateway-destination-endpoint`.
+
+        GIE's endpoint picker protocol: targets, comma-separated in the order of preference. Ranks
+        of one server share a target, which is named once.
+        """
         if len(self.endpoints) == 1:
             return self.endpoints[0].target
         return ",".join(dict.fromkeys(endpoint.target for endpoint in self.endpoints))
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What the model server said it computed, in tokens. `cached_tokens` None: it did not say.
+    """The tokens that the model server reported; `cached_tokens` is None where it did not say.
 
-    `doubtful`: it said something that cannot be, which is left out.
+    `doubtful`: it reported more cached tokens than the prompt has, which is left out.
     """
 
     prompt_tokens: int = 0

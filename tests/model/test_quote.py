@@ -12,42 +12,42 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import (
     Admitted,
     EndpointRemoved,
-    EndpointUpserted,
     Finished,
     FirstToken,
     Unobserved,
 )
-from epp.model.fleet import Fleet
-from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.request import Api, RequestId, Usage
+from epp.model.request import Api, Prompt, RequestId, Usage
 from tests.model.rig import LONG, Rig
-from tests.strategies import SECRET, endpoint, prompt, request, text
+from tests.strategies import prompt, text
 
 POD = EndpointId("default/pod-0")
 
 
-class CountingHasher(BlockHasher):
-    """Counts the prompts that it hashes."""
+class Watched(Prompt):
+    """A prompt that knows how often its text was read."""
 
-    def __init__(self):
-        super().__init__(SECRET)
-        self.hashed = 0
+    def __getattribute__(self, name):
+        if name == "data":
+            READS.append(self)
+        return super().__getattribute__(name)
 
-    def chain(self, prompt, model, cache_salt):
-        self.hashed += 1
-        return super().chain(prompt, model, cache_salt)
+
+READS = []
 
 
 def test_two_requests_that_wait_are_hashed_once_each():
-    hasher = CountingHasher()
-    fleet = Fleet(hasher)
-    fleet.apply(EndpointUpserted(endpoint()), 0)
-    made = [fleet.quote(request(name, LONG), 0) for name in "ab"]
+    """Text is read when a request is quoted, as often as for any other, and never again."""
+    rig = Rig()
+    READS.clear()
+    made = [rig.quote(name, prompts=(Watched(LONG.encode()),)) for name in "ab"]
+    once = len(READS) // 2
+    assert len(READS) == 2 * once > 0
     for _ in range(3):
-        assert [fleet.candidates(each, 1)[0].prompt_tokens for each in made] == [1000, 1000]
+        assert [priced(rig, each)[0].prompt_tokens for each in made] == [1000, 1000]
     for each in made:
-        fleet.apply(Admitted(each, POD), 2)
-    assert hasher.hashed == 2
+        rig.tell(Admitted(each, POD))
+        rig.tell(Finished(each.request_id, Usage(1200, 5)))
+    assert len(READS) == 2 * once
 
 
 def reachable(start):

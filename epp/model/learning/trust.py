@@ -1,10 +1,10 @@
-"""How far an endpoint's cache does what is predicted of it: trust, and signs of a restart.
+"""Trust in the predictions for one endpoint's cache, and the detection of restarts by them.
 
-Predictions are held to the `cached_tokens` that responses report. One that promised too much
-lowers trust, which is what predictions are discounted by; one that held raises it. A large
-promise of which nothing was true raises the suspicion that the engine has begun anew. Then a
-request finds at most what has come since: one that finds more clears the engine, a second broken
-promise convicts it.
+Predictions are compared with the `cached_tokens` that responses report. One that promised too
+much lowers trust, and predictions are discounted by trust; one that held raises it. A large
+prediction of which nothing was true raises the suspicion that the engine has restarted. Then a
+request finds at most what came since: one that finds more clears the suspicion, a second large
+prediction that fails confirms it.
 """
 
 from enum import Enum
@@ -12,16 +12,19 @@ from typing import Final
 
 _FALLS: Final = 0.1
 _RISES: Final = 0.05
+"""The share of the way that trust moves towards what one report shows, down and up."""
 _LARGE_TOKENS: Final = 64
+"""Predictions of fewer tokens raise no suspicion."""
 _LITTLE: Final = 0.1
+"""The share of a prediction below which nothing of it was true."""
 _MOST_OF: Final = 0.8
-"""A prediction that held so far is as good as held: lengths of texts are estimates."""
+"""The share of a prediction that is as good as all of it: lengths of texts are estimates."""
 DOUBT: Final = 0.75
-"""Trust below this discounts what is predicted."""
+"""Trust below this discounts predictions."""
 
 
 class Verdict(Enum):
-    """What one report says of the model of an endpoint's cache."""
+    """What one report shows of the model of an endpoint's cache."""
 
     HELD = "as predicted, or better"
     MISSED = "less was cached than predicted: the engine evicts earlier than believed"
@@ -29,10 +32,7 @@ class Verdict(Enum):
 
 
 class PredictionTrust:
-    """What was learned of one endpoint from reports. `trust` is in 0..1.
-
-    `suspicious` where its cache may be a new one.
-    """
+    """The trust in one endpoint, in 0..1; `suspicious` where its engine may have restarted."""
 
     __slots__ = ("_reported", "suspicious", "trust")
 
@@ -42,14 +42,14 @@ class PredictionTrust:
         self._reported = False
 
     def discount(self, cached: int) -> int:
-        """Return what may be counted on of a prediction; small doubts change nothing."""
+        """Return how many of the predicted tokens to count on; small doubts change nothing."""
         return cached if self.trust >= DOUBT else int(cached * self.trust)
 
     def judge(self, predicted: int, actual: int, block: int, fresh: int = 0) -> Verdict:
-        """Hold a prediction to a report, both in tokens; blocks are of `block` tokens.
+        """Compare a prediction with a report, both in tokens; blocks are of `block` tokens.
 
-        `fresh` is the most that a cache could serve that was empty when suspicion arose. An
-        endpoint that has reported nothing but zeros may not report at all: it is not suspected.
+        `fresh` is the most tokens that a cache could serve that was empty when suspicion arose.
+        An endpoint that has reported nothing but zeros may not report at all: no suspicion.
         """
         self._reported = self._reported or actual > 0
         self.suspicious = self.suspicious and actual <= fresh + block
@@ -67,6 +67,6 @@ class PredictionTrust:
         return Verdict.MISSED
 
     def restarted(self) -> None:
-        """Forget what an engine that is gone has done."""
+        """Trust the engine as one that nothing is known of: it has restarted."""
         self.trust = 1.0
         self.suspicious = False

@@ -1,4 +1,4 @@
-"""Cuts a prompt into blocks and chains their hashes.
+"""Hashes prompts block by block, each block with all that stands before it.
 
 Where blocks end depends on nothing that comes after, so equal prefixes have equal blocks.
 

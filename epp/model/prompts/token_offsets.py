@@ -1,4 +1,4 @@
-"""A prompt in tokens."""
+"""The lengths of a prompt and of its blocks, in tokens."""
 
 from array import array
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from epp.model.kernels import sizes_between
 
 
 class TokenOffsets:
-    """A prompt in tokens: `total`, and `ends[i]` where its block i ends."""
+    """A prompt of `total` tokens, whose block i ends after `ends[i]` tokens."""
 
     __slots__ = ("ends", "total")
 
@@ -17,10 +17,10 @@ class TokenOffsets:
         self.ends: Final = ends
 
     def covered(self, blocks: int) -> int:
-        """Return how many tokens the first `blocks` blocks are."""
+        """Return how many tokens the first `blocks` blocks have."""
         return self.ends[blocks - 1] if blocks else 0
 
     def sizes(self) -> Sequence[int]:
-        """Return the length of each block."""
+        """Return the tokens of each block."""
         ends = self.ends
         return array("Q", (ends.step,)) * len(ends) if type(ends) is range else sizes_between(ends)
