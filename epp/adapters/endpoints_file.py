@@ -1,4 +1,4 @@
-"""Discovery from a file: reads it, watches it, and tells the changes as events."""
+"""Discovery from a file: reads it, polls it for changes, and turns them into events."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,14 +14,18 @@ from epp.protocol.endpoints import parse_endpoints
 _log = structlog.get_logger(__name__)
 
 Signature = tuple[int, int, int, int]
-"""Times of change (ns), inode and size: another one too where a symlink is turned elsewhere."""
+"""mtime and ctime (ns), inode and size of the file, or of the target of a symlink.
+
+Kubernetes updates a mounted ConfigMap by turning a symlink to another directory.
+"""
 
 
 class EndpointsFile:
-    """The endpoints that the file at `path` lists, kept up to date every `poll` seconds.
+    """The endpoints listed in the file at `path`, which is checked every `poll` seconds.
 
-    `apply` gets an event for each difference, removals first; `Listed` follows the first read.
-    While the file is missing or broken its last good content stands, and the log says so once.
+    Passes an event of each difference to `apply`, removals first; `Listed` follows the first
+    read. While the file is missing or invalid its last valid content counts, and one error is
+    logged.
     """
 
     def __init__(self, path: Path, apply: Callable[[Event], None], *, poll: float = 0.5) -> None:
@@ -33,16 +37,13 @@ class EndpointsFile:
         self._problem = ""
 
     def load(self) -> None:
-        """Read the file for the first time; raises `ConfigError` where that cannot be done.
-
-        Comes before `run`.
-        """
+        """Read the file; comes before `run`. Raises `ConfigError` if it is missing or invalid."""
         self._signature = _signature(self._path)
         self._replace(_read(self._path))
         self._apply(Listed())
 
     async def run(self) -> None:
-        """Follow the file; never returns."""
+        """Check the file until cancelled; never returns."""
         while True:
             await asyncio.sleep(self._poll)
             self._refresh()
@@ -67,7 +68,7 @@ class EndpointsFile:
             _log.error("endpoints_file.rejected", path=str(self._path), error=problem)
 
     def _replace(self, endpoints: tuple[Endpoint, ...]) -> None:
-        """Tell the difference, removals first; another address or rank is another engine."""
+        """Apply the difference, removals first; another address or rank is another engine."""
         listed = {endpoint.id: endpoint for endpoint in endpoints}
         for key, known in self._known.items():
             if key not in listed or listed[key].engine != known.engine:
@@ -79,7 +80,7 @@ class EndpointsFile:
 
 
 def _signature(path: Path) -> Signature | None:
-    """Tell one state of the file from another without reading it; None while it is missing."""
+    """Return a value that changes with the file; None while it is missing."""
     try:
         status = path.stat()
     except OSError:

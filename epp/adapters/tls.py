@@ -1,4 +1,4 @@
-"""The certificate that the picker serves with: an operator's, or one that it signs itself."""
+"""The picker's TLS certificate: read from files, or self-signed."""
 
 import asyncio
 import datetime as dt
@@ -24,7 +24,7 @@ from epp.errors import ConfigError
 
 KEY_FILE = "tls.key"
 CERTIFICATE_FILE = "tls.crt"
-"""The names that Kubernetes gives to the parts of a mounted TLS secret."""
+"""The keys of a Kubernetes Secret of type `kubernetes.io/tls`, as files of its mount."""
 
 _ORGANIZATION = "Warmpick"
 _LIFETIME = dt.timedelta(days=3650)
@@ -34,10 +34,10 @@ _log = structlog.get_logger()
 
 
 class CertificateWatch:
-    """Follows an operator's pair, which is renewed while the picker runs (cert-manager does so).
+    """Follows a certificate that is renewed while the picker runs, as cert-manager does.
 
-    `renew` is called with each pair that is another than the one before. Files that cannot be
-    used change nothing; they are complained of and read again.
+    Calls `renew` with key and certificate (PEM) when they change. Files that cannot be used are
+    logged and read again after `interval` seconds.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class CertificateWatch:
         self._pair = certificate(cert_path)
 
     async def run(self) -> None:
-        """Look again every `interval` seconds."""
+        """Check the files every `interval` seconds until cancelled."""
         while True:
             await asyncio.sleep(self._interval)
-            self.look()
+            self.check()
 
-    def look(self) -> None:
-        """Read the files, and hand them on where they have changed."""
+    def check(self) -> None:
+        """Read the files; call `renew` if they changed."""
         try:
             pair = certificate(self._path)
         except ConfigError as error:
@@ -71,11 +71,11 @@ class CertificateWatch:
 
 
 def certificate(cert_path: Path | None) -> tuple[bytes, bytes]:
-    """Give the private key and the certificate chain, both PEM.
+    """Return the private key and the certificate chain, both PEM.
 
-    They are read from `tls.key` and `tls.crt` in the directory `cert_path`; None makes a
-    self-signed pair for localhost, which holds for ten years. Raises `ConfigError` for files
-    that cannot be read, are no unencrypted PEM, or do not belong together.
+    Reads `tls.key` and `tls.crt` in the directory `cert_path`; None makes a self-signed pair for
+    localhost, valid for ten years. Raises `ConfigError` for files that cannot be read, that are
+    no unencrypted PEM, or that do not belong together.
     """
     if cert_path is None:
         return _self_signed()
@@ -106,8 +106,9 @@ def _public_key_of_key(pem: bytes, path: Path) -> bytes:
 
 
 def _public_key_of_chain(pem: bytes, path: Path) -> bytes:
-    """Read the leaf's key; the leaf comes first in a chain."""
+    """Return the public key of the leaf."""
     try:
+        # RFC 8446 §4.4.2: the sender's certificate comes first in a chain.
         public = x509.load_pem_x509_certificates(pem)[0].public_key()
         return public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -115,7 +116,7 @@ def _public_key_of_chain(pem: bytes, path: Path) -> bytes:
 
 
 def _self_signed() -> tuple[bytes, bytes]:
-    """Sign with an elliptic curve: a thousand times quicker to make than a long RSA key."""
+    """Return a self-signed pair on P-256, which takes a thousandth of the time of an RSA key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, _ORGANIZATION)])
     start = dt.datetime.now(dt.UTC) - _CLOCK_SKEW

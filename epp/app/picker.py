@@ -97,7 +97,7 @@ class EndpointPicker:
         self._scraper = Scraper(
             self._apply, self._clock, ScrapeSettings(interval=options.scrape_interval)
         )
-        self._service.suspect = self._scraper.look
+        self._service.suspect = self._scraper.poll_now
         self._fleet.subscribe((EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow)
         self._news = asyncio.Event()
         self._discovery = build_discovery(options.source, self._apply, self._news.set)
@@ -172,9 +172,9 @@ class EndpointPicker:
             if self._kv_events is not None:
                 self._kv_events.watch(event.endpoint)
         elif isinstance(event, EndpointRemoved):
-            self._scraper.forget(event.endpoint_id)
+            self._scraper.unwatch(event.endpoint_id)
             if self._kv_events is not None:
-                self._kv_events.forget(event.endpoint_id)
+                self._kv_events.unwatch(event.endpoint_id)
         elif isinstance(event, ScrapeFailed):
             self._telemetry.scrape_failed()
 

@@ -310,7 +310,7 @@ async def test_several_endpoints_do_not_mix_and_go_one_by_one():
             await peer.store(number)
         for number in range(3):
             await told.holds(number, pod=f"pod-{number}")
-        listener.forget("default/pod-1")
+        listener.unwatch("default/pod-1")
         assert set(listener.counts()) == {"default/pod-0", "default/pod-2"}
         async with asyncio.timeout(DEADLINE):
             while peers[1]._listeners:
@@ -352,7 +352,7 @@ WHERE = {
 def test_where_an_endpoint_publishes(given, rank, expected):
     sources = PublisherAddresses.of(endpoint(rank=rank), SubscriptionSettings(**given))
     assert sources is not None
-    for found, wanted in zip((sources.events, sources.again), expected, strict=True):
+    for found, wanted in zip((sources.events, sources.replay), expected, strict=True):
         assert wanted in {..., found}
 
 

@@ -151,11 +151,11 @@ async def test_pods_are_watched_and_forgotten_while_it_runs():
         await told.loads("a")
         scraper.watch(second.endpoint("b"))
         await told.loads("b")
-        scraper.forget(first.endpoint("a").id)
+        scraper.unwatch(first.endpoint("a").id)
         told.events.clear()
         await told.loads("b", 5)
         assert {event.endpoint_id for event in told.events} == {"default/b"}
-        scraper.forget(first.endpoint("a").id)
+        scraper.unwatch(first.endpoint("a").id)
 
 
 async def test_one_name_at_another_address_starts_afresh():
@@ -289,12 +289,12 @@ async def test_ranks_of_one_server_share_its_page():
             assert pod.most_in_flight == 1
             reports = [event for event in told.events if isinstance(event, LoadReported)]
             assert pod.requests <= len(reports) // 3 + 1
-            scraper.forget(ranks[0].id)
+            scraper.unwatch(ranks[0].id)
             told.events.clear()
             await told.loads("r1", 3)
             assert {event.endpoint_id for event in told.events} == {"default/r1", "default/r2"}
-            scraper.forget(ranks[1].id)
-            scraper.forget(ranks[2].id)
+            scraper.unwatch(ranks[1].id)
+            scraper.unwatch(ranks[2].id)
             scraper.watch(ranks[0])
             told.events.clear()
             await told.loads("r0", 2)
@@ -347,11 +347,11 @@ async def test_who_may_be_gone_is_looked_at_at_once_but_not_at_every_word():
         scraping(pod.endpoint("a"), settings=SLOW, clock=lambda: 100.0) as (scraper, told),
     ):
         await told.loads("a")
-        scraper.look(pod.endpoint("a").id)
-        scraper.look(pod.endpoint("b").id)
+        scraper.poll_now(pod.endpoint("a").id)
+        scraper.poll_now(pod.endpoint("b").id)
         await told.loads("a", 2)
         for _ in range(50):
-            scraper.look(pod.endpoint("a").id)
+            scraper.poll_now(pod.endpoint("a").id)
         assert not scraper._by_endpoint[pod.endpoint("a").id].due.is_set()
         assert pod.requests == 2
 
@@ -368,7 +368,7 @@ async def test_a_server_that_breaks_every_connection_off_is_asked_thrice_and_the
     async with pods(1) as (pod,), scraping(pod.endpoint("a"), settings=SLOW) as (scraper, told):
         pod.breaks = 100
         await told.failure("a", 3)
-        assert scraper._by_endpoint[pod.endpoint("a").id].again_at == float("inf")
+        assert scraper._by_endpoint[pod.endpoint("a").id].retry_at == float("inf")
         assert pod.requests == 3
 
 

@@ -91,14 +91,14 @@ def test_a_pair_that_is_renewed_is_handed_on_once(tmp_path):
     store(tmp_path, *first)
     seen: list[tuple[bytes, bytes]] = []
     watch = CertificateWatch(tmp_path, seen.append)
-    watch.look()
+    watch.check()
     assert seen == []
     store(tmp_path, *second)
     for _ in range(2):
-        watch.look()
+        watch.check()
     assert seen == [second]
     store(tmp_path, *first)
-    watch.look()
+    watch.check()
     assert seen == [second, first]
 
 
@@ -109,11 +109,11 @@ def test_a_pair_that_is_half_renewed_is_waited_for(tmp_path):
     watch = CertificateWatch(tmp_path, seen.append)
     (tmp_path / "tls.key").write_bytes(second[0])
     with capture_logs() as logs:
-        watch.look()
+        watch.check()
     assert [line["event"] for line in logs] == ["certificate.unusable"]
     assert seen == []
     (tmp_path / "tls.crt").write_bytes(second[1])
-    watch.look()
+    watch.check()
     assert seen == [second]
 
 

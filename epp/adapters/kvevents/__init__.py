@@ -1,4 +1,4 @@
-"""KV events over ZMQ: one subscription an endpoint, and requests to send again what is missing.
+"""KV events over ZMQ: one subscription per endpoint, and replays of missing batches.
 
-Needs pyzmq (`pip install 'warmpick[events]'`). What frames mean: `epp.protocol.kvevents`.
+Needs pyzmq (`pip install 'warmpick[events]'`). The frames are read by `epp.protocol.kvevents`.
 """

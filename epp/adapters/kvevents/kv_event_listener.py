@@ -1,4 +1,4 @@
-"""Listens to the KV events of all endpoints that it is told to watch."""
+"""The subscriptions to the KV events of all watched endpoints."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,13 +10,15 @@ from epp.adapters.kvevents.subscription import CacheEvent, Context, Subscription
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.protocol.kvevents.notices import FeedCounts
 
-_MOST_SOCKETS = 16_384
+_MAX_SOCKETS = 16_384
+"""Sockets of the ZMQ context; its default of 1,023 is less than 3 for each of 1,000 endpoints."""
 
 
 class KvEventListener:
-    """Listens to what it is told to watch, and tells changes of caches through `apply`.
+    """Subscribes to watched endpoints and passes events of their caches to `apply`.
 
-    A publisher that cannot be reached is lost until it can. What is odd about one is logged once.
+    A publisher that cannot be reached is lost until it can. Each kind of anomaly of one is logged
+    once.
     """
 
     def __init__(
@@ -28,33 +30,33 @@ class KvEventListener:
         self._start: Callable[[Subscription], None] | None = None
 
     def watch(self, endpoint: Endpoint) -> None:
-        """Listen to this endpoint from now on; another engine under the same id starts afresh."""
-        sources = PublisherAddresses.of(endpoint, self._settings)
+        """Subscribe to an endpoint; again if it is another engine or has other addresses."""
+        addresses = PublisherAddresses.of(endpoint, self._settings)
         before = self._subscriptions.get(endpoint.id)
-        if before and (before.endpoint.engine, before.sources) == (endpoint.engine, sources):
+        if before and (before.endpoint.engine, before.addresses) == (endpoint.engine, addresses):
             return
-        self.forget(endpoint.id)
-        if sources is None:
+        self.unwatch(endpoint.id)
+        if addresses is None:
             return
-        subscription = Subscription(endpoint, sources, self._settings, self._apply)
+        subscription = Subscription(endpoint, addresses, self._settings, self._apply)
         self._subscriptions[endpoint.id] = subscription
         if self._start:
             self._start(subscription)
 
-    def forget(self, endpoint_id: EndpointId) -> None:
-        """Stop listening to an endpoint; nothing is told of it any more."""
+    def unwatch(self, endpoint_id: EndpointId) -> None:
+        """Cancel the subscription to an endpoint; no event of it follows."""
         subscription = self._subscriptions.pop(endpoint_id, None)
         if subscription and subscription.task:
             subscription.task.cancel()
 
     def counts(self) -> dict[EndpointId, FeedCounts]:
-        """Tell what each endpoint's stream was like so far."""
+        """Return the counts of each endpoint's stream."""
         return {each.endpoint.id: each.feed.counts for each in self._subscriptions.values()}
 
     async def run(self) -> None:
-        """Listen until cancelled; never returns."""
+        """Receive events until cancelled; never returns."""
         context: Context = zmq.Context()
-        context.set(zmq.MAX_SOCKETS, _MOST_SOCKETS)
+        context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
         try:
             async with asyncio.TaskGroup() as tasks:
 

@@ -1,24 +1,24 @@
-"""Where engines publish their KV events, and how they are listened to."""
+"""Addresses of KV event publishers, and settings of subscriptions to them."""
 
 import msgspec
 
 from epp.model.endpoint import Endpoint, target_of
 
 PORT_LABEL = "warmpick.io/kv-events-port"
-"""Where an endpoint publishes, where that is not the port of the settings; 0: it does not."""
+"""Label with an endpoint's KV event port; 0: it publishes nothing. Default: the settings' port."""
 
 REPLAY_PORT_LABEL = "warmpick.io/kv-replay-port"
-"""Where an endpoint sends batches again; 0: nowhere."""
+"""Label with an endpoint's replay port; 0: it has none. Default: the settings' port."""
 
 
 class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where engines publish, and how they are listened to.
+    """Ports, topics and limits of subscriptions.
 
-    To `port` and `replay_port` an endpoint's data-parallel rank is added; labels of the endpoint
-    go first (`PORT_LABEL`, `REPLAY_PORT_LABEL`). `replay_port` None: nothing is sent again.
-    Topics start with `topic_prefix`; `model` names the base model where topics do not. An engine
-    that is not there for `patience` seconds is lost; one that has been silent for
-    `replay_timeout` seconds sends nothing again. `max_bytes` is what one message may have.
+    `port` and `replay_port` are those of data-parallel rank 0; labels of an endpoint override
+    them (`PORT_LABEL`, `REPLAY_PORT_LABEL`). Without `replay_port` nothing is replayed. Topics
+    start with `topic_prefix`; `model` is the base model of topics that name none. A publisher
+    that is not connected for `patience` seconds is lost. A replay ends after `replay_timeout`
+    seconds without a message. `max_bytes` limits one message.
     """
 
     port: int = 5557
@@ -29,29 +29,30 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True):
     replay_timeout: float = 3.0
     max_bytes: int = 64 << 20
     reconnect: tuple[float, float] = (0.1, 5.0)
-    """Seconds between attempts to connect: the first, and the most after doubling."""
+    """Seconds between attempts to connect: the first interval, and the limit of its doubling."""
 
 
 class PublisherAddresses(msgspec.Struct, frozen=True):
-    """Where one endpoint publishes, as ZMQ addresses; `again` is empty where it has none."""
+    """ZMQ addresses of one publisher; `replay` is empty if it has no replay socket."""
 
     events: str
-    again: str
+    replay: str
 
     @classmethod
     def of(cls, endpoint: Endpoint, settings: SubscriptionSettings) -> "PublisherAddresses | None":
-        """Tell by an endpoint's labels, else by the settings; None where it publishes nothing."""
+        """Return an endpoint's addresses, by labels or settings; None: it publishes nothing."""
         port = _port(endpoint, PORT_LABEL, settings.port)
-        again = _port(endpoint, REPLAY_PORT_LABEL, settings.replay_port or 0)
+        replay_port = _port(endpoint, REPLAY_PORT_LABEL, settings.replay_port or 0)
         if not port:
             return None
+        # vLLM `ZmqEventPublisher.offset_endpoint_port`: each data-parallel rank adds its number.
         rank = endpoint.rank or 0
         return cls(
             f"tcp://{target_of(endpoint.address, port + rank)}",
-            f"tcp://{target_of(endpoint.address, again + rank)}" if again else "",
+            f"tcp://{target_of(endpoint.address, replay_port + rank)}" if replay_port else "",
         )
 
 
-def _port(endpoint: Endpoint, label: str, usual: int) -> int:
+def _port(endpoint: Endpoint, label: str, default: int) -> int:
     text = endpoint.labels.get(label, "")
-    return int(text) if text.isdecimal() and int(text) < 1 << 16 else usual
+    return int(text) if text.isdecimal() and int(text) < 1 << 16 else default

@@ -1,4 +1,4 @@
-"""One endpoint's publisher: its sockets, its feed, and what was said of it."""
+"""The subscription to one KV event publisher: its sockets, and the feed that reads them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ Context = zmq.Context[zmq.Socket[bytes]]
 _log = structlog.get_logger(__name__)
 
 _AT_ONCE = 64
-"""Messages of one socket that are taken in before others have their turn."""
+"""Messages of one socket that are read before the event loop may run other tasks."""
 _QUEUE = 100_000
 _SEQUENCE_BYTES = 8
 _HEARTBEAT_MS = 5_000
@@ -36,7 +36,7 @@ _MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
 class Inbox:
-    """What a socket has received, for one reader on the event loop."""
+    """The messages that a ZMQ socket has received, for one reader on the event loop."""
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         self._socket = socket
@@ -44,12 +44,13 @@ class Inbox:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(socket.FD, self._ready.set)
 
-    async def take(self) -> list[list[bytes]]:
-        """Wait for messages and take some of them; never empty."""
+    async def receive(self) -> list[list[bytes]]:
+        """Wait for messages and return some of them, at least one."""
         while True:
             self._ready.clear()
             messages: list[list[bytes]] = []
-            # The descriptor tells of changes only, so all must be taken before it is waited for.
+            # zmq_getsockopt(3), ZMQ_FD: the descriptor signals edge-triggered, so all messages
+            # must be read before it is waited for again.
             with suppress(zmq.Again):
                 while len(messages) < _AT_ONCE:
                     messages.append(self._socket.recv_multipart(zmq.NOBLOCK))
@@ -59,13 +60,13 @@ class Inbox:
             await self._ready.wait()
 
     def close(self) -> None:
-        """Stop listening and close the socket."""
+        """Close the socket; messages not yet received are lost."""
         self._loop.remove_reader(self._socket.FD)
         self._socket.close(linger=0)
 
 
 class Subscription:
-    """One endpoint's publisher: its sockets, its feed, and what was said of it."""
+    """A subscription to one endpoint's publisher, and the feed that reads its messages."""
 
     _context: Context
     _tasks: asyncio.TaskGroup
@@ -73,25 +74,25 @@ class Subscription:
     def __init__(
         self,
         endpoint: Endpoint,
-        sources: PublisherAddresses,
+        addresses: PublisherAddresses,
         settings: SubscriptionSettings,
         apply: Callable[[CacheEvent], None],
     ) -> None:
         self.endpoint = endpoint
-        self.sources = sources
+        self.addresses = addresses
         self.task: asyncio.Task[None] | None = None
         self.feed = Feed(
             FeedSettings(
                 topic_prefix=settings.topic_prefix,
                 model=settings.model,
                 rank=endpoint.rank,
-                replay=bool(sources.again),
+                replay=bool(addresses.replay),
             )
         )
         self._settings = settings
         self._apply = apply
         self._name = f"kv events of {endpoint.id}"
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._lost = False
         self._replaying: asyncio.Task[None] | None = None
 
@@ -102,16 +103,16 @@ class Subscription:
             await self._connect()
 
     async def _connect(self) -> None:
-        """Listen until nobody has been there for long; then a socket may be past mending.
+        """Subscribe with one socket, until the publisher is lost.
 
-        ZMQ gives up on an address for good after an answer in another protocol, or a message
-        larger than allowed.
+        libzmq does not reconnect after a handshake of another protocol, nor after a message
+        larger than ZMQ_MAXMSGSIZE: only another socket can.
         """
         socket = self._subscriber(self._context)
         monitor = Inbox(socket.get_monitor_socket(_MONITORED))
         inbox = Inbox(socket)
         try:
-            socket.connect(self.sources.events)
+            socket.connect(self.addresses.events)
             async with asyncio.TaskGroup() as self._tasks:
                 listening = self._tasks.create_task(self._listen(inbox), name=self._name)
                 await self._watch(monitor)
@@ -137,61 +138,63 @@ class Subscription:
         }
         for option, value in options.items():
             socket.setsockopt(option, value)
-        # All topics: one that is not as expected is better heard and said than missed.
+        # All topics: an unexpected one is logged instead of being filtered out unseen.
         socket.setsockopt(zmq.SUBSCRIBE, b"")
         return socket
 
     async def _listen(self, inbox: Inbox) -> None:
         while True:
-            messages = await inbox.take()
-            self._hear([notice for each in messages for notice in self.feed.receive(each)])
+            messages = await inbox.receive()
+            self._handle([notice for each in messages for notice in self.feed.receive(each)])
             await asyncio.sleep(0)
 
     async def _watch(self, monitor: Inbox) -> None:
-        """Follow the connection until there has been none for long."""
+        """Follow the state of the connection; return after `patience` seconds without one."""
         now, patience = asyncio.get_running_loop().time, self._settings.patience
         deadline: float | None = now() + patience
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
-                    messages = await monitor.take()
+                    messages = await monitor.receive()
             except TimeoutError:
                 if not self._lost:
-                    self._hear(self.feed.lost(f"nobody publishes at {self.sources.events}"))
+                    self._handle(self.feed.lost(f"nobody publishes at {self.addresses.events}"))
                 return
             for message in messages:
                 if parse_monitor_message(message)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     deadline = None
-                    self._hear(self.feed.connected())
-                elif deadline is None:  # it was there; one that hangs up at once never was
+                    self._handle(self.feed.connected())
+                elif deadline is None:  # not after an attempt that failed
                     deadline = now() + patience
                     self.feed.disconnected()
 
     async def _replay(self, start: int) -> None:
-        """Ask for batches again, and take them in until the publisher says that it is done."""
+        """Request a replay, and handle its messages until the publisher ends it."""
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.IPV6, 1)
         socket.setsockopt(zmq.RCVHWM, _QUEUE)
         socket.setsockopt(zmq.MAXMSGSIZE, self._settings.max_bytes)
         inbox = Inbox(socket)
         try:
-            socket.connect(self.sources.again)
+            socket.connect(self.addresses.replay)
+            # vLLM `ZmqEventPublisher._service_replay` expects an empty frame and the start.
             socket.send_multipart([b"", start.to_bytes(_SEQUENCE_BYTES, "big")])
             done = False
             while not done:
                 async with asyncio.timeout(self._settings.replay_timeout):
-                    messages = await inbox.take()
+                    messages = await inbox.receive()
                 done = any(not message[-1] for message in messages)
-                self._hear([notice for each in messages for notice in self.feed.replayed(each)])
+                notices = [notice for each in messages for notice in self.feed.replayed(each)]
+                self._handle(notices)
                 await asyncio.sleep(0)
         except TimeoutError:
-            self._say_once("kv_events.no_replay", {"address": self.sources.again})
-            self._hear(self.feed.replay_failed())
+            self._warn_once("kv_events.no_replay", {"address": self.addresses.replay})
+            self._handle(self.feed.replay_failed())
         finally:
             inbox.close()
 
-    def _hear(self, notices: Sequence[Notice]) -> None:
-        """Act on what follows from messages, in order; changes go on together."""
+    def _handle(self, notices: Sequence[Notice]) -> None:
+        """Act on notices in order; consecutive changes become one event."""
         changes: list[Change] = []
         for notice in notices:
             if isinstance(notice, CacheChanges):
@@ -199,14 +202,14 @@ class Subscription:
                 continue
             self._pass_on(changes)
             changes = []
-            self._act(notice)
+            self._handle_one(notice)
         self._pass_on(changes)
 
     def _pass_on(self, changes: Sequence[Change]) -> None:
         if changes:
             self._apply(CacheChanged(self.endpoint.id, changes))
 
-    def _act(self, notice: StreamUp | StreamLost | Anomaly | ReplayRequest) -> None:
+    def _handle_one(self, notice: StreamUp | StreamLost | Anomaly | ReplayRequest) -> None:
         match notice:
             case StreamUp(complete):
                 if self._lost:
@@ -219,18 +222,18 @@ class Subscription:
                 self._lost = True
                 self._apply(CacheFeedLost(self.endpoint.id, reason))
             case Anomaly(kind, detail):
-                self._say_once(f"kv_events.{kind}", {"detail": detail})
+                self._warn_once(f"kv_events.{kind}", {"detail": detail})
             case ReplayRequest(start):
-                self._ask(start)
+                self._start_replay(start)
 
-    def _ask(self, start: int) -> None:
-        """Ask in a task of its own; a request under way is void."""
+    def _start_replay(self, start: int) -> None:
+        """Start a replay in a task of its own; cancel the one in progress."""
         if self._replaying and self._replaying is not asyncio.current_task():
             self._replaying.cancel()
-        name = f"{self._name}, again from {start}"
+        name = f"{self._name}, replay from {start}"
         self._replaying = self._tasks.create_task(self._replay(start), name=name)
 
-    def _say_once(self, what: str, details: dict[str, str]) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            _log.warning(what, endpoint=self.endpoint.id, **details)
+    def _warn_once(self, event: str, details: dict[str, str]) -> None:
+        if event not in self._warned:
+            self._warned.add(event)
+            _log.warning(event, endpoint=self.endpoint.id, **details)

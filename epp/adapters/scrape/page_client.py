@@ -1,4 +1,4 @@
-"""Gets one page again and again, over one connection that is kept. It reads no page."""
+"""An HTTP/1.1 client that gets one page repeatedly, over one persistent connection."""
 
 import asyncio
 import ssl
@@ -16,22 +16,21 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class PageRefused(WarmpickError):
-    """The server answered with something that is not the page."""
+    """The server's response is not the page."""
 
 
 class PageLost(PageRefused):
-    """The connection broke before the page was whole: the server may be on its way out."""
+    """The connection broke before the page was complete: the server may be exiting."""
 
 
 class _Stale(PageLost):
-    """A connection that had been kept was closed before an answer began: worth another try."""
+    """An idle connection was closed before a response began: the request may be sent again."""
 
 
 class PageClient:
     """Gets the page at `url`; one `get` at a time.
 
-    A page of more than `max_bytes` is refused. Certificates are not verified; redirects are not
-    followed.
+    Refuses pages of more than `max_bytes`, and redirects. Certificates are not verified.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], max_bytes: int) -> None:
@@ -42,25 +41,28 @@ class PageClient:
         self._tls = _unverified() if parts.scheme == "https" else None
         lines = [f"GET {parts.path} HTTP/1.1", f"Host: {parts.netloc}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
+        # RFC 9112 §3.2: a request has exactly one Host field.
         self._request = "\r\n".join([*lines, "", ""]).encode()
         self._max_bytes = max_bytes
         self._connection: _Connection | None = None
 
     async def get(self) -> bytes:
-        """Give the page. Raises `PageRefused`, or `OSError` where there is no connection.
+        """Return the page. Raises `PageRefused`, or `OSError` if it cannot connect.
 
-        Whoever cancels it breaks the connection off, for an answer may be under way.
+        A cancelled call aborts the connection, as a response may be in flight on it.
         """
         kept = self._connection
         if kept is not None and kept.open:
             try:
-                return await self._ask(kept)
+                return await self._request_on(kept)
+            # RFC 9112 §9.3.1: a server may close an idle connection at any time; a client may
+            # then repeat an idempotent request (RFC 9110 §9.2.2: GET is) on another one.
             except _Stale:
                 pass
-        return await self._ask(await self._connect())
+        return await self._request_on(await self._connect())
 
     def close(self) -> None:
-        """Break the connection off, if there is one; another `get` opens the next."""
+        """Abort the connection, if there is one; the next `get` opens another."""
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
@@ -76,26 +78,26 @@ class PageClient:
         self._connection = made
         return made
 
-    async def _ask(self, connection: "_Connection") -> bytes:
-        answered = False
+    async def _request_on(self, connection: "_Connection") -> bytes:
+        complete = False
         try:
-            page = await connection.ask(self._request)
-            answered = True
+            page = await connection.request(self._request)
+            complete = True
             return page
         finally:
-            if not answered:
+            if not complete:
                 self.close()
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, and the answer that is being read."""
+    """One connection, and the response that is being read."""
 
     def __init__(self, max_bytes: int) -> None:
         self.open = True
         self._max_bytes = max_bytes
         self._transport: asyncio.Transport
-        self._answer: asyncio.Future[bytes] | None = None
-        self._asked_before = False
+        self._response: asyncio.Future[bytes] | None = None
+        self._used = False
         self._parser = httptools.HttpResponseParser(self)
         self._begin()
 
@@ -106,32 +108,32 @@ class _Connection(asyncio.Protocol):
         self._in_body = False
         self._has_length = False
 
-    async def ask(self, request: bytes) -> bytes:
-        """Send a request; give the page that answers it."""
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._answer = answer
+    async def request(self, request: bytes) -> bytes:
+        """Send a request; return the body of its response."""
+        response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._response = response
         self._transport.write(request)
         try:
-            return await answer
+            return await response
         finally:
-            self._answer = None
-            self._asked_before = True
+            self._response = None
+            self._used = True
 
     def abort(self) -> None:
-        """Break it off."""
+        """Close the connection at once."""
         self.open = False
         self._transport.abort()
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of the answer."""
-        if self._answer is None or self._answer.done():
-            self.abort()  # nothing was asked
+        """Parse a part of the response."""
+        if self._response is None or self._response.done():
+            self.abort()  # data without a request
             return
         if not self._in_body:
             self._head += len(data)
@@ -143,34 +145,35 @@ class _Connection(asyncio.Protocol):
             self._fail(PageRefused(f"the head is larger than {_MAX_HEAD_BYTES} bytes"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the answer, which is whole where only the connection's end says how long it is."""
+        """End the response: complete if the connection's end delimits it, else failed."""
         self.open = False
+        # RFC 9112 §6.3, rule 8: without Content-Length and Transfer-Encoding the body ends there.
         if exc is None and self._in_body and not self._has_length:
-            self._done()
+            self._finish()
         began = self._head > 0
-        kind = _Stale if self._asked_before and not began else PageLost
+        kind = _Stale if self._used and not began else PageLost
         self._fail(kind(f"the connection was lost: {exc or 'closed by the server'}"))
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """Take no answer that was not asked for."""
-        if self._answer is None or self._answer.done():
+        """Abort on a response without a request."""
+        if self._response is None or self._response.done():
             self.abort()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note whether the answer says where it ends."""
+        """Record whether a header field delimits the body."""
         if name.lower() in {b"content-length", b"transfer-encoding"}:
             self._has_length = True
 
     def on_headers_complete(self) -> None:
-        """Refuse what is not the page."""
+        """Refuse any status but 200."""
         self._in_body = True
         if (status := self._parser.get_status_code()) != HTTPStatus.OK:
             self._fail(PageRefused(f"HTTP status {status}"))
 
     def on_body(self, data: bytes) -> None:
-        """Keep a part of the page."""
+        """Store a part of the page."""
         self._size += len(data)
         if self._size > self._max_bytes:
             self._fail(PageRefused(f"the page is larger than {self._max_bytes} bytes"))
@@ -178,22 +181,22 @@ class _Connection(asyncio.Protocol):
             self._pieces.append(data)
 
     def on_message_complete(self) -> None:
-        """Answer, and make ready for the next one."""
+        """Finish the response; keep the connection if the server does."""
         keep = self._parser.should_keep_alive()
-        self._done()
+        self._finish()
         if keep:
             self._begin()
         else:
             self.abort()
 
-    def _done(self) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(b"".join(self._pieces))
+    def _finish(self) -> None:
+        if self._response is not None and not self._response.done():
+            self._response.set_result(b"".join(self._pieces))
         self._pieces = []
 
     def _fail(self, error: PageRefused) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error)
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(error)
             self.abort()
 
 

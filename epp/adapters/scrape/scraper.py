@@ -1,4 +1,4 @@
-"""Polls the metrics page of every endpoint; one slow or dead pod never delays another."""
+"""Polls the metrics page of every endpoint; a slow or dead pod does not delay others."""
 
 import asyncio
 import itertools
@@ -18,29 +18,31 @@ from epp.protocol.metrics.page import Page
 _log = structlog.get_logger(__name__)
 
 _GOLDEN = 0.6180339887498949
-"""Multiples of it, modulo 1, stay evenly spread whatever their number."""
-_TOGETHER = 4
-"""Servers that are polled at one time: each time wakes the process up, each page keeps it busy."""
-_DEAD = 2
-"""Failures in a row after which a pod is polled less often."""
-_APART, _AT_ONCE = 0.001, 0.1
-"""Seconds by which the first polls of endpoints are spread: for each, and at most for all."""
-_BETWEEN_LOOKS = 0.25
-"""Seconds at least between two polls of a server that nobody's turn calls for."""
+"""The golden ratio less 1: its multiples modulo 1 stay evenly spread, however many there are."""
+_POLLED_TOGETHER = 4
+"""Servers that share a phase: more wake the process less often, fewer delay requests less."""
+_DEAD_AFTER = 2
+"""Failures in a row after which a server is polled less often."""
+_FIRST_SPREAD, _MAX_FIRST_SPREAD = 0.001, 0.1
+"""Seconds over which the first polls are spread: per server, and for all together."""
+_MIN_POLL_NOW_SECONDS = 0.25
+"""Least seconds between two polls of a server by `poll_now`."""
 _BROKEN = (PageLost, ConnectionResetError)
-_SOON = 0.02
-"""Seconds until a server is polled again that broke a connection off: dying ones refuse by then."""
+_RETRY_BROKEN_SECONDS = 0.02
+"""Seconds after a broken connection until another poll: a server that exits refuses it by then."""
 _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
-"""Compressing a page would cost the pod more than sending it."""
+"""Without compression: it would cost the pod more time than sending the bytes.
+
+Prometheus text format 0.0.4, "Content-Type": `text/plain; version=0.0.4`.
+"""
 
 
 class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How endpoints are polled.
+    """Times in seconds, and limits, of polling.
 
-    `interval` (seconds) is what each endpoint is polled at, `retry` (seconds) the same for one
-    that is dead, where longer, and `timeout` (seconds) what one poll may take in all. A page of
-    more than `max_bytes` counts as a failure. `scheme` is "http" or "https"; certificates of
-    pods are not verified, as in the incumbent.
+    A server is polled every `interval`, a dead one every `retry` if that is longer. `timeout`
+    limits one poll. A page of more than `max_bytes` is a failure. `scheme` is "http" or "https";
+    pods' certificates are not verified, as in the incumbent.
     """
 
     interval: float = 1.0
@@ -52,7 +54,7 @@ class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Server:
-    """One metrics page, the endpoints that it tells of, and what is known between two polls."""
+    """One metrics page, the endpoints that it reports, and the state between two polls."""
 
     def __init__(self, url: str, max_bytes: int) -> None:
         self.url = url
@@ -62,15 +64,15 @@ class _Server:
         self.failures = 0
         self.polled = asyncio.Event()
         self.due = asyncio.Event()
-        self.looked_at = -inf
-        self.again_at = inf
+        self.polled_now_at = -inf
+        self.retry_at = inf
         self.task: asyncio.Task[NoReturn] | None = None
 
 
 class Scraper:
-    """Polls what it is told to watch, and tells each outcome through `apply`.
+    """Polls watched endpoints and passes an event of each poll to `apply`.
 
-    `clock` gives the `at` of a load. A poll that succeeds is a `LoadReported`, one that fails a
+    A poll that succeeds is a `LoadReported` at the time of `clock`, one that fails a
     `ScrapeFailed`; a page without any known metric reports the previous load. Only changes of
     state are logged.
     """
@@ -90,18 +92,18 @@ class Scraper:
         self._start: Callable[[_Server], None] | None = None
 
     def watch(self, endpoint: Endpoint) -> None:
-        """Poll this endpoint from now on; another engine under the same id starts afresh."""
+        """Poll an endpoint; another engine under the same id starts without a previous load."""
         known = self._by_endpoint.get(endpoint.id)
         if known and known.readers[endpoint.id].endpoint.engine == endpoint.engine:
             known.readers[endpoint.id].relabel(endpoint)
             return
-        self.forget(endpoint.id)
+        self.unwatch(endpoint.id)
         server = self._server_at(f"{self._settings.scheme}://{endpoint.target}")
         server.readers[endpoint.id] = MetricsReader(endpoint)
         self._by_endpoint[endpoint.id] = server
 
     def _server_at(self, base: str) -> _Server:
-        """Give the server at a URL; its page is polled once, however many endpoints it has."""
+        """Return the server of a URL: its page is polled once, however many endpoints it has."""
         url = base + self._settings.path
         if url not in self._servers:
             server = self._servers[url] = _Server(url, self._settings.max_bytes)
@@ -109,8 +111,8 @@ class Scraper:
                 self._start(server)
         return self._servers[url]
 
-    def forget(self, endpoint_id: EndpointId) -> None:
-        """Stop polling an endpoint; nothing is told of it any more."""
+    def unwatch(self, endpoint_id: EndpointId) -> None:
+        """Stop polling an endpoint; no event of it follows."""
         server = self._by_endpoint.pop(endpoint_id, None)
         if server is None:
             return
@@ -120,11 +122,11 @@ class Scraper:
             if server.task:
                 server.task.cancel()
 
-    def look(self, endpoint_id: EndpointId) -> None:
-        """Poll an endpoint now, where something says that it may be gone; not at every word."""
+    def poll_now(self, endpoint_id: EndpointId) -> None:
+        """Poll an endpoint that may be gone at once, but not more often than every 0.25 s."""
         server, now = self._by_endpoint.get(endpoint_id), self._clock()
-        if server is not None and now - server.looked_at >= _BETWEEN_LOOKS:
-            server.looked_at = now
+        if server is not None and now - server.polled_now_at >= _MIN_POLL_NOW_SECONDS:
+            server.polled_now_at = now
             server.due.set()
 
     async def run(self) -> None:
@@ -144,7 +146,7 @@ class Scraper:
                 self._start = None
 
     async def polled_once(self, seconds: float) -> None:
-        """Wait until everything that is watched now was polled, but no longer than `seconds`."""
+        """Wait until every server watched at the call was polled, for at most `seconds`."""
         polls = [asyncio.ensure_future(each.polled.wait()) for each in self._servers.values()]
         if polls:
             _, late = await asyncio.wait(polls, timeout=seconds)
@@ -152,22 +154,27 @@ class Scraper:
                 poll.cancel()
 
     async def _poll(self, server: _Server) -> NoReturn:
-        """Poll one server at once, then at its own phase of the interval, dead ones less often."""
+        """Poll a server at once, then at its phase of the interval, less often while dead."""
         loop = asyncio.get_running_loop()
-        interval, phase = self._settings.interval, next(self._phases) // _TOGETHER * _GOLDEN % 1
+        interval, phase = (
+            self._settings.interval,
+            next(self._phases) // _POLLED_TOGETHER * _GOLDEN % 1,
+        )
         due = loop.time() + interval * phase
-        await asyncio.sleep(min(interval, _AT_ONCE, _APART * len(self._servers)) * phase)
+        await asyncio.sleep(
+            min(interval, _MAX_FIRST_SPREAD, _FIRST_SPREAD * len(self._servers)) * phase
+        )
         try:
             await self._scrape(server)
             server.polled.set()
             while True:
                 server.due.clear()
-                timer = loop.call_at(min(due, server.again_at), server.due.set)
+                timer = loop.call_at(min(due, server.retry_at), server.due.set)
                 await server.due.wait()
                 timer.cancel()
                 await self._scrape(server)
-                if loop.time() >= due:  # else it was looked at out of turn
-                    dead = server.failures >= _DEAD
+                if loop.time() >= due:  # else it was polled out of turn
+                    dead = server.failures >= _DEAD_AFTER
                     pause = max(interval, self._settings.retry) if dead else interval
                     due = max(due + pause, loop.time())
         finally:
@@ -178,13 +185,13 @@ class Scraper:
             async with asyncio.timeout(self._settings.timeout):
                 text = await server.client.get()
         except (OSError, PageRefused) as error:  # TimeoutError is one
-            self._failed(server, error)
+            self._on_failure(server, error)
         else:
-            self._answered(server, text)
+            self._on_page(server, text)
 
-    def _answered(self, server: _Server, text: bytes) -> None:
+    def _on_page(self, server: _Server, text: bytes) -> None:
         page, at = Page(text, server.places), self._clock()
-        recovered, server.failures, server.again_at = server.failures > 0, 0, inf
+        recovered, server.failures, server.retry_at = server.failures > 0, 0, inf
         for reader in tuple(server.readers.values()):
             endpoint, unknown = reader.endpoint, reader.unknown
             reading = reader.read(page, at)
@@ -196,13 +203,15 @@ class Scraper:
             for doubt in reading.doubts:
                 _log.warning("endpoint.metrics_doubted", endpoint=endpoint.id, doubt=doubt)
 
-    def _failed(self, server: _Server, error: Exception) -> None:
+    def _on_failure(self, server: _Server, error: Exception) -> None:
         server.failures += 1
-        broken = isinstance(error, _BROKEN) and server.failures <= _DEAD
-        server.again_at = asyncio.get_running_loop().time() + _SOON if broken else inf
+        broken = isinstance(error, _BROKEN) and server.failures <= _DEAD_AFTER
+        server.retry_at = (
+            asyncio.get_running_loop().time() + _RETRY_BROKEN_SECONDS if broken else inf
+        )
         refused = isinstance(error, ConnectionRefusedError)
         for reader in tuple(server.readers.values()):
-            reader.lost()
+            reader.reset_engine()
             self._apply(ScrapeFailed(reader.endpoint.id, refused))
             if server.failures == 1:
                 reason = str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""The KV event batches of vLLM and SGLang as changes. This file knows no socket and no sequence.
+"""Decodes the KV event batches of vLLM and SGLang into changes of a cache.
 
 A payload is a msgpack array `[time, events, rank?]`. An event is a map with its name under `type`
 (vLLM from 0.28 on) or an array that starts with its name and may leave out what comes last (vLLM
@@ -23,27 +23,26 @@ from epp.model.kv_changes import (
     Medium,
 )
 
-MOST_BYTES = 64 << 20
-"""A payload beyond this is not read: a step of an engine stores no more than its batch."""
+MAX_PAYLOAD_BYTES = 64 << 20
+"""Larger payloads are not read; one step of an engine stores no more than its batch of tokens."""
 
 _UINT64 = (1 << 64) - 1
 _TOKEN_BYTES = 4
 _FULL_KINDS = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
-"""vLLM's `KVCacheSpecKind` whose hits need every block from the start; None where not told."""
+"""vLLM `KVCacheSpecKind` values whose hits need every block from the start; None if not sent."""
 
 _MAP_BYTES = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
-"""What a map begins with in msgpack."""
+"""First bytes of a map (msgpack spec: fixmap, map 16, map 32)."""
 
 _MEDIA = {"gpu": Medium.GPU, "cpu": Medium.CPU, "cpu_pinned": Medium.CPU}
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What one payload says, at `time` (the engine's clock, Unix seconds).
+    """One decoded payload. `time` is the engine's clock, in Unix seconds.
 
-    `rank` is the data-parallel rank, None where not told.
-
-    `unknown` counts events of types that nobody here knows, which change nothing that matters
-    here; `malformed` those of known types that could not be read: content may be wrong now.
+    `rank` is the data-parallel rank, None if not sent. `unknown` counts events of unknown types,
+    which do not change the cache; `malformed` counts events of known types that could not be
+    decoded, after which the cache's content may differ.
     """
 
     changes: Sequence[Change]
@@ -54,7 +53,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class UnreadableBatch(msgspec.Struct, frozen=True):
-    """The payload is no batch; `reason` says in which way."""
+    """A payload that is no batch, and why."""
 
     reason: str
 
@@ -74,7 +73,7 @@ class _Time(msgspec.Struct, array_like=True):
 
 
 class _Stored(msgspec.Struct, gc=False):
-    """`BlockStored` as a map. vLLM puts salts among `extra_keys`, SGLang into `cache_salt`."""
+    """`BlockStored` as a map. Salts are in `extra_keys` (vLLM) or in `cache_salt` (SGLang)."""
 
     block_hashes: list[Hash]
     parent_block_hash: Hash | None = None
@@ -89,7 +88,7 @@ class _Stored(msgspec.Struct, gc=False):
 
 
 class _StoredArray(msgspec.Struct, array_like=True, gc=False):
-    """`BlockStored` as an array; after `medium`, SGLang has a map with a salt, or nothing."""
+    """`BlockStored` as an array; after `medium` SGLang sends a map with a salt, or nothing."""
 
     type: str
     block_hashes: list[Hash]
@@ -126,13 +125,13 @@ class _NamedArray(msgspec.Struct, array_like=True):
 
 
 class Malformed(ValueError):
-    """An event of a known type cannot be read."""
+    """An event of a known type cannot be decoded."""
 
 
 def read_batch(
-    payload: bytes, model: str = "", most_bytes: int = MOST_BYTES
+    payload: bytes, model: str = "", most_bytes: int = MAX_PAYLOAD_BYTES
 ) -> Batch | UnreadableBatch:
-    """Read one payload; `model` names the base model in events without an adapter. Never raises."""
+    """Decode one payload; `model` is the model of events without a LoRA adapter. Never raises."""
     if len(payload) > most_bytes:
         return UnreadableBatch(f"{len(payload)} bytes, more than {most_bytes}")
     try:
@@ -155,7 +154,7 @@ def read_batch(
 
 
 def time_of(payload: bytes) -> float | None:
-    """Read when a batch was made; None where the payload is no batch."""
+    """Return the time of a batch (Unix seconds); None if the payload is no batch."""
     try:
         return _TIME.decode(payload).time
     except msgspec.MsgspecError:
@@ -163,7 +162,7 @@ def time_of(payload: bytes) -> float | None:
 
 
 def _read_event(event: msgspec.Raw, model: str) -> Change | None:
-    """Read one event; None for a type that is unknown."""
+    """Decode one event; None for an unknown type."""
     forms = _MAPS if memoryview(event)[0] in _MAP_BYTES else _ARRAYS
     reader = forms.readers.get(forms.name.decode(event).type)
     return reader(event, model) if reader else None
@@ -187,12 +186,12 @@ def _stored_of(
     size, hashes = it.block_size, _hashes(it.block_hashes)
     full = it.kv_cache_spec_kind in _FULL_KINDS
     tokens = _tokens(it.token_ids)
-    # A group of sliding windows leaves out the blocks that it will never look up.
+    # vLLM: a group of sliding-window layers leaves out blocks outside of the window.
     if size < 0 or (full and tokens and len(tokens) != len(hashes) * size * _TOKEN_BYTES):
-        raise Malformed("blocks and tokens do not go together")
+        raise Malformed("the number of tokens is not that of the blocks")
     salts, content = _extra(it.extra_keys, adapter)
     if content and len(content) != len(hashes):
-        raise Malformed("blocks and extra keys do not go together")
+        raise Malformed("the number of extra keys is not that of the blocks")
     parent = it.parent_block_hash
     return BlocksStored(
         hashes=hashes,
@@ -223,6 +222,7 @@ def _cleared(_: msgspec.Raw, __: str) -> BlocksCleared:
 
 
 def _hash(value: Hash) -> EngineHash:
+    # vLLM `maybe_convert_block_hash`: the lower 64 bits of a digest.
     if isinstance(value, bytes):
         value = int.from_bytes(value[-8:], "big")
     return EngineHash(value & _UINT64)
@@ -247,7 +247,11 @@ def _medium(name: str | None) -> Medium:
 
 
 def _extra(keys: list[_Keys | None] | None, adapter: str | None) -> tuple[str, Sequence[bytes]]:
-    """Tell a salt from content; vLLM lists adapter, media, salt and embeddings, without tags."""
+    """Return the salt and the extra content of each block.
+
+    vLLM `v1/core/kv_cache_utils.py` `generate_block_hash_extra_keys` joins adapter, media, salt
+    and embeddings to one list, without tags.
+    """
     if not keys or not any(keys):
         return "", ()
     salt, content, pack = "", [], msgspec.msgpack.encode
@@ -263,7 +267,7 @@ def _extra(keys: list[_Keys | None] | None, adapter: str | None) -> tuple[str, S
 
 
 class _Forms(msgspec.Struct, frozen=True):
-    """How events of one wire form are read: first the name, then the rest by that."""
+    """Decoders of one wire form: of the event's type, and of the rest by type."""
 
     name: msgspec.msgpack.Decoder[_Named] | msgspec.msgpack.Decoder[_NamedArray]
     readers: dict[str, Callable[[msgspec.Raw, str], Change]]

@@ -1,14 +1,14 @@
-"""One publisher's stream of KV event batches: what is missing, what to ask for, what to believe.
+"""One publisher's stream of KV event batches: finds gaps, asks for replays, reports changes.
 
-A state machine without sockets: frames go in, notices come out. A publisher numbers its batches
-from 0 on, sends each once to whoever listens (ZMQ PUB), and may have a second socket that sends
-the last ones again from a given number on. This file knows neither, and no clock.
+A state machine without sockets and without a clock: frames go in, notices come out. A publisher
+(vLLM 0.32 `vllm/distributed/kv_events.py` `ZmqEventPublisher`) numbers its batches from 0, sends
+each once to all subscribers (ZMQ PUB), and may have a second socket (ROUTER) that replays the
+latest ones from a given number on.
 
-What is believed is never more than what the engine said: where batches are missing and cannot be
-had again, everything before them is taken back (`Cleared.GAP`). A publisher that began anew
-numbers from 0 again, but that may be seen late, at a number beyond the last: so a request to send
-again always starts with the last batch that was seen, and if that comes back as another one, the
-engine is another one.
+The changes reported never exceed what the engine said: if batches are missing and cannot be
+replayed, everything before them is invalidated (`Cleared.GAP`). A publisher that restarted counts
+from 0 again, which may be noticed late, at a number beyond the last. So every replay starts with
+the last batch that was seen; if another one comes back under its number, the engine restarted.
 """
 
 from collections.abc import Sequence
@@ -35,17 +35,17 @@ from epp.protocol.kvevents.published_messages import (
     read_message,
 )
 
-_MOST_ASKS = 3
-_MOST_UNREADABLE = 3
+_MAX_ATTEMPTS = 3
+_MAX_UNREADABLE = 3
 
 
 class FeedSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is expected of a publisher.
+    """Settings of one publisher's stream.
 
-    Topics are `PREFIX<pod>@<model>`; what has another `topic_prefix` is left out. `model` names
-    the base model where the topic does not. `rank`, where not None, is the data-parallel rank
-    whose batches count. `replay`: it has a socket that sends batches again. While it does, up to
-    `most_waiting` new batches, of `most_waiting_bytes` in all, wait.
+    Topics are `PREFIX<pod>@<model>`; messages without `topic_prefix` are ignored. `model` is the
+    base model of topics that name none. With a `rank`, batches of other data-parallel ranks are
+    ignored. `replay`: the publisher has a replay socket. During a replay up to `most_waiting`
+    batches, of `most_waiting_bytes` bytes in all, are queued.
     """
 
     topic_prefix: str = "kv@"
@@ -57,257 +57,269 @@ class FeedSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Feed:
-    """One publisher as it is heard. Every method returns what follows from its call."""
+    """The stream of one publisher. Every method returns the notices that follow from its call."""
 
     def __init__(self, settings: FeedSettings) -> None:
         self.counts = FeedCounts()
         self._settings = settings
-        self._replays = settings.replay
-        self._out: list[Notice] = []
-        self._forget()
+        self._can_replay = settings.replay
+        self._notices: list[Notice] = []
+        self._reset()
 
-    def _forget(self) -> None:
-        self._next: int | None = None  # the number expected, None before the first
+    def _reset(self) -> None:
+        self._expected: int | None = None  # the next sequence number; None before the first
         self._up = self._complete = False
-        self._asking = self._answered = self._void = False
-        self._asks = 0
+        self._replaying = self._replay_begun = self._replay_void = False
+        self._attempts = 0
         self._unreadable = 0
-        self._latest = -inf  # the engine's time on this connection
-        self._seen = MessageHistory()
-        self._waiting = Backlog(self._settings.most_waiting, self._settings.most_waiting_bytes)
+        self._latest_time = -inf  # seconds of the engine's clock, on this connection
+        self._history = MessageHistory()
+        self._backlog = Backlog(self._settings.most_waiting, self._settings.most_waiting_bytes)
 
-    # What happens.
+    @property
+    def replaying(self) -> bool:
+        """Whether a replay is in progress."""
+        return self._replaying
+
+    @property
+    def queued(self) -> int:
+        """The batches that wait for earlier ones."""
+        return len(self._backlog)
+
+    # Input.
 
     def connected(self) -> list[Notice]:
-        """The publisher is there, for the first time or again: catch up where that can be done."""
-        self._replays, self._asks = self._settings.replay, 0
-        self._waiting.take()
-        self._latest = -inf
-        if self._replays:
-            self._ask()
+        """Handle a connection, the first or a later one: request a replay if that is possible."""
+        self._can_replay, self._attempts = self._settings.replay, 0
+        self._backlog.drain()
+        self._latest_time = -inf
+        if self._can_replay:
+            self._request_replay()
         else:
-            self._tell(complete=self._up and self._complete)
-        return self._take_out()
+            self._report_up(complete=self._up and self._complete)
+        return self._drain()
 
     def disconnected(self) -> None:
-        """The connection broke; with replay, what comes waits until `connected` has checked it."""
-        self._asking = self._replays
+        """Handle a broken connection; with replay, messages are queued until `connected`."""
+        self._replaying = self._can_replay
 
     def lost(self, reason: str) -> list[Notice]:
-        """The publisher is gone for good, or was never there: start from nothing next time."""
-        self._forget()
-        self._out.append(StreamLost(reason))
-        return self._take_out()
+        """Handle a publisher that is gone, or never was there: the next one starts from nothing."""
+        self._reset()
+        self._notices.append(StreamLost(reason))
+        return self._drain()
 
     def receive(self, frames: Sequence[bytes]) -> list[Notice]:
-        """Take in what the publisher sends to everybody."""
+        """Handle a message of the PUB socket."""
         message = self._message(frames)
         if message is not None:
-            (self._hold if self._asking else self._advance)(message)
-        return self._take_out()
+            (self._queue if self._replaying else self._accept)(message)
+        return self._drain()
 
     def replayed(self, frames: Sequence[bytes]) -> list[Notice]:
-        """Take in what the publisher sends again; an empty payload ends it."""
-        if not self._asking:
+        """Handle a message of the replay socket; one with an empty payload ends the replay."""
+        if not self._replaying:
             return []
+        # vLLM `ZmqEventPublisher`: the end marker is (client, "", END_SEQ, "").
         if len(frames) >= FRAMES and not frames[-1]:
-            self._caught_up()
-            return self._take_out()
+            self._on_replay_end()
+            return self._drain()
         message = self._message(frames[-FRAMES:])
-        if message is not None and not self._void:
-            self._again(message)
-        return self._take_out()
+        if message is not None and not self._replay_void:
+            self._accept_replayed(message)
+        return self._drain()
 
     def replay_failed(self) -> list[Notice]:
-        """Nothing, or nothing more, was sent again: go on with what there is."""
-        if self._asking:
-            self._asking = False
-            self._asks += 1
-            if self._asks >= _MOST_ASKS:
-                self._replays = False
-            if self._next and not self._answered:  # nothing says that it is the same engine
-                self._clear(Cleared.GAP, None)
-            self._resume(ask=self._replays and self._void)
-        return self._take_out()
+        """Handle a replay that sent nothing, or nothing more: go on with the batches that came."""
+        if self._replaying:
+            self._replaying = False
+            self._attempts += 1
+            if self._attempts >= _MAX_ATTEMPTS:
+                self._can_replay = False
+            if self._expected and not self._replay_begun:  # it may be another engine
+                self._invalidate(Cleared.GAP, None)
+            self._resume(again=self._can_replay and self._replay_void)
+        return self._drain()
 
-    # What follows.
+    # Consequences.
 
-    def _take_out(self) -> list[Notice]:
-        out, self._out = self._out, []
-        return out
+    def _drain(self) -> list[Notice]:
+        drained, self._notices = self._notices, []
+        return drained
 
-    def _odd(self, kind: str, detail: str = "") -> None:
-        self._out.append(Anomaly(kind, detail))
+    def _warn(self, kind: str, detail: str = "") -> None:
+        self._notices.append(Anomaly(kind, detail))
 
     def _message(self, frames: Sequence[bytes]) -> PublishedMessage | None:
         message = read_message(frames, self._settings.topic_prefix)
         if isinstance(message, PublishedMessage):
             return message
-        self._out.append(message)
+        self._notices.append(message)
         return None
 
-    def _ask(self) -> None:
-        """Ask for everything from the last batch that was seen on, or from the first."""
-        self._asking, self._answered, self._void = True, False, False
+    def _request_replay(self) -> None:
+        """Request a replay from the last batch that was seen, or from the first."""
+        self._replaying, self._replay_begun, self._replay_void = True, False, False
         self.counts.replays += 1
-        self._out.append(ReplayRequest(max(0, (self._next or 0) - 1)))
+        self._notices.append(ReplayRequest(max(0, (self._expected or 0) - 1)))
 
-    def _hold(self, message: PublishedMessage) -> None:
-        self._waiting.add(message)
-        if self._waiting.full:
-            self._odd("backlog", f"{len(self._waiting)} batches waited for earlier ones")
-            self._asking = False
-            self._clear(Cleared.GAP, None)
-            self._waiting.take()
+    def _queue(self, message: PublishedMessage) -> None:
+        self._backlog.add(message)
+        if self._backlog.full:
+            self._warn("backlog", f"{len(self._backlog)} batches waited for earlier ones")
+            self._replaying = False
+            self._invalidate(Cleared.GAP, None)
+            self._backlog.drain()
 
-    def _advance(self, message: PublishedMessage) -> None:
-        """Take in a batch that nothing is waited for with."""
+    def _accept(self, message: PublishedMessage) -> None:
+        """Accept a batch while no replay is in progress."""
         number = message.sequence
-        if self._next is None:
-            self._start_at(number)
-        elif number > self._next:
-            self._miss(message)
+        if self._expected is None:
+            self._start_sequence(number)
+        elif number > self._expected:
+            self._on_gap(message)
             return
-        elif number < self._next:
+        elif number < self._expected:
             if self._is_old(message):
                 self.counts.duplicates += 1
                 return
-            self._restart()
+            self._on_restart()
             if number:
-                self._miss(message)
+                self._on_gap(message)
                 return
-        self._read(message)
+        self._apply(message)
 
     def _is_old(self, message: PublishedMessage) -> bool:
-        """Tell what comes twice, or too late, from an engine that counts from 0 again."""
+        """Whether a batch came twice or too late, and is not of an engine that restarted."""
         time = time_of(message.payload)
-        return time is None or time < self._latest or self._seen.has(message)
+        return time is None or time < self._latest_time or self._history.has(message)
 
-    def _miss(self, message: PublishedMessage) -> None:
-        """Ask for what is missing before a batch, or do without."""
+    def _on_gap(self, message: PublishedMessage) -> None:
+        """Request the batches missing before this one, or invalidate what was reported."""
         self.counts.gaps += 1
-        if self._replays:
-            self._ask()
-            self._hold(message)
+        if self._can_replay:
+            self._request_replay()
+            self._queue(message)
         else:
-            self._clear(Cleared.GAP, message.sequence)
-            self._read(message)
+            self._invalidate(Cleared.GAP, message.sequence)
+            self._apply(message)
 
-    def _again(self, message: PublishedMessage) -> None:
-        """Take in a batch that was asked for."""
-        number, first, self._answered = message.sequence, not self._answered, True
-        if self._next is None:
-            self._start_at(number)
-        elif number < self._next:
-            if not self._seen.has_other(message):
+    def _accept_replayed(self, message: PublishedMessage) -> None:
+        """Accept a batch of a replay."""
+        number, first, self._replay_begun = message.sequence, not self._replay_begun, True
+        if self._expected is None:
+            self._start_sequence(number)
+        elif number < self._expected:
+            if not self._history.has_other(message):
                 return
-            self._restart()
-            self._void = number > 0  # else this answer is what would be asked for
+            self._on_restart()
+            self._replay_void = number > 0  # a replay from 0 is the one that is needed
         elif first and number:
-            # What came before is not kept any more, and nothing says that it is one sequence.
-            self._clear(Cleared.GAP, number)
-        elif number > self._next:
-            self._void = True  # more than a ROUTER's queue held was dropped: ask for the rest
-        if not self._void:
-            self._read(message)
+            # The publisher does not keep earlier batches; whether these follow them is unknown.
+            self._invalidate(Cleared.GAP, number)
+        elif number > self._expected:
+            # zmq_socket(3): a ROUTER drops messages beyond its high-water mark. Request the rest.
+            self._replay_void = True
+        if not self._replay_void:
+            self._apply(message)
 
-    def _caught_up(self) -> None:
-        """All that the publisher has was sent again."""
-        self._asking = False
-        if not self._answered and not self._void:
-            if self._next:  # what was seen last is not there: it began anew
-                self._restart()
-                self._void = True
+    def _on_replay_end(self) -> None:
+        """Handle the end of a replay."""
+        self._replaying = False
+        if not self._replay_begun and not self._replay_void:
+            if self._expected:  # the last batch seen is not there: the engine restarted
+                self._on_restart()
+                self._replay_void = True
             else:
-                self._start_at(0)
-        self._resume(ask=self._void)
+                self._start_sequence(0)
+        self._resume(again=self._replay_void)
 
-    def _resume(self, *, ask: bool) -> None:
-        """Go on with what waited, or ask again."""
-        if ask and self._asks < _MOST_ASKS:
-            self._asks += 1
-            self._ask()
+    def _resume(self, *, again: bool) -> None:
+        """Accept the queued batches, or request another replay."""
+        if again and self._attempts < _MAX_ATTEMPTS:
+            self._attempts += 1
+            self._request_replay()
             return
-        if self._next is not None or not self._waiting:
-            self._tell(complete=self._complete)
-        for message in self._waiting.take():
-            if self._asking:
-                self._hold(message)
-            elif self._next is None or message.sequence >= self._next:
-                self._continue(message)
+        if self._expected is not None or not self._backlog:
+            self._report_up(complete=self._complete)
+        for message in self._backlog.drain():
+            if self._replaying:
+                self._queue(message)
+            elif self._expected is None or message.sequence >= self._expected:
+                self._accept_queued(message)
 
-    def _continue(self, message: PublishedMessage) -> None:
-        """Take in a batch that waited; a gap before it was asked for in vain."""
-        if self._next is not None and message.sequence > self._next:
-            self._asks += 1
-            if not self._replays or self._asks >= _MOST_ASKS:
-                self._clear(Cleared.GAP, message.sequence)
-        self._advance(message)
+    def _accept_queued(self, message: PublishedMessage) -> None:
+        """Accept a queued batch; the replay did not fill a gap before it."""
+        if self._expected is not None and message.sequence > self._expected:
+            self._attempts += 1
+            if not self._can_replay or self._attempts >= _MAX_ATTEMPTS:
+                self._invalidate(Cleared.GAP, message.sequence)
+        self._accept(message)
 
-    def _start_at(self, number: int) -> None:
-        """Begin a sequence; before its first batch the engine held nothing."""
+    def _start_sequence(self, number: int) -> None:
+        """Start a sequence; before batch 0 the engine's cache is empty."""
         if number == 0:
-            self._out.append(CacheChanges((BlocksCleared(Cleared.RESTART),)))
-        self._next = number
-        self._tell(complete=number == 0)
+            self._notices.append(CacheChanges((BlocksCleared(Cleared.RESTART),)))
+        self._expected = number
+        self._report_up(complete=number == 0)
 
-    def _restart(self) -> None:
-        """The engine is another one, with an empty cache."""
+    def _on_restart(self) -> None:
+        """Start again from 0: the engine restarted, with an empty cache."""
         self.counts.restarts += 1
-        self._seen.clear()
-        self._start_at(0)
+        self._history.clear()
+        self._start_sequence(0)
 
-    def _clear(self, reason: Cleared, number: int | None) -> None:
-        """Take back what was said, and go on with `number`, or with whichever comes next."""
-        self._out.append(CacheChanges((BlocksCleared(reason),)))
-        self._seen.clear()
-        self._next = number
-        self._tell(complete=False)
+    def _invalidate(self, reason: Cleared, number: int | None) -> None:
+        """Invalidate all reported changes; go on with `number`, None standing for any number."""
+        self._notices.append(CacheChanges((BlocksCleared(reason),)))
+        self._history.clear()
+        self._expected = number
+        self._report_up(complete=False)
 
-    def _tell(self, *, complete: bool) -> None:
-        """Say that the stream is followed, where that is news."""
+    def _report_up(self, *, complete: bool) -> None:
+        """Report that the stream is followed, unless that was reported last."""
         if not self._up or complete != self._complete:
-            self._out.append(StreamUp(complete))
+            self._notices.append(StreamUp(complete))
         self._up, self._complete = True, complete
 
-    def _read(self, message: PublishedMessage) -> None:
-        """Take in the batch whose turn it is."""
-        self._next = message.sequence + 1
-        self._asks = 0
-        self._seen.add(message)
+    def _apply(self, message: PublishedMessage) -> None:
+        """Report the changes of the batch that is next in the sequence."""
+        self._expected = message.sequence + 1
+        self._attempts = 0
+        self._history.add(message)
         model = message.model or self._settings.model
         if not model:
-            self._odd("model", "neither the topic nor the settings name it")
+            self._warn("model", "neither the topic nor the settings name it")
         batch = read_batch(message.payload, model)
         if isinstance(batch, UnreadableBatch):
-            self._cannot_read(batch.reason)
+            self._on_unreadable(batch.reason)
             return
         self.counts.batches += 1
-        self._unreadable, self._latest = 0, batch.time
+        self._unreadable, self._latest_time = 0, batch.time
         self._count(batch.unknown, batch.malformed)
         if batch.rank is not None and self._settings.rank not in {None, batch.rank}:
-            self._odd("rank", f"of rank {batch.rank}, not {self._settings.rank}")
+            self._warn("rank", f"of rank {batch.rank}, not {self._settings.rank}")
             return
-        self._tell(complete=self._complete or BlocksCleared() in batch.changes)
+        self._report_up(complete=self._complete or BlocksCleared() in batch.changes)
         if batch.changes:
-            self._out.append(CacheChanges(batch.changes))
+            self._notices.append(CacheChanges(batch.changes))
 
     def _count(self, unknown: int, malformed: int) -> None:
         self.counts.unknown += unknown
         self.counts.malformed += malformed
         if unknown:
-            self._odd("unknown", "events of a type that is not known")
+            self._warn("unknown", "events of a type that is not known")
         if malformed:
-            self._odd("malformed", "events that cannot be read")
+            self._warn("malformed", "events that cannot be read")
 
-    def _cannot_read(self, reason: str) -> None:
-        """One such batch is a gap; several in a row are no stream of ours."""
+    def _on_unreadable(self, reason: str) -> None:
+        """Handle an unreadable batch as a gap; several in a row as a lost stream."""
         self.counts.unreadable += 1
         self._unreadable += 1
-        self._odd("unreadable", reason)
-        self._out.append(CacheChanges((BlocksCleared(Cleared.GAP),)))
-        if self._unreadable < _MOST_UNREADABLE:
-            self._tell(complete=False)
+        self._warn("unreadable", reason)
+        self._notices.append(CacheChanges((BlocksCleared(Cleared.GAP),)))
+        if self._unreadable < _MAX_UNREADABLE:
+            self._report_up(complete=False)
         elif self._up:
             self._up = False
-            self._out.append(StreamLost(f"batches cannot be read: {reason}"))
+            self._notices.append(StreamLost(f"batches cannot be read: {reason}"))

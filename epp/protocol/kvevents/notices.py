@@ -1,7 +1,4 @@
-"""What follows from what a publisher of KV events sent, as values.
-
-`epp.protocol.kvevents.feed.Feed` says it; an adapter acts on it.
-"""
+"""Notices: what `epp.protocol.kvevents.feed.Feed` concludes from messages, for an adapter to do."""
 
 from collections.abc import Sequence
 
@@ -17,29 +14,29 @@ class CacheChanges(msgspec.Struct, frozen=True):
 
 
 class ReplayRequest(msgspec.Struct, frozen=True):
-    """Ask the publisher to send again what it has from number `start` on.
+    """Ask the publisher to replay its batches from sequence number `start` on.
 
-    A request under way is void. Each frame that comes back goes to `Feed.replayed`; when none
-    come, or none more, `Feed.replay_failed` is to be called.
+    A replay in progress is void. Each frame that comes back goes to `Feed.replayed`; when none
+    come, or no more, call `Feed.replay_failed`.
     """
 
     start: int
 
 
 class StreamUp(msgspec.Struct, frozen=True):
-    """The stream is followed; `complete`: from an empty cache on."""
+    """The stream is followed. `complete`: every change since the cache was empty is known."""
 
     complete: bool
 
 
 class StreamLost(msgspec.Struct, frozen=True):
-    """The stream cannot be followed; what was said before is out of date."""
+    """The stream cannot be followed; the changes reported before are out of date."""
 
     reason: str
 
 
 class Anomaly(msgspec.Struct, frozen=True):
-    """Something is not as it should be, and is left out; `kind` names it for a log line."""
+    """Something was malformed or unexpected and is ignored; `kind` names it in a log event."""
 
     kind: str
     detail: str = ""
@@ -49,7 +46,10 @@ Notice = CacheChanges | ReplayRequest | StreamUp | StreamLost | Anomaly
 
 
 class FeedCounts(msgspec.Struct):
-    """Batches taken in, and what was not as it should be, since the start."""
+    """Counts since the start: batches accepted, and what was not as it should be.
+
+    `unreadable` counts batches, `unknown` and `malformed` count events.
+    """
 
     batches: int = 0
     duplicates: int = 0

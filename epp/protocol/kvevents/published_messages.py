@@ -1,25 +1,26 @@
-"""Messages of a publisher of KV events: one, those that wait, and those that were seen.
+"""Messages of a KV event publisher: reading one, queueing some, and recognizing those seen.
 
-A message is three frames: a topic `PREFIX<pod>@<model>`, its number (8 bytes, big-endian), and a
-payload, which this file does not read.
+vLLM 0.32 `vllm/distributed/kv_events.py` `ZmqEventPublisher`: a message has three frames, a topic
+(`PREFIX<pod>@<model>` by llm-d's convention), a sequence number (8 bytes, big-endian), and a
+payload, which is not read here.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import msgspec
+from cachetools import FIFOCache
 from xxhash import xxh3_64_intdigest
 
 from epp.protocol.kvevents.notices import Anomaly
 
 FRAMES = 3
 _SEQUENCE_BYTES = 8
-_REMEMBERED = 1024
-_SHOWN = 200
+_REMEMBERED_MESSAGES = 1024
+_SHOWN_CHARACTERS = 200
 
 
 class PublishedMessage(msgspec.Struct, frozen=True):
-    """One batch under its number. `model` is the base model's name, "" where the topic has none."""
+    """One batch and its sequence number. `model` is the base model; "" if the topic has none."""
 
     sequence: int
     payload: bytes
@@ -27,23 +28,23 @@ class PublishedMessage(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> int:
-        """Tells batches of one number apart: each has its time in it."""
+        """A digest of the payload: two batches of one number differ, as each has its time in it."""
         return xxh3_64_intdigest(self.payload)
 
 
 def read_message(frames: Sequence[bytes], topic_prefix: str) -> PublishedMessage | Anomaly:
-    """Read the frames of one message, or say what is wrong with them."""
+    """Read the frames of one message; an `Anomaly` for what is none of this topic prefix."""
     if len(frames) != FRAMES or len(frames[1]) != _SEQUENCE_BYTES:
         return Anomaly("frames", f"{[len(frame) for frame in frames[: FRAMES + 2]]} bytes")
     topic = frames[0].decode("utf-8", "replace")
     if not topic.startswith(topic_prefix):
-        return Anomaly("topic", topic[:_SHOWN])
+        return Anomaly("topic", topic[:_SHOWN_CHARACTERS])
     model = topic.split("@", 2)[-1] if topic.count("@") > 1 else ""
     return PublishedMessage(int.from_bytes(frames[1], "big"), frames[2], model)
 
 
 class Backlog:
-    """Messages that wait for earlier ones; `full` beyond `most` of them, or `most_bytes`."""
+    """Messages that wait for earlier ones, limited to `most` messages and `most_bytes` bytes."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
@@ -56,34 +57,32 @@ class Backlog:
 
     @property
     def full(self) -> bool:
-        """Whether more wait than may."""
+        """Whether a limit is exceeded."""
         return len(self._messages) > self._most or self._bytes > self._most_bytes
 
     def add(self, message: PublishedMessage) -> None:
-        """Let one wait."""
+        """Add a message."""
         self._messages[message.sequence] = message
         self._bytes += len(message.payload)
 
-    def take(self) -> list[PublishedMessage]:
-        """Take all of them out, in order."""
+    def drain(self) -> list[PublishedMessage]:
+        """Return and remove all messages, ordered by sequence number."""
         messages, self._messages, self._bytes = self._messages, {}, 0
         return [messages[number] for number in sorted(messages)]
 
 
 class MessageHistory:
-    """The digests of the messages seen last."""
+    """The digests of the latest messages, by sequence number."""
 
     def __init__(self) -> None:
-        self._digests: OrderedDict[int, int] = OrderedDict()
+        self._digests: FIFOCache[int, int] = FIFOCache(_REMEMBERED_MESSAGES)
 
     def add(self, message: PublishedMessage) -> None:
-        """Remember one, and forget the oldest of too many."""
+        """Add a message; the oldest one is removed if there are too many."""
         self._digests[message.sequence] = message.digest
-        if len(self._digests) > _REMEMBERED:
-            self._digests.popitem(last=False)
 
     def has(self, message: PublishedMessage) -> bool:
-        """Whether this very message was seen."""
+        """Whether this message was seen."""
         return self._digests.get(message.sequence) == message.digest
 
     def has_other(self, message: PublishedMessage) -> bool:
@@ -91,5 +90,5 @@ class MessageHistory:
         return self._digests.get(message.sequence, message.digest) != message.digest
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all messages."""
         self._digests.clear()

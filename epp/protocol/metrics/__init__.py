@@ -1,1 +1,1 @@
-"""Metrics pages and load reports of model servers, read as `Load`s."""
+"""Metrics pages and ORCA load reports of model servers, read into `Load`s."""

@@ -1,7 +1,6 @@
-"""What the metrics of each kind of model server are called, and what they count.
+"""Names and labels of the metrics of each kind of model server.
 
-Names and labels are those that the incumbent maps, and what servers were seen to write. This
-file reads no page.
+They are the ones that llm-d-router maps, and others that pages of vLLM 0.32 and SGLang 0.5 have.
 """
 
 from collections.abc import Mapping
@@ -12,20 +11,20 @@ from epp.model.endpoint import VLLM as VLLM_NAME
 from epp.protocol.metrics.page import Page
 
 ENGINE_LABELS = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
-"""Pod labels that name the engine, the current one first."""
+"""Pod labels that name the engine; the first one is current, the others deprecated."""
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """Where a number stands: the value of the family's samples, or of their label `label`.
+    """A number on a page: the value of a family's samples, or of their label `label`.
 
-    `where`, given, keeps only the samples that carry this label pair.
+    With `where` only samples with this pair of label and value count.
     """
 
     family: bytes
     label: bytes = b""
     where: tuple[bytes, bytes] | None = None
     rare: bool = False
-    """Whether there are pages of this engine that lack the family."""
+    """Whether some pages of this engine lack the family."""
 
     def __str__(self) -> str:
         label, value = (self.label, b"") if self.label else self.where or (b"", b"")
@@ -34,16 +33,16 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The names that one kind of model server gives to the parts of a `Load`.
+    """The metrics of one kind of model server from which a `Load` is read.
 
-    `rank` is the label that tells the engines of one page apart (data parallelism); samples of
-    one rank repeat each other (tensor-parallel workers) unless `adds` says that they add up
-    (models of one server). Of several names for one thing, the first that is on the page counts.
+    `rank` is the label of the data-parallel rank. Samples of one rank repeat each other (they are
+    of tensor-parallel workers), unless with `adds`, where they add up (they are of several
+    models). Of a tuple of metrics the first one on the page counts.
     """
 
     name: str
     sign: bytes
-    """What some line of every page of this engine starts with, and no other engine's page has."""
+    """A prefix that some line of each page of this engine has, and none of another engine's."""
     rank: bytes = b""
     adds: bool = False
     waiting: Metric
@@ -52,17 +51,17 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True):
     block_size: tuple[Metric, ...] = ()
     num_blocks: tuple[Metric, ...] = ()
     whole_server: bool = False
-    """Whether each rank's `num_blocks` is that of all of them together."""
+    """Whether each rank's sample of `num_blocks` is the sum of all ranks."""
     max_tokens: Metric | None = None
     longest: tuple[Metric, Metric] | None = None
-    """How many requests of the greatest length fit in a rank, and how many tokens these have."""
+    """How many requests of the greatest length fit in one rank, and their tokens in all."""
     caching: Metric | None = None
     match_unit: tuple[Metric, ...] = ()
     sliding_window: tuple[Metric, ...] = ()
     offload_tokens: Metric | None = None
     offload_blocks: Metric | None = None
     offload_signs: tuple[Metric, ...] = ()
-    """What is there, and no number of tokens, where a second tier of unknown size is."""
+    """Metrics that are present if there is a second cache tier, and do not give its tokens."""
     cache_queries: Metric | None = None
     cache_hits: Metric | None = None
     adapters: Metric | None = None
@@ -78,7 +77,7 @@ VLLM = EngineMetrics(
     kv_usage=Metric(b"vllm:kv_cache_usage_perc"),
     block_size=(Metric(_CONFIG, b"effective_attention_block_size"), Metric(_CONFIG, b"block_size")),
     num_blocks=(Metric(_CONFIG, b"num_gpu_blocks"),),
-    whole_server=True,  # core_client.py sums over the engines and gives every series the sum
+    whole_server=True,  # vLLM `v1/engine/core_client.py` exports the sum for every engine
     longest=(
         Metric(_CONFIG, b"kv_cache_max_concurrency"),
         Metric(_CONFIG, b"kv_cache_size_tokens"),
@@ -142,18 +141,18 @@ TRITON = EngineMetrics(
 ENGINES: Mapping[str, EngineMetrics] = {
     engine.name: engine for engine in (VLLM, SGLANG, TRTLLM_SERVE, TRITON_TRTLLM, TRITON)
 }
-"""Every engine by the value of its pod label; a page is matched against them in this order."""
+"""All engines by the value of their pod label, in the order in which a page is matched."""
 
 
 def configuration_of(engine: EngineMetrics) -> tuple[bytes, ...]:
-    """Name the families that change with the engine's configuration only."""
+    """Return the families that change only with the engine's configuration."""
     return _CONFIGURATIONS[engine.name]
 
 
 def _configuration(engine: EngineMetrics) -> tuple[bytes, ...]:
-    said = (*engine.block_size, *engine.num_blocks, engine.max_tokens, *(engine.longest or ()))
-    more = (engine.caching, *engine.match_unit, *engine.sliding_window)
-    return tuple({metric.family: None for metric in (*said, *more) if metric})
+    sizes = (*engine.block_size, *engine.num_blocks, engine.max_tokens, *(engine.longest or ()))
+    rules = (engine.caching, *engine.match_unit, *engine.sliding_window)
+    return tuple({metric.family: None for metric in (*sizes, *rules) if metric})
 
 
 _CONFIGURATIONS = {name: _configuration(engine) for name, engine in ENGINES.items()}
@@ -162,9 +161,9 @@ STARTED = Metric(b"process_start_time_seconds", rare=True)
 
 
 def engine_of(labels: Mapping[str, str], page: Page) -> EngineMetrics | None:
-    """Tell the engine of a pod: from its labels, else from the names on its metrics page.
+    """Return a pod's engine, by its labels, else by the names on its metrics page.
 
-    None where neither says: the page then holds nothing that can be read.
+    None if neither is known: no metric of the page can be read then.
     """
     for label in ENGINE_LABELS:
         if labels.get(label) in ENGINES:

@@ -1,4 +1,4 @@
-"""Metrics pages of one endpoint as `Load`s. This file knows no transport and no pod."""
+"""Reads the metrics pages of one endpoint into `Load`s."""
 
 from collections.abc import Iterable, Mapping
 from math import inf
@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from epp.model.endpoint import OFFLOAD_LABEL, UNREPORTED, Endpoint, Load
-from epp.protocol.metrics.capacity import MAX_CAPACITY, CacheConfig, read_facts
+from epp.protocol.metrics.capacity import MAX_CAPACITY_TOKENS, CacheConfig, read_cache_config
 from epp.protocol.metrics.metric_names import STARTED, EngineMetrics, configuration_of, engine_of
 from epp.protocol.metrics.page import Page, Sample, number
 from epp.protocol.metrics.values import MetricValues
@@ -16,7 +16,7 @@ _MAX_ADAPTERS = 1e6
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What a page said; `doubts` are what it said and is not believed, each told once."""
+    """The load that a page reports; `doubts` are its disbelieved values, each reported once."""
 
     load: Load
     doubts: tuple[str, ...] = ()
@@ -25,114 +25,112 @@ class Reading(msgspec.Struct, frozen=True):
 class MetricsReader:
     """Reads the pages of one endpoint, one after the other.
 
-    `load` is what the last one said, `unknown` whether it was of no known engine.
-    Never raises. What a page does not hold as a number that can be true (family missing, NaN,
-    ±Inf, negative, garbage, absurdly large, a last line without its newline) keeps the value
-    that it had. Where an endpoint is one rank of a server, only that engine's samples count.
-    Otherwise all its engines are one endpoint: counts are summed, and kv_usage is their mean,
-    which for pools of one size is the used share of the sum, where the maximum would call the
-    server full while its other engines are empty.
+    `load` is the last one read; `unknown` is whether its page was of no known engine. Never
+    raises. A metric without a number that can be true (family missing, NaN, ±Inf, negative,
+    garbage, absurdly large, a last line without its newline) keeps its previous value. If an
+    endpoint is one rank of a server, only that engine's samples count. Otherwise all its engines
+    are one endpoint: counts are summed, and kv_usage is their mean, which for pools of one size
+    is the used share of the sum, where the maximum would call the server full while its other
+    engines are empty.
     """
 
     def __init__(self, endpoint: Endpoint, load: Load = UNREPORTED) -> None:
         self.load = load
         self.endpoint = endpoint
         self._engine: EngineMetrics | None = None
-        self._facts = CacheConfig.of(load)
+        self._cache_config = CacheConfig.of(load)
         self._configuration: list[list[Sample]] = []
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.unknown = False
 
     def relabel(self, endpoint: Endpoint) -> None:
-        """Take in other labels of the endpoint, which may name another engine."""
+        """Set the endpoint with other labels, which may name another engine."""
         self.endpoint = endpoint
         self._engine = None
 
-    def lost(self) -> None:
-        """Take note that the server did not answer: another engine may, next."""
+    def reset_engine(self) -> None:
+        """Forget the engine, as the server did not answer: the next page may be of another one."""
         self._engine = None
 
     def read(self, page: Page, at: float) -> Reading:
-        """Read a page scraped at `at`; one without any known metric tells the last load again."""
+        """Read a page scraped at `at` (seconds); without any known metric the last load is kept."""
         self._engine = self._engine or engine_of(self.endpoint.labels, page)
         self.unknown = self._engine is None
         if self._engine is None:
             self.load = replace(self.load, at=at)
             return Reading(self.load)
-        figures = MetricValues(page, self._engine, self.endpoint.rank)
-        self._configure(page, figures, self._engine)
-        self.load = self._load(figures, self._engine, at)
-        if not figures.doubts:
+        values = MetricValues(page, self._engine, self.endpoint.rank)
+        self._configure(page, values, self._engine)
+        self.load = self._load(values, self._engine, at)
+        if not values.doubts:
             return Reading(self.load)
-        told = tuple(text for key, text in figures.doubts.items() if key not in self._told)
-        self._told.update(figures.doubts)
-        return Reading(self.load, told)
+        doubts = tuple(text for key, text in values.doubts.items() if key not in self._reported)
+        self._reported.update(values.doubts)
+        return Reading(self.load, doubts)
 
-    def _configure(self, page: Page, figures: MetricValues, engine: EngineMetrics) -> None:
-        """Read anew what changes with the configuration, where any of it has changed."""
+    def _configure(self, page: Page, values: MetricValues, engine: EngineMetrics) -> None:
+        """Read the cache configuration again if any of its families changed."""
         configuration = [page.samples(family) for family in configuration_of(engine)]
-        if configuration == self._configuration and engine.name == self._facts.engine:
+        if configuration == self._configuration and engine.name == self._cache_config.engine:
             return
         self._configuration = configuration
-        self._facts = read_facts(figures, engine, self._facts)
-        self.load = self._facts.put(self.load)
-        tiers = any(figures.by_rank(sign) for sign in engine.offload_signs)
-        if tiers and self._offload(figures, engine) is None:
-            figures.doubts["offload"] = (
+        self._cache_config = read_cache_config(values, engine, self._cache_config)
+        self.load = self._cache_config.apply(self.load)
+        tiers = any(values.by_rank(sign) for sign in engine.offload_signs)
+        if tiers and self._offload(values, engine) is None:
+            values.doubts["offload"] = (
                 f"the cache has a second tier, whose size in tokens is not told: "
                 f"the label {OFFLOAD_LABEL} can"
             )
 
-    def _load(self, figures: MetricValues, engine: EngineMetrics, at: float) -> Load:
-        before, facts = self.load, self._facts
-        usage = figures.by_rank(engine.kv_usage).values() if engine.kv_usage else ()
-        running_adapters, waiting_adapters, max_adapters = _adapters(figures, engine, before)
+    def _load(self, values: MetricValues, engine: EngineMetrics, at: float) -> Load:
+        before, config = self.load, self._cache_config
+        usage = values.by_rank(engine.kv_usage).values() if engine.kv_usage else ()
+        running_adapters, waiting_adapters, max_adapters = _adapters(values, engine, before)
         return Load(
-            waiting=figures.requests(engine.waiting, before.waiting),
-            running=figures.requests(engine.running, before.running),
+            waiting=values.requests(engine.waiting, before.waiting),
+            running=values.requests(engine.running, before.running),
             kv_usage=min(1.0, sum(usage) / len(usage)) if usage else before.kv_usage,
             running_adapters=running_adapters,
             waiting_adapters=waiting_adapters,
             max_adapters=max_adapters,
-            engine=facts.engine,
-            ranks=facts.ranks,
-            block_size=facts.block_size,
-            num_blocks=facts.num_blocks,
-            spread=facts.spread,
-            max_tokens=facts.max_tokens,
-            caching=facts.caching,
-            match_unit=facts.match_unit,
-            sliding_window=facts.sliding_window,
-            offload_tokens=self._offload(figures, engine),
-            cache_queries=figures.total(engine.cache_queries, before.cache_queries),
-            cache_hits=figures.total(engine.cache_hits, before.cache_hits),
-            started_at=min(figures.by_rank(STARTED).values(), default=before.started_at),
+            engine=config.engine,
+            ranks=config.ranks,
+            block_size=config.block_size,
+            num_blocks=config.num_blocks,
+            spread=config.spread,
+            max_tokens=config.max_tokens,
+            caching=config.caching,
+            match_unit=config.match_unit,
+            sliding_window=config.sliding_window,
+            offload_tokens=self._offload(values, engine),
+            cache_queries=values.total(engine.cache_queries, before.cache_queries),
+            cache_hits=values.total(engine.cache_hits, before.cache_hits),
+            started_at=min(values.by_rank(STARTED).values(), default=before.started_at),
             at=at,
         )
 
-    def _offload(self, figures: MetricValues, engine: EngineMetrics) -> int | None:
-        """Tell the size of the second tier: from the page, else from the label, else as before.
+    def _offload(self, values: MetricValues, engine: EngineMetrics) -> int | None:
+        """Return the tokens of the second tier: by the page, else the label, else as before.
 
-        vLLM's own page mostly gives its bytes, of which nothing says how many make a token.
+        vLLM's own page mostly has its bytes, without the number of bytes per token.
         """
-        tokens = figures.total(engine.offload_tokens, 0.0)
-        blocks = figures.total(engine.offload_blocks, 0.0)
-        tokens += blocks * (self._facts.block_size or 0)
-        if 1 <= tokens <= MAX_CAPACITY:
+        tokens = values.total(engine.offload_tokens, 0.0)
+        blocks = values.total(engine.offload_blocks, 0.0)
+        tokens += blocks * (self._cache_config.block_size or 0)
+        if 1 <= tokens <= MAX_CAPACITY_TOKENS:
             return int(tokens)
         return self.endpoint.offload_tokens or self.load.offload_tokens
 
 
 def _adapters(
-    figures: MetricValues, engine: EngineMetrics, before: Load
+    values: MetricValues, engine: EngineMetrics, before: Load
 ) -> tuple[frozenset[str], frozenset[str], int]:
-    """Read running, waiting and maximum number of LoRA adapters.
-
-    vLLM leaves the series of past states on the page and gives each its Unix time as value: the
-    newest of each engine counts.
-    """
+    """Return the running and the waiting LoRA adapters, and the most that may run."""
+    # vLLM `lora_requests_info`: series of past states stay on the page; the value of each is the
+    # Unix time at which it was set. The latest one of each engine counts.
     newest: dict[bytes, tuple[float, Mapping[bytes, bytes]]] = {}
-    for rank, value, pairs in figures.states(engine.adapters):
+    for rank, value, pairs in values.states(engine.adapters):
         if newest.get(rank, (0.0,))[0] <= value < inf:
             newest[rank] = (value, pairs)
     if not newest:

@@ -1,4 +1,4 @@
-"""Load reports that model servers put into response headers (ORCA)."""
+"""Load reports in response headers: ORCA, Open Request Cost Aggregation."""
 
 import math
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from epp.model.events import OrcaReported
 KV_USAGE = ("kv_cache_usage_perc", "kv_cache_utilization", "gpu_cache_usage_perc")
 WAITING = ("num_requests_waiting", "num_waiting_requests")
 RUNNING = ("num_requests_running", "num_running_requests")
-"""The `named_metrics` that model servers use, vLLM's own name first."""
+"""Names of `named_metrics` that model servers use, vLLM's own first."""
 
 _NAMED = "named_metrics"
-_LONGEST = 8192
-"""Characters of a header that are looked at; a report of three numbers needs a hundred."""
+_MAX_CHARACTERS = 8192
+"""Characters of a header that are read; a report of three numbers has about a hundred."""
 
 
 class _Report(msgspec.Struct, frozen=True):
@@ -26,14 +26,15 @@ _decode = msgspec.json.Decoder(_Report).decode
 
 
 def parse_orca(value: str, target: Target) -> OrcaReported | None:
-    """Read an `endpoint-load-metrics` header that came from `target`.
+    """Read the `endpoint-load-metrics` header of a response of `target`.
 
-    Its forms are `JSON {"named_metrics": {name: number}}` and
-    `TEXT named_metrics.name=number, ...`; the format word is case-insensitive. None where the
-    header is of another form (`BIN`, a base64 protobuf, is not read), is broken, or names none
-    of the metrics wanted. Values that are not finite or negative are left out. Never raises.
+    Returns None for a header of another form (`BIN`, a base64 protobuf, is not read), a malformed
+    one, and one without any of the metrics. Values that are negative or not finite are ignored.
+    Never raises.
     """
-    form, _, body = value[:_LONGEST].strip().partition(" ")
+    # ORCA's HTTP header formats (Envoy `orca_parser.cc`): `JSON {"named_metrics": {...}}` and
+    # `TEXT named_metrics.<name>=<number>, ...`; the format's name is case-insensitive.
+    form, _, body = value[:_MAX_CHARACTERS].strip().partition(" ")
     reader = _READERS.get(form.upper())
     metrics = reader(body) if reader else {}
     kv_usage, waiting, running = (_pick(metrics, names) for names in (KV_USAGE, WAITING, RUNNING))

@@ -1,8 +1,7 @@
-"""A metrics page in Prometheus' text format, of which few families are wanted.
+"""A page of metrics in Prometheus text format 0.0.4, of which only some families are parsed.
 
-A page of vLLM holds some seventy families in 20 to 60 KB, of which ten matter, and it is read
-once a second for every server: the lines wanted are found by substring search, from where they
-stood on the page before, and nothing else is looked at. Knows no engine and no transport.
+A page of vLLM has some seventy families in 20 to 60 KB, of which ten are read, once per second
+and server. Their lines are found by substring search, near their offsets on the page before.
 """
 
 import functools
@@ -11,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 Sample = tuple[bytes, float]
-"""Raw text between the braces (empty without any), and the value (NaN where it is no number)."""
+"""The text between the braces (empty without labels), and the value (NaN if it is no number)."""
 
 _QUOTED = rb'(?:[^"\\\n]++|\\.)*+'
 _LABEL = re.compile(rb'([A-Za-z_]\w*+)\s*+=\s*+"(' + _QUOTED + rb')"')
@@ -19,12 +18,12 @@ _REST = re.compile(rb'(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?[ \t]+([^
 _ESCAPE = re.compile(rb"\\(.)")
 _AFTER_NAME = frozenset(b"{ \t")
 _ABSENT_PAGES = 8
-_NUMBERS_GROW = 256
-"""Bytes by which a line may stand earlier than on the page before without a search from the top."""
+_MAX_SHIFT = 256
+"""Bytes by which a line may have moved up since the page before and still be found there."""
 
 
 class Page:
-    """One page. `places`, kept by the caller from page to page, says where families stand."""
+    """One page. `places`, kept by the caller for the next page, has the offsets of families."""
 
     def __init__(self, text: bytes, places: dict[bytes, int] | None = None) -> None:
         self.text = text
@@ -32,18 +31,19 @@ class Page:
         self._found: dict[bytes, list[Sample]] = {}
 
     def __contains__(self, start: bytes) -> bool:
-        """Whether any line starts with this."""
+        """Whether any line starts with `start`."""
         return self.text.startswith(start) or b"\n" + start in self.text
 
     def samples(self, family: bytes) -> list[Sample]:
-        """Give a family's samples, which the format keeps together, up to the first bad line."""
+        """Return a family's samples, up to the first malformed line."""
+        # Text format 0.0.4, "Grouping and sorting": all lines of a metric are in one group.
         found = self._found.get(family)
         if found is None:
             found = self._found[family] = self._read(family)
         return found
 
     def rare(self, family: bytes) -> list[Sample]:
-        """Give the samples of a family that pages may lack: then every eighth page is searched."""
+        """Return a family's samples; while pages lack it, only each eighth page is searched."""
         place = self._places.get(family, 0)
         if place >= -1 or family in self._found:
             return self.samples(family)
@@ -62,7 +62,7 @@ class Page:
         return found
 
     def _first_line(self, family: bytes) -> int:
-        """Find where the family's first sample starts; -1 where it has none."""
+        """Return the offset of the family's first sample; -1 if it has none."""
         start = self._near(family)
         if start < 0:
             start = 0 if self._starts(family, 0) else self._search(family, 0)
@@ -70,11 +70,11 @@ class Page:
         return start
 
     def _near(self, family: bytes) -> int:
-        """Look around where it was on the page before; -1 where its first sample is not there."""
+        """Return that offset if it is near the one of the page before; else -1."""
         place = self._places.get(family, -1)
-        if place <= _NUMBERS_GROW:
+        if place <= _MAX_SHIFT:
             return -1
-        start = self._search(family, place - _NUMBERS_GROW)
+        start = self._search(family, place - _MAX_SHIFT)
         line_before = self.text.rfind(b"\n", 0, max(0, start - 1)) + 1
         return -1 if self._starts(family, line_before) else start
 
@@ -86,7 +86,7 @@ class Page:
         return found + 1 if found >= 0 else -1
 
     def _starts(self, family: bytes, at: int) -> bool:
-        """Whether a sample of exactly this family (not of one it is a prefix of) starts here."""
+        """Whether a sample of this family, not of one with a longer name, starts at `at`."""
         end = at + len(family)
         text = self.text
         return text.startswith(family, at) and end < len(text) and text[end] in _AFTER_NAME
@@ -94,12 +94,12 @@ class Page:
 
 @functools.lru_cache(maxsize=8192)
 def labels(raw: bytes) -> Mapping[bytes, bytes]:
-    """Read the labels of a sample; most are the same on every page of every server."""
+    """Return the labels of a sample; cached, as most are the same on every page."""
     return {name: _unescape(value) for name, value in _LABEL.findall(raw)}
 
 
 def number(text: bytes) -> float:
-    """Read a number of the exposition format; NaN where it is none."""
+    """Return a number of the text format, which writes them as Go does; NaN if it is none."""
     try:
         return float(text)
     except ValueError:
@@ -107,6 +107,7 @@ def number(text: bytes) -> float:
 
 
 def _unescape(value: bytes) -> bytes:
+    # Text format 0.0.4: a label value escapes backslash, quote and newline.
     if b"\\" not in value:
         return value
     return _ESCAPE.sub(lambda match: b"\n" if match[1] == b"n" else match[1], value)

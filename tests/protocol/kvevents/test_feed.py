@@ -168,7 +168,7 @@ def test_a_gap_that_cannot_be_closed_takes_everything_back(failure):
     heard.receive(first, last)
     if failure == "silence":
         heard.hear(heard.feed.replay_failed())
-        while heard.asked() is not None and heard.feed._asking:
+        while heard.asked() is not None and heard.feed.replaying:
             heard.hear(heard.feed.replay_failed())
     else:
         heard.replay(publisher, kept=1)
@@ -314,7 +314,7 @@ def test_what_waits_is_bounded(limit):
     publisher = Publisher()
     heard = Listener(FeedSettings(replay=True, **limit)).connect()
     heard.receive(*batches(publisher, *range(50)))
-    assert len(heard.feed._waiting) <= 4
+    assert heard.feed.queued <= 4
     assert "backlog" in {odd.kind for odd in heard.of(Anomaly)}
     assert heard.replay(publisher).held <= publisher.cache
     assert not heard.complete
