@@ -1,6 +1,7 @@
-"""What an engine says of its KV cache, as frozen values, and the events that carry it.
+"""Changes of an engine's KV cache, as vLLM's KV events report them, and their model events.
 
-This file knows no wire format: `epp.protocol.kvevents.batches` reads those.
+Mirrors vLLM 0.32 `vllm/distributed/kv_events.py` without its wire format, which
+`epp.protocol.kvevents.batches` reads.
 """
 
 from collections.abc import Sequence
@@ -12,27 +13,27 @@ import msgspec
 from epp.model.endpoint import EndpointId
 
 EngineHash = NewType("EngineHash", int)
-"""The engine's own name of a block: 64 bits, unsigned; the last 8 bytes of a longer digest."""
+"""The engine's own hash of a block: 64 bits, unsigned; the last 8 bytes of a longer digest."""
 
 
 class Medium(Enum):
-    """Where an engine keeps a block."""
+    """The kind of memory that an engine keeps a block in (vLLM `medium`)."""
 
-    GPU = "gpu"  # what the scheduler looks up first; also where the engine named nothing
-    CPU = "cpu"  # the host's memory, on offloading
-    OTHER = "other"  # disks, stores that pods share
+    GPU = "gpu"  # also where the event names none
+    CPU = "cpu"  # host memory, with offloading
+    OTHER = "other"  # disks, and stores that pods share
 
 
 class BlocksStored(msgspec.Struct, frozen=True, gc=False):
-    """Consecutive blocks of `size` tokens each, kept from now on.
+    """Consecutive blocks of `size` tokens each that the engine holds (vLLM `BlockStored`).
 
-    They follow the block `parent`, None at the start of a sequence. `tokens` holds four
-    little-endian bytes a token id for all of them; it is empty, and `size` 0, where the engine
-    names blocks only. `model` is the adapter's name, or the base model's, "" where unknown.
-    `salt` is the sequence's cache salt, known at its start only. `content` holds, per block, what
-    besides tokens went into it (images, embeddings), b"" where nothing did; it is empty where
-    nothing did in any. `group` is the KV cache group of a hybrid model; `full` says that hits
-    need this group's blocks from the start of the sequence on.
+    They follow the block `parent`, None at the start of a sequence. `tokens` has the token ids of
+    all of them, four little-endian bytes each; it is empty, and `size` 0, where the event has
+    hashes only. `model` is the LoRA adapter's name, or the base model's, "" where unknown. `salt`
+    is the sequence's cache salt, known at its start only. `content` has for each block what else
+    was hashed into it (images, embeddings), b"" for nothing; it is empty where no block has any.
+    `group` is the KV cache group of a hybrid model. `full` says that a hit needs this group's
+    blocks from the start of the sequence on.
     """
 
     hashes: Sequence[EngineHash]
@@ -48,7 +49,10 @@ class BlocksStored(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlocksRemoved(msgspec.Struct, frozen=True, gc=False):
-    """One copy of each of these blocks is gone; other copies may serve hits still."""
+    """One copy of each of these blocks is evicted (vLLM `BlockRemoved`).
+
+    Other copies may still serve hits.
+    """
 
     hashes: Sequence[EngineHash]
     medium: Medium = Medium.GPU
@@ -56,15 +60,15 @@ class BlocksRemoved(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cleared(Enum):
-    """Why nothing that was said before holds any more."""
+    """The reason why earlier changes no longer count."""
 
-    ENGINE = "engine"  # it emptied its cache and said so
-    RESTART = "restart"  # it began anew, with an empty cache
-    GAP = "gap"  # changes were missed: what it holds is unknown, most of it may be there still
+    ENGINE = "engine"  # the engine reported an emptied cache (vLLM `AllBlocksCleared`)
+    RESTART = "restart"  # the engine restarted, with an empty cache
+    GAP = "gap"  # changes were missed: most of what was stored may be there still
 
 
 class BlocksCleared(msgspec.Struct, frozen=True, gc=False):
-    """Forget everything that was stored before."""
+    """Nothing that was stored before counts any more."""
 
     reason: Cleared = Cleared.ENGINE
 
@@ -73,7 +77,7 @@ Change = BlocksStored | BlocksRemoved | BlocksCleared
 
 
 class CacheChanged(msgspec.Struct, frozen=True):
-    """An endpoint's engine changed its cache, in this order."""
+    """Changes of the cache of an endpoint's engine, in their order."""
 
     endpoint_id: EndpointId
     changes: Sequence[Change]
@@ -82,8 +86,8 @@ class CacheChanged(msgspec.Struct, frozen=True):
 class CacheFeedUp(msgspec.Struct, frozen=True):
     """Changes of an endpoint's cache are followed from here on.
 
-    `complete`: from an empty cache on, so that what was told is all there is. It may be told
-    again, whenever that changes.
+    `complete` says that they are followed from an empty cache on, so that they are all there is.
+    The event may come again, whenever `complete` changes.
     """
 
     endpoint_id: EndpointId
@@ -91,9 +95,9 @@ class CacheFeedUp(msgspec.Struct, frozen=True):
 
 
 class CacheFeedLost(msgspec.Struct, frozen=True):
-    """Changes of an endpoint's cache can no longer be followed, or never could; `reason` is prose.
+    """Changes of an endpoint's cache can no longer be followed, or never could.
 
-    What was told before is out of date from now on.
+    Earlier changes are out of date from then on. `reason` is prose, for the log.
     """
 
     endpoint_id: EndpointId

@@ -1,14 +1,14 @@
-"""Follows what one engine says of its KV cache, and keeps the model of that cache in step.
+"""A mirror of one engine's KV cache, fed by its KV events, that corrects the model of that cache.
 
-The engine names blocks by hashes of its own; here they get the picker's, from the parent and the
-token ids that come with them, so that neither side need know how the other hashes. Blocks of both
-sides may differ in size: one of the engine's may hold several of ours, or be a part of one.
+The engine knows blocks by hashes of its own. Here they get the picker's, computed from the parent
+and the token ids in the event, so that neither side need know how the other hashes. Block sizes
+may differ: one of the engine's blocks may hold several of ours, or be a part of one.
 
-The engine keeps several copies of a block where it computed it several times (vLLM does not merge
-equal blocks) and tells of the loss of each: a block is lost with its last copy. In hybrid models
-each group of layers has copies of its own, and a hit needs one in every group whose layers see
-the whole sequence; other groups are not followed. A block whose parent was never heard of (it was
-stored before anybody listened) has no place in any chain and is left out.
+vLLM does not merge equal blocks: a block computed twice has two copies, and each copy that is
+evicted gives a BlockRemoved. A block is lost with its last copy. In hybrid models each KV cache
+group has copies of its own, and a hit needs one in every group whose layers attend to the whole
+sequence; other groups are not followed. A block whose parent is unknown, because it was stored
+before the subscription, has no place in any chain and is left out.
 """
 
 from collections.abc import Sequence
@@ -31,22 +31,22 @@ from epp.model.prompts.block_hasher import BlockHash, BlockHasher
 from epp.model.request import TOKEN_BYTES
 
 MOST_BLOCKS = 1 << 20
-"""Blocks of one engine that are followed; the oldest are given up beyond that."""
+"""Blocks of one engine that are followed at most; beyond that the oldest are dropped."""
 
-_AT_ONCE = 16
-"""The share of the blocks, one in so many, that is given up together."""
+_DROPPED_PART = 16
+"""The part of the blocks, one in this many, that is dropped at a time."""
 
 Group = tuple[Medium, int | None]
 _Copies = dict[EngineHash, int]
 
 
 class Tally(msgspec.Struct):
-    """Blocks of the engine's, counted since the start.
+    """Counts of the engine's blocks since the start.
 
-    `lost` could not be placed: their parent is unknown, or the engine gave no tokens. `skipped`
-    are in groups or media that are not followed. `unknown` went without ever having been placed.
-    `renamed` had another content under the same hash before. `dropped` were given up for want of
-    room.
+    `stored` and `removed` were followed. `lost` could not be hashed: their parent is unknown, or
+    the event had no token ids. `skipped` are in groups or media that are not followed. `unknown`
+    were removed without having been stored. `renamed` had other content under the same hash
+    before. `dropped` exceeded the bound on blocks that are followed.
     """
 
     stored: int = 0
@@ -59,7 +59,11 @@ class Tally(msgspec.Struct):
 
 
 class Mirror:
-    """What one engine is known to hold. `model` names blocks that came without a model's name."""
+    """The blocks that one engine is known to hold.
+
+    `model` is hashed into blocks whose event names no model. At most about `most_blocks` are
+    followed.
+    """
 
     def __init__(self, hasher: BlockHasher, model: str, most_blocks: int = MOST_BLOCKS) -> None:
         self.tally = Tally()
@@ -68,29 +72,29 @@ class Mirror:
         self._most_blocks = most_blocks
         self._copies: dict[Group, _Copies] = {}
         self._unfollowed: set[Group] = set()
-        self._stale: list[BlockHash] = []
-        # By engine block: the hash that seeds what comes after it; the tokens since that, where
-        # a block of ours is not full yet; our blocks that it filled, where sizes differ.
+        self._outdated: list[BlockHash] = []
+        # By engine block: the hash that seeds what follows it; the token ids since that, where a
+        # block of ours is not full yet; our blocks that it filled, where sizes differ.
         self._seeds: dict[EngineHash, int] = {}
-        self._open: dict[EngineHash, bytes] = {}
+        self._partial: dict[EngineHash, bytes] = {}
         self._filled: dict[EngineHash, Sequence[BlockHash]] = {}
-        # Where the engine's blocks are not ours one by one, several may begin with one of ours.
-        self._homes: dict[BlockHash, set[EngineHash]] = {}
+        # By block of ours, where sizes differ: the engine's blocks that filled it.
+        self._fillers: dict[BlockHash, set[EngineHash]] = {}
 
     def __len__(self) -> int:
         return len(self._seeds)
 
     @property
     def lost(self) -> int:
-        """Blocks that could not be placed so far."""
+        """The engine's blocks that could not be hashed."""
         return self.tally.lost
 
     def hashes(self) -> list[BlockHash]:
-        """Our names of all blocks that are followed."""
-        return list(chain.from_iterable(map(self._ours, self._seeds)))
+        """Return our hashes of all blocks that are followed."""
+        return list(chain.from_iterable(map(self._our_blocks, self._seeds)))
 
     def apply(self, change: Change, pool: CacheModel) -> None:
-        """Take in one change; of the host's memory where the cache has an `offload_tier`."""
+        """Apply one change to the model of the cache, or to its `offload_tier` if it is there."""
         lower = pool.offload_tier
         match change:
             case BlocksStored():
@@ -110,35 +114,35 @@ class Mirror:
         return {Medium.GPU: pool, Medium.CPU: lower}.get(medium)
 
     def _store(self, change: BlocksStored, tier: Tier) -> None:
-        placed = self._place(change)
-        if self._stale:
-            tier.discard(self._stale)
-            self._stale = []
-        self.tally.lost += len(change.hashes) - len(placed)
-        if not placed:
+        hashed = self._hash(change)
+        if self._outdated:
+            tier.discard(self._outdated)
+            self._outdated = []
+        self.tally.lost += len(change.hashes) - len(hashed)
+        if not hashed:
             return
-        self.tally.stored += len(placed)
+        self.tally.stored += len(hashed)
         copies = self._copies.setdefault((change.medium, change.group), {})
-        if copies.keys().isdisjoint(placed):
-            copies.update(dict.fromkeys(placed, 1))
+        if copies.keys().isdisjoint(hashed):
+            copies.update(dict.fromkeys(hashed, 1))
         else:
-            for name in placed:
+            for name in hashed:
                 copies[name] = copies.get(name, 0) + 1
-        ours = self._all_of(placed)
+        ours = self._blocks_of(hashed)
         if change.medium is Medium.GPU and change.parent is not None:
             ours = [*self._before(change.parent, change.group), *ours]
         tier.store(ours, [self._hasher.token_block] * len(ours))
         if len(self._seeds) > self._most_blocks:
-            self._shed(tier)
+            self._drop_oldest(tier)
 
     def _before(self, parent: EngineHash, group: int | None) -> Sequence[BlockHash]:
-        """Return our block that ends where the engine's does: what comes next continues it."""
-        if parent in self._open or parent not in self._copies.get((Medium.GPU, group), {}):
+        """Return our block that ends where `parent` does, so that the model knows what follows."""
+        if parent in self._partial or parent not in self._copies.get((Medium.GPU, group), {}):
             return ()
         return (BlockHash(self._seeds[parent]),)
 
-    def _place(self, change: BlocksStored) -> Sequence[EngineHash]:
-        """Name the blocks; return those that have a name now."""
+    def _hash(self, change: BlocksStored) -> Sequence[EngineHash]:
+        """Hash the event's blocks; return those that have a hash of ours."""
         names, parent = change.hashes, change.parent
         if not change.tokens:
             return [name for name in names if name in self._seeds]
@@ -148,60 +152,60 @@ class Mirror:
             seed = self._seeds[parent]
         else:
             return ()
-        begun = b"" if parent is None else self._open.get(parent, b"")
-        if begun or change.content or change.size != self._hasher.token_block:
-            self._place_each(change, seed, begun)
+        partial = b"" if parent is None else self._partial.get(parent, b"")
+        if partial or change.content or change.size != self._hasher.token_block:
+            self._hash_each(change, seed, partial)
         else:
-            self._rename(names, self._extend(seed, change.tokens))
+            self._seed(names, self._extend(seed, change.tokens))
         return names
 
     def _extend(self, seed: int, tokens: bytes) -> Sequence[BlockHash]:
-        """Name the full blocks of ours that `tokens` hold."""
+        """Return the hashes of the full blocks of ours in `tokens`, which follow `seed`."""
         block = self._hasher.token_block
         ends = range(block, len(tokens) // TOKEN_BYTES + 1, block)
         return self._hasher.extend(seed, tokens, ends, TOKEN_BYTES)
 
-    def _rename(self, names: Sequence[EngineHash], ours: Sequence[BlockHash]) -> None:
-        """Give each block of the engine's one of ours."""
+    def _seed(self, names: Sequence[EngineHash], ours: Sequence[BlockHash]) -> None:
+        """Set the hash that seeds what follows each of the engine's blocks."""
         seeds = self._seeds
         if not seeds.keys().isdisjoint(names):
             for name, own in zip(names, ours, strict=True):
                 if seeds.get(name, own) != own:
                     self.tally.renamed += 1
-                    self._stale += self._ours(name)
-                    self._forget([name])
+                    self._outdated += self._our_blocks(name)
+                    self._remove_names([name])
         seeds.update(zip(names, ours, strict=True))
 
-    def _place_each(self, change: BlocksStored, seed: int, begun: bytes) -> None:
-        """Name blocks of another size than ours, or with other content than tokens."""
+    def _hash_each(self, change: BlocksStored, seed: int, partial: bytes) -> None:
+        """Hash blocks of another size than ours, or with content beside token ids."""
         width = change.size * TOKEN_BYTES
         content = change.content or repeat(b"")
         for number, (name, extra) in enumerate(zip(change.hashes, content, strict=False)):
-            if extra:  # never what a prompt of tokens alone is named
+            if extra:  # no prompt of token ids alone has this hash
                 seed = xxh3_64_intdigest(extra, seed)
-            begun += change.tokens[number * width : (number + 1) * width]
-            ours = self._extend(seed, begun)
+            partial += change.tokens[number * width : (number + 1) * width]
+            ours = self._extend(seed, partial)
             if ours:
                 seed = ours[-1]
-                begun = begun[len(ours) * self._hasher.token_block * TOKEN_BYTES :]
-            self._rename([name], [BlockHash(seed)])
-            self._note(name, ours, begun)
+                partial = partial[len(ours) * self._hasher.token_block * TOKEN_BYTES :]
+            self._seed([name], [BlockHash(seed)])
+            self._record_filled(name, ours, partial)
 
-    def _note(self, name: EngineHash, ours: Sequence[BlockHash], begun: bytes) -> None:
+    def _record_filled(self, name: EngineHash, ours: Sequence[BlockHash], partial: bytes) -> None:
         self._filled[name] = ours
         for own in ours:
-            self._homes.setdefault(own, set()).add(name)
-        if begun:
-            self._open[name] = begun
+            self._fillers.setdefault(own, set()).add(name)
+        if partial:
+            self._partial[name] = partial
 
-    def _ours(self, name: EngineHash) -> Sequence[BlockHash]:
-        """Our blocks that one of the engine's filled."""
+    def _our_blocks(self, name: EngineHash) -> Sequence[BlockHash]:
+        """Return our blocks that one of the engine's filled."""
         filled = self._filled.get(name)
         return (BlockHash(self._seeds[name]),) if filled is None else filled
 
-    def _all_of(self, names: Sequence[EngineHash]) -> Sequence[BlockHash]:
+    def _blocks_of(self, names: Sequence[EngineHash]) -> Sequence[BlockHash]:
         if self._filled:
-            return list(chain.from_iterable(map(self._ours, names)))
+            return list(chain.from_iterable(map(self._our_blocks, names)))
         return [BlockHash(self._seeds[name]) for name in names]
 
     def _remove(self, change: BlocksRemoved, tier: Tier | None) -> None:
@@ -222,44 +226,47 @@ class Mirror:
                 self.tally.unknown += 1
         self.tally.removed += len(gone)
         if tier is not None and gone:
-            tier.discard(self._homeless(gone, copies))
-        self._forget([name for name in gone if not self._held(name)])
+            tier.discard(self._unfilled(gone, copies))
+        self._remove_names([name for name in gone if not self._held(name)])
 
-    def _homeless(self, gone: Sequence[EngineHash], copies: _Copies) -> Sequence[BlockHash]:
-        """Return our blocks that went with these of the engine's, of which `copies` are left."""
-        ours = self._all_of(gone)
-        if not self._homes:
+    def _unfilled(self, gone: Sequence[EngineHash], copies: _Copies) -> Sequence[BlockHash]:
+        """Return our blocks that `gone` filled and none of the blocks in `copies` does."""
+        ours = self._blocks_of(gone)
+        if not self._fillers:
             return ours
-        return [own for own in ours if copies.keys().isdisjoint(self._homes.get(own, ()))]
+        return [own for own in ours if copies.keys().isdisjoint(self._fillers.get(own, ()))]
 
     def _held(self, name: EngineHash) -> bool:
         return any(name in copies for copies in self._copies.values())
 
-    def _forget(self, names: Sequence[EngineHash]) -> None:
+    def _remove_names(self, names: Sequence[EngineHash]) -> None:
         for name in names:
             del self._seeds[name]
-            self._open.pop(name, None)
+            self._partial.pop(name, None)
             for own in self._filled.pop(name, ()):
-                homes = self._homes.get(own, set())
-                homes.discard(name)
-                if not homes:
-                    self._homes.pop(own, None)
+                fillers = self._fillers.get(own, set())
+                fillers.discard(name)
+                if not fillers:
+                    self._fillers.pop(own, None)
 
-    def _shed(self, tier: Tier) -> None:
-        """Give up the blocks that were named first."""
-        oldest = list(islice(self._seeds, max(1, self._most_blocks // _AT_ONCE)))
+    def _drop_oldest(self, tier: Tier) -> None:
+        """Drop the blocks that were stored first."""
+        oldest = list(islice(self._seeds, max(1, self._most_blocks // _DROPPED_PART)))
         self.tally.dropped += len(oldest)
         for copies in self._copies.values():
             for name in oldest:
                 copies.pop(name, None)
-        tier.discard(self._homeless(oldest, {}))
-        self._forget(oldest)
+        tier.discard(self._unfilled(oldest, {}))
+        self._remove_names(oldest)
 
     def _clear(self, reason: Cleared, tiers: Sequence[Tier]) -> None:
-        """Forget everything; after a gap only what was told is taken back."""
-        told = self.hashes() if reason is Cleared.GAP else ()
+        """Empty the tiers; after a gap in the events, of what was mirrored only.
+
+        What the model holds for other reasons may well be true after a gap.
+        """
+        mirrored = self.hashes() if reason is Cleared.GAP else ()
         for tier in tiers:
-            tier.discard(told if reason is Cleared.GAP else tier.hashes())
-        for known in (self._copies, self._seeds, self._open, self._filled, self._homes):
+            tier.discard(mirrored if reason is Cleared.GAP else tier.hashes())
+        for known in (self._copies, self._seeds, self._partial, self._filled, self._fillers):
             known.clear()
         self._unfollowed.clear()
