@@ -4,7 +4,8 @@ Models differ in what they evict when space runs out. All of them know a block b
 hash (`prompts.block_hasher`), count in tokens, never evict what requests in flight hold, and
 report changes of their content, from which one index over all endpoints is kept.
 
-A model has no inheritance: a class with these members is one, in Python or compiled.
+A model has no inheritance: a class with these members is one, in Python or compiled. Those in
+Python have `check_invariants` besides, for tests.
 """
 
 from collections.abc import Iterator, Sequence

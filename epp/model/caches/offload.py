@@ -19,11 +19,12 @@ Copies take no time here: what is offered can be loaded at once. The ARC policy 
 though to load it takes longer than to find it in the first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice, takewhile
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.contract import CacheModel
+from epp.model.caches.invariants import check
 from epp.model.caches.lease import Lease, own
 from epp.model.prompts.block_hasher import BlockHash
 
@@ -84,6 +85,13 @@ class OffloadTier:
         """Change the capacity, in tokens; evict what no longer fits."""
         self.capacity = capacity
         self.discard(self._eviction(self.used - capacity, frozenset()) or ())
+
+    def check_invariants(self) -> None:
+        """Assert that the blocks it holds have `used` tokens, and fit. For tests."""
+        check(
+            used=self.used == sum(self._sizes.values()),
+            fits=self.used <= max(0, self.capacity),
+        )
 
     def _eviction(self, tokens: int, spared: frozenset[BlockHash]) -> Sequence[BlockHash] | None:
         """Return the least recently used blocks that have `tokens`; None if all have fewer."""
@@ -251,6 +259,15 @@ class OffloadedCache:
     def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
         """Return nothing: no block is merged."""
         return ()
+
+    def check_invariants(self, held: Collection[Lease]) -> None:
+        """Assert that the second tier fits, and that leases have no more hits than blocks.
+
+        For tests. The first tier has its own.
+        """
+        self.offload_tier.check_invariants()
+        for lease in held:
+            check(loaded_is_cached=len(own(TieredLease, lease).loaded) <= lease.cached)
 
     def _holds(self, block_hash: BlockHash) -> bool:
         return block_hash in self.offload_tier or self._first.match((block_hash,)) > 0

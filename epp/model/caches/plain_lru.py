@@ -11,12 +11,13 @@ incumbent credits an endpoint with blocks after a gap, where `match` is a prefix
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import filterfalse
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, filterfalse
 
-from cachetools import LRUCache
+from cachetools import Cache, LRUCache
 
 from epp.model.caches.content_changes import ContentChanges
+from epp.model.caches.invariants import check
 from epp.model.caches.lease import Lease
 from epp.model.prompts.block_hasher import BlockHash
 
@@ -34,6 +35,10 @@ class _Entries(LRUCache[_EntryKey, Sequence[BlockHash]]):
         super().__init__(maxsize)
         self._holders = holders
         self._changes = changes
+
+    def peek(self) -> Iterator[Sequence[BlockHash]]:
+        """Go through the entries without making them recently used."""
+        return (Cache.__getitem__(self, key) for key in self)
 
     def popitem(self) -> tuple[_EntryKey, Sequence[BlockHash]]:
         key, blocks = super().popitem()
@@ -167,6 +172,13 @@ class PlainLru:
     def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
         """Return nothing: no block is merged."""
         return ()
+
+    def check_invariants(self, held: Collection[Lease]) -> None:
+        """Assert that blocks are counted by entry; leases hold nothing. For tests."""
+        check(
+            counted_by_entry=self._holders == Counter(chain.from_iterable(self._entries.peek())),
+            leases_hold_nothing=not any(lease.tokens or lease.reserved_tokens for lease in held),
+        )
 
     def _sized(self, capacity: int) -> _Entries:
         return _Entries(max(1, capacity // self._block), self._holders, self._changes)

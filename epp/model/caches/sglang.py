@@ -19,11 +19,12 @@ hashes bit by bit may leave boundaries that SGLang does not have.
 """
 
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from itertools import accumulate, count, takewhile
 
 from cachetools import LRUCache
 
+from epp.model.caches.invariants import check
 from epp.model.caches.lease import Key, Lease, own
 from epp.model.caches.radix_tree import Node, RadixTree
 from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
@@ -277,6 +278,16 @@ class RadixCache:
     def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
         """Return nothing: no block is merged."""
         return ()
+
+    def check_invariants(self, held: Collection[Lease]) -> None:
+        """Assert that the books balance; `held` are all leases that are not over. For tests."""
+        leases = [own(RadixLease, lease) for lease in held]
+        running = [lease for lease in leases if lease.node is not None]
+        self._tree.check_invariants()
+        check(
+            running=self._running == len(running),
+            private=self._private == sum(lease.reserved_tokens for lease in running),
+        )
 
     def _unlocked(self, found: Sequence[BlockHash]) -> int:
         """Return the tokens of a held path that no lock protects."""

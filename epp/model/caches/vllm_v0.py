@@ -14,10 +14,12 @@ Until 0.6 a request's last full block counts as computed once there is one more;
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate, count, filterfalse
 
 from epp.model.caches.content_changes import ContentChanges
+from epp.model.caches.invariants import check
 from epp.model.caches.lease import Key, Lease, own
 from epp.model.caches.vllm_v0_evictor import LruEvictor
 from epp.model.prompts.block_hasher import BlockHash
@@ -247,6 +249,25 @@ class VllmV0Cache:
     def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
         """Return nothing: no block is merged."""
         return ()
+
+    def check_invariants(self, held: Collection[Lease]) -> None:
+        """Assert that the books balance; `held` are all leases that are not over. For tests."""
+        leases = [own(CachedLease, lease) for lease in held]
+        references = Counter(key for lease in leases for key in lease.all_keys)
+        free = {key for key in self._sizes if key in self._evictor}
+        reserved = sum(lease.reserved_tokens + lease.unhashed_tokens for lease in leases)
+        self._evictor.check_invariants()
+        check(
+            references=references == self._ref_counts,
+            hashed_tokens=self._sizes.keys() == self._hashed_tokens.keys(),
+            held_or_free=self._sizes.keys() == free | references.keys(),
+            evictor=len(free) == len(self._evictor) == len(self._sizes) - len(references),
+            evictable_tokens=self._evictable_tokens == sum(self._sizes[key] for key in free),
+            uncomputed_held=self._uncomputed <= self._sizes.keys(),
+            unhashed=self._unhashed == sum(key < 0 for key in self._sizes),
+            blank_tokens=self._blank_tokens
+            == self._capacity - reserved - sum(self._sizes.values()),
+        )
 
     def _allocate(self, lease: CachedLease, key: Key, size: int, end: int) -> None:
         """Add a reference to a block, which is allocated where it is not held."""

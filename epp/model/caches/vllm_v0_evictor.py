@@ -7,6 +7,7 @@ entries stay in a heap, which is rebuilt when there are too many.
 
 from heapq import heapify, heappop, heappush
 
+from epp.model.caches.invariants import check
 from epp.model.caches.lease import Key
 
 _SLACK = 64
@@ -52,3 +53,10 @@ class LruEvictor:
             heappop(self._heap)
         step, _, key = self._heap[0]
         return key, step
+
+    def check_invariants(self) -> None:
+        """Assert that the heap has all entries, and few stale ones. For tests."""
+        check(
+            all_in_heap={*self._entries.values()} <= {*self._heap},
+            few_stale_entries=len(self._heap) <= 2 * len(self._entries) + _SLACK,
+        )

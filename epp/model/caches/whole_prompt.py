@@ -8,13 +8,14 @@ are stored once for each. Not modelled: entries of which little would be used ar
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate, count, filterfalse
 from math import inf
 
-from cachetools import LRUCache
+from cachetools import Cache, LRUCache
 
 from epp.model.caches.content_changes import ContentChanges
+from epp.model.caches.invariants import check
 from epp.model.caches.lease import Lease, own
 from epp.model.prompts.block_hasher import BlockHash
 
@@ -218,6 +219,27 @@ class WholePromptCache:
     def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
         """Return nothing: no block is merged."""
         return ()
+
+    def check_invariants(self, held: Collection[Lease]) -> None:
+        """Assert that the books balance; `held` are all leases that are not over. For tests."""
+        running = [entry for entry in (own(Entry, lease) for lease in held) if not entry.finished]
+        # The base class's access, which does not make an entry recently used.
+        finished = [Cache.__getitem__(self._entries, number) for number in self._entries]
+        entries = [*running, *finished]
+        check(
+            running_tokens=self._running_tokens
+            == sum(each.tokens + each.reserved_tokens for each in running),
+            finished_have_content=all(
+                each.finished and (each.hashes or each.unhashed) for each in finished
+            ),
+            numbers=self._entries.keys() == {each.number for each in finished},
+        )
+        pairs = {(block, each.number) for each in entries for block in each.hashes}
+        check(
+            holders=pairs
+            == {(block, number) for block in self._holders for number in self._holders[block]},
+            no_empty_holder=all(self._holders.values()),
+        )
 
     def _add(self, entry: Entry, hashes: Sequence[BlockHash]) -> None:
         entry.number = entry.number or next(self._numbers)

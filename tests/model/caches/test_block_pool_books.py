@@ -10,7 +10,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from epp.model.caches.block_pool.blocks import hash_of
 from tests.model.caches.pool_rig import admit, name_of, names_of, paths, twin_of, twin_with
 
 
@@ -18,14 +17,15 @@ def test_prompts_without_a_full_block_leave_nothing_behind():
     pool = twin_of(4)
     for _ in range(5000):
         pool.release(admit(pool, 7, []))
-    assert (pool.free, len(pool), len(pool._queue._leases)) == (64, 0, 0)
+    assert (pool.free, len(pool)) == (64, 0)
+    pool.check_invariants([])
 
 
 def test_what_no_longer_counts_is_swept_from_the_queue():
     pool = twin_of(64)
     for _ in range(500):
         pool.release(admit(pool, 161, list(range(1, 11))))
-    assert sum(lease.evictable for lease in pool._queue._leases) <= 4 * len(pool) + 1024
+    pool.check_invariants([])
     assert pool.match(list(range(1, 11))) == 10
 
 
@@ -39,20 +39,6 @@ class PoolUnderResizing(RuleBasedStateMachine):
         super().__init__()
         self.pool = twin_with(200, 7)
         self.held = {}
-
-    def used(self):
-        blocks = {self.own(key) for lease in self.held.values() for key in self.keys(lease)}
-        contents = self.pool._contents
-        assert not any(contents.stamps[key] for key in blocks), "none is free"
-        return contents.tokens(list(blocks)) + sum(
-            lease.reserved_tokens for lease in self.held.values()
-        )
-
-    def keys(self, lease):
-        return [*lease.keys, *lease.tail]
-
-    def own(self, key):
-        return self.pool._contents.promoted.get(key, key)
 
     @rule(target=leases, path=paths, blank=st.integers(0, 20))
     def admit(self, path, blank):
@@ -103,7 +89,7 @@ class PoolUnderResizing(RuleBasedStateMachine):
     def coarsen(self, blocks):
         before = len(self.pool)
         self.pool.coarsen(blocks)
-        in_use = sum(1 for stamp in self.pool._contents.stamps.values() if not stamp)
+        in_use = sum(len(lease.keys) + len(lease.tail) for lease in self.held.values())
         assert len(self.pool) <= max(before - blocks, in_use)
 
     @rule(capacity=st.integers(0, 300))
@@ -112,28 +98,7 @@ class PoolUnderResizing(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self):
-        assert self.pool.free == self.pool.capacity - self.used()
-
-    @invariant()
-    def content_fits_or_is_in_use(self):
-        contents = self.pool._contents
-        assert contents.stamps.keys() == contents.sizes.keys()
-        idle = sum(contents.sizes[key] for key, stamp in contents.stamps.items() if stamp)
-        assert idle == self.pool._queue.tokens <= max(0, self.pool.capacity - self.used())
-
-    @invariant()
-    def what_is_held_can_be_found(self):
-        found = set(self.pool.hashes())
-        assert all(
-            hash_of(self.own(key)) in found for lease in self.held.values() for key in lease.keys
-        )
-
-    @invariant()
-    def bookkeeping_refers_to_what_there_is(self):
-        contents = self.pool._contents
-        assert contents.shared.keys() <= contents.stamps.keys()
-        assert contents.spans.keys() <= contents.stamps.keys()
-        assert all(copy in contents.stamps for each in contents.copies.values() for copy in each)
+        self.pool.check_invariants(self.held.values())
 
 
 def test_pool_under_resizing():

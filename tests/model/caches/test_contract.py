@@ -239,6 +239,7 @@ class Laws(RuleBasedStateMachine):
         self.honest = self.kind[0] not in BOOKLESS
         self.found = set()
         self.spans = {}
+        self.held = []
         self.paths_of = {}
 
     @initialize(capacity=st.integers(0, 200), block=st.sampled_from([1, 4, 16]))
@@ -254,6 +255,7 @@ class Laws(RuleBasedStateMachine):
             assert now == before
             return multiple()
         assert lease.cached in {before[2], 0}
+        self.held.append(lease)
         if lease.tokens + lease.reserved_tokens or not path:
             self.paths_of[lease] = path
         return lease
@@ -283,6 +285,7 @@ class Laws(RuleBasedStateMachine):
     @rule(lease=consumes(leases), revoked=st.booleans(), more=paths)
     def leave(self, lease, revoked, more):
         (self.cache.revoke if revoked else self.cache.release)(lease)
+        self.held = [each for each in self.held if each is not lease]
         self.assign_hashes(lease, more)
         self.paths_of.pop(lease, None)
 
@@ -310,6 +313,11 @@ class Laws(RuleBasedStateMachine):
     @rule(block=st.sampled_from([1, 4, 16]))
     def say_block_size(self, block):
         self.cache.block = block
+
+    @invariant()
+    def books_balance(self):
+        if hasattr(self.cache, "check_invariants"):
+            self.cache.check_invariants(self.held)
 
     @invariant()
     def changes_add_up(self):

@@ -20,8 +20,9 @@ from tests.model.caches.lru_oracles import OffloadOracle
 BLOCK = 16
 
 
-def cache_of(blocks, offload):
-    return OffloadedCache(BlockPool(blocks * BLOCK, BLOCK), offload * BLOCK)
+def cache_of(blocks, offload, first=None):
+    first = BlockPool(blocks * BLOCK, BLOCK) if first is None else first
+    return OffloadedCache(first, offload * BLOCK)
 
 
 def admit(cache, *names, partial=True):
@@ -127,14 +128,15 @@ def test_the_engine_may_speak_of_the_second_tier():
 
 
 def test_a_smaller_second_tier_keeps_the_newest():
-    cache = cache_of(3, 10)
+    first = BlockPool(3 * BLOCK, BLOCK)
+    cache = cache_of(3, 10, first)
     run(cache, 1, 2)
     run(cache, 3, 4)
     cache.offload_tier.resize(3 * BLOCK)
     assert set(cache.offload_tier.hashes()) == {1, 3, 4}
     cache.offload_tier.resize(0)
     assert (len(cache.offload_tier), cache.offload_tier.used) == (0, 0)
-    assert set(cache.hashes()) == set(cache._first.hashes())
+    assert set(cache.hashes()) == set(first.hashes())
 
 
 def test_only_an_empty_second_tier_leaves_the_cache_closed():
@@ -159,7 +161,8 @@ class TiersBesideOracle(RuleBasedStateMachine):
 
     @initialize(blocks=st.integers(3, 12), chunks=st.integers(0, 16))
     def create(self, blocks, chunks):
-        self.cache = cache_of(blocks, chunks)
+        self.first = BlockPool(blocks * BLOCK, BLOCK)
+        self.cache = cache_of(blocks, chunks, self.first)
         self.oracle = OffloadOracle(chunks)
         self.names = {}
 
@@ -167,7 +170,7 @@ class TiersBesideOracle(RuleBasedStateMachine):
     def start(self, path):
         ends = range(1, len(path) + 1)
         names = [self.names.setdefault(path[:end], len(self.names)) for end in ends]
-        here = self.cache._first.match(names)
+        here = self.first.match(names)
         ahead = [name in self.oracle.order for name in names[here:]]
         more = [*ahead, False].index(False)
         lease = admit(self.cache, *names)
@@ -192,6 +195,7 @@ class TiersBesideOracle(RuleBasedStateMachine):
     def the_second_tier_holds_the_same_in_the_same_order(self):
         assert self.cache.offload_tier.hashes() == self.oracle.order
         assert self.cache.offload_tier.used == len(self.oracle.order) * BLOCK
+        self.cache.check_invariants([])
 
 
 TestTiersBesideOracle = TiersBesideOracle.TestCase

@@ -37,10 +37,16 @@ def test_the_head_of_the_oldest_prompt_goes_first():
 
 
 def test_only_whole_entries_are_found():
-    cache = cache_of(10 * BLOCK, BLOCK)
+    cache = cache_of(2 * BLOCK, BLOCK)
     send(cache, range(1, 7))
     assert cache.match(list(range(1, 7))) == 4
-    assert len(cache._entries) == 2
+
+
+def test_a_partial_entry_takes_a_place_of_its_own():
+    cache = cache_of(2 * BLOCK, BLOCK)
+    send(cache, range(1, 7))
+    send(cache, range(11, 15))
+    assert cache.take_evicted() == [1, 2, 3, 4]
 
 
 def test_nothing_but_sending_a_prompt_changes_anything():
@@ -73,9 +79,11 @@ def test_a_prompt_larger_than_the_cache_pushes_out_all_and_its_own_head():
 
 
 def test_large_blocks_are_entries_of_their_own():
-    cache = cache_of(1000, 100)
+    cache = cache_of(300, 100)
     cache.admit([1, 2, 3], [100, 70, 64], 0, 3)
-    assert (len(cache._entries), cache.match([1, 2, 3])) == (3, 3)
+    assert cache.match([1, 2, 3]) == 3
+    cache.admit([4], [100], 0, 1)
+    assert cache.take_evicted() == [1]
 
 
 @given(
@@ -92,3 +100,4 @@ def test_it_holds_what_an_oracle_holds(entries, prompts):
         send(cache, [names.setdefault(path, len(names)) for path in paths], partial)
         oracle.send(blocks, partial)
         assert set(cache.hashes()) == {names[path] for path in oracle.found()}
+        cache.check_invariants([])

@@ -89,7 +89,8 @@ def test_a_prompt_without_content_leaves_no_entry():
     cache = cache_of(2)
     for _ in range(3):
         cache.release(admit(cache, blank=5))
-    assert (cache.free, len(cache._entries)) == (20, 0)
+    assert (cache.free, len(cache)) == (20, 0)
+    cache.check_invariants([])
 
 
 def test_what_was_never_computed_is_forgotten():
@@ -109,7 +110,8 @@ def test_what_the_engine_says_is_believed_and_what_it_lost_cuts_a_prompt():
     cache.discard([3, 99])
     assert cache.hashes() == [2]
     cache.discard([2])
-    assert (cache.closed, len(cache), len(cache._entries)) == (True, 0, 0)
+    assert (cache.closed, len(cache)) == (True, 0)
+    cache.check_invariants([])
 
 
 class PromptsBesideOracle(RuleBasedStateMachine):

@@ -15,6 +15,7 @@ from itertools import count, filterfalse
 from typing import cast
 
 from epp.model.caches.block_pool.bounds import LARGEST
+from epp.model.caches.invariants import check
 from epp.model.caches.lease import Key
 from epp.model.prompts.hashing import BlockHash
 
@@ -275,6 +276,17 @@ class BlockStore:
         self.spans[second] = self.spans.pop(first, 1) + self.spans.get(second, 1)
         self.evicted.append(first)
         self._merged.append(BlockHash(second))
+
+    def check_invariants(self) -> None:
+        """Assert that the maps agree with each other. For tests."""
+        check(
+            sizes_of_all=self.stamps.keys() == self.sizes.keys(),
+            shared_held=self.shared.keys() <= self.stamps.keys(),
+            spans_held=self.spans.keys() <= self.stamps.keys(),
+            copies_held=all(
+                copy in self.stamps for copies in self.copies.values() for copy in copies
+            ),
+        )
 
     # What is new.
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from epp.model.caches.block_pool.blocks import BlockStore
+from epp.model.caches.invariants import check
 from epp.model.caches.lease import Key, Lease
 
 _SLACK = 1024
@@ -142,6 +143,20 @@ class FreeQueue:
             kept.append(key)
         self.replace(lease, kept)
         return len(keys) - len(kept)
+
+    def check_invariants(self) -> None:
+        """Assert that the queue has the free blocks, and little else. For tests.
+
+        After `drop` it may have more than that, until the next release.
+        """
+        contents = self._contents
+        free = [key for key, stamp in contents.stamps.items() if stamp]
+        check(
+            tokens=self.tokens == contents.tokens(free),
+            entries=self._entries == sum(lease.evictable for lease in self._leases),
+            few_stale_entries=self._entries <= 4 * len(contents.stamps) + _SLACK,
+            no_empty_lease=all(lease.keys for lease in self._leases),
+        )
 
     def _sweep(self) -> None:
         """Leave out of the queue what no longer counts."""

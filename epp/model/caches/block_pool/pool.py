@@ -15,7 +15,7 @@ Where nothing is shared there is no loop over blocks: what happens to a request'
 to all of them at once. The space itself is in `epp.model.caches.block_pool.space`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import count
 from operator import index
 
@@ -23,6 +23,7 @@ from epp.model.caches.block_pool.blocks import IN_USE, hash_of
 from epp.model.caches.block_pool.bounds import names_in, sizes_in, tokens_in
 from epp.model.caches.block_pool.space import PoolSpace
 from epp.model.caches.block_pool.unhashed import UnhashedBlocks
+from epp.model.caches.invariants import check
 from epp.model.caches.lease import Key, Lease, PoolLease, own
 from epp.model.prompts.hashing import BlockHash
 
@@ -219,6 +220,26 @@ class BlockPool(PoolSpace):
                 if key != queue.next():
                     self._holed = queue.latest
                 self._blank += queue.drop(key)
+
+    # For tests.
+
+    def check_invariants(self, held: Collection[Lease]) -> None:
+        """Assert that the books balance; `held` are all leases that are not over."""
+        contents, queue = self._contents, self._queue
+        contents.check_invariants()
+        queue.check_invariants()
+        keys = [key for lease in held for key in (*lease.keys, *lease.tail)]
+        used = {contents.promoted.get(key, key) for key in keys}
+        tokens = contents.tokens(used) + sum(lease.reserved_tokens for lease in held)
+        found, hashed = set(self), [key for lease in held for key in lease.keys]
+        check(
+            in_use_is_held=used == {key for key, at in contents.stamps.items() if at == IN_USE},
+            free=self.free == self._capacity - tokens,
+            queued_fits=queue.tokens <= max(0, self._capacity - tokens),
+            held_is_found=found.issuperset(
+                hash_of(contents.promoted.get(key, key)) for key in hashed
+            ),
+        )
 
     def _fill(self, lease: Lease, full: int) -> None:
         """Make unhashed blocks of a lease's blank space, up to `full` tokens from its start."""
