@@ -14,7 +14,7 @@ from bench.extproc.workload import BYTES_PER_TOKEN, MODEL, Shape, requests
 from epp._pb import ext_proc_pb2 as pb
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.app.cache_sources import build_fleet
-from epp.app.director import Service
+from epp.app.director import PickerDirector
 from epp.config.file import DEFAULT_POLICY, POLICIES, load
 from epp.model.endpoint import Endpoint, Load
 from epp.model.events import Aborted, EndpointUpserted, LoadReported
@@ -68,18 +68,25 @@ class RequestPath:
             "bench", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks
         )
         scheduler = Scheduler(fleet, settings.profile, random.Random(1).randrange)
-        self._service = Service(scheduler, fleet.apply, Telemetry(sources), lambda: self._now, None)
+        self._director = PickerDirector(
+            scheduler,
+            fleet.apply,
+            Telemetry(sources),
+            lambda: self._now,
+            None,
+            suspect=lambda _: None,
+        )
 
     def exchange(self, messages: Messages) -> int:
         """Take a request from its headers to the end of its response; the bytes that went out."""
         self._now += _APART_S
-        exchange = Exchange(self._service, ExchangeSettings(), self._id(), self._now)
+        exchange = Exchange(self._director, ExchangeSettings(), self._id(), self._now)
         groups = ((self._now, messages.request), (self._now + _ANSWER_S, messages.response))
         return sum(
             len(encode(reply))
             for now, group in groups
             for message in group
-            for reply in exchange.receive(decode(message), now)
+            for reply in exchange.receive(decode(message), now).replies
         )
 
     def request(self, body: bytes) -> InferenceRequest:
@@ -96,7 +103,7 @@ class RequestPath:
     def pick(self, request: InferenceRequest) -> None:
         """Decide on a request, and book it."""
         self._now += _APART_S
-        self._service.route(request, self._now)
+        self._director.route(request, self._now)
 
     def forget(self, request: InferenceRequest) -> None:
         """Let a request end that was picked for; what it left in a cache stays."""

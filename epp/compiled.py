@@ -43,7 +43,6 @@ MODULES = (
     "epp.model.quote",
     "epp.policy.choice",
     "epp.policy.scheduler",
-    "epp.protocol.extproc.ending",
     "epp.protocol.extproc.exchange",
     "epp.protocol.extproc.record",
     "epp.protocol.extproc.request",

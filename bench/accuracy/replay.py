@@ -136,7 +136,7 @@ class Replay:
             predictor.sent(blocks)
         # The engine appends what it generates to the prompt: it is given its own.
         asked = Request(array("I", content.ids), len(content.answer), _tokens(content.answer))
-        left = self._observation.leaves(self._draw) and len(content.answer) > 1
+        left = self._observation.ends_early(self._draw) and len(content.answer) > 1
         self._visits[asked] = _Visit(number, request.id, predicted, left)
         self._pods.submit(target, asked)
 

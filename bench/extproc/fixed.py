@@ -6,6 +6,7 @@ import msgspec
 
 from epp.errors import RequestError
 from epp.model.request import Decision, RequestId
+from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     Chunk,
     HeadersReply,
@@ -22,6 +23,7 @@ from epp.protocol.extproc.messages import (
 )
 from epp.protocol.extproc.names import DESTINATION
 from epp.protocol.extproc.record import RequestRecord
+from epp.protocol.extproc.step import Step, Wants
 
 CHUNK_BYTES = 62_000
 
@@ -29,10 +31,7 @@ CHUNK_BYTES = 62_000
 class FixedExchange:
     """One stream in full duplex. It knows no pool, no policy, no clock and counts nothing."""
 
-    pending = False
-    over = False
-    announced = False
-    has_more = False
+    pending: PendingDecision | None = None
     record = RequestRecord(id=RequestId("floor"), received_at=0.0)
 
     def __init__(self, target: str) -> None:
@@ -41,27 +40,29 @@ class FixedExchange:
         )
         self._pieces: list[bytes] = []
 
-    def receive(self, message: Message, now: float) -> list[Reply]:
+    def receive(self, message: Message, now: float) -> Step:
         """The replies to one message, in order."""
-        return _HANDLERS[type(message)](self, message)
+        return Step(_HANDLERS[type(message)](self, message), Wants.NEXT)
 
-    def resume(self, outcome: Decision | RequestError, now: float) -> list[Reply]:
+    def resume(self, outcome: Decision | RequestError, now: float) -> Step:
         """Nothing is ever pending."""
-        return []
+        return Step((), Wants.NEXT)
 
-    def proceed(self, now: float) -> list[Reply]:
+    def proceed(self, now: float) -> Step:
         """Everything was said."""
-        return []
+        return Step((), Wants.NEXT)
 
-    def fail(self, error: RequestError, now: float) -> list[Reply]:
+    def fail(self, error: RequestError, now: float) -> Step:
         """A floor that fails measures nothing: the proxy sees the stream end."""
-        return []
+        return Step((), Wants.END)
 
-    def half_closed(self, now: float) -> None:
+    def half_closed(self, now: float) -> Step:
         """Nothing is owed."""
+        return Step((), Wants.END)
 
-    def cancelled(self, now: float) -> None:
+    def cancelled(self, now: float) -> Step:
         """Nothing is kept."""
+        return Step((), Wants.END)
 
     def request_headers(self, message: RequestHeaders) -> list[Reply]:
         """Withheld until the body is whole."""

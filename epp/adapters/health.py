@@ -42,7 +42,7 @@ class HealthServices:
         return health.listing(self._statuses)
 
     def watch(self, request: bytes, hear: Hear) -> None:
-        """Answer `Watch` through `hear`, at once and whenever it changes, until it is forgotten.
+        """Answer `Watch` through `hear`, at once and whenever it changes, until `unwatch`.
 
         A service that is not there is unknown, and may come. Raises `ValueError` for no request.
         """
@@ -50,8 +50,8 @@ class HealthServices:
         self._watchers[hear] = service
         hear(self._answer(service))
 
-    def forget(self, hear: Hear) -> None:
-        """Tell one who watches no more."""
+    def unwatch(self, hear: Hear) -> None:
+        """Call `hear` no more; without effect where it does not watch."""
         self._watchers.pop(hear, None)
 
     def _answer(self, service: str) -> bytes:

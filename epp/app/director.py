@@ -1,5 +1,6 @@
-"""The director of all exchanges: tokenizes, has the scheduler decide, lets telemetry know."""
+"""The director of all exchanges: tokenizes, has the scheduler decide, tells telemetry and logs."""
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import Final
@@ -11,12 +12,12 @@ from epp.adapters.telemetry.logs import ExchangeLog
 from epp.adapters.telemetry.metrics import Telemetry
 from epp.adapters.tokens.count_check import TokenCountCheck
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
-from epp.errors import PickerFault, RequestError
+from epp.errors import Overloaded
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
 from epp.model.request import Decision, InferenceRequest, MustStayReason, RequestId
 from epp.policy.scheduler import Scheduler
-from epp.protocol.extproc.director import Pending
+from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.observation import Observation
 from epp.protocol.extproc.record import RequestRecord
@@ -27,84 +28,106 @@ _REMEDY: Final = (
     "set response_body_mode: STREAMED in the ext_proc filter; Envoy 1.40 announces its modes"
 )
 _UNREACHED: Final = frozenset((502, 503, 504))
-"""What a proxy answers in the place of a model server that it cannot reach."""
+"""HTTP statuses that Envoy answers with where it cannot reach a model server."""
 
 
-class Service:
-    """The director of all exchanges: the scheduler, with telemetry beside it.
+class PickerDirector:
+    """Directs all exchanges of one picker (`epp.protocol.extproc.director.Director`).
 
-    `observe` is given what becomes of requests. `tokenizer` None: prompts stay what they came
-    as. `suspect` is called with an endpoint that may be gone.
+    `observe` is given what becomes of requests. With a `tokenizer`, requests are scheduled by token
+    ids; None: by the text that came. `suspect` is called with an endpoint that may be gone. A
+    prompt that takes longer than `tokenize_timeout` seconds to tokenize is answered with status
+    429.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what it directs, and one limit)
         self,
         scheduler: Scheduler,
         observe: Callable[[Event, float], None],
         telemetry: Telemetry,
         clock: Callable[[], float],
         tokenizer: PromptTokenizer | None,
+        *,
+        suspect: Callable[[EndpointId], None],
+        tokenize_timeout: float = 60.0,
     ) -> None:
         self._scheduler = scheduler
         self._telemetry = telemetry
         self._clock = clock
         self._tokenizer = tokenizer
+        self._suspect = suspect
+        self._tokenize_timeout = tokenize_timeout
         self._log = ExchangeLog(clock)
-        self._agreement = TokenCountCheck()
+        self._count_check = TokenCountCheck()
         self._doubted: set[EndpointId] = set()
-        self._ties: set[MustStayReason] = set()
+        self._must_stay: set[MustStayReason] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.observe = observe
-        self.suspect: Callable[[EndpointId], None] = _overlook
 
-    def route(self, request: InferenceRequest, now: float) -> Decision | Pending:
-        """Decide at once where the prompts are known; else `decide` must be awaited."""
+    def route(self, request: InferenceRequest, now: float) -> Decision | PendingDecision:
+        """Decide at once where the prompts are known; else once they are tokenized."""
         if self._tokenizer is None:
-            return self._decide(request, now)
+            return self._schedule(request, now)
         prompts = self._tokenizer.ready(request)
         if prompts is None:
-            return Pending.PENDING
-        return self._decide(replace(request, prompts=prompts, body=b""), now)
+            return self._decide_later(request, self._tokenizer)
+        return self._schedule(replace(request, prompts=prompts, body=b""), now)
 
-    async def decide(self, record: RequestRecord) -> Decision | RequestError:
-        """Decide on a pending request once its prompts are tokenized."""
-        request, tokenizer = record.request, self._tokenizer
-        if request is None or tokenizer is None:
-            return PickerFault(f"no one decides on request {record.id}")
-        prompts = await tokenizer.tokenize(request)
-        record.request = replace(request, prompts=prompts, body=b"")
+    def _decide_later(
+        self, request: InferenceRequest, tokenizer: PromptTokenizer
+    ) -> PendingDecision:
+        pending = PendingDecision()
+        task = asyncio.get_running_loop().create_task(
+            self._tokenize(request, tokenizer, pending), name="decision"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        pending.when_cancelled(task.cancel)
+        return pending
+
+    async def _tokenize(
+        self, request: InferenceRequest, tokenizer: PromptTokenizer, pending: PendingDecision
+    ) -> None:
+        outcome: Decision | Exception
         try:
-            return self._decide(record.request, self._clock())
-        except RequestError as error:
-            return error
+            async with asyncio.timeout(self._tokenize_timeout):
+                prompts = await tokenizer.tokenize(request)
+            tokenized = replace(request, prompts=prompts, body=b"")
+            outcome = self._schedule(tokenized, self._clock())
+        except TimeoutError:
+            outcome = Overloaded("no decision in time", reason="decision-timeout", retry_after=1)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the client is answered)
+            outcome = error
+        pending.decided(outcome)
 
-    def _decide(self, request: InferenceRequest, now: float) -> Decision:
-        """Decide, and say how long that took."""
+    def _schedule(self, request: InferenceRequest, now: float) -> Decision:
+        """Decide, and report the time that it took. Raises `NoEndpoints`."""
         decision = self._scheduler.route(request, now)
         self._telemetry.scheduled(request, decision, self._clock() - now)
         if self._tokenizer is not None:
-            self._agreement.decided(request, decision)
+            self._count_check.decided(request, decision)
         return decision
 
-    def close(self, record: RequestRecord) -> None:
+    def exchange_ended(self, record: RequestRecord) -> None:
         """Count and log an exchange that is over."""
         self._telemetry.finished(record)
         if record.status in _UNREACHED and record.decision is not None:
-            self.suspect(record.decision.endpoint.id)
+            self._suspect(record.decision.endpoint.id)
         self._log.log_exchange(record)
-        self._agreement.ended(record)
+        self._count_check.ended(record)
         if record.usage is not None and record.usage.doubtful and record.decision is not None:
-            self._doubt(record.decision.endpoint)
-        if record.tie is not None:
-            self._tied(record.tie)
+            self._warn_doubtful_usage(record.decision.endpoint)
+        if record.must_stay is not None:
+            self._warn_must_stay(record.must_stay)
 
-    def _tied(self, tie: MustStayReason) -> None:
-        """Say once that responses cannot be left early, and what would help."""
-        if tie not in self._ties:
-            self._ties.add(tie)
-            _log.warning("observe_responses.impossible", reason=tie.value, remedy=_REMEDY)
+    def _warn_must_stay(self, reason: MustStayReason) -> None:
+        """Log once for each reason why streams cannot end early, and what would help."""
+        if reason not in self._must_stay:
+            self._must_stay.add(reason)
+            _log.warning("observe_responses.impossible", reason=reason.value, remedy=_REMEDY)
 
-    def _doubt(self, endpoint: Endpoint) -> None:
-        """Say once of an endpoint that its usage cannot be."""
+    def _warn_doubtful_usage(self, endpoint: Endpoint) -> None:
+        """Log once for each endpoint that its usage cannot be."""
         if endpoint.id not in self._doubted:
             self._doubted.add(endpoint.id)
             _log.warning(
@@ -113,27 +136,34 @@ class Service:
                 doubt="more tokens were cached than the prompt has, which is ignored",
             )
 
+    async def stop(self) -> None:
+        """Cancel the decisions that are pending; they are never made."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-def _overlook(_: EndpointId) -> None:
-    pass
 
-
-def exchanges(
-    service: Service, settings: ExchangeSettings, observation: Observation, chance: random.Random
+def exchange_factory(
+    director: PickerDirector,
+    settings: ExchangeSettings,
+    observation: Observation,
+    chance: random.Random,
 ) -> Callable[[float], Exchange]:
-    """Return what makes an exchange, given the time: with an id, and leaving early or not."""
-    leaving = replace(settings, leave=True)
-    leaves, randrange, draw = observation.leaves, chance.randrange, chance.getrandbits
+    """Return what makes an exchange, given the time: with an id, and ending early or not."""
+    early = replace(settings, end_early=True)
+    ends_early, randrange, draw = observation.ends_early, chance.randrange, chance.getrandbits
     return lambda now: Exchange(
-        service,
-        leaving if leaves(randrange) else settings,
-        _identity(draw(128)),
+        director,
+        early if ends_early(randrange) else settings,
+        _uuid4(draw(128)),
         now,
     )
 
 
-def _identity(bits: int) -> RequestId:
-    """Write 128 random bits as a UUID of version 4 (RFC 9562); `uuid.UUID` takes its time."""
+def _uuid4(bits: int) -> RequestId:
+    """Return 128 random bits as a UUID of version 4; `uuid.UUID` takes its time."""
+    # RFC 9562 §5.4: bits 48-51 are the version (4), bits 64-65 the variant (0b10).
     digits = f"{bits & ~(0xF << 76) & ~(0x3 << 62) | 4 << 76 | 2 << 62:032x}"
     parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
     return RequestId("-".join(parts))

@@ -25,14 +25,14 @@ from epp.app.cache_sources import (
     tokenizer_or_none,
     untokenized_prompts,
 )
-from epp.app.director import Service, exchanges
+from epp.app.director import PickerDirector, exchange_factory
 from epp.app.discovery import Source, build_discovery, build_reviewer
 from epp.app.process import freeze_long_lived_objects, keep_freed_memory, stop_signals
 from epp.config.file import Settings
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
 from epp.policy.scheduler import Scheduler
-from epp.protocol.extproc.debug_headers import decision_told, served_told
+from epp.protocol.extproc.debug_headers import decision_header, served_header
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.observation import Observation
 from epp.protocol.extproc.settings import ExchangeSettings
@@ -91,13 +91,17 @@ class EndpointPicker:
         )
         self._telemetry = Telemetry(self._sources())
         scheduler = Scheduler(self._fleet, options.settings.profile, random.Random().randrange)  # noqa: S311 (chance, not secrets)
-        self._service = Service(
-            scheduler, self._fleet.apply, self._telemetry, self._clock, self._tokenizer
-        )
         self._scraper = Scraper(
             self._apply, self._clock, ScrapeSettings(interval=options.scrape_interval)
         )
-        self._service.suspect = self._scraper.poll_now
+        self._director = PickerDirector(
+            scheduler,
+            self._fleet.apply,
+            self._telemetry,
+            self._clock,
+            self._tokenizer,
+            suspect=self._scraper.poll_now,
+        )
         self._fleet.subscribe((EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow)
         self._news = asyncio.Event()
         self._discovery = build_discovery(options.source, self._apply, self._news.set)
@@ -141,7 +145,6 @@ class EndpointPicker:
                 tls=_pair(options.cert_path) if options.secure else None,
                 max_receive_bytes=options.max_body_bytes + (1 << 20),
             ),
-            self._service.decide,
         )
         if options.health_on_grpc_port:
             server.offer_health(self._health)
@@ -150,8 +153,8 @@ class EndpointPicker:
     def _exchanges(self) -> Callable[[float], Exchange]:
         options, chance = self._options, random.Random()  # noqa: S311 (as above)
         header_sources = (
-            (decision_told, options.show_decision),
-            (served_told, options.settings.report_served),
+            (decision_header, options.show_decision),
+            (served_header, options.settings.report_served),
         )
         settings = ExchangeSettings(
             max_body_bytes=options.max_body_bytes,
@@ -160,7 +163,7 @@ class EndpointPicker:
             keep_body=self._tokenizer is not None,
             resolve=lambda request: self._discovery.routing.resolve(request, chance.randrange),
         )
-        return exchanges(self._service, settings, options.observation, chance)
+        return exchange_factory(self._director, settings, options.observation, chance)
 
     def _apply(self, event: Event) -> None:
         self._fleet.apply(event, self._clock())
@@ -258,6 +261,7 @@ class EndpointPicker:
 
     async def _stop(self) -> None:
         await self._extproc.stop(_LAST_GRACE_SECONDS)
+        await self._director.stop()
         await self._health_server.stop()
         await self._operators.stop()
         if self._reviewer is not None:

@@ -15,7 +15,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProces
 from epp.adapters.extproc.contract import ExtProcSettings
 from epp.model.endpoint import Endpoint
 from epp.model.request import Decision, RequestId
-from epp.protocol.extproc.director import Pending
+from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.settings import ExchangeSettings
 
@@ -31,10 +31,11 @@ BUFFERED, NONE = ProcessingMode.BUFFERED, ProcessingMode.NONE
 
 
 class Director:
-    """Answers as it is told, and remembers what it hears."""
+    """Answers as it is told, later where `answer` is None, and remembers what it hears."""
 
     def __init__(self):
-        self.answer: Decision | Exception | Pending = DECISION
+        self.answer: Decision | Exception | None = DECISION
+        self.pending: list[PendingDecision] = []
         self.opened = 0
         self.events = []
         self.records = []
@@ -46,12 +47,15 @@ class Director:
     def route(self, request, now):
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        if self.answer is not None:
+            return self.answer
+        self.pending.append(PendingDecision())
+        return self.pending[-1]
 
     def observe(self, event, now):
         self.events.append(event)
 
-    def close(self, record):
+    def exchange_ended(self, record):
         self.records.append(record)
 
     def ends(self):
@@ -65,10 +69,10 @@ async def until(condition):
 
 
 @asynccontextmanager
-async def serving(transport, director, *awaiting, health=None, **settings):
+async def serving(transport, director, health=None, **settings):
     """A server, which may offer health services, and a channel to it."""
     made = ExtProcSettings(**{"address": "127.0.0.1", "port": 0, **settings})
-    server = transport(director.exchange, time.monotonic, made, *awaiting)
+    server = transport(director.exchange, time.monotonic, made)
     if health is not None:
         server.offer_health(health)
     await server.start()

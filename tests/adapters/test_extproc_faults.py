@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from epp.adapters.extproc.contract import ExtProcSettings
 from epp.adapters.tls import certificate
 from epp.errors import NoEndpoints, Overloaded
-from epp.model.events import Aborted
+from epp.model.events import Aborted, Finished
 from epp.model.request import Outcome
-from epp.protocol.extproc.director import Pending
+from epp.protocol.extproc.director import PendingDecision
 from tests.adapters.ext_proc_peer import (
     DEADLINE,
     DECISION,
@@ -95,7 +95,7 @@ class TestFaults:
         def fail(_):
             raise ZeroDivisionError
 
-        director.close = fail
+        director.exchange_ended = fail
         peer = Peer(channel)
         with capture_logs() as logs:
             await peer.ask(head(), body())
@@ -110,7 +110,7 @@ class TestFaults:
         def fail(_):
             raise ZeroDivisionError
 
-        director.close = fail
+        director.exchange_ended = fail
         peer = Peer(channel)
         await peer.ask(head(), body())
         peer.call.cancel()
@@ -133,95 +133,197 @@ class TestPending:
     @pytest.fixture
     def director(self):
         waiting = Director()
-        waiting.answer = Pending.PENDING
+        waiting.answer = None
         return waiting
 
-    async def test_a_decision_that_comes_later(self, serve, director):
-        asked, told = asyncio.Event(), asyncio.Event()
+    async def pending(self, director):
+        await until(lambda: director.pending)
+        return director.pending[-1]
 
-        async def awaiting(_):
-            asked.set()
-            await told.wait()
-            return DECISION
+    async def test_a_decision_that_comes_later(self, director, channel):
+        peer = Peer(channel)
+        await peer.send(head(), body(), response_head())
+        (await self.pending(director)).decided(DECISION)
+        assert destination(await peer.receive(), "request_headers") == TARGET
+        kinds = [kind(await peer.receive()) for _ in range(2)]
+        assert kinds == ["request_body", "response_headers"]
 
-        async with serve(director, awaiting) as (_, channel):
-            peer = Peer(channel)
-            await peer.send(head(), body(), response_head())
-            await asked.wait()
-            told.set()
-            assert destination(await peer.receive(), "request_headers") == TARGET
-            kinds = [kind(await peer.receive()) for _ in range(2)]
-            assert kinds == ["request_body", "response_headers"]
+    async def test_a_decision_that_was_made_before_anybody_waited(self, director, channel):
+        made = PendingDecision()
+        made.decided(DECISION)
+        director.route = lambda _request, _now: made
+        peer = Peer(channel)
+        assert destination(await peer.ask(head(), body()), "request_headers") == TARGET
+        assert kind(await peer.receive()) == "request_body"
+        assert kind(await peer.ask(response_head())) == "response_headers"
 
-    async def test_an_error_that_comes_later(self, serve, director):
-        async def awaiting(_):
-            return Overloaded("full", retry_after=3)
-
-        async with serve(director, awaiting) as (_, channel):
-            reply = await Peer(channel).ask(head(), body())
-            assert reply.immediate_response.status.code == 429
+    async def test_an_error_that_comes_later(self, director, server, channel):
+        peer = Peer(channel)
+        await peer.send(head(), body())
+        (await self.pending(director)).decided(Overloaded("full", retry_after=3))
+        assert (await peer.receive()).immediate_response.status.code == 429
+        assert await peer.rest() == []
         assert director.ends() == [Outcome.REJECTED]
+        assert server.streams == 0
 
-    async def test_a_decision_that_never_comes(self, serve, director):
-        async def awaiting(_):
-            return await asyncio.get_running_loop().create_future()
-
-        async with serve(director, awaiting, decision_timeout=0.05) as (server, channel):
-            immediate = (await Peer(channel).ask(head(), body())).immediate_response
-            assert immediate.status.code == 429
-            assert json.loads(immediate.body)["error"]["code"] == "decision-timeout"
-            await until(lambda: server.streams == 0)
-
-    async def test_a_peer_that_does_not_wait(self, serve, director):
-        asked, ended = asyncio.Event(), asyncio.Event()
-
-        async def awaiting(_):
-            asked.set()
-            try:
-                return await asyncio.get_running_loop().create_future()
-            finally:
-                ended.set()
-
-        async with serve(director, awaiting) as (server, channel):
-            peer = Peer(channel)
+    async def test_a_decision_that_never_comes(self, director, server, channel):
+        peers = [Peer(channel) for _ in range(3)]
+        for peer in peers:
             await peer.send(head(), body())
-            await asked.wait()
-            peer.call.cancel()
-            await asyncio.wait_for(ended.wait(), DEADLINE)
-            await until(lambda: server.streams == 0)
+        await until(lambda: len(director.pending) == 3)
+        await asyncio.wait_for(server.stop(0.05), DEADLINE)
+        await until(lambda: server.streams == 0)
+        assert [each.cancelled for each in director.pending] == [True] * 3
+        assert director.ends() == [Outcome.ABORTED] * 3
+        assert director.events == []
+
+    async def test_a_peer_that_does_not_wait(self, director, server, channel):
+        peer = Peer(channel)
+        await peer.send(head(), body())
+        pending, heard = await self.pending(director), asyncio.Event()
+        pending.when_cancelled(heard.set)
+        peer.call.cancel()
+        await asyncio.wait_for(heard.wait(), DEADLINE)
+        await until(lambda: server.streams == 0)
         assert director.ends() == [Outcome.ABORTED]
         assert director.events == []
 
-    async def test_a_peer_that_has_said_everything_is_still_told(self, serve, director):
-        told = asyncio.Event()
+    async def test_what_is_decided_for_a_peer_that_left_is_undone(self, director, server, channel):
+        peer = Peer(channel)
+        await peer.send(head(), body())
+        pending = await self.pending(director)
+        peer.call.cancel()
+        await until(lambda: server.streams == 0)
+        pending.decided(DECISION)
+        assert director.events == [Aborted(director.records[0].id, refused=True)]
+        assert director.ends() == [Outcome.ABORTED]
 
-        async def awaiting(_):
-            await told.wait()
-            return DECISION
+    async def test_a_maker_that_answers_whoever_left(self, director, server, channel):
+        peer = Peer(channel)
+        await peer.send(head(), body())
+        pending = await self.pending(director)
+        pending.when_cancelled(lambda: pending.decided(Overloaded("gone")))
+        peer.call.cancel()
+        await until(lambda: server.streams == 0)
+        assert director.ends() == [Outcome.ABORTED]
+        assert director.events == []
 
-        async with serve(director, awaiting) as (_, channel):
-            peer = Peer(channel)
-            await peer.send(head(), body())
-            await peer.call.done_writing()
-            told.set()
-            assert [kind(reply) for reply in await peer.rest()] == [
-                "request_headers",
-                "request_body",
-            ]
+    async def test_a_peer_that_has_said_everything_is_still_told(self, director, channel):
+        peer = Peer(channel)
+        await peer.send(head(), body())
+        await peer.call.done_writing()
+        (await self.pending(director)).decided(DECISION)
+        assert [kind(reply) for reply in await peer.rest()] == [
+            "request_headers",
+            "request_body",
+        ]
         assert director.ends() == [Outcome.UNOBSERVED]
 
-    async def test_waiting_that_fails(self, serve, director):
-        async def awaiting(_):
-            raise ZeroDivisionError
+    async def test_a_response_that_overtakes_the_decision(self, director, server, channel):
+        """What comes meanwhile is taken in its order, and nothing after the end."""
+        peer = Peer(channel)
+        await peer.send(head(), body(), response_head(), response_body(), response_body())
+        await peer.call.done_writing()
+        (await self.pending(director)).decided(DECISION)
+        kinds = [kind(reply) for reply in await peer.rest()]
+        assert kinds == ["request_headers", "request_body", "response_headers", "response_body"]
+        assert director.ends() == [Outcome.COMPLETED]
+        assert server.streams == 0
 
-        with capture_logs():
-            async with serve(director, awaiting) as (_, channel):
-                reply = await Peer(channel).ask(head(), body())
+    async def test_a_maker_that_fails(self, director, channel):
+        peer = Peer(channel)
+        await peer.send(head(), body())
+        with capture_logs() as logs:
+            (await self.pending(director)).decided(ZeroDivisionError())
+            reply = await peer.receive()
         assert reply.immediate_response.status.code == 500
+        assert [line["event"] for line in logs] == ["exchange.failed"]
 
-    async def test_without_anybody_to_wait_for(self, director, channel):
-        reply = await Peer(channel).ask(head(), body())
-        assert reply.immediate_response.status.code == 500
+
+class Queue(Director):
+    """Admits so many requests at once; the last that came goes first when one ends."""
+
+    def __init__(self, room):
+        super().__init__()
+        self.room = room
+        self.order = []
+
+    def route(self, request, now):
+        if self.room:
+            self.room -= 1
+            return DECISION
+        pending = PendingDecision()
+        self.pending.append(pending)
+        self.order.append(request.id)
+        pending.when_cancelled(lambda: self.pending.remove(pending))
+        return pending
+
+    def observe(self, event, now):
+        super().observe(event, now)
+        if isinstance(event, Finished | Aborted):
+            self.room += 1
+            if self.pending:
+                self.room -= 1
+                self.pending.pop().decided(DECISION)
+
+
+class TestQueue:
+    """What a queue before scheduling needs: the ends of some exchanges decide on others."""
+
+    async def test_the_last_come_goes_first(self, serve):
+        director = Queue(room=1)
+        async with serve(director) as (server, channel):
+            peers = [Peer(channel) for _ in range(6)]
+            for number, peer in enumerate(peers):
+                await peer.send(head(), body())
+                await until(lambda number=number: len(director.pending) == number)
+            gone = peers.pop(2)
+            gone.call.cancel()
+            await until(lambda: len(director.pending) == 4)
+            for peer in (peers[0], *reversed(peers[1:])):
+                assert destination(await peer.receive(), "request_headers") == TARGET
+                assert kind(await peer.receive()) == "request_body"
+                await peer.send(response_head(end=True))
+                assert [kind(reply) for reply in await peer.rest()] == ["response_headers"]
+            await until(lambda: server.streams == 0)
+        assert director.room == 1
+        assert sorted(outcome.value for outcome in director.ends()) == [
+            *["aborted"],
+            *["completed"] * 5,
+        ]
+
+    async def test_a_decision_of_one_connection_comes_with_the_end_on_another(self, serve):
+        director = Queue(room=1)
+        async with serve(director) as (server, channel):
+            first = Peer(channel)
+            await first.ask(head(), body())
+            where = f"127.0.0.1:{server.port}"
+            options = (("grpc.use_local_subchannel_pool", 1),)
+            async with grpc.aio.insecure_channel(where, options=options) as another:
+                second = Peer(another)
+                await second.send(head(), body())
+                await until(lambda: director.pending)
+                first.call.cancel()
+                assert destination(await second.receive(), "request_headers") == TARGET
+                second.call.cancel()
+            await until(lambda: server.streams == 0)
+        assert director.room == 1
+
+    async def test_all_that_wait_are_refused_in_one_go(self, serve):
+        director, count = Queue(room=1), 300
+        async with serve(director) as (server, channel):
+            first = Peer(channel)
+            await first.ask(head(), body())
+            peers = [Peer(channel) for _ in range(count)]
+            for peer in peers:
+                await peer.send(head(), body())
+            await until(lambda: len(director.pending) == count)
+            while director.pending:
+                director.pending.pop(0).decided(NoEndpoints("nobody", retry_after=1))
+            for peer in peers:
+                assert (await peer.receive()).immediate_response.status.code == 503
+            first.call.cancel()
+            await until(lambda: server.streams == 0)
 
 
 class TestServer:

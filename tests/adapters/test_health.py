@@ -116,8 +116,8 @@ class Observed(HealthServices):
         super().__init__()
         self.left = asyncio.Event()
 
-    def forget(self, hear):
-        super().forget(hear)
+    def unwatch(self, hear):
+        super().unwatch(hear)
         self.left.set()
 
 

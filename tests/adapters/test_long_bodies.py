@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from epp.model.request import Outcome
-from epp.protocol.extproc.director import Pending
 from tests.adapters.ext_proc_peer import (
     CHAT,
     DEADLINE,
@@ -82,16 +81,12 @@ async def test_who_leaves_amid_it_leaves_nothing(channel, director, server):
 
 @pytest.mark.parametrize("count", [1, 3])
 async def test_after_a_decision_that_took_its_time(serve, director, count):
-    director.answer = Pending.PENDING
-    go = asyncio.Event()
-
-    async def awaiting(_record):
-        await go.wait()
-        return DECISION
-
-    async with serve(director, awaiting) as (_, channel):
+    director.answer = None
+    async with serve(director) as (_, channel):
         streams = [Peer(channel, PATIENCE) for _ in range(count)]
         await asyncio.gather(*map(ask, streams))
-        go.set()
+        await until(lambda: len(director.pending) == count)
+        for pending in director.pending:
+            pending.decided(DECISION)
         found = await asyncio.gather(*map(echoed, streams))
         assert [each == LONG for each in found] == [True] * count

@@ -8,10 +8,9 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.extproc.limits import Limits, Patience
+from epp.adapters.extproc.limits import Limits, TokenBucket
 from epp.adapters.extproc.transports import server_class
 from epp.model.request import Outcome
-from epp.protocol.extproc.director import Pending
 from tests.adapters.ext_proc_peer import (
     CHAT,
     DEADLINE,
@@ -128,14 +127,8 @@ class TestWindowsOfThePeer:
 
 class TestWindowsGiven:
     async def test_while_a_decision_is_pending_one_window_is_taken(self, serve, director):
-        director.answer = Pending.PENDING
-        told = asyncio.Event()
-
-        async def awaiting(_):
-            await told.wait()
-            return DECISION
-
-        async with serve(director, awaiting) as (server, _), greeted(server, window=WIDE) as peer:
+        director.answer = None
+        async with serve(director) as (server, _), greeted(server, window=WIDE) as peer:
             peer.say(wire.window_update(0, WIDE))
             peer.begin(1, head(), body())
             await until(lambda: director.opened)
@@ -144,19 +137,15 @@ class TestWindowsGiven:
             peer.tell(1, response_head(), response_body(large, end=False))
             await peer.works()
             assert peer.seen(Kind.WINDOW_UPDATE, 1) == []
-            told.set()
+            director.pending[0].decided(DECISION)
             await peer.heard(Kind.WINDOW_UPDATE, 1)
             replies = await peer.replied(1, 3 + -(-len(large) // 62_000))
             assert b"".join(streamed(each)[0] for each in replies[3:]) == large
 
     async def test_more_than_a_window_is_an_error(self, serve, director):
-        director.answer = Pending.PENDING
+        director.answer = None
         small = Limits(stream_window=1_000)
-
-        async def awaiting(_):
-            return await asyncio.get_running_loop().create_future()
-
-        async with serve(director, awaiting, limits=small) as (server, _):
+        async with serve(director, limits=small) as (server, _):
             async with greeted(server) as peer:
                 peer.begin(1, head(), body())
                 await until(lambda: director.opened)
@@ -293,13 +282,13 @@ class TestNuisance:
             await until(lambda: server.streams == 0)
             assert director.ends() == [Outcome.ABORTED] * 1_500
 
-    def test_patience_comes_back(self):
-        patience = Patience(burst=10, rate=2)
-        assert patience.bears(10, now=100)
-        assert patience.bears(4, now=102)
-        assert not patience.bears(1, now=102)
-        assert patience.bears(9, now=200)
-        assert not patience.bears(2, now=200)
+    def test_a_bucket_fills_again(self):
+        bucket = TokenBucket(burst=10, rate=2)
+        assert bucket.take(10, now=100)
+        assert bucket.take(4, now=102)
+        assert not bucket.take(1, now=102)
+        assert bucket.take(9, now=200)
+        assert not bucket.take(2, now=200)
 
 
 class TestGoodbyes:

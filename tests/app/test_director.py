@@ -1,5 +1,7 @@
 """What is tokenized before it is decided on, and what happens when that is not at once."""
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
@@ -7,16 +9,15 @@ from structlog.testing import capture_logs
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.adapters.tokens.local.local_tokenizer import LocalLimits, LocalTokenizer
 from epp.adapters.tokens.local.model_folder import read_folder
-from epp.app.director import Service
+from epp.app.director import PickerDirector
 from epp.config.file import load
-from epp.errors import PickerFault
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import EndpointUpserted, Listed
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Decision, MustStayReason, Outcome, RequestId, Usage
 from epp.policy.scheduler import Scheduler
-from epp.protocol.extproc.director import Pending
+from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.record import RequestRecord
 from tests.adapters.tokens.bodies import chat
 from tests.adapters.tokens.folders import byte_level, write
@@ -39,19 +40,21 @@ def fleet():
 
 
 @pytest.fixture
-async def service(folder, fleet):
+async def director(folder, fleet):
     tokenizer = LocalTokenizer(folder, LocalLimits())
-    yield serving(fleet, tokenizer)
+    yield directing(fleet, tokenizer)
     await tokenizer.close()
 
 
-def serving(fleet, tokenizer):
+def directing(fleet, tokenizer, suspect=lambda _: None, **limits):
     profile = load("plugins: [{type: least-ttft-picker}]").profile
     scheduler = Scheduler(fleet, profile, lambda _: 0)
     telemetry = Telemetry(
         MetricSources("pool", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks)
     )
-    return Service(scheduler, fleet.apply, telemetry, lambda: 1.0, tokenizer)
+    return PickerDirector(
+        scheduler, fleet.apply, telemetry, lambda: 1.0, tokenizer, suspect=suspect, **limits
+    )
 
 
 def tokens_of(folder, lookup):
@@ -59,58 +62,109 @@ def tokens_of(folder, lookup):
     return len(prompt.data) // 4
 
 
-async def test_what_is_short_is_decided_on_at_once(service, folder):
+async def test_what_is_short_is_decided_on_at_once(director, folder):
     lookup = chat("hello")
-    decision = service.route(lookup, 1.0)
+    decision = director.route(lookup, 1.0)
     assert decision.prompt_tokens == tokens_of(folder, lookup)
 
 
-async def test_what_is_long_is_decided_on_when_it_is_tokenized(service, folder):
+async def outcome(director, lookup):
+    """The outcome of a decision that is pending."""
+    pending = director.route(lookup, 1.0)
+    assert isinstance(pending, PendingDecision)
+    made = asyncio.get_running_loop().create_future()
+    pending.when_decided(made.set_result)
+    return await asyncio.wait_for(made, 10)
+
+
+async def test_what_is_long_is_decided_on_when_it_is_tokenized(director, folder):
     lookup = chat(LONG)
-    record = RequestRecord(id=lookup.id, received_at=0, request=lookup)
-    assert service.route(lookup, 1.0) is Pending.PENDING
-    decision = await service.decide(record)
+    decision = await outcome(director, lookup)
     assert isinstance(decision, Decision)
     assert decision.prompt_tokens == tokens_of(folder, lookup)
-    assert record.request is not None
-    assert record.request.body == b""
-    assert service.route(replace(lookup, id=RequestId("again")), 1.0).predicted_cached_tokens > 0
+    again = director.route(replace(lookup, id=RequestId("again")), 1.0)
+    assert again.predicted_cached_tokens > 0
 
 
 async def test_no_endpoint_is_an_answer_too(folder):
     fleet = Fleet(BlockHasher(b"secret"))
     fleet.apply(Listed(), 0)
-    service = serving(fleet, LocalTokenizer(folder, LocalLimits()))
-    lookup = chat(LONG)
-    assert service.route(lookup, 1.0) is Pending.PENDING
-    outcome = await service.decide(RequestRecord(id=lookup.id, received_at=0, request=lookup))
-    assert (outcome.status, outcome.reason) == (503, "no-endpoints")
+    error = await outcome(directing(fleet, LocalTokenizer(folder, LocalLimits())), chat(LONG))
+    assert (error.status, error.reason) == (503, "no-endpoints")
+
+
+class Stuck:
+    """A tokenizer that takes as long as whoever waits has time."""
+
+    def __init__(self):
+        self.asked = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    def ready(self, _):
+        return None
+
+    async def tokenize(self, _):
+        self.asked.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.ended.set()
+
+
+async def test_a_prompt_that_takes_too_long_is_refused(fleet):
+    tokenizer = Stuck()
+    error = await outcome(directing(fleet, tokenizer, tokenize_timeout=0.01), chat(LONG))
+    assert (error.status, error.reason, error.retry_after) == (429, "decision-timeout", 1)
+    assert tokenizer.ended.is_set()
+
+
+async def test_a_client_that_leaves_ends_the_work(fleet):
+    tokenizer, heard = Stuck(), list[object]()
+    pending = directing(fleet, tokenizer).route(chat(LONG), 1.0)
+    pending.when_decided(heard.append)
+    await tokenizer.asked.wait()
+    pending.cancel()
+    await asyncio.wait_for(tokenizer.ended.wait(), 10)
+    assert heard == []
+
+
+async def test_a_stop_ends_the_work(fleet):
+    tokenizer = Stuck()
+    director = directing(fleet, tokenizer)
+    director.route(chat(LONG), 1.0)
+    await tokenizer.asked.wait()
+    await director.stop()
+    assert tokenizer.ended.is_set()
+
+
+async def test_a_tokenizer_that_fails_is_the_pickers_fault(fleet):
+    class Broken(Stuck):
+        async def tokenize(self, _):
+            raise ZeroDivisionError
+
+    assert isinstance(await outcome(directing(fleet, Broken()), chat(LONG)), ZeroDivisionError)
 
 
 async def test_without_a_tokenizer_nothing_is_pending(fleet):
-    service = serving(fleet, None)
-    lookup = chat(LONG)
-    assert isinstance(service.route(lookup, 1.0), Decision)
-    outcome = await service.decide(RequestRecord(id=lookup.id, received_at=0, request=lookup))
-    assert isinstance(outcome, PickerFault)
+    assert isinstance(directing(fleet, None).route(chat(LONG), 1.0), Decision)
 
 
 @pytest.mark.parametrize(("counted", "said"), [(None, 0), (0, 0), (1, 1)])
-async def test_a_server_that_counts_other_tokens_is_noticed_once(service, counted, said):
+async def test_a_server_that_counts_other_tokens_is_noticed_once(director, counted, said):
     with capture_logs() as logs:
         for _ in range(2):
             lookup = chat("hello")
-            decision = service.route(lookup, 1.0)
+            decision = director.route(lookup, 1.0)
             usage = counted and Usage(decision.prompt_tokens + counted)
             record = RequestRecord(id=lookup.id, received_at=0, request=lookup, decision=decision)
             record.outcome, record.finished_at = Outcome.COMPLETED, 2.0
             record.usage, record.served = usage or None, Target("10.0.0.1:8000")
-            service.close(record)
+            director.exchange_ended(record)
     assert [entry["event"] for entry in logs].count("tokens.differ") == said
 
 
 async def test_usage_that_cannot_be_is_said_once_of_an_endpoint(fleet):
-    service = serving(fleet, None)
+    director = directing(fleet, None)
     with capture_logs() as logs:
         for number in range(3):
             usage = Usage(8, 1, doubtful=number > 0)
@@ -121,27 +175,29 @@ async def test_usage_that_cannot_be_is_said_once_of_an_endpoint(fleet):
                 outcome=Outcome.COMPLETED,
                 usage=usage,
             )
-            service.close(record)
+            director.exchange_ended(record)
     said = [entry for entry in logs if entry["event"] == "usage.doubted"]
     assert [entry["endpoint"] for entry in said] == ["default/a"]
 
 
 async def test_that_responses_cannot_be_left_is_said_once(fleet):
-    service = serving(fleet, None)
+    director = directing(fleet, None)
     with capture_logs() as logs:
-        for number, tie in enumerate((None, MustStayReason.DUPLEX, MustStayReason.DUPLEX)):
-            service.close(RequestRecord(id=RequestId(str(number)), received_at=0.0, tie=tie))
+        for number, reason in enumerate((None, MustStayReason.DUPLEX, MustStayReason.DUPLEX)):
+            director.exchange_ended(
+                RequestRecord(id=RequestId(str(number)), received_at=0.0, must_stay=reason)
+            )
     (said,) = [entry for entry in logs if entry["event"] == "observe_responses.impossible"]
     assert "full duplex" in said["reason"]
     assert "response_body_mode: STREAMED" in said["remedy"]
 
 
 @pytest.mark.parametrize(("status", "suspected"), [(503, True), (502, True), (500, False)])
-async def test_an_endpoint_that_a_proxy_cannot_reach_is_suspected(service, status, suspected):
+async def test_an_endpoint_that_a_proxy_cannot_reach_is_suspected(fleet, status, suspected):
     told: list[EndpointId] = []
-    service.suspect = told.append
-    decision = service.route(chat("hello"), 1.0)
+    director = directing(fleet, None, told.append)
+    decision = director.route(chat("hello"), 1.0)
     record = RequestRecord(id=RequestId("r"), received_at=1.0, decision=decision, status=status)
     record.outcome = Outcome.COMPLETED
-    service.close(record)
+    director.exchange_ended(record)
     assert told == ([ENDPOINT.id] if suspected else [])

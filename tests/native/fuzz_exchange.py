@@ -8,7 +8,7 @@ from collections import Counter
 from epp.adapters.extproc.contract import ExtProcSettings
 from epp.adapters.extproc.native import NativeServer
 from epp.errors import Overloaded
-from epp.protocol.extproc.director import Pending
+from epp.protocol.extproc.director import PendingDecision
 from tests.adapters.ext_proc_peer import (
     BUFFERED,
     CHAT,
@@ -67,14 +67,11 @@ class Moody(Director):
         self.choices = choices
 
     def route(self, request, now):
-        self.answer = (DECISION, Pending.PENDING, Overloaded("no"), ZeroDivisionError())[
-            self.choices.below(4)
-        ]
-        return super().route(request, now)
-
-    async def awaiting(self, record):
-        await asyncio.sleep(0)
-        return DECISION
+        self.answer = (DECISION, None, Overloaded("no"), ZeroDivisionError())[self.choices.below(4)]
+        made = super().route(request, now)
+        if isinstance(made, PendingDecision):
+            asyncio.get_running_loop().call_soon(made.decided, DECISION)
+        return made
 
 
 def _said(choices):
@@ -115,7 +112,7 @@ def converse(choices):
 async def _converse(choices):
     director = Moody(choices)
     settings = ExtProcSettings(address="127.0.0.1", port=0)
-    server = NativeServer(director.exchange, time.monotonic, settings, director.awaiting)
+    server = NativeServer(director.exchange, time.monotonic, settings)
     connection, transport = server.accept(), Wire()
     connection.connection_made(transport)
     connection.data_received(wire.greeting())

@@ -1,77 +1,83 @@
-"""What both transports know of the conversations that they carry."""
+"""What both transports of the ext_proc service are made of and offer, and gRPC's statuses."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Protocol
 
 import msgspec
-import structlog
 
 from epp.adapters.extproc.limits import Limits
-from epp.errors import Overloaded, PickerFault, RequestError
+from epp.errors import RequestError
 from epp.model.request import Decision
-from epp.protocol.extproc.messages import Message, Reply
+from epp.protocol.extproc.director import PendingDecision
+from epp.protocol.extproc.messages import Message
 from epp.protocol.extproc.record import RequestRecord
-
-log = structlog.get_logger()
-
-RESET_SECONDS = 0.05
-"""How long after its end a stream that said what it would send may still turn out to be reset.
-
-Envoy ends a stream that it gives up, and resets it a moment later; grpcio tells both apart only
-then.
-"""
+from epp.protocol.extproc.step import Step
 
 
-class Conversation(Protocol):
-    """What a transport needs of an exchange (`epp.protocol.extproc.exchange.Exchange`)."""
+class GrpcStatus(IntEnum):
+    """The statuses that a server of ours ends a call with (gRPC, `doc/statuscodes.md`)."""
+
+    OK = 0
+    INVALID_ARGUMENT = 3
+    NOT_FOUND = 5
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+
+
+class Outlet(Protocol):
+    """A transport's side of one stream."""
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        """Queue messages for the peer. Never blocks; what is sent to a closed stream is lost."""
+
+    def hold(self) -> None:
+        """Take no more from the peer than is under way: a decision is pending."""
+
+    def release(self) -> None:
+        """Take messages again."""
+
+    def await_room(self) -> None:
+        """Call `ExchangeDriver.drained` once the peer has read most of what was sent."""
+
+    def flush(self) -> None:
+        """Pass on what was sent outside of a call of the transport's."""
+
+    def end(self, status: GrpcStatus, message: str) -> None:
+        """End the stream after all that was sent; nothing more of it is to be told."""
+
+
+class DrivenExchange(Protocol):
+    """What a driver needs of an exchange (`epp.protocol.extproc.exchange.Exchange`)."""
 
     record: RequestRecord
+    pending: PendingDecision | None
 
-    @property
-    def pending(self) -> bool:
-        """Whether a decision is awaited."""
-
-    @property
-    def over(self) -> bool:
-        """Whether everything has been said."""
-
-    @property
-    def has_more(self) -> bool:
-        """Whether more of a long body is to follow once the replies given so far are read."""
-
-    @property
-    def announced(self) -> bool:
-        """Whether the proxy said what it would send: an earlier end is then a reset."""
-
-    def receive(self, message: Message, now: float) -> Sequence[Reply]:
+    def receive(self, message: Message, now: float) -> Step:
         """Take a message."""
 
-    def resume(self, outcome: Decision | RequestError, now: float) -> Sequence[Reply]:
+    def resume(self, outcome: Decision | RequestError, now: float) -> Step:
         """Take the decision that was pending."""
 
-    def proceed(self, now: float) -> Sequence[Reply]:
-        """Let more of a long body follow."""
+    def proceed(self, now: float) -> Step:
+        """Go on with a long body."""
 
-    def fail(self, error: RequestError, now: float) -> Sequence[Reply]:
+    def fail(self, error: RequestError, now: float) -> Step:
         """Give up with an error."""
 
-    def half_closed(self, now: float) -> None:
-        """Hear that the peer sends no more."""
+    def half_closed(self, now: float) -> Step:
+        """Take note that the peer sends no more."""
 
-    def cancelled(self, now: float) -> None:
-        """Hear that the peer is gone."""
-
-
-Awaiting = Callable[[RequestRecord], Awaitable[Decision | RequestError]]
-"""Waits for a decision that its director called pending."""
+    def cancelled(self, now: float) -> Step:
+        """Take note that the peer is gone."""
 
 
 class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where and how to listen.
 
-    `tls` is a (key, certificate chain) pair in PEM, None for plaintext. Sizes are in bytes.
-    `decision_timeout` bounds a pending decision, in seconds. `limits` are the native transport's.
+    `tls` is a (key, certificate chain) pair in PEM, None for plaintext. Sizes are in bytes, -1 is
+    no limit. `limits` are the native transport's.
     """
 
     address: str = "0.0.0.0"  # noqa: S104 (a pod is reached from outside)
@@ -79,7 +85,6 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls: tuple[bytes, bytes] | None = None
     max_receive_bytes: int = 65 << 20
     max_send_bytes: int = -1
-    decision_timeout: float = 60.0
     limits: Limits = Limits()
 
 
@@ -96,10 +101,10 @@ class HealthSource(Protocol):
         """Answer `List`."""
 
     def watch(self, request: bytes, hear: Callable[[bytes], None]) -> None:
-        """Answer `Watch`, at once and whenever it changes."""
+        """Answer `Watch` by calling `hear`, at once and at every change, until `unwatch`."""
 
-    def forget(self, hear: Callable[[bytes], None]) -> None:
-        """Answer one who watches no more."""
+    def unwatch(self, hear: Callable[[bytes], None]) -> None:
+        """Call `hear` no more; without effect where it does not watch."""
 
 
 class HealthServer(Protocol):
@@ -120,7 +125,7 @@ class ExtProcServer(Protocol):
     """Either transport.
 
     It is made of `open_exchange`, which makes one exchange given the time, `clock`, which tells
-    it, settings, and whom to wait for where a decision is pending.
+    the time in seconds, and settings.
     """
 
     transport: str
@@ -128,10 +133,9 @@ class ExtProcServer(Protocol):
 
     def __init__(
         self,
-        open_exchange: Callable[[float], Conversation],
+        open_exchange: Callable[[float], DrivenExchange],
         clock: Callable[[], float],
         settings: ExtProcSettings,
-        awaiting: Awaiting = ...,
     ) -> None: ...
 
     @property
@@ -156,57 +160,3 @@ class ExtProcServer(Protocol):
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream is open, and none has been for `seconds`."""
-
-
-class Streams:
-    """Counts the streams that are open. `clock` tells the time in seconds."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.open = 0
-        self._clock = clock
-        self._last_end = clock()
-        self._none = asyncio.Event()
-        self._none.set()
-
-    def opened(self) -> None:
-        """Count one more."""
-        self.open += 1
-        self._none.clear()
-
-    def closed(self, now: float) -> None:
-        """Count one less."""
-        self.open -= 1
-        self._last_end = now
-        if not self.open:
-            self._none.set()
-
-    async def quiet(self, seconds: float) -> None:
-        """Wait until no stream is open, and none has been for `seconds`."""
-        while True:
-            await self._none.wait()
-            left = self._last_end + seconds - self._clock()
-            if left <= 0:
-                return
-            await asyncio.sleep(left)
-
-
-async def undecided(record: RequestRecord) -> Decision | RequestError:
-    """Wait for nobody: a director that calls a decision pending is alone in that."""
-    return PickerFault(f"no one decides on request {record.id}")
-
-
-async def decided(
-    awaiting: Awaiting, record: RequestRecord, seconds: float
-) -> Decision | RequestError:
-    """Wait for a decision; that there is none in time is one too."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await awaiting(record)
-    except TimeoutError:
-        return Overloaded("no decision in time", reason="decision-timeout", retry_after=1)
-
-
-def broken(exchange: Conversation, error: Exception, now: float) -> Sequence[Reply]:
-    """Log an exchange that raised, and let it say so to the client."""
-    log.error("exchange.failed", request_id=exchange.record.id, exc_info=error)
-    return exchange.fail(PickerFault(f"the picker failed: {type(error).__name__}"), now)

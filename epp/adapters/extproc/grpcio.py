@@ -1,54 +1,43 @@
 """The ext_proc service over grpc.aio: pumps streams through exchanges.
 
-It moves bytes and keeps time; every decision is the exchange's. One stream is one exchange and
-one coroutine, which stops reading while a decision is pending.
+It moves bytes; every decision is the exchange's. One stream is one exchange and one coroutine,
+which stops reading while a decision is pending.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import grpc
 import grpc.aio
 
 from epp.adapters.extproc.contract import (
-    RESET_SECONDS,
-    Awaiting,
-    Conversation,
+    DrivenExchange,
     ExtProcSettings,
+    GrpcStatus,
     HealthSource,
-    Streams,
-    broken,
-    decided,
-    undecided,
 )
-from epp.adapters.extproc.grpcio_health import attach
-from epp.adapters.extproc.malloc import keep_freed
-from epp.protocol.extproc.codec import decode, encode
-from epp.protocol.extproc.errors import ProtocolError
+from epp.adapters.extproc.driver import ExchangeDriver, StreamCounter
+from epp.adapters.extproc.grpcio_health import Context, attach
 from epp.protocol.extproc.names import METHOD, SERVICE
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class GrpcioServer:
-    """Serves `envoy.service.ext_proc.v3.ExternalProcessor/Process`.
-
-    See `conversation.ExtProcServer` for what it is made of.
-    """
+    """Serves `envoy.service.ext_proc.v3.ExternalProcessor/Process` (`contract.ExtProcServer`)."""
 
     transport = "grpcio"
 
     def __init__(
         self,
-        open_exchange: Callable[[float], Conversation],
+        open_exchange: Callable[[float], DrivenExchange],
         clock: Callable[[], float],
         settings: ExtProcSettings,
-        awaiting: Awaiting = undecided,
     ) -> None:
-        self._open = open_exchange
+        self._open_exchange = open_exchange
         self._clock = clock
         self._settings = settings
-        self._awaiting = awaiting
-        self._streams = Streams(clock)
+        self._counter = StreamCounter(clock)
         self._port = 0
         self._pair = (b"", b"")
         self._server = grpc.aio.server(
@@ -75,7 +64,7 @@ class GrpcioServer:
     @property
     def streams(self) -> int:
         """How many streams are open."""
-        return self._streams.open
+        return self._counter.open
 
     def offer_health(self, health: HealthSource) -> None:
         """Offer health on this port too."""
@@ -83,7 +72,7 @@ class GrpcioServer:
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream is open, and none has been for `seconds`."""
-        await self._streams.quiet(seconds)
+        await self._counter.quiet(seconds)
 
     def renew(self, tls: tuple[bytes, bytes]) -> None:
         """Serve with this pair from the next handshake on."""
@@ -95,7 +84,6 @@ class GrpcioServer:
 
     async def start(self) -> None:
         """Bind and serve. Raises `RuntimeError` where the port is taken."""
-        keep_freed()
         where = f"{self._settings.address}:{self._settings.port}"
         if self._settings.tls is None:
             self._port = self._server.add_insecure_port(where)
@@ -110,40 +98,73 @@ class GrpcioServer:
         """Take no more streams; give those that are open `grace` seconds to end."""
         await self._server.stop(grace)
 
-    async def _process(self, _: object, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
-        clock = self._clock
-        exchange = self._open(clock())
-        self._streams.opened()
+    async def _process(self, _: object, context: Context) -> None:
+        outlet = _CallOutlet()
+        exchange = self._open_exchange(self._clock())
+        driver = ExchangeDriver(exchange, outlet, self._clock, self._counter)
         try:
-            await self._pump(exchange, context)
-        except ProtocolError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except Exception as error:  # noqa: BLE001 (whatever it is, the client is answered)
-            for reply in broken(exchange, error, clock()):
-                await context.write(encode(reply))
+            status, message = await _pump(driver, outlet, context)
         finally:
-            now = clock()
-            self._streams.closed(now)
-            exchange.cancelled(now)
+            driver.closed()
+        if status is not GrpcStatus.OK:
+            await context.abort(_CODES[status], message)
 
-    async def _pump(
-        self, exchange: Conversation, context: "grpc.aio.ServicerContext[Any, Any]"
-    ) -> None:
-        clock, read, write = self._clock, context.read, context.write
-        while not exchange.over:
-            data = await read()
+
+class _CallOutlet:
+    """A call of grpc.aio as an `Outlet`: keeps what its coroutine is to do next."""
+
+    __slots__ = ("changed", "ending", "held", "queue", "wants_room")
+
+    def __init__(self) -> None:
+        self.queue: list[bytes] = []
+        self.held = False
+        self.wants_room = False
+        self.ending: tuple[GrpcStatus, str] | None = None
+        self.changed = asyncio.Event()
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        self.queue += messages
+
+    def hold(self) -> None:
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+
+    def await_room(self) -> None:
+        self.wants_room = True
+
+    def flush(self) -> None:
+        self.changed.set()
+
+    def end(self, status: GrpcStatus, message: str) -> None:
+        self.ending = status, message
+
+
+async def _pump(
+    driver: ExchangeDriver, outlet: _CallOutlet, context: Context
+) -> tuple[GrpcStatus, str]:
+    """Read and write until the driver ends the call; return how it ends.
+
+    A write waits for the peer to read, so after it there is room.
+    """
+    half_closed = False
+    while True:
+        queue, outlet.queue = outlet.queue, []
+        for message in queue:
+            await context.write(message)
+        if outlet.ending is not None:
+            return outlet.ending
+        if outlet.wants_room:
+            outlet.wants_room = False
+            driver.drained()
+        elif outlet.held or half_closed:
+            await outlet.changed.wait()
+            outlet.changed.clear()
+        else:
+            data = await context.read()
             if data is grpc.aio.EOF:
-                if exchange.announced:
-                    await asyncio.sleep(RESET_SECONDS)
-                exchange.half_closed(clock())
-                return
-            replies = exchange.receive(decode(data), clock())
-            if exchange.pending:
-                seconds = self._settings.decision_timeout
-                outcome = await decided(self._awaiting, exchange.record, seconds)
-                replies = exchange.resume(outcome, clock())
-            for reply in replies:
-                await write(encode(reply))
-            while exchange.has_more:
-                for reply in exchange.proceed(clock()):
-                    await write(encode(reply))
+                half_closed = True
+                driver.ended()
+            else:
+                driver.message(data)

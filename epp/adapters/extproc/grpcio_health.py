@@ -56,7 +56,7 @@ def attach(health: HealthSource, server: grpc.aio.Server) -> None:
         except ValueError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
-            health.forget(hear)
+            health.unwatch(hear)
 
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Check": grpc.unary_unary_rpc_method_handler(check),

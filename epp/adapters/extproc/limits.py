@@ -1,15 +1,16 @@
-"""What a peer may cost."""
+"""The limits of one connection, and the token bucket that keeps a rate."""
 
 import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one connection. Sizes are in bytes, times in seconds, rates per second.
+    """What one peer may cost. Sizes are in bytes, times in seconds, rates per second.
 
-    After `ping_after` without a word from the peer it is asked whether it is there, and has
-    `ping_timeout` to answer. `nuisance_burst` and `nuisance_rate` say how many frames that ask
-    for work and move nothing a peer may send (`Session.nuisance`). A peer that lets more than
-    `max_queued` wait for its windows is left. `max_message_bytes` is as the transport is told.
+    After `ping_after` without a byte from the peer it is pinged, and has `ping_timeout` to answer
+    before its connection is aborted. `nuisance_burst` and `nuisance_rate` say how many frames that
+    ask for work and move nothing a peer may send (`Session.nuisance`). The connection of a peer
+    that lets more than `max_queued` wait for its windows is closed. `max_message_bytes` is
+    replaced by the transport's own limit.
     """
 
     max_streams: int = 10_000
@@ -23,19 +24,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     nuisance_rate: float = 2_000
 
 
-class Patience:
-    """A bucket that holds `burst` and fills by `rate` per second; full at the start."""
+class TokenBucket:
+    """Holds up to `burst` tokens and gains `rate` per second; full at the start."""
 
     def __init__(self, burst: float, rate: float) -> None:
         self._burst = burst
         self._rate = rate
-        self._left = burst
+        self._tokens = burst
         self._at: float | None = None
 
-    def bears(self, amount: float, now: float) -> bool:
-        """Take an amount out; return whether it was there."""
+    def take(self, tokens: float, now: float) -> bool:
+        """Take tokens out; return whether there were as many. `now` is in seconds."""
         if self._at is not None:
-            self._left = min(self._burst, self._left + (now - self._at) * self._rate)
+            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._at = now
-        self._left -= amount
-        return self._left >= 0
+        self._tokens -= tokens
+        return self._tokens >= 0

@@ -2,18 +2,18 @@
 
 from abc import ABC, abstractmethod
 
-from epp.adapters.extproc.connection import Connection, Open, Status
-from epp.adapters.extproc.contract import HealthSource
+from epp.adapters.extproc.contract import GrpcStatus, HealthSource
+from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
+from epp.adapters.extproc.grpc_listener import GrpcListener
 from epp.adapters.extproc.limits import Limits
-from epp.adapters.extproc.listener import Listener
 from epp.native.http2 import Stream
 from epp.protocol.health import SERVICE
 
 _MAX_REQUEST_BYTES = 1 << 16
 
 
-def health_methods(health: HealthSource) -> dict[bytes, Open]:
-    """Give the methods of the service, by their paths."""
+def health_methods(health: HealthSource) -> dict[bytes, Method]:
+    """Return the methods of the service by their paths."""
     return {
         f"/{SERVICE}/Check".encode(): lambda stream, _: CheckCall(stream, health),
         f"/{SERVICE}/List".encode(): lambda stream, _: ListCall(stream, health),
@@ -25,7 +25,7 @@ class NativeHealthServer:
     """A plaintext server with nothing but health. After `start`, `port` is the bound one."""
 
     def __init__(self, health: HealthSource) -> None:
-        self._listener = Listener(
+        self._listener = GrpcListener(
             health_methods(health), Limits(max_message_bytes=_MAX_REQUEST_BYTES)
         )
 
@@ -44,7 +44,7 @@ class NativeHealthServer:
 
 
 class _Call(ABC):
-    """What all health calls have in common: one request, of which `_answer` takes care."""
+    """One call with one request, which `_answer` answers."""
 
     __slots__ = ("_health", "_stream")
 
@@ -57,19 +57,19 @@ class _Call(ABC):
         try:
             self._answer(data)
         except ValueError as error:
-            self._end(Status.INVALID_ARGUMENT, str(error))
+            self._end(GrpcStatus.INVALID_ARGUMENT, str(error))
 
     @abstractmethod
     def _answer(self, data: bytes) -> None:
         """Answer the request, or raise `ValueError` for what is none."""
 
-    def _end(self, status: Status = Status.OK, problem: str = "") -> None:
+    def _end(self, status: GrpcStatus = GrpcStatus.OK, problem: str = "") -> None:
         self._stream.owner = None
         self._stream.end(status, problem)
 
     def ended(self) -> None:
-        """Complain: there was no request."""
-        self._end(Status.INVALID_ARGUMENT, "a call without a request")
+        """End the call with an error: there was no request."""
+        self._end(GrpcStatus.INVALID_ARGUMENT, "a call without a request")
 
     def drained(self) -> None:  # noqa: B027 (most calls need not know)
         """Nothing was held back."""
@@ -86,7 +86,7 @@ class CheckCall(_Call):
     def _answer(self, data: bytes) -> None:
         answer = self._health.check(data)
         if answer is None:
-            self._end(Status.NOT_FOUND, "there is no such service")
+            self._end(GrpcStatus.NOT_FOUND, "there is no such service")
         else:
             self._stream.send(answer)
             self._end()
@@ -103,11 +103,11 @@ class ListCall(_Call):
 
 
 class WatchCall(_Call):
-    """One watch, which lasts until the peer or the connection ends it."""
+    """One watch, which lasts until the peer or the connection ends it (gRPC health checking)."""
 
     __slots__ = ("_connection", "_watching")
 
-    def __init__(self, stream: Stream, connection: Connection, health: HealthSource) -> None:
+    def __init__(self, stream: Stream, connection: GrpcConnection, health: HealthSource) -> None:
         super().__init__(stream, health)
         self._connection = connection
         self._watching = False
@@ -122,10 +122,10 @@ class WatchCall(_Call):
         self._connection.flush_soon()
 
     def ended(self) -> None:
-        """Go on: a peer that asks says no more."""
+        """Go on: a peer that watches half-closes after its request."""
         if not self._watching:
             super().ended()
 
     def closed(self) -> None:
         """Watch no more."""
-        self._health.forget(self._hear)
+        self._health.unwatch(self._hear)

@@ -2,13 +2,16 @@
 
 from typing import Literal, get_args
 
+import structlog
+
 from epp.adapters.extproc.contract import (
     ExtProcServer,
     HealthServer,
     HealthSource,
-    log,
 )
 from epp.native import fault
+
+_log = structlog.get_logger()
 
 Transport = Literal["native", "grpcio"]
 TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
@@ -30,7 +33,7 @@ def server_class(wanted: Transport) -> type[ExtProcServer]:
             from epp.adapters.extproc.native import NativeServer  # noqa: PLC0415 (see above)
 
             return NativeServer
-        log.warning("transport.fallback", wanted=wanted, used="grpcio", reason=fault)
+        _log.warning("transport.fallback", wanted=wanted, used="grpcio", reason=fault)
     from epp.adapters.extproc.grpcio import GrpcioServer  # noqa: PLC0415 (see above)
 
     return GrpcioServer

@@ -1,4 +1,4 @@
-"""What a client may be told in response headers: what was decided for it, and who served it."""
+"""Response headers for debugging: what was decided for a request, and who served it."""
 
 import msgspec
 
@@ -9,24 +9,24 @@ DECISION = "x-warmpick-decision"
 SERVED = "x-conformance-test-served-endpoint"
 """The header of the gateway conformance suite (gateway-api-inference-extension)."""
 
-_UNSAID = "fail: missing destination endpoint served metadata"
+_NOT_SERVED = "fail: missing destination endpoint served metadata"
 """What the incumbent's verifier answers where the gateway does not say."""
 
 
-class _Shown(msgspec.Struct, frozen=True):
+class _ShownDecision(msgspec.Struct, frozen=True):
     endpoint: str
     prompt_tokens: int
     predicted_cached_tokens: int
     predicted_ttft_ms: float | None
 
 
-def decision_told(record: RequestRecord) -> Headers:
-    """Tell what was decided, as JSON; nothing where nothing was."""
+def decision_header(record: RequestRecord) -> Headers:
+    """Return what was decided, as JSON; nothing where nothing was."""
     decision = record.decision
     if decision is None:
         return ()
     ttft = decision.predicted_ttft
-    shown = _Shown(
+    shown = _ShownDecision(
         decision.destination,
         decision.prompt_tokens,
         decision.predicted_cached_tokens,
@@ -35,6 +35,6 @@ def decision_told(record: RequestRecord) -> Headers:
     return ((DECISION, msgspec.json.encode(shown).decode()),)
 
 
-def served_told(record: RequestRecord) -> Headers:
-    """Tell which endpoint the gateway says has served the request."""
-    return ((SERVED, record.served or _UNSAID),)
+def served_header(record: RequestRecord) -> Headers:
+    """Return which endpoint the gateway says has served the request."""
+    return ((SERVED, record.served or _NOT_SERVED),)

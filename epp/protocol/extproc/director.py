@@ -1,6 +1,10 @@
-"""Whom an exchange asks for a decision, and tells what became of it."""
+"""Who decides for an exchange, and a decision that is made later.
 
-from enum import Enum
+Nothing here knows an event loop or the time: whoever makes a decision later has the clock, the
+deadline and the reason, and everything happens on the thread of the exchange.
+"""
+
+from collections.abc import Callable
 from typing import Protocol
 
 from epp.model.events import Event
@@ -8,20 +12,78 @@ from epp.model.request import Decision, InferenceRequest
 from epp.protocol.extproc.record import RequestRecord
 
 
-class Pending(Enum):
-    """The answer of a director that has not decided yet; it will `resume` the exchange."""
+class PendingDecision:
+    """A decision that is made later: in milliseconds, in minutes or never, and in any order.
 
-    PENDING = "pending"
+    Its maker calls `decided` once, and hears through `when_cancelled` that nobody waits any more.
+    Who drives the exchange calls `when_decided`, and `cancel` when the client is gone. Callbacks
+    run at most once, within the call that brings them about: by then an exchange may have ended,
+    and the director may have heard of that.
+    """
+
+    __slots__ = ("_on_cancel", "_on_decision", "_outcome", "cancelled")
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        """Whether the client is gone: a decision made all the same is undone."""
+        self._outcome: Decision | Exception | None = None
+        self._on_decision: Callable[[Decision | Exception], None] | None = None
+        self._on_cancel: Callable[[], object] | None = None
+
+    def decided(self, outcome: Decision | Exception) -> None:
+        """Make the decision, before or after somebody waits for it; called by its maker.
+
+        A `RequestError` answers the client; any other exception is the maker's fault, which is
+        logged and answered with status 500. After `cancel` a `Decision` still reaches the
+        exchange, which undoes its admission (`Aborted` with `refused`). Raises `RuntimeError`
+        where the decision was made before: the fleet would count the request twice.
+        """
+        if self._outcome is not None:
+            raise RuntimeError("a pending decision is made once")
+        self._outcome = outcome
+        self._on_cancel = None
+        callback, self._on_decision = self._on_decision, None
+        if callback is not None:
+            callback(outcome)
+
+    def when_decided(self, callback: Callable[[Decision | Exception], None]) -> None:
+        """Call back with the outcome; at once where there is one."""
+        if self._outcome is None:
+            self._on_decision = callback
+        else:
+            callback(self._outcome)
+
+    def cancel(self) -> None:
+        """Say that nobody waits any more; without effect once decided, or a second time."""
+        if self.cancelled or self._outcome is not None:
+            return
+        self.cancelled = True
+        callback, self._on_cancel = self._on_cancel, None
+        if callback is not None:
+            callback()
+
+    def when_cancelled(self, callback: Callable[[], object]) -> None:
+        """Call back when nobody waits any more; at once where that is so already."""
+        if self.cancelled:
+            callback()
+        else:
+            self._on_cancel = callback
 
 
 class Director(Protocol):
-    """Whom an exchange asks and tells."""
+    """Decides where requests go, and learns what becomes of them.
 
-    def route(self, request: InferenceRequest, now: float) -> Decision | Pending:
-        """Choose endpoints for a request, and count it as admitted. May raise `RequestError`."""
+    Times are in seconds of the monotonic clock.
+    """
+
+    def route(self, request: InferenceRequest, now: float) -> Decision | PendingDecision:
+        """Choose endpoints for a request, and count it as admitted, at once or later.
+
+        May raise `RequestError`.
+        """
 
     def observe(self, event: Event, now: float) -> None:
         """Learn what became of an admitted request."""
 
-    def close(self, record: RequestRecord) -> None:
-        """Take note of an exchange that is over; called once."""
+    def exchange_ended(self, record: RequestRecord) -> None:
+        """Take the record of an exchange that is over; called once for each."""

@@ -1,8 +1,9 @@
 """One ext_proc stream as a state machine: messages in, replies out.
 
 The exchange knows what the protocol demands and when; it does not know how an endpoint is
-chosen (it asks its director), how messages look on the wire, or what time it is. Rules, with
-their source:
+chosen (it asks its director), how messages look on the wire, or what time it is. Every call
+returns a `Step`: the replies that are due, and what the exchange waits for. Rules, with their
+source:
 
 - Per direction, replies go out as headers, body, trailers; in full duplex the header reply may
   wait for the whole body (Envoy, `FULL_DUPLEX_STREAMED`; GIE proposal 004).
@@ -10,23 +11,30 @@ their source:
 - The response phase is optional; a half-close after the request ends the exchange, and so may the
   picker itself where the response body is `STREAMED` (`epp.protocol.extproc.observation`).
 - Nothing that a peer sends raises out of `receive`.
+
+What each stage accepts, and the stages that this leads to (an error leads to closed from all):
+
+    stage      request headers             request body                request trailers
+    headers    body, pending or answered   ignored                     ignored
+    body       ignored                     body, pending or answered   pending or answered
+    pending    ignored                     pending                     pending
+    answered   ignored                     answered                    answered
+    closed     ignored                     ignored                     ignored
+
+Messages of the response pass in every stage but closed, and lead to closed at the response's end
+or where its rest is left to the proxy. Pending ends in answered (`resume`), all in closed
+(`half_closed`, `cancelled`, `fail`).
 """
 
-from collections.abc import Callable
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from epp.errors import RequestError
-from epp.model.events import Aborted, Served
-from epp.model.request import (
-    Decision,
-    Outcome,
-    RequestId,
-)
-from epp.protocol.extproc.director import Director, Pending
-from epp.protocol.extproc.ending import end_of, refused
+from epp.model.events import Aborted, Event, Finished, Served, Unobserved
+from epp.model.request import Decision, Outcome, RequestId
+from epp.protocol.extproc.director import Director, PendingDecision
 from epp.protocol.extproc.errors import error_reply
 from epp.protocol.extproc.messages import (
     BodyMode,
@@ -40,43 +48,59 @@ from epp.protocol.extproc.messages import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from epp.protocol.extproc.observation import tie
+from epp.protocol.extproc.observation import must_stay_reason
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.request import Request
 from epp.protocol.extproc.response import Response
 from epp.protocol.extproc.settings import ExchangeSettings
+from epp.protocol.extproc.step import Step, Wants
 
-
-class _Stage(Enum):
-    """How far the request is."""
-
-    HEADERS = "nothing seen"
-    BODY = "collecting the body; nothing answered"
-    PENDING = "the director has not decided"
-    ANSWERED = "answered; what is left of the request passes by"
-    CLOSED = "the exchange is over"
-
+_CLIENT_ERROR: Final = 400
+"""The first HTTP status of an error (RFC 9110 §15.5): nothing was computed."""
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _NONE: Final = BodyMode.NONE
 _STREAMED: Final = BodyMode.STREAMED
+_ABORTED: Final = Outcome.ABORTED
 _COMPLETED: Final = Outcome.COMPLETED
 _UNOBSERVED: Final = Outcome.UNOBSERVED
+_ROOM: Final = Wants.ROOM
+
+
+class Stage:
+    """A row of the table: how far the request is, and what the exchange accepts then.
+
+    `wants` goes with the replies of a step that ends in this stage, `idle` is such a step without
+    replies. A message of a type that `accepts` lacks is ignored.
+    """
+
+    __slots__ = ("accepts", "idle", "name", "wants")
+
+    def __init__(self, name: str, wants: Wants, accepts: Mapping[type[Message], "Handler"]) -> None:
+        self.name = name
+        self.wants = wants
+        self.idle = Step((), wants)
+        self.accepts = accepts
 
 
 class Exchange:
-    """The picker's side of one stream. `record` is what is known of it so far."""
+    """The picker's side of one stream. `record` is what is known of it so far.
+
+    `pending` is the decision that is awaited, None in every stage but pending. Times (`now`) are
+    in seconds of the monotonic clock.
+    """
 
     __slots__ = (
         "_announced",
         "_director",
+        "_ends_early",
         "_half_closed",
-        "_leaving",
         "_request",
         "_response",
         "_settings",
         "_stage",
         "_subset",
+        "pending",
         "record",
     )
 
@@ -84,42 +108,103 @@ class Exchange:
         self, director: Director, settings: ExchangeSettings, request_id: RequestId, now: float
     ) -> None:
         self.record = RequestRecord(id=request_id, received_at=now)
+        self.pending: PendingDecision | None = None
         self._director = director
         self._settings = settings
-        self._stage = _Stage.HEADERS
-        self._announced = False
+        self._stage = HEADERS
+        self._announced = False  # the proxy said which bodies it sends
         self._subset: tuple[str, ...] | None = None
         self._request = Request(self.record, settings)
         self._half_closed = False
-        self._leaving = False  # the response is left to the proxy once it has begun
+        self._ends_early = False  # the response is left to the proxy once it has begun
         self._response = Response(self.record, director.observe, settings.header_sources)
 
-    @property
-    def pending(self) -> bool:
-        """Whether a decision is awaited: somebody must call `resume`."""
-        return self._stage is _Stage.PENDING
+    # What a driver calls.
 
-    @property
-    def over(self) -> bool:
-        """Whether everything has been said; later messages are ignored."""
-        return self._stage is _Stage.CLOSED
+    def receive(self, message: Message, now: float) -> Step:
+        """Take one message, in any stage; drivers let messages wait while a decision is pending."""
+        if message.modes is not None or message.subset is not None or message.served is not None:
+            self._note_extras(message, now)
+        handler = self._stage.accepts.get(type(message))
+        if handler is None:
+            return self._step([])
+        try:
+            replies = handler(self, message, now)
+        except RequestError as error:
+            return self.fail(error, now)
+        # As `_step`, which is spared here: every streamed token passes.
+        stage = self._stage
+        if stage is ANSWERED and self._request.unsent:
+            return Step(replies, _ROOM)
+        return Step(replies, stage.wants) if replies else stage.idle
 
-    @property
-    def has_more(self) -> bool:
-        """Whether more of a long body is to follow: somebody must call `proceed`."""
-        return self._request.has_more and self._stage is _Stage.ANSWERED
+    def resume(self, outcome: Decision | RequestError, now: float) -> Step:
+        """Continue with the decision that was pending; undo it where the exchange has ended."""
+        if self._stage is not PENDING:
+            if isinstance(outcome, Decision):
+                self._director.observe(Aborted(self.record.id, refused=True), now)
+            return self._step([])
+        self.pending = None
+        if isinstance(outcome, RequestError):
+            return self.fail(outcome, now)
+        return self._resumed(self._answer(outcome, now), now)
 
-    @property
-    def announced(self) -> bool:
-        """Whether the proxy said what it would send: an earlier end is then a reset."""
-        return self._announced
+    def proceed(self, now: float) -> Step:
+        """Go on with a long body; called when the peer has read what came before."""
+        if self._stage is not ANSWERED or not self._request.unsent:
+            return self._step([])
+        return self._resumed(self._request.next_chunks(), now)
 
-    # What a transport calls.
+    def fail(self, error: RequestError, now: float) -> Step:
+        """Answer the client with an error in the model server's place."""
+        if self._stage is CLOSED:
+            return CLOSED.idle
+        self.record.error = error
+        answered = self.record.decision is not None
+        self._end(_ABORTED if answered else Outcome.REJECTED, now)
+        return self._step([error_reply(error)])
 
-    def receive(self, message: Message, now: float) -> list[Reply]:
-        """Take one message; return the replies that are due, in order."""
-        if self._stage is _Stage.CLOSED:
-            return []
+    def half_closed(self, now: float) -> Step:
+        """Take note that the peer sends no more; what is due to it is still sent.
+
+        Wants `NEXT` where a reset may follow: Envoy ends a stream that it gives up, and resets it
+        a moment later. That an end is early is known of a proxy that announced what it would
+        send. A second call says that no reset came.
+        """
+        waited, self._half_closed = self._half_closed, True
+        if self._stage is PENDING or (self._stage is ANSWERED and self._request.unsent):
+            return self._step([])
+        if waited or not self._announced:
+            self._end_half_closed(now)
+        return self._step([])
+
+    def cancelled(self, now: float) -> Step:
+        """Take note that the peer is gone: client, proxy or model server broke off.
+
+        Envoy resets every stream that it needs no more: where it shows no response body, a
+        reset after the response's headers is how a good response ends.
+        """
+        self._end(_COMPLETED if self._response_shown else _ABORTED, now)
+        return CLOSED.idle
+
+    # The parts of it.
+
+    def _step(self, replies: Sequence[Reply]) -> Step:
+        stage = self._stage
+        if stage is ANSWERED and self._request.unsent:
+            return Step(replies, _ROOM)
+        return Step(replies, stage.wants) if replies else stage.idle
+
+    def _resumed(self, replies: Sequence[Reply], now: float) -> Step:
+        """End an exchange that was half-closed while it waited, unless a reset may follow."""
+        if self._half_closed and not self._announced and not self._request.unsent:
+            self._end_half_closed(now)
+        return self._step(replies)
+
+    def _note_extras(self, message: Message, now: float) -> None:
+        """Keep what may ride on any message, ignored ones too. The first target served counts."""
+        if self._stage is CLOSED:
+            return
         if message.modes is not None:
             self._request.modes, self._announced = message.modes, True
         if message.subset is not None:
@@ -128,100 +213,52 @@ class Exchange:
             self.record.served = message.served
             if self.record.decision is not None:
                 self._director.observe(Served(self.record.id, message.served), now)
-        try:
-            return _HANDLERS[type(message)](self, message, now)
-        except RequestError as error:
-            return self.fail(error, now)
-
-    def resume(self, outcome: Decision | RequestError, now: float) -> list[Reply]:
-        """Continue where a pending decision left off; undo it when the exchange has ended."""
-        if self._stage is not _Stage.PENDING:
-            if isinstance(outcome, Decision):
-                self._director.observe(Aborted(self.record.id, refused=True), now)
-            return []
-        if isinstance(outcome, RequestError):
-            return self.fail(outcome, now)
-        replies = self._answer(outcome, now)
-        if self._half_closed:
-            self.half_closed(now)
-        return replies
-
-    def proceed(self, now: float) -> list[Reply]:
-        """Let more of a long body go on; called when the peer has read what came before."""
-        if not self.has_more:
-            return []
-        replies = self._request.next_chunks()
-        if self._half_closed:
-            self.half_closed(now)
-        return replies
-
-    def fail(self, error: RequestError, now: float) -> list[Reply]:
-        """Answer the client with an error in the model server's place."""
-        if self._stage is _Stage.CLOSED:
-            return []
-        self.record.error = error
-        answered = self.record.decision is not None
-        self._settle(Outcome.ABORTED if answered else Outcome.REJECTED, now)
-        return [error_reply(error)]
-
-    def half_closed(self, now: float) -> None:
-        """Take note that the peer sends no more; what it was not yet told is still to be said."""
-        self._half_closed = True
-        if self._stage is _Stage.PENDING or self.has_more:
-            return
-        if self.record.decision is None:
-            self._settle(Outcome.ABORTED, now)
-        else:
-            self._settle(_COMPLETED if self._answered else _UNOBSERVED, now)
-
-    def cancelled(self, now: float) -> None:
-        """Take note that the peer is gone: client, proxy or model server broke off.
-
-        Envoy resets every stream that it needs no more: where it shows no response body, a
-        reset after the response's headers is how a good response ends.
-        """
-        self._settle(_COMPLETED if self._answered else Outcome.ABORTED, now)
 
     @property
-    def _answered(self) -> bool:
-        """Whether all that will be seen of a response has been."""
+    def _response_shown(self) -> bool:
+        """Whether all that the proxy shows of a response has been seen."""
         return self.record.status is not None and self._request.modes.response is _NONE
 
     # The request.
 
     def _request_headers(self, message: RequestHeaders, now: float) -> list[Reply]:
-        if self._stage is not _Stage.HEADERS:
-            return []
-        if self._request.headers(message):
+        request = self._request
+        if request.headers(message):
             return self._decide(now)
-        self._stage = _Stage.BODY
-        return [] if self._request.duplex else [HeadersReply(response=False)]
+        self._stage = BODY
+        # Envoy: only `FULL_DUPLEX_STREAMED` sends a body before its headers are answered.
+        return [] if request.duplex else [HeadersReply(response=False)]
 
     def _request_body(self, message: RequestBody, now: float) -> list[Reply]:
-        if self._stage is _Stage.HEADERS:
-            return []
-        replies = self._request.body(message, answered=self._stage is _Stage.ANSWERED)
-        due = self._stage is _Stage.BODY and self._request.complete
-        return self._decide(now) if due else replies
+        return self._decide(now) if self._request.collect(message) else []
 
     def _request_trailers(self, _: RequestTrailers, now: float) -> list[Reply]:
-        if self._request.ended:
-            return []
-        replies = self._request.trailers(answered=self._stage is _Stage.ANSWERED)
-        return self._decide(now) if self._stage is _Stage.BODY else replies
+        self._request.end_with_trailers()
+        return self._decide(now)
 
     def _decide(self, now: float) -> list[Reply]:
-        lookup = self._request.read(self._subset)
-        self.record.request = self._settings.resolve(lookup)
-        self._stage = _Stage.PENDING
-        decision = self._director.route(self.record.request, now)
-        return [] if isinstance(decision, Pending) else self._answer(decision, now)
+        request = self._settings.resolve(self._request.read(self._subset))
+        self.record.request = request
+        self._stage = PENDING
+        decision = self._director.route(request, now)
+        if isinstance(decision, PendingDecision):
+            self.pending = decision
+            return []
+        return self._answer(decision, now)
+
+    def _body_while_pending(self, message: RequestBody, _: float) -> list[Reply]:
+        self._request.collect(message)
+        return []
+
+    def _trailers_while_pending(self, _: RequestTrailers, __: float) -> list[Reply]:
+        self._request.end_with_trailers()
+        return []
 
     def _answer(self, decision: Decision, now: float) -> list[Reply]:
         record = self.record
         record.decision = decision
         record.decided_at = now
-        self._stage = _Stage.ANSWERED
+        self._stage = ANSWERED
         request, target = record.request, ""
         if request is not None:
             target = "" if request.model == request.target_model else request.target_model
@@ -229,67 +266,126 @@ class Exchange:
                 record.request = msgspec.structs.replace(request, body=b"")
         return self._request.answer(decision, target)
 
+    def _pass_body(self, message: RequestBody, _: float) -> list[Reply]:
+        return self._request.pass_on(message)
+
+    def _pass_trailers(self, _: RequestTrailers, __: float) -> list[Reply]:
+        return self._request.pass_trailers()
+
     # The response.
 
     def _response_headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
         replies = self._response.headers(message, now)
         if message.end_of_stream:
-            self._settle(_COMPLETED, now)
-        elif self._settings.leave:
-            self.record.tie = tie(self._request.modes, announced=self._announced)
-            self._leaving = self._may_leave()
+            self._end(_COMPLETED, now)
+        elif self._settings.end_early:
+            self.record.must_stay = must_stay_reason(self._request.modes, announced=self._announced)
+            self._ends_early = self._may_end_early()
         return replies
 
-    def _may_leave(self) -> bool:
+    def _may_end_early(self) -> bool:
         """Whether the proxy goes on alone, with nothing left to edit or to learn but the end."""
         record = self.record
-        if record.tie is not None or record.decision is None or refused(record):
+        if record.must_stay is not None or record.decision is None or refused(record):
             return False
         return self._request.modes.response is _STREAMED and self._response.streams
 
     def _response_body(self, message: ResponseBody, now: float) -> list[Reply]:
         replies = self._response.body(message, self._request.modes.response, now)
         if message.end_of_stream:
-            self._settle(_COMPLETED, now)
-        elif self._leaving and self.record.first_byte_at is not None:
-            self._leave(now)
+            self._end(_COMPLETED, now)
+        elif self._ends_early and self.record.first_byte_at is not None and self._request.passed:
+            # Envoy 1.40: with all of the request, the proxy goes on alone after a good status.
+            self._end(_COMPLETED if self._response.done else _UNOBSERVED, now)
         return replies
-
-    def _leave(self, now: float) -> None:
-        """Leave the rest of the response to the proxy, which has all of the request."""
-        if self._request.passed:
-            self._settle(_COMPLETED if self._response.done else _UNOBSERVED, now)
 
     def _response_trailers(self, _: ResponseTrailers, now: float) -> list[Reply]:
         replies = self._response.trailers(self._request.modes.response)
-        self._settle(_COMPLETED, now)
+        self._end(_COMPLETED, now)
         return replies
 
     # The end.
 
-    def _settle(self, outcome: Outcome, now: float) -> None:
+    def _end_half_closed(self, now: float) -> None:
+        if self.record.decision is None:
+            self._end(_ABORTED, now)
+        else:
+            self._end(_COMPLETED if self._response_shown else _UNOBSERVED, now)
+
+    def _end(self, outcome: Outcome, now: float) -> None:
         """End the exchange once: tell the fleet what became of the request, close the record."""
-        if self._stage is _Stage.CLOSED:
+        if self._stage is CLOSED:
             return
-        self._stage = _Stage.CLOSED
-        self._request.close()
+        self._stage = CLOSED
+        self.pending = None
+        self._request.drop_body()
         if outcome is not _UNOBSERVED:
-            self._response.close()
+            self._response.record_usage()
         record = self.record
-        if record.decision is None and self._request.begun and outcome is _COMPLETED:
-            outcome = Outcome.ABORTED  # the proxy answered in everybody's place
+        if record.decision is None and outcome is _COMPLETED and self._request.begun:
+            outcome = _ABORTED  # the proxy answered in everybody's place
         record.outcome = outcome
         record.finished_at = now
         if record.decision is not None:
-            self._director.observe(end_of(record, outcome), now)
-        self._director.close(record)
+            self._director.observe(end_event(record, outcome), now)
+        self._director.exchange_ended(record)
 
 
-_HANDLERS: Final[dict[type[Message], Callable[[Exchange, Any, float], list[Reply]]]] = {
-    RequestHeaders: Exchange._request_headers,  # noqa: SLF001 (the table of this class)
-    RequestBody: Exchange._request_body,  # noqa: SLF001
-    RequestTrailers: Exchange._request_trailers,  # noqa: SLF001
-    ResponseHeaders: Exchange._response_headers,  # noqa: SLF001
+def refused(record: RequestRecord) -> bool:
+    """Return whether the model server, or who stood in for it, answered with an error."""
+    return record.status is not None and record.status >= _CLIENT_ERROR
+
+
+def end_event(record: RequestRecord, outcome: Outcome) -> Event:
+    """Return what the fleet hears of how a request that was routed ended."""
+    generated = record.response_chunks if record.streaming else 0
+    if refused(record):
+        return Aborted(record.id, refused=True)
+    if outcome is _COMPLETED:
+        return Finished(record.id, record.usage, generated)
+    if outcome is _UNOBSERVED:
+        return Unobserved(record.id)
+    return Aborted(record.id, generated)
+
+
+Handler = Callable[[Exchange, Any, float], list[Reply]]
+
+# The table of the module's docstring. It stands below the methods that it names.
+_RESPONSE: Final[dict[type[Message], Handler]] = {
+    ResponseHeaders: Exchange._response_headers,  # noqa: SLF001 (the table of this class)
     ResponseBody: Exchange._response_body,  # noqa: SLF001
     ResponseTrailers: Exchange._response_trailers,  # noqa: SLF001
 }
+HEADERS: Final = Stage(
+    "headers",
+    Wants.NEXT,
+    {RequestHeaders: Exchange._request_headers, **_RESPONSE},  # noqa: SLF001
+)
+BODY: Final = Stage(
+    "body",
+    Wants.NEXT,
+    {
+        RequestBody: Exchange._request_body,  # noqa: SLF001
+        RequestTrailers: Exchange._request_trailers,  # noqa: SLF001
+        **_RESPONSE,
+    },
+)
+PENDING: Final = Stage(
+    "pending",
+    Wants.DECISION,
+    {
+        RequestBody: Exchange._body_while_pending,  # noqa: SLF001
+        RequestTrailers: Exchange._trailers_while_pending,  # noqa: SLF001
+        **_RESPONSE,
+    },
+)
+ANSWERED: Final = Stage(
+    "answered",
+    Wants.NEXT,  # ROOM while a part of a long body is unsent
+    {
+        RequestBody: Exchange._pass_body,  # noqa: SLF001
+        RequestTrailers: Exchange._pass_trailers,  # noqa: SLF001
+        **_RESPONSE,
+    },
+)
+CLOSED: Final = Stage("closed", Wants.END, {})

@@ -1,4 +1,4 @@
-"""What a proxy and a picker say to each other, as plain values.
+"""Messages and replies of ext_proc as plain values.
 
 The six messages mirror `ProcessingRequest` of Envoy's ext_proc, the four replies
 `ProcessingResponse`; only `epp.protocol.extproc.codec` knows their wire form.
@@ -138,8 +138,8 @@ UNSEEN_BODIES = (BodyMode.NONE, BodyMode.STREAMED, BodyMode.GRPC)
 CHUNK_BYTES = 62_000
 """The most that one `Chunk` may hold: Envoy's frames end at 64 KiB."""
 
-SAID_AT_ONCE = 1 << 19
-"""About how many bytes of a long body are made replies of before some of them are read."""
+STEP_BYTES = 1 << 19
+"""About how many bytes of a long body one step sends on, before the proxy has read some of them."""
 
 
 def chunks(body: bytes, *, response: bool, last: bool) -> list[Reply]:
@@ -157,7 +157,7 @@ def next_chunks(pieces: list[bytes], *, last: bool) -> tuple[list[Reply], list[b
 
     Pieces are joined and cut no more than chunks demand. With `last` the body ends with them.
     """
-    if len(pieces) == 1 and len(pieces[0]) <= SAID_AT_ONCE:
+    if len(pieces) == 1 and len(pieces[0]) <= STEP_BYTES:
         return chunks(pieces[0], response=False, last=last), []
     pieces = [part for piece in pieces for part in _cut(piece)]
     replies: list[Reply] = []
@@ -167,7 +167,7 @@ def next_chunks(pieces: list[bytes], *, last: bool) -> tuple[list[Reply], list[b
         if size + len(piece) > CHUNK_BYTES and joined:
             replies += chunks(b"".join(joined), response=False, last=False)
             joined, size = [], 0
-            if total >= SAID_AT_ONCE:
+            if total >= STEP_BYTES:
                 return replies, pieces[taken:]
         joined.append(piece)
         size += len(piece)
@@ -177,6 +177,6 @@ def next_chunks(pieces: list[bytes], *, last: bool) -> tuple[list[Reply], list[b
 
 
 def _cut(piece: bytes) -> list[bytes]:
-    if len(piece) <= SAID_AT_ONCE:
+    if len(piece) <= STEP_BYTES:
         return [piece]
-    return [piece[at : at + SAID_AT_ONCE] for at in range(0, len(piece), SAID_AT_ONCE)]
+    return [piece[at : at + STEP_BYTES] for at in range(0, len(piece), STEP_BYTES)]

@@ -1,8 +1,8 @@
-"""Which responses are observed to their end, and when the others have told enough.
+"""The choice of responses that are observed to their end; of the others the picker lets go early.
 
-A response is one message to the picker for each piece of it, so for each generated token. What is
-needed of most is over with the first: status, served endpoint, time to first token. This file
-knows no transport and draws no chance of its own.
+A response is one message to the picker for each piece of it, so for each generated token. Most of
+what is learned from it comes with the first piece: status, served endpoint, time to first token.
+This file knows no transport and draws no random numbers of its own.
 """
 
 import re
@@ -18,7 +18,7 @@ FORMS = "all, first or sample:1/N with N of 1 or more"
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """How many responses are observed to their end: one in `one_in`, none where that is 0."""
+    """One response in `one_in` is observed to its end; none where that is 0."""
 
     one_in: int = 1
 
@@ -37,21 +37,22 @@ class Observation(msgspec.Struct, frozen=True):
         names = {observation: name for name, observation in _NAMED.items()}
         return names.get(self, f"sample:1/{self.one_in}")
 
-    def leaves(self, randrange: Callable[[int], int]) -> bool:
-        """Draw whether one response is left early; `randrange(n)` is any of 0 to n - 1."""
+    def ends_early(self, randrange: Callable[[int], int]) -> bool:
+        """Draw whether one exchange ends early; `randrange(n)` is any of 0 to n - 1."""
         return not self.one_in or (self.one_in > 1 and randrange(self.one_in) > 0)
 
 
 _NAMED = {"all": Observation(1), "first": Observation(0)}
 
 
-def tie(modes: Modes, *, announced: bool) -> MustStayReason | None:
-    """Say what ties a picker to a response that the proxy shows in these modes.
+def must_stay_reason(modes: Modes, *, announced: bool) -> MustStayReason | None:
+    """Return why a stream must stay open until its response ends; None where it need not.
 
-    Envoy 1.40 goes on alone, with every byte, after a stream that is closed with OK where the
-    response body is `STREAMED`; in full duplex it cuts the body. Modes that show a response
-    whole, or not at all, end by themselves.
+    Modes that show a response whole, or not at all, end by themselves.
     """
+    # Envoy 1.40 announces its modes (`protocol_config`); without that they are a guess.
     if not announced:
         return MustStayReason.UNANNOUNCED
+    # Envoy 1.40 goes on alone, with every byte, after a stream that is closed with OK where the
+    # response body is `STREAMED`; in full duplex it cuts the body.
     return MustStayReason.DUPLEX if modes.response is BodyMode.FULL_DUPLEX_STREAMED else None

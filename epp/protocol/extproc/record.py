@@ -1,4 +1,4 @@
-"""What became of a request."""
+"""The record of one exchange: what telemetry, logs and the fleet are told of a request."""
 
 from epp.errors import RequestError
 from epp.model.endpoint import Target
@@ -6,10 +6,14 @@ from epp.model.request import Decision, InferenceRequest, MustStayReason, Outcom
 
 
 class RequestRecord:
-    """One exchange from its first message to its end; times in seconds of the monotonic clock.
+    """One exchange from its first message to its end.
 
-    Filled in by the exchange as the facts arrive, read by telemetry when it is over. `tie` says
-    what kept a response observed that was to be left early.
+    Filled in by the exchange as the facts arrive, read by telemetry when it is over. Times (`_at`)
+    are in seconds of the monotonic clock, `request_bytes` and `response_bytes` are of the bodies,
+    `response_chunks` counts the pieces of the response's body, `status` is the HTTP status (0: not
+    a number). `streaming`: the response is a stream of events. `served` is the target that the
+    proxy says has served. `must_stay` says what kept a response observed to its end that was to be
+    left early.
     """
 
     __slots__ = (
@@ -19,6 +23,7 @@ class RequestRecord:
         "finished_at",
         "first_byte_at",
         "id",
+        "must_stay",
         "outcome",
         "received_at",
         "request",
@@ -28,7 +33,6 @@ class RequestRecord:
         "served",
         "status",
         "streaming",
-        "tie",
         "usage",
     )
 
@@ -51,7 +55,7 @@ class RequestRecord:
         response_bytes: int = 0,
         response_chunks: int = 0,
         usage: Usage | None = None,
-        tie: MustStayReason | None = None,
+        must_stay: MustStayReason | None = None,
     ) -> None:
         self.id = id
         self.received_at = received_at
@@ -69,4 +73,4 @@ class RequestRecord:
         self.response_bytes = response_bytes
         self.response_chunks = response_chunks
         self.usage = usage
-        self.tie = tie
+        self.must_stay = must_stay

@@ -1,7 +1,7 @@
 """The request half of an exchange: what is read of it, and what passes on to the model server.
 
-The body is held until somebody has decided where it goes; then it passes on as it came, but for a
-model's name under a rewrite. In full duplex the picker sends it on itself, no faster than the
+The body is held until it is decided where it goes; then it passes on as it came, but for a model's
+name under a rewrite. In full duplex the picker sends it on itself, no faster than the
 proxy reads.
 """
 
@@ -37,9 +37,11 @@ _OTHER: Final = Api.OTHER
 
 
 class Request:
-    """One request as it passes. Facts go into `record`; `ended`: its end was seen.
+    """One request as it passes. Facts go into `record`.
 
     `modes` are what the proxy announced, or what is assumed of one that announces nothing.
+    `ended`: the end was seen. `unsent` are the pieces of the body that are to be sent on; once
+    the request is answered, those that wait until the proxy has read what was sent before.
     """
 
     __slots__ = (
@@ -48,22 +50,22 @@ class Request:
         "_facts",
         "_parsed",
         "_record",
-        "_rest",
         "_settings",
         "_trailed",
         "ended",
         "modes",
+        "unsent",
     )
 
     def __init__(self, record: RequestRecord, settings: ExchangeSettings) -> None:
         self.modes = Modes()
         self.ended = False
+        self.unsent: list[bytes] = []
         self._record = record
         self._settings = settings
         self._facts = RequestFacts()
         self._parsed: Parsed | None = None
         self._body: Body | None = None  # while it is to be read
-        self._rest: list[bytes] = []  # pieces of it that are to go on
         self._early = False  # decided at the headers, the body unseen
         self._trailed = False  # the end was trailers
 
@@ -78,71 +80,59 @@ class Request:
         return bool(self._facts.method)
 
     @property
-    def complete(self) -> bool:
-        """Whether no more of the body is to come before a decision."""
-        return self.ended or self.modes.request in WHOLE_BODIES
-
-    @property
-    def has_more(self) -> bool:
-        """Whether more of a long body is to go on."""
-        return bool(self._rest)
-
-    @property
     def passed(self) -> bool:
-        """Whether the model server has, or gets without the picker, all of it."""
-        return (self.ended and not self._rest) or not self.duplex
+        """Whether the model server has all of it, or gets it without the picker."""
+        return (self.ended and not self.unsent) or not self.duplex
 
-    # What comes.
+    # Before the decision.
 
     def headers(self, message: RequestHeaders) -> bool:
         """Take the head; return whether there is nothing more to wait for.
 
         Raises `MalformedRequest` where a body is missing.
         """
-        self._facts = RequestFacts.of(message.headers)
+        self._facts = facts = RequestFacts.of(message.headers)
+        opaque = facts.api is _OTHER
         if message.end_of_stream:
-            if self._facts.api is not _OTHER and self._facts.method == "POST":
+            if not opaque and facts.method == "POST":
                 raise MalformedRequest("the body is empty; JSON is expected", reason="empty-body")
             self.ended = True
-        opaque = self.duplex and self._facts.api is _OTHER
-        self._early = message.end_of_stream or opaque or self.modes.request in UNSEEN_BODIES
+        mode = self.modes.request
+        self._early = message.end_of_stream or (opaque and mode is _DUPLEX) or mode in UNSEEN_BODIES
         if not self._early:
-            self._body = Body(self._facts.api)
+            self._body = Body(facts.api)
         return self._early
 
-    def body(self, message: RequestBody, *, answered: bool) -> list[Reply]:
-        """Take a piece of the body; where it is `answered`, return what goes on of it.
+    def collect(self, message: RequestBody) -> bool:
+        """Hold a piece of the body; return whether no more is to come before a decision.
 
         Raises `BodyTooLarge`.
         """
         if self.ended:
-            return []  # Envoy 1.35-1.37 ends a long body twice
-        self._record.request_bytes += len(message.body)
-        self.ended = message.end_of_stream
-        if answered:
-            self._rest.append(message.body)
-            return self.next_chunks() if len(self._rest) == 1 else []
-        if self._record.request_bytes > self._settings.max_body_bytes:
+            return False
+        record, body = self._record, message.body
+        record.request_bytes += len(body)
+        if record.request_bytes > self._settings.max_body_bytes:
             limit = self._settings.max_body_bytes
             raise BodyTooLarge(f"the body is larger than {limit} bytes, the picker's limit")
         if self._body is None:
-            self._rest.append(message.body)
+            self.unsent.append(body)
         else:
-            self._body.feed(message.body)
-        return []
+            self._body.feed(body)
+        self.ended = message.end_of_stream
+        # Envoy: a buffered body comes as one message, without an end where trailers follow.
+        return self.ended or self.modes.request in WHOLE_BODIES
 
-    def trailers(self, *, answered: bool) -> list[Reply]:
-        """Take the end of a request that ends with trailers; pass them on where it may be."""
-        self.ended = self._trailed = True
-        return [TrailersReply(response=False)] if answered and not self._rest else []
-
-    # What is read of it.
+    def end_with_trailers(self) -> None:
+        """Take note that the request ends with trailers."""
+        if not self.ended:
+            self.ended = self._trailed = True
 
     def read(self, subset: tuple[str, ...] | None) -> InferenceRequest:
         """Put together what routing depends on. Raises `MalformedRequest`."""
         kept = b""
         if self._body is not None:
-            self._rest = self._body.pieces
+            self.unsent = self._body.pieces
             self._parsed = self._parse(self._body)
             if self._parsed is not None and self._settings.keep_body:
                 kept = self._body.whole()
@@ -154,11 +144,12 @@ class Request:
         try:
             return body.parse()
         except MalformedRequest:
+            # Envoy: `BUFFERED_PARTIAL` cuts a body at the filter's buffer limit.
             if self.modes.request is BodyMode.BUFFERED_PARTIAL:
-                return None  # the proxy cut it, not the client
+                return None
             raise
 
-    # What goes on.
+    # From the decision on.
 
     def answer(self, decision: Decision, target: str) -> list[Reply]:
         """Send it where was decided; `target` is the model it is to name, empty for its own."""
@@ -170,10 +161,10 @@ class Request:
             orca=self._settings.request_orca,
             content_length=length,
         )
-        if not self.duplex and not self._early:
-            return self._let_go(mutation, renamed=length is not None)
+        if not self._early and self.modes.request is not _DUPLEX:
+            return self._pass_whole(mutation, renamed=length is not None)
         replies: list[Reply] = [HeadersReply(response=False, mutation=mutation)]
-        if self._rest:
+        if self.unsent:
             return replies + self.next_chunks()
         return [*replies, TrailersReply(response=False)] if self._trailed else replies
 
@@ -183,28 +174,44 @@ class Request:
         if self._parsed is None or not target:
             return None
         if body is not None:
-            self._rest = body.renamed(target)
-        return sum(map(len, self._rest))
+            self.unsent = body.renamed(target)
+        return sum(map(len, self.unsent))
 
-    def _let_go(self, mutation: Mutation, *, renamed: bool) -> list[Reply]:
+    def _pass_whole(self, mutation: Mutation, *, renamed: bool) -> list[Reply]:
         """Answer a body that the proxy holds whole."""
-        pieces, self._rest = self._rest, []
+        pieces, self.unsent = self.unsent, []
         if renamed:
             mutation = msgspec.structs.replace(mutation, body=b"".join(pieces))
         replies: list[Reply] = [BodyReply(response=False, mutation=mutation)]
         return [*replies, TrailersReply(response=False)] if self._trailed else replies
 
+    def pass_on(self, message: RequestBody) -> list[Reply]:
+        """Send a piece of the body on, behind those that wait."""
+        if self.ended:
+            return []  # Envoy 1.35-1.37 ends a long body twice
+        self._record.request_bytes += len(message.body)
+        self.ended = message.end_of_stream
+        self.unsent.append(message.body)
+        return self.next_chunks() if len(self.unsent) == 1 else []
+
+    def pass_trailers(self) -> list[Reply]:
+        """Take trailers; send them on where nothing waits."""
+        if self.ended:
+            return []
+        self.ended = self._trailed = True
+        return [] if self.unsent else [TrailersReply(response=False)]
+
     def next_chunks(self) -> list[Reply]:
-        """Let the pieces that are held go on, as many as are taken at once."""
-        pieces = self._rest
-        if not self.duplex:
-            self._rest = []
+        """Send on the pieces that wait, as many as are taken at once."""
+        pieces = self.unsent
+        if self.modes.request is not _DUPLEX:
+            self.unsent = []
             return [BodyReply(response=False) for _ in pieces]
-        replies, self._rest = next_chunks(pieces, last=self.ended and not self._trailed)
-        if self._trailed and not self._rest:
+        replies, self.unsent = next_chunks(pieces, last=self.ended and not self._trailed)
+        if self._trailed and not self.unsent:
             replies.append(TrailersReply(response=False))
         return replies
 
-    def close(self) -> None:
-        """Forget what was held."""
-        self._body, self._rest = None, []
+    def drop_body(self) -> None:
+        """Drop what is held of the body."""
+        self._body, self.unsent = None, []

@@ -33,9 +33,10 @@ from epp.protocol.openai.usage import Watch, taken
 Observe = Callable[[Event, float], None]
 HeaderSource = Callable[[RequestRecord], Headers]
 
-_CHUNKS_TOLD: Final = 32
-"""How often the fleet hears of a stream's progress: two blocks of most engines."""
+_PROGRESS_CHUNKS: Final = 32
+"""Chunks from one report of a stream's progress to the next: two blocks of 16 tokens."""
 _DONE: Final = b"data: [DONE]\n\n"
+"""How OpenAI's streams end."""
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
@@ -43,27 +44,30 @@ _OTHER: Final = Api.OTHER
 
 
 class Response:
-    """One response as it passes. Facts go into `record`, news of the fleet to `observe`.
+    """One response as it passes. Facts go into `record`, events for the fleet to `observe`.
 
-    `header_sources` give headers that the client gets besides. `done`: what came first was a
+    `header_sources` give headers that the client gets besides. `done`: the first piece was a
     stream of events to its end.
     """
 
-    __slots__ = ("_observe", "_record", "_restorer", "_tells", "_usage", "_watch", "done")
+    __slots__ = ("_header_sources", "_observe", "_record", "_restorer", "_usage", "_watch", "done")
 
     def __init__(
         self, record: RequestRecord, observe: Observe, header_sources: tuple[HeaderSource, ...]
     ) -> None:
         self._record = record
         self._observe = observe
-        self._tells = header_sources
+        self._header_sources = header_sources
         self._watch: Watch | None = None
         self._usage: Usage | None = None
         self._restorer: ModelRestorer | None = None
         self.done = False
 
     def headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
-        """Take the response's head."""
+        """Take the response's head.
+
+        Of a compressed body nothing is read.
+        """
         headers, record = message.headers, self._record
         status = headers.get(":status", "")
         record.status = int(status) if status.isdigit() else 0
@@ -95,17 +99,19 @@ class Response:
         return ModelRestorer(request.model, sse=self._record.streaming)
 
     def _mutation(self) -> Mutation:
-        told: Headers = ()
-        for tell in self._tells:
-            told += tell(self._record)
-        if not told and self._restorer is None:
+        added: Headers = ()
+        for source in self._header_sources:
+            added += source(self._record)
+        if not added and self._restorer is None:
             return UNCHANGED
+        # Restoring a model's name changes the body's length: RFC 9110 §8.6 wants it right or gone.
         return Mutation(
-            set_headers=told,
+            set_headers=added,
             remove_headers=() if self._restorer is None else ("content-length",),
         )
 
     def _note_load(self, headers: Mapping[str, str], now: float) -> None:
+        # ORCA: `endpoint-load-metrics` answers the request's `endpoint-load-metrics-format`.
         report, decision = headers.get("endpoint-load-metrics"), self._record.decision
         if report is None or decision is None:
             return
@@ -119,8 +125,8 @@ class Response:
         if data:
             record.response_bytes += len(data)
             count = record.response_chunks = record.response_chunks + 1
-            if not count % _CHUNKS_TOLD and record.streaming:
-                self._progress(now)
+            if not count % _PROGRESS_CHUNKS and record.streaming:
+                self._report_progress(now)
             if record.first_byte_at is None:
                 self._first_byte(now)
                 self.done = data.endswith(_DONE)
@@ -128,21 +134,21 @@ class Response:
                 self._usage = taken(self._usage, reports)
         last = message.end_of_stream
         if mode is _DUPLEX:
-            return self._onward(data, last=last)
+            return self._next_chunks(data, last=last)
         if self._restorer is None:
             return [BodyReply(response=True)]
         restored = self._restorer.feed(data, last=last or mode in WHOLE_BODIES)
         return [BodyReply(response=True, mutation=Mutation(body=restored))]
 
-    def _onward(self, data: bytes, *, last: bool) -> list[Reply]:
+    def _next_chunks(self, data: bytes, *, last: bool) -> list[Reply]:
         if self._restorer is not None:
             data = self._restorer.feed(data, last=last)
         if len(data) > CHUNK_BYTES:
             return chunks(data, response=True, last=last)
         return [Chunk(response=True, body=data, end_of_stream=last)] if data or last else []
 
-    def _progress(self, now: float) -> None:
-        """Tell how many tokens have come: about one a chunk."""
+    def _report_progress(self, now: float) -> None:
+        """Tell the fleet how many tokens have come: about one a chunk."""
         if self._record.decision is not None:
             self._observe(Generated(self._record.id, self._record.response_chunks), now)
 
@@ -159,6 +165,6 @@ class Response:
             replies += chunks(held, response=True, last=False) if held else []
         return [*replies, TrailersReply(response=True)]
 
-    def close(self) -> None:
-        """Settle what was learned from the bytes."""
+    def record_usage(self) -> None:
+        """Put the usage that the body told into the record."""
         self._record.usage = self._usage

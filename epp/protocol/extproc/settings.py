@@ -1,4 +1,4 @@
-"""What an exchange is told to do."""
+"""The settings of an exchange."""
 
 from collections.abc import Callable
 
@@ -16,12 +16,14 @@ def _as_it_is(request: InferenceRequest) -> InferenceRequest:
 
 
 class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`max_body_bytes`: 413 beyond it. `header_sources` give response headers for the client.
+    """Settings that all exchanges of a picker share, but for `end_early`.
 
-    `request_orca` asks model servers for load reports in their response headers. `keep_body`
-    hands the director the body of a request, for as long as that lasts. `leave`: close the stream
-    once a streamed response has begun, where the proxy goes on alone. `resolve` sets what others
-    than the client say of a request: its priority, and the model that is asked for.
+    `max_body_bytes`: a larger request is answered with status 413. `header_sources` give response
+    headers for the client. `request_orca` asks model servers for load reports in their response
+    headers. `keep_body` hands the director the body of a request until it has decided. `resolve`
+    sets what others than the client say of a request: its priority, and the model that is asked
+    for. `end_early`: close the stream once a streamed response has begun, where the proxy goes on
+    alone.
     """
 
     max_body_bytes: int = 64 << 20
@@ -29,4 +31,4 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     request_orca: bool = False
     keep_body: bool = False
     resolve: Callable[[InferenceRequest], InferenceRequest] = _as_it_is
-    leave: bool = False
+    end_early: bool = False

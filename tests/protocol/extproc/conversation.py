@@ -12,7 +12,7 @@ from epp.model.endpoint import Endpoint
 from epp.model.events import Event
 from epp.model.request import Decision, InferenceRequest, RequestId
 from epp.protocol.extproc import codec as envoy
-from epp.protocol.extproc.director import Pending
+from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.messages import (
     BodyMode,
@@ -29,6 +29,7 @@ from epp.protocol.extproc.messages import (
 )
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings
+from epp.protocol.extproc.step import Step, Wants
 
 POD = Endpoint("default", "pod-0", "10.0.0.1", 8000)
 CHAT = {":method": "POST", ":path": "/v1/chat/completions", "x-request-id": "client-id"}
@@ -60,14 +61,14 @@ def headers(**more: str) -> RequestHeaders:
 class Stub:
     """A director whose answer is given: a decision, an error, or pending."""
 
-    answer: Decision | RequestError | Pending = field(
+    answer: Decision | RequestError | PendingDecision = field(
         default_factory=lambda: Decision(endpoints=(POD,))
     )
     requests: list[InferenceRequest] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     closed: list[RequestRecord] = field(default_factory=list)
 
-    def route(self, request: InferenceRequest, now: float) -> Decision | Pending:
+    def route(self, request: InferenceRequest, now: float) -> Decision | PendingDecision:
         self.requests.append(request)
         if isinstance(self.answer, RequestError):
             raise self.answer
@@ -76,7 +77,7 @@ class Stub:
     def observe(self, event: Event, now: float) -> None:
         self.events.append(event)
 
-    def close(self, record: RequestRecord) -> None:
+    def exchange_ended(self, record: RequestRecord) -> None:
         self.closed.append(record)
 
     @property
@@ -84,15 +85,47 @@ class Stub:
         return [type(event).__name__ for event in self.events]
 
 
-def exchange(stub: Stub, **settings: Any) -> Exchange:
-    return Exchange(stub, ExchangeSettings(**settings), RequestId("own-id"), 0.0)
+class Machine:
+    """An exchange whose replies come as lists; `wants` tells what its last step said."""
+
+    def __init__(self, machine: Exchange) -> None:
+        self.exchange = machine
+        self.record = machine.record
+        self._wants = Wants.NEXT
+
+    def wants(self) -> Wants:
+        return self._wants
+
+    def _replies(self, step: Step) -> list[Reply]:
+        self._wants = step.wants
+        return list(step.replies)
+
+    def receive(self, message: Message, now: float) -> list[Reply]:
+        return self._replies(self.exchange.receive(message, now))
+
+    def resume(self, outcome: Decision | RequestError, now: float) -> list[Reply]:
+        return self._replies(self.exchange.resume(outcome, now))
+
+    def proceed(self, now: float) -> list[Reply]:
+        return self._replies(self.exchange.proceed(now))
+
+    def half_closed(self, now: float) -> None:
+        assert self._replies(self.exchange.half_closed(now)) == []
+
+    def cancelled(self, now: float) -> None:
+        assert self._replies(self.exchange.cancelled(now)) == []
+        assert self._wants is Wants.END
 
 
-def play(machine: Exchange, messages: Iterable[Message]) -> list[Reply]:
+def exchange(stub: Stub, **settings: Any) -> Machine:
+    return Machine(Exchange(stub, ExchangeSettings(**settings), RequestId("own-id"), 0.0))
+
+
+def play(machine: Machine, messages: Iterable[Message]) -> list[Reply]:
     replies: list[Reply] = []
     for at, message in enumerate(messages):
-        out = list(machine.receive(message, float(at)))
-        while machine.has_more:
+        out = machine.receive(message, float(at))
+        while machine.wants() is Wants.ROOM:
             out += machine.proceed(float(at))
         for reply in out:
             envoy.encode(reply)  # whatever is said can be said on the wire
@@ -152,11 +185,13 @@ __all__ = [
     "OK",
     "POD",
     "SSE",
+    "Machine",
     "Outcome",
     "RequestHeaders",
     "ResponseHeaders",
     "Stub",
     "TrailersReply",
+    "Wants",
     "body",
     "chat_body",
     "error_of",

@@ -24,6 +24,7 @@ from tests.protocol.extproc.conversation import (
     OK,
     SSE,
     Stub,
+    Wants,
     body,
     chat_body,
     error_of,
@@ -118,7 +119,7 @@ class TestFullDuplex:
             ],
         )
         assert replies[-1] == TrailersReply(response=True)
-        assert machine.over
+        assert machine.wants() is Wants.END
         assert stub.kinds == ["FirstToken", "Finished"]
 
     def test_unknown_path_passes_through_by_load_alone(self):
@@ -209,6 +210,8 @@ class TestOtherModes:
         play(machine, [RequestHeaders(headers=CHAT, modes=modes), body(chat_body())])
         machine.receive(ResponseHeaders(headers=OK), 3)
         machine.half_closed(4)
+        assert machine.wants() is Wants.NEXT
+        machine.half_closed(5)
         assert stub.closed[0].outcome is Outcome.COMPLETED
 
     def test_streamed_response_is_acknowledged(self):

@@ -6,8 +6,7 @@ from epp.errors import NoEndpoints, Overloaded
 from epp.model.endpoint import Target
 from epp.model.events import Aborted, FirstToken, Served, Unobserved
 from epp.model.request import Decision, Outcome
-from epp.protocol.extproc.director import Pending
-from epp.protocol.extproc.exchange import Exchange
+from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     Chunk,
     Modes,
@@ -23,7 +22,9 @@ from tests.protocol.extproc.conversation import (
     OK,
     POD,
     SSE,
+    Machine,
     Stub,
+    Wants,
     body,
     chat_body,
     error_of,
@@ -35,7 +36,7 @@ from tests.protocol.extproc.conversation import (
 
 
 class TestEnds:
-    def routed(self, stub: Stub) -> Exchange:
+    def routed(self, stub: Stub) -> Machine:
         machine = exchange(stub)
         play(machine, [headers(), body(chat_body())])
         return machine
@@ -44,7 +45,7 @@ class TestEnds:
         stub = Stub()
         machine = self.routed(stub)
         machine.half_closed(5)
-        assert machine.over
+        assert machine.wants() is Wants.END
         assert stub.events == [Unobserved(machine.record.id)]
         assert stub.closed[0].outcome is Outcome.UNOBSERVED
 
@@ -102,11 +103,17 @@ class TestEnds:
         machine.receive(ResponseHeaders(headers={":status": "408"}, end_of_stream=True), 9)
         assert stub.closed[0].outcome is Outcome.ABORTED
 
-    @pytest.mark.parametrize("modes", [None, Modes()])
-    def test_a_proxy_that_announces_its_modes_says_so(self, modes):
-        machine = exchange(Stub())
-        machine.receive(RequestHeaders(headers=CHAT, modes=modes), 0)
-        assert machine.announced is (modes is not None)
+    def test_half_close_of_a_proxy_that_announced_its_modes_may_be_a_reset(self):
+        for reset, ended in ((True, Outcome.ABORTED), (False, Outcome.UNOBSERVED)):
+            stub = Stub()
+            machine = exchange(stub)
+            play(machine, [RequestHeaders(headers=CHAT, modes=Modes()), body(chat_body())])
+            machine.half_closed(5)
+            assert machine.wants() is Wants.NEXT
+            assert stub.closed == []
+            machine.cancelled(6) if reset else machine.half_closed(6)
+            assert machine.wants() is Wants.END
+            assert [record.outcome for record in stub.closed] == [ended]
 
     def test_response_only_stream_passes(self):
         stub = Stub()
@@ -167,7 +174,7 @@ class TestErrors:
         assert error["type"] == "invalid_request_error"
         assert says in error["message"]
         assert sent["content-type"] == "application/json"
-        assert machine.over
+        assert machine.wants() is Wants.END
         assert stub.requests == []
         assert stub.closed[0].outcome is Outcome.REJECTED
 
@@ -204,15 +211,15 @@ class TestErrors:
             machine.receive(first, 0)
             machine.receive(first, 1)
             machine.cancelled(2)
-            assert machine.over
+            assert machine.wants() is Wants.END
 
 
 class TestPending:
-    def waiting(self) -> tuple[Stub, Exchange]:
-        stub = Stub(Pending.PENDING)
+    def waiting(self) -> tuple[Stub, Machine]:
+        stub = Stub(PendingDecision())
         machine = exchange(stub)
         assert play(machine, [headers(), body(chat_body())]) == []
-        assert machine.pending
+        assert machine.wants() is Wants.DECISION
         return stub, machine
 
     def test_resumes_where_it_stopped(self):
@@ -236,13 +243,13 @@ class TestPending:
     def test_half_close_waits_for_the_decision(self):
         stub, machine = self.waiting()
         machine.half_closed(4)
-        assert machine.pending
+        assert machine.wants() is Wants.DECISION
         assert outcome(machine.resume(Decision(endpoints=(POD,)), 5)).request == chat_body()
-        assert machine.over
+        assert machine.wants() is Wants.END
         assert stub.closed[0].outcome is Outcome.UNOBSERVED
 
     def test_what_passes_meanwhile_is_kept(self):
-        stub = Stub(Pending.PENDING)
+        stub = Stub(PendingDecision())
         machine = exchange(stub)
         head = RequestHeaders(headers={":method": "POST", ":path": "/tokenize"})
         play(machine, [head, body(b"ab", end=False), body(b"cd", end=False), RequestTrailers()])
@@ -250,7 +257,7 @@ class TestPending:
         assert replies[1:] == [Chunk(False, b"abcd", False), TrailersReply(response=False)]
 
     def test_what_passes_meanwhile_has_a_limit(self):
-        stub = Stub(Pending.PENDING)
+        stub = Stub(PendingDecision())
         machine = exchange(stub, max_body_bytes=3)
         head = RequestHeaders(headers={":method": "POST", ":path": "/tokenize"})
         replies = play(machine, [head, body(b"ab", end=False), body(b"cd", end=False)])

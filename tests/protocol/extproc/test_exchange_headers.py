@@ -7,7 +7,7 @@ import pytest
 from epp.model.endpoint import Endpoint
 from epp.model.events import OrcaReported
 from epp.model.request import Api, Decision
-from epp.protocol.extproc.debug_headers import decision_told
+from epp.protocol.extproc.debug_headers import decision_header
 from epp.protocol.extproc.messages import (
     BodyMode,
     BodyReply,
@@ -76,7 +76,7 @@ class TestHeaders:
         decision = Decision(
             endpoints=(POD,), prompt_tokens=9, predicted_cached_tokens=4, predicted_ttft=0.0125
         )
-        machine = exchange(Stub(decision), header_sources=(decision_told,))
+        machine = exchange(Stub(decision), header_sources=(decision_header,))
         play(machine, [headers(), body(chat_body())])
         seen = outcome(machine.receive(ResponseHeaders(headers=OK), 2))
         assert json.loads(seen.response_headers["x-warmpick-decision"]) == {

@@ -25,6 +25,7 @@ from tests.protocol.extproc.conversation import (
     OK,
     Outcome,
     Stub,
+    Wants,
     chat_body,
     exchange,
     outcome,
@@ -214,7 +215,10 @@ def test_nothing_that_is_sent_raises_and_every_exchange_closes_once(messages, ha
         play(machine, messages)
     except UnicodeEncodeError as error:  # only text that no peer can send: lone surrogates
         assert "\udcff" in error.object  # noqa: PT017
-    machine.half_closed(99) if half_close else machine.cancelled(99)
+    if half_close:
+        machine.half_closed(98)
+        machine.half_closed(99)
+        assert machine.wants() is Wants.END
     machine.cancelled(100)
     assert len(stub.closed) == 1
     ends = [kind for kind in stub.kinds if kind in {"Finished", "Aborted", "Unobserved"}]

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.request import Decision, Outcome
-from epp.protocol.extproc.director import Pending
+from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     CHUNK_BYTES,
-    SAID_AT_ONCE,
+    STEP_BYTES,
     BodyMode,
     Chunk,
     HeadersReply,
@@ -23,11 +23,20 @@ from epp.protocol.extproc.messages import (
     TrailersReply,
     next_chunks,
 )
-from tests.protocol.extproc.conversation import CHAT, OK, POD, Stub, chat_body, exchange, outcome
+from tests.protocol.extproc.conversation import (
+    CHAT,
+    OK,
+    POD,
+    Stub,
+    Wants,
+    chat_body,
+    exchange,
+    outcome,
+)
 
 WORDS = "so it goes on and on without end, it seems, to whoever waits for it\n"
 LONG = chat_body(messages=[{"role": "user", "content": WORDS * 45_000}])
-BREATH = 2 * SAID_AT_ONCE
+BREATH = 2 * STEP_BYTES
 SIZES = [1 << 10, 16 << 10, CHUNK_BYTES, CHUNK_BYTES + 1, 200_000, 1 << 22]
 REWRITE = {"x-llm-d-model-name-rewrite": "target"}
 
@@ -49,7 +58,7 @@ def ask(machine, data, size, *, trailers=False, **more):
 
 def rest(machine):
     replies = []
-    while machine.has_more:
+    while machine.wants() is Wants.ROOM:
         said = machine.proceed(2)
         assert said
         assert sum(len(each.body) for each in said if isinstance(each, Chunk)) < BREATH
@@ -64,7 +73,7 @@ def test_all_of_it_goes_on_in_order(size, trailers):
     first = ask(machine, LONG, size, trailers=trailers)
     assert isinstance(first[0], HeadersReply)
     assert sum(len(each.body) for each in first[1:]) < BREATH
-    assert machine.has_more
+    assert machine.wants() is Wants.ROOM
     replies = first + rest(machine)
     seen = outcome(replies)
     assert seen.request == LONG
@@ -87,7 +96,7 @@ def test_a_response_may_begin_before_the_request_is_through(size):
     replies = ask(machine, LONG, size)
     replies += machine.receive(ResponseHeaders(headers=OK), 2)
     replies += machine.receive(ResponseBody(body=b"data: one\n\n"), 2)
-    assert machine.has_more
+    assert machine.wants() is Wants.ROOM
     replies += rest(machine)
     replies += machine.receive(ResponseBody(body=b"data: two\n\n", end_of_stream=True), 3)
     seen = outcome(replies)
@@ -102,7 +111,7 @@ def test_a_peer_that_says_no_more_is_still_told_the_rest():
     machine.half_closed(2)
     assert stub.closed == []
     assert outcome(replies + rest(machine)).request == LONG
-    assert machine.over
+    assert machine.wants() is Wants.END
     assert stub.closed[0].outcome is Outcome.UNOBSERVED
 
 
@@ -111,20 +120,19 @@ def test_a_peer_that_is_gone_is_told_nothing():
     machine = exchange(stub)
     ask(machine, LONG, 1 << 20)
     machine.cancelled(2)
-    assert not machine.has_more
     assert machine.proceed(3) == []
     assert stub.closed[0].outcome is Outcome.ABORTED
 
 
 def test_nothing_overtakes_what_waited_for_a_decision():
-    stub = Stub(answer=Pending.PENDING)
+    stub = Stub(answer=PendingDecision())
     machine = exchange(stub)
     machine.receive(RequestHeaders(headers=CHAT | {":path": "/tokenize"}), 0)
     pieces = cut(LONG, 300_000)
     for piece in pieces[:-2]:
         assert machine.receive(RequestBody(body=piece), 0) == []
     replies = machine.resume(Decision(endpoints=(POD,)), 1)
-    assert machine.has_more
+    assert machine.wants() is Wants.ROOM
     assert machine.receive(RequestBody(body=pieces[-2]), 2) == []
     assert machine.receive(RequestBody(body=pieces[-1], end_of_stream=True), 2) == []
     seen = outcome(replies + rest(machine))
@@ -137,7 +145,7 @@ def test_a_body_that_the_proxy_holds_is_not_said_at_all():
     replies = machine.receive(RequestHeaders(headers=CHAT, modes=modes), 0)
     replies += machine.receive(RequestBody(body=LONG, end_of_stream=True), 0)
     assert outcome(replies).order == ["request HeadersReply", "request BodyReply"]
-    assert not machine.has_more
+    assert machine.wants() is Wants.NEXT
 
 
 def chunks_of(replies):

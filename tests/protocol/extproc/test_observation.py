@@ -18,8 +18,8 @@ from epp.protocol.extproc.messages import (
     ResponseBody,
     ResponseHeaders,
 )
-from epp.protocol.extproc.observation import Observation, tie
-from tests.protocol.extproc.conversation import CHAT, OK, Stub, chat_body, exchange, play
+from epp.protocol.extproc.observation import Observation, must_stay_reason
+from tests.protocol.extproc.conversation import CHAT, OK, Stub, Wants, chat_body, exchange, play
 
 DUPLEX, STREAMED = BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED
 LEAVABLE = Modes(DUPLEX, STREAMED)
@@ -65,20 +65,20 @@ def drawing(number):
 @given(st.integers(2, 200))
 def test_one_draw_in_n_stays(one_in):
     observation = Observation(one_in)
-    leaving = [observation.leaves(drawing(number)) for number in range(one_in)]
+    leaving = [observation.ends_early(drawing(number)) for number in range(one_in)]
     assert leaving.count(False) == 1
 
 
 @given(st.randoms(use_true_random=False))
 def test_all_and_none_draw_nothing(chance):
-    assert not Observation.parse("all").leaves(chance.randrange)
-    assert Observation.parse("first").leaves(chance.randrange)
+    assert not Observation.parse("all").ends_early(chance.randrange)
+    assert Observation.parse("first").ends_early(chance.randrange)
 
 
 def test_the_sample_is_as_large_as_was_asked_for():
     randrange = random.Random(7).randrange  # noqa: S311 (a seed, for a test)
     observation = Observation(4)
-    sequence = sum(not observation.leaves(randrange) for _ in range(10_000))
+    sequence = sum(not observation.ends_early(randrange) for _ in range(10_000))
     assert abs(sequence - 2_500) < 5 * (10_000 * 0.25 * 0.75) ** 0.5
 
 
@@ -86,13 +86,14 @@ def test_the_sample_is_as_large_as_was_asked_for():
 @pytest.mark.parametrize("request_mode", BodyMode)
 def test_ties(request_mode, response):
     modes = Modes(request_mode, response)
-    assert tie(modes, announced=False) is MustStayReason.UNANNOUNCED
-    assert tie(modes, announced=True) is (MustStayReason.DUPLEX if response is DUPLEX else None)
+    assert must_stay_reason(modes, announced=False) is MustStayReason.UNANNOUNCED
+    stays = MustStayReason.DUPLEX if response is DUPLEX else None
+    assert must_stay_reason(modes, announced=True) is stays
 
 
-def routed(stub, *, modes=LEAVABLE, leave=True, **more):
+def routed(stub, *, modes=LEAVABLE, end_early=True, **more):
     """An exchange whose request is answered, in these modes."""
-    machine = exchange(stub, leave=leave)
+    machine = exchange(stub, end_early=end_early)
     head = RequestHeaders(headers=CHAT | more, modes=modes)
     play(machine, [head, RequestBody(body=chat_body(), end_of_stream=True)])
     return machine
@@ -103,15 +104,16 @@ def test_a_stream_is_left_after_its_first_piece():
     machine = routed(stub)
     assert machine.receive(ResponseHeaders(headers=OK), 2) == [HeadersReply(response=True)]
     assert machine.receive(ResponseBody(body=b""), 3) == [BodyReply(response=True)]
-    assert not machine.over
+    assert machine.wants() is Wants.NEXT
     assert machine.receive(ResponseBody(body=PIECE), 4) == [BodyReply(response=True)]
-    assert machine.over
+    assert machine.wants() is Wants.END
     assert machine.receive(ResponseBody(body=PIECE), 5) == []
     machine.cancelled(6)
     assert stub.events == [FirstToken(machine.record.id), Unobserved(machine.record.id)]
     (record,) = stub.closed
     assert (record.outcome, record.finished_at) == (Outcome.UNOBSERVED, 4)
-    assert (record.status, record.first_byte_at, record.usage, record.tie) == (200, 4, None, None)
+    assert (record.status, record.first_byte_at, record.usage) == (200, 4, None)
+    assert record.must_stay is None
 
 
 @pytest.mark.parametrize("end", [b"", USAGE])
@@ -147,10 +149,11 @@ def test_where_the_proxy_cannot_go_on_alone_it_stays(modes, told):
     machine = routed(stub, modes=modes)
     machine.receive(ResponseHeaders(headers=OK), 2)
     machine.receive(ResponseBody(body=PIECE), 3)
-    assert not machine.over
+    assert machine.wants() is Wants.NEXT
     machine.receive(ResponseBody(body=USAGE, end_of_stream=True), 4)
     (record,) = stub.closed
-    assert (record.outcome, record.usage, record.tie) == (Outcome.COMPLETED, Usage(9, 2), told)
+    assert (record.outcome, record.usage) == (Outcome.COMPLETED, Usage(9, 2))
+    assert record.must_stay is told
 
 
 @pytest.mark.parametrize(
@@ -165,14 +168,14 @@ def test_what_must_be_edited_or_read_is_observed(headers, more):
     machine = routed(stub, **more)
     machine.receive(ResponseHeaders(headers=headers), 2)
     machine.receive(ResponseBody(body=PIECE), 3)
-    assert not machine.over
+    assert machine.wants() is Wants.NEXT
     machine.receive(ResponseBody(body=b"", end_of_stream=True), 4)
     assert stub.closed[0].outcome is Outcome.COMPLETED
 
 
 def test_an_answer_that_comes_whole_is_observed():
     stub = Stub()
-    machine = exchange(stub, leave=True)
+    machine = exchange(stub, end_early=True)
     head = RequestHeaders(headers=CHAT, modes=LEAVABLE)
     play(machine, [head, RequestBody(body=chat_body(stream=False), end_of_stream=True)])
     machine.receive(ResponseHeaders(headers=JSON), 2)
@@ -183,22 +186,22 @@ def test_an_answer_that_comes_whole_is_observed():
 
 def test_a_request_that_is_under_way_in_full_duplex_is_not_left():
     stub = Stub()
-    machine = exchange(stub, leave=True)
+    machine = exchange(stub, end_early=True)
     opaque = CHAT | {":path": "/v1/files"}
     machine.receive(RequestHeaders(headers=opaque, modes=LEAVABLE), 0)
     machine.receive(RequestBody(body=b"first half"), 1)
     machine.receive(ResponseHeaders(headers=OK), 2)
     machine.receive(ResponseBody(body=PIECE), 3)
-    assert not machine.over
+    assert machine.wants() is Wants.NEXT
     machine.receive(RequestBody(body=b"second half", end_of_stream=True), 4)
     machine.receive(ResponseBody(body=PIECE), 5)
-    assert machine.over
+    assert machine.wants() is Wants.END
 
 
 @pytest.mark.parametrize("mode", [BodyMode.NONE, STREAMED])
 def test_a_request_whose_body_is_not_the_pickers_does_not_hold_it(mode):
     stub = Stub()
-    machine = exchange(stub, leave=True)
+    machine = exchange(stub, end_early=True)
     machine.receive(RequestHeaders(headers=CHAT, modes=Modes(mode, STREAMED)), 0)
     machine.receive(ResponseHeaders(headers=OK), 2)
     machine.receive(ResponseBody(body=PIECE), 3)
@@ -207,11 +210,11 @@ def test_a_request_whose_body_is_not_the_pickers_does_not_hold_it(mode):
 
 def test_the_proxys_own_answer_is_not_left():
     stub = Stub()
-    machine = exchange(stub, leave=True)
+    machine = exchange(stub, end_early=True)
     machine.receive(RequestHeaders(headers=CHAT, modes=LEAVABLE), 0)
     machine.receive(ResponseHeaders(headers=OK), 1)
     machine.receive(ResponseBody(body=PIECE), 2)
-    assert not machine.over
+    assert machine.wants() is Wants.NEXT
 
 
 def test_a_client_that_goes_before_the_first_piece_is_seen():
@@ -224,7 +227,7 @@ def test_a_client_that_goes_before_the_first_piece_is_seen():
 
 def test_those_that_are_to_be_observed_are():
     stub = Stub()
-    machine = routed(stub, leave=False)
+    machine = routed(stub, end_early=False)
     machine.receive(ResponseHeaders(headers=OK), 2)
     machine.receive(ResponseBody(body=PIECE), 3)
-    assert not machine.over
+    assert machine.wants() is Wants.NEXT

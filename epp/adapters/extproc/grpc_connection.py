@@ -1,18 +1,18 @@
-"""A connection of a gRPC server: feeds a session what is read, writes what comes out of it.
+"""A connection of a gRPC server over HTTP/2: feeds a session what is read, writes what it says.
 
-What is read at once is handled at once, and all that is said about it leaves in one write. It
-knows methods by their paths and no more of them.
+What is read at once is handled at once, and all replies to it leave in one write. It knows methods
+by their paths and no more of them.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from enum import IntEnum
 from typing import Any, Protocol, cast
 
 import structlog
 
-from epp.adapters.extproc.limits import Limits, Patience
+from epp.adapters.extproc.contract import GrpcStatus
+from epp.adapters.extproc.limits import Limits, TokenBucket
 from epp.native.http2 import CLOSED, ENDED, FAULT, MESSAGE, ConnectionFailure, Session, Stream
 
 _log = structlog.get_logger()
@@ -20,68 +20,59 @@ _log = structlog.get_logger()
 _HTTP_BAD_METHOD, _HTTP_BAD_TYPE = 405, 415
 _GRPC = b"application/grpc"
 _NO_ERROR, _ENHANCE_YOUR_CALM = 0x0, 0xB
-_TAKEN_AT_ONCE = 1 << 20
-_HIGH_WATER = 1 << 20
+"""Error codes of HTTP/2 (RFC 9113 §7)."""
+_BYTES_AT_ONCE = 1 << 20
+"""Bytes that leave in one write."""
+_HIGH_WATER_BYTES = 1 << 20
 _LAST_WORDS_SECONDS = 2.0
+"""How long a peer has to read why its connection is closed."""
 
-HELD_ABOVE = 1 << 20
+QUEUE_BYTES = 1 << 20
 """Bytes that may wait for a peer's window before what it sends on that stream is slowed."""
 
-
-class Status(IntEnum):
-    """gRPC's, as far as they are used."""
-
-    OK = 0
-    INVALID_ARGUMENT = 3
-    NOT_FOUND = 5
-    RESOURCE_EXHAUSTED = 8
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-
-
 _FAULTS = {
-    Status.RESOURCE_EXHAUSTED: "the message is larger than is taken",
-    Status.UNIMPLEMENTED: "compressed messages are not understood",
-    Status.INTERNAL: "the stream ended amid a message",
+    GrpcStatus.RESOURCE_EXHAUSTED: "the message is larger than is taken",
+    GrpcStatus.UNIMPLEMENTED: "compressed messages are not understood",
+    GrpcStatus.INTERNAL: "the stream ended amid a message",
 }
 
 
 class Call(Protocol):
-    """One stream's user. Whoever ends the stream itself (`Stream.end`) hears no more of it."""
+    """Serves one stream. Who ends the stream (`Stream.end`) takes its `owner` away, and is done."""
 
     def message(self, data: bytes) -> None:
         """Take a message."""
 
     def ended(self) -> None:
-        """Hear that the peer says no more."""
+        """Take note of the half-close: the peer sends no more."""
 
     def drained(self) -> None:
-        """Hear that the peer has read of a stream that was held."""
+        """Take note that the peer has read most of what waited on a stream that was held."""
 
     def closed(self) -> None:
-        """Hear that the stream is gone."""
+        """Take note that the stream is gone."""
 
 
-Open = Callable[[Stream, "Connection"], Call]
+Method = Callable[[Stream, "GrpcConnection"], Call]
 
 
-class Listening(Protocol):
-    """What connections have in common."""
+class ConnectionOwner(Protocol):
+    """What a connection needs of who accepted it: its methods by path, its limits, a count."""
 
-    methods: Mapping[bytes, Open]
+    methods: Mapping[bytes, Method]
     limits: Limits
 
-    def joined(self, connection: "Connection") -> None:
+    def connection_opened(self, connection: "GrpcConnection") -> None:
         """Count a connection."""
 
-    def left(self, connection: "Connection") -> None:
+    def connection_closed(self, connection: "GrpcConnection") -> None:
         """Count it no more."""
 
 
-class Connection(asyncio.Protocol):
+class GrpcConnection(asyncio.Protocol):
     """One connection of a peer's."""
 
-    def __init__(self, server: Listening) -> None:
+    def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
         self._limits = limits = server.limits
         self._max_queued = limits.max_queued
@@ -95,21 +86,21 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._paused = False
         self._flushing = False
-        self._heard = False
+        self._heard = False  # since the keepalive timer was set
         self._pinged = False
-        self._last_pong = 0  # the one after which a connection that is left takes no streams
+        self._last_pong = 0  # the one after which a connection that drains takes no streams
         self._held: set[Stream] = set()
-        self._patience = Patience(limits.nuisance_burst, limits.nuisance_rate)
-        self._alarm: asyncio.TimerHandle | None = None
+        self._nuisance = TokenBucket(limits.nuisance_burst, limits.nuisance_rate)
+        self._timer: asyncio.TimerHandle | None = None
 
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the peer."""
+        """Start the keepalive, and send the settings (RFC 9113 §3.4: they come first)."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
-        self._transport.set_write_buffer_limits(high=_HIGH_WATER)
-        self._server.joined(self)
-        self._alarm = self._loop.call_later(self._limits.ping_after, self._wonder)
+        self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        self._server.connection_opened(self)
+        self._timer = self._loop.call_later(self._limits.ping_after, self._keepalive)
         self.flush()
 
     def data_received(self, data: bytes) -> None:
@@ -119,22 +110,22 @@ class Connection(asyncio.Protocol):
         try:
             events = session.receive(data)
         except ConnectionFailure as failure:
-            self._leave(str(failure))
+            self._give_up(str(failure))
             return
         self._handle(events)
         if session.nuisance:
-            self._charge()
+            self._charge_nuisance()
         if self._last_pong and session.pongs >= self._last_pong:
             self._last_pong = 0
             session.go_away()
         self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell everybody."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._abandon()
-        self._server.left(self)
+        """Close every stream."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._close_streams()
+        self._server.connection_closed(self)
 
     def pause_writing(self) -> None:
         """Read no more from a peer that does not read."""
@@ -142,13 +133,13 @@ class Connection(asyncio.Protocol):
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Read and write again."""
         self._paused = False
         if not self._transport.is_closing():
             self._transport.resume_reading()
             self.flush()
 
-    # What calls and the server call.
+    # What calls and the listener call.
 
     def flush(self) -> None:
         """Write what the session has to say, as far as the peer reads it."""
@@ -157,25 +148,25 @@ class Connection(asyncio.Protocol):
             return
         session = self._session
         try:
-            data = session.take(_TAKEN_AT_ONCE)
+            data = session.take(_BYTES_AT_ONCE)
         except ConnectionFailure as failure:
-            self._leave(str(failure))
+            self._give_up(str(failure))
             return
         if data:
             self._transport.write(data)
         if session.restless(self._max_queued):
-            self._go_on()
+            self._flush_rest()
         if self._held:
-            self._let_go()
+            self._release_drained()
 
-    def _go_on(self) -> None:
+    def _flush_rest(self) -> None:
         session = self._session
         if session.unheard:
             self._handle(session.hear())
         if session.full:
             self.flush_soon()
         elif session.queued > self._max_queued:
-            self._leave("it reads nothing")
+            self._give_up("it reads nothing")
         elif session.done:
             self._close()
 
@@ -186,18 +177,22 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self.flush)
 
     def hold(self, stream: Stream) -> None:
-        """Hold a stream's window until no more than `HELD_ABOVE` of it waits to be read."""
+        """Hold a stream's window until no more than `QUEUE_BYTES` of it waits to be read."""
         stream.hold()
         self._held.add(stream)
 
-    def leave(self) -> None:
-        """Let the streams that are open end, and those that the peer is about to open."""
+    def drain(self) -> None:
+        """Let the streams that are open end, and those that the peer is about to open.
+
+        RFC 9113 §6.8: the first GOAWAY names the highest stream of all, and the one that names
+        the last stream taken follows after a round trip, which a ping measures.
+        """
         self._last_pong = self._session.pongs + (2 if self._pinged else 1)
         self._session.announce_end()
         self._session.ping()
         self.flush()
 
-    def cut(self) -> None:
+    def abort_streams(self) -> None:
         """Break off all streams, and the connection."""
         self._session.terminate(_NO_ERROR)
         self._last_words()
@@ -211,49 +206,50 @@ class Connection(asyncio.Protocol):
                 if owner is not None:
                     owner.message(value)
             elif owner is not None:
-                self._tell(stream, owner, event, value)
+                self._end_call(stream, owner, event, value)
             else:
-                self._open(stream, event)
+                self._open_call(stream, event)
 
-    def _open(self, stream: Stream, event: int) -> None:
+    def _open_call(self, stream: Stream, event: int) -> None:
         if event or stream.ending:
-            return  # nobody's any more
+            return  # the call is over
+        # gRPC over HTTP/2, Requests: the method is POST, the path is /service/method.
         if stream.method != b"POST":
             stream.refuse(_HTTP_BAD_METHOD)
         elif not _is_grpc(stream.content_type):
-            stream.refuse(_HTTP_BAD_TYPE)
+            stream.refuse(_HTTP_BAD_TYPE)  # ditto: 415 for what does not begin application/grpc
         elif (method := self._server.methods.get(stream.path)) is None:
-            stream.end(Status.UNIMPLEMENTED, "there is no such method")
+            stream.end(GrpcStatus.UNIMPLEMENTED, "there is no such method")
         else:
             stream.owner = method(stream, self)
 
-    def _tell(self, stream: Stream, owner: Call, event: int, value: int) -> None:
+    def _end_call(self, stream: Stream, owner: Call, event: int, value: int) -> None:
         if event == ENDED:
             owner.ended()
             return
         stream.owner = None
         if event == FAULT:
-            stream.end(value, _FAULTS[Status(value)])
+            stream.end(value, _FAULTS[GrpcStatus(value)])
         if event in {CLOSED, FAULT}:
             self._held.discard(stream)
             owner.closed()
 
-    def _let_go(self) -> None:
-        for stream in [each for each in self._held if each.queued <= HELD_ABOVE]:
+    def _release_drained(self) -> None:
+        for stream in [each for each in self._held if each.queued <= QUEUE_BYTES]:
             self._held.discard(stream)
             stream.release()
             if stream.owner is not None:
                 stream.owner.drained()
             self.flush_soon()
 
-    def _charge(self) -> None:
-        if not self._patience.bears(self._session.nuisance, self._loop.time()):
+    def _charge_nuisance(self) -> None:
+        if not self._nuisance.take(self._session.nuisance, self._loop.time()):
             self._session.terminate(_ENHANCE_YOUR_CALM)
-            self._leave("it asks for work that moves nothing")
+            self._give_up("it asks for work that moves nothing")
         self._session.nuisance = 0
 
-    def _wonder(self) -> None:
-        """Ask a silent peer whether it is there; leave one that does not answer."""
+    def _keepalive(self) -> None:
+        """Ping a silent peer; abort the connection of one that does not answer."""
         limits = self._limits
         after = limits.ping_after
         if self._heard:
@@ -266,27 +262,27 @@ class Connection(asyncio.Protocol):
             after = limits.ping_timeout
             self._session.ping()
             self.flush()
-        self._alarm = self._loop.call_later(after, self._wonder)
+        self._timer = self._loop.call_later(after, self._keepalive)
 
-    def _leave(self, why: str) -> None:
+    def _give_up(self, why: str) -> None:
         peer = self._transport.get_extra_info("peername")
         _log.warning("connection.left", peer=str(peer), reason=why)
         self._last_words()
 
     def _last_words(self) -> None:
         with suppress(ConnectionFailure):
-            self._transport.write(self._session.take(_TAKEN_AT_ONCE))
+            self._transport.write(self._session.take(_BYTES_AT_ONCE))
         self._close()
-        self._abandon()
+        self._close_streams()
 
     def _close(self) -> None:
         """Close once everything is written, which a peer that does not read cannot put off."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm = self._loop.call_later(_LAST_WORDS_SECONDS, self._transport.abort)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_LAST_WORDS_SECONDS, self._transport.abort)
         self._transport.close()
 
-    def _abandon(self) -> None:
+    def _close_streams(self) -> None:
         self._held.clear()
         for stream in self._session.abandon():
             owner, stream.owner = stream.owner, None

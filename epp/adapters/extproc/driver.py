@@ -1,0 +1,238 @@
+"""The driver of one exchange, for either transport: encoded messages in, encoded replies out.
+
+It knows the order in which an exchange is to be called, and that what fails is answered, logged
+and counted. It knows no socket: a transport gives it what the peer sends, and an `Outlet`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import structlog
+
+from epp.adapters.extproc.contract import DrivenExchange, GrpcStatus, Outlet
+from epp.errors import PickerFault, RequestError
+from epp.model.request import Decision
+from epp.protocol.extproc.codec import decode, encode
+from epp.protocol.extproc.director import PendingDecision
+from epp.protocol.extproc.errors import ProtocolError
+from epp.protocol.extproc.step import Step, Wants
+
+_log = structlog.get_logger()
+
+_RESET_SECONDS = 0.05
+"""How long after a half-close a reset may still come, in seconds.
+
+Envoy ends a stream that it gives up, and resets it a moment later; in between, that end looks like
+a good one.
+"""
+
+_NEXT, _DECISION, _ROOM, _END = Wants.NEXT, Wants.DECISION, Wants.ROOM, Wants.END
+
+
+class StreamCounter:
+    """Counts the streams that are open. `clock` tells the time in seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.open = 0
+        self._clock = clock
+        self._last_end = clock()
+        self._none_open = asyncio.Event()
+        self._none_open.set()
+
+    def opened(self) -> None:
+        """Count one more."""
+        self.open += 1
+        self._none_open.clear()
+
+    def closed(self, now: float) -> None:
+        """Count one less."""
+        self.open -= 1
+        self._last_end = now
+        if not self.open:
+            self._none_open.set()
+
+    async def quiet(self, seconds: float) -> None:
+        """Wait until no stream is open, and none has been for `seconds`."""
+        while True:
+            await self._none_open.wait()
+            left = self._last_end + seconds - self._clock()
+            if left <= 0:
+                return
+            await asyncio.sleep(left)
+
+
+class ExchangeDriver:
+    """Drives one exchange, from the stream's first message to its end.
+
+    Its transport calls `message`, `ended`, `drained` and `closed`; after `Outlet.end` and after
+    `closed` these do nothing. While a decision is pending, messages wait here.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_counter",
+        "_exchange",
+        "_grace",
+        "_half_closed",
+        "_outlet",
+        "_over",
+        "_pending",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        exchange: DrivenExchange,
+        outlet: Outlet,
+        clock: Callable[[], float],
+        counter: StreamCounter,
+    ) -> None:
+        self._exchange = exchange
+        self._outlet = outlet
+        self._clock = clock
+        self._counter = counter
+        self._pending: PendingDecision | None = None
+        self._waiting: list[bytes | None] = []  # messages; None: the half-close behind them
+        self._half_closed = False
+        self._grace: asyncio.TimerHandle | None = None  # until a half-close is believed
+        self._over = False
+        counter.opened()
+
+    # What a transport calls.
+
+    def message(self, data: bytes) -> None:
+        """Take a message, and answer it unless a decision is pending."""
+        if self._pending is not None:
+            self._waiting.append(data)
+            return
+        try:
+            step = self._exchange.receive(decode(data), self._clock())
+            if step.replies:
+                self._outlet.send(list(map(encode, step.replies)))
+        except ProtocolError as error:
+            # gRPC: the client's arguments are at fault, whatever the state of the server.
+            self._end(GrpcStatus.INVALID_ARGUMENT, str(error))
+        except Exception as error:  # noqa: BLE001 (whatever it is, the client is answered)
+            self._fail(error)
+        else:
+            if step.wants is not _NEXT:
+                self._see_to(step.wants)
+
+    def ended(self) -> None:
+        """Take note that the peer sends no more."""
+        if self._pending is not None:
+            self._waiting.append(None)
+            return
+        self._half_closed = True
+        self._do(self._exchange.half_closed)
+
+    def drained(self) -> None:
+        """Send more, for the peer has read what it was sent."""
+        if self._pending is None:
+            self._do(self._exchange.proceed)
+
+    def closed(self) -> None:
+        """Take note that the peer is gone."""
+        self._close()
+
+    # What the exchange wants.
+
+    def _do(self, call: Callable[[float], Step]) -> None:
+        try:
+            step = call(self._clock())
+            self._send(step)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the client is answered)
+            self._fail(error)
+        else:
+            self._see_to(step.wants)
+
+    def _send(self, step: Step) -> None:
+        if step.replies:
+            self._outlet.send(list(map(encode, step.replies)))
+
+    def _see_to(self, wants: Wants) -> None:
+        if wants is _END:
+            self._end(GrpcStatus.OK)
+        elif wants is _ROOM:
+            self._outlet.await_room()
+        elif wants is _DECISION:
+            self._wait()
+        elif self._half_closed and self._grace is None:
+            loop = asyncio.get_running_loop()
+            self._grace = loop.call_later(_RESET_SECONDS, self._believe_half_close)
+
+    def _believe_half_close(self) -> None:
+        self._do(self._exchange.half_closed)
+        self._outlet.flush()
+
+    def _wait(self) -> None:
+        self._outlet.hold()
+        self._pending = pending = cast(PendingDecision, self._exchange.pending)
+        pending.when_decided(self._decided)
+
+    def _decided(self, outcome: Decision | Exception) -> None:
+        """Continue with a decision; where the stream is over, the exchange undoes it."""
+        self._pending = None
+        try:
+            if not isinstance(outcome, Decision | RequestError):
+                raise outcome  # noqa: TRY301 (answered and logged as what is raised here)
+            step = self._exchange.resume(outcome, self._clock())
+            self._send(step)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the client is answered)
+            self._fail(error)
+        else:
+            self._see_to(step.wants)
+        if not self._over:
+            self._catch_up()
+        self._outlet.flush()
+
+    def _catch_up(self) -> None:
+        """Take what came while the decision was pending."""
+        self._outlet.release()
+        waiting, self._waiting = self._waiting, []
+        for data in waiting:
+            if self._over:
+                return
+            if data is None:
+                self.ended()
+            else:
+                self.message(data)
+
+    # How it ends.
+
+    def _fail(self, error: Exception) -> None:
+        """Log an exchange that raised, and let it say so to the client."""
+        _log.error("exchange.failed", request_id=self._exchange.record.id, exc_info=error)
+        fault = PickerFault(f"the picker failed: {type(error).__name__}")
+        status = GrpcStatus.OK
+        try:
+            self._send(self._exchange.fail(fault, self._clock()))
+        except Exception:  # noqa: BLE001 (the other streams of the connection go on)
+            _log.exception("exchange.failed", request_id=self._exchange.record.id)
+            status = GrpcStatus.INTERNAL
+        self._end(status)
+
+    def _end(self, status: GrpcStatus, message: str = "") -> None:
+        if not self._over:
+            self._outlet.end(status, message)
+            self._close()
+
+    def _close(self) -> None:
+        """Let the exchange and the maker of its decision know that the stream is over; once."""
+        if self._over:
+            return
+        self._over = True
+        if self._grace is not None:
+            self._grace.cancel()
+        now = self._clock()
+        self._counter.closed(now)
+        pending, self._pending = self._pending, None
+        try:
+            try:
+                self._exchange.cancelled(now)
+            finally:
+                if pending is not None:
+                    pending.cancel()
+        except Exception:  # noqa: BLE001 (as above)
+            _log.exception("exchange.failed", request_id=self._exchange.record.id)

@@ -1,0 +1,89 @@
+"""A port of a gRPC server, and how its connections end in good order."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+
+from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
+from epp.adapters.extproc.limits import Limits
+
+
+class GrpcListener:
+    """One port, and the connections to it. After `start`, `port` is the bound one."""
+
+    def __init__(self, methods: Mapping[bytes, Method], limits: Limits) -> None:
+        self.methods = methods
+        self.limits = limits
+        self.port = 0
+        self._connections: set[GrpcConnection] = set()
+        self._none_open = asyncio.Event()
+        self._none_open.set()
+        self._listener: asyncio.Server | None = None
+        self._tls: ssl.SSLContext | None = None
+
+    async def start(self, address: str, port: int, tls: tuple[bytes, bytes] | None) -> None:
+        """Bind and serve, with TLS where a (key, certificate chain) pair in PEM is given.
+
+        Raises `OSError` where the port is taken.
+        """
+        self._tls = None if tls is None else _server_context(*tls)
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self.accept, address, port, ssl=self._tls)
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    def renew(self, tls: tuple[bytes, bytes]) -> None:
+        """Serve with this pair from the next handshake on; after `start`, and with TLS only."""
+        if self._tls is not None:
+            _load_pair(self._tls, *tls)
+
+    def accept(self) -> GrpcConnection:
+        """Make what serves one connection."""
+        return GrpcConnection(self)
+
+    async def stop(self, grace: float) -> None:
+        """Take no more connections; give the streams that are open `grace` seconds to end."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        for connection in list(self._connections):
+            connection.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await self._none_open.wait()
+        for connection in list(self._connections):
+            connection.abort_streams()
+        await self._none_open.wait()
+
+    def connection_opened(self, connection: GrpcConnection) -> None:
+        """Count a connection."""
+        self._connections.add(connection)
+        self._none_open.clear()
+
+    def connection_closed(self, connection: GrpcConnection) -> None:
+        """Count it no more."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._none_open.set()
+
+
+def _server_context(key: bytes, chain: bytes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # RFC 9113 §9.2
+    context.set_alpn_protocols(["h2"])  # RFC 9113 §3.2
+    _load_pair(context, key, chain)
+    return context
+
+
+def _load_pair(context: ssl.SSLContext, key: bytes, chain: bytes) -> None:
+    """Let a context serve with a pair of PEM texts from the next handshake on.
+
+    `load_cert_chain` only reads files; this one is in memory and has no name.
+    """
+    number = os.memfd_create("certificate")
+    try:
+        os.write(number, key + b"\n" + chain)
+        context.load_cert_chain(f"/proc/self/fd/{number}")
+    finally:
+        os.close(number)

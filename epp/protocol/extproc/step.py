@@ -1,0 +1,24 @@
+"""The verdict of an exchange after each call: the replies that are due, and what it waits for."""
+
+from collections.abc import Sequence
+from enum import Enum
+
+import msgspec
+
+from epp.protocol.extproc.messages import Reply
+
+
+class Wants(Enum):
+    """What an exchange waits for once its replies are sent."""
+
+    NEXT = "the peer's next message, its end or a reset"
+    DECISION = "the decision that is pending (`Exchange.pending`); messages wait until then"
+    ROOM = "that the peer reads: `Exchange.proceed` has more replies then"
+    END = "nothing: the exchange is over and the stream is to be closed"
+
+
+class Step(msgspec.Struct, frozen=True, gc=False):
+    """What a driver does next: send `replies` in order, then see to what the exchange `wants`."""
+
+    replies: Sequence[Reply]
+    wants: Wants
