@@ -1,4 +1,4 @@
-"""A model server whose streams are told apart, in bursts or one piece at a time."""
+"""A model server whose streams are told apart, in bursts or as far as the client has read."""
 
 import asyncio
 import contextlib
@@ -12,6 +12,7 @@ from e2e.serving import serving
 
 NUMBER = "x-spool-number"
 STEP = "x-spool-step"
+HOLD = "x-spool-hold"
 DONE = b"data: [DONE]\n\n"
 
 
@@ -36,6 +37,7 @@ class Spool:
     """Answers with the stream that a request numbers.
 
     With `x-spool-step` each piece after the first waits until `taken` is told of the one before.
+    With `x-spool-hold` all come at once but the last, which waits until `taken` is told of any.
     """
 
     def __init__(self) -> None:
@@ -56,12 +58,20 @@ class Spool:
         await response.prepare(http)
         if STEP in http.headers:
             await self._step(response, number)
+        elif HOLD in http.headers:
+            await self._hold(response, number)
         else:
-            for piece in pieces_of(number):
-                await response.write(piece)
-                await asyncio.sleep(0)  # other streams' pieces come between
+            await _burst(response, pieces_of(number))
         await response.write_eof()
         return response
+
+    async def _hold(self, response: web.StreamResponse, number: int) -> None:
+        taken = self._taken[number] = asyncio.Semaphore(0)
+        *most, last = pieces_of(number)
+        await _burst(response, most)
+        await taken.acquire()
+        await response.write(last)
+        del self._taken[number]
 
     async def _step(self, response: web.StreamResponse, number: int) -> None:
         taken = self._taken[number] = asyncio.Semaphore(1)
@@ -70,6 +80,12 @@ class Spool:
             await response.write(piece)
         await taken.acquire()
         del self._taken[number]
+
+
+async def _burst(response: web.StreamResponse, pieces: Sequence[bytes]) -> None:
+    for piece in pieces:
+        await response.write(piece)
+        await asyncio.sleep(0)  # other streams' pieces come between
 
 
 @contextlib.asynccontextmanager

@@ -74,6 +74,13 @@ class Traffic:
             while len(self.answers) < wanted:
                 await asyncio.sleep(0.01)
 
+    async def hears(self, server):
+        """Wait for a server's answer to what is asked from here on."""
+        begun = self.begun
+        async with asyncio.timeout(30):
+            while server not in {each.server for each in self.answers if each.number >= begun}:
+                await asyncio.sleep(0.01)
+
     async def settled(self):
         """Wait until all that were begun by now are answered; give how many those are."""
         begun = self.begun
@@ -102,7 +109,7 @@ async def test_pods_come_and_go_under_traffic_and_no_request_fails(gateway):
         await traffic.count(20)
         await gateway.start_pod("c")
         await gateway.endpoints_become(3)
-        await traffic.count(40)
+        await traffic.hears("c")
         gateway.unready("c")
         await gateway.endpoints_become(2)
         noticed = await traffic.settled()
@@ -110,14 +117,13 @@ async def test_pods_come_and_go_under_traffic_and_no_request_fails(gateway):
         await gateway.kill_pod("c")
         await gateway.start_pod("d")
         await gateway.endpoints_become(3)
-        await traffic.count(40)
+        await traffic.hears("d")
         gateway.unready("d")
         await gateway.endpoints_become(2)
         await traffic.settled()
         await traffic.count(20)
         await gateway.kill_pod("d")
     assert traffic.failed() == []
-    assert {each.server for each in traffic.answers} == {"a", "b", "c", "d"}
     assert "c" not in {each.server for each in traffic.answers if each.number >= noticed}
 
 
@@ -143,22 +149,18 @@ async def test_a_server_that_dies_unannounced_is_left_alone_until_it_is_back(gat
     await gateway.endpoints_become(3)
     traffic = Traffic(gateway)
     async with traffic.flowing():
-        await traffic.count(40)
+        await traffic.hears("g")
         gateway.kill_container("g")
         await gateway.endpoints_become(2)
         noticed = traffic.begun
         await traffic.count(60)
         await gateway.start_container("g")
         await gateway.endpoints_become(3)
-        back = traffic.begun
-        await traffic.count(60)
+        await traffic.hears("g")
     gateway.unready("g")
     await gateway.endpoints_become(2)
     assert {each.server for each in traffic.failed()} <= {"g", ""}
     assert [each for each in traffic.failed() if each.number >= noticed] == []
-    assert {each.server for each in traffic.answers if noticed <= each.number < back} >= {"a", "b"}
-    assert "g" in {each.server for each in traffic.answers if each.number < noticed}
-    assert "g" in {each.server for each in traffic.answers if each.number >= back}
 
 
 async def test_requests_go_on_while_the_api_server_is_away(gateway):
@@ -171,11 +173,10 @@ async def test_requests_go_on_while_the_api_server_is_away(gateway):
         await gateway.api.up()
         await gateway.start_pod("f")
         await gateway.endpoints_become(3)
-        await traffic.count(40)
+        await traffic.hears("f")
         gateway.unready("f")
         await gateway.endpoints_become(2)
     assert traffic.failed() == []
-    assert "f" in {each.server for each in traffic.answers}
 
 
 async def test_without_a_pool_it_is_not_ready_and_clients_get_a_503(gateway):

@@ -196,10 +196,10 @@ class TestPeersThatDoNotRead:
             await serves(server)
 
     async def test_one_that_is_silent_is_asked_and_left(self, serve, director):
-        quick = Limits(ping_after=0.02, ping_timeout=0.02)
+        quick = Limits(ping_after=0.5, ping_timeout=0.02)  # it says all of it well before the ping
         async with serve(director, limits=quick) as (server, _):
             hello = wire.greeting() + wire.acknowledged()
-            async with connected(server, hello) as peer:  # all at once: it has no time to lose
+            async with connected(server, hello) as peer:
                 peer.begin(1, head(), body())
                 await peer.replied(1, 2)
                 await peer.hear(lambda: peer.asked)
