@@ -2,11 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := epp tests e2e bench model-server
+WORKERS ?= 2
+# A module's tests stay on one worker, with what its fixtures start.
+PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=loadfile
 TWINS := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.py model/test_fleet_learning.py policy \
-  protocol/test_exchange.py protocol/test_exchange_ends.py protocol/test_exchange_headers.py test_service.py \
-  test_caches.py adapters/test_extproc.py adapters/test_health.py native/test_kernels.py)
+  protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
+  app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py \
+  native/test_kernels.py)
 
-.PHONY: help setup native vllm check lint types contracts proto-check unit twins test test-native test-cluster wheel demo bench proto format clean
+.PHONY: help setup native vllm check static lint types contracts proto-check unit twins test test-native test-cluster wheel demo bench proto format clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -22,7 +26,11 @@ native: setup ## compile again what has changed: kernels, and the modules of epp
 vllm: setup ## add the CPU build of vLLM to .venv (exit 3: it cannot be had here)
 	@.ci/install-vllm .venv
 
-check: lint types contracts proto-check unit twins ## lint, types, contracts, unit tests: about a minute
+check: setup ## lint, types, contracts, unit tests: two to three minutes
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target static unit
+	@$(MAKE) --no-print-directory twins
+
+static: lint contracts proto-check types
 
 lint: setup
 	@$(BIN)/ruff format --check --quiet $(SOURCES) && $(BIN)/ruff check --quiet $(SOURCES)
@@ -37,16 +45,17 @@ proto-check: setup
 	@.ci/proto --check
 
 unit: setup
-	@$(BIN)/pytest -q tests
+	@$(PYTEST) tests
 
 # What uses kernels that have twins, once more on the twins; WARMPICK_NATIVE=off suits any test.
 twins: setup
-	@WARMPICK_NATIVE=off WARMPICK_REQUIRE_NATIVE= $(BIN)/pytest -q $(TWINS)
+	@WARMPICK_NATIVE=off WARMPICK_REQUIRE_NATIVE= $(PYTEST) $(TWINS)
 
 test: setup ## everything that a machine without a GPU can run (what .ci/run calls)
 	@.ci/install-vllm .venv || [ $$? -eq 3 ]
 	@$(MAKE) --no-print-directory check
-	@$(BIN)/pytest -q model-server/tests e2e
+	@$(PYTEST) -m "not vllm" model-server/tests e2e
+	@$(BIN)/pytest -q -m vllm model-server/tests e2e
 
 test-native: setup ## the native kernels, built with sanitizers, under their tests
 	@.ci/test-native
