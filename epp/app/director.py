@@ -15,7 +15,7 @@ from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.errors import Overloaded
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
-from epp.model.request import Decision, InferenceRequest, MustStayReason, RequestId
+from epp.model.request import Decision, InferenceRequest, MustStayReason, RequestId, Score
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
@@ -60,6 +60,7 @@ class PickerDirector:
         self._log = ExchangeLog(clock)
         self._count_check = TokenCountCheck()
         self._doubted: set[EndpointId] = set()
+        self._out_of_range: set[str] = set()
         self._must_stay: set[MustStayReason] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.observe = observe
@@ -106,6 +107,9 @@ class PickerDirector:
         self._telemetry.scheduled(request, decision, self._clock() - now)
         if self._tokenizer is not None:
             self._count_check.decided(request, decision)
+        for score in decision.scores:
+            if score.out_of_range:
+                self._warn_out_of_range(score)
         return decision
 
     def exchange_ended(self, record: RequestRecord) -> None:
@@ -125,6 +129,13 @@ class PickerDirector:
         if reason not in self._must_stay:
             self._must_stay.add(reason)
             _log.warning("observe_responses.impossible", reason=reason.value, remedy=_REMEDY)
+
+    def _warn_out_of_range(self, score: Score) -> None:
+        """Log once for each scorer that its scores leave 0..1, with an example."""
+        if score.plugin not in self._out_of_range:
+            self._out_of_range.add(score.plugin)
+            beyond = [float(value) for value in score.values if not 0 <= value <= 1]
+            _log.warning("plugin.score_out_of_range", plugin=score.plugin, score=beyond[0])
 
     def _warn_doubtful_usage(self, endpoint: Endpoint) -> None:
         """Log once for each endpoint that its usage cannot be."""

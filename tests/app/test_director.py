@@ -16,6 +16,8 @@ from epp.model.events import EndpointUpserted, Listed
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Decision, MustStayReason, Outcome, RequestId, Usage
+from epp.policy.pickers import MaxScorePicker
+from epp.policy.profile import Profile, WeightedScorer
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.record import RequestRecord
@@ -46,8 +48,10 @@ async def director(folder, fleet):
     await tokenizer.close()
 
 
-def directing(fleet, tokenizer, suspect=lambda _: None, **limits):
-    profile = load("plugins: [{type: least-ttft-picker}]").profile
+LEAST_TTFT = load("plugins: [{type: least-ttft-picker}]").profile
+
+
+def directing(fleet, tokenizer, suspect=lambda _: None, profile=LEAST_TTFT, **limits):
     scheduler = Scheduler(fleet, profile, lambda _: 0)
     telemetry = Telemetry(
         MetricSources("pool", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks)
@@ -201,3 +205,27 @@ async def test_an_endpoint_that_a_proxy_cannot_reach_is_suspected(fleet, status,
     record.outcome = Outcome.COMPLETED
     director.exchange_ended(record)
     assert told == ([ENDPOINT.id] if suspected else [])
+
+
+class Constant:
+    """Scores each candidate alike."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def score(self, request, candidates):
+        return [self.value] * len(candidates)
+
+
+async def test_a_scorer_that_leaves_its_range_is_logged_once(fleet):
+    values = {"fine": 1.0, "percent": 70.0, "empty": float("nan")}
+    scorers = tuple(WeightedScorer(name, 1.0, Constant(values[name])) for name in values)
+    director = directing(fleet, None, profile=Profile("p", (), scorers, MaxScorePicker()))
+    with capture_logs() as logs:
+        totals = [director.route(chat("hello"), 1.0).totals for _ in range(3)]
+    assert totals == [[2.0]] * 3
+    assert [(entry["event"], entry["plugin"]) for entry in logs] == [
+        ("plugin.score_out_of_range", "percent"),
+        ("plugin.score_out_of_range", "empty"),
+    ]
+    assert logs[0]["score"] == 70.0
