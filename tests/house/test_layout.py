@@ -1,0 +1,39 @@
+"""Where things are: the size of modules, and the layers."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import epp
+
+PACKAGE = Path(epp.__file__).parent
+ROOT = PACKAGE.parent
+MOST_LINES = 400
+
+
+def dotted(path):
+    """The name by which a module is imported."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {dotted(path): path for path in sorted(PACKAGE.rglob("*.py")) if "_pb" not in path.parts}
+LINES = {name: len(path.read_text("utf-8").splitlines()) for name, path in MODULES.items()}
+
+
+def test_modules_stay_small():
+    assert {name: lines for name, lines in LINES.items() if lines > MOST_LINES} == {}
+
+
+def split(layer):
+    """The modules of one layer, which may not import each other."""
+    return {each.strip() for each in layer.strip(" {}").split("|")}
+
+
+def test_the_architecture_page_shows_the_layers_that_are_checked():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (checked,) = [each["layers"] for each in contracts if each["type"] == "layers"]
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    (line,) = re.findall(r"^```[a-z]*\n(cli -> .*)\n```$", page, re.MULTILINE)
+    assert [split(each) for each in line.split("->")] == [split(each) for each in checked]
