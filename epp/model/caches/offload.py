@@ -179,6 +179,7 @@ class OffloadedCache:
     ) -> TieredLease | None:
         """Allocate a prompt in the first tier, and offer it to the second."""
         here = self._first.match(hashes[:lookup])
+        # vLLM `get_num_new_matched_tokens`: external hits follow the local ones.
         more = self._extension(hashes[here:lookup])
         inner = self._first.admit(hashes, sizes, blank, lookup)
         if inner is None:
@@ -208,6 +209,7 @@ class OffloadedCache:
         """End a request; make what it used of the second tier the most recently used there."""
         held = own(TieredLease, lease)
         self._first.release(held.inner)
+        # vLLM `LRUCachePolicy.on_request_finished`: its keys, from the last to the first.
         self.offload_tier.touch([*held.loaded, *held.offered])
         held.loaded = held.offered = held.stored = ()
 

@@ -99,7 +99,7 @@ class RadixTree:
     ) -> Node:
         """Walk from `start` along `keys` and add what is missing; return the node it ends at.
 
-        Counts a hit on each node that ends after the first `counted` tokens of the walk.
+        Counts a hit (SGLang `hit_count`) on each node that ends after the first `counted` tokens.
         """
         keys, node, at, end, now = list(keys), start, 0, 0, next(self._clock)
         while at < len(keys):
@@ -225,9 +225,9 @@ class RadixTree:
         while tokens > 0 and self._heap:
             entry = heappop(self._heap)
             node = entry[-1]
-            if node.heap_entry is entry:
+            if node.heap_entry is entry:  # else it is stale
                 tokens -= node.tokens
-                self.truncate(node, 0)
+                self.truncate(node, 0)  # SGLang `_delete_leaf`: whole, though fewer would do
 
     def check_invariants(self) -> None:
         """Assert that nodes, sums and the eviction order agree. For tests."""

@@ -130,10 +130,13 @@ class RadixCache:
         if need > self.free - self._unlocked(hashes[:hits]):
             return None
         tree = self._tree
+        # SGLang `match_prefix`: the hit is refreshed, split where it ends, and not counted. It
+        # is locked before space is evicted.
         path = tree.insert(tree.root, hashes[:hits], sizes[:hits], total)
         tree.inc_lock_ref(path)
         self._make_room(need + self._reserve(1))
         lease = RadixLease(hashes, hits, total - blank, blank)
+        # SGLang `cache_unfinished_req`: the prompt is inserted, and locked to its end.
         lease.node = tree.insert(tree.root, hashes, sizes)
         tree.inc_lock_ref(lease.node)
         tree.dec_lock_ref(path)
@@ -207,6 +210,7 @@ class RadixCache:
         tree, rest = self._tree, self._output(held) - sum(held.output_sizes)
         keys, sizes = self._with_tail(held, held.output_hashes, held.output_sizes, rest)
         self._free_private(held)
+        # SGLang `cache_finished_req`: whole pages are inserted, the rest is freed.
         tree.insert(node, keys, sizes).computed = True
         tree.touch(node, priority=1 if keys else 0)
         tree.dec_lock_ref(node)

@@ -115,6 +115,7 @@ class VllmV0Cache:
         sizes = sizes[: len(hashes)]
         total = sum(sizes) + blank
         spare = int(self._capacity // self._block * WATERMARK) * self._block
+        # vLLM v0 `can_allocate`: NEVER where even an empty cache lacks the space, else LATER.
         if total > self._capacity - spare:
             return CachedLease((), 0, 0, 0)
         if total > self.free - spare:
@@ -178,7 +179,7 @@ class VllmV0Cache:
             held.end += size
             if held.release_seq:
                 self._free_block(key, size, held.end, held.release_seq)
-            else:
+            else:  # vLLM v0 `_promote_last_block`: a full block gives way to an equal one
                 held.unhashed_tokens -= size
                 self._blank_tokens += size
                 self._allocate(held, key, size, held.end)
@@ -205,19 +206,19 @@ class VllmV0Cache:
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
         """Take in that the engine holds blocks of one chain, as far as there is space."""
         step, known = next(self._clock), self.match(hashes)
-        resting = [key for key in hashes[:known] if key in self._evictor]
-        for key in resting:
+        unreferenced = [key for key in hashes[:known] if key in self._evictor]
+        for key in unreferenced:
             self._make_evictable(key, step)
         end = self._hashed_tokens[hashes[known - 1]] if known else 0
-        idle = sum([self._sizes[key] for key in resting])
-        fit = bisect_right(list(accumulate(sizes[known : len(hashes)])), self.free - idle)
+        space = self.free - sum([self._sizes[key] for key in unreferenced])
+        fit = bisect_right(list(accumulate(sizes[known : len(hashes)])), space)
         rooted = known > 0 and self._hashed_tokens[hashes[0]] == self._sizes[hashes[0]]
         self._prefix_closed = self._prefix_closed and (rooted or not (known or fit))
         self._reported = self._reported or fit > 0
         for key, size in zip(hashes[known:], sizes[known : known + fit], strict=False):
             end += size
             self._take_space(size)
-            self._blank_tokens += size  # what rests there takes it
+            self._blank_tokens += size  # the block takes it again
             self._free_block(key, size, end, step)
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
@@ -271,6 +272,7 @@ class VllmV0Cache:
 
     def _allocate(self, lease: CachedLease, key: Key, size: int, end: int) -> None:
         """Add a reference to a block, which is allocated where it is not held."""
+        # vLLM v0 `CachedBlockAllocator.allocate`: a cached block leaves the evictor.
         if key in self._evictor:
             self._evictable_tokens -= self._sizes[key]
             self._evictor.remove(key)

@@ -103,7 +103,7 @@ class WholePromptCache:
         if tokens + blank > self.free:
             return None
         hits = self.match(hashes[:lookup])
-        if hits:
+        if hits:  # llama.cpp `server_prompt_cache::load`: the longest common prefix
             self._touch(hashes[hits - 1])
         entry = Entry(hashes, hits, tokens, blank)
         self._running_tokens += tokens + blank
@@ -262,6 +262,8 @@ class WholePromptCache:
         if not entry.hashes:
             return
         end = entry.hashes[-1]
+        # llama.cpp `server_prompt_cache::alloc`: a prompt that an entry contains is not saved,
+        # and entries that it contains are removed.
         if not entry.unhashed and len(self._finished_with(end)) > 1:
             self._remove(entry)
             self._touch(end)
@@ -278,6 +280,7 @@ class WholePromptCache:
 
     def _evict_oldest(self) -> None:
         """Evict the least recently used entries until the rest fits beside what requests hold."""
+        # llama.cpp `server_prompt_cache::update`: `states.pop_front()` while over the limit.
         while self._entries and self._entries.currsize > self.free:
             self._remove(self._entries.popitem()[1])
 
