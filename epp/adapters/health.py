@@ -1,4 +1,4 @@
-"""What gateways and kubelets are told of the picker's health, whatever server they ask."""
+"""The picker's health services (`grpc.health.v1`), served by either transport."""
 
 from collections.abc import Callable
 
@@ -6,53 +6,58 @@ from epp.protocol import health
 from epp.protocol.extproc.names import SERVICE
 from epp.protocol.health import ServingStatus
 
+# GIE proposal 004, and the names that its conformance suite probes.
 _LIVE = ("liveness",)
 _READY = ("", "readiness", "inference-extension", SERVICE)
 
-Hear = Callable[[bytes], None]
+Send = Callable[[bytes], None]
 
 
 class HealthServices:
-    """`liveness` serves as long as the process answers; the others once the picker is ready.
+    """Statuses by service: `liveness` always serves, the others while the picker is ready.
 
-    Names: GIE proposal 004 and what its conformance suite probes (`inference-extension`).
-    Requests and answers are messages of `grpc.health.v1`.
+    Requests and responses are encoded messages of `grpc.health.v1`.
     """
 
     def __init__(self) -> None:
         self._statuses: dict[str, ServingStatus] = {}
-        self._watchers: dict[Hear, str] = {}
+        self._watchers: dict[Send, str] = {}
 
-    def tell(self, status: ServingStatus) -> None:
-        """Set whether the picker is ready; whoever watches hears of what has changed."""
+    def set_status(self, status: ServingStatus) -> None:
+        """Set the status of the readiness services; send it to the watchers of what changed."""
         before = self._statuses
         self._statuses = dict.fromkeys(_READY, status)
         self._statuses |= dict.fromkeys(_LIVE, ServingStatus.SERVING)
-        for hear, service in tuple(self._watchers.items()):
+        for send, service in tuple(self._watchers.items()):
             if before.get(service) is not self._statuses.get(service):
-                hear(self._answer(service))
+                send(self._response(service))
 
     def check(self, request: bytes) -> bytes | None:
-        """Answer `Check`; None where there is no such service. `ValueError` is for no request."""
+        """Return the response to `Check`; None for an unknown service.
+
+        Raises `ValueError` for a malformed request.
+        """
+        # health.proto, `Check`: an unknown service is the gRPC status NOT_FOUND.
         service = health.service_of(request)
-        return self._answer(service) if service in self._statuses else None
+        return self._response(service) if service in self._statuses else None
 
     def list(self) -> bytes:
-        """Answer `List`."""
+        """Return the response to `List`."""
         return health.listing(self._statuses)
 
-    def watch(self, request: bytes, hear: Hear) -> None:
-        """Answer `Watch` through `hear`, at once and whenever it changes, until `unwatch`.
+    def watch(self, request: bytes, send: Send) -> None:
+        """Send a response to `Watch` at once and after every change, until `unwatch`.
 
-        A service that is not there is unknown, and may come. Raises `ValueError` for no request.
+        Raises `ValueError` for a malformed request.
         """
+        # health.proto, `Watch`: an unknown service is SERVICE_UNKNOWN, and may appear later.
         service = health.service_of(request)
-        self._watchers[hear] = service
-        hear(self._answer(service))
+        self._watchers[send] = service
+        send(self._response(service))
 
-    def unwatch(self, hear: Hear) -> None:
-        """Call `hear` no more; without effect where it does not watch."""
-        self._watchers.pop(hear, None)
+    def unwatch(self, send: Send) -> None:
+        """Send no more responses through `send`."""
+        self._watchers.pop(send, None)
 
-    def _answer(self, service: str) -> bytes:
+    def _response(self, service: str) -> bytes:
         return health.answer(self._statuses.get(service, ServingStatus.SERVICE_UNKNOWN))

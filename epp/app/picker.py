@@ -217,7 +217,7 @@ class EndpointPicker:
                 freeze_long_lived_objects()
             if self.ready != self._announced:
                 self._announced = self.ready
-                self._health.tell(_STATUS[self.ready])
+                self._health.set_status(_STATUS[self.ready])
                 _log.info(
                     "ready" if self.ready else "not_ready", endpoints=len(self._fleet.endpoints)
                 )
@@ -225,7 +225,7 @@ class EndpointPicker:
     async def _start(self) -> None:
         """Say that nothing is ready, hear of the endpoints, and then let traffic come."""
         options = self._options
-        self._health.tell(ServingStatus.NOT_SERVING)
+        self._health.set_status(ServingStatus.NOT_SERVING)
         try:
             await self._operators.start()
             await self._health_server.start(options.bind_address, options.health_port)
@@ -252,7 +252,7 @@ class EndpointPicker:
     async def _drain(self) -> None:
         """Say that no more should come; serve what comes all the same, until it is quiet."""
         self._serving = False
-        self._health.tell(ServingStatus.NOT_SERVING)
+        self._health.set_status(ServingStatus.NOT_SERVING)
         _log.info("draining", streams=self._extproc.streams, timeout=self._options.drain_timeout)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._options.drain_timeout):

@@ -1,4 +1,4 @@
-"""The endpoints file as data: a list of model servers for pickers without Kubernetes."""
+"""The endpoints file: a list of model servers, for pickers without Kubernetes."""
 
 import ipaddress
 from collections.abc import Hashable, Iterator, Sequence
@@ -17,10 +17,10 @@ Ranks = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
 class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """One model server, addressed by IP: the proxy that is told of it resolves no names.
+    """One model server. `address` is an IP address, as Envoy resolves no names of destinations.
 
-    `dataParallelRank` makes it the engine of that rank alone; `dataParallelSize` stands for as
-    many endpoints, `<name>-rank-0` and on, one for each engine behind the one port.
+    With `dataParallelRank` the entry is the engine of that rank alone. With `dataParallelSize` it
+    is as many endpoints, `<name>-rank-0` and on, one for each engine behind the port.
     """
 
     name: Name
@@ -33,18 +33,18 @@ class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
 
 class EndpointsDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The root of the file."""
 
     endpoints: list[EndpointEntry]
 
 
 def parse_endpoints(text: bytes) -> tuple[Endpoint, ...]:
-    """Read YAML `{endpoints: [{name, namespace, address, port, labels, dataParallel...}]}`.
+    """Parse YAML `{endpoints: [{name, namespace, address, port, labels, dataParallel...}]}`.
 
-    `namespace` is "default", `labels` are empty and an entry is a whole server where not said.
-    Raises `ConfigError` with the place (for example `endpoints[2].port`) for what is no YAML, for
-    unknown, missing or ill-typed fields, labels of ours that are no numbers, an address that is
-    no IP, and names or `address:port` pairs that repeat, unless these are of different ranks.
+    Defaults: the namespace "default", no labels, and a whole server. Raises `ConfigError` with
+    the place (for example `endpoints[2].port`) for malformed YAML, for unknown, missing or
+    ill-typed fields, labels of ours that are no numbers, an address that is no IP address, and
+    names or `address:port` pairs that repeat, unless the latter are of different ranks.
     """
     loaded = load_yaml(text)
     if loaded is None:
@@ -61,7 +61,7 @@ def parse_endpoints(text: bytes) -> tuple[Endpoint, ...]:
 
 
 def _endpoints(entry: EndpointEntry, place: str) -> Iterator[Endpoint]:
-    """Make the endpoints of an entry: one, or one for each of its engines."""
+    """Yield the endpoints of an entry: one, or one for each of its engines."""
     for label in (RANK_LABEL, OFFLOAD_LABEL):
         if label in entry.labels and not entry.labels[label].isdecimal():
             raise ConfigError(f"the label {label} is no number", f"{place}.labels")
@@ -87,7 +87,7 @@ def _endpoint(entry: EndpointEntry, name: str, rank: int | None, place: str) -> 
 
 
 def _refuse_shared_targets(listed: Sequence[tuple[int, Endpoint]]) -> None:
-    """Let endpoints share a target only as different ranks of it."""
+    """Raise if endpoints share a target, unless they are different ranks of it."""
     whole = {endpoint.target for _, endpoint in listed if endpoint.rank is None}
     _refuse_repeats([(at, each.target) for at, each in listed if each.target in whole], "address")
     ranks = [
@@ -97,8 +97,9 @@ def _refuse_shared_targets(listed: Sequence[tuple[int, Endpoint]]) -> None:
 
 
 def _address(text: str, place: str) -> str:
-    """Bring an IP address to its usual form, in which the proxy reports it back."""
+    """Return an IP address in its canonical form."""
     try:
+        # RFC 5952 §4: the form in which Envoy reports the served endpoint back.
         return str(ipaddress.ip_address(text))
     except ValueError as error:
         problem = f"{text!r} is not an IP address, and host names are not resolved"
@@ -106,7 +107,7 @@ def _address(text: str, place: str) -> str:
 
 
 def _refuse_repeats(values: Sequence[tuple[int, Hashable]], field: str) -> None:
-    """Refuse a value that two entries, given by their positions, have."""
+    """Raise for a value that two entries, given by their positions, have in common."""
     seen: dict[Hashable, int] = {}
     for position, value in values:
         if value in seen:

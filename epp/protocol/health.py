@@ -1,4 +1,4 @@
-"""`grpc.health.v1` as bytes: few enough messages to be read and written by hand.
+"""Messages of `grpc.health.v1`, encoded and decoded by hand.
 
 `HealthCheckRequest` is `string service = 1`, `HealthCheckResponse` is `ServingStatus status = 1`,
 `HealthListResponse` is `map<string, HealthCheckResponse> statuses = 1`.
@@ -11,13 +11,13 @@ SERVICE = "grpc.health.v1.Health"
 _SERVICE_FIELD = 1
 _LENGTH, _VARINT = 2, 0
 _FIXED = {1: 8, 5: 4}
-"""Bytes of the wire types that have a fixed number of them."""
-_MOST_SHIFT = 63
-_MOST_FIELDS = (1 << 29) - 1
+"""Bytes of the wire types of fixed size (Protocol Buffers encoding: I64, I32)."""
+_MAX_SHIFT = 63
+_MAX_FIELD_NUMBER = (1 << 29) - 1
 
 
 class ServingStatus(IntEnum):
-    """What a service says of itself."""
+    """`HealthCheckResponse.ServingStatus`."""
 
     SERVING = 1
     NOT_SERVING = 2
@@ -25,21 +25,22 @@ class ServingStatus(IntEnum):
 
 
 def service_of(request: bytes) -> str:
-    """Read the service that a `HealthCheckRequest` names. Raises `ValueError` for what is none."""
+    """Return the service of a `HealthCheckRequest`. Raises `ValueError` for a malformed one."""
     service = b""
     for field, value in _fields(request):
+        # Protocol Buffers encoding: of a field that is repeated the last value counts.
         if field == _SERVICE_FIELD:
             service = value
     return service.decode()
 
 
 def answer(status: ServingStatus) -> bytes:
-    """Write a `HealthCheckResponse`."""
+    """Return an encoded `HealthCheckResponse`."""
     return bytes((_SERVICE_FIELD << 3, status))
 
 
 def listing(statuses: Mapping[str, ServingStatus]) -> bytes:
-    """Write a `HealthListResponse`."""
+    """Return an encoded `HealthListResponse`."""
     return b"".join(
         _nested(1, _nested(1, service.encode()) + _nested(2, answer(status)))
         for service, status in statuses.items()
@@ -47,12 +48,12 @@ def listing(statuses: Mapping[str, ServingStatus]) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Give the fields that have a length, with their numbers; pass over all others."""
+    """Yield numbers and contents of the fields of wire type LEN; skip all others."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
         number, kind = tag >> 3, tag & 7
-        if not 0 < number <= _MOST_FIELDS:
+        if not 0 < number <= _MAX_FIELD_NUMBER:
             raise ValueError(f"no field has the number {number}")
         if kind == _VARINT:
             _, at = _varint(data, at)
@@ -72,7 +73,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
-    while at < len(data) and shift <= _MOST_SHIFT:
+    while at < len(data) and shift <= _MAX_SHIFT:
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
@@ -83,5 +84,5 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _nested(number: int, inside: bytes) -> bytes:
-    """Make a field of what is inside it, which here is never long."""
+    """Return a field of wire type LEN; here its content has fewer than 128 bytes."""
     return bytes((number << 3 | _LENGTH, len(inside))) + inside

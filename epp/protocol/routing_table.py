@@ -1,4 +1,4 @@
-"""What the pool's objects say of requests: how urgent they are, and which model is asked for."""
+"""The routing table: priorities of requests by objective, and target models by model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from epp.model.request import InferenceRequest
 
 Below = Callable[[int], int]
-"""Draws a number in 0..n-1."""
+"""Returns a random number in 0..n-1."""
 
 
 class WeightedTargets(msgspec.Struct, frozen=True):
-    """Models, one of which is asked for.
+    """Models, one of which is drawn by weight.
 
-    `models` and `bounds`, the sums of their weights so far, are aligned, and not empty.
+    `bounds` are the cumulative weights of `models`; both have the same length, at least 1.
     """
 
     models: Sequence[str]
@@ -23,12 +23,12 @@ class WeightedTargets(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, weighted: Sequence[tuple[str, int]]) -> "WeightedTargets":
-        """Weights are 1 or more."""
+        """Return the targets of (model, weight) pairs; weights are 1 or more."""
         models = [model for model, _ in weighted]
         return cls(models, list(accumulate(weight for _, weight in weighted)))
 
     def draw(self, below: Below) -> str:
-        """Choose a model by weight."""
+        """Return a random model, by weight."""
         if len(self.models) == 1:
             return self.models[0]
         number = below(self.bounds[-1])
@@ -36,10 +36,10 @@ class WeightedTargets(msgspec.Struct, frozen=True):
 
 
 class RoutingTable(msgspec.Struct, frozen=True):
-    """Priorities by the name of an objective, and targets by the client's model.
+    """Priorities by the name of an objective, and targets by the request's model.
 
-    `other` are the targets of all models that `exact` does not name; None: these keep their
-    names. A table is swapped whole when anything changes.
+    `other` are the targets of models that `exact` does not name; None: these are not rewritten. A
+    table is immutable, and replaced as a whole when an object changes.
     """
 
     priorities: Mapping[str, int] = {}
@@ -47,10 +47,11 @@ class RoutingTable(msgspec.Struct, frozen=True):
     other: WeightedTargets | None = None
 
     def resolve(self, request: InferenceRequest, below: Below) -> InferenceRequest:
-        """Set a request's priority and target model; a rewrite wins over the client's header.
+        """Return the request with its priority and target model.
 
-        An unknown objective counts as priority 0, as in llm-d-router.
+        A rewrite overrides the target model of the request's header.
         """
+        # llm-d-router: an unknown objective has priority 0.
         priority = self.priorities.get(request.objective, 0)
         targets = self.exact.get(request.model, self.other) if request.model else None
         if targets is not None:
@@ -59,4 +60,4 @@ class RoutingTable(msgspec.Struct, frozen=True):
 
 
 NO_ROUTING = RoutingTable()
-"""Nothing is known of requests: all are alike, and models keep their names."""
+"""The empty table: every priority is 0, and no model is rewritten."""

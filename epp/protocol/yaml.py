@@ -1,4 +1,4 @@
-"""YAML as typed data: strict, with the place in every complaint."""
+"""Reads YAML strictly into typed data; every error has its place in the document."""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ _PLACE = re.compile(r"(?P<problem>.*) - at `\$\.?(?P<place>.*?)`$", re.DOTALL)
 
 
 def load_yaml(text: bytes) -> object:
-    """Read one YAML document. Raises `ConfigError` with line and column."""
+    """Parse one YAML document. Raises `ConfigError` with line and column."""
     try:
         _refuse_depth(text)
         return yaml.load(text, Loader=_LOADER)  # noqa: S506 - the safe one, in C where it is built
@@ -31,7 +31,7 @@ def load_yaml(text: bytes) -> object:
 
 
 def _refuse_depth(text: bytes) -> None:
-    """Keep deep nesting from libyaml's composer, which recurses without limit and crashes."""
+    """Raise for deep nesting: libyaml's composer recurses without limit and crashes."""
     depth = 0
     events: Iterable[Any] = yaml.parse(text, Loader=_LOADER)
     for event in events:
@@ -43,7 +43,7 @@ def _refuse_depth(text: bytes) -> None:
 
 
 def convert(document: object, kind: type[T]) -> T:
-    """Read a document into a struct. Raises `ConfigError` with the path to the field."""
+    """Convert a document to a type. Raises `ConfigError` with the path of the field."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:

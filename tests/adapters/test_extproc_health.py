@@ -37,7 +37,7 @@ async def refusal(call):
 @pytest.mark.parametrize("state", [ServingStatus.SERVING, ServingStatus.NOT_SERVING])
 async def test_it_says_how_it_is_beside_ext_proc(transport, director, state):
     async with checked(transport, director) as (services, channel):
-        services.tell(state)
+        services.set_status(state)
         for service in ("", "readiness", "inference-extension"):
             assert (await asked(channel, service)).status == state.value
         assert (await asked(channel, "liveness")).status == ServingStatus.SERVING.value
@@ -46,7 +46,7 @@ async def test_it_says_how_it_is_beside_ext_proc(transport, director, state):
 
 async def test_a_service_that_does_not_exist(transport, director):
     async with checked(transport, director) as (services, channel):
-        services.tell(ServingStatus.SERVING)
+        services.set_status(ServingStatus.SERVING)
         code = await refusal(asked(channel, "nonsense"))
         assert code is grpc.StatusCode.NOT_FOUND
 

@@ -54,7 +54,7 @@ async def check(stub, name):
 @pytest.mark.parametrize("state", STATES)
 async def test_each_service_says_how_it_is(asking, state):
     services = HealthServices()
-    services.tell(state)
+    services.set_status(state)
     async with asking(services) as stub:
         for name in READY:
             assert await check(stub, name) == state.value, name
@@ -68,7 +68,7 @@ async def test_every_service_follows_a_change(asking):
     services = HealthServices()
     async with asking(services) as stub:
         for state, ready in zip((*STATES, STATES[0]), (SERVING, NOT_SERVING, SERVING), strict=True):
-            services.tell(state)
+            services.set_status(state)
             assert {name: await check(stub, name) for name in READY} == dict.fromkeys(READY, ready)
             assert await check(stub, LIVE) == SERVING
 
@@ -80,7 +80,7 @@ async def test_a_watch_hears_of_every_change_and_of_nothing_else(asking):
         assert (await ready.read()).status == SERVICE_UNKNOWN
         assert (await live.read()).status == SERVICE_UNKNOWN
         for state in (*STATES, STATES[1], STATES[0]):
-            services.tell(state)
+            services.set_status(state)
         heard = [(await ready.read()).status for _ in range(3)]
         assert heard == [SERVING, NOT_SERVING, SERVING]
         assert (await live.read()).status == SERVING
@@ -88,7 +88,7 @@ async def test_a_watch_hears_of_every_change_and_of_nothing_else(asking):
 
 async def test_a_service_that_does_not_exist(asking):
     services = HealthServices()
-    services.tell(ServingStatus.SERVING)
+    services.set_status(ServingStatus.SERVING)
     async with asking(services) as stub, asyncio.timeout(DEADLINE):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await check(stub, "nonsense")
@@ -105,7 +105,7 @@ async def test_who_watches_no_more_is_forgotten(asking):
         await watch.read()
         watch.cancel()
         await services.left.wait()
-        services.tell(ServingStatus.SERVING)
+        services.set_status(ServingStatus.SERVING)
         assert await check(stub, "") == SERVING
 
 
@@ -116,8 +116,8 @@ class Observed(HealthServices):
         super().__init__()
         self.left = asyncio.Event()
 
-    def unwatch(self, hear):
-        super().unwatch(hear)
+    def unwatch(self, send):
+        super().unwatch(send)
         self.left.set()
 
 

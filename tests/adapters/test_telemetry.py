@@ -130,7 +130,7 @@ def test_what_is_not_looked_at_takes_no_memory_when_nobody_reads():
     counted = telemetry()
     for number in range(3_000):
         serve(counted, record(number, outcome=Outcome.UNOBSERVED, usage=None))
-    assert len(counted._flows._unseen) <= 1_001
+    assert len(counted._requests._unobserved) <= 1_001
 
 
 def test_a_prediction_is_held_only_to_the_endpoint_it_was_made_for():

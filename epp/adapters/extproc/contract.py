@@ -100,11 +100,11 @@ class HealthSource(Protocol):
     def list(self) -> bytes:
         """Answer `List`."""
 
-    def watch(self, request: bytes, hear: Callable[[bytes], None]) -> None:
-        """Answer `Watch` by calling `hear`, at once and at every change, until `unwatch`."""
+    def watch(self, request: bytes, send: Callable[[bytes], None]) -> None:
+        """Answer `Watch` by calling `send`, at once and at every change, until `unwatch`."""
 
-    def unwatch(self, hear: Callable[[bytes], None]) -> None:
-        """Call `hear` no more; without effect where it does not watch."""
+    def unwatch(self, send: Callable[[bytes], None]) -> None:
+        """Call `send` no more; without effect where it does not watch."""
 
 
 class HealthServer(Protocol):

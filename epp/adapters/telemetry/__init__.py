@@ -1,1 +1,1 @@
-"""What the picker tells its operators: metrics, health, logs. It decides nothing."""
+"""Metrics, the operators' HTTP port, and logs."""

@@ -1,30 +1,31 @@
-"""Bounds on label values that clients choose: without them anyone could fill the memory."""
+"""A bound on the number of label values, which clients choose and could fill the memory with."""
 
 from typing import Final
 
 OTHER: Final = "other"
-MOST_VALUES: Final = 1000
-_LONGEST: Final = 256
+MAX_VALUES: Final = 1000
+_MAX_CHARACTERS: Final = 256
 
 
 class BoundedLabel:
-    """Lets the first `most` distinct values through; later ones read `other`.
+    """Maps the first `most` distinct values of a label to themselves, all others to `other`.
 
-    A value once let through always is, so increments and decrements meet. Values of more than
-    256 characters, and those that cannot be printed (or even encoded), are `other` at once.
+    Values of more than 256 characters, and those that are not printable (so perhaps not UTF-8),
+    are `other` too. A plain dict and no cache: a value that was admitted must never be evicted,
+    or the decrement of a gauge would not meet its increment.
     """
 
-    def __init__(self, most: int = MOST_VALUES) -> None:
+    def __init__(self, most: int = MAX_VALUES) -> None:
         self._most = most
-        self._seen: dict[str, str] = {"": "", OTHER: OTHER}
+        self._admitted: dict[str, str] = {"": "", OTHER: OTHER}
 
     def __call__(self, value: str) -> str:
-        """Give the value to show."""
-        known = self._seen.get(value)
+        """Return the label value to export."""
+        known = self._admitted.get(value)
         if known is not None:
             return known
-        full = len(self._seen) >= self._most + len(("", OTHER))
-        if full or len(value) > _LONGEST or not value.isprintable():
+        full = len(self._admitted) >= self._most + len(("", OTHER))
+        if full or len(value) > _MAX_CHARACTERS or not value.isprintable():
             return OTHER
-        self._seen[value] = value
+        self._admitted[value] = value
         return value

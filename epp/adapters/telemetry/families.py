@@ -1,8 +1,8 @@
-"""The metrics: names, labels and buckets.
+"""The exported metrics: names, labels, help texts and buckets.
 
-`llm_d_epp_*` and their deprecated twins (`inference_objective_*`, `inference_pool_*`,
-`inference_extension_*`) are the incumbent's, to the letter (32778 is its own slip), so that
-its dashboards and alerts work; `warmpick_*` are ours.
+`llm_d_epp_*` and their deprecated aliases (`inference_objective_*`, `inference_pool_*`,
+`inference_extension_*`) are llm-d-router's, unchanged (32778 is its own slip), so that its
+dashboards and alerts work; `warmpick_*` are our own.
 """
 
 from epp.adapters.telemetry.series import DeprecatedAlias, Family
@@ -48,70 +48,70 @@ REQUESTS = Family(
     help="Requests for which an endpoint was picked.",
     kind="counter",
     labels=FLOW,
-    twin=_objective("request_total", *MODEL, "priority"),
+    alias=_objective("request_total", *MODEL, "priority"),
 )
 ERRORS = Family(
     name="llm_d_epp_request_error_total",
     help="Requests that were rejected, or that the model server answered with an error.",
     kind="counter",
     labels=(*FLOW, "error_code"),
-    twin=_objective("request_error_total", *MODEL, "error_code"),
+    alias=_objective("request_error_total", *MODEL, "error_code"),
 )
 DURATION = Family(
     name="llm_d_epp_request_duration_seconds",
     help="Seconds from a request's first bytes to its response's last.",
     kind="histogram",
     labels=FLOW,
-    twin=_objective("request_duration_seconds", *MODEL),
+    alias=_objective("request_duration_seconds", *MODEL),
 )
 REQUEST_SIZE = Family(
     name="llm_d_epp_request_size_bytes",
     help="Size of request bodies in bytes.",
     kind="histogram",
     labels=FLOW,
-    twin=_objective("request_sizes", *MODEL),
+    alias=_objective("request_sizes", *MODEL),
 )
 RESPONSE_SIZE = Family(
     name="llm_d_epp_response_size_bytes",
     help="Size of response bodies in bytes.",
     kind="histogram",
     labels=FLOW,
-    twin=_objective("response_sizes", *MODEL),
+    alias=_objective("response_sizes", *MODEL),
 )
 INPUT_TOKENS = Family(
     name="llm_d_epp_request_input_tokens",
     help="Prompt tokens per request, as the model server reported them.",
     kind="histogram",
     labels=FLOW,
-    twin=_objective("input_tokens", *MODEL),
+    alias=_objective("input_tokens", *MODEL),
 )
 OUTPUT_TOKENS = Family(
     name="llm_d_epp_request_output_tokens",
     help="Generated tokens per request, as the model server reported them.",
     kind="histogram",
     labels=FLOW,
-    twin=_objective("output_tokens", *MODEL),
+    alias=_objective("output_tokens", *MODEL),
 )
 CACHED_TOKENS = Family(
     name="llm_d_epp_request_cached_tokens",
     help="Prompt tokens served from the cache, as the model server reported them.",
     kind="histogram",
     labels=FLOW,
-    twin=_objective("prompt_cached_tokens", *MODEL),
+    alias=_objective("prompt_cached_tokens", *MODEL),
 )
 RUNNING = Family(
     name="llm_d_epp_request_running",
     help="Requests that are with a model server.",
     kind="gauge",
     labels=FLOW,
-    twin=_objective("running_requests", "model_name"),
+    alias=_objective("running_requests", "model_name"),
 )
 NTPOT = Family(
     name="llm_d_epp_request_ntpot_seconds",
     help="Duration of a request over its number of generated tokens, in seconds.",
     kind="histogram",
     labels=FLOW,
-    twin=_objective("normalized_time_per_output_token_seconds", *MODEL),
+    alias=_objective("normalized_time_per_output_token_seconds", *MODEL),
 )
 TTFT = Family(
     name="llm_d_epp_request_ttft_seconds",
@@ -178,14 +178,14 @@ SCHEDULER_SECONDS = Family(
     name="llm_d_epp_scheduler_e2e_duration_seconds",
     help="Seconds that picking an endpoint took.",
     kind="histogram",
-    twin=DeprecatedAlias("inference_extension_scheduler_e2e_duration_seconds"),
+    alias=DeprecatedAlias("inference_extension_scheduler_e2e_duration_seconds"),
 )
 SCHEDULER_ATTEMPTS = Family(
     name="llm_d_epp_scheduler_attempts_total",
     help="Attempts to pick an endpoint, by outcome and endpoint.",
     kind="counter",
     labels=("status", "target_model_name", "endpoint_name", "namespace", "port"),
-    twin=DeprecatedAlias(
+    alias=DeprecatedAlias(
         "inference_extension_scheduler_attempts_total",
         (
             ("status", "status"),
@@ -217,7 +217,7 @@ INFO = Family(
     help="The build that runs.",
     kind="gauge",
     labels=("commit", "build_ref"),
-    twin=DeprecatedAlias(
+    alias=DeprecatedAlias(
         "inference_extension_info", (("commit", "commit"), ("build_ref", "build_ref"))
     ),
 )
@@ -226,17 +226,17 @@ INDEX_SIZE = Family(
     help="Blocks that the prefix index believes the endpoints to hold.",
     kind="gauge",
     labels=("plugin_name", "plugin_type"),
-    twin=DeprecatedAlias("inference_extension_prefix_indexer_size"),
+    alias=DeprecatedAlias("inference_extension_prefix_indexer_size"),
 )
 
 
-def _pool_gauge(name: str, text: str, twin: str = "") -> Family:
+def _pool_gauge(name: str, text: str, alias: str = "") -> Family:
     return Family(
         name=f"llm_d_epp_{name}",
         help=text,
         kind="gauge",
         labels=("name",),
-        twin=_pool(twin) if twin else None,
+        alias=_pool(alias) if alias else None,
     )
 
 
@@ -268,7 +268,7 @@ ENDPOINT_QUEUE = Family(
     help="Requests that wait in an endpoint.",
     kind="gauge",
     labels=("name", "model_server_endpoint"),
-    twin=DeprecatedAlias(
+    alias=DeprecatedAlias(
         "inference_pool_per_pod_queue_size",
         (("name", "name"), ("model_server_pod", "model_server_endpoint")),
     ),

@@ -1,12 +1,14 @@
-"""How values are distributed: a cheap accumulator.
+"""A histogram whose observations are cheap: one bisection and two additions each.
 
-An observation is one bisection and two additions; all that Prometheus wants beyond that
-(cumulative buckets, label names, deprecated twins) is worked out when somebody asks.
+Cumulative buckets, label names and deprecated aliases are computed when a page is written.
 """
 
 
 class Histogram:
-    """Counts of values by bucket; `bounds` are the buckets' inclusive upper ends, ascending."""
+    """Counts of values by bucket; `bounds` are the inclusive upper bounds, ascending.
+
+    `counts` has one more entry, for values above the last bound; it is not cumulative.
+    """
 
     __slots__ = ("bounds", "counts", "total")
 

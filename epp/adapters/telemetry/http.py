@@ -1,4 +1,4 @@
-"""The operators' port: `/metrics`, `/healthz`, `/readyz` over HTTP/1.1."""
+"""The operators' HTTP/1.1 server: `/metrics`, `/healthz`, `/readyz`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,23 +14,23 @@ from epp.adapters.telemetry.metrics import Telemetry
 _MAX_HEAD_BYTES = 32 << 10
 _IDLE_SECONDS = 75.0
 _WRITE_SECONDS = 30.0
-_LAST_SECONDS = 1.0
+_STOP_SECONDS = 1.0
 _TEXT = "text/plain; charset=utf-8"
 _SCHEME = "bearer "
 
 Review = Callable[[str, str], Awaitable[HTTPStatus]]
-"""Says of a bearer token and a path whether the one may read the other: 200, or what else."""
+"""Returns 200 if the bearer of a token may read a path, else the status to respond with."""
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What is said to a request."""
+    """A response."""
 
     status: HTTPStatus
     body: bytes
     content_type: str = _TEXT
 
     def head(self, *, keep: bool) -> bytes:
-        """Write the head."""
+        """Return status line and header fields."""
         return (
             f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n"
             f"Content-Type: {self.content_type}\r\nContent-Length: {len(self.body)}\r\n"
@@ -39,10 +39,10 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class _Request:
-    """The head of a request, as the parser tells it."""
+    """A request's method, path, token and `Accept`, parsed from its head."""
 
     def __init__(self, head: bytes) -> None:
-        """Raises `HttpParserError` for what is none."""
+        """Parse a head. Raises `HttpParserError` for a malformed one."""
         self.path = b""
         self.accept = ""
         self.token = ""
@@ -55,29 +55,30 @@ class _Request:
         self.method: bytes = self._parser.get_method()
 
     def on_url(self, url: bytes) -> None:
-        """Take the path."""
+        """Store the path, without a query."""
         self.path = url.partition(b"?")[0]
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take what matters."""
+        """Store the fields that matter."""
         if name.lower() == b"accept":
             self.accept = value.decode("latin-1")
         elif name.lower() == b"authorization":
-            said = value.decode("latin-1")
-            if said[: len(_SCHEME)].lower() == _SCHEME:
-                self.token = said[len(_SCHEME) :].strip()
+            # RFC 9110 §11.1: the scheme (RFC 6750: Bearer) is case-insensitive.
+            credentials = value.decode("latin-1")
+            if credentials[: len(_SCHEME)].lower() == _SCHEME:
+                self.token = credentials[len(_SCHEME) :].strip()
 
     def on_message_complete(self) -> None:
-        """Keep the connection, if that is wanted; a request with a body is not complete here."""
+        """Store whether the connection persists; a request with a body never completes here."""
         self.keep = self._parser.should_keep_alive()
 
 
 class OperatorServer:
-    """Serves over HTTP, from `start` to `stop`, at `port` (once started, the one bound).
+    """Serves from `start` to `stop` at `port`; once started that is the bound port.
 
-    `/healthz` answers 200 as long as the event loop turns, `/readyz` 200 or 503 as `ready`
-    says, `/metrics` in the format that the client's `Accept` asks for, to those whom `review`,
-    where there is one, lets read it. Requests have no body.
+    `/healthz` responds with 200 while the event loop runs; `/readyz` with 200 or 503, by `ready`;
+    `/metrics` with the page in the format of the request's `Accept`. With `review` it is asked
+    for every request of `/metrics`. Requests with a body are not served.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class OperatorServer:
         self._address = address
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
-        self._asking: set[asyncio.Task[None]] = set()
+        self._idle: set[asyncio.Task[None]] = set()
         self._pages: dict[bytes, Callable[[_Request], Awaitable[_Answer]]] = {
             b"/metrics": self._metrics,
             b"/healthz": self._healthz,
@@ -103,58 +104,59 @@ class OperatorServer:
         }
 
     async def start(self) -> None:
-        """Bind and serve; raises `OSError` where the port cannot be had."""
+        """Bind the port and serve. Raises `OSError` if it cannot be bound."""
         self._server = await asyncio.start_server(
             self._serve, self._address, self.port, limit=_MAX_HEAD_BYTES
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Close the port; answers under way get a second to leave."""
+        """Close the port; responses in progress get a second to finish."""
         if self._server is None:
             return
         self._server.close()
-        for task in self._asking:
+        for task in self._idle:
             task.cancel()
         if self._serving:
-            await asyncio.wait(self._serving, timeout=_LAST_SECONDS)
+            await asyncio.wait(self._serving, timeout=_STOP_SECONDS)
         for task in self._serving:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until either side has had enough."""
+        """Serve one connection until either side closes it."""
         task = cast(asyncio.Task[None], asyncio.current_task())
         self._serving.add(task)
         try:
             keep = True
             while keep and self._server is not None and self._server.is_serving():
-                self._asking.add(task)
-                request = await self._asked(reader)
-                self._asking.discard(task)
+                self._idle.add(task)
+                request = await self._read(reader)
+                self._idle.discard(task)
                 keep = request is not None and request.keep
-                await self._say(writer, request)
+                await self._respond(writer, request)
         except (OSError, EOFError):  # TimeoutError is the first, IncompleteReadError the second
             pass
         finally:
-            self._asking.discard(task)
+            self._idle.discard(task)
             self._serving.discard(task)
             writer.close()
 
-    async def _asked(self, reader: asyncio.StreamReader) -> _Request | None:
-        """Read one request; None for what is none."""
+    async def _read(self, reader: asyncio.StreamReader) -> _Request | None:
+        """Read one request; None for a malformed one."""
         try:
             async with asyncio.timeout(_IDLE_SECONDS):
                 return _Request(await reader.readuntil(b"\r\n\r\n"))
         except (asyncio.LimitOverrunError, httptools.HttpParserError):
             return None
 
-    async def _say(self, writer: asyncio.StreamWriter, request: _Request | None) -> None:
+    async def _respond(self, writer: asyncio.StreamWriter, request: _Request | None) -> None:
         if request is None:
             answer = _plain(HTTPStatus.BAD_REQUEST)
             writer.write(answer.head(keep=False) + answer.body)
         else:
             answer = await self._answer(request)
+            # RFC 9110 §9.3.2: the response to HEAD has no content.
             body = b"" if request.method == b"HEAD" else answer.body
             writer.write(answer.head(keep=request.keep) + body)
         async with asyncio.timeout(_WRITE_SECONDS):
@@ -173,14 +175,14 @@ class OperatorServer:
             status = await self._review(request.token, request.path.decode())
             if status is not HTTPStatus.OK:
                 return _plain(status)
-        # Imported when it is asked for, and beside the event loop: a start need not wait for it.
+        # Imported at the first request, in a thread: it takes long, and is not needed to start.
         exposition = await asyncio.to_thread(import_module, "prometheus_client.exposition")
         _, content_type = exposition.choose_encoder(request.accept)
         openmetrics = content_type.startswith("application/openmetrics-text")
         pieces = []
         for piece in self._telemetry.page(openmetrics=openmetrics):
             pieces.append(piece)
-            await asyncio.sleep(0)  # requests go first
+            await asyncio.sleep(0)  # the exchanges of requests go first
         return _Answer(HTTPStatus.OK, "".join(pieces).encode(), content_type)
 
     async def _healthz(self, _: _Request) -> _Answer:

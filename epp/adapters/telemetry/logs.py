@@ -1,4 +1,4 @@
-"""Structured logs to stderr, for people or for machines; never any text of a prompt."""
+"""Structured logs to stderr, as text or JSON. No log line contains text of a prompt."""
 
 import logging
 import sys
@@ -13,14 +13,14 @@ from epp.protocol.extproc.record import RequestRecord
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["console", "json"]
 
-_PAUSE = 10.0
-"""Seconds between two warnings about rejections of one reason."""
+_WARNING_INTERVAL = 10.0
+"""Least seconds between two warnings about rejections for one reason."""
 
 
 def configure_logs(level: Level = "info", form: Format = "console") -> None:
-    """Send every log line, those of libraries too, to stderr in one form.
+    """Configure all log lines, those of libraries too, to go to stderr in one form.
 
-    Tracebacks come without the values of local variables, which may hold a prompt.
+    Tracebacks omit the values of local variables, which may hold a prompt.
     """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -56,10 +56,10 @@ def _rendering(form: Format) -> list[Processor]:
 
 
 class ExchangeLog:
-    """Logs the ends of exchanges: each at debug level, rejections as warnings now and then.
+    """Logs the end of exchanges: all at debug level, rejections as warnings.
 
-    `clock` gives seconds. Of the rejections for one reason, one in ten seconds is a warning,
-    which counts those it stands for.
+    `clock` returns seconds. Of the rejections for one reason, one in ten seconds is logged, with
+    the number (`more`) of those left out before it.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -67,38 +67,38 @@ class ExchangeLog:
         self._log = structlog.get_logger("exchange").bind()
         self._verbose = self._log.is_enabled_for(logging.DEBUG)
         self._warned: dict[str, float] = {}
-        self._unsaid: dict[str, int] = {}
+        self._left_out: dict[str, int] = {}
 
     def log_exchange(self, record: RequestRecord) -> None:
-        """Log one exchange that is over."""
+        """Log an exchange that has ended."""
         if record.error is not None:
             self._warn(record, record.error.reason)
         if self._verbose:
-            self._log.debug("exchange.finished", **_facts(record))
+            self._log.debug("exchange.finished", **_fields(record))
 
     def _warn(self, record: RequestRecord, reason: str) -> None:
         now = self._clock()
-        if now - self._warned.get(reason, -_PAUSE) < _PAUSE:
-            self._unsaid[reason] = self._unsaid.get(reason, 0) + 1
+        if now - self._warned.get(reason, -_WARNING_INTERVAL) < _WARNING_INTERVAL:
+            self._left_out[reason] = self._left_out.get(reason, 0) + 1
             return
         self._warned[reason] = now
-        facts = {"error": str(record.error), "more": self._unsaid.pop(reason, 0)}
-        self._log.warning("exchange.rejected", reason=reason, **facts, **_facts(record))
+        fields = {"error": str(record.error), "more": self._left_out.pop(reason, 0)}
+        self._log.warning("exchange.rejected", reason=reason, **fields, **_fields(record))
 
 
-def _facts(record: RequestRecord) -> dict[str, object]:
-    """Say what happened in ids and numbers; what is not known is left out."""
+def _fields(record: RequestRecord) -> dict[str, object]:
+    """Return ids and numbers of an exchange, without those that are not known."""
     request, decision, usage = record.request, record.decision, record.usage
-    facts = {
+    fields = {
         "request": record.id,
         "outcome": record.outcome.value if record.outcome else None,
         "status": record.status,
         "model": request.model if request else None,
         "endpoint": decision.endpoint.target if decision else None,
         "served": record.served,
-        "decided_ms": _since(record, record.decided_at),
-        "first_byte_ms": _since(record, record.first_byte_at),
-        "duration_ms": _since(record, record.finished_at),
+        "decided_ms": _milliseconds(record, record.decided_at),
+        "first_byte_ms": _milliseconds(record, record.first_byte_at),
+        "duration_ms": _milliseconds(record, record.finished_at),
         "request_bytes": record.request_bytes,
         "response_bytes": record.response_bytes,
         "predicted_cached_tokens": decision.predicted_cached_tokens if decision else None,
@@ -106,8 +106,8 @@ def _facts(record: RequestRecord) -> dict[str, object]:
         "prompt_tokens": usage.prompt_tokens if usage else None,
         "completion_tokens": usage.completion_tokens if usage else None,
     }
-    return {name: fact for name, fact in facts.items() if fact is not None}
+    return {name: field for name, field in fields.items() if field is not None}
 
 
-def _since(record: RequestRecord, moment: float | None) -> float | None:
+def _milliseconds(record: RequestRecord, moment: float | None) -> float | None:
     return None if moment is None else round((moment - record.received_at) * 1000, 3)

@@ -1,4 +1,4 @@
-"""The pool as the last polls of its endpoints show it, worked out when somebody asks."""
+"""Gauges over the pool and its endpoints' caches, computed when a page is written."""
 
 import math
 import statistics
@@ -9,11 +9,10 @@ from epp.adapters.telemetry.series import Family, FamilyText, expose
 from epp.model.endpoint import CacheStats, Endpoint, Load
 
 PoolView = Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
-"""Gives each endpoint with its load and whether it can be picked."""
-
+"""Returns each endpoint with its load and whether it can be picked."""
 
 CacheView = Callable[[], Sequence[CacheStats]]
-"""Gives what is believed of each endpoint's cache."""
+"""Returns the modelled state of each endpoint's cache."""
 
 _CACHE_GAUGES: tuple[tuple[Family, Callable[[CacheStats], float]], ...] = (
     (families.CACHE_TRUST, lambda cache_stats: cache_stats.trust),
@@ -33,7 +32,7 @@ class PoolGauges:
         self._caches = caches
 
     def collect(self) -> Iterator[FamilyText]:
-        """Give the gauges; means and deviations only where an endpoint's load is known."""
+        """Yield the gauges; means and deviations only if an endpoint's load is known."""
         pool = self._view()
         yield from expose(families.READY, [((self._name,), sum(ready for *_, ready in pool))])
         queues = [((self._name, endpoint.name), load.waiting) for endpoint, load, _ in pool]
@@ -48,10 +47,9 @@ class PoolGauges:
         yield from self._summary(
             families.AVERAGE_RUNNING, families.DEVIATION_RUNNING, [load.running for load in loads]
         )
+        yield from self._cache_gauges()
 
-        yield from self._beliefs()
-
-    def _beliefs(self) -> Iterator[FamilyText]:
+    def _cache_gauges(self) -> Iterator[FamilyText]:
         cache_stats = self._caches()
         for family, value in _CACHE_GAUGES:
             rows = [((self._name, each.endpoint.name), value(each)) for each in cache_stats]
@@ -60,7 +58,8 @@ class PoolGauges:
     def _summary(
         self, mean: Family, deviation: Family, values: list[float]
     ) -> Iterator[FamilyText]:
-        """Sum up over a sample: the incumbent divides by one less than the number, too."""
+        """Yield mean and deviation of values."""
+        # llm-d-router computes the standard deviation of a sample, too: it divides by n - 1.
         if values:
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
             yield from expose(mean, [((self._name,), statistics.fmean(values))])

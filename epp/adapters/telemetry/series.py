@@ -1,7 +1,7 @@
-"""The exposition of what was counted, under more than one name.
+"""Writes metrics in Prometheus text format 0.0.4 and OpenMetrics 1.0, with deprecated aliases.
 
-The text is written here because prometheus_client takes some 10 µs a line, and a page has 400
-lines for every model: the event loop would stand still for it.
+prometheus_client would take some 10 µs per line, and a page has 400 lines per model, for which
+the event loop would stand still.
 """
 
 import functools
@@ -17,30 +17,31 @@ Labels = tuple[str, ...]
 
 
 class DeprecatedAlias(msgspec.Struct, frozen=True):
-    """A deprecated name of a family, with its labels as (name here, name in the family)."""
+    """A deprecated name of a family; its labels are pairs of (name here, name in the family)."""
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric: its name, its help, its labels in order, and its deprecated twin."""
+    """One metric family, with its label names in order."""
 
     name: str
     help: str
     kind: Literal["counter", "gauge", "histogram"]
     labels: Labels = ()
-    twin: DeprecatedAlias | None = None
+    alias: DeprecatedAlias | None = None
 
 
 class FamilyText(msgspec.Struct, frozen=True):
-    """The lines of one family, less its two head lines."""
+    """The sample lines of one family."""
 
     family: Family
     lines: str
 
     def text(self, *, openmetrics: bool) -> str:
-        """Write the whole; OpenMetrics knows a counter without its `_total`."""
+        """Return the family's lines, `# HELP` and `# TYPE` included."""
+        # OpenMetrics 1.0, "Counter": the family's name has no `_total`, its samples do.
         name, kind = self.family.name, self.family.kind
         if openmetrics and kind == "counter":
             name = name.removesuffix("_total")
@@ -52,23 +53,23 @@ Samples = Iterable[tuple[Labels, Value]]
 
 
 def expose(family: Family, samples: Samples) -> Iterator[FamilyText]:
-    """Give a family and its twin; nothing without a sample.
+    """Yield a family and its alias; nothing without a sample.
 
-    Where the twin has fewer labels, samples that differ in the others only are added up.
+    If the alias has fewer labels, samples that differ only in the others are added up.
     """
     values = dict(samples)
     if not values:
         return
     yield _block(family, values)
-    if family.twin is not None:
-        kept = [family.labels.index(source) for _, source in family.twin.labels]
-        twin = Family(
-            name=family.twin.name,
+    if family.alias is not None:
+        kept = [family.labels.index(source) for _, source in family.alias.labels]
+        alias = Family(
+            name=family.alias.name,
             help=f"Deprecated: use {family.name}. {family.help}",
             kind=family.kind,
-            labels=tuple(name for name, _ in family.twin.labels),
+            labels=tuple(name for name, _ in family.alias.labels),
         )
-        yield _block(twin, _added_up(values, kept))
+        yield _block(alias, _added_up(values, kept))
 
 
 def _added_up(values: Mapping[Labels, Value], kept: Sequence[int]) -> dict[Labels, Value]:
@@ -102,7 +103,7 @@ def _histogram(name: str, labels: str, value: Histogram) -> Iterator[str]:
     counts = list(accumulate(value.counts))
     for end, count in zip(_ends(value.bounds), counts, strict=True):
         yield f'{start}"{end}"}} {count}\n'
-    if value.bounds[0] >= 0:  # a sum that can fall is no counter: OpenMetrics forbids it
+    if value.bounds[0] >= 0:  # OpenMetrics 1.0: no `_sum` and `_count` with negative buckets
         yield f"{_series(f'{name}_count', labels)} {counts[-1]}\n"
         yield f"{_series(f'{name}_sum', labels)} {_number(value.total)}\n"
 
@@ -129,4 +130,5 @@ def _ends(bounds: tuple[float, ...]) -> tuple[str, ...]:
 
 
 def _escaped(label: str) -> str:
+    # Text format 0.0.4: a label value escapes backslash, newline and quote.
     return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -1,25 +1,25 @@
-"""Changes a model's name where it stands in a body, and not one byte more.
+"""Replaces the model's name in a body, and changes no other byte.
 
-A request is spliced before it leaves; a response is put right as it passes, so that the client
-reads the name that it asked for. Only the `model` of the top level and of a top-level `response`
-object (the events of the Responses API) is a model's name; the same word in a generated text or
-in a tool's arguments is not. This file knows no transport.
+In a request before it is forwarded; in a response as it passes, so that the client reads the name
+that it sent. The model's name is the value of `model` at the top level and in a top-level
+`response` object (OpenAI Responses API, streaming events), nowhere else: the same key in generated
+text or in a tool's arguments is content.
 """
 
 import json
 import re
 
 _TOKEN = re.compile(rb'"(?:[^"\\]+|\\.)*+"|[{}\[\],:]', re.DOTALL)
-_MOST = 16 << 20
-"""A JSON response longer than this is passed on as it is: it would have to be held whole."""
+_MAX_HELD_BYTES = 16 << 20
+"""A longer JSON response is passed on unchanged: it would have to be held completely."""
 
 Span = tuple[int, int]
 
 
 def model_spans(data: bytes) -> list[Span]:
-    """Return where the values of `model` lie (quotes included), in order.
+    """Return the byte ranges of the values of `model`, quotes included, in order.
 
-    `data` is one JSON object; of anything else the answer is empty or partial, never an error.
+    `data` is one JSON object; for anything else the result is empty or partial. Never raises.
     """
     spans: list[Span] = []
     path: list[bytes] = []  # the key under which each open object or array stands
@@ -71,9 +71,10 @@ def replace_model(data: bytes, name: str) -> bytes:
 
 
 class ModelRestorer:
-    """Puts the client's model name back into a response as its bytes pass by.
+    """Restores the client's model name in a response as its chunks pass.
 
-    `feed` returns the bytes that can go on: for SSE whole lines, for JSON nothing before the end.
+    With `sse` the response is an event stream, and complete lines are passed on at once; else it
+    is JSON, and passed on at its end.
     """
 
     __slots__ = ("_held", "_name", "_passing", "_size", "_sse")
@@ -86,12 +87,12 @@ class ModelRestorer:
         self._passing = False
 
     def feed(self, chunk: bytes, *, last: bool) -> bytes:
-        """Take the next bytes, split anywhere; with `last`, everything held comes out."""
+        """Return the bytes to pass on after `chunk`; with `last` all that are held."""
         if self._passing:
             return chunk
         self._held.append(chunk)
         self._size += len(chunk)
-        if self._size > _MOST:
+        if self._size > _MAX_HELD_BYTES:
             self._passing = True
             return self._release()
         if self._sse:
@@ -113,6 +114,7 @@ class ModelRestorer:
         return data
 
     def _line(self, line: bytes) -> bytes:
+        # WHATWG HTML, "Interpreting an event stream": the space after the colon is optional.
         if line.startswith(b"data:") and b'"model"' in line:
             return replace_model(line, self._name)
         return line

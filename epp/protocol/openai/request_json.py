@@ -1,9 +1,8 @@
-"""Bodies of OpenAI's API, read for what routing needs and for nothing else.
+"""Parses bodies of OpenAI's API, for routing only.
 
-Content is kept as the JSON bytes that the client sent (`msgspec.Raw`), never decoded: a prompt is
-hashed, not understood. Two requests share a prefix of prompt bytes exactly where they share
-messages, whatever the order of keys and the white space between them. This file knows neither
-Envoy nor tokens.
+Content is kept as the JSON bytes that the client sent (`msgspec.Raw`) and never decoded: a prompt
+is only hashed. Two requests share a prefix of prompt bytes exactly where they share messages,
+whatever the order of their keys and the white space between them.
 
 `epp.native.body` does the same as a body arrives.
 """
@@ -24,9 +23,9 @@ from epp.model.request import Api, Prompt
 _Piece = bytes | memoryview | msgspec.Raw
 _RAW = msgspec.Raw(b"")
 _MEDIA_BYTES = 900
-"""What an image or another medium counts as: 225 tokens of 4 bytes, the incumbent's default."""
+"""Bytes for an image or another medium: 225 tokens of 4 bytes, llm-d-router's default."""
 LONGEST_PROMPT = 4 << 20
-"""Bytes of a prompt that are looked at: a million tokens, about the most that engines take."""
+"""Bytes of a prompt that are read: a million tokens, about the most that engines accept."""
 
 _APIS: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
@@ -38,13 +37,13 @@ _APIS: tuple[tuple[str, Api], ...] = (
 
 @lru_cache(maxsize=1024)
 def api_of(path: str) -> Api:
-    """Name the API that a request path ends on; anything unknown is `OTHER`."""
+    """Return the API that a request's path ends with; `OTHER` for any unknown one."""
     bare = path.partition("?")[0].rstrip("/")
     return next((api for suffix, api in _APIS if bare.endswith(suffix)), Api.OTHER)
 
 
 class Parsed(msgspec.Struct, frozen=True):
-    """What a body says about routing."""
+    """The fields of a body that routing reads."""
 
     model: str
     prompts: tuple[Prompt, ...]
@@ -103,11 +102,11 @@ _part = msgspec.json.Decoder(_Part)
 
 
 def parse_request(api: Api, body: bytes) -> Parsed:
-    """Read a request body.
+    """Parse a request body.
 
-    Raises `MalformedRequest` with a message that names the field: not JSON, wrong types, a
-    missing model, no prompt, nesting too deep. Content that is not looked at (the text of a
-    message, sampling parameters) is not validated: that is the model server's part.
+    Raises `MalformedRequest` with a message that names the field: for malformed JSON, wrong
+    types, a missing model or prompt, and nesting that is too deep. Other fields and content (the
+    text of a message, sampling parameters) are not validated; the model server does that.
     """
     decode, prompts_of = _READERS[api]
     try:
@@ -117,7 +116,7 @@ def parse_request(api: Api, body: bytes) -> Parsed:
         message = "the body is nested too deeply"
         raise MalformedRequest(message, reason="nested-too-deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError) as error:
-        raise MalformedRequest(_complaint(body, error)) from None
+        raise MalformedRequest(_problem(body, error)) from None
     if not parsed.model:
         raise MalformedRequest("`model` is missing from the body", reason="missing-model")
     return Parsed(
@@ -130,7 +129,7 @@ def parse_request(api: Api, body: bytes) -> Parsed:
     )
 
 
-def _complaint(body: bytes, error: Exception) -> str:
+def _problem(body: bytes, error: Exception) -> str:
     if not body.strip():
         return "the body is empty; JSON is expected"
     if isinstance(error, msgspec.ValidationError):
@@ -145,7 +144,7 @@ def _chat_prompts(body: _Chat) -> tuple[Prompt, ...]:
 
 
 def _conversation(messages: Iterable[_Message], head: bytes) -> Prompt:
-    """Join messages so that a longer conversation starts with the bytes of a shorter one."""
+    """Return messages as a prompt; a longer conversation starts with the bytes of a shorter one."""
     pieces: list[_Piece] = [head]
     size, marks = len(head), [len(head)] if head else []
     for message in messages:
@@ -175,7 +174,7 @@ def _parts(message: _Message) -> tuple[_Piece, ...]:
 
 
 def _flatten(content: memoryview) -> bytes:
-    """Put parts of text in line, and media as a digest of a medium's typical size."""
+    """Return content parts as bytes; a medium is its digest, repeated up to `_MEDIA_BYTES`."""
     pieces = []
     for raw in _raw_items.decode(content):
         part = _part.decode(raw)
@@ -198,8 +197,9 @@ def _embedding_prompts(body: _Embeddings) -> tuple[Prompt, ...]:
 
 
 def _prompts(raw: bytes, field: str) -> tuple[Prompt, ...]:
-    """Read `str | [str] | [int] | [[int]]`, the forms that OpenAI and vLLM take."""
+    """Return the prompts of a `str | [str] | [int] | [[int]]`, the forms of OpenAI's API."""
     if raw[:1] == b'"':
+        # Without the closing quote: a longer text then starts with the bytes of a shorter one.
         return (_prompt(raw[:-1]),)
     if raw[:1] != b"[":
         raise MalformedRequest(
@@ -245,7 +245,7 @@ def _response_prompts(body: _Responses) -> tuple[Prompt, ...]:
 
 
 def _response_item(raw: bytes) -> bytes:
-    """Render an input item: messages as chat does, the rest (tool calls, ...) as it stands."""
+    """Return an input item: a message as in a chat, any other (tool calls, ...) unchanged."""
     try:
         message = msgspec.json.decode(raw, type=_Message)
     except msgspec.ValidationError:
