@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from epp.demo.figures import Sample, cached_ratio, format_seconds
-from epp.demo.stage import PolicyName
+from epp.demo.testbed import PolicyName
 
 LIVE_SECONDS = 0.25
 LOGGED_SECONDS = 5.0

@@ -14,7 +14,7 @@ from epp.demo.board import Lane
 from epp.demo.client import Player
 from epp.demo.figures import Figures, Sample, format_seconds, summarize
 from epp.demo.pools import DemoPool
-from epp.demo.stage import PolicyName, Stage
+from epp.demo.testbed import PolicyName, Testbed
 from epp.demo.workload import Conversation
 
 
@@ -37,13 +37,15 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         return next((sample.error for sample in self.samples if sample.error), "")
 
 
-async def play(stage: Stage, pool: DemoPool, plan: Sequence[Conversation], lane: Lane) -> RunResult:
-    """Play the plan through a stage. Raises `ProcessDied` where one of its processes ends."""
-    player = Player(stage.url, pool.model, lane.samples.append)
+async def play(
+    testbed: Testbed, pool: DemoPool, plan: Sequence[Conversation], lane: Lane
+) -> RunResult:
+    """Play the plan through a testbed. Raises `ProcessDied` where one of its processes ends."""
+    player = Player(testbed.url, pool.model, lane.samples.append)
     lane.begin()
     began, used = time.monotonic(), _cpu_seconds()
     playing = asyncio.ensure_future(player.play(plan))
-    watching = asyncio.ensure_future(stage.watch())
+    watching = asyncio.ensure_future(testbed.watch())
     try:
         await asyncio.wait({playing, watching}, return_when=asyncio.FIRST_COMPLETED)
         if watching.done():
@@ -56,9 +58,9 @@ async def play(stage: Stage, pool: DemoPool, plan: Sequence[Conversation], lane:
     lane.end()
     return RunResult(
         policy=lane.policy,
-        servers=stage.servers,
+        servers=testbed.servers,
         samples=tuple(lane.samples),
-        figures=summarize(lane.samples, stage.servers, pool.block_size),
+        figures=summarize(lane.samples, testbed.servers, pool.block_size),
         client_load=(_cpu_seconds() - used) / (time.monotonic() - began),
     )
 

@@ -20,7 +20,7 @@ from epp.demo.comparison import RunResult, as_json, play, print_table
 from epp.demo.figures import gain_sentence
 from epp.demo.pools import DemoPool, Size, choose_pool
 from epp.demo.report import Circumstances, report
-from epp.demo.stage import PolicyName, Stage, prepare, start_stage
+from epp.demo.testbed import PolicyName, Testbed, prepare, start_testbed
 from epp.demo.workload import Conversation, conversations, shipped_sections
 from epp.errors import ConfigError
 
@@ -37,14 +37,14 @@ async def run_demo(options: argparse.Namespace) -> int:
         pool = choose_pool(options.engine, size, folder)
         plan = conversations(shipped_sections(), pool.workload, options.seed)
         _introduce(console, pool, plan)
-        before, after, stage = await _perform(console, pool, plan, folder, stack)
+        before, after, testbed = await _perform(console, pool, plan, folder, stack)
         where = Circumstances(pool, options.seed, _machine(), _command())
         path.write_text(report(before, after, where), encoding="utf-8")
         _conclude(console, before, after, path)
         if options.json:
             print(as_json(before, after, where.machine, where.command), flush=True)
         if options.keep:
-            await _keep(console, stage, pool.model)
+            await _keep(console, testbed, pool.model)
     return 1 if before.figures.failed or after.figures.failed else 0
 
 
@@ -54,20 +54,20 @@ async def _perform(
     plan: Sequence[Conversation],
     folder: Path,
     stack: contextlib.AsyncExitStack,
-) -> tuple[RunResult, RunResult, Stage]:
-    """Play the plan on two stages in turn; the second stays up until `stack` is closed."""
+) -> tuple[RunResult, RunResult, Testbed]:
+    """Play the plan on two testbeds in turn; the second stays up until `stack` is closed."""
     total = sum(len(conversation.turns) for conversation in plan)
     first, second = (Lane(policy, total) for policy in POLICIES)
     async with live_board(console, (first, second)):
         first.phase = "preparing" if pool.prepare else "starting"
         await prepare(pool, folder)
         first.phase = "starting"
-        async with start_stage(pool, first.policy, folder) as stage:
-            before = await play(stage, pool, plan, first)
+        async with start_testbed(pool, first.policy, folder) as testbed:
+            before = await play(testbed, pool, plan, first)
         second.phase = "starting"
-        stage = await stack.enter_async_context(start_stage(pool, second.policy, folder))
-        after = await play(stage, pool, plan, second)
-    return before, after, stage
+        testbed = await stack.enter_async_context(start_testbed(pool, second.policy, folder))
+        after = await play(testbed, pool, plan, second)
+    return before, after, testbed
 
 
 def _introduce(console: Console, pool: DemoPool, plan: Sequence[Conversation]) -> None:
@@ -91,19 +91,19 @@ def _conclude(console: Console, before: RunResult, after: RunResult, path: Path)
     console.print(f"\nReport: {path.resolve()}", soft_wrap=True)
 
 
-async def _keep(console: Console, stage: Stage, model: str) -> None:
-    """Print how to send a request to the stage, and wait for Ctrl-C or SIGTERM."""
+async def _keep(console: Console, testbed: Testbed, model: str) -> None:
+    """Print how to send a request to the testbed, and wait for Ctrl-C or SIGTERM."""
     question = {"role": "user", "content": "What is a prefix cache good for?"}
     body = json.dumps({"model": model, "stream": True, "max_tokens": 40, "messages": [question]})
     console.print("\nEverything is still up. Ask through the gateway:", style="bold")
-    url = f"{stage.url}/v1/chat/completions"
+    url = f"{testbed.url}/v1/chat/completions"
     print(f"\n  curl -N -i {url} -H 'content-type: application/json' -d {shlex.quote(body)}\n")
-    print(f"The picker's metrics: {stage.metrics}\nCtrl-C stops everything.", flush=True)
+    print(f"The picker's metrics: {testbed.metrics}\nCtrl-C stops everything.", flush=True)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    waiting, watching = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(stage.watch())
+    waiting, watching = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(testbed.watch())
     try:
         await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():

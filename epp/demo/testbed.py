@@ -1,4 +1,4 @@
-"""The stage of one run: model servers, picker and Envoy on loopback."""
+"""The testbed of one run: model servers, picker and Envoy on loopback."""
 
 import asyncio
 import contextlib
@@ -21,8 +21,8 @@ PREPARE_SECONDS = 120.0
 GRACE_SECONDS = {"simulator": 2.0, "vllm": 20.0}
 
 
-class Stage(msgspec.Struct, frozen=True):
-    """A running stage.
+class Testbed(msgspec.Struct, frozen=True):
+    """A running testbed.
 
     `url` is the gateway's, `metrics` the picker's; `servers` are `ip:port`.
     """
@@ -41,7 +41,9 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 @contextlib.asynccontextmanager
-async def start_stage(pool: DemoPool, policy: PolicyName, directory: Path) -> AsyncIterator[Stage]:
+async def start_testbed(
+    pool: DemoPool, policy: PolicyName, directory: Path
+) -> AsyncIterator[Testbed]:
     """Start model servers, picker and gateway, and stop them when the context ends.
 
     Their logs go to a new folder in `directory`.
@@ -62,7 +64,7 @@ async def start_stage(pool: DemoPool, policy: PolicyName, directory: Path) -> As
         envoy = await start_envoy(settings, log_dir=logs)
         stack.push_async_callback(envoy.stop)
         metrics = f"http://127.0.0.1:{ports[2]}/metrics"
-        yield Stage(settings.url, targets, metrics, (*servers, picker, envoy))
+        yield Testbed(settings.url, targets, metrics, (*servers, picker, envoy))
 
 
 async def prepare(pool: DemoPool, directory: Path) -> None:
