@@ -1,4 +1,4 @@
-"""The block pool: vLLM's rules as tables."""
+"""vLLM's block pool: its rules as tables."""
 
 import pytest
 

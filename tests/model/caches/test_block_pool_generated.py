@@ -1,4 +1,4 @@
-"""What requests generate: space by the engine's blocks, names later, preemption."""
+"""Output in the block pool: space by the engine's blocks, hashes later, preemption."""
 
 import pytest
 from hypothesis import given

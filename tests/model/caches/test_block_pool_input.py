@@ -1,4 +1,4 @@
-"""What a pool is given that it should not be: the same answer from the kernel and its twin."""
+"""Wrong input to the block pool: the kernel and its twin answer it alike."""
 
 from array import array
 

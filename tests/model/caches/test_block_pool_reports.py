@@ -1,4 +1,4 @@
-"""What the engine says of its blocks: naming what was generated, content, holes."""
+"""Reports of the engine to the block pool: hashes of output, content, holes."""
 
 import pytest
 from hypothesis import settings

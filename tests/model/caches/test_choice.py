@@ -1,4 +1,4 @@
-"""Which cache model an endpoint is given."""
+"""The choice of a cache model by labels and engine."""
 
 import pytest
 

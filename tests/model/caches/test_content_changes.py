@@ -1,4 +1,4 @@
-"""What became findable, and what no longer is: net, whenever somebody asks."""
+"""Changes of content: net between two questions, whenever they are asked."""
 
 from hypothesis import given
 from hypothesis import strategies as st

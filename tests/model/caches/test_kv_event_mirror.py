@@ -1,4 +1,4 @@
-"""What an engine says of its blocks, against what prompts are then found to have cached."""
+"""The mirror of KV events, against what prompts are then found to have cached."""
 
 import tracemalloc
 from array import array

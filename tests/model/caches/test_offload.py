@@ -1,4 +1,4 @@
-"""The second tier below a cache: vLLM's native offloading."""
+"""vLLM's native offloading: a tier in host memory below a cache."""
 
 import pytest
 from hypothesis import settings

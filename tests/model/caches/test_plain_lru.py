@@ -1,4 +1,4 @@
-"""The incumbent's index, in its units and with its errors."""
+"""llm-d-router's index as a cache model, in its units and with its errors."""
 
 import pytest
 from hypothesis import given
