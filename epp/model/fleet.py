@@ -7,11 +7,13 @@ It has one writer, on the event loop between awaits, and knows no clock: every c
 time in seconds, which never goes back.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable
 from math import exp
 from typing import Any, Final
 
 from epp.model.caches.choice import UNKNOWN_CAPACITY
+from epp.model.caches.invariants import check
 from epp.model.candidates import Candidates
 from epp.model.endpoint import CacheStats, Endpoint, Load
 from epp.model.events import (
@@ -299,37 +301,26 @@ class Fleet:
     def _repeated(self, event: ResponseRepeated, _: float) -> None:
         self._prompts.assign_hashes(event)
 
-    # What must always hold.
+    # For tests.
 
     def check_invariants(self) -> None:
-        """Raise `AssertionError` where the books of the fleet do not agree; slow, for tests."""
-        broken = list(self._violations())
-        if broken:
-            raise AssertionError("; ".join(broken))
-
-    def _violations(self) -> Iterator[str]:
+        """Assert that the books balance: those of the fleet, its endpoints and their caches."""
         pods = list(self.pods.values())
-        if len({pod.slot for pod in pods}) != len(pods):
-            yield "two endpoints share a slot of the index"
-        held = [(pod, pod.scheduler.indexed()) for pod in pods]
-        everything = set().union(*(blocks for _, blocks in held))
-        if len(self._index) != len(everything):
-            yield "the index has blocks that no endpoint has"
-        for pod, blocks in held:
-            name = pod.endpoint.id
-            if any(
-                bool(self._index.match([each])[pod.slot]) is not (each in blocks)
-                for each in everything
-            ):
-                yield f"the index and the cache of {name} differ"
-            if pod.ledger.requests != sum(
-                in_flight.pod is pod for in_flight in self.in_flight.values()
-            ):
-                yield f"the ledger of {name} has other requests than are in flight there"
-            for violation in pod.scheduler.violations():
-                yield f"{name}: {violation}"
-        if not all(request in self.in_flight for request in self._unobserved):
-            yield "an unobserved request is not in flight"
+        there = Counter(id(each.pod) for each in self.in_flight.values())
+        held = [pod.scheduler.indexed() for pod in pods]
+        holders = {each: self._index.match([each]) for each in set().union(*held)}
+        for pod, blocks in zip(pods, held, strict=True):
+            pod.scheduler.check_invariants()
+            found = {each for each, depths in holders.items() if depths[pod.slot]}
+            check(
+                index_has_the_cache=found == blocks,
+                ledger_has_those_in_flight=pod.ledger.requests == there[id(pod)],
+            )
+        check(
+            slots_differ=len({pod.slot for pod in pods}) == len(pods),
+            index_has_no_others=len(self._index) == len(holders),
+            unobserved_are_in_flight=self.in_flight.keys() >= set(self._unobserved),
+        )
 
 
 class _BusyShare:

@@ -23,7 +23,7 @@ from tests.strategies import prompt, text
 POD = EndpointId("default/pod-0")
 
 
-class Watched(Prompt):
+class Watched(Prompt, frozen=True):
     """A prompt that knows how often its text was read."""
 
     def __getattribute__(self, name):
@@ -32,7 +32,7 @@ class Watched(Prompt):
         return super().__getattribute__(name)
 
 
-READS = []
+READS: list[Prompt] = []
 
 
 def test_two_requests_that_wait_are_hashed_once_each():

@@ -6,11 +6,12 @@ was scheduled last, which waits again before all others.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from epp.model.caches.choice import CacheSpec
 from epp.model.caches.contract import CacheModel
+from epp.model.caches.invariants import check
 from epp.model.caches.kv_event_mirror import Mirror
 from epp.model.caches.lease import Lease
 from epp.model.kernels import Ledger, PrefixIndex
@@ -206,19 +207,24 @@ class EngineScheduler:
             self._closed = cache.closed
             index.mark(slot, closed=self._closed)
 
+    # For tests.
+
     def indexed(self) -> set[BlockHash]:
         """Return the blocks that the index must have: those cached and those that wait."""
-        return {*self.cache.hashes(), *self._promised}
+        return {*self.cache, *self._promised}
 
-    def violations(self) -> Iterator[str]:
-        """Say which invariants do not hold."""
+    def check_invariants(self) -> None:
+        """Assert that the books of waiting and running prompts balance, and the cache's own."""
         waiting = [each for sequence in self.waiting for each in sequence.chain.hashes]
-        if self._promised != Counter(waiting):
-            yield "the promised blocks are not those of the waiting prompts"
-        if any(each.lease is not None for each in self.waiting):
-            yield "a waiting prompt holds a lease"
-        if any(each.lease is None for each in self._running):
-            yield "a running prompt holds no lease"
+        held = [sequence.lease for sequence in self._running if sequence.lease is not None]
+        check(
+            promised_blocks=self._promised == Counter(waiting),
+            waiting_hold_nothing=all(each.lease is None for each in self.waiting),
+            running_hold_leases=len(held) == len(self._running),
+        )
+        check_cache = getattr(self.cache, "check_invariants", None)  # Python caches have one
+        if check_cache is not None:
+            check_cache(held)
 
 
 def _make(spec: CacheSpec) -> tuple[str, str, int]:
