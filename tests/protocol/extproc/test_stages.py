@@ -1,7 +1,11 @@
 """The table of the exchange's stages, as its docstring draws it, against what the exchange does."""
 
+import ast
+from pathlib import Path
+
 import pytest
 
+import epp
 from epp.model.request import Decision, RequestId
 from epp.protocol.extproc import exchange as module
 from epp.protocol.extproc.director import PendingDecision
@@ -21,9 +25,10 @@ STAGES = {
     stage.name: stage
     for stage in (module.HEADERS, module.BODY, module.PENDING, module.ANSWERED, module.CLOSED)
 }
+SOURCE = Path(epp.__file__).parent / "protocol/extproc/exchange.py"
 DRAWN = [
     line.split(maxsplit=1)
-    for line in (module.__doc__ or "").splitlines()
+    for line in (ast.get_docstring(ast.parse(SOURCE.read_text())) or "").splitlines()
     if line.startswith("    ") and line.split()[0] in STAGES
 ]
 ROWS = {name: [cell.strip() for cell in rest.split("  ") if cell] for name, rest in DRAWN}
