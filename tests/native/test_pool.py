@@ -93,7 +93,7 @@ class KernelBesideTwin(RuleBasedStateMachine):
     @rule(entry=leases, path=paths, first=st.integers(0, 6), drawn=many)
     def name(self, entry, path, first, drawn):
         names = names_of(path)[first:]
-        self.both("name", *[(lease, names, self.sizes(drawn)) for lease in entry])
+        self.both("assign_hashes", *[(lease, names, self.sizes(drawn)) for lease in entry])
 
     @rule(path=paths, extra=st.integers(1, 60), drawn=many, more=st.integers(0, 6))
     def serve_and_name(self, path, extra, drawn, more):
@@ -105,7 +105,7 @@ class KernelBesideTwin(RuleBasedStateMachine):
         self.both("grow", *[(lease, lease.tokens + extra) for lease in entry])
         self.both("release", *[(lease,) for lease in entry])
         after = names_of((*path, 0, 1, 0, 1, 0, 1))[len(path) :][:more]
-        self.both("name", *[(lease, after, self.sizes(drawn)) for lease in entry])
+        self.both("assign_hashes", *[(lease, after, self.sizes(drawn)) for lease in entry])
 
     @rule(entry=leases)
     def release(self, entry):

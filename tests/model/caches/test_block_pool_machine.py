@@ -34,9 +34,9 @@ class PoolBesideOracle(RuleBasedStateMachine):
 
     leases = Bundle("leases")
 
-    @initialize(size=st.sampled_from([1, 4, 16]), hearsay=st.booleans())
-    def start(self, size, hearsay):
-        self.size, self.hearsay = size, hearsay
+    @initialize(size=st.sampled_from([1, 4, 16]), reports=st.booleans())
+    def start(self, size, reports):
+        self.size, self.reports = size, reports
         self.pool = pool_of(10, size)
         self.oracle = Oracle(10, size)
         self.findable = set()
@@ -86,7 +86,7 @@ class PoolBesideOracle(RuleBasedStateMachine):
             self.pool.revoke(lease)
             self.oracle.revoke(held)
 
-    @precondition(lambda self: self.hearsay)
+    @precondition(lambda self: self.reports)
     @rule(path=paths, first=st.integers(0, 7))
     def store(self, path, first):
         """Hear of blocks that follow nothing which the pool could name."""
@@ -94,7 +94,7 @@ class PoolBesideOracle(RuleBasedStateMachine):
         self.pool.store(names, [self.size] * len(names))
         self.oracle.store(names)
 
-    @precondition(lambda self: self.hearsay)
+    @precondition(lambda self: self.reports)
     @rule(path=paths, first=st.integers(0, 7))
     def discard(self, path, first):
         names = [*names_of(path)[first:], *(name + 10**6 for name in names_of(path)[first:])]
@@ -125,7 +125,7 @@ class PoolBesideOracle(RuleBasedStateMachine):
             held = set(self.pool.hashes())
             holes = {name for name in held if name < 10**6 and parent_of(name) not in {None, *held}}
             assert not (self.pool.closed and holes)
-            assert self.pool.closed or self.hearsay
+            assert self.pool.closed or self.reports
 
 
 def test_pool_beside_oracle():

@@ -188,7 +188,7 @@ def test_what_gets_a_name_later_may_be_amid_a_hole():
 
 
 @pytest.mark.parametrize("blocks", [[1, 2], [2]])
-def test_what_came_by_hearsay_may_lack_what_stands_before_it(blocks):
+def test_what_the_engine_reported_may_lack_what_stands_before_it(blocks):
     pool = pool_of(4)
     pool.store(blocks, SIZES)
     assert not pool.closed
@@ -244,6 +244,6 @@ class HolesUnderHearsay(RuleBasedStateMachine):
             assert all(parent_of(name) in {None, *held} for name in held)
 
 
-def test_holes_under_hearsay():
+def test_holes_under_reports():
     use = settings(max_examples=300, stateful_step_count=30, deadline=None)
     run_state_machine_as_test(HolesUnderHearsay, settings=use)
