@@ -18,7 +18,7 @@ from e2e.chat_bodies import BODIES, TEMPLATES, TEXT
 from e2e.corridor import CHAT, Plan, chat, corridor, decision, quiet_port
 from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.local.model_folder import read_folder
-from epp.adapters.tokens.local.plan import finished, pieces_of, plan
+from epp.adapters.tokens.local.plan import complete, pieces_of, plan
 from epp.adapters.tokens.local.template import ChatTemplate
 from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer
 from epp.demo.processes import spawn
@@ -77,7 +77,7 @@ def tokens(asked: InferenceRequest, folder):
     except TextFallback as reason:
         return reason
     ids = folder.vocabulary.encode(list(pieces_of(drafts)))
-    return [bodies.ids(prompt) for prompt in finished(drafts, ids)]
+    return [bodies.ids(prompt) for prompt in complete(drafts, ids)]
 
 
 def with_template(folder, text):

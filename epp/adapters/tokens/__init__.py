@@ -1,4 +1,4 @@
-"""Prompts as the engine's own tokens: made in process, or asked of vLLM's render endpoint.
+"""Tokenizers of prompts: in this process, or by vLLM's render endpoint.
 
-Nothing here is needed: where tokens cannot be had, a request is routed by its text.
+They are optional: a request that cannot be tokenized is routed by its text.
 """

@@ -1,4 +1,4 @@
-"""Why a request is routed by its text and not by its tokens; counted, and said once each."""
+"""Fallback to routing by text: its causes, counted, each logged once."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _log = structlog.get_logger(__name__)
 
 
 class FallbackCause(Enum):
-    """What stood between a request and its tokens."""
+    """Why a request was not tokenized; the names are the `cause` label of a metric."""
 
     BODY = "the body was not seen"
     LARGE = "the body is larger than `maxBytes`"
@@ -28,7 +28,7 @@ class FallbackCause(Enum):
 
 
 class TextFallback(WarmpickError):
-    """There are no tokens for this request. `detail` never quotes the client."""
+    """A request cannot be tokenized. `detail` never quotes the client."""
 
     def __init__(self, cause: FallbackCause, detail: str = "") -> None:
         super().__init__(f"{cause.value}{': ' * bool(detail)}{detail}")
@@ -37,7 +37,7 @@ class TextFallback(WarmpickError):
 
 
 class FallbackCounts:
-    """Counts the requests that had to do with text, and logs the first of each cause."""
+    """Counts the requests that are routed by text, and logs the first of each cause."""
 
     def __init__(self) -> None:
         self._counts: Counter[FallbackCause] = Counter()
@@ -47,8 +47,8 @@ class FallbackCounts:
         """Requests so far, by cause."""
         return self._counts
 
-    def note(self, reason: TextFallback) -> None:
-        """Take note of one request."""
+    def add(self, reason: TextFallback) -> None:
+        """Count one request."""
         self._counts[reason.cause] += 1
         if self._counts[reason.cause] == 1:
             _log.warning(

@@ -1,4 +1,4 @@
-"""Token ids as bytes, the form in which a `Prompt` holds them."""
+"""Token ids packed as bytes, the form in which a `Prompt` holds them."""
 
 import sys
 from array import array
@@ -13,7 +13,7 @@ _CODE = next(code for code in "IL" if array(code).itemsize == TOKEN_BYTES)
 
 
 def packed(ids: Sequence[int]) -> Ids:
-    """Write ids as bytes. Raises `OverflowError` outside 0..2^32-1."""
+    """Return ids as bytes. Raises `OverflowError` for an id outside 0..2^32-1."""
     made = array(_CODE, ids)
     if sys.byteorder == "big":
         made.byteswap()

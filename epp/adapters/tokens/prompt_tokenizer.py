@@ -1,4 +1,4 @@
-"""What the service asks for tokens."""
+"""The contract of a tokenizer of prompts."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -8,20 +8,20 @@ from epp.model.request import InferenceRequest, Prompt
 
 
 class PromptTokenizer(Protocol):
-    """Turns requests into prompts of token ids; of text, as they came, where that fails.
+    """Converts requests to prompts of token ids, or returns their prompts of text if that fails.
 
-    Neither method raises for what a request holds, or for what does not answer.
+    No method raises for the content of a request, or for a server that does not answer.
     """
 
     def ready(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
-        """Return the prompts if that takes next to no time; None: ask `tokenize`, once."""
+        """Return the prompts if that takes little time; None: call `tokenize`, once."""
 
     async def tokenize(self, request: InferenceRequest) -> tuple[Prompt, ...]:
-        """Return the prompts, however long it takes within the limits of the configuration."""
+        """Return the prompts, within the time limits of the configuration."""
 
     @property
     def counts(self) -> Mapping[FallbackCause, int]:
         """Requests that were left as text, by cause."""
 
     async def close(self) -> None:
-        """Let go of threads and connections."""
+        """Stop threads and close connections."""

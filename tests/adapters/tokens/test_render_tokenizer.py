@@ -286,15 +286,15 @@ async def test_a_server_that_is_gone_is_left_alone_and_found_again(ask, capsys):
 
 def test_the_pause_doubles_up_to_a_limit_and_ends_with_an_answer():
     breaker = CircuitBreaker()
-    breaker.failed(0)
-    assert not breaker.open(0)
+    breaker.record_failure(0)
+    assert not breaker.is_open(0)
     now, pauses = 0.0, []
     for _ in range(8):
-        breaker.failed(now)
-        pauses.append(next(second for second in range(100) if not breaker.open(now + second)))
+        breaker.record_failure(now)
+        pauses.append(next(second for second in range(100) if not breaker.is_open(now + second)))
         now += pauses[-1]
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
-    assert breaker.answered()
-    assert not breaker.answered()
-    breaker.failed(now)
-    assert not breaker.open(now)
+    assert breaker.record_success()
+    assert not breaker.record_success()
+    breaker.record_failure(now)
+    assert not breaker.is_open(now)

@@ -1,1 +1,1 @@
-"""Tokens made in process, by the model's own tokenizer and chat template."""
+"""Tokenization in this process, by the model's own tokenizer and chat template."""

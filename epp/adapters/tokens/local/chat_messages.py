@@ -1,8 +1,8 @@
-"""The messages of a chat request in the shape that vLLM hands to a chat template.
+"""Converts the messages of a chat request to the form that vLLM passes to a chat template.
 
 Mirrors vLLM 0.32 `vllm/renderers/chat_utils.py` (`_parse_chat_message_content`,
-`_postprocess_messages`) and the order of keys that the request models of its OpenAI server leave
-behind, for templates print tool calls and tools as JSON. What vLLM refuses is `MALFORMED` here.
+`_postprocess_messages`) and the key order of the request models of its OpenAI server, as templates
+print tool calls and tools as JSON. A message that vLLM refuses is `MALFORMED` here.
 """
 
 import json
@@ -16,7 +16,7 @@ Message = dict[str, Any]
 
 
 class ContentFormat(Enum):
-    """What a template expects in `content`: one string, or a list of typed parts."""
+    """The form of `content` that a template expects: one string, or a list of typed parts."""
 
     STRING = "string"
     PARTS = "openai"
@@ -54,7 +54,7 @@ _NOT_EXTRA = frozenset(
         "video_url",
     )
 )
-"""Fields of parts that OpenAI or vLLM know; templates see the others beside `text`."""
+"""Fields of content parts that vLLM does not pass to templates; all others are passed."""
 _BILLING = "x-anthropic-billing-header"
 _CALL_ORDER = ("id", "function", "type")
 _FUNCTION_ORDER = ("arguments", "name")
@@ -62,14 +62,14 @@ _TOOL_ORDER = ("function", "type")
 _DEFINITION_ORDER = ("name", "description", "parameters", "strict")
 
 
-def conversation(messages: Sequence[Any], shape: ContentFormat) -> list[Message]:
-    """Return what a template sees as `messages`. Raises `TextFallback`."""
+def conversation(messages: Sequence[Any], content_format: ContentFormat) -> list[Message]:
+    """Return the `messages` of a template. Raises `TextFallback` if they cannot be converted."""
     if not all(isinstance(message, dict) for message in messages):
         raise TextFallback(FallbackCause.MALFORMED, "a message is no object")
-    return [_message(message, shape) for message in messages]
+    return [_message(message, content_format) for message in messages]
 
 
-def _message(message: Mapping[str, Any], shape: ContentFormat) -> Message:
+def _message(message: Mapping[str, Any], content_format: ContentFormat) -> Message:
     role = message.get("role")
     if not isinstance(role, str):
         raise TextFallback(FallbackCause.MALFORMED, "a message has no role")
@@ -78,7 +78,7 @@ def _message(message: Mapping[str, Any], shape: ContentFormat) -> Message:
         parts = list(_without_billing(parts))
     seen = [part for part in map(_part, parts) if part is not None]
     made: Message = {"role": role, "content": seen}
-    if shape is ContentFormat.STRING:
+    if content_format is ContentFormat.STRING:
         made["content"] = "\n".join(filter(None, (part[_TEXT_OF[part["type"]]] for part in seen)))
     _ROLES.get(role, _as_it_is)(made, message)
     made |= {key: message[key] for key in ("name", "task") if isinstance(message.get(key), str)}
@@ -98,7 +98,8 @@ def _parts(content: object) -> list[Any]:
 
 
 def _without_billing(parts: Iterable[Any]) -> Iterable[Any]:
-    """Leave out the line by which one client's system prompt differs from request to request."""
+    """Yield the parts without the billing line that one client puts into each system prompt."""
+    # The line differs from request to request; vLLM removes it so that prefixes stay equal.
     for part in parts:
         text = part if isinstance(part, str) else part.get("text") if _is_text(part) else None
         if not (isinstance(text, str) and text.startswith(_BILLING)):
@@ -112,7 +113,7 @@ def _is_text(part: object) -> bool:
 
 
 def _part(part: object) -> Message | None:
-    """Return a part as a template of parts sees it; None for one that vLLM passes over."""
+    """Return a content part as templates see it; None for one that vLLM skips."""
     if isinstance(part, str):
         part = {"type": "text", "text": part}
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
@@ -178,7 +179,7 @@ def _developer_tool(tool: object) -> Message:
 
 
 def _tool_call(call: object) -> Message:
-    """Return a call with its arguments decoded: a template prints an object, not a string."""
+    """Return a tool call with its arguments decoded, as templates print them as an object."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(call, dict) or not isinstance(function, dict):
         raise TextFallback(FallbackCause.MALFORMED, "a tool call has no function")
@@ -190,7 +191,7 @@ def _tool_call(call: object) -> Message:
 
 
 def _arguments(text: str) -> Message:
-    """Decode arguments; vLLM takes what is no JSON object for an empty one."""
+    """Return decoded arguments; an empty object for what is no JSON object, as in vLLM."""
     try:
         decoded = json.loads(text)
     except (ValueError, RecursionError):
@@ -199,7 +200,7 @@ def _arguments(text: str) -> Message:
 
 
 def _in_order(item: Mapping[str, Any], first: Sequence[str]) -> Message:
-    """Put known keys first, as the typed models of vLLM's server do."""
+    """Return an item with known keys first, as the typed models of vLLM's server order them."""
     return {key: item[key] for key in first if key in item} | dict(item)
 
 
@@ -227,7 +228,9 @@ def _tool_definition(tool: object) -> Message:
 
 
 def without_developers(messages: list[Message]) -> list[Message]:
-    """Say what developers said as the system, first of all, for templates without that role.
+    """Return messages with those of developers merged into one system message, the first.
+
+    For templates without the role `developer`.
 
     Mirrors vLLM 0.32 `vllm/renderers/hf.py` (`_convert_developer_to_system`,
     `_consolidate_system_messages`).
@@ -238,7 +241,7 @@ def without_developers(messages: list[Message]) -> list[Message]:
     system = [message for message in turned if message["role"] == "system"]
     if len(system) == 1 and turned[0] is system[0]:
         return turned
-    texts = [text for text in (_flat(message["content"]) for message in system) if text]
+    texts = [text for text in (_text(message["content"]) for message in system) if text]
     others = [message for message in turned if message["role"] != "system"]
     return [{"role": "system", "content": "\n\n".join(texts)}, *others]
 
@@ -250,7 +253,7 @@ def _as_system(message: Message) -> Message:
     return kept | {"role": "system"}
 
 
-def _flat(content: str | list[Message]) -> str:
+def _text(content: str | list[Message]) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(part["text"] for part in content if "text" in part)

@@ -1,6 +1,6 @@
-"""What shape of `content` a chat template expects, read from the template itself.
+"""Detects the form of `content` that a chat template expects, from the template itself.
 
-Mirrors the outcome of vLLM 0.32 `vllm/renderers/hf.py` `_detect_content_format`: a template that
+Mirrors the result of vLLM 0.32 `vllm/renderers/hf.py` `_detect_content_format`: a template that
 loops over a message's content expects a list of parts, any other a string.
 """
 
@@ -14,7 +14,7 @@ _CONTENT = "content"
 
 
 def content_format(tree: nodes.Template) -> ContentFormat:
-    """Return the shape for a parsed template."""
+    """Return the content format of a parsed template."""
     messages = set(_messages(tree))
     if any(_loops_over_content(tree, messages)):
         return ContentFormat.PARTS
@@ -22,7 +22,7 @@ def content_format(tree: nodes.Template) -> ContentFormat:
 
 
 def _bare(node: nodes.Node | None) -> nodes.Node | None:
-    """Look through filters, tests and slices at what they are applied to."""
+    """Return the operand of filters, tests and slices."""
     while isinstance(node, nodes.Filter | nodes.Test | nodes.Getitem):
         if isinstance(node, nodes.Getitem) and not isinstance(node.arg, nodes.Slice):
             break
@@ -36,7 +36,7 @@ def _name(node: nodes.Node | None) -> str | None:
 
 
 def _messages(tree: nodes.Template) -> Iterator[str]:
-    """Name the variables that hold one message: targets of loops over the list, or its aliases."""
+    """Yield the variables that hold one message: targets of loops over `messages` or an alias."""
     lists, before = {"messages"}, 0
     while len(lists) > before:
         before = len(lists)
@@ -62,16 +62,18 @@ def _loops_over_content(tree: nodes.Template, messages: set[str]) -> Iterator[bo
     macros = list(tree.find_all(nodes.Macro))
     inside = {id(loop) for macro in macros for loop in macro.find_all(nodes.For)}
     for macro in macros:
-        handed = set(_handed_content(tree, macro, messages))
+        passed = set(_parameters_with_content(tree, macro, messages))
         for loop in macro.find_all(nodes.For):
-            yield isinstance(loop.iter, nodes.Name) and loop.iter.name in handed
+            yield isinstance(loop.iter, nodes.Name) and loop.iter.name in passed
     for loop in tree.find_all(nodes.For):
         plain = isinstance(loop.iter, nodes.Name) and loop.iter.name == _CONTENT
         yield _is_content(loop.iter, messages) or (plain and id(loop) not in inside)
 
 
-def _handed_content(tree: nodes.Template, macro: nodes.Macro, messages: set[str]) -> Iterator[str]:
-    """Name the parameters of a macro that some call hands a message's content."""
+def _parameters_with_content(
+    tree: nodes.Template, macro: nodes.Macro, messages: set[str]
+) -> Iterator[str]:
+    """Yield the parameters of a macro to which some call passes a message's content."""
     names = [argument.name for argument in macro.args]
     for call in tree.find_all(nodes.Call):
         if not isinstance(call.node, nodes.Name) or call.node.name != macro.name:

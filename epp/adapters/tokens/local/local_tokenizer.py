@@ -1,4 +1,4 @@
-"""Tokens made in process: what is known or short at once, what is long in a thread."""
+"""Tokenizes in this process: short or cached texts at once, long ones in a thread."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,20 +10,21 @@ from cachetools import LRUCache
 
 from epp.adapters.tokens.fallback import FallbackCause, FallbackCounts, TextFallback
 from epp.adapters.tokens.local.model_folder import ModelFolder
-from epp.adapters.tokens.local.plan import PromptPlan, finished, pieces_of, plan
-from epp.adapters.tokens.local.segments import TokenCache
+from epp.adapters.tokens.local.plan import PromptPlan, complete, pieces_of, plan
+from epp.adapters.tokens.local.token_cache import TokenCache
 from epp.model.request import InferenceRequest, Prompt, RequestId
 
 _THREADS = 2
-_BEGUN = 256
+_MAX_PLANS = 256
 
 
 class LocalLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be done where. Sizes in bytes of the body, lengths in characters.
+    """Limits of work on the event loop and in threads.
 
-    Bodies beyond `most_bytes` stay text; those beyond `at_once_bytes` are read in a thread.
-    Up to `at_once_chars` of text that is not cached is tokenized at once. `patience` (seconds)
-    is what a request waits for tokens; they are kept for the next one when they come later.
+    Requests with a body of more than `most_bytes` bytes are not tokenized; bodies of more than
+    `at_once_bytes` bytes are parsed in a thread. Up to `at_once_chars` characters of text that is
+    not cached are encoded on the event loop. The cache has `cache_bytes` bytes. A request waits
+    at most `patience` seconds; token ids that come later are cached for the next one.
     """
 
     most_bytes: int = 4 << 20
@@ -39,28 +40,28 @@ class LocalTokenizer:
     def __init__(self, folder: ModelFolder, limits: LocalLimits) -> None:
         self._folder = folder
         self._limits = limits
-        self._segments = TokenCache(limits.cache_bytes)
-        self._regrets = FallbackCounts()
+        self._cache = TokenCache(limits.cache_bytes)
+        self._fallbacks = FallbackCounts()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokens")
-        self._begun: LRUCache[RequestId, PromptPlan] = LRUCache(_BEGUN)
-        self._under_way: dict[str, asyncio.Future[dict[str, bytes]]] = {}
+        self._plans: LRUCache[RequestId, PromptPlan] = LRUCache(_MAX_PLANS)
+        self._encoding: dict[str, asyncio.Future[dict[str, bytes]]] = {}
 
     @property
     def counts(self) -> Mapping[FallbackCause, int]:
-        """Requests that were left as text, by cause."""
-        return self._regrets.counts
+        """Requests that were not tokenized, by cause."""
+        return self._fallbacks.counts
 
     def ready(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
-        """Return the prompts if little of them is new; None: ask `tokenize`, once."""
+        """Return the prompts if little of them is not cached; None: call `tokenize`, once."""
         if all(prompt.exact for prompt in request.prompts):
             return request.prompts
         try:
-            return self._at_once(request)
+            return self._tokenize_now(request)
         except TextFallback as reason:
-            self._regrets.note(reason)
+            self._fallbacks.add(reason)
             return request.prompts
 
-    def _at_once(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
+    def _tokenize_now(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
         size = len(request.body)
         if not size:
             raise TextFallback(FallbackCause.BODY)
@@ -71,62 +72,62 @@ class LocalTokenizer:
         drafts = plan(request, self._folder)
         known, new = self._look_up(pieces_of(drafts))
         if sum(map(len, new)) > self._limits.at_once_chars:
-            self._begun[request.id] = drafts
+            self._plans[request.id] = drafts
             return None
         if new:
-            known |= self._keep(self._folder.vocabulary.encode(new))
-        return finished(drafts, known)
+            known |= self._store(self._folder.vocabulary.encode(new))
+        return complete(drafts, known)
 
     async def tokenize(self, request: InferenceRequest) -> tuple[Prompt, ...]:
-        """Return the prompts, or those of text where there is a reason."""
+        """Return the prompts; those of text after a failure."""
         try:
             async with asyncio.timeout(self._limits.patience):
-                return await self._in_time(request)
+                return await self._tokenize_in_thread(request)
         except TimeoutError:
-            self._regrets.note(TextFallback(FallbackCause.SLOW, f"{self._limits.patience:g} s"))
+            self._fallbacks.add(TextFallback(FallbackCause.SLOW, f"{self._limits.patience:g} s"))
         except TextFallback as reason:
-            self._regrets.note(reason)
+            self._fallbacks.add(reason)
         return request.prompts
 
-    async def _in_time(self, request: InferenceRequest) -> tuple[Prompt, ...]:
-        drafts = self._begun.pop(request.id, None)
+    async def _tokenize_in_thread(self, request: InferenceRequest) -> tuple[Prompt, ...]:
+        drafts = self._plans.pop(request.id, None)
         if drafts is None:
             loop = asyncio.get_running_loop()
             drafts = await loop.run_in_executor(self._threads, plan, request, self._folder)
         known, new = self._look_up(pieces_of(drafts))
-        for encoded in await self._encoded(new):
+        for encoded in await self._encode(new):
             known |= encoded
-        return finished(drafts, known)
+        return complete(drafts, known)
 
     def _look_up(self, pieces: Iterable[str]) -> tuple[dict[str, bytes], list[str]]:
-        """Return what is cached of the pieces, and the others, each once."""
-        found = {piece: self._segments.get(piece) for piece in dict.fromkeys(pieces)}
+        """Return the cached pieces with their ids, and the other pieces, each once."""
+        found = {piece: self._cache.get(piece) for piece in dict.fromkeys(pieces)}
         known = {piece: ids for piece, ids in found.items() if ids is not None}
         return known, [piece for piece, ids in found.items() if ids is None]
 
-    def _keep(self, encoded: dict[str, bytes]) -> dict[str, bytes]:
+    def _store(self, encoded: dict[str, bytes]) -> dict[str, bytes]:
         for piece, ids in encoded.items():
-            self._segments.put(piece, ids)
+            self._cache.put(piece, ids)
         return encoded
 
-    async def _encoded(self, pieces: Sequence[str]) -> list[dict[str, bytes]]:
-        """Encode in a thread what no other request is waiting for; wait for all of it."""
-        under_way = self._under_way
-        new = [piece for piece in pieces if piece not in under_way]
+    async def _encode(self, pieces: Sequence[str]) -> list[dict[str, bytes]]:
+        """Return the ids of pieces; encode in a thread those that nobody waits for."""
+        encoding = self._encoding
+        new = [piece for piece in pieces if piece not in encoding]
         if new:
             loop = asyncio.get_running_loop()
             work = loop.run_in_executor(self._threads, self._folder.vocabulary.encode, new)
-            under_way |= dict.fromkeys(new, work)
-            work.add_done_callback(partial(self._landed, new))
-        jobs = {under_way[piece] for piece in pieces}
+            encoding |= dict.fromkeys(new, work)
+            work.add_done_callback(partial(self._on_encoded, new))
+        jobs = {encoding[piece] for piece in pieces}
         return await asyncio.gather(*map(asyncio.shield, jobs))
 
-    def _landed(self, pieces: Sequence[str], work: "asyncio.Future[dict[str, bytes]]") -> None:
+    def _on_encoded(self, pieces: Sequence[str], work: "asyncio.Future[dict[str, bytes]]") -> None:
         for piece in pieces:
-            del self._under_way[piece]
+            del self._encoding[piece]
         if not work.cancelled() and work.exception() is None:
-            self._keep(work.result())
+            self._store(work.result())
 
     async def close(self) -> None:
-        """Begin nothing more; what is being encoded ends by itself."""
+        """Start no more work; threads end after what they are encoding."""
         self._threads.shutdown(wait=False, cancel_futures=True)

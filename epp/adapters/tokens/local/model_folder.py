@@ -1,8 +1,8 @@
-"""A model's tokenizer and chat template, read from the folder that vLLM serves.
+"""Reads a model's tokenizer and chat template from the folder that vLLM serves.
 
 Mirrors what transformers 5 (`tokenization_utils_tokenizers.py`, `tokenization_utils_base.py`)
-reads there: `tokenizer.json`, and what surrounds a prompt as it says there (`add_bos_token` in
-the configuration does not count beside it); `tokenizer_config.json` for special and added tokens;
+reads there: `tokenizer.json`, whose post-processor adds tokens around a prompt (`add_bos_token`
+in the configuration is ignored); `tokenizer_config.json` for special and added tokens;
 `chat_template.jinja` before the template in the configuration.
 """
 
@@ -34,15 +34,16 @@ _OTHER_RENDERERS = {
     "inkling",
     "kimi_k3",
 }
-"""Model types whose chats vLLM renders by its own code, not by the template in the folder."""
+"""Model types whose chats vLLM 0.32 renders by its own code, without a template."""
 _PROBE = "Wq7z"
 _ROLES = ("system", "user", "assistant", "tool")
 
 
 class ModelFolder(msgspec.Struct, frozen=True):
-    """What a folder holds. `template` is None where chats cannot be rendered here: `missing`.
+    """A model's tokenizer and chat template.
 
-    `ends` are the special tokens that close a message.
+    `template` is None if chats cannot be rendered here; `missing` says why. `ends` are the
+    special tokens that close a message.
     """
 
     vocabulary: Vocabulary
@@ -54,10 +55,10 @@ class ModelFolder(msgspec.Struct, frozen=True):
 def read_folder(
     path: Path, template_path: Path | None = None, defaults: Mapping[str, Any] | None = None
 ) -> ModelFolder:
-    """Read a folder, or the folder of a `tokenizer.json`. Raises `ConfigError`.
+    """Read a folder, or the folder of a `tokenizer.json`. Raises `ConfigError` if that fails.
 
-    `template_path` goes before the folder's own template, as vLLM's `--chat-template` does;
-    `defaults` are variables that it is given (`--default-chat-template-kwargs`).
+    `template_path` overrides the folder's own template, as vLLM's `--chat-template` does;
+    `defaults` are variables of the template (`--default-chat-template-kwargs`).
     """
     file = path / "tokenizer.json" if path.is_dir() else path
     config = read_json(file.with_name("tokenizer_config.json"), TokenizerConfig)
@@ -82,12 +83,12 @@ def _tokenizer(file: Path) -> Tokenizer:
         return Tokenizer.from_buffer(file.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-    except Exception as error:  # the library raises bare ones
+    except Exception as error:  # the library raises `Exception` itself
         raise ConfigError(f"{file} is no tokenizer: {error}") from error
 
 
 def _complete(tokenizer: Tokenizer, config: TokenizerConfig, special: Mapping[str, str]) -> None:
-    """Add the tokens that only the configuration lists, in the order that gives them their ids."""
+    """Add the tokens that only the configuration lists, in the order of their ids."""
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     listed = sorted((config.added_tokens_decoder or {}).items())
     tokens = [_added(token) for _, token in listed]
@@ -114,7 +115,7 @@ def _template(
     special: Mapping[str, str],
     defaults: Mapping[str, Any] | None,
 ) -> tuple[ChatTemplate | None, str]:
-    """Return the template, or None and why there is none."""
+    """Return the template; or None, and the reason."""
     model = read_json(folder / "config.json", ModelConfig).model_type
     if given is None and model in _OTHER_RENDERERS:
         return None, f"chats of `{model}` are not rendered by a template"
@@ -134,7 +135,7 @@ def _text(path: Path) -> str:
 
 
 def _sources(folder: Path, config: TokenizerConfig) -> Iterator[tuple[str, str]]:
-    """Find templates by name; of one name the last found counts."""
+    """Yield names and texts of templates; of one name the last one counts."""
     sidecar = read_json(folder / "chat_template.json", Sidecar)
     for given in (sidecar.chat_template, config.chat_template):
         if isinstance(given, str):
@@ -148,7 +149,7 @@ def _sources(folder: Path, config: TokenizerConfig) -> Iterator[tuple[str, str]]
 
 
 def _probes(template: ChatTemplate) -> Iterator[str]:
-    """Render one message of each role, where the template takes it alone."""
+    """Yield the rendering of one message of each role that the template accepts alone."""
     for role in _ROLES:
         body = {"messages": [{"role": role, "content": _PROBE}], "add_generation_prompt": False}
         try:

@@ -1,7 +1,7 @@
-"""What of a request is to be tokenized: its prompts as pieces of text, each told apart by content.
+"""Plans the tokenization of a request: its prompts as pieces of text to be encoded.
 
-Mirrors what of a body decides about tokens in vLLM 0.32: `ChatCompletionRequest` and
-`CompletionRequest` (`build_tok_params`), `add_special_tokens` being true for completions only.
+Mirrors vLLM 0.32 `ChatCompletionRequest` and `CompletionRequest` (`build_tok_params`):
+`add_special_tokens` is true by default for completions only.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,19 +15,22 @@ from epp.adapters.tokens.local.model_folder import ModelFolder
 from epp.model.request import TOKEN_BYTES, Api, InferenceRequest, Prompt
 
 _CHANGES_TOKENS = ("prompt_embeds", "suffix", "truncate_prompt_tokens", "chat_template")
-"""Fields that make of the same prompt other tokens; with them a request stays text."""
+"""Fields that change the tokens of a prompt; a request with one of them is not tokenized."""
 
 
 class PromptDraft(msgspec.Struct, frozen=True):
-    """A prompt to be: pieces whose ids are joined between `before` and `after`."""
+    """A prompt to be encoded: the ids of its pieces, between the ids `before` and `after`.
+
+    `ends` are the special tokens that close a message.
+    """
 
     pieces: Sequence[str]
     before: bytes = b""
     after: bytes = b""
     ends: frozenset[str] = frozenset()
 
-    def finished(self, ids: Mapping[str, bytes]) -> Prompt:
-        """Join the ids of the pieces; a mark is set after each token that ends a message."""
+    def complete(self, ids: Mapping[str, bytes]) -> Prompt:
+        """Return the prompt; it has a mark after each token that closes a message."""
         parts = [ids[piece] for piece in self.pieces]
         data = b"".join((self.before, *parts, self.after))
         if not self.ends:
@@ -43,21 +46,21 @@ class PromptDraft(msgspec.Struct, frozen=True):
 
 
 PromptPlan = Sequence[PromptDraft | Prompt]
-"""A request's prompts in order; those that came as token ids are finished."""
+"""A request's prompts in order; those that were sent as token ids are complete."""
 
 
 def pieces_of(plan: PromptPlan) -> Iterable[str]:
-    """Return all pieces of all prompts."""
+    """Yield the pieces of all prompts."""
     return chain.from_iterable(each.pieces for each in plan if isinstance(each, PromptDraft))
 
 
-def finished(plan: PromptPlan, ids: Mapping[str, bytes]) -> tuple[Prompt, ...]:
+def complete(plan: PromptPlan, ids: Mapping[str, bytes]) -> tuple[Prompt, ...]:
     """Return the prompts, given the ids of their pieces."""
-    return tuple([each.finished(ids) if isinstance(each, PromptDraft) else each for each in plan])
+    return tuple([each.complete(ids) if isinstance(each, PromptDraft) else each for each in plan])
 
 
 def plan(request: InferenceRequest, folder: ModelFolder) -> PromptPlan:
-    """Read a request's body. Raises `TextFallback`."""
+    """Return the plan of a request. Raises `TextFallback` if it cannot be tokenized."""
     drafts = _DRAFTS.get(request.api)
     if drafts is None:
         raise TextFallback(FallbackCause.API, request.api.value)

@@ -1,4 +1,4 @@
-"""`tokenizer_config.json` and what stands beside it, as far as tokens depend on them."""
+"""The configuration files of a model's folder, as far as tokens depend on them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_t
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token with how it is matched; `normalized` None: what the library makes of `special`."""
+    """An added token and how it is matched; `normalized` None: the opposite of `special`."""
 
     content: str
     single_word: bool = False
@@ -33,7 +33,7 @@ class NamedTemplate(msgspec.Struct, frozen=True):
 
 
 class TokenizerConfig(msgspec.Struct, frozen=True):
-    """The fields that are read; others are passed over."""
+    """`tokenizer_config.json`; other fields are ignored."""
 
     bos_token: str | Token | None = None
     eos_token: str | Token | None = None
@@ -60,7 +60,8 @@ class TokenizerConfig(msgspec.Struct, frozen=True):
                 yield name, text_of(token)
 
     def further(self) -> Iterator[str]:
-        """Yield the texts of special tokens without a name; the older field where it is alone."""
+        """Yield the texts of special tokens without a name."""
+        # transformers 5: `extra_special_tokens` replaces `additional_special_tokens`.
         extra = self.extra_special_tokens
         listed = self.additional_special_tokens if extra is None else extra
         yield from map(text_of, listed if isinstance(listed, list) else ())
@@ -79,12 +80,12 @@ class Sidecar(msgspec.Struct, frozen=True):
 
 
 def text_of(token: str | Token) -> str:
-    """Return the text of a token, which is written as a string or as an object."""
+    """Return the text of a token, given as a string or as an object."""
     return token.content if isinstance(token, Token) else token
 
 
 def read_json(path: Path, kind: type[T]) -> T:
-    """Read a file; an absent one has nothing but defaults. Raises `ConfigError`."""
+    """Read a JSON file; the defaults if it is absent. Raises `ConfigError` for a malformed one."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Chat templates, rendered as transformers and vLLM render them.
+"""Renders chat templates as transformers and vLLM do.
 
 Mirrors transformers 5 `utils/chat_template_utils.py` (the sandbox, its extensions, filters and
 globals; `continue_final_message`) and vLLM 0.32 `ChatCompletionRequest.build_chat_params`
@@ -26,10 +26,10 @@ from epp.adapters.tokens.local.content_format import content_format
 from epp.errors import ConfigError
 
 _UNSET = (None, "auto")
-_HERE = "WARMPICK_CONTINUES_HERE "
-"""Stands where a final message is to be continued; the blank shows whether text is trimmed."""
+_MARK = "WARMPICK_CONTINUES_HERE "
+"""Marks where a final message is continued; its blank shows whether the template trims text."""
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
-_TAKEN = frozenset(
+_RESERVED = frozenset(
     (
         "chat_template",
         "conversation",
@@ -44,20 +44,20 @@ _TAKEN = frozenset(
         "truncation",
     )
 )
-"""Names in `chat_template_kwargs` that mean something else than a variable of the template."""
+"""Names in `chat_template_kwargs` that are no variables of the template."""
 
 
 class _Generation(Extension):
-    """`{% generation %}`: marks what the model says, and renders as what is in it."""
+    """`{% generation %}`, which marks the model's own text and renders as its content."""
 
     tags = {"generation"}  # noqa: RUF012 (Jinja declares it so)
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_said"), [], [], body).set_lineno(line)
+        return nodes.CallBlock(self.call_method("_render_caller"), [], [], body).set_lineno(line)
 
-    def _said(self, caller: Callable[[], str]) -> str:
+    def _render_caller(self, caller: Callable[[], str]) -> str:
         return caller()
 
 
@@ -78,7 +78,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,  # noqa: FBT001, FBT002
 ) -> str:
-    """Write JSON without escaping for HTML, as Jinja's own filter would."""
+    """Return JSON without escapes for HTML, which Jinja's own filter makes."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -93,13 +93,13 @@ def _now(layout: str) -> str:
 
 
 class _Source:
-    """One compiled template and what it expects."""
+    """One compiled template, with the content format and the roles that it knows."""
 
     def __init__(self, text: str) -> None:
         environment = _environment()
         self.text = text
         self.compiled = environment.from_string(text)
-        self.shape = content_format(environment.parse(text))
+        self.content_format = content_format(environment.parse(text))
         self.knows_developers = '"developer"' in text or "'developer'" in text
 
 
@@ -107,8 +107,9 @@ class ChatTemplate:
     """A model's chat template.
 
     `sources` are its texts by name (`default`, `tool_use`); `special` the special tokens that
-    templates refer to (`bos_token`, ...); `defaults` what the server sets where a client does not
-    (vLLM's `--default-chat-template-kwargs`). Raises `ConfigError` for a text that is no template.
+    templates refer to (`bos_token`, ...); `defaults` the variables that the server sets unless a
+    client does (vLLM's `--default-chat-template-kwargs`). Raises `ConfigError` for a malformed
+    template.
     """
 
     def __init__(
@@ -122,21 +123,21 @@ class ChatTemplate:
         try:
             self._sources = {name: _Source(text) for name, text in sources.items()}
         except (TemplateError, RecursionError) as error:
-            raise ConfigError(f"the chat template is none: {error}") from error
+            raise ConfigError(f"the chat template is malformed: {error}") from error
 
     @property
     def text(self) -> str:
-        """All that the templates say."""
+        """The texts of all templates, joined."""
         return "".join(source.text for source in self._sources.values())
 
     def render(self, body: Mapping[str, Any]) -> str:
-        """Render a chat request's body. Raises `TextFallback`."""
+        """Return a chat request's body as text. Raises `TextFallback` if it cannot be rendered."""
         tools = tools_of(body)
         source = self._chosen(tools)
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
             raise TextFallback(FallbackCause.MALFORMED, "`messages` is missing or empty")
-        seen = conversation(messages, source.shape)
+        seen = conversation(messages, source.content_format)
         if not source.knows_developers:
             seen = without_developers(seen)
         variables = self._variables(body, tools)
@@ -149,7 +150,7 @@ class ChatTemplate:
             return source.compiled.render(messages=seen, **variables)
         except TextFallback:
             raise
-        except Exception as error:  # a template runs code of its own
+        except Exception as error:  # a template runs code that may raise anything
             raise TextFallback(FallbackCause.TEMPLATE, type(error).__name__) from error
 
     def _chosen(self, tools: Sequence[Message] | None) -> _Source:
@@ -162,9 +163,9 @@ class ChatTemplate:
     def _variables(
         self, body: Mapping[str, Any], tools: Sequence[Message] | None
     ) -> dict[str, Any]:
-        """Return what a template may refer to, the client's word before the server's."""
+        """Return the variables of a template; the client's override the server's."""
         own = body.get("chat_template_kwargs") or {}
-        if not isinstance(own, dict) or not own.keys().isdisjoint(_TAKEN):
+        if not isinstance(own, dict) or not own.keys().isdisjoint(_RESERVED):
             raise TextFallback(FallbackCause.FIELD, "chat_template_kwargs")
         effort = body.get("reasoning_effort")
         asked = {
@@ -176,33 +177,33 @@ class ChatTemplate:
         if effort is not None and "enable_thinking" not in own:
             asked["enable_thinking"] = effort != "none"
         server = {"tools": tools, "documents": None, "add_generation_prompt": False}
-        return self._special | server | self._defaults | _set(own) | _set(asked)
+        return self._special | server | self._defaults | _drop_unset(own) | _drop_unset(asked)
 
 
-def _set(variables: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_unset(variables: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in variables.items() if value not in _UNSET}
 
 
 def _render_continued(source: _Source, messages: list[Message], variables: dict[str, Any]) -> str:
-    """Render up to the end of the last message's text, leaving out what would close it."""
+    """Render up to the end of the last message's text, without what would close it."""
     final, text = _marked(messages[-1])
     rendered = source.compiled.render(messages=[*messages[:-1], final], **variables)
-    if text.strip() not in rendered or _HERE.strip() not in rendered:
+    if text.strip() not in rendered or _MARK.strip() not in rendered:
         raise TextFallback(FallbackCause.TEMPLATE, "the final message cannot be continued")
-    where = rendered.rindex(_HERE.strip())
+    where = rendered.rindex(_MARK.strip())
     kept = rendered[:where]
-    return kept if rendered.startswith(_HERE, where) else kept.rstrip()
+    return kept if rendered.startswith(_MARK, where) else kept.rstrip()
 
 
 def _marked(message: Message) -> tuple[Message, str]:
-    """Return a copy of the message with a mark after its last text, and that text."""
+    """Return a copy of the message with `_MARK` after its last text, and that text."""
     content = message["content"]
     if isinstance(content, str):
-        return {**message, "content": content + _HERE}, content
+        return {**message, "content": content + _MARK}, content
     for position in reversed(range(len(content))):
         if "text" in content[position]:
             text: str = content[position]["text"]
-            part = {**content[position], "text": text + _HERE}
+            part = {**content[position], "text": text + _MARK}
             return {
                 **message,
                 "content": [*content[:position], part, *content[position + 1 :]],

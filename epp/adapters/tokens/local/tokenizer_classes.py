@@ -1,9 +1,9 @@
-"""Tokenizers that transformers takes its own word for, whatever their `tokenizer.json` says.
+"""Tokenizer classes of transformers that override parts of `tokenizer.json`.
 
 Mirrors transformers 5.19, which vLLM 0.32 loads tokenizers with: a class named in the
-configuration, or known for the model's type, may build normalizer and pre-tokenizer anew
+configuration, or known for the model's type, may replace normalizer and pre-tokenizer
 (`models/qwen2/tokenization_qwen2.py`, `models/llama/tokenization_llama.py`; which class it is,
-`models/auto/tokenization_auto.py`). Models as published say the same in both places; converted
+`models/auto/tokenization_auto.py`). Published models have the same in both places; converted
 and trained ones may not.
 """
 
@@ -20,7 +20,7 @@ _QWEN_WORDS = (
 
 
 def as_its_class_says(tokenizer: Tokenizer, config: TokenizerConfig, model_type: str) -> None:
-    """Change a tokenizer into what its class makes of it."""
+    """Replace the parts of a tokenizer that its class overrides."""
     named = (config.tokenizer_class or "").removesuffix("Fast")
     if model_type == _QWEN_TYPE or named == "Qwen2Tokenizer":
         _qwen(tokenizer, config)
@@ -41,7 +41,7 @@ def _qwen(tokenizer: Tokenizer, config: TokenizerConfig) -> None:
 
 
 def _llama(tokenizer: Tokenizer, config: TokenizerConfig) -> None:
-    """Put the prefix space before the first word only, or, as once, after special tokens too."""
+    """Prefix a space to the first word only; with `legacy` also after special tokens."""
     _bytes_or_nothing(tokenizer, fall_back=True)
     scheme = "always" if config.legacy else "first"
     if config.add_prefix_space is False:
@@ -51,7 +51,7 @@ def _llama(tokenizer: Tokenizer, config: TokenizerConfig) -> None:
 
 
 def _bytes_or_nothing(tokenizer: Tokenizer, *, fall_back: bool) -> None:
-    """Have what is in no token be tokens of its bytes where there are such, else nothing."""
+    """Encode text of no token as tokens of its bytes (`fall_back`), else as nothing."""
     model = tokenizer.model
     if isinstance(model, BPE):
         model.unk_token, model.fuse_unk, model.byte_fallback = None, fall_back, fall_back

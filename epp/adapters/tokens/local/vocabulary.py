@@ -1,12 +1,12 @@
-"""A model's tokenizer, and where its texts can be cut so that the pieces have the same tokens.
+"""A model's tokenizer, and the cutting of texts into pieces that have the same tokens.
 
-A text is cut before special tokens. The Rust library takes special tokens out of a text first and
-treats what stands between two of them by itself, so nothing that follows a cut depends on what
-stands before it, but for one thing: whether it is the start of the text (sentencepiece's prefix
-space). A piece therefore begins with its special token, and is never at the start.
+A text is cut before special tokens. The `tokenizers` library splits a text at special tokens
+first and encodes the text between two of them by itself, so that nothing after a cut depends on
+what is before it, except whether it is the start of the text (sentencepiece's prefix space). A
+piece therefore begins with its special token, and is never at the start.
 
-Not every special token will do: one that takes the blanks around it, that is found only between
-words, or that overlaps another is matched by looking at its neighbours, and is no place to cut.
+Some special tokens are matched by their neighbours, and are no place to cut: one that strips the
+blanks around it, that is found only between words, or that overlaps another.
 """
 
 import re
@@ -21,23 +21,25 @@ _PROBES = ("a", "b c")
 
 
 class Vocabulary:
-    """Token ids of texts. Safe in threads; the interpreter is free while a long text is encoded.
+    """Encodes texts to token ids. Thread-safe; releases the GIL while it encodes.
 
-    `cuts` are candidates for cutting; those that are no place to cut are passed over.
+    `cuts` are special tokens to cut before; those that are no place to cut are ignored.
+    `affixes` are the ids that `add_special_tokens` puts before and after a text; None if they
+    depend on the text.
     """
 
     def __init__(self, tokenizer: Tokenizer, cuts: Iterable[str]) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
-        plain = tokenizer.encode_special_tokens  # special tokens are text like any other
+        plain = tokenizer.encode_special_tokens  # special tokens are encoded as text
         added = tokenizer.get_added_tokens_decoder().values()
         self.cuts = () if plain else _places(added, cuts)
         self._cut = re.compile("|".join(map(re.escape, self.cuts)))
         self.affixes = self._find_affixes()
 
     def pieces(self, text: str) -> list[str]:
-        """Cut a text before its special tokens; the tokens of the pieces are those of the text."""
+        """Return a text cut before its special tokens; the pieces' tokens are those of the text."""
         if not self.cuts:
             return [text]
         ends = [found.start() for found in self._cut.finditer(text)]
@@ -47,23 +49,23 @@ class Vocabulary:
         return [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
 
     def encode(self, texts: Sequence[str]) -> dict[str, Ids]:
-        """Return each text's ids, nothing added. Raises `TextFallback`."""
+        """Return each text's ids, without special tokens added. Raises `TextFallback`."""
         encodings = self._batch(texts, special=False)
         return {text: packed(ids) for text, ids in zip(texts, encodings, strict=True)}
 
     def encode_whole(self, text: str) -> Ids:
-        """Return a whole prompt's ids with what the tokenizer adds (`add_special_tokens`)."""
+        """Return a prompt's ids with special tokens added (`add_special_tokens`)."""
         return packed(self._batch([text], special=True)[0])
 
     def _batch(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
         try:
             batch = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
-        except Exception as error:  # the library raises bare ones
+        except Exception as error:  # the library raises `Exception` itself
             raise TextFallback(FallbackCause.FAILED, type(error).__name__) from error
         return [encoding.ids for encoding in batch]
 
     def _find_affixes(self) -> tuple[Ids, Ids] | None:
-        """Return what `add_special_tokens` puts around a text; None where it is not that simple."""
+        """Return the ids that `add_special_tokens` puts around any text; None if they vary."""
         found = set()
         for probe in _PROBES:
             bare = self._batch([probe], special=False)[0]
@@ -78,7 +80,7 @@ class Vocabulary:
 
 
 def _places(added: Iterable[AddedToken], candidates: Iterable[str]) -> tuple[str, ...]:
-    """Return the candidates before which a text can be cut wherever they stand in it."""
+    """Return the candidates before which a text can always be cut."""
     tokens = {token.content: token for token in added}
     first = [token.content for token in tokens.values() if not token.normalized]
     return tuple(
@@ -91,18 +93,18 @@ def _places(added: Iterable[AddedToken], candidates: Iterable[str]) -> tuple[str
 
 
 def _stands_alone(token: AddedToken, others: Sequence[str]) -> bool:
-    """Whether the token is matched wherever its text is, whatever other tokens there are."""
+    """Whether the token is matched wherever its text occurs, whatever other tokens there are."""
     if token.normalized or token.lstrip or token.rstrip or token.single_word:
         return False
     return not any(_overlap(other, token.content) for other in others if other != token.content)
 
 
 def _overlap(other: str, cut: str) -> bool:
-    """Whether another token could take a part of this one's text: leftmost and longest wins."""
+    """Whether another token could match a part of this one's text: leftmost, longest first."""
     return cut in other or any(other.endswith(cut[:size]) for size in range(1, len(cut)))
 
 
 def _is_closed(cut: str, tokens: Mapping[str, AddedToken]) -> bool:
-    """Whether neighbours that look at what surrounds them see the same with the token gone."""
+    """Whether tokens that depend on their neighbours match the same without this token."""
     looking = any(each.lstrip or each.rstrip or each.single_word for each in tokens.values())
     return not looking or not (cut[0].isspace() or re.match(r"\w", cut[0]))

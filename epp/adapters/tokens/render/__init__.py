@@ -1,1 +1,1 @@
-"""Tokens asked of vLLM's render endpoint over HTTP."""
+"""Tokenization by vLLM's render endpoint, over HTTP."""

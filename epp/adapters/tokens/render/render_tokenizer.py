@@ -1,7 +1,7 @@
-"""Tokens asked of vLLM over HTTP.
+"""Tokenization by a vLLM server over HTTP.
 
-Of `.../render`, which `vllm launch render` and `vllm serve --enable-scale-out` have; of
-`/tokenize` where a server has no such endpoint.
+It uses `.../render`, which `vllm launch render` and `vllm serve --enable-scale-out` serve, or
+`/tokenize` if the server has no such endpoint.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ _RENDER = {
 }
 _TOKENIZE = "/tokenize"
 _MEDIA_WORDS = (b'"image', b'"input_image', b'"video', b'"audio', b'"input_audio')
-_LIGHT = b'{"mm_payload":"none",'
-"""Asks for hashes of media without what the model computes from them."""
+_HASHES_ONLY = b'{"mm_payload":"none",'
+"""Requests the hashes of media, without their processed inputs to the model."""
 _CHAT_FIELDS = (
     "messages",
     "tools",
@@ -40,18 +40,19 @@ _CHAT_FIELDS = (
     "add_special_tokens",
 )
 _NOT_SERVED = {HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
-_MOST_ANSWER = 64 << 20
+_MAX_RESPONSE_BYTES = 64 << 20
 _CONNECTIONS = 64
 _CONNECT_SECONDS = 1.0
-_TOLERATED = 2
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_TOLERATED_FAILURES = 2
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
 
 
 class RenderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to ask. `model` goes in the place of the request's own where it is not empty.
+    """The server and the limits of requests to it.
 
-    `timeout` is for text, `media_timeout` for what has media in it, both in seconds. Bodies
-    beyond `most_bytes` stay text.
+    A `model` that is not empty replaces the request's own. `timeout` is for requests of text,
+    `media_timeout` for those with media, both in seconds. Requests with a body of more than
+    `most_bytes` bytes are not tokenized.
     """
 
     url: str
@@ -66,57 +67,59 @@ class _NotServed(Exception):
 
 
 class CircuitBreaker:
-    """Open for a while after failures in a row; each time that one more is tried, twice as long.
+    """Stops requests to a server for some time after failures in a row.
 
-    Times are seconds of any steady clock.
+    The pause doubles with each further failure. Times are seconds of any monotonic clock.
     """
 
     def __init__(self) -> None:
         self._failures = 0
         self._until = 0.0
 
-    def open(self, now: float) -> bool:
-        """Whether nothing should be asked."""
+    def is_open(self, now: float) -> bool:
+        """Whether no request may be sent."""
         return now < self._until
 
-    def failed(self, now: float) -> None:
-        """Take note that nothing came back."""
+    def record_failure(self, now: float) -> None:
+        """Record a request without a response."""
         self._failures += 1
-        beyond = self._failures - _TOLERATED
+        beyond = self._failures - _TOLERATED_FAILURES
         if beyond >= 0:
-            self._until = now + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(beyond, 10))
+            self._until = now + min(
+                _MAX_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(beyond, 10)
+            )
 
-    def answered(self) -> bool:
-        """Take note of an answer; return whether it ends an outage."""
-        outage = self._failures >= _TOLERATED
+    def record_success(self) -> bool:
+        """Record a response; return whether it ends an outage."""
+        outage = self._failures >= _TOLERATED_FAILURES
         self._failures = 0
         return outage
 
 
 class RenderTokenizer:
-    """Asks one server. After failures in a row it is left alone for a while."""
+    """Tokenizes by one server, with a `CircuitBreaker`."""
 
     def __init__(self, settings: RenderSettings) -> None:
         self._settings = settings
         self._url = settings.url.rstrip("/")
-        self._regrets = FallbackCounts()
+        self._fallbacks = FallbackCounts()
         self._breaker = CircuitBreaker()
         self._renders = True
         self._session: aiohttp.ClientSession | None = None
 
     @property
     def counts(self) -> Mapping[FallbackCause, int]:
-        """Requests that were left as text, by cause."""
-        return self._regrets.counts
+        """Requests that were not tokenized, by cause."""
+        return self._fallbacks.counts
 
     def ready(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
-        """Return the prompts where the server need not or cannot be asked."""
+        """Return the prompts if the server is not needed, or cannot be used."""
         if all(prompt.exact for prompt in request.prompts):
             return request.prompts
         reason = self._reason_not_to(request)
         if reason is None:
             return None
-        self._regrets.note(reason)
+        self._fallbacks.add(reason)
         return request.prompts
 
     def _reason_not_to(self, request: InferenceRequest) -> TextFallback | None:
@@ -126,17 +129,17 @@ class RenderTokenizer:
             return TextFallback(FallbackCause.BODY)
         if len(request.body) > self._settings.most_bytes:
             return TextFallback(FallbackCause.LARGE, f"{self._settings.most_bytes} bytes")
-        if self._breaker.open(asyncio.get_running_loop().time()):
+        if self._breaker.is_open(asyncio.get_running_loop().time()):
             return TextFallback(FallbackCause.UNAVAILABLE, self._url)
         return None
 
     async def tokenize(self, request: InferenceRequest) -> tuple[Prompt, ...]:
-        """Ask for the prompts; return those of text where there is a reason."""
+        """Request the prompts; return those of text after a failure."""
         media = any(word in request.body for word in _MEDIA_WORDS)
         settings = self._settings
         try:
             async with asyncio.timeout(settings.media_timeout if media else settings.timeout):
-                prompts = await self._asked(request, media=media)
+                prompts = await self._request_prompts(request, media=media)
         except TimeoutError:
             self._failed(TextFallback(FallbackCause.SLOW, self._url))
         except (aiohttp.ClientError, OSError, _NotServed) as error:
@@ -149,21 +152,23 @@ class RenderTokenizer:
                 if isinstance(reason, TextFallback)
                 else TextFallback(FallbackCause.MALFORMED)
             )
-            self._regrets.note(instead)
+            self._fallbacks.add(instead)
         else:
-            if self._breaker.answered():
+            if self._breaker.record_success():
                 _log.info("tokens.render_recovered", url=self._url)
             return prompts
         return request.prompts
 
     def _failed(self, reason: TextFallback) -> None:
-        self._regrets.note(reason)
-        self._breaker.failed(asyncio.get_running_loop().time())
+        self._fallbacks.add(reason)
+        self._breaker.record_failure(asyncio.get_running_loop().time())
 
-    async def _asked(self, request: InferenceRequest, *, media: bool) -> tuple[Prompt, ...]:
+    async def _request_prompts(
+        self, request: InferenceRequest, *, media: bool
+    ) -> tuple[Prompt, ...]:
         if self._renders:
             try:
-                return await self._rendered(request, media=media)
+                return await self._render(request, media=media)
             except _NotServed:
                 self._renders = False
                 _log.warning(
@@ -172,14 +177,14 @@ class RenderTokenizer:
                     instead=_TOKENIZE,
                     remedy="vllm launch render, or vllm serve --enable-scale-out",
                 )
-        return await self._tokenized(request)
+        return await self._tokenize_texts(request)
 
-    async def _rendered(self, request: InferenceRequest, *, media: bool) -> tuple[Prompt, ...]:
+    async def _render(self, request: InferenceRequest, *, media: bool) -> tuple[Prompt, ...]:
         body, model = request.body, self._settings.model or request.target_model
         if model != request.model:
             body = replace_model(body, model)
         if media:
-            body = _LIGHT + body[body.index(b"{") + 1 :]
+            body = _HASHES_ONLY + body[body.index(b"{") + 1 :]
         answer = await self._post(_RENDER[request.api], body)
         if request.api is not Api.COMPLETIONS:
             return (prompt_of(read(answer, Rendered)),)
@@ -188,7 +193,7 @@ class RenderTokenizer:
             raise TextFallback(FallbackCause.FAILED, "not as many prompts as were sent")
         return tuple(prompts)
 
-    async def _tokenized(self, request: InferenceRequest) -> tuple[Prompt, ...]:
+    async def _tokenize_texts(self, request: InferenceRequest) -> tuple[Prompt, ...]:
         body: dict[str, Any] = msgspec.json.decode(request.body, type=dict[str, Any])
         model = self._settings.model or request.target_model
         if request.api is Api.CHAT:
@@ -213,18 +218,19 @@ class RenderTokenizer:
         return exact(answer.tokens)
 
     async def _post(self, path: str, body: bytes) -> bytes:
-        """Send a body; return the answer. Raises `TextFallback` where the server refuses it."""
+        """Send a body; return the response's. Raises `TextFallback` if the server refuses it."""
         headers = {"content-type": "application/json"}
-        async with self._open().post(self._url + path, data=body, headers=headers) as response:
+        async with self._client().post(self._url + path, data=body, headers=headers) as response:
             answer = bytearray()
             async for chunk in response.content.iter_any():
                 answer += chunk
-                if len(answer) > _MOST_ANSWER:
+                if len(answer) > _MAX_RESPONSE_BYTES:
                     raise TextFallback(
-                        FallbackCause.FAILED, f"an answer of more than {_MOST_ANSWER} bytes"
+                        FallbackCause.FAILED, f"an answer of more than {_MAX_RESPONSE_BYTES} bytes"
                     )
         if response.status == HTTPStatus.OK:
             return bytes(answer)
+        # vLLM answers 404 with an `error` for an unknown model, without one for an unknown path.
         unknown = response.status == HTTPStatus.NOT_FOUND and b'"error"' not in answer
         if unknown or response.status in _NOT_SERVED:
             raise _NotServed
@@ -234,7 +240,7 @@ class RenderTokenizer:
             )
         raise TextFallback(FallbackCause.REFUSED, f"HTTP status {response.status}")
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=_CONNECTIONS),
@@ -244,6 +250,6 @@ class RenderTokenizer:
         return self._session
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; requests in flight fail."""
         if self._session is not None:
             await self._session.close()

@@ -1,9 +1,9 @@
-"""What vLLM's render endpoints answer, as prompts.
+"""Responses of vLLM's render endpoints, converted to prompts.
 
-Shapes of vLLM 0.32 `GenerateRequest` and `TokenizeResponse`. Where an image, a sound or a video
-stands, every token is the same placeholder, and vLLM tells media apart by their hash (an extra
-key of each block that one overlaps); here the placeholders themselves are made of that hash, so
-that equal media at the same place are equal tokens and others are not.
+Their fields are those of vLLM 0.32 `GenerateRequest` and `TokenizeResponse`. All tokens of an
+image, a sound or a video are one placeholder; vLLM tells media apart by their hash, an extra key
+of each block that one overlaps. Here the placeholders are replaced by numbers made of that hash,
+so that equal media at the same offset are equal tokens and other media are not.
 """
 
 from collections.abc import Sequence
@@ -30,20 +30,20 @@ class _Features(msgspec.Struct):
 
 
 class Rendered(msgspec.Struct):
-    """One prompt as `/render` tells it."""
+    """One prompt of a response of `/render`."""
 
     token_ids: list[int]
     features: _Features | None = None
 
 
 class Tokenized(msgspec.Struct):
-    """One prompt as `/tokenize` tells it."""
+    """One prompt of a response of `/tokenize`."""
 
     tokens: list[int]
 
 
 def prompt_of(rendered: Rendered) -> Prompt:
-    """Return the prompt. Raises `TextFallback` for what cannot be told apart."""
+    """Return the prompt. Raises `TextFallback` for media without a hash."""
     ids = rendered.token_ids
     features = rendered.features or _Features()
     for modality, ranges in features.mm_placeholders.items():
@@ -51,11 +51,11 @@ def prompt_of(rendered: Rendered) -> Prompt:
         if len(hashes) != len(ranges) or None in hashes:
             raise TextFallback(FallbackCause.MEDIA, "the endpoint names no hash")
         for name, place in zip(hashes, ranges, strict=True):
-            _stamp(ids, place, str(name))
+            _replace(ids, place, str(name))
     return exact(ids)
 
 
-def _stamp(ids: list[int], place: _Range, name: str) -> None:
+def _replace(ids: list[int], place: _Range, name: str) -> None:
     end = place.offset + place.length
     if not 0 <= place.offset <= end <= len(ids):
         raise TextFallback(FallbackCause.FAILED, "a placeholder outside the prompt")
@@ -64,7 +64,7 @@ def _stamp(ids: list[int], place: _Range, name: str) -> None:
 
 
 def exact(ids: Sequence[int]) -> Prompt:
-    """Return token ids as a prompt. Raises `TextFallback` for what is no id."""
+    """Return token ids as a prompt. Raises `TextFallback` for an id outside 0..2^32-1."""
     try:
         return Prompt(packed(ids), exact=True)
     except OverflowError as error:
@@ -72,7 +72,7 @@ def exact(ids: Sequence[int]) -> Prompt:
 
 
 def read(answer: bytes, kind: Any) -> Any:  # noqa: ANN401 (the type is the caller's)
-    """Decode an answer strictly. Raises `TextFallback`."""
+    """Decode a response. Raises `TextFallback` if it does not fit `kind`."""
     try:
         return msgspec.json.decode(answer, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.adapters.tokens.local.segments import TokenCache
+from epp.adapters.tokens.local.token_cache import TokenCache
 
 STEPS = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=60)
 
@@ -41,8 +41,9 @@ def test_the_size_is_that_of_text_and_ids():
     assert 7000 < cache.size < 8500
 
 
-def test_what_is_larger_than_the_cache_is_not_kept():
+def test_what_is_larger_than_the_cache_is_not_kept_and_evicts_nothing():
     cache = TokenCache(1000)
     cache.put("a", b"a")
     cache.put("x" * 2000, b"")
-    assert (len(cache), cache.size) == (0, 0)
+    assert cache.get("x" * 2000) is None
+    assert (len(cache), cache.get("a")) == (1, b"a")
