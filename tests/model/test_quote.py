@@ -1,8 +1,5 @@
 """Quotes: made once, held while endpoints change, sent to replicas, and free of text."""
 
-from gc import get_referents
-from types import FunctionType, ModuleType
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +15,7 @@ from epp.model.events import (
 )
 from epp.model.request import Api, Prompt, RequestId, Usage
 from tests.model.rig import LONG, Rig
+from tests.reachable import longest_text, reachable
 from tests.strategies import prompt, text
 
 POD = EndpointId("default/pod-0")
@@ -50,26 +48,14 @@ def test_two_requests_that_wait_are_hashed_once_each():
     assert len(READS) == 2 * once
 
 
-def reachable(start):
-    """Go through all values that a value keeps alive, but for code."""
-    seen, left = {id(start): start}, [start]
-    while left:
-        for each in get_referents(left.pop()):
-            if id(each) not in seen and not isinstance(each, type | FunctionType | ModuleType):
-                seen[id(each)] = each
-                left.append(each)
-                yield each
-
-
 def test_no_text_is_kept_by_a_quote_or_by_the_fleet():
     rig = Rig()
     held = rig.quote("r1", LONG, body=b'{"prompt": "' + LONG.encode() + b'"}')
     rig.fleet.candidates(held, rig.now)
     rig.tell(Admitted(held, POD))
     rig.tell(FirstToken(RequestId("r1")))
-    for owner in (held, rig.fleet):
-        strings = [each for each in reachable(owner) if isinstance(each, bytes | str | memoryview)]
-        assert max(map(len, strings)) < 300
+    assert longest_text(held) < 300
+    assert longest_text(rig.fleet) < 300
 
 
 def test_what_was_looked_up_is_not_kept_with_a_request_in_flight():

@@ -262,8 +262,8 @@ class Exchange:
         request, target = record.request, ""
         if request is not None:
             target = "" if request.model == request.target_model else request.target_model
-            if self._settings.keep_body:
-                record.request = msgspec.structs.replace(request, body=b"")
+            # A response may run for minutes: the text, which the fleet needs no more, is freed.
+            record.request = msgspec.structs.replace(request, prompts=(), body=b"")
         return self._request.answer(decision, target)
 
     def _pass_body(self, message: RequestBody, _: float) -> list[Reply]:

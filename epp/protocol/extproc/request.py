@@ -171,7 +171,8 @@ class Request:
     def _rewrite(self, target: str) -> int | None:
         """Put the target model into the held body; return its new length where that changed it."""
         body, self._body = self._body, None
-        if self._parsed is None or not target:
+        parsed, self._parsed = self._parsed, None
+        if parsed is None or not target:
             return None
         if body is not None:
             self.unsent = body.renamed(target)

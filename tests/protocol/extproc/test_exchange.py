@@ -33,6 +33,7 @@ from tests.protocol.extproc.conversation import (
     outcome,
     play,
 )
+from tests.reachable import longest_text
 
 
 class TestFullDuplex:
@@ -52,6 +53,14 @@ class TestFullDuplex:
         assert second == Chunk(False, chat_body(), True)
         assert stub.requests[0].api is Api.CHAT
         assert machine.record.decided_at == 2
+
+    def test_text_is_not_kept_while_the_response_runs(self):
+        stub = Stub()
+        machine = exchange(stub, keep_body=True)
+        data = chat_body(messages=[{"role": "user", "content": "x" * 20_000}])
+        play(machine, [headers(), body(data), ResponseHeaders(headers=OK | {"content-type": SSE})])
+        stub.requests.clear()
+        assert longest_text(machine) < 2_000
 
     def test_long_bodies_go_on_in_pieces_that_envoy_takes(self):
         data = chat_body(messages=[{"role": "user", "content": "x" * 200_000}])
