@@ -21,6 +21,7 @@ from epp.adapters.extproc.grpcio_health import Context, attach
 from epp.protocol.extproc.names import METHOD, SERVICE
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+"""grpcio's codes by their numbers."""
 
 
 class GrpcioServer:
@@ -44,7 +45,9 @@ class GrpcioServer:
             options=(
                 ("grpc.max_receive_message_length", settings.max_receive_bytes),
                 ("grpc.max_send_message_length", settings.max_send_bytes),
-                ("grpc.so_reuseport", 0),
+                ("grpc.so_reuseport", 0),  # a taken port is an error, not shared
+                # A gateway's keepalive: by default grpcio closes connections (GOAWAY,
+                # too_many_pings) that are pinged more often than every five minutes.
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
             )
@@ -79,7 +82,7 @@ class GrpcioServer:
         self._pair = tls
 
     def _certificate(self) -> grpc.ServerCertificateConfiguration:
-        """Give the pair for one handshake."""
+        """Return the pair for one handshake."""
         return grpc.ssl_server_certificate_configuration([self._pair])
 
     async def start(self) -> None:

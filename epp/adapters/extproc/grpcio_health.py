@@ -32,7 +32,7 @@ class GrpcioHealthServer:
 
 
 def attach(health: HealthSource, server: grpc.aio.Server) -> None:
-    """Offer the service on a server that has not started."""
+    """Offer the health service on a server that has not started."""
 
     async def check(request: bytes, context: Context) -> bytes:
         try:

@@ -10,6 +10,7 @@ from epp.native.http2 import Stream
 from epp.protocol.health import SERVICE
 
 _MAX_REQUEST_BYTES = 1 << 16
+"""A request holds nothing but the name of a service."""
 
 
 def health_methods(health: HealthSource) -> dict[bytes, Method]:
@@ -53,7 +54,7 @@ class _Call(ABC):
         self._health = health
 
     def message(self, data: bytes) -> None:
-        """Answer."""
+        """Take the request, and answer it."""
         try:
             self._answer(data)
         except ValueError as error:
@@ -72,14 +73,14 @@ class _Call(ABC):
         self._end(GrpcStatus.INVALID_ARGUMENT, "a call without a request")
 
     def drained(self) -> None:  # noqa: B027 (most calls need not know)
-        """Nothing was held back."""
+        """Nothing is held."""
 
     def closed(self) -> None:  # noqa: B027 (most calls need not know)
         """Nothing is kept."""
 
 
 class CheckCall(_Call):
-    """One check."""
+    """A call of `Check`."""
 
     __slots__ = ()
 
@@ -93,7 +94,7 @@ class CheckCall(_Call):
 
 
 class ListCall(_Call):
-    """One request for all there is."""
+    """A call of `List`: all services at once."""
 
     __slots__ = ()
 
@@ -103,7 +104,7 @@ class ListCall(_Call):
 
 
 class WatchCall(_Call):
-    """One watch, which lasts until the peer or the connection ends it (gRPC health checking)."""
+    """A call of `Watch`, which lasts until the peer or the connection ends it."""
 
     __slots__ = ("_connection", "_watching")
 
@@ -127,5 +128,5 @@ class WatchCall(_Call):
             super().ended()
 
     def closed(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._health.unwatch(self._hear)

@@ -1,4 +1,4 @@
-"""The transports by name, and whether they can be had here."""
+"""The transports by name, and whether they can be used here."""
 
 from typing import Literal, get_args
 
@@ -18,14 +18,14 @@ TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 
 
 def native_fault() -> str:
-    """Say why the native transport cannot be had; empty where it can."""
+    """Return why the native transport cannot be used; empty where it can."""
     return fault("http2")
 
 
 def server_class(wanted: Transport) -> type[ExtProcServer]:
-    """Give the transport that is wanted; grpcio's, with a line in the log, where it is not there.
+    """Return the transport that is wanted; grpcio's, with a warning, where it cannot be used.
 
-    Only the one that is given is imported.
+    Only the one that is returned is imported.
     """
     if wanted == "native":
         fault = native_fault()
@@ -40,7 +40,7 @@ def server_class(wanted: Transport) -> type[ExtProcServer]:
 
 
 def health_server(transport: str, health: HealthSource) -> HealthServer:
-    """Make a server of health alone, on the transport that is in use."""
+    """Return a server of health alone, on the transport that is in use."""
     if transport == "native":
         from epp.adapters.extproc.native_health import NativeHealthServer  # noqa: PLC0415 (see above)
 

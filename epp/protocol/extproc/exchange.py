@@ -323,7 +323,7 @@ class Exchange:
             self._response.record_usage()
         record = self.record
         if record.decision is None and outcome is _COMPLETED and self._request.begun:
-            outcome = _ABORTED  # the proxy answered in everybody's place
+            outcome = _ABORTED  # Envoy answered by itself: a timeout, a broken request
         record.outcome = outcome
         record.finished_at = now
         if record.decision is not None:
@@ -332,7 +332,7 @@ class Exchange:
 
 
 def refused(record: RequestRecord) -> bool:
-    """Return whether the model server, or who stood in for it, answered with an error."""
+    """Return whether the model server, or a proxy in its place, answered with an error."""
     return record.status is not None and record.status >= _CLIENT_ERROR
 
 

@@ -1,4 +1,4 @@
-"""The headers of the endpoint picker protocol: what they tell, what is set, what is removed.
+"""The headers of the endpoint picker protocol: those that are read, set and removed.
 
 Names: GIE proposal 004 and the incumbent's conventions, whose newer names win over their aliases.
 """
@@ -41,8 +41,7 @@ CONTROL_HEADERS = frozenset(
         "x-llm-d-request-dropped-reason",
     )
 )
-"""Meant for the picker, or set by it alone: a client's own never reach the model server."""
-
+"""Headers for the picker, or set by it alone: a client's own never reach the model server."""
 
 _UNREAD = Parsed(model="", prompts=(), stream=False, max_tokens=None, cache_salt="")
 """Stands for a body that could not be read, or was not seen."""
@@ -52,7 +51,10 @@ _OTHER: Final = Api.OTHER
 
 
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the request's headers say; `injected` are those that go no further."""
+    """What a request's headers say.
+
+    `injected` are the names of control headers, which are removed before the model server.
+    """
 
     headers: Mapping[str, str] = {}
     method: str = ""
@@ -61,7 +63,10 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> "RequestFacts":
-        """Read the method and the first path that names an API, a proxy's own rewrite aside."""
+        """Read the method, and the API from the first path that names one.
+
+        A gateway that has rewritten `:path` keeps the client's in one of the other headers.
+        """
         method, api = headers.get(":method", ""), _OTHER
         for name in _PATHS:
             if name in headers and api is _OTHER:
@@ -78,7 +83,10 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
         subset: tuple[str, ...] | None,
         body: bytes = b"",
     ) -> InferenceRequest:
-        """Put together what routing depends on; `body` for those who read more of it."""
+        """Return what routing depends on; `body` is for who reads more of it (tokenizers).
+
+        `parsed` None stands for a body that was not seen or could not be read.
+        """
         parsed = parsed or _UNREAD
         controlled = self.headers if self.injected else {}
         return InferenceRequest(
@@ -113,12 +121,15 @@ def request_mutation(
     orca: bool,
     content_length: int | None,
 ) -> Mutation:
-    """Send a request to its destination, with as few changes as that takes.
+    """Return the changes that send a request to its destination, as few as that takes.
 
-    An endpoint that is one rank of a server is named to it by a header (vLLM `serving.py`,
-    `_get_data_parallel_rank`; SGLang reads the same), in place of the client's own.
+    `orca` asks for a load report in the response's headers. `content_length` is that of a body
+    that was changed, in bytes; None: it was not.
     """
+    # GIE proposal 004: the destination is a header, and metadata with the same value.
     headers = [(DESTINATION, decision.destination)]
+    # vLLM serving.py `_get_data_parallel_rank`, and SGLang: a request may name the rank that it
+    # is for. The picker's choice replaces the client's.
     if decision.endpoint.rank is not None:
         headers.append((_RANK, str(decision.endpoint.rank)))
     if _REQUEST_ID not in facts.headers:
@@ -127,6 +138,7 @@ def request_mutation(
         headers.append(("content-length", str(content_length)))
     if orca:
         headers.append(("endpoint-load-metrics-format", "JSON"))
+    # As GIE's picker does: the route is chosen again, for it may depend on these headers.
     return Mutation(
         set_headers=tuple(headers),
         remove_headers=facts.injected,

@@ -1,7 +1,7 @@
 """Messages and replies of ext_proc as plain values.
 
-The six messages mirror `ProcessingRequest` of Envoy's ext_proc, the four replies
-`ProcessingResponse`; only `epp.protocol.extproc.codec` knows their wire form.
+The six messages mirror `ProcessingRequest` of Envoy's ext_proc, the replies `ProcessingResponse`;
+only `epp.protocol.extproc.codec` knows their wire form.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,20 @@ class BodyMode(IntEnum):
 
 
 class Modes(msgspec.Struct, frozen=True):
-    """The body modes in force; what a proxy announces on its first message, where it does."""
+    """The body modes in force: those of the first message (`protocol_config`) where it has them.
+
+    The defaults are what GIE proposal 004 demands of a proxy.
+    """
 
     request: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     response: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What may ride on any message: modes, the subset hint, the target that served."""
+    """What may ride on any message: modes, the subset hint, the target that served.
+
+    The last two come as metadata (GIE proposal 004). None: the message has no such thing.
+    """
 
     modes: Modes | None = None
     subset: tuple[str, ...] | None = None
@@ -39,14 +45,17 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestHeaders(Message, frozen=True, kw_only=True):
-    """Header names in lower case; of a repeated header the first value counts."""
+    """The head of a request: header names in lower case (RFC 9113 §8.2).
+
+    Of a repeated header the first value counts. `end_of_stream`: there is no body.
+    """
 
     headers: Mapping[str, str]
     end_of_stream: bool = False
 
 
 class RequestBody(Message, frozen=True, kw_only=True, gc=False):
-    """A piece of the request's body, or all of it."""
+    """A piece of the request's body, or all of it (`WHOLE_BODIES`)."""
 
     body: bytes
     end_of_stream: bool = False
@@ -64,7 +73,7 @@ class ResponseHeaders(Message, frozen=True, kw_only=True):
 
 
 class ResponseBody(Message, frozen=True, kw_only=True, gc=False):
-    """A piece of the response's body, or all of it."""
+    """A piece of the response's body, or all of it (`WHOLE_BODIES`)."""
 
     body: bytes
     end_of_stream: bool = False
@@ -75,9 +84,11 @@ class ResponseTrailers(Message, frozen=True, kw_only=True):
 
 
 class Mutation(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes to headers, the route, the body (all of it: not in full duplex) and metadata.
+    """Changes to headers, the route, the body and metadata.
 
-    `destination` is written to the dynamic metadata `envoy.lb`.
+    `body` replaces all of the body, None leaves it; full duplex has `Chunk` instead.
+    `clear_route_cache` has the proxy choose the route again. `destination`, where not empty, is
+    written to the dynamic metadata `envoy.lb` (GIE proposal 004).
     """
 
     set_headers: tuple[tuple[str, str], ...] = ()
@@ -88,24 +99,25 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNCHANGED = Mutation()
+"""Changes nothing."""
 
 
 class HeadersReply(msgspec.Struct, frozen=True):
-    """Let headers go on, changed."""
+    """Passes headers on, changed. `response`: those of the response."""
 
     response: bool
     mutation: Mutation = UNCHANGED
 
 
 class BodyReply(msgspec.Struct, frozen=True):
-    """Let a body message go on (`STREAMED`, `BUFFERED`), changed."""
+    """Passes a body message on, changed; in every mode but full duplex."""
 
     response: bool
     mutation: Mutation = UNCHANGED
 
 
 class Chunk(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the body that goes on in full duplex."""
+    """Sends a piece of the body on in full duplex (`StreamedBodyResponse`)."""
 
     response: bool
     body: bytes
@@ -113,13 +125,16 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
 
 class TrailersReply(msgspec.Struct, frozen=True):
-    """Let trailers go on."""
+    """Passes trailers on."""
 
     response: bool
 
 
 class ImmediateReply(msgspec.Struct, frozen=True):
-    """Answer the client in the model server's place; the exchange is over."""
+    """Answers the client in the model server's place; the exchange is over.
+
+    `status` is the HTTP status, `details` is for Envoy's access log (`%RESPONSE_CODE_DETAILS%`).
+    """
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -130,20 +145,23 @@ class ImmediateReply(msgspec.Struct, frozen=True):
 Reply = HeadersReply | BodyReply | Chunk | TrailersReply | ImmediateReply
 
 WHOLE_BODIES = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
-"""Modes in which one message holds all of the body that there will be."""
+"""Modes in which one message holds all of the body that is shown."""
 
 UNSEEN_BODIES = (BodyMode.NONE, BodyMode.STREAMED, BodyMode.GRPC)
 """Modes in which headers must be answered before the body is seen, if it ever is."""
 
 CHUNK_BYTES = 62_000
-"""The most that one `Chunk` may hold: Envoy's frames end at 64 KiB."""
+"""The most that one `Chunk` may hold, in bytes: GIE's own margin below Envoy's 64 KiB."""
 
 STEP_BYTES = 1 << 19
 """About how many bytes of a long body one step sends on, before the proxy has read some of them."""
 
 
 def chunks(body: bytes, *, response: bool, last: bool) -> list[Reply]:
-    """Cut a body into chunks; an empty one is a chunk too, for it may carry the end."""
+    """Cut a body into chunks, the last of which ends it where `last` says so.
+
+    An empty body is a chunk too, for it may carry the end.
+    """
     if len(body) <= CHUNK_BYTES:
         return [Chunk(response, body, last)]
     return [
@@ -153,7 +171,7 @@ def chunks(body: bytes, *, response: bool, last: bool) -> list[Reply]:
 
 
 def next_chunks(pieces: list[bytes], *, last: bool) -> tuple[list[Reply], list[bytes]]:
-    """Let the pieces of a request's body go on: replies, and the pieces that are to follow them.
+    """Return chunks of about `STEP_BYTES` of a request's body, and the pieces that follow them.
 
     Pieces are joined and cut no more than chunks demand. With `last` the body ends with them.
     """

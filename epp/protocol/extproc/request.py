@@ -1,8 +1,7 @@
 """The request half of an exchange: what is read of it, and what passes on to the model server.
 
 The body is held until it is decided where it goes; then it passes on as it came, but for a model's
-name under a rewrite. In full duplex the picker sends it on itself, no faster than the
-proxy reads.
+name under a rewrite. In full duplex the picker sends it on itself, no faster than the proxy reads.
 """
 
 from typing import Final
@@ -76,7 +75,7 @@ class Request:
 
     @property
     def begun(self) -> bool:
-        """Whether there was a head."""
+        """Whether the head was seen."""
         return bool(self._facts.method)
 
     @property
