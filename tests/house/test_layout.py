@@ -1,7 +1,9 @@
-"""Where things are: the size of modules, and the layers."""
+"""Where things are: the size of modules, one name for one thing, and the layers."""
 
+import ast
 import re
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import epp
@@ -18,11 +20,21 @@ def dotted(path):
 
 
 MODULES = {dotted(path): path for path in sorted(PACKAGE.rglob("*.py")) if "_pb" not in path.parts}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 LINES = {name: len(path.read_text("utf-8").splitlines()) for name, path in MODULES.items()}
 
 
 def test_modules_stay_small():
     assert {name: lines for name, lines in LINES.items() if lines > MOST_LINES} == {}
+
+
+def test_no_class_name_is_public_twice():
+    places = defaultdict(list)
+    for module, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def split(layer):
