@@ -1,1 +1,1 @@
-"""One I/O technology each, unaware of each other. Adapters translate; they do not decide."""
+"""Adapters of one I/O technology each. They are independent of each other and decide nothing."""

@@ -1,1 +1,1 @@
-"""What others say, as data. No I/O."""
+"""Protocols and formats of other systems, as data and state machines without I/O."""

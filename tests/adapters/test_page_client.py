@@ -102,10 +102,10 @@ async def test_a_fresh_connection_that_is_closed_is_a_failure():
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n" + b"x" * 1001, "larger than 1000"),
         (b"HTTP/1.1 200 OK\r\nx: " + b"x" * 70_000, "head is larger"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: -4\r\n\r\n", "not an HTTP answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -4\r\n\r\n", "not an HTTP response"),
         (b"HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n", "101|answer"),
         (b"HTTP/1.1 204 No Content\r\n\r\n", "HTTP status 204"),
-        (b"HTTP/2 200 OK\r\n\r\n", "not an HTTP answer"),
+        (b"HTTP/2 200 OK\r\n\r\n", "not an HTTP response"),
     ],
 )
 @pytest.mark.parametrize("piece", [None, 1000])

@@ -100,7 +100,7 @@ class ApiSession:
         method, path, headers, document = request
         self._requests += 1
         try:
-            answer = await self._rest.request(
+            wrapped = await self._rest.request(
                 method,
                 f"{self.configuration.host}{path}",
                 headers,
@@ -110,7 +110,7 @@ class ApiSession:
         except BaseException:
             await self.release()
             raise
-        response: aiohttp.ClientResponse = answer.response
+        response: aiohttp.ClientResponse = wrapped.response
         return response
 
     async def release(self) -> None:
@@ -139,8 +139,8 @@ class _Rest(RESTClientObject):
 
 def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol = address[:3]
-    made = socket.socket(family, kind, protocol)
-    made.setblocking(False)  # noqa: FBT003 (the standard library's signature)
+    created = socket.socket(family, kind, protocol)
+    created.setblocking(False)  # noqa: FBT003 (the standard library's signature)
     for option, level, value in _KEEPALIVE:
-        made.setsockopt(level, option, value)
-    return made
+        created.setsockopt(level, option, value)
+    return created

@@ -173,8 +173,8 @@ def _as_unreachable() -> Iterator[None]:
     try:
         yield
     except TimeoutError as error:
-        raise ApiUnreachable(str(error) or "no answer in time") from error
+        raise ApiUnreachable(str(error) or "no response in time") from error
     except aiohttp.ClientPayloadError as error:
-        raise ApiUnreachable("the answer broke off") from error
+        raise ApiUnreachable("the response broke off") from error
     except (aiohttp.ClientError, OSError) as error:
         raise ApiUnreachable(str(error) or type(error).__name__) from error

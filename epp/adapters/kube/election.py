@@ -92,7 +92,7 @@ class LeaseElection:
         except ApiRefused as refusal:
             self._on_refusal(refusal)
         except (ApiUnreachable, TimeoutError) as error:
-            self._report("lease.unreachable", error=str(error) or "no answer in time")
+            self._report("lease.unreachable", error=str(error) or "no response in time")
         except msgspec.MsgspecError as error:
             self._report("lease.unreadable", error=str(error))
         else:

@@ -158,7 +158,7 @@ class Subscription:
                     messages = await monitor.receive()
             except TimeoutError:
                 if not self._lost:
-                    self._handle(self.feed.lost(f"nobody publishes at {self.addresses.events}"))
+                    self._handle(self.feed.lost(f"no publisher at {self.addresses.events}"))
                 return
             for message in messages:
                 if parse_monitor_message(message)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:

@@ -70,13 +70,13 @@ class PageClient:
     async def _connect(self) -> "_Connection":
         self.close()
         try:
-            _, made = await asyncio.get_running_loop().create_connection(
+            _, connection = await asyncio.get_running_loop().create_connection(
                 lambda: _Connection(self._max_bytes), self._host, self._port, ssl=self._tls
             )
         except UnicodeError as error:
             raise PageRefused(f"no name of a host: {error}") from None
-        self._connection = made
-        return made
+        self._connection = connection
+        return connection
 
     async def _request_on(self, connection: "_Connection") -> bytes:
         complete = False
@@ -140,7 +140,7 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(PageRefused(f"not an HTTP answer: {error}"))
+            self._fail(PageRefused(f"not an HTTP response: {error}"))
         if self._head > _MAX_HEAD_BYTES and not self._in_body:
             self._fail(PageRefused(f"the head is larger than {_MAX_HEAD_BYTES} bytes"))
 

@@ -22,7 +22,7 @@ Review = Callable[[str, str], Awaitable[HTTPStatus]]
 """Returns 200 if the bearer of a token may read a path, else the status to respond with."""
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _Response(msgspec.Struct, frozen=True):
     """A response."""
 
     status: HTTPStatus
@@ -97,7 +97,7 @@ class OperatorServer:
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Task[None]] = set()
-        self._pages: dict[bytes, Callable[[_Request], Awaitable[_Answer]]] = {
+        self._pages: dict[bytes, Callable[[_Request], Awaitable[_Response]]] = {
             b"/metrics": self._metrics,
             b"/healthz": self._healthz,
             b"/readyz": self._readyz,
@@ -152,17 +152,17 @@ class OperatorServer:
 
     async def _respond(self, writer: asyncio.StreamWriter, request: _Request | None) -> None:
         if request is None:
-            answer = _plain(HTTPStatus.BAD_REQUEST)
-            writer.write(answer.head(keep=False) + answer.body)
+            response = _plain(HTTPStatus.BAD_REQUEST)
+            writer.write(response.head(keep=False) + response.body)
         else:
-            answer = await self._answer(request)
+            response = await self._response(request)
             # RFC 9110 §9.3.2: the response to HEAD has no content.
-            body = b"" if request.method == b"HEAD" else answer.body
-            writer.write(answer.head(keep=request.keep) + body)
+            body = b"" if request.method == b"HEAD" else response.body
+            writer.write(response.head(keep=request.keep) + body)
         async with asyncio.timeout(_WRITE_SECONDS):
             await writer.drain()
 
-    async def _answer(self, request: _Request) -> _Answer:
+    async def _response(self, request: _Request) -> _Response:
         page = self._pages.get(request.path)
         if page is None:
             return _plain(HTTPStatus.NOT_FOUND)
@@ -170,7 +170,7 @@ class OperatorServer:
             return _plain(HTTPStatus.METHOD_NOT_ALLOWED)
         return await page(request)
 
-    async def _metrics(self, request: _Request) -> _Answer:
+    async def _metrics(self, request: _Request) -> _Response:
         if self._review is not None:
             status = await self._review(request.token, request.path.decode())
             if status is not HTTPStatus.OK:
@@ -183,16 +183,16 @@ class OperatorServer:
         for piece in self._telemetry.page(openmetrics=openmetrics):
             pieces.append(piece)
             await asyncio.sleep(0)  # the exchanges of requests go first
-        return _Answer(HTTPStatus.OK, "".join(pieces).encode(), content_type)
+        return _Response(HTTPStatus.OK, "".join(pieces).encode(), content_type)
 
-    async def _healthz(self, _: _Request) -> _Answer:
-        return _Answer(HTTPStatus.OK, b"ok\n")
+    async def _healthz(self, _: _Request) -> _Response:
+        return _Response(HTTPStatus.OK, b"ok\n")
 
-    async def _readyz(self, _: _Request) -> _Answer:
+    async def _readyz(self, _: _Request) -> _Response:
         if self._ready():
-            return _Answer(HTTPStatus.OK, b"ready\n")
-        return _Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n")
+            return _Response(HTTPStatus.OK, b"ready\n")
+        return _Response(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n")
 
 
-def _plain(status: HTTPStatus) -> _Answer:
-    return _Answer(status, f"{status.value} {status.phrase}\n".encode())
+def _plain(status: HTTPStatus) -> _Response:
+    return _Response(status, f"{status.value} {status.phrase}\n".encode())

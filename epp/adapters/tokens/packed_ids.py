@@ -14,7 +14,7 @@ _CODE = next(code for code in "IL" if array(code).itemsize == TOKEN_BYTES)
 
 def packed(ids: Sequence[int]) -> Ids:
     """Return ids as bytes. Raises `OverflowError` for an id outside 0..2^32-1."""
-    made = array(_CODE, ids)
+    ids_array = array(_CODE, ids)
     if sys.byteorder == "big":
-        made.byteswap()
-    return made.tobytes()
+        ids_array.byteswap()
+    return ids_array.tobytes()

@@ -1,1 +1,1 @@
-"""KV event batches of vLLM and SGLang, and the stream that they come in."""
+"""KV events of vLLM and SGLang: batches, and the stream of a publisher."""

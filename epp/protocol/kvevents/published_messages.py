@@ -1,4 +1,4 @@
-"""Messages of a KV event publisher: reading one, queueing some, and recognizing those seen.
+"""Messages of a KV event publisher: reads one, queues several, recognizes repeated ones.
 
 vLLM 0.32 `vllm/distributed/kv_events.py` `ZmqEventPublisher`: a message has three frames, a topic
 (`PREFIX<pod>@<model>` by llm-d's convention), a sequence number (8 bytes, big-endian), and a

@@ -79,7 +79,7 @@ class MetricsReader:
         tiers = any(values.by_rank(sign) for sign in engine.offload_signs)
         if tiers and self._offload(values, engine) is None:
             values.doubts["offload"] = (
-                f"the cache has a second tier, whose size in tokens is not told: "
+                f"the cache has a second tier, whose size in tokens is unknown: "
                 f"the label {OFFLOAD_LABEL} can"
             )
 

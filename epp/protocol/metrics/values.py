@@ -29,7 +29,7 @@ class MetricValues:
         """Return a number of requests; a page without the endpoint's rank is doubted."""
         found = self.by_rank(metric, most=_MAX_REQUESTS)
         if not found and self._rank and self._page.samples(metric.family):
-            self.doubts["rank"] = f"the page speaks of no engine {self._rank.decode()}"
+            self.doubts["rank"] = f"the page has no engine {self._rank.decode()}"
         return sum(found.values()) if found else default
 
     def total(self, metric: Metric | None, default: T) -> float | T:

@@ -90,7 +90,7 @@ def test_sglang_repeats_a_rank_for_each_of_its_workers():
 
 def test_a_rank_that_the_page_does_not_have_is_doubted_and_learns_nothing():
     reading = read(vllm_page(engines=2), rank=2)
-    assert reading.doubts == ("the page speaks of no engine 2",)
+    assert reading.doubts == ("the page has no engine 2",)
     assert (reading.load.waiting, reading.load.capacity_tokens) == (0, None)
 
 
@@ -167,7 +167,7 @@ def test_whether_anything_is_cached(said, caching):
 
 INFO = b'vllm:simple_kv_offload_info{backend="cpu",capacity_blocks="5000",engine="0"} 1.0\n'
 BYTES = b'vllm:kv_offload_total_bytes_total{engine="0",transfer_type="CPU_to_GPU"} 0.0\n'
-UNKNOWN_TIER = f"the cache has a second tier, whose size in tokens is not told: the label {OFFLOAD}"
+UNKNOWN_TIER = f"the cache has a second tier, whose size in tokens is unknown: the label {OFFLOAD}"
 
 
 @pytest.mark.parametrize(

@@ -76,15 +76,19 @@ def _message(message: Mapping[str, Any], content_format: ContentFormat) -> Messa
     parts = _parts(message.get("content"))
     if role == "system":
         parts = list(_without_billing(parts))
-    seen = [part for part in map(_part, parts) if part is not None]
-    made: Message = {"role": role, "content": seen}
+    visible = [part for part in map(_part, parts) if part is not None]
+    converted: Message = {"role": role, "content": visible}
     if content_format is ContentFormat.STRING:
-        made["content"] = "\n".join(filter(None, (part[_TEXT_OF[part["type"]]] for part in seen)))
-    _ROLES.get(role, _as_it_is)(made, message)
-    made |= {key: message[key] for key in ("name", "task") if isinstance(message.get(key), str)}
+        converted["content"] = "\n".join(
+            filter(None, (part[_TEXT_OF[part["type"]]] for part in visible))
+        )
+    _ROLES.get(role, _other_role)(converted, message)
+    converted |= {
+        key: message[key] for key in ("name", "task") if isinstance(message.get(key), str)
+    }
     if role == "developer":
-        made["tools"] = _developer_tools(message.get("tools"))
-    return made
+        converted["tools"] = _developer_tools(message.get("tools"))
+    return converted
 
 
 def _parts(content: object) -> list[Any]:
@@ -132,29 +136,29 @@ def _part(part: object) -> Message | None:
     return {"type": "text", "text": text} | extra
 
 
-def _as_it_is(made: Message, message: Mapping[str, Any]) -> None:
+def _other_role(converted: Message, message: Mapping[str, Any]) -> None:
     pass
 
 
-def _assistant(made: Message, message: Mapping[str, Any]) -> None:
+def _assistant(converted: Message, message: Mapping[str, Any]) -> None:
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
         raise TextFallback(FallbackCause.MALFORMED, "`tool_calls` is no list")
     if calls:
-        made["tool_calls"] = [_tool_call(call) for call in calls]
+        converted["tool_calls"] = [_tool_call(call) for call in calls]
     reasoning = message.get("reasoning")
     if reasoning is None:
         reasoning = message.get("reasoning_content")
     if reasoning is not None:
-        made["reasoning"] = made["reasoning_content"] = reasoning
+        converted["reasoning"] = converted["reasoning_content"] = reasoning
 
 
-def _tool(made: Message, message: Mapping[str, Any]) -> None:
+def _tool(converted: Message, message: Mapping[str, Any]) -> None:
     if "tool_call_id" in message:
-        made["tool_call_id"] = message["tool_call_id"]
-    parts = made["content"]
+        converted["tool_call_id"] = message["tool_call_id"]
+    parts = converted["content"]
     if isinstance(parts, list) and all(part["type"] == "text" for part in parts):
-        made["content"] = "\n".join(part["text"] for part in parts)
+        converted["content"] = "\n".join(part["text"] for part in parts)
 
 
 _ROLES: dict[str, Callable[[Message, Mapping[str, Any]], None]] = {
@@ -218,12 +222,12 @@ def _tool_definition(tool: object) -> Message:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(tool, dict) or not isinstance(function, dict) or "name" not in function:
         raise TextFallback(FallbackCause.MALFORMED, "a tool is no function")
-    made = {key: function.get(key) for key in ("name", "description", "parameters")}
+    converted = {key: function.get(key) for key in ("name", "description", "parameters")}
     deferred = tool.get("defer_loading")
     optional = {"strict": function.get("strict")}
     optional["defer_loading"] = function.get("defer_loading", deferred)
-    made |= {key: value for key, value in optional.items() if value is not None}
-    outer = {"type": tool.get("type", "function"), "function": made}
+    converted |= {key: value for key, value in optional.items() if value is not None}
+    outer = {"type": tool.get("type", "function"), "function": converted}
     return outer if deferred is None else outer | {"defer_loading": deferred}
 
 

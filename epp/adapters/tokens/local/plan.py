@@ -94,8 +94,8 @@ def _completions(
     if len(items) != len(request.prompts):
         raise TextFallback(FallbackCause.MALFORMED, "a prompt is neither text nor token ids")
     return [
-        _draft(item, folder, special=special) if isinstance(item, str) else came
-        for item, came in zip(items, request.prompts, strict=True)
+        _draft(item, folder, special=special) if isinstance(item, str) else sent
+        for item, sent in zip(items, request.prompts, strict=True)
     ]
 
 

@@ -62,13 +62,13 @@ class _Generation(Extension):
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    made = ImmutableSandboxedEnvironment(
+    environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
-    made.filters["tojson"] = _to_json
-    made.globals["raise_exception"] = _raise
-    made.globals["strftime_now"] = _now
-    return made
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = _now
+    return environment
 
 
 def _to_json(
@@ -137,17 +137,17 @@ class ChatTemplate:
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
             raise TextFallback(FallbackCause.MALFORMED, "`messages` is missing or empty")
-        seen = conversation(messages, source.content_format)
+        converted = conversation(messages, source.content_format)
         if not source.knows_developers:
-            seen = without_developers(seen)
+            converted = without_developers(converted)
         variables = self._variables(body, tools)
         continued = variables.pop("continue_final_message", False)
         if continued and variables.get("add_generation_prompt"):
             raise TextFallback(FallbackCause.MALFORMED, "a message continued and one begun")
         try:
             if continued:
-                return _render_continued(source, seen, variables)
-            return source.compiled.render(messages=seen, **variables)
+                return _render_continued(source, converted, variables)
+            return source.compiled.render(messages=converted, **variables)
         except TextFallback:
             raise
         except Exception as error:  # a template runs code that may raise anything
@@ -168,16 +168,16 @@ class ChatTemplate:
         if not isinstance(own, dict) or not own.keys().isdisjoint(_RESERVED):
             raise TextFallback(FallbackCause.FIELD, "chat_template_kwargs")
         effort = body.get("reasoning_effort")
-        asked = {
+        requested = {
             "add_generation_prompt": body.get("add_generation_prompt", True),
             "continue_final_message": body.get("continue_final_message", False),
             "documents": body.get("documents"),
             "reasoning_effort": effort,
         }
         if effort is not None and "enable_thinking" not in own:
-            asked["enable_thinking"] = effort != "none"
+            requested["enable_thinking"] = effort != "none"
         server = {"tools": tools, "documents": None, "add_generation_prompt": False}
-        return self._special | server | self._defaults | _drop_unset(own) | _drop_unset(asked)
+        return self._special | server | self._defaults | _drop_unset(own) | _drop_unset(requested)
 
 
 def _drop_unset(variables: Mapping[str, Any]) -> dict[str, Any]:

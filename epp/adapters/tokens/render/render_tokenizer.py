@@ -185,10 +185,10 @@ class RenderTokenizer:
             body = replace_model(body, model)
         if media:
             body = _HASHES_ONLY + body[body.index(b"{") + 1 :]
-        answer = await self._post(_RENDER[request.api], body)
+        content = await self._post(_RENDER[request.api], body)
         if request.api is not Api.COMPLETIONS:
-            return (prompt_of(read(answer, Rendered)),)
-        prompts = [prompt_of(each) for each in read(answer, list[Rendered])]
+            return (prompt_of(read(content, Rendered)),)
+        prompts = [prompt_of(each) for each in read(content, list[Rendered])]
         if len(prompts) != len(request.prompts):
             raise TextFallback(FallbackCause.FAILED, "not as many prompts as were sent")
         return tuple(prompts)
@@ -198,8 +198,8 @@ class RenderTokenizer:
         model = self._settings.model or request.target_model
         if request.api is Api.CHAT:
             conversation(body.get("messages") or [], ContentFormat.PARTS)  # media raise: no hashes
-            asked = {key: body[key] for key in _CHAT_FIELDS if body.get(key) is not None}
-            return (await self._ids({"model": model} | asked),)
+            fields = {key: body[key] for key in _CHAT_FIELDS if body.get(key) is not None}
+            return (await self._ids({"model": model} | fields),)
         if request.api is not Api.COMPLETIONS:
             raise TextFallback(FallbackCause.API, request.api.value)
         items = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
@@ -208,30 +208,32 @@ class RenderTokenizer:
         pairs = zip(items, request.prompts, strict=True)
         return tuple(
             [
-                await self._ids(common | {"prompt": item}) if isinstance(item, str) else came
-                for item, came in pairs
+                await self._ids(common | {"prompt": item}) if isinstance(item, str) else sent
+                for item, sent in pairs
             ]
         )
 
-    async def _ids(self, asked: Mapping[str, Any]) -> Prompt:
-        answer: Tokenized = read(await self._post(_TOKENIZE, msgspec.json.encode(asked)), Tokenized)
-        return exact(answer.tokens)
+    async def _ids(self, fields: Mapping[str, Any]) -> Prompt:
+        content: Tokenized = read(
+            await self._post(_TOKENIZE, msgspec.json.encode(fields)), Tokenized
+        )
+        return exact(content.tokens)
 
     async def _post(self, path: str, body: bytes) -> bytes:
         """Send a body; return the response's. Raises `TextFallback` if the server refuses it."""
         headers = {"content-type": "application/json"}
         async with self._client().post(self._url + path, data=body, headers=headers) as response:
-            answer = bytearray()
+            content = bytearray()
             async for chunk in response.content.iter_any():
-                answer += chunk
-                if len(answer) > _MAX_RESPONSE_BYTES:
+                content += chunk
+                if len(content) > _MAX_RESPONSE_BYTES:
                     raise TextFallback(
-                        FallbackCause.FAILED, f"an answer of more than {_MAX_RESPONSE_BYTES} bytes"
+                        FallbackCause.FAILED, f"a response of more than {_MAX_RESPONSE_BYTES} bytes"
                     )
         if response.status == HTTPStatus.OK:
-            return bytes(answer)
+            return bytes(content)
         # vLLM answers 404 with an `error` for an unknown model, without one for an unknown path.
-        unknown = response.status == HTTPStatus.NOT_FOUND and b'"error"' not in answer
+        unknown = response.status == HTTPStatus.NOT_FOUND and b'"error"' not in content
         if unknown or response.status in _NOT_SERVED:
             raise _NotServed
         if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -71,9 +71,9 @@ def exact(ids: Sequence[int]) -> Prompt:
         raise TextFallback(FallbackCause.FAILED, "no token id") from error
 
 
-def read(answer: bytes, kind: Any) -> Any:  # noqa: ANN401 (the type is the caller's)
+def read(body: bytes, kind: Any) -> Any:  # noqa: ANN401 (the type is the caller's)
     """Decode a response. Raises `TextFallback` if it does not fit `kind`."""
     try:
-        return msgspec.json.decode(answer, type=kind)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise TextFallback(FallbackCause.FAILED, "not the answer of a render endpoint") from error
+        raise TextFallback(FallbackCause.FAILED, "not the response of a render endpoint") from error
