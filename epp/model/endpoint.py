@@ -113,7 +113,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         """What the caches of all `ranks` hold in tokens; None while unknown, never below 1.
 
         vLLM, which an unknown engine is taken for, keeps one block of each pool for itself
-        (`BlockPool.null_block`). Of a hybrid model it is what the longest requests can fill.
+        (vLLM v1/core/block_pool.py: `null_block`). Of a hybrid model it is
+        what the longest requests can fill.
         """
         if self.max_tokens is not None:
             return self.max_tokens

@@ -58,7 +58,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct, frozen=True):
-    """The proxy says which target served the request; it may not be the one picked."""
+    """The proxy reported the target that served the request; it may not be the one picked."""
 
     request_id: RequestId
     target: Target

@@ -136,7 +136,7 @@ class Fleet:
 
     @staticmethod
     def _discount(quote: Quote, eligible: EligiblePods, estimates: list[Estimate]) -> None:
-        """Count on predictions for endpoints as far as they held of late."""
+        """Discount predictions for endpoints by the trust in them."""
         for position, (pod, estimate) in enumerate(zip(eligible.pods, estimates, strict=True)):
             cached = pod.feedback.discount(estimate.cached)
             if cached < estimate.cached:

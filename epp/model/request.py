@@ -83,7 +83,7 @@ class Score(msgspec.Struct, frozen=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The endpoints that a request goes to, and what they were chosen by.
 
-    `endpoints` is the preference order (one entry unless the picker is told otherwise).
+    `endpoints` is the preference order, one entry unless the picker is configured for more.
     `prompt_tokens` and `predicted_cached_tokens` are the estimates made for the first of them;
     `predicted_ttft` is in seconds. `candidates` are the endpoints that passed the filters,
     `scores` those of each scorer, `totals` the weighted sums that the picker compared.

@@ -41,7 +41,8 @@ class Pod:
 
     `home` holds the pod as long as it is there: who keeps the list keeps no pod alive that is
     gone. The cache is made as `unknown` says until the endpoint has reported what it is. `speed`
-    and `prefill` are shared with endpoints of the same class.
+    and `prefill` are shared with endpoints of the same class. `feedback` compares predictions
+    with reports; `mirror` follows the engine's KV events, None while there are none.
     """
 
     def __init__(
@@ -157,7 +158,10 @@ class Pod:
         )
 
     def _restarted(self, load: Load) -> bool:
-        """Detect a restart by another start time, or by a counter that went back."""
+        """Detect a restart by another start time, or by a counter that went back.
+
+        Prometheus: a counter only falls when its process starts again.
+        """
         started, queries = self._started_at, self._queries
         self._started_at = load.started_at or started
         self._queries = queries if load.cache_queries is None else load.cache_queries

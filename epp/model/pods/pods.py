@@ -108,7 +108,8 @@ class Pods:
     def eligible(self, subset: tuple[str, ...] | None) -> EligiblePods:
         """Return the pods of a subset that answer, or all of them where none does.
 
-        `subset` holds targets (`ip:port`) or addresses; None stands for all pods.
+        `subset` holds targets (`ip:port`) or addresses, as GIE's endpoint picker protocol has
+        them in `x-gateway-destination-endpoint-subset`; None stands for all pods.
         """
         if subset is not None:
             allowed = set(subset)
