@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -230,16 +231,33 @@ class Counting(Vocabulary):
         return super().encode(texts)
 
 
-async def test_patience_ends_but_the_work_is_kept(limited, folder):
-    tokenizer = limited(patience=0.001, at_once_chars=0)
-    asked = chat(LONG * 20)
+class Held(Counting):
+    """Encodes nothing until `go` is set."""
+
+    def __init__(self, *more):
+        super().__init__(*more)
+        self.go = threading.Event()
+
+    def encode(self, texts):
+        assert self.go.wait(30)
+        return super().encode(texts)
+
+
+async def test_patience_ends_but_the_work_is_kept(folder):
+    vocabulary = Held(split_then_bytes(), ("<|im_start|>", "<|im_end|>"))
+    hasty = replace(PATIENT, patience=0.001, at_once_chars=0)
+    tokenizer = LocalTokenizer(replace(folder, vocabulary=vocabulary), hasty)
+    asked = chat(LONG)
     assert tokenizer.ready(asked) is None
     assert await tokenizer.tokenize(asked) is asked.prompts
     assert tokenizer.counts == {FallbackCause.SLOW: 1}
+    vocabulary.go.set()
     async with asyncio.timeout(30):
         while (found := tokenizer.ready(asked)) is None:
-            await asyncio.wait_for(tokenizer.tokenize(asked), 30)
+            await tokenizer.tokenize(asked)
     assert found[0].data == whole(folder, asked)
+    assert sum(LONG in text for text in vocabulary.given) == 1
+    await tokenizer.close()
 
 
 async def test_what_several_wait_for_is_tokenized_once(folder):
