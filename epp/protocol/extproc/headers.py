@@ -88,20 +88,24 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
         `parsed` None stands for a body that was not seen or could not be read.
         """
         parsed = parsed or _UNREAD
-        controlled = self.headers if self.injected else {}
+        rewrite = objective = fairness_id = ""
+        if self.injected:
+            rewrite = _first(self.headers, _REWRITE)
+            objective = _first(self.headers, _OBJECTIVE)
+            fairness_id = _first(self.headers, _FAIRNESS)
         return InferenceRequest(
             id=request_id,
             api=self.api,
             model=parsed.model,
-            target_model=(parsed.model and _first(controlled, _REWRITE)) or parsed.model,
+            target_model=(parsed.model and rewrite) or parsed.model,
             prompts=parsed.prompts,
             stream=parsed.stream,
             max_tokens=parsed.max_tokens,
             cache_salt=parsed.cache_salt,
             headers=self.headers,
             subset=subset,
-            objective=_first(controlled, _OBJECTIVE),
-            fairness_id=_first(controlled, _FAIRNESS) or "default-flow",
+            objective=objective,
+            fairness_id=fairness_id or "default-flow",
             body=body,
         )
 
