@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from epp.config.file import POLICIES, load
 from epp.errors import NoEndpoints
@@ -104,6 +105,35 @@ def test_what_is_predicted_is_what_is_booked():
         assert desk.rig.owed()[name] == pytest.approx(before[name] + chosen.prefill_seconds)
         if number % 2:
             desk.rig.fleet.apply(FirstToken(in_flight.quote.request_id), desk.rig.now)
+
+
+def test_to_decide_books_nothing_and_to_commit_does():
+    desk, wanted = Desk(pods=2), request("r1", text(3000))
+    fleet, now = desk.rig.fleet, desk.rig.now
+    quote = desk.scheduler.quote(wanted, now)
+    first = desk.scheduler.decide(wanted, quote, now)
+    assert (fleet.indexed_blocks, fleet.is_in_flight(quote.request_id)) == (0, False)
+    assert set(desk.rig.owed().values()) == {0}
+    desk.scheduler.commit(quote, first, now)
+    assert fleet.is_in_flight(quote.request_id)
+    assert desk.rig.owed()[first.endpoint.name] == pytest.approx(first.predicted_ttft)
+
+
+def test_a_held_request_is_decided_on_as_things_are_by_then():
+    desk, wanted = Desk(pods=2), request("held", text(3000))
+    quote = desk.scheduler.quote(wanted, desk.rig.now)
+    stripped = replace(wanted, prompts=())
+    desk.rig.serve("pod-1", "other", text(3000))
+    desk.rig.now += 300
+    assert desk.scheduler.decide(stripped, quote, desk.rig.now).endpoint.name == "pod-1"
+    desk.rig.fleet.apply(EndpointRemoved(EndpointId("default/pod-1")), desk.rig.now)
+    decision = desk.scheduler.decide(stripped, quote, desk.rig.now)
+    assert (decision.endpoint.name, decision.predicted_cached_tokens) == ("pod-0", 0)
+    desk.rig.fleet.apply(EndpointRemoved(EndpointId("default/pod-0")), desk.rig.now)
+    with pytest.raises(NoEndpoints):
+        desk.scheduler.decide(stripped, quote, desk.rig.now)
+    desk.scheduler.commit(quote, decision, desk.rig.now)  # too late: it changes nothing
+    assert not desk.rig.fleet.is_in_flight(quote.request_id)
 
 
 def test_round_robin_goes_round():
