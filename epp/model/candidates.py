@@ -28,7 +28,7 @@ class Candidates(Sequence[Candidate]):
         "_endpoints",
         "_estimates",
         "_loads",
-        "_owed",
+        "_queued",
         "_requests",
         "_running",
         "_tokens",
@@ -52,7 +52,9 @@ class Candidates(Sequence[Candidate]):
         self._loads: Final = loads
         self._estimates: Final = estimates
         self._trust: Final = trust
-        self._owed, self._requests, self._running, _ = books
+        self._queued: Final = books.queued_prefill_seconds
+        self._requests: Final = books.requests
+        self._running: Final = books.running
         self.busy_share: Final = busy_share
 
     def __len__(self) -> int:
@@ -81,7 +83,7 @@ class Candidates(Sequence[Candidate]):
             cached_tokens=estimate.cached,
             matched_blocks=estimate.matched,
             total_blocks=self._blocks,
-            queued_prefill_seconds=self._owed[position],
+            queued_prefill_seconds=self._queued[position],
             prefill_seconds=estimate.seconds,
             decode_seconds=_DECODE_SECONDS * self._running[position],
             requests=self._requests[position],
@@ -94,8 +96,8 @@ class Candidates(Sequence[Candidate]):
 
         Prefill seconds of this request count `price` times.
         """
-        owed, estimates, running = self._owed, self._estimates, self._running
+        queued, estimates, running = self._queued, self._estimates, self._running
         return [
-            owed[position] + price * estimate.seconds + _DECODE_SECONDS * running[position]
+            queued[position] + price * estimate.seconds + _DECODE_SECONDS * running[position]
             for position, estimate in enumerate(estimates)
         ]

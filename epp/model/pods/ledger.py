@@ -5,6 +5,7 @@ the line works from the moment it got there, and is over when its predicted seco
 """
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 from epp.model.request import RequestId
 
@@ -15,12 +16,18 @@ OVERDUE_SECONDS = 60.0
 _ANY = 1e-9
 
 
-LedgerSnapshot = tuple[list[float], list[int], list[float], int]
-"""The books of several endpoints at one moment, three columns and a number.
+class LedgerSnapshot(NamedTuple):
+    """The ledgers of several endpoints at one moment, as aligned columns.
 
-Seconds of prefill owed, those for others' requests included; requests whose end was not seen;
-requests that run there, whoever sent them; and how many endpoints have prefill of ours to do.
-"""
+    `queued_prefill_seconds` of prefill are to be done there, those for requests of others
+    included. `requests` were sent and have not ended. `running` counts the requests that run
+    there, whoever sent them. `busy` of the endpoints have prefill of this picker's to do.
+    """
+
+    queued_prefill_seconds: list[float]
+    requests: list[int]
+    running: list[float]
+    busy: int
 
 
 class _Entry:
@@ -35,7 +42,7 @@ class Ledger:
     """The books of one endpoint. Times are seconds of the caller's clock, which never goes back.
 
     Beside them stands what a scrape showed of others' requests: `running` there in all, and
-    `foreign` ones that wait.
+    `external_waiting` ones that wait.
     """
 
     __slots__ = ("_head_since", "_line", "_open", "_owed", "external_waiting", "running")
@@ -123,15 +130,22 @@ class Ledger:
 
 
 def take_snapshot(ledgers: list[Ledger], prices: list[float], now: float) -> LedgerSnapshot:
-    """Look through the books of endpoints, where a prompt like the one at hand takes `prices`.
+    """Return the books of endpoints where a prompt like the one at hand takes `prices` seconds.
 
-    What others queued there is seen in scrapes alone: a floor, at this prompt's price.
+    Requests of others that wait there are seen in scrapes alone, and counted at that price.
     """
-    owed = [ledger.owed(now) for ledger in ledgers]
-    busy = len(owed) - owed.count(0.0)
-    requests = [ledger.requests for ledger in ledgers]
-    running = [max(float(ledger.requests), ledger.running) for ledger in ledgers]
+    queued: list[float] = []
+    requests: list[int] = []
+    running: list[float] = []
+    busy = 0
     for position, ledger in enumerate(ledgers):
+        seconds, count = 0.0, len(ledger._open)  # noqa: SLF001 (of this module, a thousand times)
+        if count:
+            seconds = ledger.owed(now)
+            busy += seconds > 0
         if ledger.external_waiting:
-            owed[position] += ledger.external_waiting * prices[position]
-    return owed, requests, running, busy
+            seconds += ledger.external_waiting * prices[position]
+        queued.append(seconds)
+        requests.append(count)
+        running.append(max(float(count), ledger.running))
+    return LedgerSnapshot(queued, requests, running, busy)
