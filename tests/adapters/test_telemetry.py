@@ -127,10 +127,13 @@ def test_what_is_not_looked_at_runs_as_long_as_it_is_believed_to():
 
 
 def test_what_is_not_looked_at_takes_no_memory_when_nobody_reads():
-    counted = telemetry()
+    looked_up: list[RequestId] = []
+    counted = telemetry(under_way=looked_up.append)
     for number in range(3_000):
         serve(counted, record(number, outcome=Outcome.UNOBSERVED, usage=None))
-    assert len(counted._requests._unobserved) <= 1_001
+    looked_up.clear()
+    assert value(counted, "llm_d_epp_request_running") == 0
+    assert len(looked_up) <= 1_001
 
 
 def test_a_prediction_is_held_only_to_the_endpoint_it_was_made_for():

@@ -217,8 +217,8 @@ class Reflector(Generic[T]):
         """Handle a refusal; return the seconds to wait."""
         self.answered.set()
         if self._verb == "watch" and refusal.code not in _RESUMABLE:
-            # 410 Gone: the version was compacted. Any other error says nothing of it either:
-            # list again.
+            # 410 Gone: the version was compacted, and only a list gives another. After other
+            # refusals the version may be invalid, too.
             self._version = ""
         if refusal.expired:
             return self._backoff.next()

@@ -222,7 +222,7 @@ def _cleared(_: msgspec.Raw, __: str) -> BlocksCleared:
 
 
 def _hash(value: Hash) -> EngineHash:
-    # vLLM `maybe_convert_block_hash`: the lower 64 bits of a digest.
+    # vLLM `v1/core/kv_cache_utils.py` `maybe_convert_block_hash`: an integer is the lower 64 bits.
     if isinstance(value, bytes):
         value = int.from_bytes(value[-8:], "big")
     return EngineHash(value & _UINT64)
@@ -249,8 +249,8 @@ def _medium(name: str | None) -> Medium:
 def _extra(keys: list[_Keys | None] | None, adapter: str | None) -> tuple[str, Sequence[bytes]]:
     """Return the salt and the extra content of each block.
 
-    vLLM `v1/core/kv_cache_utils.py` `generate_block_hash_extra_keys` joins adapter, media, salt
-    and embeddings to one list, without tags.
+    vLLM 0.32 `BlockStored.extra_keys`: per block the LoRA name, (medium, offset) pairs, the salt
+    (of the first block) and digests of embeddings, in this order and without tags.
     """
     if not keys or not any(keys):
         return "", ()

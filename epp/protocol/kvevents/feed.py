@@ -120,7 +120,8 @@ class Feed:
         """Handle a message of the replay socket; one with an empty payload ends the replay."""
         if not self._replaying:
             return []
-        # vLLM `ZmqEventPublisher`: the end marker is (client, "", END_SEQ, "").
+        # vLLM `_service_replay`: batches come as (topic, number, payload) after an empty frame,
+        # and ("", END_SEQ, "") ends them.
         if len(frames) >= FRAMES and not frames[-1]:
             self._on_replay_end()
             return self._drain()

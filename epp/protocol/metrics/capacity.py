@@ -112,8 +112,9 @@ def _spread(
     More than 1 for hybrid models, whose kinds of layers take blocks of their own. None if the
     page does not say.
     """
-    # vLLM 0.32 `get_kv_cache_capacity`: how many requests of the greatest length fit in an
-    # engine, and how many tokens these have, counting blocks of every kind of layer.
+    # vLLM 0.32 `v1/core/kv_cache_utils.py` `get_kv_cache_capacity`: how many
+    # requests of the greatest length fit in an engine, and how many tokens these have, counting
+    # blocks of every kind of layer.
     if engine.longest is None or not block_size or not num_blocks:
         return None
     fit, tokens = (values.total(metric, 0.0) for metric in engine.longest)

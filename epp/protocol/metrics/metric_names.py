@@ -67,6 +67,7 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True):
     adapters: Metric | None = None
 
 
+# vLLM 0.32 `v1/metrics/loggers.py`: the fields of `CacheConfig` are labels of one gauge.
 _CONFIG = b"vllm:cache_config_info"
 VLLM = EngineMetrics(
     name=VLLM_NAME,

@@ -127,8 +127,9 @@ def _adapters(
     values: MetricValues, engine: EngineMetrics, before: Load
 ) -> tuple[frozenset[str], frozenset[str], int]:
     """Return the running and the waiting LoRA adapters, and the most that may run."""
-    # vLLM `lora_requests_info`: series of past states stay on the page; the value of each is the
-    # Unix time at which it was set. The latest one of each engine counts.
+    # vLLM 0.32 `v1/metrics/loggers.py`, `lora_requests_info`: each state is a series of its own,
+    # whose value is the Unix time at which it was set, and stays on the page. The latest one of
+    # each engine counts.
     newest: dict[bytes, tuple[float, Mapping[bytes, bytes]]] = {}
     for rank, value, pairs in values.states(engine.adapters):
         if newest.get(rank, (0.0,))[0] <= value < inf:

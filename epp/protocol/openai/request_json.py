@@ -54,6 +54,8 @@ class Parsed(msgspec.Struct, frozen=True):
 
 
 class _Message(msgspec.Struct):
+    """A message of a chat; `reasoning_content` is vLLM's."""
+
     role: str = ""
     content: msgspec.Raw = _RAW
     reasoning_content: msgspec.Raw = _RAW
@@ -67,6 +69,8 @@ class _Part(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
+    """The fields that bodies of all APIs have; `cache_salt` is vLLM's."""
+
     model: str = ""
     stream: bool | None = None
     cache_salt: str | None = None
@@ -123,6 +127,8 @@ def parse_request(api: Api, body: bytes) -> Parsed:
         model=parsed.model,
         prompts=prompts,
         stream=bool(parsed.stream),
+        # vLLM `ChatCompletionRequest`: `max_completion_tokens` before the deprecated `max_tokens`;
+        # `max_output_tokens` is the Responses API's.
         max_tokens=parsed.max_completion_tokens or parsed.max_tokens or parsed.max_output_tokens,
         cache_salt=parsed.cache_salt or "",
         user=parsed.user or "",

@@ -103,7 +103,8 @@ def _parts(content: object) -> list[Any]:
 
 def _without_billing(parts: Iterable[Any]) -> Iterable[Any]:
     """Yield the parts without the billing line that one client puts into each system prompt."""
-    # The line differs from request to request; vLLM removes it so that prefixes stay equal.
+    # vLLM 0.32 `_strip_claude_code_billing_header`: the line differs in every request, and a
+    # prompt that keeps it misses the prefix cache.
     for part in parts:
         text = part if isinstance(part, str) else part.get("text") if _is_text(part) else None
         if not (isinstance(text, str) and text.startswith(_BILLING)):
