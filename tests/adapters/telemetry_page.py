@@ -1,4 +1,4 @@
-"""Telemetry of a made-up pool, exchanges to tell it of, and its page as Prometheus reads it."""
+"""Telemetry of an invented pool, records of exchanges, and its page as Prometheus parses it."""
 
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -28,7 +28,7 @@ IMPATIENT = msgspec.structs.replace(FAST, patience=1.0)
 
 
 class Told:
-    """What was told of each endpoint's cache; waits for what it is to show."""
+    """A recorder of events of caches; waits for the blocks that they add up to."""
 
     def __init__(self):
         self.caches = {}

@@ -63,7 +63,7 @@ async def test_a_port_in_use_is_an_error_and_stop_frees_it():
 
 
 async def said(port, *requests, piece=1 << 16):
-    """Say requests, byte by byte where asked for; give all that is answered."""
+    """Send requests, byte by byte on demand; return all bytes of the responses."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(10):
         data = b"".join(requests)

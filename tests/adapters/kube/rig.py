@@ -1,4 +1,4 @@
-"""What the tests of the adapter share: objects to put into the API, and who takes note of them."""
+"""Shared parts of the tests of the adapter: objects for the API, and recorders of updates."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ def rewrite(name, *rules, **more):
 
 
 class Changed:
-    """Lets tests wait for a condition, looked at whenever something was said to change."""
+    """Lets tests wait for a condition, which is checked after every reported change."""
 
     def __init__(self):
         self._changed = asyncio.Event()
@@ -48,7 +48,7 @@ class Changed:
 
 
 class Seen(Changed):
-    """The objects of a reflector, as it tells them, and how often all were listed."""
+    """A recorder of a reflector's updates: its objects, and how often all were listed."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Where the API server is and who we are there, read from what users and clusters have."""
+"""Reading the API server's address and credentials, as users and clusters provide them."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""Leader election against an API server over HTTP: never two leaders, whatever becomes of it."""
+"""Leader election against an API server over HTTP: never two leaders, whatever its faults."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ FLEETING = {"lease_duration": 1, "renew_deadline": 0.6}
 
 
 class Candidate(Changed):
-    """An election that takes note of how it goes, and of how many of its peers lead."""
+    """A candidate that records its turns, and how many of its peers lead at each."""
 
     def __init__(self, connection, identity, peers, **config):
         super().__init__()

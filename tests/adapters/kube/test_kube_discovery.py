@@ -1,4 +1,4 @@
-"""A pool in Kubernetes as the fleet is told of it, and as requests are routed by it."""
+"""Discovery of a pool in Kubernetes: events of endpoints, the routing table, readiness."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ async def api():
 
 
 class Fleet(Changed):
-    """The endpoints that were told, in a fleet's place."""
+    """A stand-in for the fleet: the endpoints of the events that it was given."""
 
     def __init__(self):
         super().__init__()

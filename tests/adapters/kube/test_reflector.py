@@ -1,4 +1,4 @@
-"""List, mark complete, watch: against an API server over HTTP, in fair weather."""
+"""A reflector against an API server over HTTP, without faults."""
 
 import msgspec
 import pytest

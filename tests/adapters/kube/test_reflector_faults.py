@@ -1,4 +1,4 @@
-"""List, mark complete, watch: whatever becomes of the API server, what is told is what is there."""
+"""A reflector's objects are those of the API server, whatever faults that has."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Who may read metrics, by a token and what the API server says of it."""
+"""Reviews of tokens that read metrics, by an API server over HTTP."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""What is read of a model's folder, and what is said where that is not possible."""
+"""Reading a model's folder, and the errors of malformed ones."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tokens asked of a server: a real HTTP peer that answers as vLLM 0.32 does, or does not."""
+"""Tokenization by a server: a real HTTP peer that responds as vLLM 0.32 does, or fails."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ REFUSAL = {"error": {"message": "no", "code": 404}}
 
 
 class Server:
-    """Answers with what a test says, by path; `heard` are paths and bodies."""
+    """A server with the test's responses by path; `heard` are paths and bodies of requests."""
 
     def __init__(self):
         self.answers = {}

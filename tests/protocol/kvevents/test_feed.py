@@ -28,7 +28,7 @@ GAP = CacheChanges((BlocksCleared(Cleared.GAP),))
 
 
 class Listener:
-    """A feed, what it made its owner believe, and what else it said."""
+    """A feed, the blocks that its notices add up to, and its other notices."""
 
     def __init__(self, settings=PLAIN):
         self.feed = Feed(settings)
@@ -402,7 +402,7 @@ class Channel:
         self.heard.connect()
 
     def settle(self):
-        """One more batch that is heard, and answers to all that is asked."""
+        """Receive one more batch; respond to all replay requests."""
         self.publish("heard", 99, 0)
         while self.heard.asked() is not None:
             self.answer("whole")

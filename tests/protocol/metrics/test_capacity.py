@@ -28,7 +28,7 @@ def config(engine=0, **labels):
 
 
 def family(name, *values, **labels):
-    """Write one gauge, its samples told apart by `rank`."""
+    """Return the lines of one gauge with a sample for each `rank`."""
     pairs = "".join(f',{key}="{value}"' for key, value in labels.items())
     lines = (f'{name}{{dp_rank="{rank}"{pairs}}} {value}\n' for rank, value in enumerate(values))
     return "".join(lines).encode()
