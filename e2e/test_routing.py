@@ -28,7 +28,7 @@ def usage(answer):
 
 async def asked_of_all(gateway):
     """Ask other questions until every server has answered one; give how many."""
-    asked, answered = 0, set()
+    asked, answered = 0, set[str]()
     async with asyncio.timeout(DEADLINE):
         while answered != set(SERVERS):
             bodies = [chat(f"{asked + number} {OTHER}") for number in range(6)]

@@ -76,7 +76,7 @@ def report(capsys, what, said, usage):
 
 async def asked_of_all(gateway):
     """Ask about other documents until every server has answered about one."""
-    topics, used = itertools.count(2000, 1000), set()
+    topics, used = itertools.count(2000, 1000), set[str]()
     while used != set(gateway.targets.values()):
         others = [gateway.post(CHAT, ask(document(next(topics)))) for _ in range(4)]
         answers = await asyncio.gather(*others)

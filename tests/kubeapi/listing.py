@@ -15,6 +15,7 @@ from tests.kubeapi.store import Compacted, Place
 from tests.kubeapi.writes import Target, without
 
 Json = dict[str, Any]
+NOT_SERVED: Final = {"resourceVersionMatch", "sendInitialEvents"}
 TOO_OLD: Final = "The resourceVersion for the provided list is too old."
 CONTINUE_TOO_OLD: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start"
@@ -34,6 +35,8 @@ def shown(target: Target, value: Json) -> Json:
 
 def selected(target: Target, query: Json) -> ObjectTest:
     """The test of a request's namespace and selectors together. Errors: ApiError 400."""
+    for option in NOT_SERVED & query.keys():
+        raise bad_request(f"{option} is not served by the Kubernetes API of the tests")
     labels = selectors.label_selector(query.get("labelSelector", ""))
     fields = selectors.field_selector(
         query.get("fieldSelector", ""), target.kind.fields, target.kind.unsupported_field
@@ -43,7 +46,7 @@ def selected(target: Target, query: Json) -> ObjectTest:
     def matches(value: Json) -> bool:
         if namespace and value["metadata"]["namespace"] != namespace:
             return False
-        return (labels is None or labels(value)) and (fields is None or fields(value))
+        return labels(value) and fields(value)
 
     return matches
 

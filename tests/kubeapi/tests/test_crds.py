@@ -1,7 +1,6 @@
 """What a real API server does with custom resources: schemas, defaults, definitions."""
 
 import pytest
-import yaml
 
 from tests.kubeapi.tests.cluster import CRDS, POOLS, Cluster, objective, pool
 
@@ -29,20 +28,10 @@ async def test_defaults_of_an_objective(cluster: Cluster):
     }
 
 
-async def test_null_falls_to_the_default(cluster: Cluster):
-    spec = (await cluster.made("inferencepools", pool(appProtocol=None)))["spec"]
-    assert spec["appProtocol"] == "http"
-
-
 async def test_defaults_fill_what_an_update_takes_out(cluster: Cluster):
     await cluster.made("inferencepools", pool(appProtocol="kubernetes.io/h2c"))
     reply = await cluster.patch("inferencepools", "a", {"spec": {"appProtocol": None}})
     assert reply.json["spec"]["appProtocol"] == "http"
-
-
-async def test_eight_ports_are_taken(cluster: Cluster):
-    made = await cluster.made("inferencepools", pool(targetPorts=EIGHT))
-    assert len(made["spec"]["targetPorts"]) == 8
 
 
 BROKEN_POOLS = {
@@ -99,35 +88,3 @@ async def test_a_definition_that_goes_takes_its_objects_and_watches(cluster: Clu
     for path in CRDS:
         fake.install(path)
     assert (await cluster.get("inferencepools")).json["items"] == []
-
-
-TWO_VERSIONS = """
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: things.kubeapi.example}
-spec:
-  group: kubeapi.example
-  scope: Namespaced
-  names: {plural: things, kind: Thing}
-  versions:
-  - {name: v1, served: true, storage: true, schema: &any {openAPIV3Schema: &open
-      {type: object, x-kubernetes-preserve-unknown-fields: true}}}
-  - {name: v1beta1, served: true, storage: false, schema: *any}
-  - {name: v1alpha1, served: false, storage: false, schema: *any}
-"""
-
-
-async def test_versions_of_a_kind_are_the_same_objects(cluster: Cluster, fake):
-    fake.put(yaml.safe_load(TWO_VERSIONS))
-    root = "/apis/kubeapi.example/{}/namespaces/" + cluster.namespace + "/things"
-    body = {
-        "apiVersion": "kubeapi.example/v1beta1",
-        "kind": "Thing",
-        "metadata": {"name": "a"},
-        "anything": {"goes": True},
-    }
-    made = await cluster.call("POST", root.format("v1beta1"), body)
-    assert (made.code, made.json["apiVersion"]) == (201, "kubeapi.example/v1beta1")
-    other = await cluster.call("GET", root.format("v1") + "/a")
-    assert other.json == made.json | {"apiVersion": "kubeapi.example/v1"}
-    assert (await cluster.call("GET", root.format("v1alpha1"))).code == 404

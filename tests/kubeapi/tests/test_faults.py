@@ -103,16 +103,6 @@ async def test_nothing_comes_while_it_is_frozen(cluster: Cluster, fake):
         assert await told == [("ADDED", "a")]
 
 
-async def test_bodies_come_in_drips(cluster: Cluster, fake):
-    fake.put(pod() | {"metadata": {"name": "a", "namespace": cluster.namespace}})
-    fake.drip(100, 0.001)
-    url = cluster.host + cluster.path("pods")
-    async with cluster.session.get(url) as response:
-        sizes = [len(chunk) async for chunk in response.content.iter_any()]
-    assert len(sizes) > 1
-    assert sum(sizes) == response.content_length
-
-
 async def test_a_restart_keeps_the_objects_and_forgets_history(cluster: Cluster, fake):
     made = await cluster.made("inferencepools", pool())
     await cluster.made("inferencepools", pool("b"))

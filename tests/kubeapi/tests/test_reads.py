@@ -98,11 +98,6 @@ SELECTED = {
     "app=web": "front back",
     "app==web,tier=back": "back",
     "app!=web": "bare",
-    "tier in (front, side)": "front",
-    "tier notin (front)": "back bare",
-    "app": "front back",
-    "!app": "bare",
-    "app,!nothing": "front back",
 }
 
 

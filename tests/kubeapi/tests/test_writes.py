@@ -163,13 +163,6 @@ async def test_a_patch_may_name_the_version_that_it_is_for(cluster: Cluster):
     assert (reply.code, reply.reason) == (409, "Conflict")
 
 
-async def test_an_update_under_another_name(cluster: Cluster):
-    await cluster.made("configmaps", config_map())
-    path = cluster.path("configmaps", "a")
-    reply = await cluster.call("PUT", path, config_map("b"))
-    assert (reply.code, reply.reason) == (400, "BadRequest")
-
-
 CONDITION = {
     "type": "Accepted",
     "status": "True",
@@ -207,12 +200,6 @@ async def test_a_pod_begins_pending_whatever_it_says(cluster: Cluster):
     assert (await cluster.get("pods", "a")).json["status"]["podIP"] == "10.1.2.3"
 
 
-async def test_a_kind_without_status_has_no_such_path(cluster: Cluster):
-    await cluster.made("configmaps", config_map())
-    reply = await cluster.patch("configmaps", "a", {"status": {}}, sub="status")
-    assert reply.code == 404
-
-
 async def test_what_a_deletion_answers(cluster: Cluster):
     made = await cluster.made("configmaps", config_map())
     reply = await cluster.delete("configmaps", "a")
@@ -230,13 +217,6 @@ async def test_a_pod_that_runs_nowhere_goes_at_once(cluster: Cluster):
     reply = await cluster.delete("pods", "a")
     assert (reply.code, reply.json["kind"]) == (200, "Pod")
     assert (await cluster.get("pods", "a")).code == 404
-
-
-async def test_the_same_name_again_is_another_object(cluster: Cluster):
-    first = await cluster.made("configmaps", config_map())
-    await cluster.delete("configmaps", "a")
-    second = await cluster.made("configmaps", config_map())
-    assert first["metadata"]["uid"] != second["metadata"]["uid"]
 
 
 async def test_methods_that_a_path_does_not_have(cluster: Cluster):
