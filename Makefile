@@ -7,8 +7,7 @@ WORKERS ?= 2
 PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=loadfile
 TWINS := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.py model/test_fleet_learning.py policy \
   protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
-  app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py \
-  native/test_kernels.py)
+  app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py)
 
 .PHONY: help setup native vllm check static lint types contracts proto-check unit twins test test-native test-cluster wheel demo bench proto format clean
 
@@ -17,10 +16,10 @@ help:
 
 setup: .venv/.ready ## create .venv with everything but vLLM
 
-.venv/.ready: pyproject.toml setup.py $(wildcard epp/native/*.p[yx][xdi]) model-server/pyproject.toml .ci/constraints.txt .ci/setup
+.venv/.ready: pyproject.toml setup.py $(shell find epp -name '*.px[di]' -o -name '*.pyx') model-server/pyproject.toml .ci/constraints.txt .ci/setup
 	PYTHON=$(PYTHON) .ci/setup
 
-native: setup ## compile again what has changed: kernels, and the modules of epp/compiled.py
+native: setup ## compile again what has changed of what epp/compiled.py lists (WARMPICK_ONLY=PATTERN)
 	@WARMPICK_NATIVE=require $(BIN)/python setup.py -q build_ext --inplace
 
 vllm: setup ## add the CPU build of vLLM to .venv (exit 3: it cannot be had here)
@@ -47,7 +46,7 @@ proto-check: setup
 unit: setup
 	@$(PYTEST) tests
 
-# What uses kernels that have twins, once more on the twins; WARMPICK_NATIVE=off suits any test.
+# What goes through compiled modules, once more on their sources; WARMPICK_NATIVE=off suits any test.
 twins: setup
 	@WARMPICK_NATIVE=off WARMPICK_REQUIRE_NATIVE= $(PYTEST) $(TWINS)
 
@@ -57,7 +56,7 @@ test: setup ## everything that a machine without a GPU can run (what .ci/run cal
 	@$(PYTEST) -m "not vllm" model-server/tests e2e
 	@$(BIN)/pytest -q -m vllm model-server/tests e2e
 
-test-native: setup ## the native kernels, built with sanitizers, under their tests
+test-native: setup ## what Cython compiles, built with sanitizers, under its tests
 	@.ci/test-native
 
 test-cluster: setup ## what the tests' Kubernetes API claims, asked of a cluster: KUBECONFIG=... make test-cluster

@@ -1,19 +1,21 @@
-"""Builds the compiled kernels where that can be done; everything else is in pyproject.toml.
+"""Builds the extensions that `epp/compiled.py` lists; everything else is in pyproject.toml.
 
-Without a C compiler or nghttp2's headers the kernels are left out, and their twins do the work;
-with WARMPICK_NATIVE=require in the environment that is an error. WARMPICK_SANITIZE=address builds
-them with the address and undefined-behaviour sanitizers, WARMPICK_SANITIZE=fuzzer (with clang) with
-what atheris needs beside the first (`make test-native`, `tests/native/fuzz.py`).
-
-The modules that `epp/compiled.py` lists are compiled as they stand, by mypyc.
+Without a C compiler or a library's headers, extensions are left out and the sources run; with
+WARMPICK_NATIVE=require in the environment that is an error. WARMPICK_ONLY is a pattern: only the
+modules whose names match it are built, what mypyc compiles all or none (`*.prefix_index`).
+WARMPICK_SANITIZE=address builds what Cython compiles with the address and undefined-behaviour
+sanitizers, WARMPICK_SANITIZE=fuzzer (with clang) with what atheris needs beside the first
+(`make test-native`, `tests/native/fuzz.py`).
 """
 
 import os
 import runpy
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 from Cython.Build import cythonize
+from Cython.Build.Dependencies import create_dependency_tree
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
@@ -22,101 +24,131 @@ SANITIZE = {
     "address": ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-O1", "-g"],
     "fuzzer": ["-fsanitize=address,fuzzer-no-link", "-fno-omit-frame-pointer", "-O1", "-g"],
 }
-
-LIBRARIES: dict[str, tuple[str, ...]] = {
-    "body": (),
-    "codec": (),
-    "framing": (),
-    "hashing": (),
-    "hashset": (),
-    "http2": ("nghttp2",),
-    "index": (),
-    "ledger": (),
-    "lengths": (),
-    "pins": (),
-    "pool": (),
-    "watch": (),
-}
-"""What each kernel, `epp/native/NAME.pyx`, is linked with; `epp.native.KERNELS` names its twin."""
-
-
-def kernel(name: str, libraries: tuple[str, ...]) -> Extension:
-    """Describe one."""
-    flags = SANITIZE[os.environ.get("WARMPICK_SANITIZE", "")]
-    return Extension(
-        f"epp.native.{name}",
-        [f"epp/native/{name}.pyx"],
-        libraries=list(libraries),
-        include_dirs=["epp/native"],
-        extra_compile_args=flags,
-        extra_link_args=flags[:1] if flags[0].startswith("-fsanitize") else [],
-    )
-
-
+SANITIZER = os.environ.get("WARMPICK_SANITIZE", "")
 REQUIRED = os.environ.get("WARMPICK_NATIVE") == "require"
 COMPILED = runpy.run_path("epp/compiled.py")
-"""What says which modules are compiled as they stand, and writes down what they were."""
+ONLY = os.environ.get("WARMPICK_ONLY", "*")
 
 
-def as_they_stand() -> list[Extension]:
-    """Compile the modules that every request passes; none where mypyc cannot, unless it must."""
-    if os.environ.get("WARMPICK_SANITIZE"):
+def wanted(compiler: str) -> list[str]:
+    """Return the modules that a compiler is to build."""
+    found = [module for module, by in COMPILED["MODULES"].items() if by == compiler]
+    matching = [module for module in found if fnmatch(module, ONLY)]
+    return found if compiler == "mypyc" and matching else matching
+
+
+def sources(module: str) -> list[str]:
+    """Return the files that an extension is built from, and its module's own source."""
+    source = COMPILED["path_of"](module)
+    if COMPILED["MODULES"][module] == "mypyc":
+        return [source]
+    pyx = COMPILED["path_of"](module, ".pyx")
+    included = [os.path.relpath(each) for each in create_dependency_tree().all_dependencies(pyx)]
+    ours = {each for each in included if each.startswith("epp" + os.sep)}
+    return sorted({pyx, *ours, *([source] if Path(source).exists() else [])})
+
+
+def by_cython() -> list[Extension]:
+    """Describe what Cython compiles, each from the `.pyx` beside its source."""
+    flags = SANITIZE[SANITIZER]
+    extensions = [
+        Extension(
+            module,
+            [COMPILED["path_of"](module, ".pyx")],
+            libraries=list(COMPILED["LIBRARIES"].get(module, ())),
+            include_dirs=[str(Path(COMPILED["path_of"](module)).parent)],
+            extra_compile_args=flags,
+            extra_link_args=flags[:1] if flags[0].startswith("-fsanitize") else [],
+        )
+        for module in wanted("cython")
+    ]
+    return cythonize(extensions, build_dir="build/cython", language_level=3, quiet=True)
+
+
+def by_mypyc() -> list[Extension]:
+    """Describe what mypyc compiles; nothing where it cannot, unless it must."""
+    modules = wanted("mypyc")
+    if SANITIZER or not modules:
         return []
     try:
         from mypyc.build import mypycify  # noqa: PLC0415 (what needs no extension needs no mypyc)
 
-        paths = [COMPILED["path_of"](module) for module in COMPILED["MODULES"]]
         return mypycify(
-            ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent", *paths],
+            [
+                "--config-file=",
+                "--ignore-missing-imports",
+                "--follow-imports=silent",
+                *map(COMPILED["path_of"], modules),
+            ],
             opt_level="2",
             debug_level="0",
             group_name="epp",
+            target_dir="build/mypyc",
         )
     except (ImportError, SystemExit) as error:
         if REQUIRED:
             raise
-        print(f"the modules of epp stay as they are: {error}", file=sys.stderr)  # noqa: T201
+        print(f"mypyc compiles nothing: {error}", file=sys.stderr)  # noqa: T201
         return []
 
 
 class Build(build_ext):
-    """Builds kernels, and the modules that are compiled as they stand: these all, or none."""
+    """Builds extensions, two at a time, and writes down what they were built from."""
 
     def finalize_options(self) -> None:
-        """Add the modules that are compiled as they stand; this is what takes mypyc's time."""
-        self._compiled = as_they_stand()
-        for extension in self._compiled:
+        """Add what mypyc compiles; that takes its time, which only a build should cost."""
+        self._failed: list[str] = []
+        self._by_mypyc = by_mypyc()
+        self.distribution.ext_modules += self._by_mypyc
+        for extension in self.distribution.ext_modules:
             extension.optional = not REQUIRED
-        self.distribution.ext_modules += self._compiled
         super().finalize_options()
+        self.parallel = self.parallel or min(2, os.cpu_count() or 1)
+
+    def build_extension(self, extension: Extension) -> None:
+        """Build one; nothing is left of what cannot be built."""
+        try:
+            super().build_extension(extension)
+        except Exception:
+            Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+            self._failed.append(extension.name)
+            raise
 
     def run(self) -> None:
-        """Build, and write down what was compiled, where it all was.
-
-        In place, what was compiled before goes first: an extension of a module that is no longer
-        listed would still come before its source.
-        """
+        """Build. In place, an extension of a module that is no longer listed goes first."""
         if self.inplace:
             for path in Path("epp").rglob("*.so"):
-                if path.parent.name != "native":
+                if str(path.with_name(path.name.split(".")[0])).replace("/", ".") not in listed:
                     path.unlink()
         super().run()
+        for name in self._failed:  # in place lies what was built before
+            Path(self.get_ext_fullpath(name)).unlink(missing_ok=True)
         root = Path() if self.inplace else Path(self.build_lib)
-        record = root / "epp" / COMPILED["RECORD"]
-        built = [self.get_ext_fullpath(each.name) for each in self._compiled]
-        if built and all(Path(each).exists() for each in built):
-            record.write_text(COMPILED["record"](Path()), encoding="ascii")
+        self._record(root / "epp" / COMPILED["RECORD"])
+
+    def _record(self, record: Path) -> None:
+        """Write down what was built, beside what was built before and is still listed."""
+        mypyc = [Path(self.get_ext_fullpath(each.name)) for each in self._by_mypyc]
+        if not all(path.exists() for path in mypyc):  # they call each other: all or none
+            for path in mypyc:
+                path.unlink(missing_ok=True)
+        built = {}
+        if record.exists():
+            for line in record.read_text(encoding="ascii").splitlines(keepends=True):
+                module = line.split()[1]
+                built[module] = built.get(module, "") + line
+        for module in [*wanted("cython"), *wanted("mypyc")]:
+            built[module] = COMPILED["record_of"](Path(), module, sources(module))
+        kept = [
+            lines
+            for module, lines in sorted(built.items())
+            if module in COMPILED["MODULES"] and Path(self.get_ext_fullpath(module)).exists()
+        ]
+        if kept:
+            record.write_text("".join(kept), encoding="ascii")
         else:
             record.unlink(missing_ok=True)
 
 
-modules = cythonize(
-    [kernel(name, libraries) for name, libraries in LIBRARIES.items()],
-    build_dir="build",
-    language_level=3,
-    quiet=True,
-)
-for module in modules:  # cythonize does not hand this on
-    module.optional = not REQUIRED
-
-setup(ext_modules=modules, cmdclass={"build_ext": Build})
+listed = COMPILED["MODULES"]
+setup(ext_modules=by_cython(), cmdclass={"build_ext": Build})

@@ -27,16 +27,17 @@ _PODS = 10
 _RATE = 400
 _IDLE = "epoll_pwait"
 _MODEL = (
-    "blocks|busy|candidates|feedback|fleet|pod|pods|prefill|prompts|ruler|stay|tails|tenants|visit"
+    "block_hasher|busy_share|candidates|engine_scheduler|fleet|generated|in_flight|ledger"
+    "|output_lengths|pod|pods|prefill|reader|sequence|text_lengths|token_estimator|trust"
 )
 PARTS: Mapping[str, str] = {
     "sockets": r"^(write|writev|read|recv|send|sendmsg) \(libc",
-    "transport": r"epp/native/(http2|framing)|libnghttp2|epp/adapters/extproc",
-    "codec": r"epp/native/(codec|\w+\.pxi)|epp/protocol/(compiled|protobuf)|_message\.abi3",
-    "body": r"epp/native/(body|watch)|epp/protocol/(body|openai|usage|watch)",
+    "transport": r"libnghttp2|epp/adapters/extproc",
+    "codec": r"epp/protocol/extproc/(codec|protobuf|\w+\.pxi)|_message\.abi3",
+    "body": r"CPyDef_(body|object_scanner)_|epp/protocol/openai",
     "exchange": r"CPyDef_(exchange|response)_|epp/protocol/",
     "policy": r"CPyDef_scheduler_|epp/policy/",
-    "model": rf"CPyDef_({_MODEL})_|epp/(model|native)/",
+    "model": rf"CPyDef_({_MODEL})_|epp/model/",
     "telemetry": r"CPyDef_(metrics|requests|service)_|epp/adapters/telemetry|epp/service",
 }
 """What a sample counts for: the first of these that the innermost frame of any is of."""

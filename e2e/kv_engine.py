@@ -15,9 +15,9 @@ from e2e.corridor import quiet_port
 from epp.adapters.kvevents.kv_event_listener import KvEventListener
 from epp.adapters.kvevents.publishers import PORT_LABEL, REPLAY_PORT_LABEL, SubscriptionSettings
 from epp.demo.processes import Process, spawn
+from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.kv_event_mirror import Mirror
 from epp.model.endpoint import Endpoint
-from epp.model.kernels import BlockPool
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Prompt

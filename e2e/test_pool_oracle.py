@@ -20,14 +20,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from epp.model.caches.block_pool import pool as blockpool
 from epp.model.caches.lease import Lease
 from epp.model.prompts.block_hasher import BlockHash, BlockHasher
 from epp.model.request import TOKEN_BYTES, Prompt
 from tests.native.built import loaded
 
 pytestmark = pytest.mark.vllm
-POOLS = [each.BlockPool for each in loaded("pool", blockpool)]
+POOLS = [each.BlockPool for each in loaded("epp.model.caches.block_pool.pool")]
 SECRET = b"pool"
 EXAMPLES = 600
 STEPS = 50

@@ -1,101 +1,173 @@
-"""The modules that every request passes, compiled as they stand; and whether they stand so still.
+"""Which modules are compiled, and whether what was compiled is what the sources are.
 
-`setup.py` makes C extensions of them (mypyc) and writes down what their sources were. Python takes
-an extension before a source. They call each other without looking, so they are taken together or
-not at all: where one source has changed since, all are run from their sources. mypyc forgets what
-a `msgspec.Struct` is told with its bases, so that none of them may define one.
+One rule: a C extension lies beside its source, under the module's own name, and Python takes it
+instead of the source. `setup.py` builds the extensions that `MODULES` lists and writes into
+`RECORD` what it built them from. Where a file of these has changed since, or where the environment
+says WARMPICK_NATIVE=off, no extension of this package is taken, and the sources run. They are
+taken together or not at all because compiled modules call each other without a look-up.
 
-With WARMPICK_NATIVE=off in the environment they are, too.
+The source is the contract. mypyc compiles it as it stands; it drops the keywords of a class, so
+that no such module defines a `msgspec.Struct`. Cython compiles the `.pyx` beside the source, which
+promises the same. Without an extension, what has no source cannot be imported: the transport over
+nghttp2, in whose place grpcio serves. docs/adr/0013-compiled.md says why.
 """
 
+import importlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+)
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
-MODULES = (
-    "epp.adapters.telemetry.cardinality",
-    "epp.adapters.telemetry.histogram",
-    "epp.adapters.telemetry.metrics",
-    "epp.adapters.telemetry.requests",
-    "epp.app.director",
-    "epp.model.candidates",
-    "epp.model.fleet",
-    "epp.model.learning.bounded",
-    "epp.model.learning.output_lengths",
-    "epp.model.learning.prefill",
-    "epp.model.learning.trust",
-    "epp.model.pods.engine_scheduler",
-    "epp.model.pods.in_flight",
-    "epp.model.pods.pod",
-    "epp.model.pods.pods",
-    "epp.model.pods.sequence",
-    "epp.model.prompts.block_hasher",
-    "epp.model.prompts.chain",
-    "epp.model.prompts.generated",
-    "epp.model.prompts.reader",
-    "epp.model.prompts.token_estimator",
-    "epp.model.prompts.token_offsets",
-    "epp.model.quote",
-    "epp.policy.choice",
-    "epp.policy.scheduler",
-    "epp.protocol.extproc.exchange",
-    "epp.protocol.extproc.record",
-    "epp.protocol.extproc.request",
-    "epp.protocol.extproc.response",
-    "epp.protocol.openai.body",
-)
+Compiler = Literal["mypyc", "cython"]
+
+MODULES: dict[str, Compiler] = {
+    "epp.adapters.extproc.http2.framing": "cython",
+    "epp.adapters.extproc.http2.session": "cython",
+    "epp.adapters.telemetry.cardinality": "mypyc",
+    "epp.adapters.telemetry.histogram": "mypyc",
+    "epp.adapters.telemetry.metrics": "mypyc",
+    "epp.adapters.telemetry.requests": "mypyc",
+    "epp.app.director": "mypyc",
+    "epp.model.caches.block_pool.pool": "cython",
+    "epp.model.candidates": "mypyc",
+    "epp.model.fleet": "mypyc",
+    "epp.model.learning.bounded": "mypyc",
+    "epp.model.learning.output_lengths": "mypyc",
+    "epp.model.learning.prefill": "mypyc",
+    "epp.model.learning.trust": "mypyc",
+    "epp.model.pods.engine_scheduler": "mypyc",
+    "epp.model.pods.in_flight": "mypyc",
+    "epp.model.pods.ledger": "mypyc",
+    "epp.model.pods.pod": "mypyc",
+    "epp.model.pods.pods": "mypyc",
+    "epp.model.pods.sequence": "mypyc",
+    "epp.model.prefix_index": "cython",
+    "epp.model.prompts.block_hasher": "mypyc",
+    "epp.model.prompts.chain": "mypyc",
+    "epp.model.prompts.generated": "mypyc",
+    "epp.model.prompts.hash_set": "mypyc",
+    "epp.model.prompts.hashing": "cython",
+    "epp.model.prompts.known_prefix_lengths": "cython",
+    "epp.model.prompts.reader": "mypyc",
+    "epp.model.prompts.text_lengths": "cython",
+    "epp.model.prompts.token_estimator": "mypyc",
+    "epp.model.prompts.token_offsets": "mypyc",
+    "epp.model.quote": "mypyc",
+    "epp.policy.choice": "mypyc",
+    "epp.policy.scheduler": "mypyc",
+    "epp.protocol.extproc.codec": "cython",
+    "epp.protocol.extproc.exchange": "mypyc",
+    "epp.protocol.extproc.record": "mypyc",
+    "epp.protocol.extproc.request": "mypyc",
+    "epp.protocol.extproc.response": "mypyc",
+    "epp.protocol.openai.body": "mypyc",
+    "epp.protocol.openai.body_reader": "cython",
+    "epp.protocol.openai.object_scanner": "cython",
+}
+"""What compiles each: mypyc the `.py`, all such modules into one library; Cython the `.pyx`."""
+
+LIBRARIES = {"epp.adapters.extproc.http2.session": ("nghttp2",)}
+"""The shared libraries that an extension links."""
+
 RECORD = "compiled.txt"
-"""What the sources were that were compiled, in this folder: a line of digest and path for each."""
+"""What was built, in this folder: a line of digest, module and path for each file it came from."""
 
-_HOME = Path(__file__).parent
+OFF = "turned off by WARMPICK_NATIVE=off"
+NOT_BUILT = "not built"
 
-
-def path_of(module: str) -> str:
-    """Return where a module's source lies, from the folder that holds `epp`."""
-    return f"{module.replace('.', '/')}.py"
+_ROOT = Path(__file__).parent.parent
 
 
-def record(root: Path, modules: Iterable[str] = MODULES) -> str:
-    """Write down what sources under `root` are."""
-    lines = []
-    for module in modules:
-        digest = blake2b((root / path_of(module)).read_bytes(), digest_size=16).hexdigest()
-        lines.append(f"{digest} {path_of(module)}\n")
-    return "".join(lines)
+def path_of(module: str, suffix: str = ".py") -> str:
+    """Return the path of a module's file, relative to the folder that holds `epp`."""
+    return module.replace(".", "/") + suffix
+
+
+def record_of(root: Path, module: str, paths: Iterable[str]) -> str:
+    """Return the lines of `RECORD` for a module that is built from the files `paths`."""
+    return "".join(f"{_digest(root / path)} {module} {path}\n" for path in sorted(paths))
+
+
+def _digest(path: Path) -> str:
+    return blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
 def _fault() -> str:
     if os.environ.get("WARMPICK_NATIVE") == "off":
-        return "turned off by WARMPICK_NATIVE=off"
+        return OFF
     try:
-        built = (_HOME / RECORD).read_text(encoding="ascii").splitlines()
+        record = (_ROOT / "epp" / RECORD).read_text(encoding="ascii")
     except OSError:
-        return "not built"
-    changed = set(record(_HOME.parent).splitlines()).difference(built)
-    if changed:
-        return f"{min(line.split()[1] for line in changed)} has changed since they were built"
+        return NOT_BUILT
+    built = {path: digest for digest, _, path in map(str.split, record.splitlines())}
+    for path, digest in built.items():
+        file = _ROOT / path
+        if not file.exists() or _digest(file) != digest:
+            return f"{path} has changed since it was compiled"
     return ""
 
 
 class _Sources:
-    """Finds the modules' sources, where their extensions lie beside them (`MetaPathFinder`)."""
+    """Finds the sources of this package's modules, never extensions (`MetaPathFinder`)."""
 
     @staticmethod
     def find_spec(
-        name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+        name: str, path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Say where a module is loaded from; None for others."""
-        if name not in MODULES:
+        """Return where the source of a module lies; None for modules of other packages.
+
+        Raises `ModuleNotFoundError` for a compiled module without a source.
+        """
+        if not name.startswith("epp."):
             return None
-        return spec_from_file_location(name, _HOME.parent / path_of(name))
+        for folder in path or ():
+            spec = FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES)).find_spec(name)
+            if spec is not None and spec.loader is not None:
+                return spec
+        if name in MODULES:
+            raise ModuleNotFoundError(f"{name} needs its extension: {FAULT}", name=name)
+        return None
 
 
 FAULT = _fault()
-"""Why the sources are run; empty where the compiled modules are."""
+"""Why no extension is taken; empty where those that were built are."""
 if FAULT:
     sys.meta_path.insert(0, _Sources)
+
+
+def fault(module: str) -> str:
+    """Return why a module of `MODULES` is not compiled; empty where it is. Imports it.
+
+    An extension can be missing alone: where a library was not there when it was to be built, or
+    is not there now.
+    """
+    if FAULT:
+        return FAULT
+    spec = find_spec(module)
+    if spec is None or not str(spec.origin).endswith(tuple(EXTENSION_SUFFIXES)):
+        return NOT_BUILT
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
+def summary() -> str:
+    """Return in one line how many modules are compiled, and which are not, and why."""
+    if FAULT:
+        return f"none: {FAULT}"
+    faults = {module: why for module in MODULES if (why := fault(module))}
+    parts = [f"{len(MODULES) - len(faults)} of {len(MODULES)} modules"]
+    return "; ".join(parts + [f"not {module} ({why})" for module, why in faults.items()])

@@ -17,9 +17,13 @@ from bench.figures import Budget, Figure, Grid, Report
 from bench.index import memory, picture, speed
 from bench.options import Options
 from bench.progress import Progress
-from epp.native import faults
+from epp import compiled
 
-KERNELS = ("hashing", "index", "pool")
+KERNELS = (
+    "epp.model.caches.block_pool.pool",
+    "epp.model.prefix_index",
+    "epp.model.prompts.hashing",
+)
 _ROUNDS, _QUICK_ROUNDS = 7, 3
 _TWIN = "_python"
 _T = TypeVar("_T")
@@ -63,7 +67,7 @@ NOTES = (
 
 async def measure(progress: Progress, options: Options) -> Report:
     """Measure everything; the kernels only where they were built."""
-    missing = {name: why for name, why in faults().items() if name in KERNELS and why}
+    missing = {name: why for name in KERNELS if (why := compiled.fault(name))}
     sides = [_TWIN] if len(missing) == len(KERNELS) else list(_NATIVE)
     runs: dict[str, list[float]] = {}
     rounds = _QUICK_ROUNDS if options.quick else _ROUNDS

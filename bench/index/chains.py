@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from epp.model.kernels import extend
-from epp.model.prompts.hashing import BlockHash
+from epp.model.prompts.hashing import BlockHash, extend
 
 BLOCK = 16
 """Tokens of a block."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bench.index.chains import BLOCK
 from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
-from epp.model.kernels import PrefixIndex
+from epp.model.prefix_index import PrefixIndex
 from epp.model.prompts.hashing import BlockHash
 
 

@@ -14,8 +14,8 @@ import msgspec
 
 from bench.index.chains import BLOCK, chain
 from bench.index.pooled import Pooled
-from epp.model.kernels import PrefixIndex, text_chain
-from epp.model.prompts.hashing import BlockHash
+from epp.model.prefix_index import PrefixIndex
+from epp.model.prompts.hashing import BlockHash, text_chain
 
 SIZES_KB = (2, 20, 220, 400)
 FLEETS = (10, 100, 1000)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from epp import native
+from epp import compiled
 from epp.adapters.extproc.contract import ExtProcServer, ExtProcSettings
 from epp.adapters.extproc.transports import Transport, health_server, server_class
 from epp.adapters.health import HealthServices
@@ -243,7 +243,7 @@ class EndpointPicker:
             metrics_port=self._operators.port,
             secure=options.secure,
             transport=self._extproc.transport,
-            native=native.summary(),
+            native=compiled.summary(),
             endpoints=len(self._fleet.endpoints),
             profile=options.settings.profile.name,
             picker=type(options.settings.profile.picker).__name__,

@@ -14,7 +14,6 @@ from epp.cli.serve_flags import add_serve
 from epp.cli.several_pools import parse, pools_of
 from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, dump, load
 from epp.errors import ConfigError
-from epp.native import KERNELS, faults
 
 if TYPE_CHECKING:  # see `_options`
     from epp.app.picker import ServeOptions
@@ -97,17 +96,13 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _check_native() -> int:
-    """Print what is compiled; fail where WARMPICK_REQUIRE_NATIVE=1 and something is not."""
-    found = faults()
-    print(f"{'KERNEL':12}{'IN USE':44}WHY")
-    for kernel in KERNELS:
-        why = found[kernel.name]
-        used = kernel.twin if why else f"epp.native.{kernel.name}"
-        print(f"{kernel.name:12}{used:44}{why or 'compiled'}")
-    used = f"{len(compiled.MODULES)} modules of epp {'from' if compiled.FAULT else 'beside'} source"
-    print(f"{'request path':12} {used:44}{compiled.FAULT or 'compiled'}")
-    missing = [why for why in (*found.values(), compiled.FAULT) if why]
-    return int(os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1" and bool(missing))
+    """Print what is compiled; return 1 where WARMPICK_REQUIRE_NATIVE=1 and something is not."""
+    faults = {module: compiled.fault(module) for module in compiled.MODULES}
+    width = max(map(len, faults)) + 1
+    print(f"{'MODULE':{width}}COMPILER STATE")
+    for module, compiler in compiled.MODULES.items():
+        print(f"{module:{width}}{compiler:9}{faults[module] or 'compiled'}")
+    return int(os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1" and any(faults.values()))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -129,7 +124,9 @@ def _parser() -> argparse.ArgumentParser:
     checked = check_parser.add_mutually_exclusive_group(required=True)
     checked.add_argument("config", type=Path, nargs="?", metavar="CONFIG", help="the file (YAML)")
     checked.add_argument(
-        "--native", action="store_true", help="say which compiled kernels are in use, and why not"
+        "--native",
+        action="store_true",
+        help="say which modules are compiled, and why others are not",
     )
     check_parser.set_defaults(run=_check)
     _add_demo(commands.add_parser("demo", help="Envoy, model servers and the picker on loopback"))

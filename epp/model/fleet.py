@@ -33,16 +33,16 @@ from epp.model.events import (
     Served,
     Unobserved,
 )
-from epp.model.kernels import PrefixIndex, take_snapshot
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.trust import DOUBT, Verdict
 from epp.model.pods.in_flight import InFlightRequest
-from epp.model.pods.ledger import LedgerSnapshot
+from epp.model.pods.ledger import LedgerSnapshot, take_snapshot
 from epp.model.pods.pod import Pod, PodEvent
 from epp.model.pods.pods import EligiblePods, Pods
 from epp.model.pods.sequence import SequenceState
 from epp.model.pods.unobserved import UnobservedRequests
+from epp.model.prefix_index import PrefixIndex
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.reader import Prompts
 from epp.model.quote import Estimate, Quote

@@ -9,7 +9,6 @@ import pytest
 from epp import __version__, compiled
 from epp.cli.main import main
 from epp.config.file import POLICIES, load
-from epp.native import KERNELS, OFF
 
 ENDPOINTS = "endpoints: [{name: a, address: 127.0.0.1, port: 8000}]"
 
@@ -180,15 +179,14 @@ def checked_native(**environment):
     )
 
 
-def test_check_native_says_what_each_kernel_is_replaced_by():
+def test_check_native_says_of_each_module_what_compiles_it_and_why_it_does_not():
     asked = checked_native(WARMPICK_NATIVE="off")
     assert (asked.returncode, asked.stderr) == (0, "")
-    head, *lines, last = asked.stdout.splitlines()
-    assert head.split() == ["KERNEL", "IN", "USE", "WHY"]
-    assert [line.split()[:2] for line in lines] == [[each.name, each.twin] for each in KERNELS]
-    assert all(line.endswith(OFF) for line in [*lines, last])
-    assert last.split()[:3] == ["request", "path", str(len(compiled.MODULES))]
+    head, *lines = asked.stdout.splitlines()
+    assert head.split() == ["MODULE", "COMPILER", "STATE"]
+    assert [tuple(line.split()[:2]) for line in lines] == list(compiled.MODULES.items())
+    assert all(line.endswith(compiled.OFF) for line in lines)
 
 
-def test_check_native_fails_where_kernels_are_required():
+def test_check_native_fails_where_modules_are_required():
     assert checked_native(WARMPICK_NATIVE="off", WARMPICK_REQUIRE_NATIVE="1").returncode == 1

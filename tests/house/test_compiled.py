@@ -1,6 +1,7 @@
-"""The modules that are compiled as they stand: what may be one, and when they are used."""
+"""Which modules are compiled: what may be one, and when an extension is taken."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,20 +9,38 @@ from pathlib import Path
 import pytest
 
 from epp import compiled
+from tests.native.built import FAULTS, loaded
 
 ROOT = Path(compiled.__file__).parent.parent
-SAY = (
-    "import epp.compiled, epp.policy.scheduler as s; print(epp.compiled.FAULT, s.__file__, sep='|')"
-)
+BY_MYPYC = [module for module, by in compiled.MODULES.items() if by == "mypyc"]
+BY_CYTHON = [module for module, by in compiled.MODULES.items() if by == "cython"]
+PROBE = """
+import epp.compiled, epp.policy.scheduler as s
+print(epp.compiled.summary(), epp.compiled.FAULT, s.__file__, sep="|")
+import epp.adapters.extproc.http2.session
+"""
 
 
-def test_they_are_listed_in_order_and_exist():
-    assert list(compiled.MODULES) == sorted(set(compiled.MODULES))
-    assert all((ROOT / compiled.path_of(module)).is_file() for module in compiled.MODULES)
+def test_they_are_listed_in_order():
+    assert list(compiled.MODULES) == sorted(compiled.MODULES)
 
 
 @pytest.mark.parametrize("module", compiled.MODULES)
-def test_none_defines_a_struct(module):
+def test_each_has_its_source_and_what_it_promises(module):
+    (suffix, *others) = {"mypyc": (".py",), "cython": (".pyx", ".py", ".pyi")}[
+        compiled.MODULES[module]
+    ]
+    assert (ROOT / compiled.path_of(module, suffix)).is_file()
+    assert not others or any((ROOT / compiled.path_of(module, each)).is_file() for each in others)
+
+
+def test_what_cython_can_compile_is_listed():
+    found = (path.relative_to(ROOT).with_suffix("") for path in (ROOT / "epp").rglob("*.pyx"))
+    assert sorted(".".join(path.parts) for path in found) == BY_CYTHON
+
+
+@pytest.mark.parametrize("module", BY_MYPYC)
+def test_none_that_mypyc_compiles_defines_a_struct(module):
     tree = ast.parse((ROOT / compiled.path_of(module)).read_text(encoding="utf-8"))
     told = [
         node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.keywords
@@ -36,10 +55,24 @@ def test_none_defines_a_struct(module):
     assert not {base for base in bases if "Struct" in base}
 
 
+@pytest.mark.parametrize("module", set(BY_CYTHON).difference(FAULTS))
+def test_an_extension_has_what_its_source_defines(module):
+    if not (ROOT / compiled.path_of(module)).exists():
+        return
+    extension, source = loaded(module)
+    own = {source.__name__, module}
+    defined = {
+        name
+        for name, value in vars(source).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) in own
+    }
+    assert {name for name in defined if not hasattr(extension, name)} == set()
+
+
 @pytest.fixture
 def package(tmp_path):
-    """Give a folder with the sources that `epp.compiled` looks at, and what it says of them."""
-    for module in ("epp.__init__", "epp.compiled", *compiled.MODULES):
+    """Give a folder with the modules that `epp.compiled` looks at, and what it says of them."""
+    for module in ("epp.__init__", "epp.compiled", *BY_MYPYC):
         place = tmp_path / compiled.path_of(module)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes((ROOT / compiled.path_of(module)).read_bytes())
@@ -58,25 +91,41 @@ def package(tmp_path):
     return tmp_path, fault
 
 
-def test_they_are_used_as_long_as_no_source_has_changed(package):
+def test_extensions_are_taken_as_long_as_no_source_has_changed(package):
     folder, fault = package
     assert fault() == "not built"
-    (folder / "epp" / compiled.RECORD).write_text(compiled.record(folder))
+    (folder / "epp" / compiled.RECORD).write_text(
+        "".join(
+            compiled.record_of(folder, module, [compiled.path_of(module)]) for module in BY_MYPYC
+        )
+    )
     assert fault() == ""
-    assert fault(WARMPICK_NATIVE="off") == "turned off by WARMPICK_NATIVE=off"
+    assert fault(WARMPICK_NATIVE="off") == compiled.OFF
     source = folder / "epp/model/fleet.py"
     source.write_text(source.read_text() + "# another\n")
-    assert fault() == "epp/model/fleet.py has changed since they were built"
+    assert fault() == "epp/model/fleet.py has changed since it was compiled"
 
 
-def test_turned_off_their_sources_are_run():
+def test_turned_off_sources_run_and_what_has_none_cannot_be_imported():
     said = subprocess.run(
-        [sys.executable, "-c", SAY],
-        env={"PYTHONPATH": str(ROOT), "WARMPICK_NATIVE": "off"},
+        [sys.executable, "-c", PROBE],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "WARMPICK_NATIVE": "off"},
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
-    fault, path = said.stdout.strip().split("|")
-    assert fault == "turned off by WARMPICK_NATIVE=off"
-    assert path == str(ROOT / "epp/policy/scheduler.py")
+    assert said.stdout.strip().split("|") == [
+        f"none: {compiled.OFF}",
+        compiled.OFF,
+        str(ROOT / "epp/policy/scheduler.py"),
+    ]
+    assert said.stderr.strip().endswith(f"session needs its extension: {compiled.OFF}")
+
+
+def test_the_summary_names_what_is_missing():
+    said = compiled.summary()
+    if compiled.FAULT:
+        assert said == f"none: {compiled.FAULT}"
+    else:
+        assert said.startswith(f"{len(compiled.MODULES) - len(FAULTS)} of {len(compiled.MODULES)}")
+        assert all(module in said for module in FAULTS)

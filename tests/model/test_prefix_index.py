@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from epp.model import prefix_index as prefixindex
 from tests.native.built import loaded
 
-INDEXES = [each.PrefixIndex for each in loaded("index", prefixindex)]
+INDEXES = [each.PrefixIndex for each in loaded("epp.model.prefix_index")]
 
 
 @pytest.fixture(params=INDEXES, ids=lambda each: each.__module__)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from epp.model import prefix_index as prefixindex
+from epp.model import prefix_index
 from tests.native.built import loaded
 
-INDEXES = [each.PrefixIndex for each in loaded("index", prefixindex)]
+INDEXES = [each.PrefixIndex for each in loaded("epp.model.prefix_index")]
 
 
 @pytest.fixture(params=INDEXES, ids=lambda each: each.__module__)
@@ -15,12 +15,12 @@ def fresh(request):
 
 def test_slots_are_not_without_end(fresh):
     index = fresh()
-    for _ in range(prefixindex.MOST_SLOTS):
+    for _ in range(prefix_index.MOST_SLOTS):
         index.open()
     with pytest.raises(OverflowError, match="slots"):
         index.open()
-    index.add(prefixindex.MOST_SLOTS - 1, [1])
-    assert index.match([1]).index(1) == prefixindex.MOST_SLOTS - 1
+    index.add(prefix_index.MOST_SLOTS - 1, [1])
+    assert index.match([1]).index(1) == prefix_index.MOST_SLOTS - 1
 
 
 NO_HASHES = [

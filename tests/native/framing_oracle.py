@@ -1,4 +1,4 @@
-"""gRPC's framing in the plainest way: the twin of `epp.native.framing`."""
+"""gRPC's framing in the plainest way: the twin of `epp.adapters.extproc.http2.framing`."""
 
 
 class PlainDeframer:

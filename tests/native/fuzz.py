@@ -13,8 +13,16 @@ from contextlib import suppress
 
 import structlog
 
-from epp.native.framing import Deframer
-from epp.native.http2 import CLOSED, ENDED, FAULT, MESSAGE, OPENED, ConnectionFailure, Session
+from epp.adapters.extproc.http2.framing import Deframer
+from epp.adapters.extproc.http2.session import (
+    CLOSED,
+    ENDED,
+    FAULT,
+    MESSAGE,
+    OPENED,
+    ConnectionFailure,
+    Session,
+)
 from tests.native import wire
 from tests.native.framing_oracle import PlainDeframer
 
@@ -202,7 +210,7 @@ def exchange(data):
 
 def codec(data):
     """The compiled codec reads what its twin reads, and refuses what that refuses."""
-    from epp.protocol.extproc import compiled_codec as compiled  # noqa: PLC0415 (as above)
+    from epp.protocol.extproc import codec as compiled  # noqa: PLC0415 (as above)
     from epp.protocol.extproc import protobuf  # noqa: PLC0415
     from epp.protocol.extproc.errors import ProtocolError  # noqa: PLC0415
 
@@ -219,15 +227,16 @@ def body(data):
     """A body is read as it arrives as it is in one piece, by the kernel as by its twin."""
     from epp.errors import MalformedRequest  # noqa: PLC0415 (as above)
     from epp.model.request import Api  # noqa: PLC0415
-    from epp.protocol.openai.body import READER, Body, Keeper  # noqa: PLC0415
+    from epp.protocol.openai.body import Body  # noqa: PLC0415
+    from tests.native.built import loaded  # noqa: PLC0415
 
     choices = Choices(data)
     api = choices.one_of([each for each in Api if each is not Api.OTHER])
     size = 1 + choices.below(256)
     rest = choices.bytes(len(data))
     found: list[object] = []
-    for reader in (READER, Keeper):
-        read = Body(api, reader)
+    for kind in loaded("epp.protocol.openai.body_reader"):
+        read = Body(api, kind.BodyReader)
         for at in range(0, len(rest), size):
             read.feed(rest[at : at + size])
         try:

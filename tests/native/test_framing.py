@@ -10,7 +10,7 @@ from tests.native.wire import message
 
 require_native()
 
-from epp.native.framing import Deframer  # noqa: E402 (only where it is)
+from epp.adapters.extproc.http2.framing import Deframer  # noqa: E402 (only where it is)
 
 LIMIT = 100
 

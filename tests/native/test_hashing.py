@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from epp.model.prompts import hashing as twin
 from tests.native.built import loaded
 
-HASHINGS = loaded("hashing", twin)
+HASHINGS = loaded("epp.model.prompts.hashing")
+BLOCK_ENDS = HASHINGS[-1].BLOCK_ENDS
 HIGHEST = (1 << 64) - 1
 parents = st.integers(0, HIGHEST)
 
@@ -33,7 +33,7 @@ def chained(parent, data, ends):
 def test_text_is_cut_on_the_grid(hashing, size):
     text = bytes(range(256)) * (size // 256 + 1)
     hashes, ends = hashing.text_chain(7, text[:size], ())
-    assert list(ends) == [end for end in twin.BLOCK_ENDS if end <= size]
+    assert list(ends) == [end for end in BLOCK_ENDS if end <= size]
     assert list(hashes) == chained(7, text, ends)
 
 
@@ -45,9 +45,7 @@ def test_text_is_cut_at_marks_too(parent, text, marks):
     for hashing in HASHINGS:
         for given_marks in (marks, sorted(marks), tuple(marks)):
             hashes, ends = hashing.text_chain(parent, text, given_marks)
-            assert list(ends) == sorted(
-                inside | {end for end in twin.BLOCK_ENDS if end <= len(text)}
-            )
+            assert list(ends) == sorted(inside | {end for end in BLOCK_ENDS if end <= len(text)})
             assert list(hashes) == chained(parent, text, ends)
 
 

@@ -6,10 +6,9 @@ from collections import Counter
 
 import pytest
 
-from epp.model import prefix_index as prefixindex
 from tests.native.built import loaded
 
-INDEXES = [each.PrefixIndex for each in loaded("index", prefixindex)]
+INDEXES = [each.PrefixIndex for each in loaded("epp.model.prefix_index")]
 
 
 @pytest.fixture(params=INDEXES, ids=lambda each: each.__module__)

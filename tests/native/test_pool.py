@@ -13,12 +13,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from epp.model.caches.block_pool import pool as blockpool
 from tests.model.caches.pool_rig import names_of, paths
 from tests.native.built import loaded, needs
 
-KINDS = [each.BlockPool for each in loaded("pool", blockpool)]
-needs_kernel = needs("pool", "the compiled pool of blocks")
+KINDS = [each.BlockPool for each in loaded("epp.model.caches.block_pool.pool")]
+needs_kernel = needs("epp.model.caches.block_pool.pool", "the compiled pool of blocks")
 many = st.lists(st.integers(0, 30), min_size=7, max_size=7)
 FACTS = ("capacity", "free", "closed", "block")
 HELD = ("cached", "hit_keys", "tokens", "reserved_tokens")

@@ -12,7 +12,7 @@ from tests.native.wire import Kind
 
 require_native()
 
-from epp.native.http2 import (  # noqa: E402 (only where it is)
+from epp.adapters.extproc.http2.session import (  # noqa: E402 (only where it is)
     CLOSED,
     ENDED,
     FAULT,

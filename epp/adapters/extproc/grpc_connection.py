@@ -12,8 +12,16 @@ from typing import Any, Protocol, cast
 import structlog
 
 from epp.adapters.extproc.contract import GrpcStatus
+from epp.adapters.extproc.http2.session import (
+    CLOSED,
+    ENDED,
+    FAULT,
+    MESSAGE,
+    ConnectionFailure,
+    Session,
+    Stream,
+)
 from epp.adapters.extproc.limits import Limits, TokenBucket
-from epp.native.http2 import CLOSED, ENDED, FAULT, MESSAGE, ConnectionFailure, Session, Stream
 
 _log = structlog.get_logger()
 

@@ -1,4 +1,4 @@
-"""The ext_proc service over HTTP/2 of our own (`epp.native`).
+"""The ext_proc service over HTTP/2 of our own (`http2/`).
 
 It moves bytes; every decision is the exchange's. An exchange is driven by the read that brings its
 message, without a task of its own.
@@ -17,8 +17,8 @@ from epp.adapters.extproc.contract import (
 from epp.adapters.extproc.driver import ExchangeDriver, StreamCounter
 from epp.adapters.extproc.grpc_connection import QUEUE_BYTES, GrpcConnection, Method
 from epp.adapters.extproc.grpc_listener import GrpcListener
+from epp.adapters.extproc.http2.session import Stream
 from epp.adapters.extproc.native_health import health_methods
-from epp.native.http2 import Stream
 from epp.protocol.extproc.names import METHOD, SERVICE
 
 _PATH = f"/{SERVICE}/{METHOD}".encode()

@@ -5,8 +5,8 @@ from abc import ABC, abstractmethod
 from epp.adapters.extproc.contract import GrpcStatus, HealthSource
 from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
 from epp.adapters.extproc.grpc_listener import GrpcListener
+from epp.adapters.extproc.http2.session import Stream
 from epp.adapters.extproc.limits import Limits
-from epp.native.http2 import Stream
 from epp.protocol.health import SERVICE
 
 _MAX_REQUEST_BYTES = 1 << 16

@@ -4,12 +4,12 @@ from typing import Literal, get_args
 
 import structlog
 
+from epp import compiled
 from epp.adapters.extproc.contract import (
     ExtProcServer,
     HealthServer,
     HealthSource,
 )
-from epp.native import fault
 
 _log = structlog.get_logger()
 
@@ -19,7 +19,7 @@ TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 
 def native_fault() -> str:
     """Return why the native transport cannot be used; empty where it can."""
-    return fault("http2")
+    return compiled.fault("epp.adapters.extproc.http2.session")
 
 
 def server_class(wanted: Transport) -> type[ExtProcServer]:

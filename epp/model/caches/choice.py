@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.contract import CacheModel
 from epp.model.caches.offload import OffloadedCache
 from epp.model.caches.plain_lru import PlainLru
@@ -15,7 +16,6 @@ from epp.model.caches.sglang import RadixCache
 from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
 from epp.model.caches.vllm_v0 import VllmV0Cache
 from epp.model.caches.whole_prompt import WholePromptCache
-from epp.model.kernels import BlockPool
 
 CACHE_LABEL = "warmpick.io/cache-model"
 """A pod label whose value is one of `MODELS`; any other value is ignored."""

@@ -14,10 +14,10 @@ from epp.model.caches.contract import CacheModel
 from epp.model.caches.invariants import check
 from epp.model.caches.kv_event_mirror import Mirror
 from epp.model.caches.lease import Lease
-from epp.model.kernels import Ledger, PrefixIndex
 from epp.model.kv_changes import Change
+from epp.model.pods.ledger import Ledger
 from epp.model.pods.sequence import SequenceState
-from epp.model.prefix_index import Slot
+from epp.model.prefix_index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import BlockHash
 
 

@@ -9,7 +9,6 @@ from epp.model.caches.choice import CacheSpec, eviction_of, model_of
 from epp.model.caches.kv_event_mirror import Mirror
 from epp.model.endpoint import UNREPORTED, CacheStats, Endpoint, Load
 from epp.model.events import LoadReported, OrcaReported, ScrapeFailed
-from epp.model.kernels import Ledger, PrefixIndex
 from epp.model.kv_changes import (
     BlocksCleared,
     CacheChanged,
@@ -21,8 +20,9 @@ from epp.model.kv_changes import (
 from epp.model.learning.prefill import PrefillModel, Speed
 from epp.model.learning.trust import PredictionTrust, Verdict
 from epp.model.pods.engine_scheduler import EngineScheduler
+from epp.model.pods.ledger import Ledger
 from epp.model.pods.sequence import SequenceState
-from epp.model.prefix_index import Slot
+from epp.model.prefix_index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import BlockHasher
 
 _MOST_FAILURES: Final = 3

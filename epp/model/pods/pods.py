@@ -6,10 +6,10 @@ from typing import Final
 
 from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
 from epp.model.endpoint import Endpoint, EndpointId, Target
-from epp.model.kernels import Ledger, PrefixIndex
 from epp.model.learning.prefill import PrefillModel, Speed
+from epp.model.pods.ledger import Ledger
 from epp.model.pods.pod import Pod
-from epp.model.prefix_index import Slot
+from epp.model.prefix_index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 
 CLASS_LABEL: Final = "warmpick.io/endpoint-class"

@@ -18,10 +18,9 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from epp.model.kernels import extend, text_chain
 from epp.model.learning.bounded import make_room
 from epp.model.prompts.chain import Chain
-from epp.model.prompts.hashing import BLOCK_ENDS, FIRST_BLOCK_BYTES, BlockHash
+from epp.model.prompts.hashing import BLOCK_ENDS, FIRST_BLOCK_BYTES, BlockHash, extend, text_chain
 from epp.model.request import TOKEN_BYTES, Prompt
 
 __all__ = ["BLOCK_ENDS", "FIRST_BLOCK_BYTES", "TOKEN_BLOCK", "BlockHash", "BlockHasher", "Chain"]

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from epp.model.caches.lease import Lease
-from epp.model.kernels import HashSet
 from epp.model.pods.pod import Pod
 from epp.model.pods.sequence import SequenceState
 from epp.model.prompts.block_hasher import BlockHash, digest
 from epp.model.prompts.chain import Chain
+from epp.model.prompts.hash_set import HashSet
 from epp.model.request import TOKEN_BYTES, Prompt, RequestId
 
 _ROOM: Final = 1 << 20

@@ -1,4 +1,4 @@
-"""Hashes that sequences of them are looked through for; the twin of `epp.native.hashset`."""
+"""Hashes that sequences of them are looked through for."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ _LARGEST = (1 << 64) - 1
 
 
 class HashSet:
-    """A set of block hashes, in 12 bytes each where it is compiled.
+    """A set of block hashes, of 64 bits each.
 
     Raises `OverflowError` for what is none, `TypeError` for what is no integer.
     """

@@ -1,7 +1,6 @@
-"""Names blocks of prompts by chained hashes, and says where blocks of text end.
+"""Chained hashes of a prompt's blocks, and where blocks of text end.
 
-The twin of the kernel `epp.native.hashing`. `BlockHash` stands here, below all that a kernel has
-a twin of, so that whoever needs the type alone need not come by `epp.model.kernels`.
+Compiled: `hashing.pyx`.
 """
 
 from bisect import bisect_right

@@ -9,13 +9,12 @@ from math import gcd
 from typing import Final
 
 from epp.model.events import ResponseRepeated
-from epp.model.kernels import kind_of, scaled
 from epp.model.pods.pod import Pod
 from epp.model.pods.sequence import SequenceState
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.generated import GeneratedBlocks, GeneratedIndex, generated_blocks
-from epp.model.prompts.text_lengths import Kind
+from epp.model.prompts.text_lengths import Kind, kind_of, scaled
 from epp.model.prompts.token_estimator import TokenEstimator
 from epp.model.prompts.token_offsets import TokenOffsets
 from epp.model.quote import Quote

@@ -1,6 +1,6 @@
 """How long the blocks of a text are, worked out from what is known of it.
 
-The twin of the kernel `epp.native.lengths`. Positions and lengths are ascending offsets from the
+Compiled: `text_lengths.pyx`. Positions and lengths are ascending offsets from the
 start of a prompt: `ends` of its blocks in bytes or tokens.
 """
 

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from epp.model.kernels import sizes_between
+from epp.model.prompts.text_lengths import sizes_between
 
 
 class TokenOffsets:

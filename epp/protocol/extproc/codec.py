@@ -1,12 +1,18 @@
-"""The codec of ext_proc: the compiled one where it was built, else generated code.
+"""The codec of ext_proc: Envoy's messages from and to bytes.
 
-`decode` reads one `ProcessingRequest` and raises `ProtocolError`; `encode` writes one
-`ProcessingResponse`.
+This source goes by protobuf's generated code; its extension, `codec.pyx`, reads and writes the
+bytes itself and leaves to generated code what is rare or malformed.
 """
 
-try:
-    from epp.protocol.extproc.compiled_codec import decode, encode
-except ImportError:
-    from epp.protocol.extproc.protobuf import decode, encode
+from epp.protocol.extproc import protobuf
+from epp.protocol.extproc.messages import Message, Reply
 
-__all__ = ["decode", "encode"]
+
+def decode(data: bytes) -> Message:
+    """Return the `ProcessingRequest` that `data` holds. Raises `ProtocolError`."""
+    return protobuf.decode(data)
+
+
+def encode(reply: Reply) -> bytes:
+    """Return the bytes of one `ProcessingResponse`."""
+    return protobuf.encode(reply)

@@ -28,7 +28,8 @@ from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import Headers
 from epp.protocol.metrics.orca import parse_orca
 from epp.protocol.openai.model_rewrite import ModelRestorer
-from epp.protocol.openai.usage import Watch, taken
+from epp.protocol.openai.object_scanner import ObjectScanner
+from epp.protocol.openai.usage import taken
 
 Observe = Callable[[Event, float], None]
 HeaderSource = Callable[[RequestRecord], Headers]
@@ -58,7 +59,7 @@ class Response:
         self._record = record
         self._observe = observe
         self._header_sources = header_sources
-        self._watch: Watch | None = None
+        self._watch: ObjectScanner | None = None
         self._usage: Usage | None = None
         self._restorer: ModelRestorer | None = None
         self.done = False
@@ -73,7 +74,7 @@ class Response:
         record.status = int(status) if status.isdigit() else 0
         record.streaming = "text/event-stream" in headers.get("content-type", "")
         if "content-encoding" not in headers:
-            self._watch = Watch()
+            self._watch = ObjectScanner()
             self._restorer = None if message.end_of_stream else self._restoration()
         self._note_load(headers, now)
         return [HeadersReply(response=True, mutation=self._mutation())]

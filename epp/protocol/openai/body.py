@@ -1,74 +1,24 @@
-"""A request's body as it arrives: kept in the pieces it came in, and read for routing.
+"""A request's body: kept in the pieces in which it arrives, and read for routing.
 
-The compiled reader reads every piece as it comes. Without it, and where it declines, the body is
-read at the end (`request_json.py`), with the same result. This file does not know what a body is
-answered with.
+What the reader declines to read piece by piece (`body_reader.py`) is read at the end
+(`request_json.py`), with the same result. What a body is answered with is known elsewhere.
 """
 
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
 
 import msgspec
 
 from epp.model.request import Api, Prompt
+from epp.protocol.openai.body_reader import BodyReader, Found
 from epp.protocol.openai.model_rewrite import replace_model
 from epp.protocol.openai.request_json import LONGEST_PROMPT, Parsed, parse_request
-
-_Prompts = list[tuple[bytes, bool, list[int]]]
-_Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, _Prompts]
-
-
-class Reader(Protocol):
-    """Reads a body of an API, given by its value; prompts end after `longest` bytes."""
-
-    def __init__(self, api: str, longest: int) -> None: ...
-
-    @property
-    def pieces(self) -> list[bytes]:
-        """What was fed, in order."""
-
-    @property
-    def model(self) -> tuple[int, int] | None:
-        """Where the model's name lies, quotes included; None where that is not known."""
-
-    def feed(self, piece: bytes) -> None:
-        """Take the next bytes."""
-
-    def finish(self) -> _Found | None:
-        """Say what was found (see the compiled reader), or None: it is read at the end."""
-
-
-class Keeper:
-    """Keeps a body and reads nothing."""
-
-    model = None
-
-    def __init__(self, api: str, longest: int) -> None:
-        self.pieces: list[bytes] = []
-
-    def feed(self, piece: bytes) -> None:
-        """Keep the next bytes."""
-        self.pieces.append(piece)
-
-    def finish(self) -> None:
-        """Leave it to be read at the end."""
-
-
-READER: type[Reader] = Keeper
-with suppress(ImportError):
-    from epp.native.body import BodyReader
-
-    READER = BodyReader
 
 _text = msgspec.json.Decoder(str).decode
 _perhaps_text = msgspec.json.Decoder(str | None).decode
 _perhaps_number: Callable[[bytes], int | None] = msgspec.json.Decoder(int | None).decode
 _perhaps_flag = msgspec.json.Decoder(bool | None).decode
-
-# Looked up once: docs/adr/0013-compiled.md says why.
-_OTHER: Final = Api.OTHER
 
 
 class Body:
@@ -76,10 +26,9 @@ class Body:
 
     __slots__ = ("_api", "_reader", "feed")
 
-    def __init__(self, api: Api, reader: type[Reader] = READER) -> None:
+    def __init__(self, api: Api, reader: type[BodyReader] = BodyReader) -> None:
         self._api = api
-        kind: type[Reader] = Keeper if api is _OTHER else reader
-        self._reader = kind(api.value, LONGEST_PROMPT)
+        self._reader = reader(api.value, LONGEST_PROMPT)
         self.feed = self._reader.feed
 
     @property
@@ -115,7 +64,7 @@ class Body:
         return [*before, json.dumps(name).encode(), *after]
 
 
-def _parsed(found: _Found) -> Parsed:
+def _parsed(found: Found) -> Parsed:
     """Read what was found as JSON. Raises what msgspec does."""
     model, stream, salt, user, total, completion, output, prompts = found
     limits = _number(completion), _number(total), _number(output)

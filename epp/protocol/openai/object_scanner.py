@@ -1,4 +1,4 @@
-"""Finds the objects of one key in bytes that pass by; the twin of `epp.native.watch`."""
+"""Finds the objects of one JSON key in bytes that pass by."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _MOST = 65_536
 """An object that goes on for longer when a chunk ends is given up."""
 
 
-class Watch:
+class ObjectScanner:
     """Fed with bytes in any pieces, it gives the objects that stand under the key `"usage"`.
 
     They must hold numbers and objects of numbers: their braces are counted. A text in JSON cannot

@@ -4,7 +4,7 @@ Content is kept as the JSON bytes that the client sent (`msgspec.Raw`) and never
 is only hashed. Two requests share a prefix of prompt bytes exactly where they share messages,
 whatever the order of their keys and the white space between them.
 
-`epp.native.body` does the same as a body arrives.
+`body_reader.py` does the same as a body arrives.
 """
 
 import sys

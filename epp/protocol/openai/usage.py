@@ -7,13 +7,6 @@ import msgspec
 
 from epp.model.request import Usage
 
-try:
-    from epp.native.watch import Watch
-except ImportError:
-    from epp.protocol.openai.object_scanner import Watch
-
-__all__ = ["Watch", "taken"]
-
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 
 

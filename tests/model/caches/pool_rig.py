@@ -2,11 +2,10 @@
 
 from hypothesis import strategies as st
 
-from epp.model.caches.block_pool import pool as blockpool
-from tests.native.built import loaded
+from tests.native.built import loaded, source_of
 
 BLOCK = 16
-KINDS = [each.BlockPool for each in loaded("pool", blockpool)]
+KINDS = [each.BlockPool for each in loaded("epp.model.caches.block_pool.pool")]
 kind = KINDS[0]
 """What pools here are; tests that are to run on both use the fixture `pool_kind`."""
 
@@ -16,7 +15,7 @@ def pool_with(capacity, block):
 
 
 def twin_with(capacity, block):
-    return blockpool.BlockPool(capacity, block)
+    return source_of("epp.model.caches.block_pool.pool").BlockPool(capacity, block)
 
 
 def twin_of(blocks):

@@ -192,7 +192,7 @@ def test_what_is_read_may_change_the_pool_meanwhile(used, call):
     assert set(pool.hashes()) == set(stored(pool)) - set(evicted(pool))
 
 
-@needs("pool", "the compiled pool of blocks")
+@needs("epp.model.caches.block_pool.pool", "the compiled pool of blocks")
 def test_more_blocks_than_there_are_numbers_for():
     pool = poolrig.KINDS[0](MOST_TOKENS, 1)
     lease = pool.admit([1], [1], 0, 1)

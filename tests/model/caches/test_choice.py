@@ -2,6 +2,7 @@
 
 import pytest
 
+from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.choice import (
     CACHE_LABEL,
     EVICTION_LABEL,
@@ -16,7 +17,6 @@ from epp.model.caches.sglang import RadixCache
 from epp.model.caches.sglang_eviction import STRATEGIES
 from epp.model.caches.vllm_v0 import VllmV0Cache
 from epp.model.caches.whole_prompt import WholePromptCache
-from epp.model.kernels import BlockPool
 from epp.protocol.metrics.metric_names import ENGINES
 
 CLASSES = {

@@ -1,26 +1,10 @@
 """The ledger: who pays, and when; and that it never owes less than nothing."""
 
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model import kernels
-from epp.model.pods import ledger as twin
-from epp.model.pods.ledger import OVERDUE_SECONDS
-from epp.model.request import RequestId
-
-Ledger = kernels.Ledger
-KINDS = sorted({twin.Ledger, kernels.Ledger}, key=lambda kind: kind.__module__)
-
-
-@pytest.fixture(autouse=True, scope="module", params=KINDS, ids=lambda kind: kind.__module__)
-def implementation(request):
-    """Have every test here run on the kernel, if it was built, and on its twin."""
-    global Ledger  # noqa: PLW0603 (what all tests of this module are about)
-    Ledger = request.param
-    return request.param
+from epp.model.pods.ledger import OVERDUE_SECONDS, Ledger, take_snapshot
 
 
 def books(*entries, observed=False, now=0.0):
@@ -182,44 +166,17 @@ def test_owed_is_the_sum_of_what_is_left(amounts, data):
     assert ledger.owed(0) == 0
 
 
-@given(steps, st.floats(0, 3), st.floats(0, 3))
-def test_the_kernel_says_what_its_twin_says(script, external_waiting, running):
-    pair, now = (twin.Ledger(), kernels.Ledger()), 0.0
-    for ledger in pair:
-        ledger.external_waiting, ledger.running = external_waiting, running
-    for verb, name, amount, observed in script:
-        now += 0.0 if verb == "admit" else amount
-        for ledger in pair:
-            if verb == "admit":
-                ledger.admit(name, amount, now, observed=observed)
-            else:
-                getattr(ledger, verb)(name, *(() if verb == "unobserved" else (now,)))
-        plain, compiled = pair
-        assert twin.take_snapshot([plain], [0.5], now) == kernels.take_snapshot(
-            [compiled], [0.5], now
-        )
-        for each in map(RequestId, "012345"):
-            assert plain.owed_before(each, now) == compiled.owed_before(each, now)
-        assert plain.prefilling(now) == compiled.prefilling(now)
-
-
 def test_a_survey_has_a_row_for_each():
     first, second = books(("a", 2), ("b", 1)), books()
     second.external_waiting, second.running = 2.0, 3.0
-    surveys = {kernels.Ledger: kernels.take_snapshot, twin.Ledger: twin.take_snapshot}
-    seen = surveys[Ledger]([first, second], [1.0, 0.5], 1.5)
+    seen = take_snapshot([first, second], [1.0, 0.5], 1.5)
     assert seen == ([1.5, 1.0], [2, 0], [2.0, 3.0], 1)
-
-
-def test_the_kernel_knows_the_same_grace():
-    home = sys.modules[kernels.Ledger.__module__]
-    assert home.OVERDUE_SECONDS == OVERDUE_SECONDS
 
 
 @pytest.mark.parametrize("wrong", [[None], ["x"], [object()]])
 def test_a_survey_of_something_else_is_a_type_error(wrong):
     with pytest.raises((TypeError, AttributeError)):
-        kernels.take_snapshot(wrong, [1.0], 0.0)
+        take_snapshot(wrong, [1.0], 0.0)
 
 
 def test_a_long_line_is_freed():

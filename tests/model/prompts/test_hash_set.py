@@ -1,4 +1,4 @@
-"""Hash sets: the kernel, and its twin."""
+"""Sets of block hashes."""
 
 from array import array
 
@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model import kernels
-from epp.model.prompts import hash_set as twin
+from tests.native.built import loaded
 
-KINDS = list(dict.fromkeys((twin.HashSet, kernels.HashSet)))
+KINDS = [each.HashSet for each in loaded("epp.model.prompts.hash_set")]
 either = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__module__)
 HASHES = st.one_of(st.integers(0, 20), st.integers(0, (1 << 64) - 1))
 

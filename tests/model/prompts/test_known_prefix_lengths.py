@@ -1,14 +1,13 @@
-"""Pins: the kernel, and its twin."""
+"""Known lengths of prefixes: compiled, and not."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model import kernels
-from epp.model.prompts import known_prefix_lengths as twin
 from epp.model.prompts.hashing import BlockHash
+from tests.native.built import loaded
 
-KINDS = list(dict.fromkeys((twin.KnownPrefixLengths, kernels.KnownPrefixLengths)))
+KINDS = [each.KnownPrefixLengths for each in loaded("epp.model.prompts.known_prefix_lengths")]
 either = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__module__)
 
 
@@ -80,8 +79,8 @@ steps = st.lists(
 
 
 @given(steps, st.integers(1, 6))
-def test_the_kernel_does_what_its_twin_does(script, room):
-    pair = twin.KnownPrefixLengths(room), kernels.KnownPrefixLengths(room)
+def test_the_extension_does_what_its_source_does(script, room):
+    pair = KINDS[0](room), KINDS[-1](room)
     for verb, *given_ in script:
         said = [getattr(pins, verb)(*given_) for pins in pair]
         assert said[0] == said[1]

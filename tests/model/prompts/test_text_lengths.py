@@ -1,13 +1,13 @@
-"""Lengths of blocks: what the kernel says, and its twin."""
+"""Lengths of blocks: compiled, and not."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model import kernels
-from epp.model.prompts import text_lengths as twin
+from tests.native.built import loaded
 
-IMPLEMENTATIONS = [twin, kernels] if kernels.spread is not twin.spread else [twin]
+IMPLEMENTATIONS = loaded("epp.model.prompts.text_lengths")
+extension, source = IMPLEMENTATIONS[0], IMPLEMENTATIONS[-1]
 either = pytest.mark.parametrize("lengths", IMPLEMENTATIONS, ids=lambda each: each.__name__)
 
 
@@ -74,13 +74,13 @@ def test_what_is_no_sequence_of_numbers_is_a_type_error(lengths, wrong):
 
 @given(st.binary(max_size=4000), st.integers(-5, 4100), st.none() | st.integers(-5, 4100))
 def test_both_see_the_same_kind(text, start, end):
-    assert kernels.kind_of(text, start, end) == twin.kind_of(text, start, end)
+    assert extension.kind_of(text, start, end) == source.kind_of(text, start, end)
 
 
 @given(st.lists(st.sampled_from([b"word ", b"12 ", b"\\u00e9", b"\\\\u", "é".encode(), b"{"])))
 def test_both_see_the_same_kind_of_mixtures(pieces):
     text = b"".join(pieces)
-    assert kernels.kind_of(text) == twin.kind_of(text)
+    assert extension.kind_of(text) == source.kind_of(text)
 
 
 ends = st.sets(st.integers(1, 1 << 31), max_size=40).map(sorted)
@@ -91,13 +91,13 @@ def test_both_spread_alike(ends, rate, data):
     places = sorted(data.draw(st.sets(st.sampled_from(range(len(ends)))))) if ends else []
     tokens = sorted(data.draw(st.integers(0, 1 << 31)) for _ in places)
     pins = list(zip(places, tokens, strict=True))
-    expected = twin.spread(ends, pins, rate)
-    assert list(kernels.spread(ends, pins, rate)) == expected
-    assert list(kernels.sizes_between(expected)) == twin.sizes_between(expected)
+    expected = source.spread(ends, pins, rate)
+    assert list(extension.spread(ends, pins, rate)) == expected
+    assert list(extension.sizes_between(expected)) == source.sizes_between(expected)
 
 
 @given(ends, st.integers(0, 1 << 62), st.integers(1, 1 << 62))
 def test_both_scale_alike(ends, total, believed):
-    expected = twin.scaled(ends, total, believed)
+    expected = source.scaled(ends, total, believed)
     if not ends or max(expected) < 1 << 64:
-        assert list(kernels.scaled(ends, total, believed)) == expected
+        assert list(extension.scaled(ends, total, believed)) == expected

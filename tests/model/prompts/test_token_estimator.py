@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.kernels import kind_of
 from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.prompts.text_lengths import DEFAULT_RATES, Kind
+from epp.model.prompts.text_lengths import DEFAULT_RATES, Kind, kind_of
 from epp.model.prompts.token_estimator import TokenEstimator
 from epp.model.request import Prompt
 

@@ -1,11 +1,8 @@
-"""The codecs that are there: the twin, and the compiled one where it was built."""
+"""The codecs that are there: over generated code, and compiled where that was built."""
 
-import importlib
-
-from epp.protocol.extproc import protobuf
+from epp.protocol.extproc import codec, protobuf
 from tests.native.built import FAULTS, needs
 
-CODECS = {"protobuf": protobuf}
-if "codec" not in FAULTS:
-    CODECS["compiled"] = importlib.import_module("epp.protocol.extproc.compiled_codec")
-needs_compiled = needs("codec", "the compiled codec")
+_NAME = "epp.protocol.extproc.codec"
+CODECS = {"protobuf": protobuf} | ({} if _NAME in FAULTS else {"compiled": codec})
+needs_compiled = needs(_NAME, "the compiled codec")

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api
-from epp.protocol.openai.body import READER, Body, Keeper
+from epp.protocol.openai.body import Body
+from epp.protocol.openai.body_reader import BodyReader
 from epp.protocol.openai.request_json import LONGEST_PROMPT, parse_request
-from tests.native.built import needs
+from tests.native.built import loaded, needs
 
 APIS = [each for each in Api if each is not Api.OTHER]
-READERS = pytest.mark.parametrize("reader", sorted({Keeper, READER}, key=repr))
-needs_reader = needs("body", "the compiled reader of bodies")
+_NAME = "epp.protocol.openai.body_reader"
+KINDS = [each.BodyReader for each in loaded(_NAME)]
+READERS = pytest.mark.parametrize("reader", KINDS, ids=lambda kind: kind.__module__)
+needs_reader = needs(_NAME, "the compiled reader of bodies")
 
 WORDS = st.sampled_from(["", "a", "grüße 😀", 'q"\\/\b\n', "x" * 40, "\x7f"])
 TEXTS = st.one_of(WORDS, st.text(max_size=20).filter(lambda text: text.isprintable()))
@@ -135,7 +138,7 @@ def twin(api, data):
 @given(asked(), st.lists(st.integers(0, 1 << 16), max_size=6))
 def test_what_clients_write(asking, places):
     api, data = asking
-    assert read(READER, api, cut(data, places)) == twin(api, data)
+    assert read(BodyReader, api, cut(data, places)) == twin(api, data)
 
 
 @needs_reader
@@ -144,8 +147,8 @@ def test_what_is_spoilt(asking, place, put, drop):
     api, data = asking
     place %= len(data) + 1
     spoilt = data[:place] + put + data[place + drop :]
-    assert read(READER, api, [spoilt]) == twin(api, spoilt)
-    assert read(READER, api, [bytes([byte]) for byte in spoilt]) == twin(api, spoilt)
+    assert read(BodyReader, api, [spoilt]) == twin(api, spoilt)
+    assert read(BodyReader, api, [bytes([byte]) for byte in spoilt]) == twin(api, spoilt)
 
 
 def chat(*contents, **more):
@@ -180,12 +183,12 @@ ORDINARY = [
 @pytest.mark.parametrize(("api", "data"), ORDINARY, ids=range(len(ORDINARY)))
 @pytest.mark.parametrize("size", [1 << 30, 16_384, 997])
 def test_nothing_ordinary_is_declined(api, data, size):
-    reader = READER(api.value, LONGEST_PROMPT)
+    reader = BodyReader(api.value, LONGEST_PROMPT)
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
     for piece in pieces:
         reader.feed(piece)
     assert reader.finish() is not None
-    assert read(READER, api, pieces) == parse_request(api, data)
+    assert read(BodyReader, api, pieces) == parse_request(api, data)
 
 
 @READERS

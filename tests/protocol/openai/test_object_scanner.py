@@ -1,13 +1,13 @@
-"""The watch finds every object of its key, however it comes, and its kernel what its twin does."""
+"""The scanner finds every object of its key, however it comes, compiled and not."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.protocol.openai import object_scanner, usage
+from tests.native.built import loaded
 
-KINDS = sorted({object_scanner.Watch, usage.Watch}, key=repr)
-WATCHES = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__module__)
+KINDS = [each.ObjectScanner for each in loaded("epp.protocol.openai.object_scanner")]
+SCANNERS = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__module__)
 FAR = 40
 """Twice as many spaces are more than may stand between a key and its object, if they are split."""
 PARTS = st.sampled_from(
@@ -36,7 +36,7 @@ def found(kind, chunks):
     return [list(looker.feed(chunk)) for chunk in chunks]
 
 
-@WATCHES
+@SCANNERS
 @pytest.mark.parametrize(
     ("chunks", "expected"),
     [
@@ -63,24 +63,24 @@ def test_what_is_found(kind, chunks, expected):
     assert found(kind, chunks) == expected
 
 
-@WATCHES
+@SCANNERS
 def test_an_object_without_end_is_given_up(kind):
     endless = [b'{"usage":{', *[b'"a":1,' * 200] * 100, b'}} {"usage":{"b":2}}']
     assert found(kind, endless)[-1] == [b'{"b":2}']
 
 
-@WATCHES
+@SCANNERS
 def test_what_is_not_bytes_is_refused(kind):
     with pytest.raises(TypeError):
         kind().feed("text")
 
 
 @given(st.lists(st.lists(PARTS, max_size=5).map(b"".join), max_size=8))
-def test_the_kernel_finds_what_its_twin_does(chunks):
-    assert found(usage.Watch, chunks) == found(object_scanner.Watch, chunks)
+def test_the_extension_finds_what_its_source_does(chunks):
+    assert found(KINDS[0], chunks) == found(KINDS[-1], chunks)
 
 
-@WATCHES
+@SCANNERS
 @given(st.lists(PARTS.filter(lambda part: len(part) < FAR), max_size=8).map(b"".join), st.data())
 def test_a_split_changes_nothing_of_what_is_whole(kind, data, choices):
     place = choices.draw(st.integers(0, len(data)))

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.request import Usage
-from epp.protocol.openai.usage import Watch, taken
+from epp.protocol.openai.object_scanner import ObjectScanner
+from epp.protocol.openai.usage import taken
 
 CASES = [
     pytest.param(
@@ -52,7 +53,7 @@ CASES = [
 
 
 def scan(*chunks: bytes) -> Usage | None:
-    watch, usage = Watch(), None
+    watch, usage = ObjectScanner(), None
     for chunk in chunks:
         usage = taken(usage, watch.feed(chunk))
     return usage

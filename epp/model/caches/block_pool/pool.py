@@ -35,7 +35,7 @@ _NUMBERS = count(1)
 class BlockPool(PoolSpace):
     """`capacity` is in tokens, and so is `block`, the engine's block size.
 
-    A `CacheModel`, and the twin of the kernel `epp.native.pool`. Not thread-safe; one writer.
+    A `CacheModel`. Not thread-safe; one writer.
     Names have 64 bits, sizes and other counts have bounds (`bounds.py`). A lease of
     another cache is a `TypeError`.
     """

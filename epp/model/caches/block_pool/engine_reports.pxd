@@ -7,14 +7,14 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memmove
 
-from epp.native.blockstore cimport copy_after, forget, put
-from epp.native.blocktable cimport (
+from epp.model.caches.block_pool.blocks cimport copy_after, forget, put
+from epp.model.caches.block_pool.table cimport (
     FOLLOWS, IN_USE, UNHASHED, RECORD, Block, Store, entry_of, find, reserve,
 )
-from epp.native.freeblocks cimport (
+from epp.model.caches.block_pool.free_queue cimport (
     coarsen, drop, evict, newest, oldest, place, put_between, take_between,
 )
-from epp.native.poolrules cimport Holding, Pool, free_tokens, make_room, size_of, take
+from epp.model.caches.block_pool.rules cimport Holding, Pool, free_tokens, make_room, size_of, take
 
 
 cdef inline Py_ssize_t unhashed_of(Store* store, Holding* it) noexcept nogil:

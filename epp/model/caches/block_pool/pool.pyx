@@ -14,17 +14,17 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from epp.native.blockstore cimport find_run
-from epp.native.blocktable cimport (
+from epp.model.caches.block_pool.blocks cimport find_run
+from epp.model.caches.block_pool.table cimport (
     COPIED, LARGEST, UNHASHED, SPARE, Block, Log, Store, clear, find,
 )
-from epp.native.freeblocks cimport span_of
-from epp.native.poolhearsay cimport believe, lose, unhashed_of, rename, thin
-from epp.native.poolrules cimport (
+from epp.model.caches.block_pool.free_queue cimport span_of
+from epp.model.caches.block_pool.engine_reports cimport believe, lose, unhashed_of, rename, thin
+from epp.model.caches.block_pool.rules cimport (
     DONE, NO_MEMORY, NO_SPACE, TOO_LARGE, Answer, Holding, Pool,
     correct, extend, free_tokens, give_up, let_in, make_room, revoke, shrink, take,
 )
-from epp.native.words cimport Words, give_back, take_words
+from epp.model.words cimport Words, give_back, take_words
 
 cdef extern from "Python.h":
     int64_t PyLong_AsLongLongAndOverflow(object, int*) except? -1

@@ -7,8 +7,8 @@ and from the end where blocks may stand for those before them.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from epp.native.holders cimport AHEAD, Holders, holding
-from epp.native.table cimport Entry, after, expect, find
+from epp.model.holders cimport AHEAD, Holders, holding
+from epp.model.table cimport Entry, after, expect, find
 
 cdef extern from * nogil:
     """

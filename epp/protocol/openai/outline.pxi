@@ -82,7 +82,9 @@ cdef class Outline(Grammar):
     cdef int _told_size
 
     def __cinit__(self, str api not None, Py_ssize_t longest):
-        self._wanted = _WANTED[api]
+        self._wanted = _WANTED.get(api, 0)
+        if not self._wanted:
+            self.state = _BROKEN
         self._field = _NONE
         _forget(self._body, _BODY_FIELDS)
 

@@ -6,8 +6,8 @@ Part of `pool.pyx`. They are a ring in both directions that begins and ends at b
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc
 
-from epp.native.blockstore cimport forget
-from epp.native.blocktable cimport (
+from epp.model.caches.block_pool.blocks cimport forget
+from epp.model.caches.block_pool.table cimport (
     COPIED, FOLLOWS, IN_USE, JOINT, LARGEST, UNHASHED, SHARED, TOGETHER, WIDEST,
     Block, Store, fetch, note,
 )

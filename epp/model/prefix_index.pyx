@@ -1,13 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Which endpoints hold which block; for a chain, the longest held prefix per endpoint.
 
-The twin is `epp.model.prefix_index`, where the contract is. Here a block is an entry of a table
-(`table.pxd`) that leads to the set of those who hold it (`slotsets.pxd`), which it shares with all
-blocks that the same endpoints hold (`holders.pxd`); `search.pxd` finds how far they hold a chain.
+The contract is `prefix_index.py`. Here a block is an entry of a table (`table.pxd`) that leads to
+the set of those who hold it (`slot_sets.pxd`), which it shares with all blocks that the same
+endpoints hold (`holders.pxd`); `search.pxd` finds how far they hold a chain.
 """
 
 from collections import deque
 from itertools import islice
+from typing import NewType
 
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_AsUnsignedLongLong, PyLong_FromSsize_t
@@ -16,15 +17,17 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from epp.native.holders cimport (
+from epp.model.holders cimport (
     Holders, close_holders, hold, lengthen, lose, open_holders, shorten,
 )
-from epp.native.search cimport DEEPEST, Search, jump, lowest_bit, walk, walk_back
-from epp.native.slotsets cimport SET_BYTES, widen_sets
-from epp.native.words cimport Words, give_back, take_words
+from epp.model.search cimport DEEPEST, Search, jump, lowest_bit, walk, walk_back
+from epp.model.slot_sets cimport SET_BYTES, widen_sets
+from epp.model.words cimport Words, give_back, take_words
 
 cdef extern from * nogil:
     int leading_zeros "__builtin_clzll"(unsigned long long)
+
+Slot = NewType("Slot", int)
 
 BUDGET = 2 << 30
 HELD_BYTES = 32

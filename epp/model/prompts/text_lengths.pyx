@@ -1,11 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Measures texts; the twin of `epp.model.prompts.text_lengths`."""
+"""Lengths of the blocks of a text; the contract is `text_lengths.py`."""
+
+from collections.abc import Mapping
+from typing import Literal
 
 from cpython.array cimport array, clone
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
 
-from epp.native.words cimport Words, give_back, take_words
+from epp.model.words cimport Words, give_back, take_words
+
+Kind = Literal["prose", "code", "script"]
+DEFAULT_RATES: Mapping[Kind, float] = {"prose": 4.0, "code": 3.2, "script": 2.4}
 
 cdef extern from *:
     """

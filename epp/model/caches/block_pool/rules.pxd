@@ -7,11 +7,11 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
-from epp.native.blockstore cimport find_run, part_here, put, put_unhashed
-from epp.native.blocktable cimport (
+from epp.model.caches.block_pool.blocks cimport find_run, part_here, put, put_unhashed
+from epp.model.caches.block_pool.table cimport (
     IN_USE, LARGEST, SHARED, SPARE, TOGETHER, Block, Store, fetch, reserve,
 )
-from epp.native.freeblocks cimport drop, evict, put_back, touch
+from epp.model.caches.block_pool.free_queue cimport drop, evict, put_back, touch
 
 cdef struct Holding:
     # What one request holds: blocks with names, then `held - named` without. Once it is `over`,

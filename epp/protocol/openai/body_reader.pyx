@@ -1,21 +1,21 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Finds in a request's body what routing needs, as the body arrives.
 
-It notes where things are and copies nothing before the end. Its twin is `epp.protocol.openai.request_json`,
-which also takes what is declined here: all that is wrong, and what is rare (a key that is written
-with escapes or comes twice, token ids among texts).
+The contract is `body_reader.py`. It notes where things are and copies nothing before the end. All
+that is wrong is declined, and so is what is rare: a key that is written with escapes or comes
+twice, token ids among texts.
 """
+
+Prompts = list[tuple[bytes, bool, list[int]]]
+Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts]
 
 include "grammar.pxi"
 include "draft.pxi"
 include "outline.pxi"
 include "prompts.pxi"
 
-cdef class BodyReader(Prompts):
-    """Reads one body of an API (`epp.model.request.Api`, by its value).
-
-    Prompts end after `longest` bytes. Nothing that is fed raises.
-    """
+cdef class BodyReader(PromptReader):
+    """One body of an API."""
 
     cdef Pieces _pieces
     cdef Draft _parts  # of the message's content
@@ -45,12 +45,7 @@ cdef class BodyReader(Prompts):
                 self.read(<const uint8_t*>PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece))
 
     def finish(self):
-        """Say what was found once all is fed, or None where that is for the twin to say.
-
-        The JSON of `model`, `stream`, `cache_salt`, `user`, `max_tokens`,
-        `max_completion_tokens` and `max_output_tokens`, empty where they are not there, and the
-        prompts: tuples of data, `exact`, marks.
-        """
+        """Return what was found once all is fed; None leaves the body to be read at the end."""
         if self.state != _DONE or self._structured == _NONE or self._body[_MODEL].start < 0:
             return None
         draft = self._conversation() if self._is_conversation else self._draft

@@ -1,7 +1,7 @@
 """Prompts of completions and embeddings: texts, token ids, lists of either."""
 
 
-cdef class Prompts(Outline):
+cdef class PromptReader(Outline):
     """Drafts what the field of the prompt holds, but for messages."""
 
     cdef Draft _draft

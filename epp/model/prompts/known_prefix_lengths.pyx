@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""How many tokens prefixes are, by hash; the twin of `epp.model.prompts.known_prefix_lengths`, which says what is promised."""
+"""How many tokens prefixes have, by hash; the contract is `known_prefix_lengths.py`."""
 
 cimport cython
 from cpython.long cimport PyLong_AsUnsignedLongLong
@@ -7,7 +7,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
-from epp.native.words cimport Words, give_back, take_words
+from epp.model.words cimport Words, give_back, take_words
 
 cdef Py_ssize_t _LEAST = 64
 

@@ -5,10 +5,10 @@ Functions that may want memory return -1 without it; what they did until then st
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from epp.native.slotsets cimport (
+from epp.model.slot_sets cimport (
     SlotSets, bits_of, close_sets, has_slot, let_go, open_sets, toggled,
 )
-from epp.native.table cimport (
+from epp.model.table cimport (
     Entry, Table, after, drop, expect, fill, find, free_table, new_table, place_for,
 )
 

@@ -6,7 +6,7 @@ in which they came: the oldest is the one that is found. Their own `name` holds 
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from epp.native.blocktable cimport (
+from epp.model.caches.block_pool.table cimport (
     COPIED, IN_USE, JOINT, UNHASHED, NUMBER, RECORD, TOGETHER, WIDEST,
     Block, Store, enter, entry_of, fetch, find, leave, note, number, recycle, reserve,
 )

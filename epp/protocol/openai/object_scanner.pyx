@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Finds the objects of one key in bytes that pass by. Its twin is `epp.protocol.openai.object_scanner`."""
+"""Finds the objects of one key in bytes that pass by; the contract is `object_scanner.py`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcmp
@@ -7,7 +7,8 @@ from libc.string cimport memcmp
 cdef extern from "<string.h>":
     void* memmem(const void*, size_t, const void*, size_t) nogil
 
-cdef bytes _KEY = b'"usage"'
+KEY = b'"usage"'
+cdef bytes _KEY = KEY
 cdef const char* _key = PyBytes_AS_STRING(_KEY)
 cdef bytes _NOTHING = b""
 cdef tuple _NONE = ()
@@ -17,8 +18,8 @@ cdef enum:
     _MOST = 65536
 
 
-cdef class Watch:
-    """As `epp.protocol.openai.object_scanner.Watch`."""
+cdef class ObjectScanner:
+    """As in `object_scanner.py`."""
 
     cdef bytes _rest
     cdef bint _open

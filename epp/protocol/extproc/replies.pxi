@@ -36,7 +36,7 @@ cdef bytes _string(uint8_t tag, str text):
     return _nested(tag, text.encode()) if text else b""
 
 
-def chunk(reply):
+def _chunk(reply):
     """Write a `Chunk`."""
     cdef bytes body = reply.body
     cdef bint ends = reply.end_of_stream
@@ -61,12 +61,12 @@ def chunk(reply):
     return made
 
 
-def headers_reply(reply):
+def _headers_reply(reply):
     """Write a `HeadersReply`."""
     return _changed(0x12 if reply.response else 0x0a, reply.mutation, b"")
 
 
-def body_reply(reply):
+def _body_reply(reply):
     """Write a `BodyReply`."""
     mutation = reply.mutation
     cdef bytes body = mutation.body
@@ -76,12 +76,12 @@ def body_reply(reply):
     return _changed(0x22 if reply.response else 0x1a, mutation, changed)
 
 
-def trailers_reply(reply):
+def _trailers_reply(reply):
     """Write a `TrailersReply`."""
     return b"\x32\x00" if reply.response else b"\x2a\x00"
 
 
-def immediate_reply(reply):
+def _immediate_reply(reply):
     """Write an `ImmediateReply`."""
     cdef uint64_t status = reply.status
     cdef bytes code = b""

@@ -1,15 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Cuts prompts into blocks and chains their hashes, in one call a prompt.
 
-The hash is XXH3 of 64 bits, from xxHash's own header. The twin is `epp.model.prompts.hashing`.
+The contract is `hashing.py`. The hash is XXH3 of 64 bits, from xxHash's own header.
 """
+
+from typing import NewType
 
 from cpython.array cimport array, clone, resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsUnsignedLongLong
 from libc.stdint cimport uint64_t
 
-from epp.native.words cimport Words, give_back, take_words
+from epp.model.words cimport Words, give_back, take_words
 
 cdef extern from * nogil:
     """
@@ -23,7 +25,10 @@ cdef extern from * nogil:
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object, int* overflow) except? -1
 
-cdef uint64_t _FIRST = 128
+BlockHash = NewType("BlockHash", int)
+FIRST_BLOCK_BYTES = 128
+
+cdef uint64_t _FIRST = FIRST_BLOCK_BYTES
 cdef uint64_t _PER_DOUBLING = 16
 cdef uint64_t _LONGEST = <uint64_t>1 << 31
 
@@ -46,6 +51,7 @@ cdef int _draw_grid() except -1:
 
 
 _draw_grid()
+BLOCK_ENDS = tuple([_grid[_cut] for _cut in range(_grid_size)])
 
 
 def text_chain(parent, bytes text not None, marks):

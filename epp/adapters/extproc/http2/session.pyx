@@ -15,8 +15,8 @@ from cpython.ref cimport Py_XDECREF
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memcpy
 
-from epp.native.framing cimport Deframer
-from epp.native.nghttp2 cimport *
+from epp.adapters.extproc.http2.framing cimport Deframer
+from epp.adapters.extproc.http2.nghttp2 cimport *
 
 cdef extern from "Python.h":
     PyObject* _new_bytes "PyBytes_FromStringAndSize"(const char*, Py_ssize_t) except NULL

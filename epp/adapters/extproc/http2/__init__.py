@@ -1,0 +1,1 @@
+"""HTTP/2 and gRPC framing in C extensions, over nghttp2."""

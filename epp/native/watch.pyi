@@ -1,1 +1,0 @@
-from epp.protocol.openai.object_scanner import Watch as Watch

@@ -1,0 +1,270 @@
+# cython: language_level=3, boundscheck=True, wraparound=False
+"""ext_proc messages straight from and to bytes, without an object for each part of them.
+
+The contract is `codec.py`. What is rare or malformed is left to generated code (`protobuf.py`).
+Field numbers are those of `proto/ext_proc.proto`; the encoding is protobuf's wire format
+(https://protobuf.dev/programming-guides/encoding/).
+"""
+
+from functools import lru_cache
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memcmp, memcpy
+
+from epp.protocol.extproc.errors import unknown_mode
+from epp.protocol.extproc.messages import (
+    BodyMode, BodyReply, Chunk, HeadersReply, ImmediateReply, Modes, RequestBody, RequestHeaders,
+    RequestTrailers, ResponseBody, ResponseHeaders, ResponseTrailers, TrailersReply,
+)
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object)
+
+include "replies.pxi"
+
+cdef enum:
+    _VARINT = 0
+    _EIGHT_BYTES = 1
+    _LENGTH = 2
+    _FOUR_BYTES = 5
+
+cdef enum:
+    _KEPT_NAMES = 256
+    _LONGEST_KEPT = 64
+
+cdef enum:  # of ProcessingRequest
+    _FIRST_KIND = 2
+    _LAST_KIND = 7
+    _METADATA = 8
+    _CONFIG = 11
+
+cdef struct Span:
+    const uint8_t* at
+    const uint8_t* end
+
+cdef struct Field:
+    uint64_t number
+    int kind
+    uint64_t value  # of a varint
+    Span inside  # of what has a length
+
+
+cdef bint _varint(Span* span, uint64_t* value) noexcept nogil:
+    """Read one; return whether it was there."""
+    cdef int shift = 0
+    cdef uint8_t byte
+    value[0] = 0
+    while span.at < span.end and shift < 64:
+        byte = span.at[0]
+        span.at += 1
+        value[0] |= <uint64_t>(byte & 0x7f) << shift
+        if byte < 0x80:
+            return shift < 63 or byte < 2
+        shift += 7
+    return False
+
+
+cdef bint _field(Span* span, Field* field) noexcept nogil:
+    """Read one field of a message; return whether it could be.
+
+    Tags of more than two bytes, and lengths of more than five, are doubtful.
+    """
+    cdef uint64_t size = 0
+    cdef const uint8_t* start = span.at
+    if not _varint(span, &size) or span.at - start > 2:
+        return False
+    field.number = size >> 3
+    field.kind = size & 7
+    if field.number == 0:
+        return False
+    if field.kind == _VARINT:
+        return _varint(span, &field.value)
+    if field.kind == _LENGTH:
+        start = span.at
+        if not _varint(span, &size) or span.at - start > 5:
+            return False
+    elif field.kind == _EIGHT_BYTES:
+        size = 8
+    elif field.kind == _FOUR_BYTES:
+        size = 4
+    else:
+        return False
+    if size > <uint64_t>(span.end - span.at):
+        return False
+    field.inside.at = span.at
+    span.at += size
+    field.inside.end = span.at
+    return True
+
+
+cdef str _text(Span span):
+    """Give what is UTF-8; None for what is not."""
+    if span.at == span.end:
+        return ""
+    try:
+        return PyUnicode_DecodeUTF8(<const char*>span.at, span.end - span.at, NULL)
+    except UnicodeDecodeError:
+        return None
+
+
+include "header_map.pxi"
+include "metadata.pxi"
+
+
+cdef tuple _KINDS = (  # in the order of the fields of ProcessingRequest
+    RequestHeaders, ResponseHeaders, RequestBody, ResponseBody, RequestTrailers, ResponseTrailers,
+)
+
+
+@lru_cache(maxsize=64)
+def _modes(request, response):
+    return Modes(_mode(request), _mode(response))
+
+
+def _mode(number):
+    try:
+        return BodyMode(number)
+    except ValueError:
+        raise unknown_mode(number) from None
+
+
+def decode(bytes data not None):
+    """Return the `ProcessingRequest` that `data` holds. Raises `ProtocolError`.
+
+    Metadata of many layers, a part that comes twice, text that is not UTF-8, and what is no
+    message at all are for generated code to read or to refuse.
+    """
+    message = _read(data)
+    if message is not None:
+        return message
+    from epp.protocol.extproc import protobuf  # slow to load, and mostly not needed
+
+    return protobuf.decode(data)
+
+
+def encode(reply):
+    """Return the bytes of one `ProcessingResponse`."""
+    return _ENCODERS[type(reply)](reply)
+
+
+cdef dict _ENCODERS = {
+    Chunk: _chunk,
+    HeadersReply: _headers_reply,
+    BodyReply: _body_reply,
+    TrailersReply: _trailers_reply,
+    ImmediateReply: _immediate_reply,
+}
+
+
+cdef object _read(bytes data):
+    cdef Span span
+    cdef Span part
+    cdef Field field
+    cdef uint64_t kind = 0
+    cdef uint64_t[2] numbers
+    cdef bint configured = False
+    cdef dict told = None
+    span.at = <const uint8_t*>PyBytes_AS_STRING(data)
+    span.end = span.at + PyBytes_GET_SIZE(data)
+    while span.at < span.end:
+        if not _field(&span, &field):
+            return None
+        if field.number == _METADATA:
+            if field.kind != _LENGTH or told is not None:
+                return None
+            told = _context(field.inside)
+            if told is None:
+                return None
+        elif _FIRST_KIND <= field.number <= _LAST_KIND:
+            if field.kind != _LENGTH or kind:
+                return None
+            kind = field.number
+            part = field.inside
+        elif field.number == _CONFIG:
+            if field.kind != _LENGTH or configured or not _config(numbers, field.inside):
+                return None
+            configured = True
+    if kind == 0:
+        return None
+    if configured:
+        told = {} if told is None else told
+        told["modes"] = _modes(numbers[0], numbers[1])
+    make = _KINDS[kind - _FIRST_KIND]
+    if kind < 4:
+        return _headers(make, part, told)
+    if kind < 6:
+        return _body(make, part, told)
+    return _trailers(make, part, told)
+
+
+cdef object _body(make, Span span, dict told):
+    cdef Field field
+    cdef Span body
+    cdef bint ends = False, ends_without = False
+    body.at = body.end = NULL
+    while span.at < span.end:
+        if not _field(&span, &field):
+            return None
+        if field.number > 3:
+            continue
+        if field.kind != (_LENGTH if field.number == 1 else _VARINT):
+            return None
+        if field.number == 1:
+            body = field.inside
+        elif field.number == 2:
+            ends = field.value != 0
+        else:
+            ends_without = field.value != 0
+    found = PyBytes_FromStringAndSize(<const char*>body.at, body.end - body.at)
+    if not told:
+        return make(body=found, end_of_stream=ends or ends_without)
+    return make(body=found, end_of_stream=ends or ends_without, **told)
+
+
+cdef object _headers(make, Span span, dict told):
+    cdef bint ends = False
+    cdef dict found = {}
+    if not _read_head(found, span, &ends):
+        return None
+    if not told:
+        return make(headers=found, end_of_stream=ends)
+    return make(headers=found, end_of_stream=ends, **told)
+
+
+cdef object _trailers(make, Span span, dict told):
+    cdef bint ends = False
+    if not _read_head({}, span, &ends):  # nobody asks what trailers say, but it has to be read
+        return None
+    return make(**told) if told else make()
+
+
+cdef bint _read_head(dict found, Span span, bint* ends) except -1:
+    """Read `HttpHeaders`, or `HttpTrailers`, which has no end; return whether it could be."""
+    cdef Field field
+    while span.at < span.end:
+        if not _field(&span, &field):
+            return False
+        if field.number == 1:
+            if field.kind != _LENGTH or not _header_map(found, field.inside):
+                return False
+        elif field.number == 3:
+            if field.kind != _VARINT:
+                return False
+            ends[0] = field.value != 0
+    return True
+
+
+cdef bint _config(uint64_t* numbers, Span span) noexcept:
+    """Read the numbers of both modes; return whether it could be."""
+    cdef Field field
+    numbers[0] = numbers[1] = 0
+    while span.at < span.end:
+        if not _field(&span, &field):
+            return False
+        if field.number <= 2:
+            if field.kind != _VARINT or field.value > 0x7fffffff:
+                return False
+            numbers[field.number - 1] = field.value
+    return True
