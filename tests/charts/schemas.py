@@ -103,7 +103,8 @@ def _contents(name, version):
 def _definitions(version):
     contents = _contents("_definitions", version)
     resource = Resource.from_contents(contents, default_specification=DRAFT202012)
-    return Registry().with_resource("_definitions.json", resource)
+    # Crawled once here: else every validation crawls the whole of it.
+    return Registry().with_resource("_definitions.json", resource).crawl()
 
 
 def _kubernetes(key, version):

@@ -26,7 +26,8 @@ Json = dict[str, Any]
 
 @lru_cache
 def _parsed(text: str) -> list[Json]:
-    return [value for value in yaml.safe_load_all(text) if value is not None]
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return [value for value in yaml.load_all(text, loader) if value is not None]
 
 
 class FakeKubernetes:
