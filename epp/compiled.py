@@ -56,7 +56,6 @@ MODULES: dict[str, Compiler] = {
     "epp.model.prompts.block_hasher": "mypyc",
     "epp.model.prompts.chain": "mypyc",
     "epp.model.prompts.generated": "mypyc",
-    "epp.model.prompts.hash_set": "mypyc",
     "epp.model.prompts.hashing": "cython",
     "epp.model.prompts.known_prefix_lengths": "cython",
     "epp.model.prompts.reader": "mypyc",

@@ -37,7 +37,7 @@ from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.trust import DOUBT, Verdict
 from epp.model.pods.in_flight import InFlightRequest
-from epp.model.pods.ledger import LedgerSnapshot, take_snapshot
+from epp.model.pods.ledger import take_snapshot
 from epp.model.pods.pod import Pod, PodEvent
 from epp.model.pods.pods import EligiblePods, Pods
 from epp.model.pods.sequence import SequenceState
@@ -128,7 +128,7 @@ class Fleet:
         prices = [each.seconds for each in estimates]
         if not quote.tokens:
             prices = [speed.prefill.step for _, speed in eligible.places]
-        books = LedgerSnapshot(*take_snapshot(eligible.ledgers, prices, now))
+        books = take_snapshot(eligible.ledgers, prices, now)
         self._busy.update(books.busy, len(trust), now)
         loads = [pod.load for pod in eligible.pods]
         return Candidates(

@@ -15,7 +15,6 @@ from epp.model.pods.pod import Pod
 from epp.model.pods.sequence import SequenceState
 from epp.model.prompts.block_hasher import BlockHash, digest
 from epp.model.prompts.chain import Chain
-from epp.model.prompts.hash_set import HashSet
 from epp.model.request import TOKEN_BYTES, Prompt, RequestId
 
 _ROOM: Final = 1 << 20
@@ -113,7 +112,7 @@ class GeneratedIndex:
 
     def __init__(self, room: int = _ROOM) -> None:
         self._by_anchor: OrderedDict[BlockHash, list[GeneratedBlocks]] = OrderedDict()
-        self._anchors = HashSet()
+        self._anchors: set[BlockHash] = set()
         self._room = room
 
     def __len__(self) -> int:
@@ -136,7 +135,7 @@ class GeneratedIndex:
 
     def may_repeat(self, chain: Chain) -> bool:
         """Return whether a prompt starts with one that a response is remembered for."""
-        return self._anchors.meets(chain.hashes)
+        return not self._anchors.isdisjoint(chain.hashes)
 
     def repeated_in(
         self, chain: Chain, prompt: Prompt, rate: float
