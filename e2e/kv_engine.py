@@ -16,7 +16,7 @@ from epp.adapters.kvevents.kv_event_listener import KvEventListener
 from epp.adapters.kvevents.publishers import PORT_LABEL, REPLAY_PORT_LABEL, SubscriptionSettings
 from epp.demo.processes import Process, spawn
 from epp.model.caches.block_pool.pool import BlockPool
-from epp.model.caches.kv_event_mirror import Mirror
+from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.endpoint import Endpoint
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.prompts.block_hasher import BlockHasher
@@ -95,7 +95,7 @@ class Followed:
 
     def renew(self):
         self.pool = BlockPool((BLOCKS - 1) * BLOCK, BLOCK)
-        self.mirror = Mirror(self.hasher, "")
+        self.mirror = KvEventMirror(self.hasher, "")
 
     def apply(self, event):
         self.events.append(event)

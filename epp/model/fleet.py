@@ -13,7 +13,6 @@ from math import exp
 from typing import Any, Final
 
 from epp.model.caches.choice import UNKNOWN_CAPACITY
-from epp.model.caches.invariants import check
 from epp.model.candidates import Candidates
 from epp.model.endpoint import CacheStats, Endpoint, Load
 from epp.model.events import (
@@ -33,6 +32,7 @@ from epp.model.events import (
     Served,
     Unobserved,
 )
+from epp.model.invariants import check
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.trust import DOUBT, Verdict

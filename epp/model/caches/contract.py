@@ -88,9 +88,9 @@ class CacheModel(Protocol):
     # Requests.
 
     def admit(
-        self, hashes: Sequence[BlockHash], sizes: Sequence[int], blank: int, lookup: int
+        self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
     ) -> Lease | None:
-        """Allocate a prompt: its full blocks, and `blank` tokens of space after them.
+        """Allocate a prompt: its full blocks, and `reserved` tokens of space after them.
 
         `sizes` are the tokens of each block, at least as many as `hashes`. Only the first
         `lookup` blocks may hit; `Lease.cached` is how many did. Returns None where it does not

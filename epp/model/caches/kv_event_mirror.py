@@ -40,7 +40,7 @@ Group = tuple[Medium, int | None]
 _Copies = dict[EngineHash, int]
 
 
-class Tally(msgspec.Struct):
+class KvEventCounts(msgspec.Struct):
     """Counts of the engine's blocks since the start.
 
     `stored` and `removed` were followed. `lost` could not be hashed: their parent is unknown, or
@@ -58,7 +58,7 @@ class Tally(msgspec.Struct):
     dropped: int = 0
 
 
-class Mirror:
+class KvEventMirror:
     """The blocks that one engine is known to hold.
 
     `model` is hashed into blocks whose event names no model. At most about `most_blocks` are
@@ -66,7 +66,7 @@ class Mirror:
     """
 
     def __init__(self, hasher: BlockHasher, model: str, most_blocks: int = MOST_BLOCKS) -> None:
-        self.tally = Tally()
+        self.counts = KvEventCounts()
         self._hasher = hasher
         self._model = model
         self._most_blocks = most_blocks
@@ -87,7 +87,7 @@ class Mirror:
     @property
     def lost(self) -> int:
         """The engine's blocks that could not be hashed."""
-        return self.tally.lost
+        return self.counts.lost
 
     def hashes(self) -> list[BlockHash]:
         """Return our hashes of all blocks that are followed."""
@@ -103,7 +103,7 @@ class Mirror:
                     self._store(change, tier)
                 else:
                     self._unfollowed.add((change.medium, change.group))
-                    self.tally.skipped += len(change.hashes)
+                    self.counts.skipped += len(change.hashes)
             case BlocksRemoved():
                 self._remove(change, self._tier(change.medium, pool, lower))
             case BlocksCleared():
@@ -118,10 +118,10 @@ class Mirror:
         if self._outdated:
             tier.discard(self._outdated)
             self._outdated = []
-        self.tally.lost += len(change.hashes) - len(hashed)
+        self.counts.lost += len(change.hashes) - len(hashed)
         if not hashed:
             return
-        self.tally.stored += len(hashed)
+        self.counts.stored += len(hashed)
         copies = self._copies.setdefault((change.medium, change.group), {})
         if copies.keys().isdisjoint(hashed):
             copies.update(dict.fromkeys(hashed, 1))
@@ -171,7 +171,7 @@ class Mirror:
         if not seeds.keys().isdisjoint(names):
             for name, own in zip(names, ours, strict=True):
                 if seeds.get(name, own) != own:
-                    self.tally.renamed += 1
+                    self.counts.renamed += 1
                     self._outdated += self._our_blocks(name)
                     self._remove_names([name])
         seeds.update(zip(names, ours, strict=True))
@@ -211,7 +211,7 @@ class Mirror:
     def _remove(self, change: BlocksRemoved, tier: Tier | None) -> None:
         group = (change.medium, change.group)
         if group in self._unfollowed:
-            self.tally.skipped += len(change.hashes)
+            self.counts.skipped += len(change.hashes)
             return
         copies = self._copies.get(group, {})
         gone: list[EngineHash] = []
@@ -223,8 +223,8 @@ class Mirror:
                 del copies[name]
                 gone.append(name)
             else:
-                self.tally.unknown += 1
-        self.tally.removed += len(gone)
+                self.counts.unknown += 1
+        self.counts.removed += len(gone)
         if tier is not None and gone:
             tier.discard(self._unfilled(gone, copies))
         self._remove_names([name for name in gone if not self._held(name)])
@@ -252,7 +252,7 @@ class Mirror:
     def _drop_oldest(self, tier: Tier) -> None:
         """Drop the blocks that were stored first."""
         oldest = list(islice(self._seeds, max(1, self._most_blocks // _DROPPED_PART)))
-        self.tally.dropped += len(oldest)
+        self.counts.dropped += len(oldest)
         for copies in self._copies.values():
             for name in oldest:
                 copies.pop(name, None)

@@ -24,8 +24,8 @@ from itertools import chain, islice, takewhile
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.contract import CacheModel
-from epp.model.caches.invariants import check
 from epp.model.caches.lease import Lease, own
+from epp.model.invariants import check
 from epp.model.prompts.block_hasher import BlockHash
 
 
@@ -175,13 +175,13 @@ class OffloadedCache:
         return here + self._extension(hashes[here:])
 
     def admit(
-        self, hashes: Sequence[BlockHash], sizes: Sequence[int], blank: int, lookup: int
+        self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
     ) -> TieredLease | None:
         """Allocate a prompt in the first tier, and offer it to the second."""
         here = self._first.match(hashes[:lookup])
         # vLLM `get_num_new_matched_tokens`: external hits follow the local ones.
         more = self._extension(hashes[here:lookup])
-        inner = self._first.admit(hashes, sizes, blank, lookup)
+        inner = self._first.admit(hashes, sizes, reserved, lookup)
         if inner is None:
             return None
         if not inner.tokens + inner.reserved_tokens:

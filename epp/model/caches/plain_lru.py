@@ -17,8 +17,8 @@ from itertools import chain, filterfalse
 from cachetools import Cache, LRUCache
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.invariants import check
 from epp.model.caches.lease import Lease
+from epp.model.invariants import check
 from epp.model.prompts.block_hasher import BlockHash
 
 ENTRY_TOKENS = 64
@@ -108,7 +108,7 @@ class PlainLru:
         return len(hashes) if missing is None else hashes.index(missing)
 
     def admit(
-        self, hashes: Sequence[BlockHash], sizes: Sequence[int], blank: int, lookup: int
+        self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
     ) -> Lease | None:
         """Write a prompt, and return an empty lease with its hit.
 
@@ -121,9 +121,9 @@ class PlainLru:
             if tokens >= ENTRY_TOKENS:
                 self._write(hashes[start:end], partial=False)
                 start, tokens = end, 0
-        if hashes[start:] or blank:
+        if hashes[start:] or reserved:
             self._write(hashes[start:] or hashes[-1:], partial=True)
-        if sum(sizes[: len(hashes)]) + blank > self.capacity:
+        if sum(sizes[: len(hashes)]) + reserved > self.capacity:
             lease.cached = 0
         return lease
 

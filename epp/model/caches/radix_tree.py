@@ -19,9 +19,9 @@ from heapq import heapify, heappop, heappush
 from itertools import count, filterfalse
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.invariants import check
 from epp.model.caches.lease import Key
 from epp.model.caches.sglang_eviction import Rank, Strategy
+from epp.model.invariants import check
 from epp.model.prompts.block_hasher import BlockHash
 
 _SLACK = 64

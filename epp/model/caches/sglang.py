@@ -24,10 +24,10 @@ from itertools import accumulate, count, takewhile
 
 from cachetools import LRUCache
 
-from epp.model.caches.invariants import check
 from epp.model.caches.lease import Key, Lease, own
 from epp.model.caches.radix_tree import Node, RadixTree
 from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
+from epp.model.invariants import check
 from epp.model.prompts.block_hasher import BlockHash
 
 _MOST_LEASES = 1 << 12
@@ -44,8 +44,8 @@ class RadixLease(Lease):
 
     __slots__ = ("computed", "node", "output_hashes", "output_sizes", "unhashed_key")
 
-    def __init__(self, keys: Sequence[Key], cached: int, tokens: int, blank: int) -> None:
-        super().__init__(keys, cached, tokens, blank)
+    def __init__(self, keys: Sequence[Key], cached: int, tokens: int, reserved: int) -> None:
+        super().__init__(keys, cached, tokens, reserved)
         self.node: Node | None = None
         self.computed = 0
         self.output_hashes: list[BlockHash] = []
@@ -117,11 +117,11 @@ class RadixCache:
         return self._tree.match(hashes)
 
     def admit(
-        self, hashes: Sequence[BlockHash], sizes: Sequence[int], blank: int, lookup: int
+        self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
     ) -> RadixLease | None:
         """Allocate a prompt, and insert its blocks into the tree."""
         sizes = sizes[: len(hashes)]
-        total = sum(sizes) + blank
+        total = sum(sizes) + reserved
         if total > self._capacity:
             return RadixLease((), 0, 0, 0)
         hits = self.match(hashes[:lookup])
@@ -135,12 +135,12 @@ class RadixCache:
         path = tree.insert(tree.root, hashes[:hits], sizes[:hits], total)
         tree.inc_lock_ref(path)
         self._make_room(need + self._reserve(1))
-        lease = RadixLease(hashes, hits, total - blank, blank)
+        lease = RadixLease(hashes, hits, total - reserved, reserved)
         # SGLang `cache_unfinished_req`: the prompt is inserted, and locked to its end.
         lease.node = tree.insert(tree.root, hashes, sizes)
         tree.inc_lock_ref(lease.node)
         tree.dec_lock_ref(path)
-        self._private += blank
+        self._private += reserved
         self._running += 1
         if hashes:
             self._by_last_block[hashes[-1]] = lease

@@ -19,9 +19,9 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate, count, filterfalse
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.invariants import check
 from epp.model.caches.lease import Key, Lease, own
 from epp.model.caches.vllm_v0_evictor import LruEvictor
+from epp.model.invariants import check
 from epp.model.prompts.block_hasher import BlockHash
 
 WATERMARK = 0.01  # share of all blocks that stay free at admission (`BlockSpaceManager`)
@@ -37,8 +37,8 @@ class CachedLease(Lease):
 
     __slots__ = ("all_keys", "end", "unhashed_key", "unhashed_tokens")
 
-    def __init__(self, keys: Sequence[Key], cached: int, tokens: int, blank: int) -> None:
-        super().__init__(keys, cached, tokens, blank)
+    def __init__(self, keys: Sequence[Key], cached: int, tokens: int, reserved: int) -> None:
+        super().__init__(keys, cached, tokens, reserved)
         self.all_keys: list[Key] = [*keys]
         self.unhashed_tokens = 0
         self.end = tokens
@@ -109,23 +109,23 @@ class VllmV0Cache:
         return len(hashes) if missing is None else hashes.index(missing)
 
     def admit(
-        self, hashes: Sequence[BlockHash], sizes: Sequence[int], blank: int, lookup: int
+        self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
     ) -> CachedLease | None:
         """Allocate a prompt, with a reference to each of its blocks."""
         sizes = sizes[: len(hashes)]
-        total = sum(sizes) + blank
+        total = sum(sizes) + reserved
         spare = int(self._capacity // self._block * WATERMARK) * self._block
         # vLLM v0 `can_allocate`: NEVER where even an empty cache lacks the space, else LATER.
         if total > self._capacity - spare:
             return CachedLease((), 0, 0, 0)
         if total > self.free - spare:
             return None
-        lease = CachedLease(hashes, min(self.match(hashes), lookup), total - blank, blank)
+        lease = CachedLease(hashes, min(self.match(hashes), lookup), total - reserved, reserved)
         end = 0
         for key, size in zip(hashes, sizes, strict=True):
             end += size
             self._allocate(lease, key, size, end)
-        self._take_space(blank)
+        self._take_space(reserved)
         return lease
 
     def grow(self, lease: Lease, computed: int) -> bool:
@@ -305,7 +305,7 @@ class VllmV0Cache:
         self._take_space(0)
 
     def _free_block(self, key: Key, size: int, end: int, step: int) -> None:
-        """Fill blank space with a block without references; a second equal one is not kept."""
+        """Make empty space a block without references; a second equal one is not kept."""
         if key in self._sizes:
             self._uncomputed.discard(key)
             if key in self._evictor:
@@ -324,7 +324,7 @@ class VllmV0Cache:
         self._evictor.add(key, step, self._hashed_tokens[key])
 
     def _take_space(self, tokens: int) -> None:
-        """Take blank space, in tokens; where it lacks, evict in the evictor's order."""
+        """Take empty space, in tokens; where it lacks, evict in the evictor's order."""
         self._blank_tokens -= tokens
         while self._blank_tokens < 0 and len(self._evictor):
             key, step = self._evictor.first()

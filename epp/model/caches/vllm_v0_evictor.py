@@ -7,8 +7,8 @@ entries stay in a heap, which is rebuilt when there are too many.
 
 from heapq import heapify, heappop, heappush
 
-from epp.model.caches.invariants import check
 from epp.model.caches.lease import Key
+from epp.model.invariants import check
 
 _SLACK = 64
 

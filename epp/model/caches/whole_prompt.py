@@ -15,8 +15,8 @@ from math import inf
 from cachetools import Cache, LRUCache
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.invariants import check
 from epp.model.caches.lease import Lease, own
+from epp.model.invariants import check
 from epp.model.prompts.block_hasher import BlockHash
 
 
@@ -30,8 +30,10 @@ class Entry(Lease):
 
     __slots__ = ("computed", "finished", "hashes", "number", "unhashed")
 
-    def __init__(self, hashes: Sequence[BlockHash], cached: int, tokens: int, blank: int) -> None:
-        super().__init__((), cached, tokens, blank)
+    def __init__(
+        self, hashes: Sequence[BlockHash], cached: int, tokens: int, reserved: int
+    ) -> None:
+        super().__init__((), cached, tokens, reserved)
         self.hashes = [*hashes]
         self.computed = 0
         self.unhashed = 0
@@ -92,21 +94,21 @@ class WholePromptCache:
         return len(hashes) if missing is None else hashes.index(missing)
 
     def admit(
-        self, hashes: Sequence[BlockHash], sizes: Sequence[int], blank: int, lookup: int
+        self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
     ) -> Entry | None:
         """Make an entry for a prompt, and touch the one that it starts from."""
         tokens = sum(sizes[: len(hashes)])
-        if tokens + blank > self._capacity:
+        if tokens + reserved > self._capacity:
             entry = Entry((), 0, 0, 0)
             entry.finished = True
             return entry
-        if tokens + blank > self.free:
+        if tokens + reserved > self.free:
             return None
         hits = self.match(hashes[:lookup])
         if hits:  # llama.cpp `server_prompt_cache::load`: the longest common prefix
             self._touch(hashes[hits - 1])
-        entry = Entry(hashes, hits, tokens, blank)
-        self._running_tokens += tokens + blank
+        entry = Entry(hashes, hits, tokens, reserved)
+        self._running_tokens += tokens + reserved
         self._evict_oldest()
         self._add(entry, hashes)
         return entry

@@ -11,9 +11,9 @@ from itertools import chain
 
 from epp.model.caches.choice import CacheSpec
 from epp.model.caches.contract import CacheModel
-from epp.model.caches.invariants import check
-from epp.model.caches.kv_event_mirror import Mirror
+from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.caches.lease import Lease
+from epp.model.invariants import check
 from epp.model.kv_changes import Change
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.sequence import SequenceState
@@ -102,7 +102,7 @@ class EngineScheduler:
         others = chain(finished, self._running)
         return max((sequence.common_tokens(other) for other in others), default=0)
 
-    def apply_change(self, mirror: Mirror, change: Change) -> None:
+    def apply_change(self, mirror: KvEventMirror, change: Change) -> None:
         """Correct the cache by one of the engine's own KV events."""
         mirror.apply(change, self.cache)
         self._update_index()

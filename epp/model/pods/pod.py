@@ -6,7 +6,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from epp.model.caches.choice import CacheSpec, eviction_of, model_of
-from epp.model.caches.kv_event_mirror import Mirror
+from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.endpoint import UNREPORTED, CacheStats, Endpoint, Load
 from epp.model.events import LoadReported, OrcaReported, ScrapeFailed
 from epp.model.kv_changes import (
@@ -60,7 +60,7 @@ class Pod:
         self.feedback = PredictionTrust()
         self.reachable = True
         self.home: list[Pod] = [self]
-        self.mirror: Mirror | None = None
+        self.mirror: KvEventMirror | None = None
         self.scheduler = EngineScheduler(index, self.ledger, self._spec(UNREPORTED, unknown))
         self.speed = prefill.speed(self.engine_block)
         self._hasher = hasher
@@ -179,7 +179,7 @@ class Pod:
     def follow(self, changes: Sequence[Change]) -> None:
         """Correct the cache by the engine's own KV events."""
         if self.mirror is None:
-            self.mirror = Mirror(self._hasher, "")
+            self.mirror = KvEventMirror(self._hasher, "")
         for change in changes:
             if isinstance(change, BlocksCleared) and change.reason is Cleared.RESTART:
                 self._reset()

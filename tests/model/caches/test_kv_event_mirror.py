@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.model.caches.block_pool.pool import BlockPool
-from epp.model.caches.kv_event_mirror import Mirror
+from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.caches.offload import OffloadedCache
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Cleared, Medium
 from epp.model.prompts.block_hasher import BlockHasher
@@ -39,7 +39,7 @@ class Followed:
     def __init__(self, *changes, hasher=HASHER, cache=None, **more):
         self.hasher = hasher
         self.pool = BlockPool(CAPACITY, BLOCK) if cache is None else cache
-        self.mirror = Mirror(hasher, "base", **more)
+        self.mirror = KvEventMirror(hasher, "base", **more)
         self.apply(*changes)
 
     def apply(self, *changes):
@@ -91,7 +91,7 @@ def test_blocks_of_both_sides_may_differ_in_size(size):
     assert at_once.cached(PROMPT) == (len(names) - 1) * size // BLOCK
     at_once.apply(removed(*names))
     assert (at_once.pool.hashes(), len(at_once.mirror)) == ([], 0)
-    assert at_once.mirror.tally.unknown == 1
+    assert at_once.mirror.counts.unknown == 1
 
 
 def test_models_and_salts_are_worlds_of_their_own():
@@ -115,7 +115,7 @@ def test_a_block_is_lost_with_its_last_copy():
         followed.apply(removed(1))
         assert followed.cached(tokens) == left
     followed.apply(removed(1))
-    assert followed.mirror.tally.unknown == 1
+    assert followed.mirror.counts.unknown == 1
 
 
 def test_copies_within_one_event_count():
@@ -136,7 +136,7 @@ def test_a_hole_ends_what_is_found():
 def test_what_has_no_known_parent_is_left_out_and_counted():
     followed = Followed(stored([5, 6], PROMPT[: 2 * BLOCK], parent=4))
     followed.apply(stored([7], PROMPT[2 * BLOCK : 3 * BLOCK], parent=6), removed(5))
-    assert (followed.mirror.lost, followed.mirror.tally.unknown) == (3, 1)
+    assert (followed.mirror.lost, followed.mirror.counts.unknown) == (3, 1)
     assert followed.pool.hashes() == []
 
 
@@ -150,7 +150,7 @@ def test_groups_with_a_window_are_not_followed():
     assert followed.cached(PROMPT) == 2
     followed.apply(removed(2, group=0), stored([2], PROMPT[:BLOCK], 1, **window))
     assert followed.cached(PROMPT) == 1
-    assert (followed.mirror.tally.skipped, followed.mirror.tally.unknown) == (4, 0)
+    assert (followed.mirror.counts.skipped, followed.mirror.counts.unknown) == (4, 0)
 
 
 def test_a_hit_needs_every_full_group():
@@ -188,7 +188,7 @@ def test_without_a_tier_below_what_is_moved_there_is_skipped():
         removed(1, medium=Medium.CPU),
     )
     assert followed.cached(PROMPT) == 1
-    assert followed.mirror.tally.skipped == 3
+    assert followed.mirror.counts.skipped == 3
 
 
 def test_an_image_is_not_what_its_tokens_say():
@@ -219,7 +219,7 @@ def test_a_hash_that_has_another_content_takes_its_place():
     followed = Followed(stored([1], PROMPT[:BLOCK]))
     followed.apply(stored([1], range(BLOCK)))
     assert (followed.cached(PROMPT), followed.cached(range(BLOCK))) == (0, 1)
-    assert followed.mirror.tally.renamed == 1
+    assert followed.mirror.counts.renamed == 1
 
 
 def test_the_oldest_are_given_up_beyond_the_limit():
@@ -229,7 +229,7 @@ def test_the_oldest_are_given_up_beyond_the_limit():
         assert len(followed.mirror) <= 64
     assert sorted(followed.mirror.hashes()) == sorted(followed.pool.hashes())
     assert followed.cached([999] * BLOCK) == 1
-    assert followed.mirror.tally.dropped + len(followed.mirror) == 1000
+    assert followed.mirror.counts.dropped + len(followed.mirror) == 1000
 
 
 def test_a_block_takes_bounded_memory():

@@ -15,8 +15,8 @@ from itertools import count, filterfalse
 from typing import cast
 
 from epp.model.caches.block_pool.bounds import LARGEST
-from epp.model.caches.invariants import check
 from epp.model.caches.lease import Key
+from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 IN_USE = 0

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import count
 
 from epp.model.caches.block_pool.blocks import BlockStore
-from epp.model.caches.invariants import check
 from epp.model.caches.lease import Key, Lease
+from epp.model.invariants import check
 
 _SLACK = 1024
 

@@ -23,8 +23,8 @@ from epp.model.caches.block_pool.blocks import IN_USE, hash_of
 from epp.model.caches.block_pool.bounds import names_in, sizes_in, tokens_in
 from epp.model.caches.block_pool.space import PoolSpace
 from epp.model.caches.block_pool.unhashed import UnhashedBlocks
-from epp.model.caches.invariants import check
 from epp.model.caches.lease import Key, Lease, PoolLease, own
+from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 BLOCK = 16
@@ -49,16 +49,16 @@ class BlockPool(PoolSpace):
     # What requests do.
 
     def admit(
-        self, hashes: Sequence[BlockHash], sizes: Sequence[int], blank: int, lookup: int
+        self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
     ) -> Lease | None:
-        """Allocate a prompt: its full blocks and `blank` tokens of a last, partial one.
+        """Allocate a prompt: its full blocks and `reserved` tokens of a last, partial one.
 
         `sizes` are in tokens, at least as many as `hashes`; only the first `lookup` blocks may
         hit. None: it does not fit now, nothing changed. A prompt larger than the whole pool is
         given an empty lease, for the engine will never hold it. Raises `ValueError` for blocks
         without sizes.
         """
-        blank, contents = tokens_in(blank), self._contents
+        reserved, contents = tokens_in(reserved), self._contents
         hashes, sizes = names_in(hashes), sizes_in(sizes)
         if len(sizes) < len(hashes):
             raise ValueError("fewer sizes than blocks")
@@ -67,17 +67,17 @@ class BlockPool(PoolSpace):
         idle = contents.idle(found)
         held, new = contents.tokens(found), sum(fresh)
         idle_tokens = held if idle is found else contents.tokens(idle)
-        if new + blank > self.free - idle_tokens:
-            return None if held + new + blank <= self._capacity else self._lease((), 0, 0, 0)
+        if new + reserved > self.free - idle_tokens:
+            return None if held + new + reserved <= self._capacity else self._lease((), 0, 0, 0)
         self._queue.tokens -= contents.touch(found, idle)
-        self._take(new + blank)
+        self._take(new + reserved)
         keys: Sequence[Key] = found
         if fresh:
             if found:
                 contents.joints.add(found[-1])
             added = contents.register(hashes[hits:], fresh, IN_USE)
             keys = [*found, *added] if found else added
-        lease = self._lease(keys, hits, held + new, blank)
+        lease = self._lease(keys, hits, held + new, reserved)
         lease.hit_keys = len(found)
         return lease
 
@@ -152,7 +152,7 @@ class BlockPool(PoolSpace):
             return
         contents, queue = self._contents, self._queue
         keys: Sequence[Key] = [*lease.keys, *lease.tail] if lease.tail else lease.keys
-        tokens, blank = lease.tokens, lease.reserved_tokens
+        tokens, reserved = lease.tokens, lease.reserved_tokens
         if contents.promoted or not contents.shared.keys().isdisjoint(keys):
             keys, lease.contiguous = contents.unshare(keys)
             tokens = contents.tokens(keys)
@@ -160,7 +160,7 @@ class BlockPool(PoolSpace):
         lease.tail, lease.tokens, lease.reserved_tokens = [], 0, 0
         if not self._hears:
             self._unhashed.forget(lease)  # nobody will name them in time
-        self._blank += blank
+        self._blank += reserved
         self._take(0)
 
     def revoke(self, lease: Lease) -> None:
@@ -180,8 +180,8 @@ class BlockPool(PoolSpace):
                 self._blank += self._queue.drop(key)
         self._unhashed.forget(lease)
 
-    def _lease(self, keys: Sequence[Key], cached: int, tokens: int, blank: int) -> PoolLease:
-        lease = PoolLease(keys, cached, tokens, blank)
+    def _lease(self, keys: Sequence[Key], cached: int, tokens: int, reserved: int) -> PoolLease:
+        lease = PoolLease(keys, cached, tokens, reserved)
         lease.pool = self._number
         return lease
 

@@ -110,12 +110,12 @@ cdef class BlockPool:
 
     # What requests do.
 
-    def admit(self, hashes, sizes, blank, lookup):
+    def admit(self, hashes, sizes, reserved, lookup):
         cdef PoolLease lease = PoolLease.__new__(PoolLease)
         cdef Py_ssize_t[2] counts
         cdef Words names, lengths
         cdef Answer answer
-        lease.it.reserved_tokens = tokens_of(blank, _MOST_TOKENS)
+        lease.it.reserved_tokens = tokens_of(reserved, _MOST_TOKENS)
         counts[1] = PyNumber_AsSsize_t(lookup, NULL)
         read_blocks(hashes, sizes, &names, &lengths)
         if lengths.size < names.size:

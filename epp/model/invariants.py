@@ -1,4 +1,4 @@
-"""The check behind the `check_invariants` methods of cache models."""
+"""The check behind the `check_invariants` methods of the model."""
 
 
 def check(**claims: bool) -> None:
