@@ -1,9 +1,9 @@
-"""Where things are: the size of modules, one name for one thing, and the layers."""
+"""Where things are: the size of modules and packages, one name for one thing, and the layers."""
 
 import ast
 import re
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import epp
@@ -11,6 +11,10 @@ import epp
 PACKAGE = Path(epp.__file__).parent
 ROOT = PACKAGE.parent
 MOST_LINES = 400
+FEWEST_LINES = 40
+"""Of a module that has one importer: a shorter one belongs into that importer."""
+MOST_MODULES = 15
+"""In one package, its `__init__` not counted."""
 
 
 def dotted(path):
@@ -24,8 +28,41 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MOD
 LINES = {name: len(path.read_text("utf-8").splitlines()) for name, path in MODULES.items()}
 
 
+def imported(tree):
+    """The modules of `epp` that a module imports, wherever in it the statement stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name in MODULES)
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for each in node.names:
+                full = f"{node.module}.{each.name}"
+                yield full if full in MODULES else node.module
+
+
+def importers():
+    found = defaultdict(set)
+    for name, tree in TREES.items():
+        for other in imported(tree):
+            found[other] |= {name} - {other}
+    return found
+
+
 def test_modules_stay_small():
     assert {name: lines for name, lines in LINES.items() if lines > MOST_LINES} == {}
+
+
+def test_a_short_module_has_more_than_one_importer():
+    # A module with Cython beside it is the contract of what it compiles to, however short.
+    crumbs = {
+        name: found
+        for name, found in importers().items()
+        if name in MODULES
+        and MODULES[name].stem not in {"__init__", "__main__"}
+        and LINES[name] < FEWEST_LINES
+        and not MODULES[name].with_suffix(".pyx").exists()
+        and len(found) == 1
+    }
+    assert crumbs == {}
 
 
 def test_no_class_name_is_public_twice():
@@ -35,6 +72,12 @@ def test_no_class_name_is_public_twice():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_packages_stay_small():
+    paths = [path for path in MODULES.values() if path.stem != "__init__"]
+    counts = Counter(path.parent.relative_to(ROOT).as_posix() for path in paths)
+    assert {name: count for name, count in counts.items() if count > MOST_MODULES} == {}
 
 
 def split(layer):
