@@ -74,3 +74,9 @@ def test_there_are_examples():
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_examples_load(text):
     assert load(text).profile.picker is not None
+
+
+def test_the_words_of_the_house_fit_on_a_page():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    (glossary,) = re.findall(r"^## Glossary\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert 0 < len(glossary.strip().splitlines()) <= 40
