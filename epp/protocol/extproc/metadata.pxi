@@ -1,5 +1,5 @@
 # What the proxy says in `metadata_context`: the endpoint that served, and those that may be picked.
-# Strings, numbers and lists of them are read here; what is nested deeper is left to the twin.
+# Strings, numbers and lists of them are read here; what is nested deeper is left to generated code.
 
 cdef enum:  # of google.protobuf.Value
     _NULL = 1

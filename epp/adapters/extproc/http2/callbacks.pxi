@@ -1,4 +1,4 @@
-"""How nghttp2 calls a session; a part of `http2.pyx`."""
+"""How nghttp2 calls a session; a part of `session.pyx`."""
 
 
 cdef nghttp2_session* _new_session(Session session) except NULL:

@@ -1,4 +1,4 @@
-"""What a session tells, and how it fails; a part of `http2.pyx`."""
+"""What a session tells, and how it fails; a part of `session.pyx`."""
 
 OPENED = 0
 """A request's headers are complete."""

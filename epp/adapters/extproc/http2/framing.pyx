@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=True, wraparound=False
 """gRPC's length-prefixed messages, cut out of a stream of bytes that is split anywhere.
 
-Its twin is `tests/native/framing_oracle.py`; on the other transport grpcio does it.
+Tests hold it to `tests/native/framing_oracle.py`; on the other transport grpcio does it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize

@@ -1,4 +1,4 @@
-"""The part of nghttp2's C interface that `http2.pyx` uses."""
+"""The part of nghttp2's C interface that `session.pyx` uses."""
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 

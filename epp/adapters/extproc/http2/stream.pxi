@@ -1,4 +1,4 @@
-"""One request of a peer, and the response to it; a part of `http2.pyx`."""
+"""One request of a peer, and the response to it; a part of `session.pyx`."""
 
 
 cdef class Stream:

@@ -63,7 +63,7 @@ cdef array told(Store* store, Log* log, bint held):
 @cython.final
 @cython.freelist(64)
 cdef class PoolLease:
-    """What a request holds, in blocks as their pool numbers them. See the twin's."""
+    """What a request holds, in blocks as their pool numbers them. See `pool.py`."""
 
     cdef Holding it
     cdef uint64_t pool

@@ -1,9 +1,9 @@
 # cython: language_level=3, cdivision=True
-"""The block pool of `epp.model.caches.block_pool.pool` over C arrays: no object per block, one per request.
+"""The block pool over C arrays: no object per block, one per request.
 
-It does what its twin does, step by step; what the rules are, and why, is said there. They are in
-`poolrules.pxd`, over the free blocks (`freeblocks.pxd`) of what there is (`blockstore.pxd`,
-`blocktable.pxd`). Names that are handed out are in arrays of unsigned 64 bits.
+The contract is `pool.py`, where the rules are explained. Here they are in `rules.pxd`, over the
+free blocks (`free_queue.pxd`) of what there is (`blocks.pxd`, `table.pxd`). Hashes that are handed
+out are in arrays of unsigned 64 bits.
 """
 
 from itertools import islice
@@ -38,7 +38,7 @@ cdef Py_ssize_t _FORGOTTEN_AT_ONCE = 1 << 8
 
 @cython.final
 cdef class BlockPool:
-    """`capacity` is in tokens, and so is `block`, the engine's block size. See the twin's."""
+    """`capacity` is in tokens, and so is `block`, the engine's block size. See `pool.py`."""
 
     cdef Pool it
     cdef uint64_t serial
