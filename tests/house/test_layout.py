@@ -40,7 +40,7 @@ def imported(tree):
 
 
 def importers():
-    found = defaultdict(set)
+    found = defaultdict[str, set[str]](set)
     for name, tree in TREES.items():
         for other in imported(tree):
             found[other] |= {name} - {other}
