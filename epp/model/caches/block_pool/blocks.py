@@ -1,7 +1,7 @@
 """What one block pool holds: which blocks, how large, who uses them, which can be found.
 
 There is no object per block. A block is a key: its hash, or, for a second copy of one, the hash
-with a number above its 64 bits, or, for generated content that has no name yet, a negative
+with a number above its 64 bits, or, for generated content that has no hash yet, a negative
 number. It has a size in tokens and a stamp: 0 while in use, else the number of the release that
 freed it. Where copies exist the oldest one is found, and bears the bare hash; when it goes, the
 next oldest takes its key (vLLM 0.32 `BlockHashToBlockMap.get_one_block`: the first inserted).
@@ -160,15 +160,15 @@ class BlockStore:
         return grown
 
     def register_unhashed(self, size: int) -> Key:
-        """Take in a block in use that has no name yet."""
+        """Take in a block in use that has no hash yet."""
         key = -next(self._numbers)
         self.stamps[key], self.sizes[key] = IN_USE, size
         return key
 
-    def rename(
+    def assign_hashes(
         self, unhashed: Sequence[Key], hashes: Sequence[BlockHash], sizes: Sequence[int], slack: int
     ) -> tuple[Sequence[Key], list[Key]]:
-        """Let blocks with names take the place of unhashed ones, as far as these reach.
+        """Let hashed blocks take the place of unhashed ones, as far as these reach.
 
         The last may lack up to `slack` tokens, excluded. Returns the keys of the named blocks,
         and what is left of the unhashed ones. The stamp stays, and so does the number of tokens.

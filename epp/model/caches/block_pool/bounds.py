@@ -15,7 +15,7 @@ MOST_TOKENS = 1 << 60
 """Tokens of anything, at most; what is larger counts as that."""
 
 
-def names_in(hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
+def hashes_in(hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
     """Return names in a form that is fast to use more than once.
 
     Raises `TypeError` where one is no int, `OverflowError` where one does not fit 64 bits.

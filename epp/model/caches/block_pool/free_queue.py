@@ -18,12 +18,12 @@ _SLACK = 1024
 
 
 class FreeQueue:
-    """Free blocks of `contents`, oldest release first; `tokens` in all."""
+    """Free blocks of `blocks`, oldest release first; `tokens` in all."""
 
-    def __init__(self, contents: BlockStore) -> None:
+    def __init__(self, blocks: BlockStore) -> None:
         self.tokens = 0
         self.latest = 0  # the stamp that was given out last
-        self._contents = contents
+        self._blocks = blocks
         self._leases: deque[Lease] = deque()
         self._entries = 0
         self._stamps = count(1)
@@ -39,11 +39,11 @@ class FreeQueue:
         lease.keys, lease.evictable = keys, len(keys)
         if not keys:
             return
-        self._contents.stamps.update(dict.fromkeys(keys, lease.release_seq))
+        self._blocks.stamps.update(dict.fromkeys(keys, lease.release_seq))
         self.tokens += tokens
         self._leases.append(lease)
         self._entries += len(keys)
-        if self._entries > 4 * len(self._contents.stamps) + _SLACK:
+        if self._entries > 4 * len(self._blocks.stamps) + _SLACK:
             self._sweep()
 
     def replace(self, lease: Lease, keys: Sequence[Key]) -> None:
@@ -68,35 +68,35 @@ class FreeQueue:
 
     def _evict(self, lease: Lease, tokens: int) -> int:
         """Evict of a lease, last block first, what is needed and still counts."""
-        keys, left, stamp, contents = lease.keys, lease.evictable, lease.release_seq, self._contents
-        stamps, sizes, evicted = contents.stamps, contents.sizes, contents.evicted
-        plain = not (contents.copies or contents.promoted or contents.spans)
+        keys, left, stamp, blocks = lease.keys, lease.evictable, lease.release_seq, self._blocks
+        stamps, sizes, evicted = blocks.stamps, blocks.sizes, blocks.evicted
+        plain = not (blocks.copies or blocks.promoted or blocks.spans)
         freed = 0
         while left and freed < tokens:
             left -= 1
-            key = keys[left] if plain else contents.own(keys[left])
+            key = keys[left] if plain else blocks.own(keys[left])
             if stamps.get(key) != stamp:
                 continue
             if plain and key >= 0:
                 del stamps[key]
                 freed += sizes.pop(key)
-                contents.joints.discard(key)
+                blocks.joints.discard(key)
                 evicted.append(key)
             else:
-                freed += contents.drop(key)
+                freed += blocks.drop(key)
         lease.evictable = left
         self.tokens -= freed
         return freed
 
     def next(self) -> Key | None:
         """Return the block that would be evicted now."""
-        contents = self._contents
+        blocks = self._blocks
         while self._leases:
             lease = self._leases[0]
             while lease.evictable:
                 key = lease.keys[lease.evictable - 1]
-                key = contents.promoted.get(key, key)
-                if contents.stamps.get(key) == lease.release_seq:
+                key = blocks.promoted.get(key, key)
+                if blocks.stamps.get(key) == lease.release_seq:
                     return key
                 lease.evictable -= 1
                 self._entries -= 1
@@ -105,7 +105,7 @@ class FreeQueue:
 
     def drop(self, key: Key) -> int:
         """Forget a free block wherever it stands; return its size."""
-        size = self._contents.drop(key)
+        size = self._blocks.drop(key)
         self.tokens -= size
         return size
 
@@ -125,18 +125,18 @@ class FreeQueue:
         return fewer
 
     def _halve(self, lease: Lease) -> int:
-        contents, stamp = self._contents, lease.release_seq
-        if contents.promoted:
-            keys: Sequence[Key] = list(map(contents.own, lease.keys[: lease.evictable]))
+        blocks, stamp = self._blocks, lease.release_seq
+        if blocks.promoted:
+            keys: Sequence[Key] = list(map(blocks.own, lease.keys[: lease.evictable]))
         else:
             keys = lease.keys[: lease.evictable]
         kept: list[Key] = []
         waiting: Key | None = None  # a block that the next one could stand for
         for key in keys:
-            counts = contents.stamps.get(key) == stamp
-            if waiting is not None and counts and contents.may_merge(waiting, key):
+            counts = blocks.stamps.get(key) == stamp
+            if waiting is not None and counts and blocks.may_merge(waiting, key):
                 kept.pop()
-                contents.merge(waiting, key)
+                blocks.merge(waiting, key)
                 waiting = None
             else:
                 waiting = key if counts else None
@@ -149,22 +149,22 @@ class FreeQueue:
 
         After `drop` it may have more than that, until the next release.
         """
-        contents = self._contents
-        free = [key for key, stamp in contents.stamps.items() if stamp]
+        blocks = self._blocks
+        free = [key for key, stamp in blocks.stamps.items() if stamp]
         check(
-            tokens=self.tokens == contents.tokens(free),
+            tokens=self.tokens == blocks.tokens(free),
             entries=self._entries == sum(lease.evictable for lease in self._leases),
-            few_stale_entries=self._entries <= 4 * len(contents.stamps) + _SLACK,
+            few_stale_entries=self._entries <= 4 * len(blocks.stamps) + _SLACK,
             no_empty_lease=all(lease.keys for lease in self._leases),
         )
 
     def _sweep(self) -> None:
         """Leave out of the queue what no longer counts."""
-        contents = self._contents
+        blocks = self._blocks
         kept: deque[Lease] = deque()
         for lease in self._leases:
-            own = list(map(contents.own, lease.keys[: lease.evictable]))
-            keys = [key for key in own if contents.stamps.get(key) == lease.release_seq]
+            own = list(map(blocks.own, lease.keys[: lease.evictable]))
+            keys = [key for key in own if blocks.stamps.get(key) == lease.release_seq]
             lease.contiguous = lease.contiguous and _is_run(keys, own)
             lease.keys, lease.evictable = keys, len(keys)
             if keys:

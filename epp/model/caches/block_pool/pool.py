@@ -9,19 +9,22 @@ blocks are not merged; recency is the time of the last release.
 
 The unit is a token, so that blocks may differ in size: with equal sizes, and a capacity of
 `(num_gpu_blocks - 1) * block_size`, the rules are vLLM's to the letter. The engine names what it
-generates; here such blocks have no name until `name` or `store` gives them one.
+generates; here such blocks have no hash
+until `assign_hashes` or `store` gives them one.
 
 Where nothing is shared there is no loop over blocks: what happens to a request's blocks happens
-to all of them at once. The space itself is in `epp.model.caches.block_pool.space`.
+to all of them at once. The blocks are in `blocks.py`, the order of eviction is in `free_queue.py`;
+free blocks without content, all alike and the first to be taken, are a number of tokens. The
+extension, `pool.pyx`, keeps the same books in C arrays (docs/adr/0013-compiled.md).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import count
 from operator import index
 
-from epp.model.caches.block_pool.blocks import IN_USE, hash_of
-from epp.model.caches.block_pool.bounds import names_in, sizes_in, tokens_in
-from epp.model.caches.block_pool.space import PoolSpace
+from epp.model.caches.block_pool.blocks import IN_USE, BlockStore, hash_of
+from epp.model.caches.block_pool.bounds import LARGEST, hashes_in, sizes_in, tokens_in
+from epp.model.caches.block_pool.free_queue import FreeQueue
 from epp.model.caches.block_pool.unhashed import UnhashedBlocks
 from epp.model.caches.lease import Key, Lease, PoolLease, own
 from epp.model.invariants import check
@@ -32,19 +35,75 @@ BLOCK = 16
 _NUMBERS = count(1)
 
 
-class BlockPool(PoolSpace):
+class BlockPool:
     """`capacity` is in tokens, and so is `block`, the engine's block size.
 
     A `CacheModel`. Not thread-safe; one writer.
-    Names have 64 bits, sizes and other counts have bounds (`bounds.py`). A lease of
-    another cache is a `TypeError`.
+    Hashes have 64 bits, sizes and counts have bounds (`bounds.py`). Raises `TypeError` for a
+    lease of another cache.
     """
 
     def __init__(self, capacity: int, block: int = BLOCK) -> None:
-        super().__init__(capacity, block)
+        self._capacity = tokens_in(capacity)
+        self.block = block
+        self._blank_tokens = self._capacity  # without content; below 0 after shrinking under load
+        self._blocks = BlockStore()
+        self._queue = FreeQueue(self._blocks)
+        self._last_hole = 0  # blocks of releases up to this one may lack what stands before them
         self._number = next(_NUMBERS)
         self._unhashed = UnhashedBlocks()
-        self._hears = False  # of the engine's blocks, and so perhaps names of unhashed ones
+        self._engine_reports = False  # whether it ever did: it may then hash unhashed blocks
+
+    # What the pool holds.
+
+    def __len__(self) -> int:
+        return len(self._blocks.stamps)
+
+    def __iter__(self) -> Iterator[BlockHash]:
+        """Go through all that can be found; the pool must not change meanwhile."""
+        return self._blocks.findable()
+
+    @property
+    def block(self) -> int:
+        """The engine's block size, in tokens."""
+        return self._block
+
+    @block.setter
+    def block(self, block: int) -> None:
+        self._block = max(1, tokens_in(block, LARGEST))
+
+    @property
+    def capacity(self) -> int:
+        """All that the pool can hold, in tokens."""
+        return self._capacity
+
+    @property
+    def free(self) -> int:
+        """What could be allocated now, in tokens."""
+        return self._blank_tokens + self._queue.tokens
+
+    @property
+    def closed(self) -> bool:
+        """Whether no block is held without all that stand before it, each by its own hash.
+
+        The rules alone keep it so: what a request holds it holds from the start of the chain, and
+        gives back together, to be evicted from its end. Only what the engine says by itself can
+        leave a hole (`store`, `discard`), and only blocks that are free by then can lack what
+        stands before them: until they are evicted, or hit again together with it.
+        """
+        return self._queue.oldest > self._last_hole and not self._blocks.spans
+
+    @property
+    def offload_tier(self) -> None:
+        """None: the pool is the GPU's, and all is in it."""
+
+    def hashes(self) -> Sequence[BlockHash]:
+        """All blocks that can be found."""
+        return list(self)
+
+    def match(self, hashes: Sequence[BlockHash]) -> int:
+        """Count the leading blocks that are held."""
+        return self._blocks.find(hashes_in(hashes))[0]
 
     # What requests do.
 
@@ -58,24 +117,24 @@ class BlockPool(PoolSpace):
         given an empty lease, for the engine will never hold it. Raises `ValueError` for blocks
         without sizes.
         """
-        reserved, contents = tokens_in(reserved), self._contents
-        hashes, sizes = names_in(hashes), sizes_in(sizes)
+        reserved, blocks = tokens_in(reserved), self._blocks
+        hashes, sizes = hashes_in(hashes), sizes_in(sizes)
         if len(sizes) < len(hashes):
             raise ValueError("fewer sizes than blocks")
-        hits, found = contents.find(hashes[: index(lookup)])
+        hits, found = blocks.find(hashes[: index(lookup)])
         fresh = sizes[hits : len(hashes)]
-        idle = contents.idle(found)
-        held, new = contents.tokens(found), sum(fresh)
-        idle_tokens = held if idle is found else contents.tokens(idle)
+        idle = blocks.idle(found)
+        held, new = blocks.tokens(found), sum(fresh)
+        idle_tokens = held if idle is found else blocks.tokens(idle)
         if new + reserved > self.free - idle_tokens:
             return None if held + new + reserved <= self._capacity else self._lease((), 0, 0, 0)
-        self._queue.tokens -= contents.touch(found, idle)
-        self._take(new + reserved)
+        self._queue.tokens -= blocks.touch(found, idle)
+        self._allocate(new + reserved)
         keys: Sequence[Key] = found
         if fresh:
             if found:
-                contents.joints.add(found[-1])
-            added = contents.register(hashes[hits:], fresh, IN_USE)
+                blocks.joints.add(found[-1])
+            added = blocks.register(hashes[hits:], fresh, IN_USE)
             keys = [*found, *added] if found else added
         lease = self._lease(keys, hits, held + new, reserved)
         lease.hit_keys = len(found)
@@ -84,11 +143,11 @@ class BlockPool(PoolSpace):
     def grow(self, lease: Lease, computed: int) -> bool:
         """Follow a request that has computed `computed` tokens of prompt and output.
 
-        Space is given out in blocks of the engine's; each that is full is kept without a name.
+        Space is given out in blocks of the engine's; each that is full is kept without a hash.
         False: there is no space, nothing changed; the engine would preempt a request. A lease
         that is empty or was given back never grows.
         """
-        self._know(lease)
+        self._check_owner(lease)
         computed = tokens_in(computed)
         block, space = self.block, lease.tokens + lease.reserved_tokens
         full = computed - computed % block
@@ -100,41 +159,41 @@ class BlockPool(PoolSpace):
         if need > max(0, self.free):
             return False
         if need > 0:
-            self._take(need)
+            self._allocate(need)
             lease.reserved_tokens += need
         self._fill(lease, full)
         return True
 
     def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
-        """Correct the sizes of a lease's named blocks, now that it is known how long they are.
+        """Correct the sizes of a lease's hashed blocks, once it is known how long they are.
 
         The space that was allocated stays: what blocks lose is blank, and the other way round.
         Blocks that others hold too, or that were found, keep theirs.
         """
-        self._know(lease)
+        self._check_owner(lease)
         sizes = sizes_in(sizes)
-        contents, last = self._contents, len(sizes) - lease.cached + lease.hit_keys
+        blocks, last = self._blocks, len(sizes) - lease.cached + lease.hit_keys
         if lease.release_seq or last != len(lease.keys):
             return
         own, new = lease.keys[lease.hit_keys :], sizes[lease.cached :]
-        change = contents.correct(own, new, lease.reserved_tokens)
+        change = blocks.correct(own, new, lease.reserved_tokens)
         lease.tokens += change
         lease.reserved_tokens -= change
 
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
-        """Name what `lease` generated, from its first unhashed token on, as blocks of a chain.
+        """Give hashes to what `lease` generated, from its first unhashed token on.
 
         Works while the lease is held and after it was given back; returns how many blocks got
-        a name: those that are still held, less than a block of the engine's excepted. Their
-        places in the free queue are those of what they name.
+        a hash: those that are still held, less than a block of the engine's excepted. Their
+        places in the free queue stay.
         """
-        self._know(lease)
-        hashes, sizes = names_in(hashes), sizes_in(sizes)
-        unhashed = self._unhashed.of(lease, self._contents.stamps)
-        named, rest = self._contents.rename(unhashed, hashes, sizes, self.block)
+        self._check_owner(lease)
+        hashes, sizes = hashes_in(hashes), sizes_in(sizes)
+        unhashed = self._unhashed.of(lease, self._blocks.stamps)
+        named, rest = self._blocks.assign_hashes(unhashed, hashes, sizes, self.block)
         if not named:
             return 0
-        self._unhashed.forget(lease)
+        self._unhashed.remove(lease)
         if lease.release_seq:
             self._queue.replace(
                 lease, [*lease.keys[: lease.evictable - len(unhashed)], *named, *rest]
@@ -147,97 +206,100 @@ class BlockPool(PoolSpace):
 
     def release(self, lease: Lease) -> None:
         """Free what a request holds, last block first; a second time changes nothing."""
-        self._know(lease)
+        self._check_owner(lease)
         if lease.release_seq:
             return
-        contents, queue = self._contents, self._queue
+        blocks, queue = self._blocks, self._queue
         keys: Sequence[Key] = [*lease.keys, *lease.tail] if lease.tail else lease.keys
         tokens, reserved = lease.tokens, lease.reserved_tokens
-        if contents.promoted or not contents.shared.keys().isdisjoint(keys):
-            keys, lease.contiguous = contents.unshare(keys)
-            tokens = contents.tokens(keys)
+        if blocks.promoted or not blocks.shared.keys().isdisjoint(keys):
+            keys, lease.contiguous = blocks.unshare(keys)
+            tokens = blocks.tokens(keys)
         queue.append(lease, keys, tokens)
         lease.tail, lease.tokens, lease.reserved_tokens = [], 0, 0
-        if not self._hears:
-            self._unhashed.forget(lease)  # nobody will name them in time
-        self._blank += reserved
-        self._take(0)
+        if not self._engine_reports:
+            self._unhashed.remove(lease)  # nobody will hash them in time
+        self._blank_tokens += reserved
+        self._allocate(0)
 
     def revoke(self, lease: Lease) -> None:
         """Free what a request holds; what it did not find was never computed, and is dropped.
 
         Not so what another request found meanwhile: that one computed it.
         """
-        self._know(lease)
+        self._check_owner(lease)
         if lease.release_seq:
             return
-        contents = self._contents
-        held = [contents.promoted.get(key, key) for key in lease.keys[lease.hit_keys :]]
-        fresh = [key for key in held if key not in contents.shared] + lease.tail
+        blocks = self._blocks
+        held = [blocks.promoted.get(key, key) for key in lease.keys[lease.hit_keys :]]
+        fresh = [key for key in held if key not in blocks.shared] + lease.tail
         self.release(lease)
         for key in reversed(fresh):
-            if contents.stamps.get(key) == lease.release_seq:
-                self._blank += self._queue.drop(key)
-        self._unhashed.forget(lease)
+            if blocks.stamps.get(key) == lease.release_seq:
+                self._blank_tokens += self._queue.drop(key)
+        self._unhashed.remove(lease)
 
     def _lease(self, keys: Sequence[Key], cached: int, tokens: int, reserved: int) -> PoolLease:
         lease = PoolLease(keys, cached, tokens, reserved)
         lease.pool = self._number
         return lease
 
-    def _know(self, lease: Lease) -> None:
+    def _check_owner(self, lease: Lease) -> None:
         if own(PoolLease, lease).pool != self._number:
             raise TypeError("a lease of another cache")
 
     # What is heard of the engine.
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """The engine says that it holds blocks, consecutive ones of one chain: believe it.
+        """Take in blocks, consecutive ones of one chain, that the engine reports to hold.
 
         The first may be held already, so as to say what the others follow. Where they follow
         what a request has computed, its unhashed blocks are these. Others that are not held
         become free content, the last to be evicted, as far as there is space.
         """
-        hashes, sizes = names_in(hashes), sizes_in(sizes)
-        contents, unhashed = self._contents, self._unhashed
-        self._hears = True
+        hashes, sizes = hashes_in(hashes), sizes_in(sizes)
+        blocks, unhashed = self._blocks, self._unhashed
+        self._engine_reports = True
         held = self.match(hashes)
         while 0 < held < len(hashes):
-            lease = unhashed.after(hashes[held - 1], contents.stamps)
+            lease = unhashed.after(hashes[held - 1], blocks.stamps)
             named = 0 if lease is None else self.assign_hashes(lease, hashes[held:], sizes[held:])
             if not named:
                 break
             held += named
-        self._believe(hashes[held:], sizes[held:])
+        self._store_reported(hashes[held:], sizes[held:])
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """The engine says that it evicted blocks; those in use here are about to be computed."""
-        contents, queue = self._contents, self._queue
-        for block_hash in names_in(hashes):
-            for key in (*contents.copies.get(block_hash, ()), block_hash):
-                if not contents.stamps.get(key):
+        """Drop blocks that the engine reports to have evicted.
+
+        Those in use here are about to be computed again.
+        """
+        blocks, queue = self._blocks, self._queue
+        for block_hash in hashes_in(hashes):
+            for key in (*blocks.copies.get(block_hash, ()), block_hash):
+                if not blocks.stamps.get(key):
                     continue
                 if key != queue.next():
-                    self._holed = queue.latest
-                self._blank += queue.drop(key)
+                    self._last_hole = queue.latest
+                self._blank_tokens += queue.drop(key)
 
     # For tests.
 
     def check_invariants(self, held: Collection[Lease]) -> None:
         """Assert that the books balance; `held` are all leases that are not over."""
-        contents, queue = self._contents, self._queue
-        contents.check_invariants()
+        blocks, queue = self._blocks, self._queue
+        blocks.check_invariants()
         queue.check_invariants()
         keys = [key for lease in held for key in (*lease.keys, *lease.tail)]
-        used = {contents.promoted.get(key, key) for key in keys}
-        tokens = contents.tokens(used) + sum(lease.reserved_tokens for lease in held)
+        used = {blocks.promoted.get(key, key) for key in keys}
+        tokens = blocks.tokens(used) + sum(lease.reserved_tokens for lease in held)
         found, hashed = set(self), [key for lease in held for key in lease.keys]
         check(
-            in_use_is_held=used == {key for key, at in contents.stamps.items() if at == IN_USE},
+            in_use_is_held=used == {key for key, at in blocks.stamps.items() if at == IN_USE},
             free=self.free == self._capacity - tokens,
             queued_fits=queue.tokens <= max(0, self._capacity - tokens),
             held_is_found=found.issuperset(
-                hash_of(contents.promoted.get(key, key)) for key in hashed
+                hash_of(blocks.promoted.get(key, key)) for key in hashed
             ),
         )
 
@@ -247,17 +309,17 @@ class BlockPool(PoolSpace):
             self._unhashed.add(lease, hash_of(lease.keys[-1]))
         while full > lease.tokens:
             size = self.block - lease.tokens % self.block
-            lease.tail.append(self._contents.register_unhashed(size))
+            lease.tail.append(self._blocks.register_unhashed(size))
             lease.tokens += size
             lease.reserved_tokens -= size
 
-    def _believe(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
+    def _store_reported(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
         """Put what is not held at the tail of the queue, as far as there is space."""
         names: list[BlockHash] = []
         lengths: list[int] = []
         tokens = 0
         for block_hash, size in zip(hashes, sizes, strict=False):
-            if block_hash in self._contents.stamps:
+            if block_hash in self._blocks.stamps:
                 continue
             if tokens + size > self.free:
                 break
@@ -265,10 +327,47 @@ class BlockPool(PoolSpace):
             lengths.append(size)
             tokens += size
         if names:
-            self._take(tokens)
-            keys = self._contents.register(names, lengths, IN_USE)
+            self._allocate(tokens)
+            keys = self._blocks.register(names, lengths, IN_USE)
             lease = self._lease((), 0, 0, 0)
             first = hashes.index(names[0])
             lease.contiguous = list(hashes[first : first + len(names)]) == names
             self._queue.append(lease, keys, tokens)
-            self._holed = self._queue.latest
+            self._last_hole = self._queue.latest
+
+    # The size of the pool, and what changed.
+
+    def resize(self, capacity: int) -> None:
+        """Change the capacity; blocks in use stay, and are owed until they are freed."""
+        before, self._capacity = self._capacity, tokens_in(capacity)
+        self._blank_tokens += self._capacity - before
+        self._allocate(0)
+
+    def coarsen(self, blocks: int) -> None:
+        """Hold at least `blocks` fewer, at the cost of precision about those longest free.
+
+        Adjacent ones are merged, so that a chain that parts in between finds less; where that is
+        not enough, the oldest are evicted.
+        """
+        target = max(0, len(self) - tokens_in(blocks))
+        self._queue.merge(len(self) - target)
+        while len(self) > target and (oldest := self._queue.next()) is not None:
+            self._blank_tokens += self._queue.evict(self._blocks.sizes[oldest] or 1)
+
+    def take_stored(self) -> Sequence[BlockHash]:
+        """Return the hashes that became findable since the last call."""
+        return self._blocks.take_stored()
+
+    def take_evicted(self) -> Sequence[BlockHash]:
+        """Return the hashes that can no longer be found since the last call."""
+        return self._blocks.take_evicted()
+
+    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
+        """Return the hashes that stand for more or fewer blocks since the last call: how many."""
+        return self._blocks.take_merged()
+
+    def _allocate(self, tokens: int) -> None:
+        """Take tokens: blank ones, then from the head of the free queue, evicting what is there."""
+        self._blank_tokens -= tokens
+        if self._blank_tokens < 0:
+            self._blank_tokens += self._queue.evict(-self._blank_tokens)

@@ -1,4 +1,8 @@
-"""Which leases have generated blocks without names, by the named block that these follow."""
+"""The leases that have unhashed blocks, by the hashed block that these follow.
+
+vLLM hashes a generated block when it is full, and reports it in a KV event with its parent; the
+parent leads to the lease.
+"""
 
 from collections.abc import Container, Sequence
 from itertools import islice
@@ -7,28 +11,28 @@ from epp.model.caches.lease import Key, Lease
 from epp.model.prompts.hashing import BlockHash
 
 _MOST = 1 << 10
-"""Leases that can be found; the engine tells of a block within a step or so."""
+"""Leases that can be found: the engine reports a block within a step or so."""
 _AT_ONCE = 1 << 8
-"""Leases, the first that were noted, that are forgotten where there are too many."""
+"""Leases that are removed at once where there are too many, those added first."""
 
 
 class UnhashedBlocks:
-    """Leases by the block after which their unhashed ones come, as far as still known."""
+    """Leases by the block after which their unhashed ones come; `_MOST` of them at most."""
 
     def __init__(self) -> None:
         self._after: dict[BlockHash, list[Lease]] = {}
         self._anchors: dict[Lease, BlockHash] = {}
 
     def add(self, lease: Lease, anchor: BlockHash) -> None:
-        """Note that unhashed blocks of a lease come after `anchor`."""
+        """Add a lease whose unhashed blocks come after `anchor`."""
         if len(self._anchors) >= _MOST:
             for oldest in list(islice(self._anchors, _AT_ONCE)):
-                self.forget(oldest)
+                self.remove(oldest)
         self._anchors[lease] = anchor
         self._after.setdefault(anchor, []).append(lease)
 
-    def forget(self, lease: Lease) -> None:
-        """Note that a lease has no unhashed blocks, or none that anybody will name."""
+    def remove(self, lease: Lease) -> None:
+        """Remove a lease, if it was added: it has no unhashed blocks, or none will get a hash."""
         anchor = self._anchors.pop(lease, None)
         if anchor is None:
             return
@@ -44,7 +48,7 @@ class UnhashedBlocks:
         for lease in tuple(self._after.get(anchor, ())):
             if self.of(lease, held):
                 return lease
-            self.forget(lease)
+            self.remove(lease)
         return None
 
     @staticmethod
