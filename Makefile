@@ -5,11 +5,11 @@ SOURCES := epp tests e2e bench model-server
 WORKERS ?= 2
 # A module's tests stay on one worker, with what its fixtures start.
 PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=loadfile
-TWINS := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.py model/test_fleet_learning.py policy \
+UNCOMPILED := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.py model/test_fleet_learning.py policy \
   protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
   app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py)
 
-.PHONY: help setup native vllm check static lint types contracts proto-check unit twins test test-native test-cluster wheel demo bench proto format clean
+.PHONY: help setup native vllm check static lint types contracts proto-check unit uncompiled test test-native test-cluster wheel demo bench proto format clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -27,7 +27,7 @@ vllm: setup ## add the CPU build of vLLM to .venv (exit 3: it cannot be had here
 
 check: setup ## lint, types, contracts, unit tests: two to three minutes
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target static unit
-	@$(MAKE) --no-print-directory twins
+	@$(MAKE) --no-print-directory uncompiled
 
 static: lint contracts proto-check types
 
@@ -47,8 +47,8 @@ unit: setup
 	@$(PYTEST) tests
 
 # What goes through compiled modules, once more on their sources; WARMPICK_NATIVE=off suits any test.
-twins: setup
-	@WARMPICK_NATIVE=off WARMPICK_REQUIRE_NATIVE= $(PYTEST) $(TWINS)
+uncompiled: setup
+	@WARMPICK_NATIVE=off WARMPICK_REQUIRE_NATIVE= $(PYTEST) $(UNCOMPILED)
 
 test: setup ## everything that a machine without a GPU can run (what .ci/run calls)
 	@.ci/install-vllm .venv || [ $$? -eq 3 ]

@@ -46,7 +46,7 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
         measure_pick,
     ),
     "index": (
-        "hashing prompts, matching and changing what is held: kernels beside their twins",
+        "hashing prompts, matching and changing what is held: compiled beside source",
         measure_index,
     ),
     "kube": (

@@ -22,23 +22,32 @@ from bench.extproc.workload import Shape
 from bench.figures import Figure, Grid, Report
 from bench.options import Options
 from bench.progress import Progress
+from epp.compiled import MODULES
 
 _PODS = 10
 _RATE = 400
 _IDLE = "epoll_pwait"
-_MODEL = (
-    "block_hasher|busy_share|candidates|engine_scheduler|fleet|generated|in_flight|ledger"
-    "|output_lengths|pod|pods|prefill|reader|sequence|text_lengths|token_estimator|trust"
-)
+
+
+def _compiled(package: str) -> str:
+    """Return the pattern of what mypyc calls the functions of a package's compiled modules."""
+    names = [
+        name.rpartition(".")[2]
+        for name, compiler in MODULES.items()
+        if compiler == "mypyc" and name.startswith(f"epp.{package}.")
+    ]
+    return f"CPyDef_({'|'.join(names)})___|epp/{package.replace('.', '/')}/"
+
+
 PARTS: Mapping[str, str] = {
     "sockets": r"^(write|writev|read|recv|send|sendmsg) \(libc",
-    "transport": r"libnghttp2|epp/adapters/extproc",
+    "transport": r"epp/adapters/extproc|libnghttp2",
     "codec": r"epp/protocol/extproc/(codec|protobuf|\w+\.pxi)|_message\.abi3",
-    "body": r"CPyDef_(body|object_scanner)_|epp/protocol/openai",
-    "exchange": r"CPyDef_(exchange|response)_|epp/protocol/",
-    "policy": r"CPyDef_scheduler_|epp/policy/",
-    "model": rf"CPyDef_({_MODEL})_|epp/model/",
-    "telemetry": r"CPyDef_(metrics|requests|service)_|epp/adapters/telemetry|epp/service",
+    "body": _compiled("protocol.openai"),
+    "exchange": _compiled("protocol.extproc"),
+    "policy": _compiled("policy"),
+    "model": _compiled("model"),
+    "telemetry": f"{_compiled('adapters.telemetry')}|{_compiled('app')}",
 }
 """What a sample counts for: the first of these that the innermost frame of any is of."""
 REST = "event loop and the rest"

@@ -20,7 +20,7 @@ from bench.progress import Progress
 REQUESTS, QUICK_REQUESTS = 1_000_000, 60_000
 _SLICES = 50
 _SETTLED = 0.4
-"""By this share of a run everything that is bounded is full: caches, known lengths, generated blocks."""
+"""By this share of a run everything that is bounded is full: caches, known lengths, generated."""
 _LONGEST_S = 600.0
 _PODS = 10
 NOTES = (

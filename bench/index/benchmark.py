@@ -1,4 +1,4 @@
-"""Measures the kernels and their twins in turn, each in a process of its own.
+"""Measures what is compiled and its source in turn, each in a process of its own.
 
 python -m bench index
 """
@@ -19,15 +19,15 @@ from bench.options import Options
 from bench.progress import Progress
 from epp import compiled
 
-KERNELS = (
+MODULES = (
     "epp.model.caches.block_pool.pool",
     "epp.model.prefix_index",
     "epp.model.prompts.hashing",
 )
 _ROUNDS, _QUICK_ROUNDS = 7, 3
-_TWIN = "_python"
+_SOURCE = "_python"
 _T = TypeVar("_T")
-_NATIVE = {"": "on", _TWIN: "off"}
+_SIDES = {"": "on", _SOURCE: "off"}
 
 _SPEEDS: tuple[tuple[str, str, str, Budget | None], ...] = (
     *(
@@ -59,16 +59,16 @@ _MEMORY: tuple[tuple[str, str, str, Budget | None], ...] = (
     ("stall_ms", "slowest prompt of 500 blocks as it filled", "ms", None),
 )
 NOTES = (
-    "Python: the same work with WARMPICK_NATIVE=off. Both in turn, each in a process of its own.",
+    "Python: the same work with WARMPICK_SIDES=off. Both in turn, each in a process of its own.",
     "CPU time of one thread. 1 KB is 1,000 bytes; a match asks all endpoints at once.",
     "Memory is resident memory, less what it was before; no block is held twice, as costs most.",
 )
 
 
 async def measure(progress: Progress, options: Options) -> Report:
-    """Measure everything; the kernels only where they were built."""
-    missing = {name: why for name in KERNELS if (why := compiled.fault(name))}
-    sides = [_TWIN] if len(missing) == len(KERNELS) else list(_NATIVE)
+    """Measure everything; what is compiled only where it was built."""
+    missing = {name: why for name in MODULES if (why := compiled.fault(name))}
+    sides = [_SOURCE] if len(missing) == len(MODULES) else list(_SIDES)
     runs: dict[str, list[float]] = {}
     rounds = _QUICK_ROUNDS if options.quick else _ROUNDS
     for turn in range(rounds):
@@ -84,9 +84,7 @@ async def measure(progress: Progress, options: Options) -> Report:
         runs[f"bytes_per_block{side}"] = [filled.bytes_per_block]
         runs[f"rss_mb_100x35k{side}"] = [filled.rss_mb]
         runs[f"stall_ms{side}"] = [filled.stall_ms]
-    return report(
-        runs, curves, [f"Without the kernel {each}: {missing[each]}." for each in missing]
-    )
+    return report(runs, curves, [f"Not compiled: {each}: {missing[each]}." for each in missing])
 
 
 def report(
@@ -110,7 +108,7 @@ async def _child(module: str, side: str, kind: type[_T]) -> _T:
         sys.executable,
         "-m",
         module,
-        env=os.environ | {"WARMPICK_NATIVE": _NATIVE[side]},
+        env=os.environ | {"WARMPICK_SIDES": _SIDES[side]},
         stdout=asyncio.subprocess.PIPE,
     )
     output, _ = await child.communicate()
@@ -129,11 +127,11 @@ def _figures(runs: Mapping[str, Sequence[float]]) -> tuple[Figure, ...]:
             budget=None if side else budget,
         )
         for key, says, unit, budget in (*_SPEEDS, _BYTES, *_MEMORY)
-        for side in _NATIVE
+        for side in _SIDES
         if key + side in runs
     )
 
 
 def _grid() -> Grid:
-    rows = tuple((says, (key, key + _TWIN)) for key, says, _, _ in (*_SPEEDS, _BYTES))
+    rows = tuple((says, (key, key + _SOURCE)) for key, says, _, _ in (*_SPEEDS, _BYTES))
     return Grid("what", ("compiled", "Python"), rows)

@@ -1,6 +1,6 @@
 """What held blocks take, and how long the index stands still as it grows. A process of its own.
 
-`python -m bench.index.memory`, with WARMPICK_NATIVE=off for the twins; prints one JSON object.
+`python -m bench.index.memory`, with WARMPICK_NATIVE=off for the sources; prints one JSON object.
 """
 
 import gc

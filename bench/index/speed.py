@@ -1,6 +1,6 @@
 """How fast hashes are made, chains matched and changes applied. A process of its own.
 
-`python -m bench.index.speed`, with WARMPICK_NATIVE=off for the twins; prints one JSON object.
+`python -m bench.index.speed`, with WARMPICK_NATIVE=off for the sources; prints one JSON object.
 """
 
 import random
