@@ -103,10 +103,13 @@ cdef class Deframer:
         """Read the head of a message."""
         cdef uint8_t* head = self._head
         self._filled = 0
+        # gRPC over HTTP/2, Length-Prefixed-Message: a byte for Compressed-Flag, then the length,
+        # four bytes, big-endian.
         self._size = (
             <Py_ssize_t>head[1] << 24 | <Py_ssize_t>head[2] << 16
             | <Py_ssize_t>head[3] << 8 | <Py_ssize_t>head[4]
         )
+        # gRPC over HTTP/2: a server that cannot decompress answers UNIMPLEMENTED.
         if head[0]:
             self.fault = _COMPRESSED
         elif self._size > self.limit:

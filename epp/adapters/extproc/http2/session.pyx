@@ -81,6 +81,7 @@ cdef class Session:
         settings[3].settings_id = NGHTTP2_SETTINGS_MAX_FRAME_SIZE
         settings[3].value = 1 << 16
         _checked(nghttp2_submit_settings(self._handle, NGHTTP2_FLAG_NONE, settings, 4))
+        # RFC 9113 §6.9.2: SETTINGS cannot change the connection's window, a WINDOW_UPDATE does.
         _checked(nghttp2_session_set_local_window_size(
             self._handle, NGHTTP2_FLAG_NONE, 0, _CONNECTION_WINDOW
         ))
@@ -176,6 +177,7 @@ cdef class Session:
 
     def go_away(self):
         """Take no more streams; those that are open go on."""
+        # RFC 9113 §6.8: GOAWAY names the last stream that is served; those after it may be retried.
         nghttp2_submit_goaway(
             self._handle, NGHTTP2_FLAG_NONE,
             nghttp2_session_get_last_proc_stream_id(self._handle), NGHTTP2_NO_ERROR, NULL, 0,

@@ -167,6 +167,7 @@ cdef bytes _percent_encoded(str message):
     if message.isascii() and message.isprintable() and "%" not in message:
         return message.encode()
     return b"".join(
+        # gRPC over HTTP/2, Status-Message: percent-encoded UTF-8, %x20-24 and %x26-7E as they are.
         b"%c" % byte if 32 <= byte < 127 and byte != 37 else b"%%%02X" % byte
         for byte in message.encode("utf-8", "replace")
     )
