@@ -15,12 +15,12 @@ from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.errors import Overloaded
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
-from epp.model.request import Decision, InferenceRequest, MustStayReason, RequestId, Score
+from epp.model.request import Decision, InferenceRequest, RequestId, Score
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.observation import Observation
-from epp.protocol.extproc.record import RequestRecord
+from epp.protocol.extproc.record import MustStayReason, RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings
 
 _log = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""A request as routing sees it, the decision made for it, its usage and how it ended."""
+"""A request as routing sees it, the decision made for it, and its usage of tokens."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -125,19 +125,3 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
     cached_tokens: int | None = None
     doubtful: bool = False
-
-
-class Outcome(Enum):
-    """How an exchange ended."""
-
-    COMPLETED = "completed"
-    REJECTED = "rejected"  # answered by the picker itself
-    UNOBSERVED = "unobserved"  # routed; how the response ended is not shown, or not looked at
-    ABORTED = "aborted"  # the client, the proxy or the model server went away
-
-
-class MustStayReason(Enum):
-    """Why a stream must not be closed before its response ends."""
-
-    DUPLEX = "the response body comes in full duplex: what is in flight would be lost"
-    UNANNOUNCED = "the proxy does not announce its modes (protocol_config)"

@@ -4,8 +4,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.model.endpoint import UNREPORTED, CacheStats, Endpoint, Load
-from epp.model.request import Decision, InferenceRequest, Outcome, RequestId, Usage
-from epp.protocol.extproc.record import RequestRecord
+from epp.model.request import Decision, InferenceRequest, RequestId, Usage
+from epp.protocol.extproc.record import Outcome, RequestRecord
 
 A = Endpoint("prod", "a", "10.0.0.1", 8000)
 B = Endpoint("prod", "b", "10.0.0.2", 8000)

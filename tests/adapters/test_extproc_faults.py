@@ -14,8 +14,8 @@ from epp.adapters.extproc.contract import ExtProcSettings
 from epp.adapters.tls import certificate
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.events import Aborted, Finished
-from epp.model.request import Outcome
 from epp.protocol.extproc.director import PendingDecision
+from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (
     DEADLINE,
     DECISION,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from epp.model.request import Outcome
+from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (
     CHAT,
     DEADLINE,

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from epp.adapters.extproc.limits import Limits, TokenBucket
 from epp.adapters.extproc.transports import server_class
-from epp.model.request import Outcome
+from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (
     CHAT,
     DEADLINE,

@@ -6,7 +6,7 @@ import pytest
 
 from epp.adapters.extproc.limits import Limits
 from epp.adapters.extproc.transports import server_class
-from epp.model.request import Outcome
+from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import body, head, kind, response_body, response_head, until
 from tests.adapters.raw_peer import GET, connected, greeted, serves
 from tests.native import wire

@@ -11,8 +11,8 @@ from epp.adapters.telemetry.cardinality import BoundedLabel
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.errors import MalformedRequest, NoEndpoints, Overloaded
-from epp.model.request import Outcome, RequestId
-from epp.protocol.extproc.record import RequestRecord
+from epp.model.request import RequestId
+from epp.protocol.extproc.record import Outcome, RequestRecord
 from tests.adapters.telemetry_page import A, B, record, request, serve, telemetry, value, values
 
 

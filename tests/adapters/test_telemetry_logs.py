@@ -10,15 +10,8 @@ from structlog.testing import capture_logs
 from epp.adapters.telemetry.logs import ExchangeLog
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.endpoint import Endpoint
-from epp.model.request import (
-    Decision,
-    InferenceRequest,
-    Outcome,
-    Prompt,
-    RequestId,
-    Usage,
-)
-from epp.protocol.extproc.record import RequestRecord
+from epp.model.request import Decision, InferenceRequest, Prompt, RequestId, Usage
+from epp.protocol.extproc.record import Outcome, RequestRecord
 
 SECRET = "what the client wrote"  # noqa: S105 - a prompt, no password
 

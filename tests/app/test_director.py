@@ -15,12 +15,12 @@ from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import EndpointUpserted, Listed
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.request import Decision, MustStayReason, Outcome, RequestId, Usage
+from epp.model.request import Decision, RequestId, Usage
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.profile import Profile, WeightedScorer
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import PendingDecision
-from epp.protocol.extproc.record import RequestRecord
+from epp.protocol.extproc.record import MustStayReason, Outcome, RequestRecord
 from tests.adapters.tokens.bodies import chat
 from tests.adapters.tokens.folders import byte_level, write
 

@@ -11,8 +11,8 @@ from epp.adapters.telemetry.pool_gauges import CacheView, PoolGauges, PoolView
 from epp.adapters.telemetry.requests import RequestMetrics
 from epp.adapters.telemetry.series import FamilyText, Labels, expose
 from epp.errors import NoEndpoints
-from epp.model.request import Decision, InferenceRequest, Outcome, RequestId
-from epp.protocol.extproc.record import RequestRecord
+from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.protocol.extproc.record import Outcome, RequestRecord
 
 _INDEX: Final = "prefix-index"
 _MAX_ATTEMPT_SERIES = 10 * MAX_VALUES

@@ -7,8 +7,8 @@ from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import MAX_VALUES, OTHER, BoundedLabel
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import Family, FamilyText, Labels, expose
-from epp.model.request import InferenceRequest, Outcome, RequestId, Usage
-from epp.protocol.extproc.record import RequestRecord
+from epp.model.request import InferenceRequest, RequestId, Usage
+from epp.protocol.extproc.record import Outcome, RequestRecord
 
 _SERVER_ERROR: Final = "ModelServerError"
 _FIRST_ERROR_STATUS: Final = 400

@@ -33,7 +33,7 @@ import msgspec
 
 from epp.errors import RequestError
 from epp.model.events import Aborted, Event, Finished, Served, Unobserved
-from epp.model.request import Decision, Outcome, RequestId
+from epp.model.request import Decision, RequestId
 from epp.protocol.extproc.director import Director, PendingDecision
 from epp.protocol.extproc.errors import error_reply
 from epp.protocol.extproc.messages import (
@@ -49,7 +49,7 @@ from epp.protocol.extproc.messages import (
     ResponseTrailers,
 )
 from epp.protocol.extproc.observation import must_stay_reason
-from epp.protocol.extproc.record import RequestRecord
+from epp.protocol.extproc.record import Outcome, RequestRecord
 from epp.protocol.extproc.request import Request
 from epp.protocol.extproc.response import Response
 from epp.protocol.extproc.settings import ExchangeSettings

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from epp.model.request import MustStayReason
 from epp.protocol.extproc.messages import BodyMode, Modes
+from epp.protocol.extproc.record import MustStayReason
 
 _SAMPLE = re.compile(r"sample:1/(0*[1-9][0-9]{0,8})")
 FORMS = "all, first or sample:1/N with N of 1 or more"

@@ -1,8 +1,26 @@
 """The record of one exchange: what telemetry, logs and the fleet are told of a request."""
 
+from enum import Enum
+
 from epp.errors import RequestError
 from epp.model.endpoint import Target
-from epp.model.request import Decision, InferenceRequest, MustStayReason, Outcome, RequestId, Usage
+from epp.model.request import Decision, InferenceRequest, RequestId, Usage
+
+
+class Outcome(Enum):
+    """How an exchange ended."""
+
+    COMPLETED = "completed"
+    REJECTED = "rejected"  # answered by the picker itself
+    UNOBSERVED = "unobserved"  # routed; how the response ended is not shown, or not looked at
+    ABORTED = "aborted"  # the client, the proxy or the model server went away
+
+
+class MustStayReason(Enum):
+    """Why a stream must not be closed before its response ends."""
+
+    DUPLEX = "the response body comes in full duplex: what is in flight would be lost"
+    UNANNOUNCED = "the proxy does not announce its modes (protocol_config)"
 
 
 class RequestRecord:

@@ -3,7 +3,7 @@
 import pytest
 
 from epp.model.events import Finished, FirstToken
-from epp.model.request import Api, Outcome, Usage
+from epp.model.request import Api, Usage
 from epp.protocol.extproc.messages import (
     BodyMode,
     BodyReply,
@@ -18,6 +18,7 @@ from epp.protocol.extproc.messages import (
     ResponseTrailers,
     TrailersReply,
 )
+from epp.protocol.extproc.record import Outcome
 from tests.protocol.extproc.conversation import (
     CHAT,
     DUPLEX,

@@ -5,7 +5,7 @@ import pytest
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.endpoint import Target
 from epp.model.events import Aborted, FirstToken, Served, Unobserved
-from epp.model.request import Decision, Outcome
+from epp.model.request import Decision
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     Chunk,
@@ -17,6 +17,7 @@ from epp.protocol.extproc.messages import (
     ResponseTrailers,
     TrailersReply,
 )
+from epp.protocol.extproc.record import Outcome
 from tests.protocol.extproc.conversation import (
     CHAT,
     OK,

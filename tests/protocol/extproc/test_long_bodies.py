@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.request import Decision, Outcome
+from epp.model.request import Decision
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     CHUNK_BYTES,
@@ -23,6 +23,7 @@ from epp.protocol.extproc.messages import (
     TrailersReply,
     next_chunks,
 )
+from epp.protocol.extproc.record import Outcome
 from tests.protocol.extproc.conversation import (
     CHAT,
     OK,

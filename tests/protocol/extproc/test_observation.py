@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.events import Aborted, Finished, FirstToken, Unobserved
-from epp.model.request import MustStayReason, Outcome, Usage
+from epp.model.request import Usage
 from epp.protocol.extproc.messages import (
     BodyMode,
     BodyReply,
@@ -19,6 +19,7 @@ from epp.protocol.extproc.messages import (
     ResponseHeaders,
 )
 from epp.protocol.extproc.observation import Observation, must_stay_reason
+from epp.protocol.extproc.record import MustStayReason, Outcome
 from tests.protocol.extproc.conversation import CHAT, OK, Stub, Wants, chat_body, exchange, play
 
 DUPLEX, STREAMED = BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED
