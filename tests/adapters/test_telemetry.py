@@ -145,7 +145,7 @@ def test_a_prediction_is_held_only_to_the_endpoint_it_was_made_for():
     assert value(counted, "llm_d_epp_request_cached_tokens_count") == 2
 
 
-def test_twins_add_up_what_they_do_not_tell_apart():
+def test_deprecated_aliases_add_up_series_whose_labels_they_lack():
     counted = telemetry()
     for number, fairness in enumerate(("x", "y", "y")):
         serve(counted, record(number, request=request(number, fairness_id=fairness)))
