@@ -21,7 +21,8 @@ from hypothesis.stateful import (
 )
 
 from epp.model.caches.lease import Lease
-from epp.model.prompts.block_hasher import BlockHash, BlockHasher
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.prompts.hashing import BlockHash
 from epp.model.request import TOKEN_BYTES, Prompt
 from tests.native.built import loaded
 

@@ -56,7 +56,7 @@ async def test_each_rank_has_its_share_of_the_blocks(gateway):
         load = await load_of(gateway, rank)
         assert (load.ranks, load.num_blocks, load.block_size) == (1, BLOCKS, BLOCK)
         assert load.capacity_tokens == (BLOCKS - 1) * BLOCK
-        assert not load.hybrid
+        assert load.spread == 1.0
 
 
 async def test_every_conversation_returns_to_its_rank(gateway):

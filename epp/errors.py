@@ -4,7 +4,6 @@
     ├── ConfigError            what an operator wrote cannot be used
     └── RequestError           what a client gets instead of an answer; carries an HTTP status
         ├── MalformedRequest   400
-        ├── UnknownModel       404
         ├── BodyTooLarge       413
         ├── Overloaded         429
         ├── PickerFault        500
@@ -60,15 +59,6 @@ class MalformedRequest(RequestError):
     kind = "invalid_request_error"
     code = "BadRequest"
     default_reason = "malformed-request"
-
-
-class UnknownModel(RequestError):
-    """No endpoint serves the model, and the list of served models is known."""
-
-    status = 404
-    kind = "not_found_error"
-    code = "NotFound"
-    default_reason = "unknown-model"
 
 
 class BodyTooLarge(RequestError):

@@ -123,11 +123,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         kept = self.ranks if self.engine in {"", VLLM} else 0
         return max(1, int((self.num_blocks - kept) * self.block_size / max(1.0, self.spread)))
 
-    @property
-    def hybrid(self) -> bool:
-        """Whether some layers keep less than every token, so that hits are bounded, not known."""
-        return self.spread != 1.0
-
 
 UNREPORTED = Load()
 """The load of an endpoint that has not answered a scrape yet."""

@@ -27,7 +27,8 @@ from epp.model.kv_changes import (
     EngineHash,
     Medium,
 )
-from epp.model.prompts.block_hasher import BlockHash, BlockHasher
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.prompts.hashing import BlockHash
 from epp.model.request import TOKEN_BYTES
 
 MOST_BLOCKS = 1 << 20
@@ -83,11 +84,6 @@ class KvEventMirror:
 
     def __len__(self) -> int:
         return len(self._seeds)
-
-    @property
-    def lost(self) -> int:
-        """The engine's blocks that could not be hashed."""
-        return self.counts.lost
 
     def hashes(self) -> list[BlockHash]:
         """Return our hashes of all blocks that are followed."""

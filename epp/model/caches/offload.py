@@ -26,7 +26,7 @@ from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.contract import CacheModel
 from epp.model.caches.lease import Lease, own
 from epp.model.invariants import check
-from epp.model.prompts.block_hasher import BlockHash
+from epp.model.prompts.hashing import BlockHash
 
 
 class OffloadTier:

@@ -19,7 +19,7 @@ from cachetools import Cache, LRUCache
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Lease
 from epp.model.invariants import check
-from epp.model.prompts.block_hasher import BlockHash
+from epp.model.prompts.hashing import BlockHash
 
 ENTRY_TOKENS = 64
 """The incumbent's `blockSizeTokens` is never less, whatever the engine's blocks are."""

@@ -22,7 +22,7 @@ from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Key
 from epp.model.caches.sglang_eviction import Rank, Strategy
 from epp.model.invariants import check
-from epp.model.prompts.block_hasher import BlockHash
+from epp.model.prompts.hashing import BlockHash
 
 _SLACK = 64
 """Stale heap entries, beside one for each block held, before the heap is rebuilt."""

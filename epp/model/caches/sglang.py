@@ -28,7 +28,7 @@ from epp.model.caches.lease import Key, Lease, own
 from epp.model.caches.radix_tree import Node, RadixTree
 from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
 from epp.model.invariants import check
-from epp.model.prompts.block_hasher import BlockHash
+from epp.model.prompts.hashing import BlockHash
 
 _MOST_LEASES = 1 << 12
 """Requests to whose output KV events may give hashes; the most recent ones."""

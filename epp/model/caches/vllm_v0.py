@@ -22,7 +22,7 @@ from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Key, Lease, own
 from epp.model.caches.vllm_v0_evictor import LruEvictor
 from epp.model.invariants import check
-from epp.model.prompts.block_hasher import BlockHash
+from epp.model.prompts.hashing import BlockHash
 
 WATERMARK = 0.01  # share of all blocks that stay free at admission (`BlockSpaceManager`)
 

@@ -17,7 +17,7 @@ from cachetools import Cache, LRUCache
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Lease, own
 from epp.model.invariants import check
-from epp.model.prompts.block_hasher import BlockHash
+from epp.model.prompts.hashing import BlockHash
 
 
 class Entry(Lease):

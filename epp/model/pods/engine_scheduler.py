@@ -18,7 +18,7 @@ from epp.model.kv_changes import Change
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index import PrefixIndex, Slot
-from epp.model.prompts.block_hasher import BlockHash
+from epp.model.prompts.hashing import BlockHash
 
 
 class EngineScheduler:

@@ -64,20 +64,19 @@ class Pods:
         """All pods, in the order in which they came."""
         return self._by_id.values()
 
-    def upsert(self, endpoint: Endpoint) -> bool:
-        """Add or relabel an endpoint; return whether it is another engine than had its name."""
+    def upsert(self, endpoint: Endpoint) -> None:
+        """Add an endpoint, in place of another engine of its name; relabel the same engine."""
         pod = self._by_id.get(endpoint.id)
         prefill = self._prefill.setdefault(endpoint.labels.get(CLASS_LABEL, ""), PrefillModel())
         self._eligible = None
         if pod is not None and pod.endpoint.engine == endpoint.engine:
             pod.relabel(endpoint, prefill)
-            return False
+            return
         self.remove(endpoint.id)
         pod = Pod(endpoint, self._index, prefill, self._hasher, self._unknown)
         self._by_id[endpoint.id] = pod
         self._by_target = None
         self.engine_blocks[pod.engine_block] += 1
-        return True
 
     def remove(self, endpoint_id: EndpointId) -> None:
         """Remove an endpoint, if there is one."""

@@ -20,10 +20,8 @@ from xxhash import xxh3_64_intdigest
 
 from epp.model.learning.bounded import make_room
 from epp.model.prompts.chain import Chain
-from epp.model.prompts.hashing import BLOCK_ENDS, FIRST_BLOCK_BYTES, BlockHash, extend, text_chain
+from epp.model.prompts.hashing import BlockHash, extend, text_chain
 from epp.model.request import TOKEN_BYTES, Prompt
-
-__all__ = ["BLOCK_ENDS", "FIRST_BLOCK_BYTES", "TOKEN_BLOCK", "BlockHash", "BlockHasher", "Chain"]
 
 TOKEN_BLOCK: Final = 16
 """Tokens of a block where no engine has said: vLLM's default on GPUs."""

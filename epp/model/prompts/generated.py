@@ -13,8 +13,9 @@ from typing import Final
 from epp.model.caches.lease import Lease
 from epp.model.pods.pod import Pod
 from epp.model.pods.sequence import SequenceState
-from epp.model.prompts.block_hasher import BlockHash, digest
+from epp.model.prompts.block_hasher import digest
 from epp.model.prompts.chain import Chain
+from epp.model.prompts.hashing import BlockHash
 from epp.model.request import TOKEN_BYTES, Prompt, RequestId
 
 _ROOM: Final = 1 << 20

@@ -28,8 +28,8 @@ def kind_of(text: bytes, start: int = 0, end: int | None = None) -> Kind:
     sample = text[start : min(end, start + _SAMPLE)]
     if 5 * len(sample.translate(None, _WORDS)) <= len(sample):
         return "prose"
-    external_waiting = len(sample.translate(None, _ASCII)) + 6 * sample.count(b"\\u")
-    return "script" if 5 * external_waiting > len(sample) else "code"
+    beyond_ascii = len(sample.translate(None, _ASCII)) + 6 * sample.count(b"\\u")
+    return "script" if 5 * beyond_ascii > len(sample) else "code"
 
 
 def spread(ends: Sequence[int], pins: list[tuple[int, int]], rate: float) -> Sequence[int]:

@@ -50,7 +50,7 @@ def kind_of(bytes text not None, Py_ssize_t start=0, end=None):
     """Tell the kind of a text, or of a part of one, by a sample of its middle."""
     cdef const unsigned char* letters = <const unsigned char*> PyBytes_AS_STRING(text)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(text), stop = size if end is None else end
-    cdef Py_ssize_t at, foreign = 0, length
+    cdef Py_ssize_t at, beyond_ascii = 0, length
     stop = min(max(stop, 0), size)
     start = min(max(start, 0), stop)
     start += max(0, stop - start - _SAMPLE) // 2
@@ -60,14 +60,14 @@ def kind_of(bytes text not None, Py_ssize_t start=0, end=None):
         return "prose"
     at = start
     for at in range(start, stop):
-        foreign += letters[at] >= 0x80
+        beyond_ascii += letters[at] >= 0x80
     at = start
     while at + 1 < stop:
         if letters[at] == c"\\" and letters[at + 1] == c"u":
-            foreign += 6
+            beyond_ascii += 6
             at += 1
         at += 1
-    return "script" if 5 * foreign > length else "code"
+    return "script" if 5 * beyond_ascii > length else "code"
 
 
 def spread(ends, list pins, double rate):

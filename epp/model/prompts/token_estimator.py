@@ -8,8 +8,8 @@ turn of a conversation starts with the first, whose tokens the server has counte
 from typing import Final
 
 from epp.model.learning.bounded import make_room
-from epp.model.prompts.block_hasher import BlockHash
 from epp.model.prompts.chain import Chain
+from epp.model.prompts.hashing import BlockHash
 from epp.model.prompts.known_prefix_lengths import KnownPrefixLengths
 from epp.model.prompts.text_lengths import DEFAULT_RATES, Kind, kind_of, spread
 from epp.model.prompts.token_offsets import TokenOffsets

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.prompts.block_hasher import BlockHash
+from epp.model.prompts.hashing import BlockHash
 
 
 @given(st.lists(st.tuples(st.sampled_from(["store", "evict", "ask"]), st.integers(0, 5))))

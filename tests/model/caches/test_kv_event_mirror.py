@@ -136,7 +136,7 @@ def test_a_hole_ends_what_is_found():
 def test_what_has_no_known_parent_is_left_out_and_counted():
     followed = Followed(stored([5, 6], PROMPT[: 2 * BLOCK], parent=4))
     followed.apply(stored([7], PROMPT[2 * BLOCK : 3 * BLOCK], parent=6), removed(5))
-    assert (followed.mirror.lost, followed.mirror.counts.unknown) == (3, 1)
+    assert (followed.mirror.counts.lost, followed.mirror.counts.unknown) == (3, 1)
     assert followed.pool.hashes() == []
 
 
@@ -177,7 +177,7 @@ def test_the_tier_below_is_filled_by_what_is_moved_there():
     assert set(first.hashes()) == {chain[2]}
     followed.apply(removed(2, medium=Medium.CPU))
     assert list(lower.hashes()) == chain[:1]
-    assert followed.mirror.lost == 1
+    assert followed.mirror.counts.lost == 1
 
 
 def test_without_a_tier_below_what_is_moved_there_is_skipped():
@@ -212,7 +212,7 @@ def test_what_is_cleared_is_gone(reason):
     # After a gap, what is believed for other reasons may well be true.
     assert followed.pool.match(predicted) == (reason is Cleared.GAP)
     followed.apply(stored([2], PROMPT[BLOCK : 2 * BLOCK], 1))
-    assert followed.mirror.lost == 1
+    assert followed.mirror.counts.lost == 1
 
 
 def test_a_hash_that_has_another_content_takes_its_place():
@@ -314,7 +314,7 @@ def test_the_pool_holds_what_the_engine_holds(sizes, steps):
         change = engine.remove(step) if removal else engine.store(step)
         if change is None:
             continue
-        lost = followed.mirror.lost
+        lost = followed.mirror.counts.lost
         followed.apply(change)
-        assert followed.mirror.lost == lost
+        assert followed.mirror.counts.lost == lost
         assert set(followed.pool.hashes()) == engine.expected(followed)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.prompts.block_hasher import BLOCK_ENDS, FIRST_BLOCK_BYTES, BlockHasher
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.prompts.hashing import BLOCK_ENDS, FIRST_BLOCK_BYTES
 from epp.model.request import Prompt
 from tests.strategies import SECRET
 

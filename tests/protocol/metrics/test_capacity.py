@@ -77,7 +77,7 @@ def test_vllm_says_the_blocks_of_all_engines_on_the_series_of_each(rank, ranks, 
     assert (load.ranks, load.num_blocks, load.block_size) == (ranks, blocks, 16)
     assert load.capacity_tokens == (blocks - ranks) * 16
     assert (load.waiting, load.running) == (3 * ranks, 7 * ranks)
-    assert not load.hybrid
+    assert load.spread == 1.0
 
 
 def test_sglang_repeats_a_rank_for_each_of_its_workers():
@@ -120,7 +120,7 @@ def test_where_every_layer_keeps_every_token_capacity_is_exact(tokens, size, spa
     blocks = taken + 1 + spare
     load = read(config(block_size=size, **longest(taken, tokens=tokens, blocks=blocks))).load
     assert load.spread == 1.0
-    assert not load.hybrid
+    assert load.spread == 1.0
     assert load.capacity_tokens == (blocks - 1) * size
 
 
@@ -135,7 +135,7 @@ def test_where_every_layer_keeps_every_token_capacity_is_exact(tokens, size, spa
 def test_a_hybrid_models_capacity_is_a_bound(taken, capacity):
     labels = longest(taken, tokens=8192, blocks=5001)
     load = read(config(sliding_window=1024, **labels)).load
-    assert load.hybrid
+    assert load.spread != 1.0
     assert load.capacity_tokens == capacity
     assert load.sliding_window == 1024
 
@@ -143,7 +143,7 @@ def test_a_hybrid_models_capacity_is_a_bound(taken, capacity):
 def test_pools_of_one_server_that_differ_a_little_are_no_hybrid():
     labels = longest(512, tokens=8192, blocks=5000) | {"num_gpu_blocks": 5000 + 4997}
     load = read(config(0, **labels) + config(1, **labels)).load
-    assert not load.hybrid
+    assert load.spread == 1.0
     assert load.capacity_tokens == (9997 - 2) * 16
 
 

@@ -53,7 +53,7 @@ def test_a_real_page():
     assert (load.waiting, load.running, load.kv_usage) == (3, 7, 0.25)
     assert (load.block_size, load.num_blocks, load.spread) == (16, 1024, 1)
     assert load.capacity_tokens == 1023 * 16
-    assert (load.engine, load.caching, load.hybrid) == ("vllm", True, False)
+    assert (load.engine, load.caching, load.spread) == ("vllm", True, 1.0)
     assert (load.cache_queries, load.cache_hits) == (0, 1)
     assert (load.match_unit, load.sliding_window, load.offload_tokens) == (None, None, None)
     assert load.started_at is not None
