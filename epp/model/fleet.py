@@ -307,7 +307,7 @@ class Fleet:
     def check_invariants(self) -> None:
         """Assert that the books balance: those of the fleet, its endpoints and their caches."""
         pods = list(self.pods.values())
-        there = Counter(id(each.pod) for each in self.in_flight.values())
+        there = Counter([id(each.pod) for each in self.in_flight.values()])
         held = [pod.scheduler.indexed() for pod in pods]
         holders = {each: self._index.match([each]) for each in set().union(*held)}
         for pod, blocks in zip(pods, held, strict=True):

@@ -128,7 +128,12 @@ def test_what_is_not_looked_at_runs_as_long_as_it_is_believed_to():
 
 def test_what_is_not_looked_at_takes_no_memory_when_nobody_reads():
     looked_up: list[RequestId] = []
-    counted = telemetry(under_way=looked_up.append)
+
+    def under_way(request):
+        looked_up.append(request)
+        return False
+
+    counted = telemetry(under_way=under_way)
     for number in range(3_000):
         serve(counted, record(number, outcome=Outcome.UNOBSERVED, usage=None))
     looked_up.clear()
