@@ -74,7 +74,7 @@ class RequestPath:
             Telemetry(sources),
             lambda: self._now,
             None,
-            suspect=lambda _: None,
+            poll_now=lambda _: None,
         )
 
     def exchange(self, messages: Messages) -> int:

@@ -2,7 +2,7 @@
 
     WarmpickError
     ├── ConfigError            what an operator wrote cannot be used
-    └── RequestError           what a client gets instead of an answer; carries an HTTP status
+    └── RequestError           answers a client in the model server's place, with an HTTP status
         ├── MalformedRequest   400
         ├── BodyTooLarge       413
         ├── Overloaded         429
@@ -73,6 +73,8 @@ class BodyTooLarge(RequestError):
 class Overloaded(RequestError):
     """The request is shed because the pool cannot take it now."""
 
+    # GIE proposal 004: 429 for a request that is dropped, 503 where no endpoint is ready.
+
     status = 429
     kind = "overloaded_error"
     code = "ResourceExhausted"
@@ -85,7 +87,7 @@ class PickerFault(RequestError):
 
 
 class NoEndpoints(RequestError):
-    """No endpoint is eligible."""
+    """No endpoint is eligible: none is ready, or none of the gateway's subset is (GIE 004)."""
 
     status = 503
     kind = "service_unavailable_error"

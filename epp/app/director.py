@@ -1,4 +1,4 @@
-"""The director of all exchanges: tokenizes, has the scheduler decide, tells telemetry and logs."""
+"""The director of all exchanges: tokenizes prompts, has the scheduler decide, reports ends."""
 
 import asyncio
 import random
@@ -28,16 +28,16 @@ _REMEDY: Final = (
     "set response_body_mode: STREAMED in the ext_proc filter; Envoy 1.40 announces its modes"
 )
 _UNREACHED: Final = frozenset((502, 503, 504))
-"""HTTP statuses that Envoy answers with where it cannot reach a model server."""
+"""HTTP statuses with which Envoy answers where it cannot reach a model server."""
 
 
 class PickerDirector:
     """Directs all exchanges of one picker (`epp.protocol.extproc.director.Director`).
 
-    `observe` is given what becomes of requests. With a `tokenizer`, requests are scheduled by token
-    ids; None: by the text that came. `suspect` is called with an endpoint that may be gone. A
-    prompt that takes longer than `tokenize_timeout` seconds to tokenize is answered with status
-    429.
+    `observe` is called with the events of admitted requests. With a `tokenizer`, requests are
+    scheduled by token ids; None: by the text that came. `poll_now` is called with an endpoint that
+    may be gone. `clock` returns seconds of the monotonic clock. A prompt that takes longer than
+    `tokenize_timeout` seconds to tokenize is answered with status 429.
     """
 
     def __init__(  # noqa: PLR0913 (what it directs, and one limit)
@@ -48,18 +48,18 @@ class PickerDirector:
         clock: Callable[[], float],
         tokenizer: PromptTokenizer | None,
         *,
-        suspect: Callable[[EndpointId], None],
+        poll_now: Callable[[EndpointId], None],
         tokenize_timeout: float = 60.0,
     ) -> None:
         self._scheduler = scheduler
         self._telemetry = telemetry
         self._clock = clock
         self._tokenizer = tokenizer
-        self._suspect = suspect
+        self._poll_now = poll_now
         self._tokenize_timeout = tokenize_timeout
         self._log = ExchangeLog(clock)
         self._count_check = TokenCountCheck()
-        self._doubted: set[EndpointId] = set()
+        self._warned_usage: set[EndpointId] = set()
         self._out_of_range: set[str] = set()
         self._must_stay: set[MustStayReason] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,7 +116,7 @@ class PickerDirector:
         """Count and log an exchange that is over."""
         self._telemetry.finished(record)
         if record.status in _UNREACHED and record.decision is not None:
-            self._suspect(record.decision.endpoint.id)
+            self._poll_now(record.decision.endpoint.id)
         self._log.log_exchange(record)
         self._count_check.ended(record)
         if record.usage is not None and record.usage.doubtful and record.decision is not None:
@@ -125,22 +125,22 @@ class PickerDirector:
             self._warn_must_stay(record.must_stay)
 
     def _warn_must_stay(self, reason: MustStayReason) -> None:
-        """Log once for each reason why streams cannot end early, and what would help."""
+        """Log once for each reason why streams cannot end early, with the remedy."""
         if reason not in self._must_stay:
             self._must_stay.add(reason)
             _log.warning("observe_responses.impossible", reason=reason.value, remedy=_REMEDY)
 
     def _warn_out_of_range(self, score: Score) -> None:
-        """Log once for each scorer that its scores leave 0..1, with an example."""
+        """Log once for each scorer that its scores are outside 0..1, with an example."""
         if score.plugin not in self._out_of_range:
             self._out_of_range.add(score.plugin)
             beyond = [float(value) for value in score.values if not 0 <= value <= 1]
             _log.warning("plugin.score_out_of_range", plugin=score.plugin, score=beyond[0])
 
     def _warn_doubtful_usage(self, endpoint: Endpoint) -> None:
-        """Log once for each endpoint that its usage cannot be."""
-        if endpoint.id not in self._doubted:
-            self._doubted.add(endpoint.id)
+        """Log once for each endpoint that its usage is impossible."""
+        if endpoint.id not in self._warned_usage:
+            self._warned_usage.add(endpoint.id)
             _log.warning(
                 "usage.doubted",
                 endpoint=endpoint.id,

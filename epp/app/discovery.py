@@ -68,7 +68,7 @@ class Reviewer(Protocol):
     """Authorizes the bearer of a token to read a path (TokenReview, SubjectAccessReview)."""
 
     async def review(self, token: str, path: str) -> HTTPStatus:
-        """Return 200, or the status to answer with instead."""
+        """Return 200, or the status to refuse with: 401, 403 or 503."""
 
     async def close(self) -> None:
         """Close the connections to the API server."""

@@ -1,4 +1,4 @@
-"""The composition root: builds the object graph, runs it, shuts it down in order."""
+"""The composition root: builds the object graph, runs it, stops it in order."""
 
 import asyncio
 import random
@@ -41,16 +41,19 @@ from epp.protocol.health import ServingStatus
 _log = structlog.get_logger(__name__)
 
 _QUIET_SECONDS = 1.0
+"""How long no stream may have been open before a drain ends: gateways pick another replica late."""
 _LAST_GRACE_SECONDS = 1.0
+"""How long streams that are open after a drain may take to end before they are reset."""
 _STATUS = {True: ServingStatus.SERVING, False: ServingStatus.NOT_SERVING}
 _FIRST_REPORTS_SECONDS = 0.3
-"""How long a start waits for what endpoints say of themselves; most answer within a tenth."""
+"""How long a start waits for the first metrics pages; most endpoints answer within 0.1 s."""
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says. Durations are in seconds, sizes in bytes, port 0 is any.
+    """The options of `epp serve` for one pool: seconds and bytes; port 0 is any free one.
 
-    With `metrics_access` a Kubernetes API says who may read metrics.
+    With `metrics_access` a Kubernetes API authorizes readers of metrics. `secure`: TLS, with the
+    files in `cert_path` or a self-signed certificate. An empty `hash_secret` is a random one.
     """
 
     settings: Settings
@@ -100,11 +103,11 @@ class EndpointPicker:
             self._telemetry,
             self._clock,
             self._tokenizer,
-            suspect=self._scraper.poll_now,
+            poll_now=self._scraper.poll_now,
         )
         self._fleet.subscribe((EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow)
-        self._news = asyncio.Event()
-        self._discovery = build_discovery(options.source, self._apply, self._news.set)
+        self._readiness_changed = asyncio.Event()
+        self._discovery = build_discovery(options.source, self._apply, self._readiness_changed.set)
         self._health = HealthServices()
         self._extproc = self._ext_proc_server()
         self._health_server = health_server(self._extproc.transport, self._health)
@@ -118,7 +121,7 @@ class EndpointPicker:
         )
 
     def _sources(self) -> MetricSources:
-        """Say where the metrics page looks things up."""
+        """Return where the metrics page reads its values."""
         return MetricSources(
             self._options.pool_name,
             self._fleet.loads,
@@ -158,7 +161,7 @@ class EndpointPicker:
         )
         settings = ExchangeSettings(
             max_body_bytes=options.max_body_bytes,
-            header_sources=tuple(tell for tell, wanted in header_sources if wanted),
+            header_sources=tuple(source for source, wanted in header_sources if wanted),
             request_orca=options.request_orca,
             keep_body=self._tokenizer is not None,
             resolve=lambda request: self._discovery.routing.resolve(request, chance.randrange),
@@ -169,7 +172,7 @@ class EndpointPicker:
         self._fleet.apply(event, self._clock())
 
     def _follow(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Scrape the endpoints that there are, and follow their KV events."""
+        """Scrape the known endpoints, and subscribe to their KV events."""
         if isinstance(event, EndpointUpserted):
             self._scraper.watch(event.endpoint)
             if self._kv_events is not None:
@@ -208,10 +211,10 @@ class EndpointPicker:
             yield "certificate", watch.run
 
     async def _announce(self) -> None:
-        """Let the health services say whether traffic may come, whenever that changes."""
+        """Set the health services' status whenever `ready` changes."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._readiness_changed.wait()
+            self._readiness_changed.clear()
             if self.ready and not self._announced:
                 await self._scraper.polled_once(_FIRST_REPORTS_SECONDS)
                 freeze_long_lived_objects()
@@ -223,7 +226,7 @@ class EndpointPicker:
                 )
 
     async def _start(self) -> None:
-        """Say that nothing is ready, hear of the endpoints, and then let traffic come."""
+        """Listen as NOT_SERVING, wait for the first metrics pages, then accept streams."""
         options = self._options
         self._health.set_status(ServingStatus.NOT_SERVING)
         try:
@@ -235,7 +238,7 @@ class EndpointPicker:
         except (OSError, RuntimeError) as error:
             raise ConfigError(f"cannot listen: {error}") from error
         self._serving = True
-        self._news.set()
+        self._readiness_changed.set()
         _log.info(
             "serving",
             grpc_port=self._extproc.port,
@@ -250,7 +253,7 @@ class EndpointPicker:
         )
 
     async def _drain(self) -> None:
-        """Say that no more should come; serve what comes all the same, until it is quiet."""
+        """Report NOT_SERVING, and serve streams that still come until there are none."""
         self._serving = False
         self._health.set_status(ServingStatus.NOT_SERVING)
         _log.info("draining", streams=self._extproc.streams, timeout=self._options.drain_timeout)
@@ -272,7 +275,7 @@ class EndpointPicker:
 
 
 def _pair(cert_path: Path | None) -> tuple[bytes, bytes]:
-    """Give the key and the certificate to serve with."""
+    """Return the key and the certificate (PEM) to serve with."""
     from epp.adapters.tls import certificate  # noqa: PLC0415 (slow, and plaintext needs none)
 
     return certificate(cert_path)

@@ -1,1 +1,1 @@
-"""The command `epp`: its subcommands, their flags, and errors as one line on stderr."""
+"""The command line: `epp serve`, `epp check` and `epp demo`."""

@@ -1,4 +1,4 @@
-"""The command `epp`: its subcommands, their options, and errors as one line on stderr."""
+"""The command `epp`: its subcommands, and errors as one line on stderr."""
 
 import argparse
 import os
@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     check_parser = commands.add_parser(
         "check",
         help="validate a configuration and print the effective one",
-        description="Validate an EndpointPickerConfig; print it with everything left out put in.",
+        description="Validate an EndpointPickerConfig; print it with every default written out.",
     )
     checked = check_parser.add_mutually_exclusive_group(required=True)
     checked.add_argument("config", type=Path, nargs="?", metavar="CONFIG", help="the file (YAML)")

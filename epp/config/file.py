@@ -3,7 +3,7 @@
 Both API groups are read (`llm-d.ai/v1alpha1`, `inference.networking.x-k8s.io/v1alpha1`). An
 unknown field, plug-in, parameter or reference is an error that names its path in the file, such
 as `plugins[2].type`. So is a section for a feature that does not exist here, unless what it asks
-for happens anyway, and a scorer whose scores nothing would look at.
+for happens anyway, and a scorer whose scores the picker ignores.
 """
 
 import re
@@ -274,7 +274,7 @@ def _check_scores_are_used(profile: Profile, place: str) -> tuple[str, ...]:
         return ()
     picker = _TYPES.get(type(profile.picker), type(profile.picker).__name__)
     scorers = ", ".join(f"`{each.name}`" for each in profile.scorers)
-    problem = f"the scores of {scorers} would have no effect: `{picker}` does not look at scores"
+    problem = f"the scores of {scorers} would have no effect: `{picker}` ignores scores"
     if isinstance(profile.picker, RandomPicker):
         return (f"{place}: {problem}",)
     remedy = "take the scorers out of the profile, or let `max-score-picker` pick"

@@ -51,13 +51,13 @@ async def director(folder, fleet):
 LEAST_TTFT = load("plugins: [{type: least-ttft-picker}]").profile
 
 
-def directing(fleet, tokenizer, suspect=lambda _: None, profile=LEAST_TTFT, **limits):
+def directing(fleet, tokenizer, poll_now=lambda _: None, profile=LEAST_TTFT, **limits):
     scheduler = Scheduler(fleet, profile, lambda _: 0)
     telemetry = Telemetry(
         MetricSources("pool", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks)
     )
     return PickerDirector(
-        scheduler, fleet.apply, telemetry, lambda: 1.0, tokenizer, suspect=suspect, **limits
+        scheduler, fleet.apply, telemetry, lambda: 1.0, tokenizer, poll_now=poll_now, **limits
     )
 
 
@@ -196,15 +196,15 @@ async def test_that_responses_cannot_be_left_is_said_once(fleet):
     assert "response_body_mode: STREAMED" in said["remedy"]
 
 
-@pytest.mark.parametrize(("status", "suspected"), [(503, True), (502, True), (500, False)])
-async def test_an_endpoint_that_a_proxy_cannot_reach_is_suspected(fleet, status, suspected):
+@pytest.mark.parametrize(("status", "polled"), [(503, True), (502, True), (500, False)])
+async def test_an_endpoint_that_a_proxy_cannot_reach_is_polled_at_once(fleet, status, polled):
     told: list[EndpointId] = []
     director = directing(fleet, None, told.append)
     decision = director.route(chat("hello"), 1.0)
     record = RequestRecord(id=RequestId("r"), received_at=1.0, decision=decision, status=status)
     record.outcome = Outcome.COMPLETED
     director.exchange_ended(record)
-    assert told == ([ENDPOINT.id] if suspected else [])
+    assert told == ([ENDPOINT.id] if polled else [])
 
 
 class Constant:

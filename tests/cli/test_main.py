@@ -50,7 +50,7 @@ def test_check_warns_of_scores_that_have_no_effect(written, capsys):
     assert main(["check", written("plugins: [{type: queue-scorer}, {type: random-picker}]")]) == 0
     assert capsys.readouterr().err == (
         "epp: warning: plugins: the scores of `queue-scorer` would have no effect:"
-        " `random-picker` does not look at scores\n"
+        " `random-picker` ignores scores\n"
     )
 
 

@@ -114,7 +114,7 @@ def test_without_profiles_every_plug_in_is_in_one():
     assert settings.profile.picker == RandomPicker()
 
 
-UNUSED = "queue-scorer` would have no effect: `{}` does not look at scores"
+UNUSED = "queue-scorer` would have no effect: `{}` ignores scores"
 PROFILE = "\nschedulingProfiles: [{name: p, plugins: [{pluginRef: queue-scorer}]}]"
 IGNORANT = ["least-ttft-picker", "least-request-picker", "round-robin-picker"]
 
@@ -391,7 +391,7 @@ def test_a_users_plug_in_is_used_by_its_name():
 @pytest.mark.usefixtures("users_plugins")
 def test_a_users_picker_compares_totals_unless_it_says_otherwise():
     assert load("plugins: [{type: queue-scorer}, {type: first-picker}]").warnings == ()
-    with pytest.raises(ConfigError, match="`Blind` does not look at scores"):
+    with pytest.raises(ConfigError, match="`Blind` ignores scores"):
         load("plugins: [{type: queue-scorer}, {type: blind-picker}]")
 
 

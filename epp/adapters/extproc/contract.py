@@ -1,4 +1,4 @@
-"""What both transports of the ext_proc service are made of and offer, and gRPC's statuses."""
+"""The interfaces of a transport of the ext_proc service, and gRPC's statuses."""
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -33,10 +33,10 @@ class Outlet(Protocol):
         """Queue messages for the peer. Never blocks; what is sent to a closed stream is lost."""
 
     def hold(self) -> None:
-        """Take no more from the peer than is under way: a decision is pending."""
+        """Stop reading from the peer, except what is under way: a decision is pending."""
 
     def release(self) -> None:
-        """Take messages again."""
+        """Read from the peer again."""
 
     def await_room(self) -> None:
         """Call `ExchangeDriver.drained` once the peer has read most of what was sent."""
@@ -45,7 +45,7 @@ class Outlet(Protocol):
         """Pass on what was sent outside of a call of the transport's."""
 
     def end(self, status: GrpcStatus, message: str) -> None:
-        """End the stream after all that was sent; nothing more of it is to be told."""
+        """End the stream after all that was sent; no call of its driver follows."""
 
 
 class DrivenExchange(Protocol):
@@ -55,22 +55,22 @@ class DrivenExchange(Protocol):
     pending: PendingDecision | None
 
     def receive(self, message: Message, now: float) -> Step:
-        """Take a message."""
+        """Handle a message."""
 
     def resume(self, outcome: Decision | RequestError, now: float) -> Step:
-        """Take the decision that was pending."""
+        """Continue with the decision that was pending."""
 
     def proceed(self, now: float) -> Step:
         """Go on with a long body."""
 
     def fail(self, error: RequestError, now: float) -> Step:
-        """Give up with an error."""
+        """Answer with an error, and end."""
 
     def half_closed(self, now: float) -> Step:
-        """Take note that the peer sends no more."""
+        """Handle a half-close: the peer sends no more."""
 
     def cancelled(self, now: float) -> Step:
-        """Take note that the peer is gone."""
+        """Handle a reset: the peer is gone."""
 
 
 class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,8 +124,8 @@ class HealthServer(Protocol):
 class ExtProcServer(Protocol):
     """Either transport.
 
-    It is made of `open_exchange`, which makes one exchange given the time, `clock`, which tells
-    the time in seconds, and settings.
+    `open_exchange` makes one exchange, given the time; `clock` returns seconds of the monotonic
+    clock.
     """
 
     transport: str

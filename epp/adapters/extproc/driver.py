@@ -1,7 +1,7 @@
 """The driver of one exchange, for either transport: encoded messages in, encoded replies out.
 
-It knows the order in which an exchange is to be called, and that what fails is answered, logged
-and counted. It knows no socket: a transport gives it what the peer sends, and an `Outlet`.
+It calls the exchange in the order that `epp.protocol.extproc.exchange` demands, and answers and
+logs what fails. It knows no socket: a transport passes on what the peer sends, and is an `Outlet`.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _NEXT, _DECISION, _ROOM, _END = Wants.NEXT, Wants.DECISION, Wants.ROOM, Wants.EN
 
 
 class StreamCounter:
-    """Counts the streams that are open. `clock` tells the time in seconds."""
+    """Counts the streams that are open. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.open = 0
@@ -95,14 +95,14 @@ class ExchangeDriver:
         self._pending: PendingDecision | None = None
         self._waiting: list[bytes | None] = []  # messages; None: the half-close behind them
         self._half_closed = False
-        self._grace: asyncio.TimerHandle | None = None  # until a half-close is believed
+        self._grace: asyncio.TimerHandle | None = None  # until a half-close counts as an end
         self._over = False
         counter.opened()
 
     # What a transport calls.
 
     def message(self, data: bytes) -> None:
-        """Take a message, and answer it unless a decision is pending."""
+        """Handle a message; while a decision is pending it waits."""
         if self._pending is not None:
             self._waiting.append(data)
             return
@@ -117,41 +117,41 @@ class ExchangeDriver:
             self._fail(error)
         else:
             if step.wants is not _NEXT:
-                self._see_to(step.wants)
+                self._act_on(step.wants)
 
     def ended(self) -> None:
-        """Take note that the peer sends no more."""
+        """Handle a half-close: the peer sends no more."""
         if self._pending is not None:
             self._waiting.append(None)
             return
         self._half_closed = True
-        self._do(self._exchange.half_closed)
+        self._call(self._exchange.half_closed)
 
     def drained(self) -> None:
         """Send more, for the peer has read what it was sent."""
         if self._pending is None:
-            self._do(self._exchange.proceed)
+            self._call(self._exchange.proceed)
 
     def closed(self) -> None:
-        """Take note that the peer is gone."""
+        """Handle a reset: the peer is gone."""
         self._close()
 
     # What the exchange wants.
 
-    def _do(self, call: Callable[[float], Step]) -> None:
+    def _call(self, call: Callable[[float], Step]) -> None:
         try:
             step = call(self._clock())
             self._send(step)
         except Exception as error:  # noqa: BLE001 (whatever it is, the client is answered)
             self._fail(error)
         else:
-            self._see_to(step.wants)
+            self._act_on(step.wants)
 
     def _send(self, step: Step) -> None:
         if step.replies:
             self._outlet.send(list(map(encode, step.replies)))
 
-    def _see_to(self, wants: Wants) -> None:
+    def _act_on(self, wants: Wants) -> None:
         if wants is _END:
             self._end(GrpcStatus.OK)
         elif wants is _ROOM:
@@ -160,10 +160,10 @@ class ExchangeDriver:
             self._wait()
         elif self._half_closed and self._grace is None:
             loop = asyncio.get_running_loop()
-            self._grace = loop.call_later(_RESET_SECONDS, self._believe_half_close)
+            self._grace = loop.call_later(_RESET_SECONDS, self._confirm_half_close)
 
-    def _believe_half_close(self) -> None:
-        self._do(self._exchange.half_closed)
+    def _confirm_half_close(self) -> None:
+        self._call(self._exchange.half_closed)
         self._outlet.flush()
 
     def _wait(self) -> None:
@@ -182,13 +182,13 @@ class ExchangeDriver:
         except Exception as error:  # noqa: BLE001 (whatever it is, the client is answered)
             self._fail(error)
         else:
-            self._see_to(step.wants)
+            self._act_on(step.wants)
         if not self._over:
             self._catch_up()
         self._outlet.flush()
 
     def _catch_up(self) -> None:
-        """Take what came while the decision was pending."""
+        """Handle what came while the decision was pending."""
         self._outlet.release()
         waiting, self._waiting = self._waiting, []
         for data in waiting:
@@ -202,7 +202,7 @@ class ExchangeDriver:
     # How it ends.
 
     def _fail(self, error: Exception) -> None:
-        """Log an exchange that raised, and let it say so to the client."""
+        """Log an exchange that raised, and answer its client with status 500."""
         _log.error("exchange.failed", request_id=self._exchange.record.id, exc_info=error)
         fault = PickerFault(f"the picker failed: {type(error).__name__}")
         status = GrpcStatus.OK
@@ -219,7 +219,7 @@ class ExchangeDriver:
             self._close()
 
     def _close(self) -> None:
-        """Let the exchange and the maker of its decision know that the stream is over; once."""
+        """Notify the exchange, and the maker of a pending decision, of the stream's end; once."""
         if self._over:
             return
         self._over = True

@@ -1,7 +1,7 @@
-"""A connection of a gRPC server over HTTP/2: feeds a session what is read, writes what it says.
+"""A connection of a gRPC server over HTTP/2: feeds a session with what is read, writes its frames.
 
-What is read at once is handled at once, and all replies to it leave in one write. It knows methods
-by their paths and no more of them.
+What one read brings is handled at once, and all replies to it are sent in one write. Methods are
+known by their paths alone.
 """
 
 import asyncio
@@ -26,14 +26,15 @@ from epp.adapters.extproc.limits import Limits, TokenBucket
 _log = structlog.get_logger()
 
 _HTTP_BAD_METHOD, _HTTP_BAD_TYPE = 405, 415
+"""HTTP statuses (RFC 9110 §15.5.6, §15.5.16)."""
 _GRPC = b"application/grpc"
 _NO_ERROR, _ENHANCE_YOUR_CALM = 0x0, 0xB
 """Error codes of HTTP/2 (RFC 9113 §7)."""
 _BYTES_AT_ONCE = 1 << 20
-"""Bytes that leave in one write."""
+"""Bytes of one write, at most."""
 _HIGH_WATER_BYTES = 1 << 20
-_LAST_WORDS_SECONDS = 2.0
-"""How long a peer has to read why its connection is closed."""
+_CLOSE_SECONDS = 2.0
+"""How long a peer has to read the GOAWAY before its connection is aborted."""
 
 QUEUE_BYTES = 1 << 20
 """Bytes that may wait for a peer's window before what it sends on that stream is slowed."""
@@ -46,39 +47,39 @@ _FAULTS = {
 
 
 class Call(Protocol):
-    """Serves one stream. Who ends the stream (`Stream.end`) takes its `owner` away, and is done."""
+    """Serves one stream. After `Stream.end` no method is called: whoever ends it clears `owner`."""
 
     def message(self, data: bytes) -> None:
-        """Take a message."""
+        """Handle a message."""
 
     def ended(self) -> None:
-        """Take note of the half-close: the peer sends no more."""
+        """Handle a half-close: the peer sends no more."""
 
     def drained(self) -> None:
-        """Take note that the peer has read most of what waited on a stream that was held."""
+        """Handle room: the peer has read most of what waited on a stream that was held."""
 
     def closed(self) -> None:
-        """Take note that the stream is gone."""
+        """Handle a reset, or the connection's end: the stream is gone."""
 
 
 Method = Callable[[Stream, "GrpcConnection"], Call]
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of who accepted it: its methods by path, its limits, a count."""
+    """The server of a connection: its methods by path, and the limits of a connection."""
 
     methods: Mapping[bytes, Method]
     limits: Limits
 
     def connection_opened(self, connection: "GrpcConnection") -> None:
-        """Count a connection."""
+        """Handle a connection that was made."""
 
     def connection_closed(self, connection: "GrpcConnection") -> None:
-        """Count it no more."""
+        """Handle a connection that is lost."""
 
 
 class GrpcConnection(asyncio.Protocol):
-    """One connection of a peer's."""
+    """One connection of a peer."""
 
     def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
@@ -94,7 +95,7 @@ class GrpcConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._paused = False
         self._flushing = False
-        self._heard = False  # since the keepalive timer was set
+        self._received = False  # any byte, since the keepalive timer was set
         self._pinged = False
         self._last_pong = 0  # the one after which a connection that drains takes no streams
         self._held: set[Stream] = set()
@@ -113,7 +114,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle what was read, and answer it."""
-        self._heard = True
+        self._received = True
         session = self._session
         try:
             events = session.receive(data)
@@ -150,7 +151,7 @@ class GrpcConnection(asyncio.Protocol):
     # What calls and the listener call.
 
     def flush(self) -> None:
-        """Write what the session has to say, as far as the peer reads it."""
+        """Write the session's frames, as far as the peer reads them."""
         self._flushing = False
         if self._paused or self._transport.is_closing():
             return
@@ -203,7 +204,7 @@ class GrpcConnection(asyncio.Protocol):
     def abort_streams(self) -> None:
         """Break off all streams, and the connection."""
         self._session.terminate(_NO_ERROR)
-        self._last_words()
+        self._close_with_goaway()
 
     # The parts of it.
 
@@ -260,24 +261,24 @@ class GrpcConnection(asyncio.Protocol):
         """Ping a silent peer; abort the connection of one that does not answer."""
         limits = self._limits
         after = limits.ping_after
-        if self._heard:
-            self._heard = self._pinged = False
+        if self._received:
+            self._received = self._pinged = False
         elif self._pinged:
             self._transport.abort()
             return
         else:
             self._pinged = True
             after = limits.ping_timeout
-            self._session.ping()
+            self._session.ping()  # RFC 9113 §6.7: whoever is alive answers it
             self.flush()
         self._timer = self._loop.call_later(after, self._keepalive)
 
     def _give_up(self, why: str) -> None:
         peer = self._transport.get_extra_info("peername")
         _log.warning("connection.left", peer=str(peer), reason=why)
-        self._last_words()
+        self._close_with_goaway()
 
-    def _last_words(self) -> None:
+    def _close_with_goaway(self) -> None:
         with suppress(ConnectionFailure):
             self._transport.write(self._session.take(_BYTES_AT_ONCE))
         self._close()
@@ -287,7 +288,7 @@ class GrpcConnection(asyncio.Protocol):
         """Close once everything is written, which a peer that does not read cannot put off."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(_LAST_WORDS_SECONDS, self._transport.abort)
+        self._timer = self._loop.call_later(_CLOSE_SECONDS, self._transport.abort)
         self._transport.close()
 
     def _close_streams(self) -> None:
@@ -299,5 +300,6 @@ class GrpcConnection(asyncio.Protocol):
 
 
 def _is_grpc(content_type: bytes) -> bool:
+    # gRPC over HTTP/2, Requests: "application/grpc" [("+proto" / "+json" / {custom})].
     plain = content_type == _GRPC
     return plain or content_type.partition(b";")[0].partition(b"+")[0].strip() == _GRPC

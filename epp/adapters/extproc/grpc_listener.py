@@ -1,4 +1,4 @@
-"""A port of a gRPC server, and how its connections end in good order."""
+"""A port of a gRPC server: accepts connections, drains and closes them."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ class GrpcListener:
             _load_pair(self._tls, *tls)
 
     def accept(self) -> GrpcConnection:
-        """Make what serves one connection."""
+        """Return the protocol of one connection."""
         return GrpcConnection(self)
 
     async def stop(self, grace: float) -> None:
@@ -57,12 +57,12 @@ class GrpcListener:
         await self._none_open.wait()
 
     def connection_opened(self, connection: GrpcConnection) -> None:
-        """Count a connection."""
+        """Add a connection to those that `stop` drains."""
         self._connections.add(connection)
         self._none_open.clear()
 
     def connection_closed(self, connection: GrpcConnection) -> None:
-        """Count it no more."""
+        """Remove a connection."""
         self._connections.discard(connection)
         if not self._connections:
             self._none_open.set()

@@ -47,16 +47,16 @@ def attach(health: HealthSource, server: grpc.aio.Server) -> None:
         return health.list()
 
     async def watch(request: bytes, context: Context) -> AsyncIterator[bytes]:
-        heard: asyncio.Queue[bytes] = asyncio.Queue()
-        hear = heard.put_nowait
+        responses: asyncio.Queue[bytes] = asyncio.Queue()
+        send = responses.put_nowait
         try:
-            health.watch(request, hear)
+            health.watch(request, send)
             while True:
-                yield await heard.get()
+                yield await responses.get()
         except ValueError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
-            health.unwatch(hear)
+            health.unwatch(send)
 
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Check": grpc.unary_unary_rpc_method_handler(check),

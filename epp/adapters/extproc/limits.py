@@ -1,10 +1,10 @@
-"""The limits of one connection, and the token bucket that keeps a rate."""
+"""Limits of what one peer may cost, and the token bucket that enforces a rate."""
 
 import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one peer may cost. Sizes are in bytes, times in seconds, rates per second.
+    """The limits of one connection. Sizes are in bytes, times in seconds, rates per second.
 
     After `ping_after` without a byte from the peer it is pinged, and has `ping_timeout` to answer
     before its connection is aborted. `nuisance_burst` and `nuisance_rate` say how many frames that

@@ -115,10 +115,10 @@ class WatchCall(_Call):
 
     def _answer(self, data: bytes) -> None:
         if not self._watching:
-            self._health.watch(data, self._hear)
+            self._health.watch(data, self._send)
             self._watching = True
 
-    def _hear(self, answer: bytes) -> None:
+    def _send(self, answer: bytes) -> None:
         self._stream.send(answer)
         self._connection.flush_soon()
 
@@ -129,4 +129,4 @@ class WatchCall(_Call):
 
     def closed(self) -> None:
         """Stop watching."""
-        self._health.unwatch(self._hear)
+        self._health.unwatch(self._send)

@@ -21,7 +21,7 @@ class PromptTokenizer(Protocol):
 
     @property
     def counts(self) -> Mapping[FallbackCause, int]:
-        """Requests that were left as text, by cause."""
+        """Requests that stayed text, by cause."""
 
     async def close(self) -> None:
         """Stop threads and close connections."""

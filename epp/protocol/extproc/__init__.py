@@ -1,1 +1,1 @@
-"""ext_proc: one stream as a state machine, its messages, and their form on the wire."""
+"""ext_proc: one stream as a state machine, its messages, and their encoding."""

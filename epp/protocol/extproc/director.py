@@ -1,7 +1,7 @@
-"""Who decides for an exchange, and a decision that is made later.
+"""The director that decides for exchanges, as a protocol, and decisions that are made later.
 
-Nothing here knows an event loop or the time: whoever makes a decision later has the clock, the
-deadline and the reason, and everything happens on the thread of the exchange.
+Nothing here knows an event loop or the time: the maker of a later decision has the clock, the
+deadline and the reason. Everything happens on the thread of the exchange.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from epp.protocol.extproc.record import RequestRecord
 class PendingDecision:
     """A decision that is made later: in milliseconds, in minutes or never, and in any order.
 
-    Its maker calls `decided` once, and hears through `when_cancelled` that nobody waits any more.
-    Who drives the exchange calls `when_decided`, and `cancel` when the client is gone. Callbacks
-    run at most once, within the call that brings them about: by then an exchange may have ended,
-    and the director may have heard of that.
+    Its maker calls `decided` once, and is notified through `when_cancelled` that nobody waits any
+    more. The driver of the exchange calls `when_decided`, and `cancel` when the client is gone.
+    Callbacks run at most once, within the call that brings them about: by then an exchange may have
+    ended, and its end may have been reported to the director.
     """
 
     __slots__ = ("_on_cancel", "_on_decision", "_outcome", "cancelled")
@@ -54,7 +54,7 @@ class PendingDecision:
             callback(self._outcome)
 
     def cancel(self) -> None:
-        """Say that nobody waits any more; without effect once decided, or a second time."""
+        """Notify the maker that nobody waits any more; once, and only while undecided."""
         if self.cancelled or self._outcome is not None:
             return
         self.cancelled = True
@@ -71,7 +71,7 @@ class PendingDecision:
 
 
 class Director(Protocol):
-    """Decides where requests go, and learns what becomes of them.
+    """Decides where requests go, and is notified of what becomes of them.
 
     Times are in seconds of the monotonic clock.
     """
@@ -83,7 +83,7 @@ class Director(Protocol):
         """
 
     def observe(self, event: Event, now: float) -> None:
-        """Learn what became of an admitted request."""
+        """Handle an event of an admitted request."""
 
     def exchange_ended(self, record: RequestRecord) -> None:
-        """Take the record of an exchange that is over; called once for each."""
+        """Handle the record of an exchange that is over; called once for each."""

@@ -1,7 +1,7 @@
 """One ext_proc stream as a state machine: messages in, replies out.
 
 The exchange knows what the protocol demands and when; it does not know how an endpoint is
-chosen (it asks its director), how messages look on the wire, or what time it is. Every call
+chosen (it asks its director), how messages are encoded, or what time it is. Every call
 returns a `Step`: the replies that are due, and what the exchange waits for. Rules, with their
 source:
 
@@ -22,7 +22,7 @@ What each stage accepts, and the stages that this leads to (an error leads to cl
     closed     ignored                     ignored                     ignored
 
 Messages of the response pass in every stage but closed, and lead to closed at the response's end
-or where its rest is left to the proxy. Pending ends in answered (`resume`), all in closed
+or where the proxy passes its rest on alone. Pending ends in answered (`resume`), all in closed
 (`half_closed`, `cancelled`, `fail`).
 """
 
@@ -116,15 +116,15 @@ class Exchange:
         self._subset: tuple[str, ...] | None = None
         self._request = Request(self.record, settings)
         self._half_closed = False
-        self._ends_early = False  # the response is left to the proxy once it has begun
+        self._ends_early = False  # the proxy passes the response on alone once it has begun
         self._response = Response(self.record, director.observe, settings.header_sources)
 
     # What a driver calls.
 
     def receive(self, message: Message, now: float) -> Step:
-        """Take one message, in any stage; drivers let messages wait while a decision is pending."""
+        """Handle one message, in any stage; drivers queue messages while a decision is pending."""
         if message.modes is not None or message.subset is not None or message.served is not None:
-            self._note_extras(message, now)
+            self._record_extras(message, now)
         handler = self._stage.accepts.get(type(message))
         if handler is None:
             return self._step([])
@@ -165,7 +165,7 @@ class Exchange:
         return self._step([error_reply(error)])
 
     def half_closed(self, now: float) -> Step:
-        """Take note that the peer sends no more; what is due to it is still sent.
+        """Handle a half-close: the peer sends no more; what is due to it is still sent.
 
         Wants `NEXT` where a reset may follow: Envoy ends a stream that it gives up, and resets it
         a moment later. That an end is early is known of a proxy that announced what it would
@@ -179,7 +179,7 @@ class Exchange:
         return self._step([])
 
     def cancelled(self, now: float) -> Step:
-        """Take note that the peer is gone: client, proxy or model server broke off.
+        """Handle a reset of the stream: client, proxy or model server broke off.
 
         Envoy resets every stream that it needs no more: where it shows no response body, a
         reset after the response's headers is how a good response ends.
@@ -201,8 +201,8 @@ class Exchange:
             self._end_half_closed(now)
         return self._step(replies)
 
-    def _note_extras(self, message: Message, now: float) -> None:
-        """Keep what may ride on any message, ignored ones too. The first target served counts."""
+    def _record_extras(self, message: Message, now: float) -> None:
+        """Record what any message may carry, ignored ones too. The first target served counts."""
         if self._stage is CLOSED:
             return
         if message.modes is not None:
@@ -284,7 +284,7 @@ class Exchange:
         return replies
 
     def _may_end_early(self) -> bool:
-        """Whether the proxy goes on alone, with nothing left to edit or to learn but the end."""
+        """Whether the proxy goes on alone, and only the end remains to be edited or learned."""
         record = self.record
         if record.must_stay is not None or record.decision is None or refused(record):
             return False
@@ -313,7 +313,7 @@ class Exchange:
             self._end(_COMPLETED if self._response_shown else _UNOBSERVED, now)
 
     def _end(self, outcome: Outcome, now: float) -> None:
-        """End the exchange once: tell the fleet what became of the request, close the record."""
+        """End the exchange once: report the request's end to the director, complete the record."""
         if self._stage is CLOSED:
             return
         self._stage = CLOSED
@@ -337,7 +337,7 @@ def refused(record: RequestRecord) -> bool:
 
 
 def end_event(record: RequestRecord, outcome: Outcome) -> Event:
-    """Return what the fleet hears of how a request that was routed ended."""
+    """Return the event that reports how a routed request ended."""
     generated = record.response_chunks if record.streaming else 0
     if refused(record):
         return Aborted(record.id, refused=True)

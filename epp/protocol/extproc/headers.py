@@ -130,7 +130,8 @@ def request_mutation(
     `orca` asks for a load report in the response's headers. `content_length` is that of a body
     that was changed, in bytes; None: it was not.
     """
-    # GIE proposal 004: the destination is a header, and metadata with the same value.
+    # GIE proposal 004: the destination is a header, and metadata with the same value. Names are
+    # in lower case (RFC 9113 §8.2): NGINX Gateway Fabric compares them as they are.
     headers = [(DESTINATION, decision.destination)]
     # vLLM serving.py `_get_data_parallel_rank`, and SGLang: a request may name the rank that it
     # is for. The picker's choice replaces the client's.
@@ -142,7 +143,8 @@ def request_mutation(
         headers.append(("content-length", str(content_length)))
     if orca:
         headers.append(("endpoint-load-metrics-format", "JSON"))
-    # As GIE's picker does: the route is chosen again, for it may depend on these headers.
+    # ext_proc.proto, `clear_route_cache`, as GIE's picker sets it: the route is chosen again, for
+    # it may depend on these headers.
     return Mutation(
         set_headers=tuple(headers),
         remove_headers=facts.injected,

@@ -1,7 +1,7 @@
 """Messages and replies of ext_proc as plain values.
 
 The six messages mirror `ProcessingRequest` of Envoy's ext_proc, the replies `ProcessingResponse`;
-only `epp.protocol.extproc.codec` knows their wire form.
+only `epp.protocol.extproc.codec` knows their encoding.
 """
 
 from collections.abc import Mapping

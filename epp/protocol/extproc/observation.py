@@ -1,8 +1,8 @@
-"""The choice of responses that are observed to their end; of the others the picker lets go early.
+"""The choice of responses that are observed to their end; streams of the others end early.
 
 A response is one message to the picker for each piece of it, so for each generated token. Most of
-what is learned from it comes with the first piece: status, served endpoint, time to first token.
-This file knows no transport and draws no random numbers of its own.
+what is learned comes with the first piece: status, served endpoint, time to first token.
+This module knows no transport and draws no random numbers of its own.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""ext_proc messages by generated code, which nothing else may use: the twin of `native.codec`."""
+"""ext_proc messages by protobuf's generated code, which no other module may import."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -28,6 +28,7 @@ from epp.protocol.extproc.messages import (
 )
 from epp.protocol.extproc.names import DESTINATION, LB, SERVED, SUBSET
 
+# Envoy base.proto, `HeaderAppendAction`: the default appends, and would keep a client's own value.
 _OVERWRITE = pb.OVERWRITE_IF_EXISTS_OR_ADD
 
 
@@ -49,6 +50,8 @@ def _headers(headers: pb.HeaderMap) -> dict[str, str]:
     for header in headers.headers:
         key = header.key.lower()
         if key not in found:
+            # Envoy base.proto, `HeaderValue`: one of the two is set; by Envoy `raw_value`, by NGINX
+            # Gateway Fabric `value`.
             raw = header.raw_value
             found[key] = raw.decode("utf-8", "replace") if raw else header.value
     return found
@@ -59,6 +62,7 @@ def _extras(message: pb.ProcessingRequest) -> dict[str, Any]:
     if message.HasField("protocol_config"):
         config = message.protocol_config
         extras["modes"] = Modes(_mode(config.request_body_mode), _mode(config.response_body_mode))
+    # GIE proposal 004: subset and served endpoint are filter metadata.
     metadata = message.metadata_context.filter_metadata
     namespace, key = SUBSET
     if namespace in metadata and key in metadata[namespace].fields:
@@ -93,6 +97,7 @@ _BUILDERS: dict[str, Callable[[Any, dict[str, Any]], Message]] = {
     ),
     "request_body": lambda part, extras: RequestBody(
         body=part.body,
+        # ext_proc.proto, `HttpBody`: in full duplex the end may come in a message without a body.
         end_of_stream=part.end_of_stream or part.end_of_stream_without_message,
         **extras,
     ),
@@ -145,6 +150,7 @@ def _mutate(message: pb.ProcessingResponse, common: pb.CommonResponse, mutation:
     if mutation.clear_route_cache:
         common.clear_route_cache = True
     if mutation.destination:
+        # GIE proposal 004: `dynamic_metadata["envoy.lb"]`; Istio reads nothing else.
         inner = message.dynamic_metadata.fields[LB].struct_value
         inner.fields[DESTINATION].string_value = mutation.destination
 
@@ -154,6 +160,7 @@ def _set(mutation: pb.HeaderMutation, headers: Iterable[tuple[str, str]]) -> Non
         option = mutation.set_headers.add()
         option.append_action = _OVERWRITE
         option.header.key = key
+        # In replies Envoy, and NGINX Gateway Fabric, read `raw_value`.
         option.header.raw_value = value.encode()
 
 

@@ -1,4 +1,4 @@
-"""The record of one exchange: what telemetry, logs and the fleet are told of a request."""
+"""The record of one exchange, which telemetry and logs read at its end."""
 
 from enum import Enum
 
@@ -12,7 +12,7 @@ class Outcome(Enum):
 
     COMPLETED = "completed"
     REJECTED = "rejected"  # answered by the picker itself
-    UNOBSERVED = "unobserved"  # routed; how the response ended is not shown, or not looked at
+    UNOBSERVED = "unobserved"  # routed; the response's end is not shown, or not observed
     ABORTED = "aborted"  # the client, the proxy or the model server went away
 
 
@@ -30,8 +30,8 @@ class RequestRecord:
     are in seconds of the monotonic clock, `request_bytes` and `response_bytes` are of the bodies,
     `response_chunks` counts the pieces of the response's body, `status` is the HTTP status (0: not
     a number). `streaming`: the response is a stream of events. `served` is the target that the
-    proxy says has served. `must_stay` says what kept a response observed to its end that was to be
-    left early.
+    proxy says has served. `must_stay` is why the stream stayed open to the response's end although
+    it was to be closed early.
     """
 
     __slots__ = (

@@ -86,7 +86,7 @@ class Request:
     # Before the decision.
 
     def headers(self, message: RequestHeaders) -> bool:
-        """Take the head; return whether there is nothing more to wait for.
+        """Handle the head; return whether the decision can be made without a body.
 
         Raises `MalformedRequest` where a body is missing.
         """
@@ -123,12 +123,12 @@ class Request:
         return self.ended or self.modes.request in WHOLE_BODIES
 
     def end_with_trailers(self) -> None:
-        """Take note that the request ends with trailers."""
+        """Record that the request ends with trailers."""
         if not self.ended:
             self.ended = self._trailed = True
 
     def read(self, subset: tuple[str, ...] | None) -> InferenceRequest:
-        """Put together what routing depends on. Raises `MalformedRequest`."""
+        """Return what routing depends on, once all of it came. Raises `MalformedRequest`."""
         kept = b""
         if self._body is not None:
             self.unsent = self._body.pieces
@@ -151,7 +151,10 @@ class Request:
     # From the decision on.
 
     def answer(self, decision: Decision, target: str) -> list[Reply]:
-        """Send it where was decided; `target` is the model it is to name, empty for its own."""
+        """Return the replies that send it to its destination.
+
+        `target` is the model that replaces the one in its body; empty: none does.
+        """
         length = self._rewrite(target)
         mutation = request_mutation(
             self._facts,
@@ -195,14 +198,14 @@ class Request:
         return self.next_chunks() if len(self.unsent) == 1 else []
 
     def pass_trailers(self) -> list[Reply]:
-        """Take trailers; send them on where nothing waits."""
+        """Handle trailers; send them on unless pieces of the body wait."""
         if self.ended:
             return []
         self.ended = self._trailed = True
         return [] if self.unsent else [TrailersReply(response=False)]
 
     def next_chunks(self) -> list[Reply]:
-        """Send on the pieces that wait, as many as are taken at once."""
+        """Return the waiting pieces as replies, about `STEP_BYTES` of them."""
         pieces = self.unsent
         if self.modes.request is not _DUPLEX:
             self.unsent = []

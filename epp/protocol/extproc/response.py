@@ -29,15 +29,15 @@ from epp.protocol.extproc.settings import Headers
 from epp.protocol.metrics.orca import parse_orca
 from epp.protocol.openai.model_rewrite import ModelRestorer
 from epp.protocol.openai.object_scanner import ObjectScanner
-from epp.protocol.openai.usage import taken
+from epp.protocol.openai.usage import merge_usage
 
 Observe = Callable[[Event, float], None]
 HeaderSource = Callable[[RequestRecord], Headers]
 
 _PROGRESS_CHUNKS: Final = 32
-"""Chunks from one report of a stream's progress to the next: two blocks of 16 tokens."""
+"""Chunks from one report of a stream's progress to the next: about two blocks of 16 tokens."""
 _DONE: Final = b"data: [DONE]\n\n"
-"""How OpenAI's streams end."""
+"""The last event of a stream (OpenAI API, `stream`)."""
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
@@ -51,7 +51,15 @@ class Response:
     stream of events to its end.
     """
 
-    __slots__ = ("_header_sources", "_observe", "_record", "_restorer", "_usage", "_watch", "done")
+    __slots__ = (
+        "_header_sources",
+        "_observe",
+        "_record",
+        "_restorer",
+        "_usage",
+        "_usage_scanner",
+        "done",
+    )
 
     def __init__(
         self, record: RequestRecord, observe: Observe, header_sources: tuple[HeaderSource, ...]
@@ -59,31 +67,28 @@ class Response:
         self._record = record
         self._observe = observe
         self._header_sources = header_sources
-        self._watch: ObjectScanner | None = None
+        self._usage_scanner: ObjectScanner | None = None
         self._usage: Usage | None = None
         self._restorer: ModelRestorer | None = None
         self.done = False
 
     def headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
-        """Take the response's head.
-
-        Of a compressed body nothing is read.
-        """
+        """Handle the response's head. A compressed body (RFC 9110 §8.4) is passed on unread."""
         headers, record = message.headers, self._record
-        status = headers.get(":status", "")
+        status = headers.get(":status", "")  # RFC 9113 §8.3.2
         record.status = int(status) if status.isdigit() else 0
         record.streaming = "text/event-stream" in headers.get("content-type", "")
         if "content-encoding" not in headers:
-            self._watch = ObjectScanner()
+            self._usage_scanner = ObjectScanner()
             self._restorer = None if message.end_of_stream else self._restoration()
-        self._note_load(headers, now)
+        self._report_load(headers, now)
         return [HeadersReply(response=True, mutation=self._mutation())]
 
     @property
     def streams(self) -> bool:
-        """Whether it tells all but its end with its first piece, and passes as it is.
+        """Whether all but its end is known with its first piece, and it passes unchanged.
 
-        An answer that comes whole has its usage at the end, a few pieces on.
+        A response that is no stream has its usage at the end, a few pieces on.
         """
         if self._restorer is not None:
             return False
@@ -111,7 +116,7 @@ class Response:
             remove_headers=() if self._restorer is None else ("content-length",),
         )
 
-    def _note_load(self, headers: Mapping[str, str], now: float) -> None:
+    def _report_load(self, headers: Mapping[str, str], now: float) -> None:
         # ORCA: `endpoint-load-metrics` answers the request's `endpoint-load-metrics-format`.
         report, decision = headers.get("endpoint-load-metrics"), self._record.decision
         if report is None or decision is None:
@@ -121,7 +126,7 @@ class Response:
             self._observe(event, now)
 
     def body(self, message: ResponseBody, mode: BodyMode, now: float) -> list[Reply]:
-        """Take a piece of the body."""
+        """Handle a piece of the body; return what goes back to the proxy for it."""
         data, record = message.body, self._record
         if data:
             record.response_bytes += len(data)
@@ -131,8 +136,8 @@ class Response:
             if record.first_byte_at is None:
                 self._first_byte(now)
                 self.done = data.endswith(_DONE)
-            if self._watch is not None and (reports := self._watch.feed(data)):
-                self._usage = taken(self._usage, reports)
+            if self._usage_scanner is not None and (reports := self._usage_scanner.feed(data)):
+                self._usage = merge_usage(self._usage, reports)
         last = message.end_of_stream
         if mode is _DUPLEX:
             return self._next_chunks(data, last=last)
@@ -149,7 +154,7 @@ class Response:
         return [Chunk(response=True, body=data, end_of_stream=last)] if data or last else []
 
     def _report_progress(self, now: float) -> None:
-        """Tell the fleet how many tokens have come: about one a chunk."""
+        """Report how many tokens have come: about one a chunk."""
         if self._record.decision is not None:
             self._observe(Generated(self._record.id, self._record.response_chunks), now)
 
@@ -159,7 +164,7 @@ class Response:
             self._observe(FirstToken(self._record.id), now)
 
     def trailers(self, mode: BodyMode) -> list[Reply]:
-        """Take the end of a response that ends with trailers."""
+        """Handle trailers, which end the response."""
         replies: list[Reply] = []
         if self._restorer is not None and mode is _DUPLEX:
             held = self._restorer.feed(b"", last=True)
@@ -167,5 +172,5 @@ class Response:
         return [*replies, TrailersReply(response=True)]
 
     def record_usage(self) -> None:
-        """Put the usage that the body told into the record."""
+        """Write the usage that was found in the body into the record."""
         self._record.usage = self._usage

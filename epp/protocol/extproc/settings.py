@@ -11,7 +11,7 @@ Headers = tuple[tuple[str, str], ...]
 """Names and values of headers to set."""
 
 
-def _as_it_is(request: InferenceRequest) -> InferenceRequest:
+def _unchanged(request: InferenceRequest) -> InferenceRequest:
     return request
 
 
@@ -30,5 +30,5 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     header_sources: tuple[Callable[[RequestRecord], Headers], ...] = ()
     request_orca: bool = False
     keep_body: bool = False
-    resolve: Callable[[InferenceRequest], InferenceRequest] = _as_it_is
+    resolve: Callable[[InferenceRequest], InferenceRequest] = _unchanged
     end_early: bool = False

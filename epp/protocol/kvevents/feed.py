@@ -77,11 +77,6 @@ class Feed:
         self._backlog = Backlog(self._settings.most_waiting, self._settings.most_waiting_bytes)
 
     @property
-    def replaying(self) -> bool:
-        """Whether a replay is in progress."""
-        return self._replaying
-
-    @property
     def queued(self) -> int:
         """The batches that wait for earlier ones."""
         return len(self._backlog)

@@ -1,4 +1,4 @@
-"""What a model server reports of tokens in a response."""
+"""The usage of tokens that a model server reports in a response."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -26,11 +26,11 @@ class _Reported(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Reported)
 
 
-def taken(usage: Usage | None, reports: Iterable[bytes]) -> Usage | None:
-    """Give what is known after some more `usage` objects; what is none of them is left out.
+def merge_usage(usage: Usage | None, reports: Iterable[bytes]) -> Usage | None:
+    """Return `usage` updated by further `usage` objects (JSON); malformed ones are ignored.
 
-    A later one replaces what it names and keeps the rest, as APIs that split usage over several
-    events need.
+    An object replaces the counts that it names and keeps the others: a stream may report its usage
+    in several events.
     """
     for each in reports:
         try:

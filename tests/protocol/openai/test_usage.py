@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from epp.model.request import Usage
 from epp.protocol.openai.object_scanner import ObjectScanner
-from epp.protocol.openai.usage import taken
+from epp.protocol.openai.usage import merge_usage
 
 CASES = [
     pytest.param(
@@ -55,7 +55,7 @@ CASES = [
 def scan(*chunks: bytes) -> Usage | None:
     watch, usage = ObjectScanner(), None
     for chunk in chunks:
-        usage = taken(usage, watch.feed(chunk))
+        usage = merge_usage(usage, watch.feed(chunk))
     return usage
 
 
