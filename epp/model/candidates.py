@@ -43,7 +43,7 @@ class Candidates(Sequence[Candidate]):
         loads: Sequence[Load],
         estimates: Sequence[Estimate],
         trust: Sequence[float],
-        books: LedgerSnapshot,
+        snapshot: LedgerSnapshot,
         busy_share: float,
     ) -> None:
         self._tokens: Final = quote.tokens
@@ -52,9 +52,9 @@ class Candidates(Sequence[Candidate]):
         self._loads: Final = loads
         self._estimates: Final = estimates
         self._trust: Final = trust
-        self._queued: Final = books.queued_prefill_seconds
-        self._requests: Final = books.requests
-        self._running: Final = books.running
+        self._queued: Final = snapshot.queued_prefill_seconds
+        self._requests: Final = snapshot.requests
+        self._running: Final = snapshot.running
         self.busy_share: Final = busy_share
 
     def __len__(self) -> int:
@@ -91,13 +91,13 @@ class Candidates(Sequence[Candidate]):
             trust=self._trust[position],
         )
 
-    def seconds(self, price: float) -> list[float]:
+    def ttft_seconds(self, weight: float) -> list[float]:
         """Return the seconds until each could send a first token.
 
-        Prefill seconds of this request count `price` times.
+        Prefill seconds of this request count `weight` times.
         """
         queued, estimates, running = self._queued, self._estimates, self._running
         return [
-            queued[position] + price * estimate.seconds + _DECODE_SECONDS * running[position]
+            queued[position] + weight * estimate.seconds + _DECODE_SECONDS * running[position]
             for position, estimate in enumerate(estimates)
         ]

@@ -69,7 +69,7 @@ class Fleet:
         self._index: Final = PrefixIndex()
         self.pods: Final = Pods(self._index, hasher, capacity)
         self.in_flight: Final[dict[RequestId, InFlightRequest]] = {}
-        self._answers: Final = OutputLengths()
+        self._output_lengths: Final = OutputLengths()
         self._unobserved: Final = UnobservedRequests()
         self._busy: Final = _BusyShare()
         self._listeners: Final[dict[type[Event], tuple[Listener, ...]]] = {}
@@ -92,7 +92,7 @@ class Fleet:
         return request in self.in_flight
 
     def loads(self) -> list[tuple[Endpoint, Load, bool]]:
-        """Return each endpoint, the load that it last reported, and whether it answers."""
+        """Return each endpoint, the load that it last reported, and whether it output_lengths."""
         return [(pod.endpoint, pod.load, pod.reachable) for pod in self.pods.values()]
 
     def cache_stats(self) -> list[CacheStats]:
@@ -125,14 +125,14 @@ class Fleet:
         trust = [pod.feedback.trust for pod in eligible.pods]
         if trust and min(trust) < DOUBT:
             self._discount(quote, eligible, estimates)
-        prices = [each.seconds for each in estimates]
+        prefill_seconds = [each.seconds for each in estimates]
         if not quote.tokens:
-            prices = [speed.prefill.step for _, speed in eligible.places]
-        books = take_snapshot(eligible.ledgers, prices, now)
-        self._busy.update(books.busy, len(trust), now)
+            prefill_seconds = [speed.prefill.step for _, speed in eligible.places]
+        snapshot = take_snapshot(eligible.ledgers, prefill_seconds, now)
+        self._busy.update(snapshot.busy, len(trust), now)
         loads = [pod.load for pod in eligible.pods]
         return Candidates(
-            quote, eligible.endpoints, loads, estimates, trust, books, self._busy.value
+            quote, eligible.endpoints, loads, estimates, trust, snapshot, self._busy.value
         )
 
     @staticmethod
@@ -263,7 +263,7 @@ class Fleet:
             offsets = self._prompts.learn_length(in_flight.quote, usage.prompt_tokens)
             sequences[0].correct_lengths(offsets)
         in_flight.record_generated(usage.prompt_tokens, usage.completion_tokens)
-        in_flight.learn_output(self._answers, usage.completion_tokens, now)
+        in_flight.learn_output(self._output_lengths, usage.completion_tokens, now)
         in_flight.release(now, revoked=False)
         if len(sequences) == 1:
             self._learn_usage(in_flight, sequences[0], usage)
@@ -297,7 +297,7 @@ class Fleet:
     def _left_unobserved(self, event: Unobserved, now: float) -> None:
         in_flight = self.in_flight.get(event.request_id)
         if in_flight is not None and event.request_id not in self._unobserved:
-            self._unobserved.add(in_flight.leave_unobserved(self._answers, now))
+            self._unobserved.add(in_flight.leave_unobserved(self._output_lengths, now))
 
     def _repeated(self, event: ResponseRepeated, _: float) -> None:
         self._prompts.assign_hashes(event)

@@ -59,14 +59,14 @@ class PrefixIndex:
         return len(self._holders)
 
     @property
-    def reckoned(self) -> int:
+    def used_bytes(self) -> int:
         """Bytes that all this and the endpoints' pools are taken to need."""
         return self.held * HELD_BYTES + len(self._holders) * HASH_BYTES
 
     @property
     def excess(self) -> int:
         """How many blocks at endpoints are more than the budget allows."""
-        return max(0, -((self._budget - self.reckoned) // HELD_BYTES))
+        return max(0, -((self._budget - self.used_bytes) // HELD_BYTES))
 
     # Who there is.
 

@@ -75,7 +75,7 @@ cdef class PrefixIndex:
         return self._holders.held
 
     @property
-    def reckoned(self):
+    def used_bytes(self):
         """Bytes that all this and the endpoints' pools are taken to need."""
         return (
             self._holders.held * HELD_BYTES
@@ -86,7 +86,7 @@ cdef class PrefixIndex:
     @property
     def excess(self):
         """How many blocks at endpoints are more than the budget allows."""
-        return max(0, -((self._budget - self.reckoned) // HELD_BYTES))
+        return max(0, -((self._budget - self.used_bytes) // HELD_BYTES))
 
     # Who there is.
 

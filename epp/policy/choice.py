@@ -18,7 +18,10 @@ _MAX_ALPHA: Final = 8.0
 
 
 def choose(
-    profile: Profile, request: InferenceRequest, candidates: Sequence[Candidate], draw: PickContext
+    profile: Profile,
+    request: InferenceRequest,
+    candidates: Sequence[Candidate],
+    context: PickContext,
 ) -> Decision:
     """Return the decision of a profile.
 
@@ -42,7 +45,7 @@ def choose(
             )
         clamped = _add_weighted(totals, weighted.weight, values)
         scores.append(Score(weighted.name, weighted.weight, values, clamped))
-    positions: Sequence[SupportsIndex] = profile.picker.pick(candidates, totals, draw)
+    positions: Sequence[SupportsIndex] = profile.picker.pick(candidates, totals, context)
     picked = [candidates[index(position)] for position in positions]
     first = picked[0]
     return Decision(
@@ -81,20 +84,20 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     from requests to come. b is the fleet's and so the same for all candidates.
     """
     if type(candidates) is Candidates:  # exact: mypyc narrows no `Sequence` to a subclass
-        return candidates.seconds(_prefill_price(candidates.busy_share))
-    price = _prefill_price(candidates[0].busy_share)
+        return candidates.ttft_seconds(_prefill_weight(candidates.busy_share))
+    weight = _prefill_weight(candidates[0].busy_share)
     return [
-        each.queued_prefill_seconds + price * each.prefill_seconds + each.decode_seconds
+        each.queued_prefill_seconds + weight * each.prefill_seconds + each.decode_seconds
         for each in candidates
     ]
 
 
-def _prefill_price(busy: float) -> float:
-    """Return 1 + alpha, the price of a second of prefill in a fleet of that busy share."""
+def _prefill_weight(busy: float) -> float:
+    """Return 1 + alpha, the weight of a second of prefill in a fleet of that busy share."""
     return 1 + (min(_MAX_ALPHA, 2 * busy / (1 - busy)) if busy < 1 else _MAX_ALPHA)
 
 
-def best(costs: Sequence[float], count: int, draw: PickContext) -> Sequence[int]:
+def best(costs: Sequence[float], count: int, context: PickContext) -> Sequence[int]:
     """Return the positions of the `count` lowest costs, equal ones in random order.
 
     A `count` below 1 counts as 1.
@@ -102,7 +105,7 @@ def best(costs: Sequence[float], count: int, draw: PickContext) -> Sequence[int]
     if count == 1:
         lowest = min(costs)
         ties = [position for position, cost in enumerate(costs) if cost == lowest]
-        return (ties[draw.below(len(ties))] if len(ties) > 1 else ties[0],)
+        return (ties[context.below(len(ties))] if len(ties) > 1 else ties[0],)
     left = list(range(len(costs)))
-    shuffled = [left.pop(draw.below(len(left))) for _ in costs]
+    shuffled = [left.pop(context.below(len(left))) for _ in costs]
     return sorted(shuffled, key=costs.__getitem__)[: max(1, count)]

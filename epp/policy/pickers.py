@@ -20,10 +20,10 @@ class MaxScorePicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     max_num_of_endpoints: int = 1
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
+        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return the positions of the highest totals."""
-        return best([-total for total in totals], self.max_num_of_endpoints, draw)
+        return best([-total for total in totals], self.max_num_of_endpoints, context)
 
 
 class RandomPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -33,10 +33,10 @@ class RandomPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     max_num_of_endpoints: int = 1
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
+        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return random positions."""
-        return best([0.0] * len(candidates), self.max_num_of_endpoints, draw)
+        return best([0.0] * len(candidates), self.max_num_of_endpoints, context)
 
 
 class LeastTtftPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -49,10 +49,10 @@ class LeastTtftPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     max_num_of_endpoints: int = 1
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
+        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return the positions of the lowest costs."""
-        return best(ttft_costs(candidates), self.max_num_of_endpoints, draw)
+        return best(ttft_costs(candidates), self.max_num_of_endpoints, context)
 
 
 class LeastRequestPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -62,10 +62,10 @@ class LeastRequestPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     max_num_of_endpoints: int = 1
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
+        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return the positions with the fewest requests."""
-        return best([each.requests for each in candidates], self.max_num_of_endpoints, draw)
+        return best([each.requests for each in candidates], self.max_num_of_endpoints, context)
 
 
 class RoundRobinPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -74,7 +74,7 @@ class RoundRobinPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     uses_totals: ClassVar[bool] = False
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
+        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return the position `turn` modulo the number of candidates."""
-        return (draw.turn % len(candidates),)
+        return (context.turn % len(candidates),)

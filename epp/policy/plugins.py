@@ -50,7 +50,7 @@ class Picker(Protocol):
     """
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], draw: PickContext
+        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return positions in `candidates` in the order of preference, at least one."""
 

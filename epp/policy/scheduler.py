@@ -37,7 +37,7 @@ class Scheduler:
         """
         candidates = self._fleet.candidates(quote, now)
         if not candidates:
-            raise NoEndpoints(_nobody(quote, len(self._fleet.endpoints)), retry_after=1)
+            raise NoEndpoints(_no_candidates(quote, len(self._fleet.endpoints)), retry_after=1)
         return choose(
             self._profile, request, candidates, PickContext(self._below, next(self._turns))
         )
@@ -57,7 +57,7 @@ class Scheduler:
         return decision
 
 
-def _nobody(quote: Quote, known: int) -> str:
+def _no_candidates(quote: Quote, known: int) -> str:
     if not known:
         return "no endpoint is ready in the pool"
     wanted = ", ".join(quote.subset or ()) or "none at all"

@@ -346,7 +346,7 @@ class Shortest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
         return [1 - len(each.endpoint.name) / self.scale_length for each in candidates]
 
 class First(msgspec.Struct, frozen=True):
-    def pick(self, candidates, totals, draw):
+    def pick(self, candidates, totals, context):
         return [0]
 
 class Blind(First, frozen=True):

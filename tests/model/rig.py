@@ -30,26 +30,26 @@ class Rig:
             self.add(f"pod-{number}", f"10.0.0.{number + 1}")
 
     def add(self, name, address, **more):
-        self.tell(EndpointUpserted(endpoint(name, address, **more)))
+        self.apply(EndpointUpserted(endpoint(name, address, **more)))
 
-    def tell(self, event):
+    def apply(self, event):
         self.fleet.apply(event, self.now)
 
     def report(self, name, **load):
-        self.tell(LoadReported(EndpointId(f"default/{name}"), Load(**load)))
+        self.apply(LoadReported(EndpointId(f"default/{name}"), Load(**load)))
 
     def send(self, name, identity, *texts, **more):
         """Ask, then send the request to a pod."""
         quote = self.quote(identity, *texts, **more)
         self.fleet.candidates(quote, self.now)
-        self.tell(Admitted(quote, EndpointId(f"default/{name}")))
+        self.apply(Admitted(quote, EndpointId(f"default/{name}")))
 
     def quote(self, identity, *texts, **more):
         return self.fleet.quote(request(identity, *texts, **more), self.now)
 
     def serve(self, name, identity, *texts, **more):
         self.send(name, identity, *texts, **more)
-        self.tell(Finished(RequestId(identity)))
+        self.apply(Finished(RequestId(identity)))
 
     def ask(self, *texts, **more):
         """Return the candidates by name."""
@@ -60,7 +60,7 @@ class Rig:
     def cached(self, *texts, **more):
         return {name: each.cached_tokens for name, each in self.ask(*texts, **more).items()}
 
-    def owed(self):
+    def queued_seconds(self):
         return {name: each.queued_prefill_seconds for name, each in self.ask().items()}
 
     def pod(self, name):

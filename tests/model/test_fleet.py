@@ -23,7 +23,7 @@ def test_a_fleet_without_endpoints_has_no_candidates():
     rig = Rig(0)
     assert rig.ask(LONG) == {}
     assert (rig.fleet.endpoints, rig.fleet.indexed_blocks, rig.fleet.synced) == ([], 0, False)
-    rig.tell(Listed())
+    rig.apply(Listed())
     assert rig.fleet.synced
 
 
@@ -104,10 +104,10 @@ def test_another_engine_under_the_same_name_is_empty(change):
     rig.serve("pod-0", "r1", LONG)
     rig.send("pod-0", "r2", LONG)
     fields = {"name": "pod-0", "address": "10.0.0.1"} | change
-    rig.tell(EndpointUpserted(endpoint(**fields)))
+    rig.apply(EndpointUpserted(endpoint(**fields)))
     assert rig.cached(LONG) == {"pod-0": 0, "pod-1": 0}
-    assert rig.owed() == {"pod-0": 0, "pod-1": 0}
-    rig.tell(Finished(RequestId("r2")))
+    assert rig.queued_seconds() == {"pod-0": 0, "pod-1": 0}
+    rig.apply(Finished(RequestId("r2")))
     assert rig.fleet.indexed_blocks == 0
     assert {each.id for each in rig.fleet.endpoints} == {"default/pod-0", "default/pod-1"}
 
@@ -115,11 +115,11 @@ def test_another_engine_under_the_same_name_is_empty(change):
 def test_removal_takes_the_cache_and_leaves_requests_nothing_to_do():
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
-    rig.tell(EndpointRemoved(EndpointId("default/pod-0")))
+    rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
     assert rig.fleet.indexed_blocks == 0
     assert list(rig.ask(LONG)) == ["pod-1"]
-    rig.tell(FirstToken(RequestId("r1")))
-    rig.tell(Finished(RequestId("r1"), generated=5))
+    rig.apply(FirstToken(RequestId("r1")))
+    rig.apply(Finished(RequestId("r1"), generated=5))
     rig.add("pod-0", "10.0.0.1")
     assert rig.cached(LONG) == {"pod-1": 0, "pod-0": 0}
     assert rig.fleet.in_flight == {}
@@ -152,7 +152,7 @@ def test_a_request_from_before_a_restart_leaves_nothing_behind():
     rig.send("pod-0", "r1", LONG)
     rig.report("pod-0", started_at=6.0)
     rig.send("pod-0", "r2", text(500, "b"))
-    rig.tell(Finished(RequestId("r1"), Usage(1000, 50, 0)))
+    rig.apply(Finished(RequestId("r1"), Usage(1000, 50, 0)))
     assert rig.cached(LONG)["pod-0"] == 0
     assert rig.cached(text(500, "b"))["pod-0"] == predicted(500)
 
@@ -180,7 +180,7 @@ def test_a_small_cache_forgets():
 def test_an_orca_report_changes_what_it_names():
     rig = Rig()
     rig.report("pod-0", waiting=3, running=4, kv_usage=0.5, block_size=16, num_blocks=9)
-    rig.tell(OrcaReported(Target("10.0.0.1:8000"), kv_usage=0.7, running=0.0))
+    rig.apply(OrcaReported(Target("10.0.0.1:8000"), kv_usage=0.7, running=0.0))
     load = rig.ask()["pod-0"].load
     assert (load.waiting, load.running, load.kv_usage, load.block_size) == (3, 0, 0.7, 16)
     assert load.at == rig.now
@@ -214,7 +214,7 @@ def test_a_subset_may_be_ipv6(subset):
 
 def test_an_endpoint_that_refuses_is_left_out_at_once():
     rig = Rig()
-    rig.tell(ScrapeFailed(EndpointId("default/pod-0"), refused=True))
+    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), refused=True))
     assert list(rig.ask()) == ["pod-1"]
     assert [answers for _, _, answers in rig.fleet.loads()] == [False, True]
     rig.report("pod-0")
@@ -224,23 +224,23 @@ def test_an_endpoint_that_refuses_is_left_out_at_once():
 def test_silence_is_doubted_after_three_times():
     rig = Rig()
     for _ in range(2):
-        rig.tell(ScrapeFailed(EndpointId("default/pod-0"), refused=False))
+        rig.apply(ScrapeFailed(EndpointId("default/pod-0"), refused=False))
     rig.report("pod-0")
     for _ in range(2):
-        rig.tell(ScrapeFailed(EndpointId("default/pod-0"), refused=False))
+        rig.apply(ScrapeFailed(EndpointId("default/pod-0"), refused=False))
         assert list(rig.ask()) == ["pod-0", "pod-1"]
-    rig.tell(ScrapeFailed(EndpointId("default/pod-0"), refused=False))
+    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), refused=False))
     assert list(rig.ask()) == ["pod-1"]
 
 
 def test_where_nobody_answers_all_are_tried():
     rig = Rig()
     for name in ("pod-0", "pod-1"):
-        rig.tell(ScrapeFailed(EndpointId(f"default/{name}"), refused=True))
+        rig.apply(ScrapeFailed(EndpointId(f"default/{name}"), refused=True))
     assert list(rig.ask()) == ["pod-0", "pod-1"]
 
 
 def test_in_a_subset_only_its_own_silence_counts():
     rig = Rig()
-    rig.tell(ScrapeFailed(EndpointId("default/pod-0"), refused=True))
+    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), refused=True))
     assert list(rig.ask(subset=("10.0.0.1",))) == ["pod-0"]

@@ -38,7 +38,7 @@ def test_the_busy_share_is_averaged_over_ten_seconds():
     assert rig.ask()["pod-0"].busy_share == pytest.approx(0.25 * (1 - 1 / 2.718281828))
     rig.now += 50
     assert rig.ask()["pod-0"].busy_share == pytest.approx(0.25, abs=0.002)
-    rig.tell(Finished(RequestId("r1")))
+    rig.apply(Finished(RequestId("r1")))
     rig.now += 100
     assert rig.ask()["pod-0"].busy_share == pytest.approx(0, abs=1e-4)
 
@@ -46,7 +46,7 @@ def test_the_busy_share_is_averaged_over_ten_seconds():
 def test_bytes_a_token_are_learned_per_model():
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
-    rig.tell(Finished(RequestId("r1"), Usage(2000, 1, 0)))
+    rig.apply(Finished(RequestId("r1"), Usage(2000, 1, 0)))
     assert rig.ask(LONG)["pod-0"].prompt_tokens == 2000
     assert rig.ask(LONG, target_model="other")["pod-0"].prompt_tokens == 1000
 
@@ -63,14 +63,14 @@ def test_bytes_a_token_are_learned_per_model():
 def test_bytes_a_token_are_learned_from_clear_cases_only(prompts, usage):
     rig = Rig()
     rig.send("pod-0", "r1", *prompts)
-    rig.tell(Finished(RequestId("r1"), usage))
+    rig.apply(Finished(RequestId("r1"), usage))
     assert rig.ask(LONG)["pod-0"].prompt_tokens == 1000
 
 
 def test_token_ids_are_counted_not_estimated():
     rig, ids = Rig(), list(range(1000))
     rig.send("pod-0", "r1", ids)
-    rig.tell(Finished(RequestId("r1"), Usage(900, 1, 0)))
+    rig.apply(Finished(RequestId("r1"), Usage(900, 1, 0)))
     found = rig.ask(ids)["pod-0"]
     assert (found.prompt_tokens, found.cached_tokens) == (1000, predicted(1000))
 
@@ -78,8 +78,8 @@ def test_token_ids_are_counted_not_estimated():
 def slow(rig, name, identity, tokens, seconds):
     rig.send(name, identity, text(tokens, identity))
     rig.now += seconds
-    rig.tell(FirstToken(RequestId(identity)))
-    rig.tell(Finished(RequestId(identity)))
+    rig.apply(FirstToken(RequestId(identity)))
+    rig.apply(Finished(RequestId(identity)))
 
 
 def test_prefill_is_learned_from_endpoints_that_were_idle():

@@ -47,7 +47,7 @@ def test_several_listen_to_one_kind_in_their_order():
     rig, heard = Rig(), []
     for name in "ab":
         rig.fleet.subscribe((FirstToken, Finished), lambda *_, name=name: heard.append(name))
-    rig.tell(FirstToken(RequestId("r")))
+    rig.apply(FirstToken(RequestId("r")))
     assert heard == ["a", "b"]
 
 
@@ -55,8 +55,8 @@ def test_guesses_are_heard_when_they_are_taken_to_have_happened():
     rig = Rig()
     tape = recorded(rig)
     rig.send("pod-0", "r1", LONG, max_tokens=100)
-    rig.tell(FirstToken(RequestId("r1")))
-    rig.tell(Unobserved(RequestId("r1")))
+    rig.apply(FirstToken(RequestId("r1")))
+    rig.apply(Unobserved(RequestId("r1")))
     rig.now += 100
     rig.ask()
     guessed = [(type(event), at) for event, at, guess in tape if guess]
@@ -68,8 +68,8 @@ def test_guesses_are_heard_when_they_are_taken_to_have_happened():
 def test_a_count_that_ends_requests_is_heard_after_these_ends():
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
-    rig.tell(FirstToken(RequestId("r1")))
-    rig.tell(Unobserved(RequestId("r1")))
+    rig.apply(FirstToken(RequestId("r1")))
+    rig.apply(Unobserved(RequestId("r1")))
     tape = recorded(rig)
     rig.now += 0.1
     rig.report("pod-0", running=0, at=rig.now)
@@ -88,7 +88,7 @@ def test_a_prompt_that_repeats_a_response_is_heard():
     rig = Rig()
     user, answer, more = text(700, "u"), text(300, "a"), text(100, "v")
     rig.send("pod-0", "r1", prompts=(chat(user),))
-    rig.tell(Finished(RequestId("r1"), Usage(700, 300, 0)))
+    rig.apply(Finished(RequestId("r1"), Usage(700, 300, 0)))
     tape = recorded(rig)
     rig.quote("r2", prompts=(chat(user, answer, more),))
     ((event, at, guessed),) = tape
@@ -126,7 +126,7 @@ def take(rig, step):
     elif isinstance(step, float):
         rig.now += step
     else:
-        rig.tell(step)
+        rig.apply(step)
 
 
 def replayed(tape):

@@ -83,11 +83,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.unobserved = set()
         self.now = 0.0
         for name, address in zip(NAMES[:2], ADDRESSES, strict=False):
-            self.tell(EndpointUpserted(endpoint(name, address)))
+            self.apply(EndpointUpserted(endpoint(name, address)))
             small = Load(block_size=16, num_blocks=12, started_at=1.0)
-            self.tell(LoadReported(EndpointId(f"default/{name}"), small))
+            self.apply(LoadReported(EndpointId(f"default/{name}"), small))
 
-    def tell(self, event):
+    def apply(self, event):
         if isinstance(event, Unobserved):
             self.unobserved.add(event.request_id)
         elif isinstance(event, Admitted):
@@ -100,7 +100,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(event=events)
     def happen(self, event):
-        self.tell(event)
+        self.apply(event)
 
     @rule(identity=ids, texts=prompts, pod=pods, stream=st.booleans(), between=st.none() | events)
     def send(self, identity, texts, pod, stream, between):
@@ -112,12 +112,12 @@ class AnyOrder(RuleBasedStateMachine):
             assert each.prefill_seconds >= 0
             assert 0 <= each.busy_share <= 1
         if between is not None:
-            self.tell(between)
-        self.tell(Admitted(quote, pod))
+            self.apply(between)
+        self.apply(Admitted(quote, pod))
 
     @rule(identity=ids, texts=prompts, pod=pods)
     def send_without_asking(self, identity, texts, pod):
-        self.tell(Admitted(self.fleet.quote(request(identity, *texts), self.now), pod))
+        self.apply(Admitted(self.fleet.quote(request(identity, *texts), self.now), pod))
 
     @invariant()
     def the_books_agree(self):
@@ -126,17 +126,17 @@ class AnyOrder(RuleBasedStateMachine):
     def teardown(self):
         pods = list(self.fleet.pods.values())
         self.now += 1e5  # what nobody observes ends by itself
-        self.tell(Listed())
+        self.apply(Listed())
         assert self.unobserved.isdisjoint(self.fleet.in_flight)
         for identity in list(self.fleet.in_flight):
-            self.tell(Finished(identity))
+            self.apply(Finished(identity))
         self.fleet.check_invariants()
         assert self.fleet.in_flight == {}
         for pod in pods:
             assert pod.ledger.requests == 0
             assert not pod.scheduler.waiting
             assert pod.scheduler.cache.free == pod.scheduler.cache.capacity
-            assert pod.ledger.owed(self.now + 1e6) == 0
+            assert pod.ledger.queued_seconds(self.now + 1e6) == 0
 
 
 TestAnyOrder = AnyOrder.TestCase

@@ -26,11 +26,11 @@ def test_a_request_is_owed_until_its_first_token():
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
     owed = PrefillModel().seconds(1000, 0)
-    assert rig.owed() == {"pod-0": pytest.approx(owed), "pod-1": 0}
-    rig.tell(FirstToken(RequestId("r1")))
-    assert rig.owed() == {"pod-0": 0, "pod-1": 0}
+    assert rig.queued_seconds() == {"pod-0": pytest.approx(owed), "pod-1": 0}
+    rig.apply(FirstToken(RequestId("r1")))
+    assert rig.queued_seconds() == {"pod-0": 0, "pod-1": 0}
     assert rig.ask()["pod-0"].requests == 1
-    rig.tell(Finished(RequestId("r1")))
+    rig.apply(Finished(RequestId("r1")))
     assert rig.ask()["pod-0"].requests == 0
 
 
@@ -39,7 +39,7 @@ def test_what_is_owed_is_what_was_predicted():
     rig.serve("pod-0", "r1", text(400))
     before = rig.ask(LONG)["pod-0"]
     rig.send("pod-0", "r2", LONG)
-    assert rig.owed()["pod-0"] == pytest.approx(
+    assert rig.queued_seconds()["pod-0"] == pytest.approx(
         before.queued_prefill_seconds + before.prefill_seconds
     )
     assert rig.in_flight("r2").cached == before.cached_tokens > 0
@@ -49,9 +49,9 @@ def test_without_streaming_the_clock_pays():
     rig = Rig()
     rig.send("pod-0", "r1", LONG, stream=False)
     rig.now += 0.01
-    assert rig.owed()["pod-0"] == pytest.approx(PrefillModel().seconds(1000, 0) - 0.01)
+    assert rig.queued_seconds()["pod-0"] == pytest.approx(PrefillModel().seconds(1000, 0) - 0.01)
     rig.now += 1
-    assert rig.owed()["pod-0"] == 0
+    assert rig.queued_seconds()["pod-0"] == 0
     assert rig.ask()["pod-0"].requests == 1
 
 
@@ -59,11 +59,14 @@ def test_served_elsewhere_moves_everything():
     rig = Rig()
     rig.serve("pod-0", "r0", text(200))
     rig.send("pod-0", "r1", LONG)
-    rig.tell(Served(RequestId("r1"), Target("10.0.0.2:8000")))
+    rig.apply(Served(RequestId("r1"), Target("10.0.0.2:8000")))
     assert rig.cached(LONG) == {"pod-0": rig.cached(text(200) + "x")["pod-0"], "pod-1": 992}
-    assert rig.owed() == {"pod-0": 0, "pod-1": pytest.approx(PrefillModel().seconds(1000, 0))}
-    rig.tell(Finished(RequestId("r1")))
-    assert rig.owed() == {"pod-0": 0, "pod-1": 0}
+    assert rig.queued_seconds() == {
+        "pod-0": 0,
+        "pod-1": pytest.approx(PrefillModel().seconds(1000, 0)),
+    }
+    rig.apply(Finished(RequestId("r1")))
+    assert rig.queued_seconds() == {"pod-0": 0, "pod-1": 0}
     assert rig.cached(LONG)["pod-1"] == predicted(1000)
 
 
@@ -71,9 +74,9 @@ def test_served_elsewhere_moves_everything():
 def test_served_as_told_or_who_knows_where_moves_nothing(target):
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
-    before = rig.owed()
-    rig.tell(Served(RequestId("r1"), Target(target)))
-    assert rig.owed() == before
+    before = rig.queued_seconds()
+    rig.apply(Served(RequestId("r1"), Target(target)))
+    assert rig.queued_seconds() == before
     assert rig.cached(LONG)["pod-0"] == predicted(1000)
 
 
@@ -82,18 +85,18 @@ def test_a_refused_request_was_never_there():
     rig.serve("pod-0", "r0", text(200))
     blocks = rig.fleet.indexed_blocks
     rig.send("pod-0", "r1", LONG)
-    rig.tell(Aborted(RequestId("r1"), refused=True))
+    rig.apply(Aborted(RequestId("r1"), refused=True))
     assert rig.fleet.indexed_blocks == blocks
     assert rig.cached(text(200))["pod-0"] == predicted(200)
-    assert rig.owed()["pod-0"] == 0
+    assert rig.queued_seconds()["pod-0"] == 0
 
 
 def test_an_aborted_request_was_computed():
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
-    rig.tell(Aborted(RequestId("r1"), generated=3))
+    rig.apply(Aborted(RequestId("r1"), generated=3))
     assert rig.cached(LONG)["pod-0"] == predicted(1000)
-    assert (rig.owed()["pod-0"], rig.ask()["pod-0"].requests) == (0, 0)
+    assert (rig.queued_seconds()["pod-0"], rig.ask()["pod-0"].requests) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,7 @@ def test_generated_tokens_take_room(finished):
     rig.report("pod-0", block_size=16, num_blocks=101)
     rig.serve("pod-0", "r0", text(600, "old"))
     rig.send("pod-0", "r1", text(800, "new"))
-    rig.tell(finished)
+    rig.apply(finished)
     left = rig.cached(text(600, "old"))["pod-0"]
     assert 400 <= left <= 512  # 1600 - 800 - 300
 
@@ -116,10 +119,10 @@ def test_a_request_admitted_twice_is_at_the_second_place_only():
     rig.send("pod-0", "r1", LONG)
     rig.send("pod-1", "r1", LONG)
     rig.send("pod-1", "r1", LONG)
-    assert rig.owed()["pod-0"] == 0
+    assert rig.queued_seconds()["pod-0"] == 0
     assert rig.cached(LONG) == {"pod-0": 0, "pod-1": predicted(1000)}
-    rig.tell(Finished(RequestId("r1")))
-    assert rig.owed() == {"pod-0": 0, "pod-1": 0}
+    rig.apply(Finished(RequestId("r1")))
+    assert rig.queued_seconds() == {"pod-0": 0, "pod-1": 0}
     for name in ("pod-0", "pod-1"):
         assert rig.ask()[name].requests == 0
         assert rig.pod(name).scheduler.cache.free == UNKNOWN_CAPACITY
@@ -141,15 +144,15 @@ def test_a_fleet_that_changed_since_it_was_asked():
     rig.serve("pod-0", "r0", LONG)
     quote = rig.quote("r1", LONG)
     rig.fleet.candidates(quote, rig.now)
-    rig.tell(EndpointRemoved(EndpointId("default/pod-0")))
+    rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
     rig.add("pod-1", "10.0.0.2")
     rig.add("pod-2", "10.0.0.3")
-    rig.tell(Admitted(quote, EndpointId("default/pod-1")))
+    rig.apply(Admitted(quote, EndpointId("default/pod-1")))
     assert rig.in_flight("r1").cached == 0
     quote = rig.quote("r2", LONG)
     rig.fleet.candidates(quote, rig.now)
     rig.add("pod-3", "10.0.0.4")
-    rig.tell(Admitted(quote, EndpointId("default/pod-3")))
+    rig.apply(Admitted(quote, EndpointId("default/pod-3")))
     assert rig.in_flight("r2").cached == 0
 
 
@@ -172,7 +175,7 @@ def test_events_about_strangers_change_nothing(event):
     rig = Rig()
     rig.serve("pod-0", "r1", LONG)
     before = (rig.ask(LONG), rig.fleet.loads(), rig.fleet.indexed_blocks)
-    rig.tell(event)
+    rig.apply(event)
     assert (rig.ask(LONG), rig.fleet.loads(), rig.fleet.indexed_blocks) == before
     assert rig.fleet.in_flight == {}
 
@@ -206,7 +209,7 @@ def found(rig):
 def test_who_does_not_fit_waits_and_so_do_those_behind():
     rig = full_house()
     assert held(rig) == ["a"]
-    rig.tell(Finished(RequestId("a")))
+    rig.apply(Finished(RequestId("a")))
     assert set(held(rig)) >= {"b", "c"}
 
 
@@ -214,13 +217,13 @@ def test_who_waits_will_be_there_by_the_time_that_a_later_request_is_let_in():
     rig = full_house()
     assert found(rig) == ["a", "b", "c"]
     for name in "bc":
-        rig.tell(Aborted(RequestId(name), refused=True))
+        rig.apply(Aborted(RequestId(name), refused=True))
     assert found(rig) == ["a"]
 
 
 def test_when_the_head_of_the_line_gives_up_the_next_is_let_in():
     rig = full_house()
-    rig.tell(Aborted(RequestId("b")))
+    rig.apply(Aborted(RequestId("b")))
     assert held(rig) == found(rig) == ["a", "c"]
 
 
@@ -236,6 +239,6 @@ def test_waiting_requests_die_with_the_engine():
     rig.report("pod-0", block_size=16, num_blocks=101, started_at=1.0)
     rig.report("pod-0", block_size=16, num_blocks=101, started_at=2.0)
     for name in "abc":
-        rig.tell(Aborted(RequestId(name)))
+        rig.apply(Aborted(RequestId(name)))
     assert held(rig) == found(rig) == []
     assert rig.pod("pod-0").scheduler.cache.free == 1600

@@ -13,8 +13,8 @@ def leave(rig, name, identity, *, after=0.1, prompt=LONG, **more):
     """Send a request, see its first token, and look away."""
     rig.send(name, identity, prompt, **more)
     rig.now += after
-    rig.tell(FirstToken(RequestId(identity)))
-    rig.tell(Unobserved(RequestId(identity)))
+    rig.apply(FirstToken(RequestId(identity)))
+    rig.apply(Unobserved(RequestId(identity)))
 
 
 def used(rig, name):
@@ -26,9 +26,9 @@ def used(rig, name):
 def teach(rig, tokens, seconds):
     """Show the fleet one answer of so many tokens that took so long."""
     rig.send("pod-1", "taught", "a prompt")
-    rig.tell(FirstToken(RequestId("taught")))
+    rig.apply(FirstToken(RequestId("taught")))
     rig.now += seconds
-    rig.tell(Finished(RequestId("taught"), Usage(9, tokens)))
+    rig.apply(Finished(RequestId("taught"), Usage(9, tokens)))
 
 
 def test_it_is_there_until_answers_like_it_are_over():
@@ -37,7 +37,7 @@ def test_it_is_there_until_answers_like_it_are_over():
     leave(rig, "pod-0", "r1")
     held = used(rig, "pod-0")
     assert rig.ask()["pod-0"].requests == 1
-    assert rig.owed()["pod-0"] == 0
+    assert rig.queued_seconds()["pod-0"] == 0
     for _ in range(18):
         rig.now += 0.5
         assert rig.ask()["pod-0"].requests == 1
@@ -51,26 +51,26 @@ def test_it_is_there_until_answers_like_it_are_over():
 def test_without_a_first_token_its_prefill_is_waited_for():
     rig = Rig()
     rig.send("pod-0", "r0", LONG)
-    owed = rig.owed()["pod-0"]
+    owed = rig.queued_seconds()["pod-0"]
     rig.send("pod-0", "r1", LONG, stream=False, max_tokens=11)
-    rig.tell(
+    rig.apply(
         Unobserved(RequestId("r0")),
     )
-    rig.tell(Unobserved(RequestId("r1")))
-    assert rig.owed()["pod-0"] > owed
+    rig.apply(Unobserved(RequestId("r1")))
+    assert rig.queued_seconds()["pod-0"] > owed
     rig.now += owed + 0.001
     assert rig.ask()["pod-0"].requests == 2
     rig.now += 0.5
     assert rig.ask()["pod-0"].requests == 1  # eleven tokens at a default pace
     rig.now += 10
-    assert (rig.owed()["pod-0"], rig.ask()["pod-0"].requests) == (0, 0)
+    assert (rig.queued_seconds()["pod-0"], rig.ask()["pod-0"].requests) == (0, 0)
 
 
 @pytest.mark.parametrize("late", [Finished(RequestId("r1")), Aborted(RequestId("r1"))])
 def test_what_is_seen_after_all_goes_first(late):
     rig = Rig()
     leave(rig, "pod-0", "r1")
-    rig.tell(late)
+    rig.apply(late)
     assert (rig.ask()["pod-0"].requests, len(rig.fleet._unobserved)) == (0, 0)
 
 
@@ -78,7 +78,7 @@ def test_told_twice_counts_once():
     rig = Rig()
     leave(rig, "pod-0", "r1", max_tokens=50)
     rig.now += 0.9
-    rig.tell(Unobserved(RequestId("r1")))
+    rig.apply(Unobserved(RequestId("r1")))
     rig.now += 0.1
     assert rig.ask()["pod-0"].requests == 0
 
@@ -117,7 +117,7 @@ def test_a_page_that_tells_nothing_ends_nothing(at):
 def test_an_endpoint_that_goes_takes_them_along():
     rig = Rig()
     leave(rig, "pod-0", "r1")
-    rig.tell(EndpointRemoved(EndpointId("default/pod-0")))
+    rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
     rig.now += 100
     rig.ask()
     assert rig.fleet.in_flight == {}

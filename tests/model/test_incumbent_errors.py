@@ -24,7 +24,7 @@ def ids(start, count):
 
 def serve(rig, identity, tokens, usage=None, pod="pod-0"):
     rig.send(pod, identity, tokens)
-    rig.tell(Finished(RequestId(identity), usage or Usage(len(tokens), 1)))
+    rig.apply(Finished(RequestId(identity), usage or Usage(len(tokens), 1)))
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_restart_under_the_same_name_is_noticed(rig, sign):
     rig.report("pod-0", block_size=BLOCK, num_blocks=101, started_at=1.0, cache_queries=800)
     serve(rig, "r1", ids(0, 800))
     assert rig.cached(ids(0, 800))["pod-0"] == 784
-    rig.tell(sign)
+    rig.apply(sign)
     assert rig.cached(ids(0, 800))["pod-0"] == 0
 
 
@@ -145,6 +145,6 @@ def test_a_restart_is_noticed_although_all_share_a_system_prompt(rig):
 
 def test_the_endpoint_that_served_is_the_one_that_holds_it(rig):
     rig.send("pod-0", "r1", ids(0, 400))
-    rig.tell(Served(RequestId("r1"), Target("10.0.0.2:8000")))
-    rig.tell(Finished(RequestId("r1"), Usage(400, 1, 0)))
+    rig.apply(Served(RequestId("r1"), Target("10.0.0.2:8000")))
+    rig.apply(Finished(RequestId("r1"), Usage(400, 1, 0)))
     assert rig.cached(ids(0, 400)) == {"pod-0": 0, "pod-1": 384}

@@ -43,8 +43,8 @@ def test_two_requests_that_wait_are_hashed_once_each():
     for _ in range(3):
         assert [priced(rig, each)[0].prompt_tokens for each in made] == [1000, 1000]
     for each in made:
-        rig.tell(Admitted(each, POD))
-        rig.tell(Finished(each.request_id, Usage(1200, 5)))
+        rig.apply(Admitted(each, POD))
+        rig.apply(Finished(each.request_id, Usage(1200, 5)))
     assert len(READS) == 2 * once
 
 
@@ -52,8 +52,8 @@ def test_no_text_is_kept_by_a_quote_or_by_the_fleet():
     rig = Rig()
     held = rig.quote("r1", LONG, body=b'{"prompt": "' + LONG.encode() + b'"}')
     rig.fleet.candidates(held, rig.now)
-    rig.tell(Admitted(held, POD))
-    rig.tell(FirstToken(RequestId("r1")))
+    rig.apply(Admitted(held, POD))
+    rig.apply(FirstToken(RequestId("r1")))
     assert longest_text(held) < 300
     assert longest_text(rig.fleet) < 300
 
@@ -61,7 +61,7 @@ def test_no_text_is_kept_by_a_quote_or_by_the_fleet():
 def test_what_was_looked_up_is_not_kept_with_a_request_in_flight():
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
-    rig.tell(Unobserved(RequestId("r1")))
+    rig.apply(Unobserved(RequestId("r1")))
     assert len(list(reachable(rig.in_flight("r1").quote))) < 250
 
 
@@ -87,10 +87,10 @@ def happen(rig, number, thing):
     match thing:
         case "serve", name, texts:
             rig.send(name, f"r{number}", *texts)
-            rig.tell(FirstToken(RequestId(f"r{number}")))
-            rig.tell(Finished(RequestId(f"r{number}"), generated=5))
+            rig.apply(FirstToken(RequestId(f"r{number}")))
+            rig.apply(Finished(RequestId(f"r{number}"), generated=5))
         case "remove", name:
-            rig.tell(EndpointRemoved(EndpointId(f"default/{name}")))
+            rig.apply(EndpointRemoved(EndpointId(f"default/{name}")))
         case "add", name, uid:
             rig.add(name, f"10.0.0.{name[-1]}", uid=uid)
         case "restart", name, started_at:
@@ -126,8 +126,8 @@ def test_a_held_quote_is_admitted_as_a_fresh_one(texts, what, name):
     for number, thing in enumerate(what):
         for rig in rigs:
             happen(rig, number, thing)
-    rigs[0].tell(Admitted(held, EndpointId(f"default/{name}")))
-    rigs[1].tell(Admitted(rigs[1].quote("r", *texts), EndpointId(f"default/{name}")))
+    rigs[0].apply(Admitted(held, EndpointId(f"default/{name}")))
+    rigs[1].apply(Admitted(rigs[1].quote("r", *texts), EndpointId(f"default/{name}")))
     for rig in rigs:
         rig.fleet.check_invariants()
     again = [priced(rig, rig.quote("again", *texts)) for rig in rigs]
@@ -144,8 +144,8 @@ def test_a_quote_survives_being_sent(texts, api, stream, most):
     for name in ("request_id", "target_model", "tokens", "blocks", "kind", *fields):
         assert getattr(received, name) == getattr(sent, name)
     for rig, quote in ((here, sent), (there, received)):
-        rig.tell(Admitted(quote, POD))
-        rig.tell(Finished(RequestId("r1"), Usage(700, 9, 0)))
+        rig.apply(Admitted(quote, POD))
+        rig.apply(Finished(RequestId("r1"), Usage(700, 9, 0)))
     assert list(here.ask(*texts).values()) == list(there.ask(*texts).values())
 
 
@@ -172,5 +172,5 @@ def test_prices_follow_what_is_learned_of_speed():
     before = priced(rig, held)[0].prefill_seconds
     rig.send("pod-0", "r1", text(2000, "slow"))
     rig.now += 3
-    rig.tell(FirstToken(RequestId("r1")))
+    rig.apply(FirstToken(RequestId("r1")))
     assert priced(rig, held)[0].prefill_seconds > before

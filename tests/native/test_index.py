@@ -88,15 +88,15 @@ def test_spans_of_many_blocks(index):
 
 def test_what_is_reckoned_follows_what_is_held(index):
     first, second = index.open(), index.open()
-    empty = index.reckoned
+    empty = index.used_bytes
     index.add(first, range(10_000))
-    once = index.reckoned
+    once = index.used_bytes
     index.add(second, range(10_000))
-    twice = index.reckoned
+    twice = index.used_bytes
     assert empty < once < twice
     index.remove(second, range(10_000))
     index.remove(first, range(10_000))
-    assert index.reckoned == empty
+    assert index.used_bytes == empty
 
 
 @pytest.mark.parametrize("fresh", INDEXES, ids=lambda each: each.__module__)
@@ -107,7 +107,7 @@ def test_the_budget_counts_every_block_at_every_endpoint(fresh):
             index.add(index.open(), range(count))
         return index
 
-    reckoned = filled(0).reckoned
+    reckoned = filled(0).used_bytes
     assert filled(reckoned).excess == 0
     assert filled(reckoned - 1).excess == 1
     short = filled(reckoned // 2)

@@ -159,7 +159,7 @@ class KernelBesideTwin(RuleBasedStateMachine):
         assert bool(kernel.release_seq) == bool(twin.release_seq)
         if not kernel.release_seq:
             assert len(kernel.keys) == len(twin.keys)
-            assert len(kernel.tail) == len(twin.tail)
+            assert len(kernel.unhashed_keys) == len(twin.unhashed_keys)
 
 
 @needs_kernel

@@ -134,7 +134,7 @@ def test_plug_ins_may_give_numbers_of_other_makes(values):
             return values
 
     class Picker:
-        def pick(self, candidates, totals, draw):
+        def pick(self, candidates, totals, context):
             return [Number(totals.index(max(totals)))]
 
     profile = Profile("p", (), (WeightedScorer("s", 1, Scorer()),), Picker())

@@ -92,7 +92,7 @@ def test_what_is_predicted_is_what_is_booked():
     desk = Desk()
     for number in range(12):
         wanted = [text(700)] if number % 3 else [text(700), text(200, f"{number}")]
-        before = desk.rig.owed()
+        before = desk.rig.queued_seconds()
         decision = desk.route(f"r{number}", *wanted)
         name = decision.endpoint.name
         in_flight = desk.rig.in_flight(f"r{number}")
@@ -102,7 +102,9 @@ def test_what_is_predicted_is_what_is_booked():
         assert decision.predicted_ttft == pytest.approx(
             before[name] + chosen.prefill_seconds + chosen.decode_seconds
         )
-        assert desk.rig.owed()[name] == pytest.approx(before[name] + chosen.prefill_seconds)
+        assert desk.rig.queued_seconds()[name] == pytest.approx(
+            before[name] + chosen.prefill_seconds
+        )
         if number % 2:
             desk.rig.fleet.apply(FirstToken(in_flight.quote.request_id), desk.rig.now)
 
@@ -113,10 +115,10 @@ def test_to_decide_books_nothing_and_to_commit_does():
     quote = desk.scheduler.quote(wanted, now)
     first = desk.scheduler.decide(wanted, quote, now)
     assert (fleet.indexed_blocks, fleet.is_in_flight(quote.request_id)) == (0, False)
-    assert set(desk.rig.owed().values()) == {0}
+    assert set(desk.rig.queued_seconds().values()) == {0}
     desk.scheduler.commit(quote, first, now)
     assert fleet.is_in_flight(quote.request_id)
-    assert desk.rig.owed()[first.endpoint.name] == pytest.approx(first.predicted_ttft)
+    assert desk.rig.queued_seconds()[first.endpoint.name] == pytest.approx(first.predicted_ttft)
 
 
 def test_a_held_request_is_decided_on_as_things_are_by_then():

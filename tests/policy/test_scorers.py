@@ -108,9 +108,11 @@ def test_the_score_of_a_first_token_is_how_much_sooner_it_could_come(costs, scor
 
 @given(asked=candidates())
 def test_alone_the_scorer_of_first_tokens_picks_what_the_picker_picks(asked):
-    draw = PickContext(lambda _: 0, 0)
+    context = PickContext(lambda _: 0, 0)
     totals = LeastTtftScorer().score(request(), asked)
-    assert MaxScorePicker().pick(asked, totals, draw) == LeastTtftPicker().pick(asked, [], draw)
+    assert MaxScorePicker().pick(asked, totals, context) == LeastTtftPicker().pick(
+        asked, [], context
+    )
 
 
 @pytest.mark.parametrize("kind", SCORERS)

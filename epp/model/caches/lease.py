@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 Key = int
-"""A block's name within one cache (`epp.model.caches.block_pool.blocks`)."""
+"""A block's key within one cache: its hash, or what `epp.model.caches.block_pool.blocks` says."""
 
 
 class Lease:
     """What one request holds, and after its release its place in the free queue.
 
-    `keys` are its hashed blocks in the order of the prompt, `tail` the generated blocks after
-    them, which have no hash yet. Together they hold `tokens` tokens. `reserved_tokens` are
-    tokens of space allocated beside them, without content. The prefix cache hit `cached`
-    blocks, which are the first `hit_keys` keys.
+    `keys` are its hashed blocks in the order of the prompt, `unhashed_keys` the generated blocks
+    after them, which have no hash yet. Together they hold `tokens` tokens. `reserved_tokens` are
+    tokens of space allocated beside them, without content. The prefix cache hit `cached` blocks,
+    which are the first `hit_keys` keys: fewer where blocks were merged.
 
     After its release, `release_seq` is the number of that release (0 before), `keys` holds all
     blocks that it freed, and the first `evictable` of these have not been evicted yet.
@@ -29,8 +29,8 @@ class Lease:
         "keys",
         "release_seq",
         "reserved_tokens",
-        "tail",
         "tokens",
+        "unhashed_keys",
     )
 
     def __init__(self, keys: Sequence[Key], cached: int, tokens: int, reserved: int) -> None:
@@ -39,7 +39,7 @@ class Lease:
         self.hit_keys = cached
         self.tokens = tokens
         self.reserved_tokens = reserved
-        self.tail: list[Key] = []
+        self.unhashed_keys: list[Key] = []
         self.release_seq = 0
         self.evictable = 0
         self.contiguous = True

@@ -139,9 +139,9 @@ class RadixTree:
             self.evictable_size -= tokens
         for key in keys:
             del self.owners[key]
-        named = [BlockHash(key) for key in keys if key >= 0]
-        self.unhashed -= len(keys) - len(named)
-        self.changes.record_evicted(named)
+        hashed = [BlockHash(key) for key in keys if key >= 0]
+        self.unhashed -= len(keys) - len(hashed)
+        self.changes.record_evicted(hashed)
         if not node.keys:
             self._detach(node)
 
@@ -309,9 +309,9 @@ class RadixTree:
         self.tokens += tokens
         if not node.lock_ref:
             self.evictable_size += tokens
-        named = [BlockHash(key) for key in keys if key >= 0]
-        self.unhashed += len(keys) - len(named)
-        self.changes.record_stored(named)
+        hashed = [BlockHash(key) for key in keys if key >= 0]
+        self.unhashed += len(keys) - len(hashed)
+        self.changes.record_stored(hashed)
 
     def _detach(self, node: Node) -> None:
         """Remove an empty node from the tree."""

@@ -180,15 +180,15 @@ class RadixCache:
         new, parts = hashes[before:], sizes[before : len(hashes)]
         if held.node is not None:
             left = self._output(held) - sum(held.output_sizes)
-            named = bisect_right(list(accumulate(parts)), left)
-            held.output_hashes += new[:named]
-            held.output_sizes += parts[:named]
+            hashed = bisect_right(list(accumulate(parts)), left)
+            held.output_hashes += new[:hashed]
+            held.output_sizes += parts[:hashed]
         else:
             owner = self._tree.owners.get(held.unhashed_key) if held.unhashed_key else None
-            named = 0 if owner is None else self._hash_tail(held, owner, new, parts)
-        if named:
-            self._by_last_block[new[named - 1]] = held
-        return before + named
+            hashed = 0 if owner is None else self._hash_output(held, owner, new, parts)
+        if hashed:
+            self._by_last_block[new[hashed - 1]] = held
+        return before + hashed
 
     def _assigned_before(self, lease: RadixLease, hashes: Sequence[BlockHash]) -> int:
         """Return how many leading hashes output of `lease` has: KV events may have given them."""
@@ -208,7 +208,7 @@ class RadixCache:
         if node is None:
             return
         tree, rest = self._tree, self._output(held) - sum(held.output_sizes)
-        keys, sizes = self._with_tail(held, held.output_hashes, held.output_sizes, rest)
+        keys, sizes = self._with_output(held, held.output_hashes, held.output_sizes, rest)
         self._free_private(held)
         # SGLang `cache_finished_req`: whole pages are inserted, the rest is freed.
         tree.insert(node, keys, sizes).computed = True
@@ -295,14 +295,14 @@ class RadixCache:
 
     def _unlocked(self, found: Sequence[BlockHash]) -> int:
         """Return the tokens of a held path that no lock protects."""
-        tree, idle, at = self._tree, 0, 0
+        tree, unlocked, at = self._tree, 0, 0
         while at < len(found):
             owner = tree.owners[found[at]]
             part = min(len(owner.keys), len(found) - at)
             if not owner.lock_ref:
-                idle += sum(owner.sizes[:part])
+                unlocked += sum(owner.sizes[:part])
             at += part
-        return idle
+        return unlocked
 
     def _make_room(self, need: int) -> None:
         """Evict until `need` tokens can be allocated, or nothing is left to evict."""
@@ -327,19 +327,19 @@ class RadixCache:
         """Evict what is held beyond the capacity, after the cache shrank."""
         self._tree.evict(-self._available)
 
-    def _hash_tail(
+    def _hash_output(
         self, lease: RadixLease, owner: Node, hashes: Sequence[BlockHash], sizes: Sequence[int]
     ) -> int:
         """Give hashes to the output that a finished request left in the tree."""
         tree, size = self._tree, owner.sizes[-1]
-        named = bisect_right(list(accumulate(sizes)), size)
-        if not named:
+        hashed = bisect_right(list(accumulate(sizes)), size)
+        if not hashed:
             return 0
-        rest = size - sum(sizes[:named])
-        tree.replace_last(owner, *self._with_tail(lease, hashes[:named], sizes[:named], rest))
-        return named
+        rest = size - sum(sizes[:hashed])
+        tree.replace_last(owner, *self._with_output(lease, hashes[:hashed], sizes[:hashed], rest))
+        return hashed
 
-    def _with_tail(
+    def _with_output(
         self, lease: RadixLease, hashes: Sequence[Key], sizes: Sequence[int], rest: int
     ) -> tuple[list[Key], list[int]]:
         """Return hashed blocks, with `rest` tokens of output without hashes after them."""

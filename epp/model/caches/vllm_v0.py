@@ -170,12 +170,12 @@ class VllmV0Cache:
         held = own(CachedLease, lease)
         sizes = sizes[: len(hashes)]
         left = self._sizes.get(held.unhashed_key, 0) if held.release_seq else held.unhashed_tokens
-        named = bisect_right(list(accumulate(sizes)), left)
-        if not named:
+        hashed = bisect_right(list(accumulate(sizes)), left)
+        if not hashed:
             return 0
         if held.release_seq:
-            self._shrink(held.unhashed_key, sum(sizes[:named]))
-        for key, size in zip(hashes[:named], sizes, strict=False):
+            self._shrink(held.unhashed_key, sum(sizes[:hashed]))
+        for key, size in zip(hashes[:hashed], sizes, strict=False):
             held.end += size
             if held.release_seq:
                 self._free_block(key, size, held.end, held.release_seq)
@@ -184,7 +184,7 @@ class VllmV0Cache:
                 self._blank_tokens += size
                 self._allocate(held, key, size, held.end)
                 held.all_keys.append(key)
-        return named
+        return hashed
 
     def release(self, lease: Lease) -> None:
         """End a request: its blocks without other references are the evictor's."""

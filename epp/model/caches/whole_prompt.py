@@ -143,17 +143,17 @@ class WholePromptCache:
         if entry.finished and entry.number not in self._entries:
             return 0
         left = entry.unhashed if entry.finished else max(0, entry.computed - entry.tokens)
-        named = bisect_right(list(accumulate(sizes)), left)
-        tokens = sum(sizes[:named])
+        hashed = bisect_right(list(accumulate(sizes)), left)
+        tokens = sum(sizes[:hashed])
         entry.tokens += tokens
-        entry.hashes += hashes[:named]
-        self._add(entry, hashes[:named])
+        entry.hashes += hashes[:hashed]
+        self._add(entry, hashes[:hashed])
         if entry.finished:
             entry.unhashed -= tokens
             self._drop_contained(entry)
         else:
             entry.reserved_tokens -= tokens
-        return named
+        return hashed
 
     def release(self, lease: Lease) -> None:
         """End a request: its prompt and output are the most recently used entry."""

@@ -41,17 +41,17 @@ class OutputLengths:
 
     def __init__(self) -> None:
         self._lengths: dict[tuple[str, bool], _Mean] = {}
-        self._paces: dict[object, _Mean] = {}
+        self._seconds_per_token: dict[object, _Mean] = {}
 
     def record_length(self, quote: Quote, tokens: int) -> None:
         """Learn that a request's response had `tokens` tokens; 0 where nobody counted."""
         if tokens > 0:
             _mean_of(self._lengths, (quote.target_model, quote.stream)).add(tokens)
 
-    def record_pace(self, speed: object, tokens: int, seconds: float) -> None:
+    def record_seconds_per_token(self, speed: object, tokens: int, seconds: float) -> None:
         """Learn that all `tokens` but the first took `seconds`, on endpoints of one `speed`."""
         if tokens >= _LEAST_TIMED and seconds > 0:
-            _mean_of(self._paces, speed).add(seconds / (tokens - 1))
+            _mean_of(self._seconds_per_token, speed).add(seconds / (tokens - 1))
 
     def length(self, quote: Quote) -> float:
         """Return how many tokens a request is expected to generate; at least one."""
@@ -65,7 +65,7 @@ class OutputLengths:
 
     def seconds_per_token(self, speed: object) -> float:
         """Return how long a token is expected to take on endpoints of one `speed`."""
-        mean = self._paces.get(speed)
+        mean = self._seconds_per_token.get(speed)
         return _DEFAULT_SECONDS_PER_TOKEN if mean is None else mean.value
 
 

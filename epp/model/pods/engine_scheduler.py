@@ -156,7 +156,7 @@ class EngineScheduler:
 
     def _try_schedule(self, sequence: SequenceState, step: float, now: float) -> bool:
         """Schedule a prompt if one step can reach it and it fits."""
-        if self._ledger.owed_before(sequence.request_id, now) >= step:
+        if self._ledger.queued_seconds_before(sequence.request_id, now) >= step:
             return False
         if not sequence.allocate(self.spec.block):
             return False

@@ -50,7 +50,7 @@ class InFlightRequest:
         quote, ledger, scheduler = self.quote, pod.ledger, pod.scheduler
         request_id, longest_step = quote.request_id, pod.prefill.longest
         self.pod, self.cached, self.matched = pod, estimate.cached, estimate.matched
-        self.met_idle = not ledger.owed(now)
+        self.met_idle = not ledger.queued_seconds(now)
         observed = quote.stream and bool(quote.tokens)
         ledger.admit(request_id, estimate.seconds, now, observed=observed)
         sequences = []
@@ -66,7 +66,7 @@ class InFlightRequest:
         """Record that the prefill is over; it is learned from where it met an idle endpoint."""
         self.began = now
         pod, uncached = self.pod, self.quote.tokens - self.cached
-        pod.ledger.first_token(self.quote.request_id, now)
+        pod.ledger.record_first_token(self.quote.request_id, now)
         if self.met_idle and uncached >= _MIN_LEARNED_TOKENS:
             pod.prefill.learn(uncached, self.cached, now - self.sent_at)
 
@@ -89,22 +89,22 @@ class InFlightRequest:
             pod.scheduler.schedule(pod.prefill.longest, now)
         self.sequences = ()
 
-    def leave_unobserved(self, answers: OutputLengths, now: float) -> UnobservedRequest:
+    def leave_unobserved(self, output_lengths: OutputLengths, now: float) -> UnobservedRequest:
         """Stop waiting for what is seen of the request; return how it is expected to go on."""
         quote, pod = self.quote, self.pod
-        pod.ledger.unobserved(quote.request_id)
+        pod.ledger.mark_unobserved(quote.request_id)
         return UnobservedRequest(
             id=quote.request_id,
             endpoint_id=pod.endpoint.id,
             since=now,
-            began=now + pod.ledger.owed(now) if self.began is None else self.began,
-            seconds_per_token=answers.seconds_per_token(pod.prefill),
-            length=answers.length(quote),
+            began=now + pod.ledger.queued_seconds(now) if self.began is None else self.began,
+            seconds_per_token=output_lengths.seconds_per_token(pod.prefill),
+            length=output_lengths.length(quote),
             most=inf if quote.max_tokens is None else quote.max_tokens,
         )
 
-    def learn_output(self, answers: OutputLengths, tokens: int, now: float) -> None:
+    def learn_output(self, output_lengths: OutputLengths, tokens: int, now: float) -> None:
         """Teach `answers` a response of `tokens` tokens that was seen to its end."""
-        answers.record_length(self.quote, tokens)
+        output_lengths.record_length(self.quote, tokens)
         if self.began is not None:
-            answers.record_pace(self.pod.prefill, tokens, now - self.began)
+            output_lengths.record_seconds_per_token(self.pod.prefill, tokens, now - self.began)

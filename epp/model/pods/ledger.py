@@ -1,7 +1,9 @@
-"""What the picker sent to one endpoint and has not seen done: requests, and seconds of prefill.
+"""The ledger of one endpoint: requests that were sent and have not ended, and their prefill.
 
-Prefill is paid back by the first token where that is seen, else by a virtual clock: the head of
-the line works from the moment it got there, and is over when its predicted seconds are.
+Prefills are taken to run one after the other, in the order in which they were sent: vLLM computes
+prompts first come, first served. Each ends when its first token is seen. Where that is not seen it
+ends by a virtual clock: the first of the queue runs from the moment it got there for as many
+seconds as were predicted.
 """
 
 from collections import OrderedDict
@@ -10,18 +12,18 @@ from typing import NamedTuple
 from epp.model.request import RequestId
 
 OVERDUE_SECONDS = 60.0
-"""How long past its prediction the head of the line may hold up the others in the books."""
+"""Seconds past its prediction after which a prefill whose first token is missing is over."""
 
-
-_ANY = 1e-9
+_LEAST_SECONDS = 1e-9
+"""Seconds of prefill that are queued, at least, while any prefill is not over."""
 
 
 class LedgerSnapshot(NamedTuple):
     """The ledgers of several endpoints at one moment, as aligned columns.
 
-    `queued_prefill_seconds` of prefill are to be done there, those for requests of others
-    included. `requests` were sent and have not ended. `running` counts the requests that run
-    there, whoever sent them. `busy` of the endpoints have prefill of this picker's to do.
+    `queued_prefill_seconds` is the prefill to be done at each, for requests of other pickers and
+    clients too. `requests` were sent by this picker and have not ended; `running` run there,
+    whoever sent them. `busy` counts the endpoints with prefill of this picker's to do.
     """
 
     queued_prefill_seconds: list[float]
@@ -30,7 +32,9 @@ class LedgerSnapshot(NamedTuple):
     busy: int
 
 
-class _Entry:
+class _Prefill:
+    """A predicted prefill; `deadline_only` where no first token will be seen."""
+
     __slots__ = ("deadline_only", "seconds")
 
     def __init__(self, seconds: float, *, deadline_only: bool) -> None:
@@ -39,112 +43,124 @@ class _Entry:
 
 
 class Ledger:
-    """The books of one endpoint. Times are seconds of the caller's clock, which never goes back.
+    """The requests at one endpoint. Times are seconds of the caller's clock, which never goes back.
 
-    Beside them stands what a scrape showed of others' requests: `running` there in all, and
-    `external_waiting` ones that wait.
+    The last scrape gives what others sent: `running` requests in all run there, and
+    `external_waiting` that this picker did not send wait.
     """
 
-    __slots__ = ("_head_since", "_line", "_open", "_owed", "external_waiting", "running")
+    __slots__ = (
+        "_head_since",
+        "_prefills",
+        "_queued_seconds",
+        "_requests",
+        "external_waiting",
+        "running",
+    )
 
     def __init__(self) -> None:
         self.external_waiting = 0.0
         self.running = 0.0
-        self._line: OrderedDict[RequestId, _Entry] = OrderedDict()
-        self._owed = 0.0
+        self._prefills: OrderedDict[RequestId, _Prefill] = OrderedDict()
+        self._queued_seconds = 0.0
         self._head_since = 0.0
-        self._open: set[RequestId] = set()
+        self._requests: set[RequestId] = set()
 
     @property
     def requests(self) -> int:
-        """Requests sent whose end was not seen."""
-        return len(self._open)
+        """How many requests were sent and have not ended."""
+        return len(self._requests)
 
     def prefilling(self, now: float) -> int:
         """Count the requests whose prefill is not over."""
         self._advance(now)
-        return len(self._line)
+        return len(self._prefills)
 
-    def owed(self, now: float) -> float:
-        """Return the seconds of prefill still to be done: more than 0 while any is not over."""
-        if not self._line or not self.prefilling(now):
+    def queued_seconds(self, now: float) -> float:
+        """Return the seconds of prefill still to be done: above 0 while any is not over."""
+        if not self._prefills or not self.prefilling(now):
             return 0.0
-        head = next(iter(self._line.values()))
+        head = next(iter(self._prefills.values()))
         done = min(head.seconds, max(0.0, now - self._head_since))
         # The head may take longer than predicted, and sums of floats may fall short.
-        return max(_ANY, self._owed - done)
+        return max(_LEAST_SECONDS, self._queued_seconds - done)
 
-    def owed_before(self, request: RequestId, now: float) -> float:
+    def queued_seconds_before(self, request: RequestId, now: float) -> float:
         """Return the seconds of prefill that stand before a request; 0 once its own is over."""
         self._advance(now)
-        if request not in self._line:
+        if request not in self._prefills:
             return 0.0
         before = 0.0
-        for other, entry in self._line.items():
+        for other, entry in self._prefills.items():
             if other == request:
                 break
             before += entry.seconds
         return max(0.0, before - max(0.0, now - self._head_since))
 
     def admit(self, request: RequestId, seconds: float, now: float, *, observed: bool) -> None:
-        """Book a request; `observed` when its first token will be seen."""
-        self.first_token(request, now)  # where it is booked already, this is all that it owes
-        if not self._line:
+        """Add a request with `seconds` of prefill; `observed` where its first token will be seen.
+
+        A request that is there already takes the last place, with these seconds alone.
+        """
+        self.record_first_token(request, now)
+        if not self._prefills:
             self._head_since = now
-            self._owed = 0.0
-        self._line[request] = _Entry(seconds, deadline_only=not observed)
-        self._owed += seconds
-        self._open.add(request)
+            self._queued_seconds = 0.0
+        self._prefills[request] = _Prefill(seconds, deadline_only=not observed)
+        self._queued_seconds += seconds
+        self._requests.add(request)
 
-    def first_token(self, request: RequestId, now: float) -> None:
-        """The request's prefill is over."""
+    def record_first_token(self, request: RequestId, now: float) -> None:
+        """End a request's prefill; a request without one changes nothing."""
         self._advance(now)
-        if request in self._line:
-            self._strike(request, now)
+        if request in self._prefills:
+            self._end_prefill(request, now)
 
-    def unobserved(self, request: RequestId) -> None:
-        """Nothing more will be seen of the request: the clock pays what it owes."""
-        if request in self._line:
-            self._line[request].deadline_only = True
+    def mark_unobserved(self, request: RequestId) -> None:
+        """End a request's prefill by the clock alone: its first token will not be seen."""
+        if request in self._prefills:
+            self._prefills[request].deadline_only = True
 
     def end(self, request: RequestId, now: float) -> None:
-        """The request is over."""
-        self.first_token(request, now)
-        self._open.discard(request)
+        """Remove a request and its prefill."""
+        self.record_first_token(request, now)
+        self._requests.discard(request)
 
-    def _strike(self, request: RequestId, since: float) -> None:
-        is_head = next(iter(self._line)) == request
-        entry = self._line.pop(request)
-        self._owed = max(0.0, self._owed - entry.seconds)
+    def _end_prefill(self, request: RequestId, since: float) -> None:
+        is_head = next(iter(self._prefills)) == request
+        entry = self._prefills.pop(request)
+        self._queued_seconds = max(0.0, self._queued_seconds - entry.seconds)
         if is_head:
             self._head_since = since
 
     def _advance(self, now: float) -> None:
-        while self._line:
-            request, head = next(iter(self._line.items()))
+        while self._prefills:
+            request, head = next(iter(self._prefills.items()))
             grace = 0.0 if head.deadline_only else OVERDUE_SECONDS
             over = self._head_since + head.seconds + grace
             if now < over:
                 return
-            self._strike(request, over)
+            self._end_prefill(request, over)
 
 
-def take_snapshot(ledgers: list[Ledger], prices: list[float], now: float) -> LedgerSnapshot:
-    """Return the books of endpoints where a prompt like the one at hand takes `prices` seconds.
+def take_snapshot(
+    ledgers: list[Ledger], prefill_seconds: list[float], now: float
+) -> LedgerSnapshot:
+    """Return a snapshot of ledgers. Of others' waiting requests scrapes give the number alone.
 
-    Requests of others that wait there are seen in scrapes alone, and counted at that price.
+    Each of them counts as the `prefill_seconds` that a prompt like the one at hand takes there.
     """
     queued: list[float] = []
     requests: list[int] = []
     running: list[float] = []
     busy = 0
     for position, ledger in enumerate(ledgers):
-        seconds, count = 0.0, len(ledger._open)  # noqa: SLF001 (of this module, a thousand times)
+        seconds, count = 0.0, len(ledger._requests)  # noqa: SLF001 (of this module, a thousand times)
         if count:
-            seconds = ledger.owed(now)
+            seconds = ledger.queued_seconds(now)
             busy += seconds > 0
         if ledger.external_waiting:
-            seconds += ledger.external_waiting * prices[position]
+            seconds += ledger.external_waiting * prefill_seconds[position]
         queued.append(seconds)
         requests.append(count)
         running.append(max(float(count), ledger.running))

@@ -22,7 +22,7 @@ _ROOM: Final = 1 << 20
 """Blocks of prompts for which responses are remembered: some 60 MB."""
 _OVERHEAD: Final = 16
 """What a response counts for besides, in blocks."""
-_MOST_ALIKE: Final = 8
+_MOST_PER_ANCHOR: Final = 8
 """Responses that are remembered for one last full block."""
 _BROKEN_TOKENS: Final = 4
 """Tokens by which the count of a response that broke off may be wrong."""
@@ -121,14 +121,14 @@ class GeneratedIndex:
 
     def remember(self, blocks: GeneratedBlocks) -> None:
         """Add what a response left; the oldest are dropped where there is no room."""
-        alike = self._by_anchor.get(blocks.anchor)
-        if alike is None:
-            self._by_anchor[blocks.anchor] = alike = []
+        same_anchor = self._by_anchor.get(blocks.anchor)
+        if same_anchor is None:
+            self._by_anchor[blocks.anchor] = same_anchor = []
             self._anchors.add(blocks.anchor)
-        alike.append(blocks)
+        same_anchor.append(blocks)
         self._room -= _room_of(blocks)
-        while len(alike) > _MOST_ALIKE:
-            self._room += _room_of(alike.pop(0))
+        while len(same_anchor) > _MOST_PER_ANCHOR:
+            self._room += _room_of(same_anchor.pop(0))
         while self._room < 0:
             anchor, oldest = self._by_anchor.popitem(last=False)
             self._anchors.discard(anchor)
@@ -147,19 +147,19 @@ class GeneratedIndex:
         """
         found: list[tuple[GeneratedBlocks, int, int]] = []
         for position, block_hash in enumerate(chain.hashes):
-            alike = self._by_anchor.get(block_hash)
-            if alike is not None:
-                found += _repeated(alike, chain, prompt, position + 1, rate)
+            same_anchor = self._by_anchor.get(block_hash)
+            if same_anchor is not None:
+                found += _repeated(same_anchor, chain, prompt, position + 1, rate)
         return found
 
     def pop(self, anchor: BlockHash, request_id: RequestId) -> GeneratedBlocks | None:
         """Remove and return what the response to a request left; None where nothing is known."""
-        alike = self._by_anchor.get(anchor, [])
-        for position, blocks in enumerate(alike):
+        same_anchor = self._by_anchor.get(anchor, [])
+        for position, blocks in enumerate(same_anchor):
             if blocks.request_id == request_id:
-                del alike[position]
+                del same_anchor[position]
                 self._room += _room_of(blocks)
-                if not alike:
+                if not same_anchor:
                     del self._by_anchor[anchor]
                     self._anchors.discard(anchor)
                 return blocks
@@ -171,11 +171,11 @@ def _room_of(blocks: GeneratedBlocks) -> int:
 
 
 def _repeated(
-    alike: list[GeneratedBlocks], chain: Chain, prompt: Prompt, first: int, rate: float
+    same_anchor: list[GeneratedBlocks], chain: Chain, prompt: Prompt, first: int, rate: float
 ) -> Iterator[tuple[GeneratedBlocks, int, int]]:
     """Find what a prompt repeats of responses whose prompts had `first` full blocks."""
     start, unit = chain.ends[first - 1], TOKEN_BYTES if prompt.exact else 1
-    for blocks in alike:
+    for blocks in same_anchor:
         size = blocks.size
         if chain.size <= size or (
             blocks.rest and digest(prompt.data, start, size, unit) != blocks.rest_digest

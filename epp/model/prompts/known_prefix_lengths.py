@@ -29,7 +29,7 @@ class KnownPrefixLengths:
     def __len__(self) -> int:
         return len(self._young) + sum(1 for each in self._old if each not in self._young)
 
-    def pin(self, block_hash: BlockHash, tokens: int) -> None:
+    def record(self, block_hash: BlockHash, tokens: int) -> None:
         """Take in how many tokens there are up to the end of a block, from the start."""
         if not 0 <= tokens < _LONGEST:
             raise OverflowError("a length is in 0..2^62")
@@ -37,10 +37,10 @@ class KnownPrefixLengths:
             self._old, self._young = self._young, {}
         self._young[block_hash] = tokens
 
-    def pin_at_most(self, block_hash: BlockHash, tokens: int) -> None:
+    def record_at_most(self, block_hash: BlockHash, tokens: int) -> None:
         """Take in a length that may be too great: what is known already may be closer."""
         known = self._young.get(block_hash, self._old.get(block_hash, tokens))
-        self.pin(block_hash, min(tokens, known))
+        self.record(block_hash, min(tokens, known))
 
     def among(self, hashes: Sequence[BlockHash]) -> list[tuple[int, int]]:
         """Return the positions of blocks that are pinned, with their tokens, which never fall."""
@@ -52,6 +52,6 @@ class KnownPrefixLengths:
                 longest = tokens
                 found.append((position, tokens))
                 if block_hash not in young:
-                    self.pin(block_hash, tokens)
+                    self.record(block_hash, tokens)
                     young, old = self._young, self._old
         return found

@@ -80,11 +80,11 @@ cdef class KnownPrefixLengths:
                 count += 1
         return count
 
-    def pin(self, block_hash, tokens):
+    def record(self, block_hash, tokens):
         """Take in how many tokens there are up to the end of a block, from the start."""
         self._pin(PyLong_AsUnsignedLongLong(block_hash), _checked(tokens))
 
-    def pin_at_most(self, block_hash, tokens):
+    def record_at_most(self, block_hash, tokens):
         """Take in a length that may be too great: what is known already may be closer."""
         cdef uint64_t key = PyLong_AsUnsignedLongLong(block_hash)
         cdef int64_t most = _checked(tokens), known = self._known(key)

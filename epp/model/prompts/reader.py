@@ -78,7 +78,7 @@ class Prompts:
                 self.generated.pop(blocks.anchor, blocks.request_id)
                 continue
             if not chain.exact:
-                self._estimator.pin(chain.hashes[last - 1], blocks.computed)
+                self._estimator.record(chain.hashes[last - 1], blocks.computed)
             offsets = self._estimator.offsets(chain, model, prompt.data, kind_of(prompt.data))
             hashes, sizes = chain.hashes[first:last], offsets.sizes()[first:last]
             learn(ResponseRepeated(blocks.request_id, blocks.anchor, hashes, sizes), now)
@@ -90,7 +90,7 @@ class Prompts:
         if blocks is None or pod is None:
             return
         if not blocks.exact:
-            self._estimator.pin(event.hashes[-1], blocks.computed)
+            self._estimator.record(event.hashes[-1], blocks.computed)
         sizes = _within(blocks, event.sizes, pod.engine_block)
         pod.scheduler.assign_hashes(blocks.lease, event.hashes, sizes)
 
@@ -102,7 +102,7 @@ class Prompts:
         self._estimator.learn(quote.target_model, quote.kind, chain.size, prompt_tokens)
         whole = bool(chain.hashes) and chain.ends[-1] == chain.size
         if whole:
-            self._estimator.pin(chain.hashes[-1], prompt_tokens)
+            self._estimator.record(chain.hashes[-1], prompt_tokens)
         if abs(prompt_tokens - offsets.total) <= offsets.total * _EXACT_ENOUGH:
             return offsets
         known = self._estimator.known_offsets(chain) if whole else None
@@ -122,7 +122,7 @@ class Prompts:
         believed = quote.token_offsets[0].covered(blocks)
         near = abs(tokens - believed) <= believed * _NEAR + block
         if chain.ends[blocks - 1] in chain.marks[:-1] and near:
-            self._estimator.pin_at_most(chain.hashes[blocks - 1], tokens + block // 2)
+            self._estimator.record_at_most(chain.hashes[blocks - 1], tokens + block // 2)
 
     def remember_response(self, pod: Pod, sequence: SequenceState, usage: Usage) -> None:
         """Remember what a response left in a pod's cache."""

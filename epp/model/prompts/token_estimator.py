@@ -88,10 +88,10 @@ class TokenEstimator:
         before = rates.get(kind, seen)
         rates[kind] = before + _GAIN * (seen - before)
 
-    def pin(self, block_hash: BlockHash, tokens: int) -> None:
+    def record(self, block_hash: BlockHash, tokens: int) -> None:
         """Learn how many tokens there are from the start of a prompt to the end of a block."""
-        self._prefixes.pin(block_hash, tokens)
+        self._prefixes.record(block_hash, tokens)
 
-    def pin_at_most(self, block_hash: BlockHash, tokens: int) -> None:
+    def record_at_most(self, block_hash: BlockHash, tokens: int) -> None:
         """Learn a length that may be too great: what lies behind may have been cached, too."""
-        self._prefixes.pin_at_most(block_hash, tokens)
+        self._prefixes.record_at_most(block_hash, tokens)

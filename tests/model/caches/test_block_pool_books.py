@@ -89,7 +89,7 @@ class PoolUnderResizing(RuleBasedStateMachine):
     def coarsen(self, blocks):
         before = len(self.pool)
         self.pool.coarsen(blocks)
-        in_use = sum(len(lease.keys) + len(lease.tail) for lease in self.held.values())
+        in_use = sum(len(lease.keys) + len(lease.unhashed_keys) for lease in self.held.values())
         assert len(self.pool) <= max(before - blocks, in_use)
 
     @rule(capacity=st.integers(0, 300))

@@ -213,7 +213,7 @@ class HolesUnderHearsay(RuleBasedStateMachine):
     @rule(entry=leases, steps=st.lists(st.integers(0, 1), max_size=4))
     def generate(self, entry, steps):
         lease, path = entry
-        if lease is not None and lease.keys and not lease.tail:
+        if lease is not None and lease.keys and not lease.unhashed_keys:
             whole = names_of((*path, *steps))
             if self.pool.grow(lease, len(whole)):
                 named = self.pool.assign_hashes(lease, whole[len(path) :], [1] * len(steps))

@@ -56,15 +56,15 @@ def test_what_nobody_counted_teaches_nothing():
     answers = OutputLengths()
     answers.record_length(ASKED, 0)
     assert answers.length(ASKED) == 256
-    answers.record_pace("a class", 7, 1.0)  # too short to tell
-    answers.record_pace("a class", 100, 0.0)
+    answers.record_seconds_per_token("a class", 7, 1.0)  # too short to tell
+    answers.record_seconds_per_token("a class", 100, 0.0)
     assert answers.seconds_per_token("a class") == 0.02
 
 
 def test_paces_go_by_class():
     answers = OutputLengths()
-    answers.record_pace("slow", 101, 5.0)
-    answers.record_pace("fast", 11, 0.1)
+    answers.record_seconds_per_token("slow", 101, 5.0)
+    answers.record_seconds_per_token("fast", 11, 0.1)
     assert answers.seconds_per_token("slow") == pytest.approx(0.05)
     assert answers.seconds_per_token("fast") == pytest.approx(0.01)
     assert answers.seconds_per_token("other") == 0.02

@@ -16,7 +16,7 @@ def books(*entries, observed=False, now=0.0):
 
 def test_new_books_are_empty():
     ledger = Ledger()
-    assert (ledger.owed(5.0), ledger.requests, ledger.prefilling(5.0)) == (0.0, 0, 0)
+    assert (ledger.queued_seconds(5.0), ledger.requests, ledger.prefilling(5.0)) == (0.0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -25,41 +25,41 @@ def test_new_books_are_empty():
 )
 def test_the_virtual_clock_works_off_one_after_the_other(now, owed, prefilling):
     ledger = books(("a", 1), ("b", 2), ("c", 3))
-    assert ledger.owed(now) == pytest.approx(owed)
+    assert ledger.queued_seconds(now) == pytest.approx(owed)
     assert ledger.prefilling(now) == prefilling
     assert ledger.requests == 3
 
 
 def test_the_clock_starts_when_work_does():
     ledger = books(("a", 1))
-    assert ledger.owed(10) == 0
+    assert ledger.queued_seconds(10) == 0
     ledger.admit("b", 2, 10, observed=False)
-    assert ledger.owed(10.5) == pytest.approx(1.5)
+    assert ledger.queued_seconds(10.5) == pytest.approx(1.5)
 
 
 def test_a_first_token_pays_at_once_and_the_next_begins_then():
     ledger = books(("a", 5), ("b", 2), observed=True)
-    ledger.first_token("a", 1)
-    assert ledger.owed(1) == 2
-    assert ledger.owed(2) == 1
+    ledger.record_first_token("a", 1)
+    assert ledger.queued_seconds(1) == 2
+    assert ledger.queued_seconds(2) == 1
     assert ledger.prefilling(2) == 1
     assert ledger.requests == 2
 
 
 def test_a_late_head_owes_nothing_but_holds_its_place():
     ledger = books(("a", 5), ("b", 2), observed=True)
-    assert ledger.owed(20) == 2
+    assert ledger.queued_seconds(20) == 2
     assert ledger.prefilling(20) == 2
-    ledger.first_token("a", 20)
-    assert ledger.owed(21) == 1
+    ledger.record_first_token("a", 20)
+    assert ledger.queued_seconds(21) == 1
 
 
 def test_overtaking_leaves_the_head_alone():
     ledger = books(("a", 5), ("b", 2), ("c", 1), observed=True)
-    ledger.first_token("b", 1)
-    assert ledger.owed(1) == 4 + 1
-    ledger.first_token("a", 3)
-    assert ledger.owed(3) == 1
+    ledger.record_first_token("b", 1)
+    assert ledger.queued_seconds(1) == 4 + 1
+    ledger.record_first_token("a", 3)
+    assert ledger.queued_seconds(3) == 1
 
 
 def test_an_overdue_head_is_written_off():
@@ -67,68 +67,68 @@ def test_an_overdue_head_is_written_off():
     due = 5 + OVERDUE_SECONDS
     assert ledger.prefilling(due - 0.1) == 2
     assert ledger.prefilling(due) == 1
-    assert ledger.owed(due) == 2
+    assert ledger.queued_seconds(due) == 2
     assert ledger.requests == 2  # it may well be decoding
 
 
 def test_unobserved_requests_are_paid_by_the_clock():
     ledger = books(("a", 5), ("b", 2), observed=True)
-    ledger.unobserved("a")
-    assert ledger.owed(6) == pytest.approx(1)
+    ledger.mark_unobserved("a")
+    assert ledger.queued_seconds(6) == pytest.approx(1)
     assert ledger.requests == 2  # until somebody says that it is over
     assert ledger.prefilling(6) == 1
 
 
 def test_unobserved_late_is_paid_at_once():
     ledger = books(("a", 5), observed=True)
-    ledger.unobserved("a")
-    assert (ledger.owed(30), ledger.prefilling(30)) == (0, 0)
+    ledger.mark_unobserved("a")
+    assert (ledger.queued_seconds(30), ledger.prefilling(30)) == (0, 0)
 
 
 @pytest.mark.parametrize("observed", [True, False])
 def test_the_end_pays_and_closes(observed):
     ledger = books(("a", 5), ("b", 2), observed=observed)
     ledger.end("a", 1)
-    assert (ledger.owed(1), ledger.requests, ledger.prefilling(1)) == (2, 1, 1)
+    assert (ledger.queued_seconds(1), ledger.requests, ledger.prefilling(1)) == (2, 1, 1)
     ledger.end("b", 1)
-    assert (ledger.owed(1), ledger.requests, ledger.prefilling(1)) == (0, 0, 0)
+    assert (ledger.queued_seconds(1), ledger.requests, ledger.prefilling(1)) == (0, 0, 0)
 
 
 def test_unknown_requests_change_nothing():
     ledger = books(("a", 5), observed=True)
-    ledger.first_token("x", 0)
-    ledger.unobserved("x")
+    ledger.record_first_token("x", 0)
+    ledger.mark_unobserved("x")
     ledger.end("x", 0)
-    assert (ledger.owed(0), ledger.requests) == (5, 1)
+    assert (ledger.queued_seconds(0), ledger.requests) == (5, 1)
 
 
 def test_a_request_booked_twice_owes_once():
     ledger = books(("a", 5), ("b", 1), ("a", 3), observed=True)
-    assert ledger.owed(0) == 4
+    assert ledger.queued_seconds(0) == 4
     assert ledger.requests == 2
     ledger.end("a", 0)
     ledger.end("b", 0)
-    assert (ledger.owed(0), ledger.requests) == (0, 0)
+    assert (ledger.queued_seconds(0), ledger.requests) == (0, 0)
 
 
 def test_sums_that_do_not_add_up_in_floats_never_owe_less_than_nothing():
     ledger = books(("a", 0.1), ("b", 0.2), ("c", 0.3), ("d", 0.4), observed=True)
     for name in ("a", "b", "c"):
-        ledger.first_token(name, 0)
-    assert 0 <= ledger.owed(1) <= 1e-9
+        ledger.record_first_token(name, 0)
+    assert 0 <= ledger.queued_seconds(1) <= 1e-9
 
 
 def test_what_is_owed_does_not_depend_on_who_asked_before():
     lookup, silent = (books(("a", 5), ("b", 2), ("c", 1), observed=True) for _ in range(2))
     for now in range(70):
-        lookup.owed(now)
-    assert lookup.owed(66.5) == silent.owed(66.5) == 1.5
-    assert lookup.owed(500) == silent.owed(500) == 0
+        lookup.queued_seconds(now)
+    assert lookup.queued_seconds(66.5) == silent.queued_seconds(66.5) == 1.5
+    assert lookup.queued_seconds(500) == silent.queued_seconds(500) == 0
 
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(("admit", "first_token", "unobserved", "end")),
+        st.sampled_from(("admit", "record_first_token", "mark_unobserved", "end")),
         st.integers(0, 5).map(str),
         st.sampled_from((0.0, 0.1, 0.2, 0.3, 0.7, 5.0, 70.0)),
         st.booleans(),
@@ -147,12 +147,13 @@ def test_books_in_any_order(script):
             owing[name] = amount
         else:
             now += amount
-            ledger.unobserved(name) if verb == "unobserved" else getattr(ledger, verb)(name, now)
+            when = () if verb == "mark_unobserved" else (now,)
+            getattr(ledger, verb)(name, *when)
             if verb == "end":
                 booked.discard(name)
-        assert 0 <= ledger.owed(now) <= sum(owing.values()) + 1e-9
+        assert 0 <= ledger.queued_seconds(now) <= sum(owing.values()) + 1e-9
         assert ledger.requests == len(booked)
-    assert ledger.owed(now + 1e6) == 0
+    assert ledger.queued_seconds(now + 1e6) == 0
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=20), st.data())
@@ -160,10 +161,10 @@ def test_owed_is_the_sum_of_what_is_left(amounts, data):
     ledger = books(*((str(number), amount) for number, amount in enumerate(amounts)), observed=True)
     left = dict(enumerate(amounts))
     for gone in data.draw(st.permutations(range(len(amounts)))):
-        assert ledger.owed(0) == pytest.approx(sum(left.values()), abs=1e-6)
-        ledger.first_token(str(gone), 0)
+        assert ledger.queued_seconds(0) == pytest.approx(sum(left.values()), abs=1e-6)
+        ledger.record_first_token(str(gone), 0)
         del left[gone]
-    assert ledger.owed(0) == 0
+    assert ledger.queued_seconds(0) == 0
 
 
 def test_a_survey_has_a_row_for_each():
@@ -183,5 +184,5 @@ def test_a_long_line_is_freed():
     ledger = books()
     for number in range(200_000):
         ledger.admit(str(number), 1.0, 0.0, observed=True)
-    assert ledger.owed(0.0) == pytest.approx(200_000)
+    assert ledger.queued_seconds(0.0) == pytest.approx(200_000)
     del ledger

@@ -34,7 +34,7 @@ def tokens(*messages):
 
 def serve(rig, identity, prompt, usage, pod="pod-0"):
     rig.send(pod, identity, prompts=(prompt,))
-    rig.tell(Finished(RequestId(identity), usage))
+    rig.apply(Finished(RequestId(identity), usage))
 
 
 def cached(rig, prompt):
@@ -119,7 +119,7 @@ def test_a_prompt_that_differs_after_its_last_full_block_continues_nothing():
 def test_a_response_that_broke_off_is_found_as_far_as_it_was_seen(streamed, quoted):
     rig, user = Rig(), list(range(100))
     rig.send("pod-0", "r1", prompts=(tokens(user),))
-    rig.tell(Aborted(RequestId("r1"), streamed))
+    rig.apply(Aborted(RequestId("r1"), streamed))
     turn = tokens(user, list(range(1000, 1000 + quoted)), [5] * 30)
     hit = (100 + min(streamed, quoted) - 1) // BLOCK * BLOCK
     assert cached(rig, turn)["pod-0"] == hit
@@ -130,9 +130,9 @@ def test_what_is_generated_takes_room_while_it_streams():
     rig.report("pod-0", block_size=BLOCK, num_blocks=101)
     serve(rig, "old", chat(text(700, "o")), Usage(700, 1, 0))
     rig.send("pod-0", "r1", prompts=(chat(text(700, "n")),))
-    rig.tell(FirstToken(RequestId("r1")))
+    rig.apply(FirstToken(RequestId("r1")))
     before = cached(rig, chat(text(700, "o")))["pod-0"]
-    rig.tell(Generated(RequestId("r1"), 640))
+    rig.apply(Generated(RequestId("r1"), 640))
     after = cached(rig, chat(text(700, "o")))["pod-0"]
     assert before >= 640
     assert after < 300
@@ -143,9 +143,9 @@ def test_a_request_that_outgrows_the_cache_puts_the_last_one_back_in_line():
     rig.report("pod-0", block_size=BLOCK, num_blocks=101)
     rig.send("pod-0", "first", prompts=(chat(text(700, "a")),))
     rig.send("pod-0", "last", prompts=(chat(text(700, "b")),))
-    rig.tell(Generated(RequestId("first"), 400))
+    rig.apply(Generated(RequestId("first"), 400))
     assert rig.pod("pod-0").scheduler.waiting
-    rig.tell(Aborted(RequestId("first"), 400))
+    rig.apply(Aborted(RequestId("first"), 400))
     assert not rig.pod("pod-0").scheduler.waiting
     assert rig.in_flight("last").sequences[0].lease is not None
 
@@ -165,7 +165,7 @@ def test_tails_keep_no_endpoint_that_is_gone():
     rig = Rig()
     serve(rig, "r1", chat(USER), Usage(700, 300, 0))
     gone = id(rig.pod("pod-0"))
-    rig.tell(EndpointRemoved(EndpointId("default/pod-0")))
+    rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
     collect()
     assert gone not in {id(each) for each in get_objects() if type(each) is Pod}
     assert cached(rig, chat(USER, ANSWER, AGAIN)) == {"pod-1": 0}

@@ -14,8 +14,8 @@ either = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__module__
 @either
 def test_what_was_pinned_is_found_where_it_stands(kind):
     pins = kind(4)
-    pins.pin(7, 100)
-    pins.pin(9, 150)
+    pins.record(7, 100)
+    pins.record(9, 150)
     assert pins.among([5, 7, 8, 9]) == [(1, 100), (3, 150)]
     assert pins.among([]) == []
     assert len(pins) == 2
@@ -24,30 +24,30 @@ def test_what_was_pinned_is_found_where_it_stands(kind):
 @either
 def test_a_pin_that_would_fall_behind_another_is_passed_over(kind):
     pins = kind(4)
-    pins.pin(1, 100)
-    pins.pin(2, 90)
-    pins.pin(3, 100)
+    pins.record(1, 100)
+    pins.record(2, 90)
+    pins.record(3, 100)
     assert pins.among([1, 2, 3]) == [(0, 100), (2, 100)]
 
 
 @either
 def test_a_length_that_may_be_too_great_only_lowers_what_is_known(kind):
     pins = kind(4)
-    pins.pin_at_most(1, 50)
-    pins.pin_at_most(1, 70)
+    pins.record_at_most(1, 50)
+    pins.record_at_most(1, 70)
     assert pins.among([1]) == [(0, 50)]
-    pins.pin_at_most(1, 20)
+    pins.record_at_most(1, 20)
     assert pins.among([1]) == [(0, 20)]
-    pins.pin(1, 60)
+    pins.record(1, 60)
     assert pins.among([1]) == [(0, 60)]
 
 
 @either
 def test_what_is_used_outlives_what_is_not(kind):
     pins = kind(10)
-    pins.pin(1, 5)
+    pins.record(1, 5)
     for number in range(100, 150):
-        pins.pin(number, number)
+        pins.record(number, number)
         assert pins.among([1]) == [(0, 5)]
     assert pins.among([100]) == []
     assert 10 <= len(pins) <= 20
@@ -58,7 +58,7 @@ def test_what_is_used_outlives_what_is_not(kind):
 def test_a_length_that_cannot_be_is_an_overflow(kind, wrong):
     pins = kind(4)
     with pytest.raises(OverflowError):
-        pins.pin(1, wrong)
+        pins.record(1, wrong)
     assert len(pins) == 0
 
 
@@ -92,5 +92,5 @@ def test_thousands_are_found_again(kind):
     pins = kind(5000)
     hashes = [BlockHash(number * 64) for number in range(5000)]
     for number, block_hash in enumerate(hashes):
-        pins.pin(block_hash, number)
+        pins.record(block_hash, number)
     assert pins.among(hashes) == [(number, number) for number in range(5000)]

@@ -89,7 +89,7 @@ class BlockStore:
         """Return the size of blocks together."""
         return sum(map(self.sizes.__getitem__, keys))
 
-    def idle(self, keys: Sequence[Key]) -> Sequence[Key]:
+    def unreferenced(self, keys: Sequence[Key]) -> Sequence[Key]:
         """Return those that are free; the same sequence where all of them are."""
         stamps = self.stamps
         if all(map(stamps.__getitem__, keys)):
@@ -98,12 +98,12 @@ class BlockStore:
 
     # What comes.
 
-    def touch(self, found: Sequence[Key], idle: Sequence[Key]) -> int:
-        """Take one more reference to each block; `idle` are those that nobody held.
+    def touch(self, found: Sequence[Key], unreferenced: Sequence[Key]) -> int:
+        """Take one more reference to each block; `unreferenced` are those that nobody held.
 
-        Returns the size of these. A block that is named twice has two references.
+        Returns the size of these. A block that is listed twice has two references.
         """
-        first = dict.fromkeys(idle, IN_USE)
+        first = dict.fromkeys(unreferenced, IN_USE)
         if len(first) < len(found):
             left = set(first)
             for key in found:
@@ -117,7 +117,7 @@ class BlockStore:
     def register(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], stamp: int
     ) -> Sequence[Key]:
-        """Take in named blocks, and return their keys."""
+        """Add blocks under their hashes, and return their keys."""
         new: dict[Key, int] = dict.fromkeys(hashes, stamp)
         if len(new) == len(hashes) and self.stamps.keys().isdisjoint(new):
             self._stored += hashes
@@ -170,7 +170,7 @@ class BlockStore:
     ) -> tuple[Sequence[Key], list[Key]]:
         """Let hashed blocks take the place of unhashed ones, as far as these reach.
 
-        The last may lack up to `slack` tokens, excluded. Returns the keys of the named blocks,
+        The last may lack up to `slack` tokens, excluded. Returns the keys of the hashed blocks,
         and what is left of the unhashed ones. The stamp stays, and so does the number of tokens.
         """
         room = self.tokens(unhashed)
@@ -183,8 +183,8 @@ class BlockStore:
             lengths.append(min(size, left))
             left -= lengths[-1]
         names = hashes[: len(lengths)]
-        named = self.register(names, lengths, stamp)
-        return named, self._use_up(unhashed, room - left)
+        hashed = self.register(names, lengths, stamp)
+        return hashed, self._use_up(unhashed, room - left)
 
     def _use_up(self, unhashed: Sequence[Key], used: int) -> list[Key]:
         """Take the first `used` tokens from unhashed blocks; return what is left of these."""

@@ -103,6 +103,6 @@ cdef class PoolLease:
         return tuple([self.it.blocks[at] for at in range(self.it.named)])
 
     @property
-    def tail(self):
+    def unhashed_keys(self):
         """The blocks without names; once it was given back, those that may be there still."""
         return [self.it.blocks[at] for at in range(self.it.named, self.it.held)]

@@ -123,12 +123,12 @@ class BlockPool:
             raise ValueError("fewer sizes than blocks")
         hits, found = blocks.find(hashes[: index(lookup)])
         fresh = sizes[hits : len(hashes)]
-        idle = blocks.idle(found)
+        unreferenced = blocks.unreferenced(found)
         held, new = blocks.tokens(found), sum(fresh)
-        idle_tokens = held if idle is found else blocks.tokens(idle)
-        if new + reserved > self.free - idle_tokens:
+        unreferenced_tokens = held if unreferenced is found else blocks.tokens(unreferenced)
+        if new + reserved > self.free - unreferenced_tokens:
             return None if held + new + reserved <= self._capacity else self._lease((), 0, 0, 0)
-        self._queue.tokens -= blocks.touch(found, idle)
+        self._queue.tokens -= blocks.touch(found, unreferenced)
         self._allocate(new + reserved)
         keys: Sequence[Key] = found
         if fresh:
@@ -190,19 +190,19 @@ class BlockPool:
         self._check_owner(lease)
         hashes, sizes = hashes_in(hashes), sizes_in(sizes)
         unhashed = self._unhashed.of(lease, self._blocks.stamps)
-        named, rest = self._blocks.assign_hashes(unhashed, hashes, sizes, self.block)
-        if not named:
+        hashed, rest = self._blocks.assign_hashes(unhashed, hashes, sizes, self.block)
+        if not hashed:
             return 0
         self._unhashed.remove(lease)
         if lease.release_seq:
             self._queue.replace(
-                lease, [*lease.keys[: lease.evictable - len(unhashed)], *named, *rest]
+                lease, [*lease.keys[: lease.evictable - len(unhashed)], *hashed, *rest]
             )
         else:
-            lease.keys, lease.tail = [*lease.keys, *named], rest
+            lease.keys, lease.unhashed_keys = [*lease.keys, *hashed], rest
         if rest:
-            self._unhashed.add(lease, hashes[len(named) - 1])
-        return len(named)
+            self._unhashed.add(lease, hashes[len(hashed) - 1])
+        return len(hashed)
 
     def release(self, lease: Lease) -> None:
         """Free what a request holds, last block first; a second time changes nothing."""
@@ -210,13 +210,15 @@ class BlockPool:
         if lease.release_seq:
             return
         blocks, queue = self._blocks, self._queue
-        keys: Sequence[Key] = [*lease.keys, *lease.tail] if lease.tail else lease.keys
+        keys: Sequence[Key] = (
+            [*lease.keys, *lease.unhashed_keys] if lease.unhashed_keys else lease.keys
+        )
         tokens, reserved = lease.tokens, lease.reserved_tokens
         if blocks.promoted or not blocks.shared.keys().isdisjoint(keys):
             keys, lease.contiguous = blocks.unshare(keys)
             tokens = blocks.tokens(keys)
         queue.append(lease, keys, tokens)
-        lease.tail, lease.tokens, lease.reserved_tokens = [], 0, 0
+        lease.unhashed_keys, lease.tokens, lease.reserved_tokens = [], 0, 0
         if not self._engine_reports:
             self._unhashed.remove(lease)  # nobody will hash them in time
         self._blank_tokens += reserved
@@ -232,7 +234,7 @@ class BlockPool:
             return
         blocks = self._blocks
         held = [blocks.promoted.get(key, key) for key in lease.keys[lease.hit_keys :]]
-        fresh = [key for key in held if key not in blocks.shared] + lease.tail
+        fresh = [key for key in held if key not in blocks.shared] + lease.unhashed_keys
         self.release(lease)
         for key in reversed(fresh):
             if blocks.stamps.get(key) == lease.release_seq:
@@ -263,10 +265,10 @@ class BlockPool:
         held = self.match(hashes)
         while 0 < held < len(hashes):
             lease = unhashed.after(hashes[held - 1], blocks.stamps)
-            named = 0 if lease is None else self.assign_hashes(lease, hashes[held:], sizes[held:])
-            if not named:
+            hashed = 0 if lease is None else self.assign_hashes(lease, hashes[held:], sizes[held:])
+            if not hashed:
                 break
-            held += named
+            held += hashed
         self._store_reported(hashes[held:], sizes[held:])
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
@@ -290,7 +292,7 @@ class BlockPool:
         blocks, queue = self._blocks, self._queue
         blocks.check_invariants()
         queue.check_invariants()
-        keys = [key for lease in held for key in (*lease.keys, *lease.tail)]
+        keys = [key for lease in held for key in (*lease.keys, *lease.unhashed_keys)]
         used = {blocks.promoted.get(key, key) for key in keys}
         tokens = blocks.tokens(used) + sum(lease.reserved_tokens for lease in held)
         found, hashed = set(self), [key for lease in held for key in lease.keys]
@@ -305,11 +307,11 @@ class BlockPool:
 
     def _fill(self, lease: Lease, full: int) -> None:
         """Make unhashed blocks of a lease's blank space, up to `full` tokens from its start."""
-        if full > lease.tokens and not lease.tail and lease.keys:
+        if full > lease.tokens and not lease.unhashed_keys and lease.keys:
             self._unhashed.add(lease, hash_of(lease.keys[-1]))
         while full > lease.tokens:
             size = self.block - lease.tokens % self.block
-            lease.tail.append(self._blocks.register_unhashed(size))
+            lease.unhashed_keys.append(self._blocks.register_unhashed(size))
             lease.tokens += size
             lease.reserved_tokens -= size
 

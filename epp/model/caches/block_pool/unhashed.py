@@ -36,9 +36,9 @@ class UnhashedBlocks:
         anchor = self._anchors.pop(lease, None)
         if anchor is None:
             return
-        alike = self._after[anchor]
-        alike.remove(lease)
-        if not alike:
+        same_anchor = self._after[anchor]
+        same_anchor.remove(lease)
+        if not same_anchor:
             del self._after[anchor]
 
     def after(self, anchor: BlockHash | None, held: Container[Key]) -> Lease | None:
@@ -55,7 +55,7 @@ class UnhashedBlocks:
     def of(lease: Lease, held: Container[Key]) -> Sequence[Key]:
         """Return the unhashed blocks of a lease that are still held: the first ones there were."""
         if not lease.release_seq:
-            return lease.tail
+            return lease.unhashed_keys
         first = lease.evictable
         while first and lease.keys[first - 1] < 0:
             first -= 1
