@@ -100,7 +100,7 @@ def test_a_first_read_that_fails_is_a_config_error(tmp_path):
     assert raised.value.place == "endpoints[0].port"
 
 
-async def test_only_differences_are_told(path):
+async def test_only_differences_are_applied(path):
     async with following(path) as told:
         assert told.take() == BOTH
         write(path, b="10.0.0.2:2", c="10.0.0.3:3")
@@ -152,7 +152,7 @@ async def test_a_mounted_config_map_is_followed_through_its_symlinks(tmp_path):
         assert await told.next(2) == [("gone", "default/a"), ("up", "default/a", "10.0.0.9:9")]
 
 
-async def test_a_broken_file_leaves_what_was_known(path):
+async def test_a_broken_file_keeps_the_last_valid_endpoints(path):
     with capture_logs() as logs:
         async with following(path) as told:
             told.take()
@@ -169,7 +169,7 @@ async def test_a_broken_file_leaves_what_was_known(path):
     assert logs[0]["error"].startswith("endpoints[0].port: ")
 
 
-async def test_a_deleted_file_leaves_what_was_known(path):
+async def test_a_deleted_file_keeps_the_last_valid_endpoints(path):
     with capture_logs() as logs:
         async with following(path) as told:
             told.take()

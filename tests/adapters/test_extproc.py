@@ -46,7 +46,7 @@ class TestConversations:
         assert usages == [Usage(prompt_tokens=3, completion_tokens=1)]
         assert server.streams == 0
 
-    async def test_buffered(self, director, channel):
+    async def test_buffered_mode_is_answered_by_one_body_reply(self, director, channel):
         peer, modes = Peer(channel), (BUFFERED, BUFFERED)
         assert kind(await peer.ask(head(modes))) == "request_headers"
         assert destination(await peer.ask(body()), "request_body") == TARGET
@@ -55,7 +55,7 @@ class TestConversations:
         assert [kind(reply) for reply in await peer.rest()] == ["response_body"]
         assert director.ends() == [Outcome.COMPLETED]
 
-    async def test_streamed(self, director, channel):
+    async def test_streamed_mode_is_answered_at_the_headers(self, director, channel):
         peer, modes = Peer(channel), (STREAMED, STREAMED)
         assert destination(await peer.ask(head(modes)), "request_headers") == TARGET
         for end in (False, True):
@@ -66,7 +66,7 @@ class TestConversations:
         assert [kind(reply) for reply in await peer.rest()] == ["response_body"]
         assert director.ends() == [Outcome.COMPLETED]
 
-    async def test_headers_only(self, director, channel):
+    async def test_a_request_without_body_mode_is_answered_at_the_headers(self, director, channel):
         peer, modes = Peer(channel), (NONE, NONE)
         assert destination(await peer.ask(head(modes)), "request_headers") == TARGET
         assert kind(await peer.ask(response_head())) == "response_headers"

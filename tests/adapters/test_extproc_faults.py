@@ -89,7 +89,7 @@ class TestFaults:
         director.answer = DECISION
         assert kind(await Peer(channel).ask(head(), body())) == "request_headers"
 
-    async def test_a_director_that_fails_at_the_end_leaves_no_stream(
+    async def test_a_director_that_fails_at_the_end_frees_the_stream(
         self, director, server, channel
     ):
         def fail(_):
@@ -104,7 +104,7 @@ class TestFaults:
         assert [line["event"] for line in logs] == ["exchange.failed"]
         await asyncio.wait_for(server.quiet(0), DEADLINE)
 
-    async def test_a_director_that_fails_when_the_peer_is_gone_leaves_no_stream(
+    async def test_a_director_that_fails_after_a_reset_frees_the_stream(
         self, director, server, channel
     ):
         def fail(_):
@@ -188,7 +188,7 @@ class TestPending:
         assert director.ends() == [Outcome.ABORTED]
         assert director.events == []
 
-    async def test_what_is_decided_for_a_peer_that_left_is_undone(self, director, server, channel):
+    async def test_a_decision_after_a_reset_is_undone(self, director, server, channel):
         peer = Peer(channel)
         await peer.send(head(), body())
         pending = await self.pending(director)
@@ -198,7 +198,7 @@ class TestPending:
         assert director.events == [Aborted(director.records[0].id, refused=True)]
         assert director.ends() == [Outcome.ABORTED]
 
-    async def test_a_maker_that_answers_whoever_left(self, director, server, channel):
+    async def test_a_maker_may_decide_when_it_is_cancelled(self, director, server, channel):
         peer = Peer(channel)
         await peer.send(head(), body())
         pending = await self.pending(director)
@@ -208,7 +208,7 @@ class TestPending:
         assert director.ends() == [Outcome.ABORTED]
         assert director.events == []
 
-    async def test_a_peer_that_has_said_everything_is_still_told(self, director, channel):
+    async def test_a_half_closed_stream_still_gets_its_decision(self, director, channel):
         peer = Peer(channel)
         await peer.send(head(), body())
         await peer.call.done_writing()
@@ -270,7 +270,7 @@ class Queue(Director):
 class TestQueue:
     """What a queue before scheduling needs: the ends of some exchanges decide on others."""
 
-    async def test_the_last_come_goes_first(self, serve):
+    async def test_pending_decisions_may_be_made_in_any_order(self, serve):
         director = Queue(room=1)
         async with serve(director) as (server, channel):
             peers = [Peer(channel) for _ in range(6)]
@@ -354,7 +354,7 @@ class TestServer:
             async with grpc.aio.secure_channel(where, trusting_old, separate) as late:
                 assert await Peer(late).call.code() is grpc.StatusCode.UNAVAILABLE
 
-    async def test_a_taken_port(self, transport, director, server):
+    async def test_a_port_in_use_is_an_error(self, transport, director, server):
         settings = ExtProcSettings(address="127.0.0.1", port=server.port)
         other = transport(director.exchange, time.monotonic, settings)
         with pytest.raises((OSError, RuntimeError)):
@@ -373,7 +373,7 @@ class TestServer:
         await asyncio.wait_for(quiet, DEADLINE)
         assert server.streams == 0
 
-    async def test_stop_takes_no_more_and_ends_what_is_left(self, director, server, channel):
+    async def test_stop_refuses_streams_and_ends_open_ones(self, director, server, channel):
         peer = Peer(channel)
         await peer.ask(head(), body())
         await asyncio.wait_for(server.stop(0.05), DEADLINE)
@@ -381,7 +381,7 @@ class TestServer:
         assert director.ends() == [Outcome.ABORTED]
         assert await Peer(channel).call.code() is grpc.StatusCode.UNAVAILABLE
 
-    async def test_stop_lets_a_stream_end(self, director, server, channel):
+    async def test_stop_lets_open_streams_end_in_time(self, director, server, channel):
         peer = Peer(channel)
         await peer.ask(head(), body())
         await peer.receive()

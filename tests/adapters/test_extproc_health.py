@@ -35,7 +35,7 @@ async def refusal(call):
 
 
 @pytest.mark.parametrize("state", [ServingStatus.SERVING, ServingStatus.NOT_SERVING])
-async def test_it_says_how_it_is_beside_ext_proc(transport, director, state):
+async def test_health_is_served_beside_ext_proc(transport, director, state):
     async with checked(transport, director) as (services, channel):
         services.set_status(state)
         for service in ("", "readiness", "inference-extension"):
@@ -44,7 +44,7 @@ async def test_it_says_how_it_is_beside_ext_proc(transport, director, state):
         assert kind(await Peer(channel).ask(head(), body())) == "request_headers"
 
 
-async def test_a_service_that_does_not_exist(transport, director):
+async def test_an_unknown_service_is_not_found(transport, director):
     async with checked(transport, director) as (services, channel):
         services.set_status(ServingStatus.SERVING)
         code = await refusal(asked(channel, "nonsense"))
@@ -64,6 +64,6 @@ async def test_a_check_without_a_request(director):
         assert await refusal(call) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_it_is_not_there_unless_it_is_asked_for(transport, director):
+async def test_health_is_not_served_beside_ext_proc_by_default(transport, director):
     async with checked(transport, director, offered=False) as (_, channel):
         assert await refusal(asked(channel, "")) is grpc.StatusCode.UNIMPLEMENTED

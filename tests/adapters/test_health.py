@@ -52,7 +52,7 @@ async def check(stub, name):
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_each_service_says_how_it_is(asking, state):
+async def test_each_service_reports_its_status(asking, state):
     services = HealthServices()
     services.set_status(state)
     async with asking(services) as stub:
@@ -73,7 +73,7 @@ async def test_every_service_follows_a_change(asking):
             assert await check(stub, LIVE) == SERVING
 
 
-async def test_a_watch_hears_of_every_change_and_of_nothing_else(asking):
+async def test_a_watch_is_sent_every_change_and_nothing_else(asking):
     services = HealthServices()
     async with asking(services) as stub, asyncio.timeout(DEADLINE):
         ready, live = stub.Watch(about("readiness")), stub.Watch(about(LIVE))
@@ -86,7 +86,7 @@ async def test_a_watch_hears_of_every_change_and_of_nothing_else(asking):
         assert (await live.read()).status == SERVING
 
 
-async def test_a_service_that_does_not_exist(asking):
+async def test_an_unknown_service_is_not_found(asking):
     services = HealthServices()
     services.set_status(ServingStatus.SERVING)
     async with asking(services) as stub, asyncio.timeout(DEADLINE):
@@ -98,7 +98,7 @@ async def test_a_service_that_does_not_exist(asking):
         watch.cancel()
 
 
-async def test_who_watches_no_more_is_forgotten(asking):
+async def test_a_watch_that_ended_is_removed(asking):
     services = Observed()
     async with asking(services) as stub, asyncio.timeout(DEADLINE):
         watch = stub.Watch(about(""))
@@ -121,7 +121,7 @@ class Observed(HealthServices):
         self.left.set()
 
 
-async def test_a_stop_does_not_wait_for_those_who_watch(asking):
+async def test_stop_does_not_wait_for_watches(asking):
     async with asyncio.timeout(DEADLINE):
         async with asking(HealthServices()) as stub:
             watch = stub.Watch(about(""))
@@ -130,7 +130,7 @@ async def test_a_stop_does_not_wait_for_those_who_watch(asking):
 
 
 @pytest.mark.parametrize("transport", ["grpcio", pytest.param("native", marks=needs_native)])
-async def test_a_taken_port(transport):
+async def test_a_port_in_use_is_an_error(transport):
     server, other = (health_server(transport, HealthServices()) for _ in range(2))
     await server.start("127.0.0.1", 0)
     with pytest.raises((OSError, RuntimeError)):
@@ -145,7 +145,7 @@ def test_requests_are_read_as_protobuf_reads_them(service):
 
 @example(b"\x80\x80\x80\x80\x10\x00")  # a field number of 30 bits
 @given(st.binary(max_size=30))
-def test_anything_is_read_as_protobuf_reads_it_or_refused(data):
+def test_any_bytes_are_read_as_protobuf_reads_them_or_refused(data):
     try:
         service = health.service_of(data)
     except ValueError:
@@ -157,11 +157,11 @@ def test_anything_is_read_as_protobuf_reads_it_or_refused(data):
     "data",
     [b"\x0a\x05abc", b"\x0a", b"\x80", b"\xff" * 12, b"\x0b\x0c", b"\x0a\x01\xff", b"\x02\x00"],
 )
-def test_what_is_no_request(data):
+def test_a_malformed_request_is_invalid_argument(data):
     with pytest.raises(ValueError, match=r"message|field|wire|decode"):
         health.service_of(data)
 
 
-def test_fields_of_a_later_version_are_passed_over():
+def test_unknown_fields_are_skipped():
     later = b"\x10\x05" + b"\x19" + b"x" * 8 + b"\x25" + b"x" * 4 + b"\x2a\x01x"
     assert health.service_of(later + about("liveness").SerializeToString()) == "liveness"

@@ -95,7 +95,7 @@ async def followed(**more):
 
 
 @pytest.mark.parametrize("replays", [True, False])
-async def test_events_are_told_in_order(replays):
+async def test_events_are_applied_in_order(replays):
     async with followed(replays=replays) as (publisher, told):
         await publisher.store(1, 2, 3)
         await publisher.publish(removed(1), stored([4]))
@@ -103,7 +103,7 @@ async def test_events_are_told_in_order(replays):
         assert told.of(CacheFeedUp)[-1].complete
 
 
-async def test_who_comes_late_is_told_what_was_before():
+async def test_a_late_subscriber_gets_a_replay():
     async with ZmqPublisher().open() as publisher, listening() as (listener, told):
         await publisher.store(*range(300))
         listener.watch(at(publisher))
@@ -112,14 +112,14 @@ async def test_who_comes_late_is_told_what_was_before():
         assert told.of(CacheFeedUp)[-1].complete
 
 
-async def test_a_history_longer_than_any_queue_comes_through():
+async def test_a_replay_longer_than_any_queue_arrives_whole():
     async with ZmqPublisher().open() as publisher, listening() as (listener, told):
         await publisher.store(*range(6000))
         listener.watch(at(publisher))
         await told.holds(*range(6000))
 
 
-async def test_who_comes_late_without_replay_hears_what_comes_after():
+async def test_a_late_subscriber_without_replay_gets_later_events():
     async with ZmqPublisher(replays=False).open() as publisher:
         await publisher.store(1, 2)
         async with listening() as (listener, told):
@@ -130,7 +130,7 @@ async def test_who_comes_late_without_replay_hears_what_comes_after():
             assert not told.of(CacheFeedUp)[-1].complete
 
 
-async def test_a_missing_batch_is_asked_for():
+async def test_a_missing_batch_is_requested_again():
     async with followed() as (publisher, told):
         await publisher.store(1)
         publisher.publisher.publish(stored([2]))  # sent to nobody
@@ -139,7 +139,7 @@ async def test_a_missing_batch_is_asked_for():
         assert publisher.asked == [0, 0]
 
 
-async def test_a_replay_port_that_nobody_answers_at_is_said_once_and_done_without():
+async def test_an_unreachable_replay_port_is_logged_once():
     with capture_logs() as logs:
         async with (
             ZmqPublisher(replays=False).open() as publisher,
@@ -198,7 +198,7 @@ async def test_a_restart_too_short_to_be_missed_is_found_out():
     assert peer.asked[:2] == [0, 1]
 
 
-async def test_nobody_there_is_said_once_and_then_that_somebody_is():
+async def test_an_unreachable_publisher_is_logged_once_and_its_return_too():
     peer = ZmqPublisher()
     peer.port, peer.again = free_port(), free_port()
     with capture_logs() as logs:
@@ -214,7 +214,7 @@ async def test_nobody_there_is_said_once_and_then_that_somebody_is():
     assert (said.count("kv_events.lost"), said.count("kv_events.back")) == (1, 1)
 
 
-async def test_a_server_of_another_protocol_is_nobody():
+async def test_a_server_of_another_protocol_is_no_publisher():
     async def greet(reader, writer):
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await reader.read()
@@ -239,7 +239,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
-async def test_garbage_is_said_once_and_left_out(garbage):
+async def test_garbage_is_logged_once_and_skipped(garbage):
     with capture_logs() as logs:
         async with followed() as (publisher, told):
             await publisher.store(1)
@@ -253,7 +253,7 @@ async def test_garbage_is_said_once_and_left_out(garbage):
     )
 
 
-async def test_a_payload_that_cannot_be_read_costs_what_was_known():
+async def test_an_unreadable_payload_invalidates_the_cache():
     with capture_logs() as logs:
         async with followed() as (publisher, told):
             await publisher.store(1)
@@ -284,7 +284,7 @@ async def test_a_publisher_may_take_the_place_of_another_server():
             await told.holds(1)
 
 
-async def test_a_message_larger_than_allowed_is_not_taken_in():
+async def test_a_message_over_the_limit_is_not_received():
     settings = msgspec.structs.replace(IMPATIENT, max_bytes=20_000)
     async with ZmqPublisher(replays=False).open() as publisher, listening(settings) as made:
         listener, told = made
@@ -299,7 +299,7 @@ async def test_a_message_larger_than_allowed_is_not_taken_in():
         await told.holds(3)
 
 
-async def test_several_endpoints_do_not_mix_and_go_one_by_one():
+async def test_endpoints_are_subscribed_to_separately():
     async with contextlib.AsyncExitStack() as stack:
         peers = [await stack.enter_async_context(ZmqPublisher().open()) for _ in range(3)]
         listener, told = await stack.enter_async_context(listening())
@@ -321,7 +321,7 @@ async def test_several_endpoints_do_not_mix_and_go_one_by_one():
         assert told.held("pod-1") == Counter([1])
 
 
-async def test_an_endpoint_that_is_another_engine_is_listened_to_anew():
+async def test_another_engine_under_an_endpoints_id_is_subscribed_to_again():
     async with (
         ZmqPublisher().open() as first,
         ZmqPublisher().open() as second,
@@ -349,7 +349,7 @@ WHERE = {
 
 
 @pytest.mark.parametrize(("given", "rank", "expected"), WHERE.values(), ids=WHERE)
-def test_where_an_endpoint_publishes(given, rank, expected):
+def test_publisher_addresses_by_labels_ranks_and_settings(given, rank, expected):
     sources = PublisherAddresses.of(endpoint(rank=rank), SubscriptionSettings(**given))
     assert sources is not None
     for found, wanted in zip((sources.events, sources.replay), expected, strict=True):

@@ -41,13 +41,13 @@ async def echoed(stream):
     return b"".join(pieces)
 
 
-async def test_it_comes_back_whole(channel):
+async def test_a_long_body_comes_back_whole(channel):
     streams = [Peer(channel, PATIENCE) for _ in range(3)]
     await asyncio.gather(*map(ask, streams))
     assert [each == LONG for each in await asyncio.gather(*map(echoed, streams))] == [True] * 3
 
 
-async def test_who_does_not_read_holds_up_nobody(channel, director):
+async def test_a_peer_that_does_not_read_delays_no_other_stream(channel, director):
     slow = Peer(channel, PATIENCE)
     await ask(slow)
     await until(lambda: director.opened == 1)
@@ -61,7 +61,7 @@ async def test_who_does_not_read_holds_up_nobody(channel, director):
     await until(lambda: Outcome.COMPLETED in director.ends())
 
 
-async def test_who_says_no_more_is_told_the_rest(channel):
+async def test_a_half_closed_stream_still_gets_the_rest_of_its_body(channel):
     stream = Peer(channel, PATIENCE)
     await ask(stream)
     await stream.call.done_writing()
@@ -69,7 +69,7 @@ async def test_who_says_no_more_is_told_the_rest(channel):
     assert await stream.rest() == []
 
 
-async def test_who_leaves_amid_it_leaves_nothing(channel, director, server):
+async def test_a_reset_during_a_long_body_frees_the_stream(channel, director, server):
     stream = Peer(channel, PATIENCE)
     await ask(stream)
     assert kind(await stream.receive()) == "request_headers"
@@ -80,7 +80,7 @@ async def test_who_leaves_amid_it_leaves_nothing(channel, director, server):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_after_a_decision_that_took_its_time(serve, director, count):
+async def test_a_long_body_continues_after_a_late_decision(serve, director, count):
     director.answer = None
     async with serve(director) as (_, channel):
         streams = [Peer(channel, PATIENCE) for _ in range(count)]

@@ -54,7 +54,7 @@ def come(peer, stream):
 
 
 class TestWindowsOfThePeer:
-    async def test_not_a_byte_more_than_it_takes(self, server):
+    async def test_no_more_is_sent_than_the_window_allows(self, server):
         async with greeted(server, window=0) as peer:
             peer.begin(1, head(), body(LARGE))
             await peer.heard(Kind.HEADERS, 1)
@@ -85,7 +85,7 @@ class TestWindowsOfThePeer:
             peer.say(wire.settings(window=1 << 20))
             assert len(await peer.replied(1, 2)) == 2
 
-    async def test_a_stream_that_is_not_read_slows_what_it_sends(self, director, server):
+    async def test_a_stream_that_is_not_read_gets_no_window(self, director, server):
         """Its replies wait, so its window stays shut; others go on."""
         async with greeted(server, window=10_000) as peer:
             peer.begin(1, head(), body())
@@ -112,7 +112,7 @@ class TestWindowsOfThePeer:
             peer.tell(1, chunk, chunk, chunk, chunk, chunk, chunk, chunk, chunk, chunk)
             await peer.hear(lambda: len(peer.seen(Kind.WINDOW_UPDATE, 1)) > seen)
 
-    async def test_a_peer_that_lets_too_much_wait_is_left(self, serve, director):
+    async def test_a_peer_that_lets_too_much_wait_is_disconnected(self, serve, director):
         little = Limits(max_queued=1_000_000)
         with capture_logs() as logs:
             async with serve(director, limits=little) as (server, _):
@@ -126,7 +126,7 @@ class TestWindowsOfThePeer:
 
 
 class TestWindowsGiven:
-    async def test_while_a_decision_is_pending_one_window_is_taken(self, serve, director):
+    async def test_while_a_decision_is_pending_one_window_is_received(self, serve, director):
         director.answer = None
         async with serve(director) as (server, _), greeted(server, window=WIDE) as peer:
             peer.say(wire.window_update(0, WIDE))
@@ -171,7 +171,7 @@ class TestWindowsGiven:
 
 
 class TestPeersThatDoNotRead:
-    async def test_one_holds_up_nobody(self, serve, director):
+    async def test_a_peer_that_does_not_read_delays_no_other(self, serve, director):
         """What it does not take stays in its own buffers, bounded, until it is given up."""
         quick = Limits(ping_after=0.3, ping_timeout=0.3)
         async with serve(director, limits=quick) as (server, _):
@@ -195,7 +195,7 @@ class TestPeersThatDoNotRead:
                 await until(lambda: server.streams == 0)
             await serves(server)
 
-    async def test_one_that_is_silent_is_asked_and_left(self, serve, director):
+    async def test_a_silent_peer_is_pinged_and_disconnected(self, serve, director):
         quick = Limits(ping_after=0.5, ping_timeout=0.02)  # it says all of it well before the ping
         async with serve(director, limits=quick) as (server, _):
             hello = wire.greeting() + wire.acknowledged()
@@ -207,7 +207,7 @@ class TestPeersThatDoNotRead:
             await until(lambda: server.streams == 0)
             assert director.ends() == [Outcome.ABORTED]
 
-    async def test_one_that_answers_stays(self, serve, director):
+    async def test_a_peer_that_answers_pings_stays(self, serve, director):
         quick = Limits(ping_after=0.02, ping_timeout=3)
         async with serve(director, limits=quick) as (server, _), greeted(server) as peer:
             for count in (1, 2):
@@ -216,7 +216,7 @@ class TestPeersThatDoNotRead:
             peer.begin(1, GET)
             await peer.replied(1, 1)
 
-    async def test_one_that_never_says_hello(self, serve, director):
+    async def test_a_peer_without_preface_is_disconnected(self, serve, director):
         quick = Limits(ping_after=0.02, ping_timeout=0.02)
         async with serve(director, limits=quick) as (server, _), connected(server, b"") as peer:
             await peer.lost()
@@ -245,7 +245,7 @@ class TestNuisance:
             pytest.param(lambda at: wire.headers(at) + wire.reset(at), id="rapid reset"),
         ],
     )
-    async def test_frames_that_move_nothing(self, serve, director, again):
+    async def test_frames_that_make_work_are_limited(self, serve, director, again):
         little = Limits(nuisance_burst=200, nuisance_rate=1)
         with capture_logs() as logs:
             async with serve(director, limits=little) as (server, _), greeted(server) as peer:
@@ -267,7 +267,7 @@ class TestNuisance:
         await peer.lost()
         await serves(server)
 
-    async def test_resets_of_what_was_answered_are_envoys_way(self, serve, director):
+    async def test_resets_of_answered_streams_are_not_limited(self, serve, director):
         """Envoy resets every stream that it is done with: more than nghttp2 takes by itself."""
         little = Limits(nuisance_burst=50, nuisance_rate=0)
         async with serve(director, limits=little) as (server, _), greeted(server) as peer:
@@ -292,7 +292,7 @@ class TestNuisance:
 
 
 class TestGoodbyes:
-    async def test_a_server_that_stops_takes_what_is_under_way(self, director, server, peer):
+    async def test_a_stopping_server_accepts_streams_under_way(self, director, server, peer):
         peer.begin(1, head(), body())
         await peer.replied(1, 2)
         stopping = asyncio.create_task(server.stop(DEADLINE))
@@ -333,7 +333,7 @@ class TestGoodbyes:
         assert set(director.ends()) <= {Outcome.ABORTED}
         assert len(director.ends()) == director.opened
 
-    async def test_a_reset_is_told_at_once(self, director, server, peer):
+    async def test_a_reset_reaches_the_exchange_at_once(self, director, server, peer):
         peer.begin(1, head(), body())
         await peer.replied(1, 2)
         peer.say(wire.reset(1))

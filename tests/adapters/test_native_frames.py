@@ -65,7 +65,7 @@ class TestGreetings:
         peer.say(wire.headers(1), *(wire.data(1, data[at : at + 1]) for at in range(len(data))))
         assert len(await peer.replied(1, 2)) == 2
 
-    async def test_what_is_announced(self, peer):
+    async def test_settings_announce_the_limits(self, peer):
         pairs = dict(struct.iter_unpack(">HI", peer.seen(Kind.SETTINGS)[0]))
         assert pairs == {3: 10_000, 4: 1 << 20, 5: 1 << 16, 6: 32 << 10}
         await peer.works()
@@ -152,7 +152,7 @@ class TestBrokenStreams:
             wire.request(more=[(b"bad name", b"x")]),
         ],
     )
-    async def test_headers_that_may_not_be(self, director, server, peer, block):
+    async def test_malformed_headers_reset_the_stream(self, director, server, peer, block):
         peer.say(wire.headers(1, block))
         await peer.heard(Kind.RST_STREAM, 1)
         assert peer.codes(Kind.RST_STREAM, 1) == [Code.PROTOCOL_ERROR]
@@ -234,7 +234,7 @@ class TestBrokenStreams:
         assert b"12" in await peer.heard(Kind.HEADERS, 1)
         await until(lambda: server.streams == 0)
 
-    async def test_what_comes_after_the_end_is_dropped(self, director, server, peer):
+    async def test_frames_after_the_end_of_a_stream_are_dropped(self, director, server, peer):
         peer.begin(1, head(), body(b"no JSON"))
         await peer.hear(lambda: 1 in peer.ended)
         await peer.heard(Kind.RST_STREAM, 1)
@@ -251,7 +251,7 @@ class TestOddCorners:
         peer.begin(1, GET)
         assert await peer.replied(1, 1)
 
-    async def test_padding_counts_for_windows_and_nothing_else(self, peer):
+    async def test_padding_counts_towards_windows_only(self, peer):
         data = wire.message(GET.SerializeToString())
         padded = bytes([200]) + data + bytes(200)
         peer.say(wire.headers(1), wire.frame(Kind.DATA, 1, padded, Flag.PADDED))
@@ -264,7 +264,7 @@ class TestOddCorners:
         assert len(peer.replies[1]) == 2
         assert director.ends() == [Outcome.UNOBSERVED]
 
-    async def test_priorities_are_taken_note_of_and_no_more(self, peer):
+    async def test_priorities_are_ignored(self, peer):
         priority = struct.pack(">IB", 0x80000000 | 3, 255)
         peer.say(wire.frame(Kind.PRIORITY, 9, priority))
         block = priority + wire.request()

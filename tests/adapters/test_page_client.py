@@ -109,7 +109,7 @@ async def test_a_fresh_connection_that_is_closed_is_a_failure():
     ],
 )
 @pytest.mark.parametrize("piece", [None, 1000])
-async def test_what_is_no_page_is_refused_and_the_next_is_asked_for_anew(answer, reason, piece):
+async def test_after_a_refused_response_the_next_page_has_another_connection(answer, reason, piece):
     server = Server(answer, LENGTH, piece=piece)
     async with serving(server) as client:
         with pytest.raises(PageRefused, match=reason):
@@ -118,14 +118,14 @@ async def test_what_is_no_page_is_refused_and_the_next_is_asked_for_anew(answer,
     assert server.connections == 2
 
 
-async def test_what_was_not_asked_for_is_not_taken_for_the_next_answer():
+async def test_unrequested_data_is_not_the_next_response():
     server = Server(LENGTH + LENGTH.replace(b"page", b"junk"), LENGTH)
     async with serving(server) as client:
         assert [await client.get(), await client.get()] == [b"page"] * 2
     assert server.connections == 2
 
 
-async def test_a_get_that_is_cancelled_leaves_no_answer_behind():
+async def test_a_cancelled_get_aborts_its_connection():
     server = Server(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", LENGTH)
     async with serving(server) as client:
         getting = asyncio.create_task(client.get())

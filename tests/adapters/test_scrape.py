@@ -134,7 +134,7 @@ async def scraping(*endpoints, settings=FAST, clock=time.monotonic):
             await task
 
 
-async def test_loads_are_told_over_one_connection_one_at_a_time():
+async def test_loads_are_reported_over_one_connection():
     async with pods(1) as (pod,), scraping(pod.endpoint("a")) as (_, told):
         before = time.monotonic()
         load = await told.loads("a", 5)
@@ -145,7 +145,7 @@ async def test_loads_are_told_over_one_connection_one_at_a_time():
         assert pod.headers["Accept-Encoding"] == "identity"
 
 
-async def test_pods_are_watched_and_forgotten_while_it_runs():
+async def test_pods_are_watched_and_unwatched_while_it_runs():
     async with pods(2) as (first, second), scraping() as (scraper, told):
         scraper.watch(first.endpoint("a"))
         await told.loads("a")
@@ -197,7 +197,7 @@ async def test_a_hung_pod_is_a_failure_in_time():
             assert not (await told.failure("hung")).refused
 
 
-async def test_a_refusing_pod_is_told_apart_and_logged_once_until_it_returns():
+async def test_a_refused_connection_is_reported_as_such_and_logged_once():
     async with pods(1) as (pod,):
         with capture_logs() as logs:
             async with scraping(pod.endpoint("a")) as (_, told):
@@ -222,7 +222,7 @@ async def test_a_refusing_pod_is_told_apart_and_logged_once_until_it_returns():
         (200, b"x" * 200_001, "larger than 200000 bytes"),
     ],
 )
-async def test_what_is_no_page_is_a_failure(status, page, reason):
+async def test_a_response_that_is_no_page_is_a_failure(status, page, reason):
     async with pods(1) as (pod,):
         pod.status, pod.page = status, page
         with capture_logs() as logs:
@@ -311,7 +311,7 @@ async def test_another_rank_under_the_same_name_starts_afresh():
         assert load.num_blocks is None
 
 
-async def test_what_is_not_believed_is_logged_once():
+async def test_an_impossible_value_is_logged_once():
     async with pods(1) as (pod,):
         with capture_logs() as logs:
             async with scraping(pod.endpoint("a")) as (_, told):
@@ -341,7 +341,7 @@ async def test_a_start_waits_for_the_first_polls_but_not_for_one_that_hangs():
             assert not told.of(LoadReported, "b")
 
 
-async def test_who_may_be_gone_is_looked_at_at_once_but_not_at_every_word():
+async def test_poll_now_polls_at_once_but_not_at_every_call():
     async with (
         pods(1) as (pod,),
         scraping(pod.endpoint("a"), settings=SLOW, clock=lambda: 100.0) as (scraper, told),
@@ -357,14 +357,14 @@ async def test_who_may_be_gone_is_looked_at_at_once_but_not_at_every_word():
 
 
 @pytest.mark.parametrize("breaks", [1, 2])
-async def test_a_server_that_breaks_a_connection_off_is_asked_again_out_of_turn(breaks):
+async def test_a_broken_connection_is_retried_out_of_turn(breaks):
     async with pods(1) as (pod,), scraping(pod.endpoint("a"), settings=SLOW) as (_, told):
         pod.breaks = breaks
         await told.loads("a")
         assert [failed.refused for failed in told.of(ScrapeFailed, "a")] == [False] * breaks
 
 
-async def test_a_server_that_breaks_every_connection_off_is_asked_thrice_and_then_in_its_turn():
+async def test_repeated_broken_connections_are_retried_twice_out_of_turn():
     async with pods(1) as (pod,), scraping(pod.endpoint("a"), settings=SLOW) as (scraper, told):
         pod.breaks = 100
         await told.failure("a", 3)
@@ -372,7 +372,7 @@ async def test_a_server_that_breaks_every_connection_off_is_asked_thrice_and_the
         assert pod.requests == 3
 
 
-async def test_a_server_that_is_dying_is_found_gone_out_of_turn():
+async def test_an_exiting_server_is_found_gone_out_of_turn():
     async with pods(1) as (pod,), scraping(pod.endpoint("a"), settings=SLOW) as (_, told):
         pod.dying, pod.breaks = True, 1
         await told.failure("a", 2)

@@ -114,7 +114,7 @@ def test_running_requests_rise_and_fall():
     assert value(counted, "llm_d_epp_request_running") == 1
 
 
-def test_what_is_not_looked_at_runs_as_long_as_it_is_believed_to():
+def test_unobserved_requests_run_as_long_as_the_fleet_models_them():
     there = {"0", "1"}
     counted = telemetry(under_way=there.__contains__)
     for number in range(3):
@@ -126,7 +126,7 @@ def test_what_is_not_looked_at_runs_as_long_as_it_is_believed_to():
     assert value(counted, "llm_d_epp_request_running") == 0
 
 
-def test_what_is_not_looked_at_takes_no_memory_when_nobody_reads():
+def test_unobserved_requests_are_expired_without_a_scrape():
     looked_up: list[RequestId] = []
 
     def under_way(request):
@@ -141,7 +141,7 @@ def test_what_is_not_looked_at_takes_no_memory_when_nobody_reads():
     assert len(looked_up) <= 1_001
 
 
-def test_a_prediction_is_held_only_to_the_endpoint_it_was_made_for():
+def test_a_prediction_counts_for_its_own_endpoint_only():
     counted = telemetry()
     serve(counted, record(1, served=B.target))
     assert values(counted, "warmpick_predicted_cached_tokens_count") == {}
@@ -183,13 +183,13 @@ def test_the_pool():
         ("events_live", 1, 0),
     ],
 )
-def test_what_is_believed_of_caches(what, of_a, of_b):
+def test_gauges_of_modelled_caches(what, of_a, of_b):
     name, counted = f"warmpick_endpoint_cache_{what}", telemetry()
     assert value(counted, name, model_server_endpoint="a") == of_a
     assert value(counted, name, model_server_endpoint="b") == of_b
 
 
-def test_what_becomes_of_events_and_prompts():
+def test_counters_of_kv_events_and_text_fallbacks():
     counted = telemetry()
     assert value(counted, "warmpick_kv_event_batches_total", outcome="gaps") == 1
     assert value(counted, "warmpick_kv_event_batches_total", outcome="batches") == 9
@@ -203,7 +203,7 @@ def test_an_empty_pool():
 
 
 @pytest.mark.parametrize("field", ["model", "target_model", "fairness_id"])
-def test_what_clients_name_cannot_fill_the_memory(field):
+def test_label_values_of_clients_are_bounded(field):
     counted = Telemetry(MetricSources("pool", list, list, int), most_flows=5)
     for number in range(100):
         serve(counted, record(number, request=request(number, **{field: f"x{number}"})))

@@ -64,7 +64,7 @@ def test_console_is_for_people():
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_tracebacks_do_not_show_what_variables_held(form):
+def test_tracebacks_omit_values_of_variables(form):
     frames = stderr("debug", form)
     assert "hidden.at_info" in frames
     assert f"prompt = '{SECRET}'" not in frames

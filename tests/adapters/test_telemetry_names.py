@@ -125,7 +125,7 @@ def test_names_labels_and_buckets_are_the_references(busy, name, kind, labels, b
         assert set(ends) == set(expected)
 
 
-def test_nothing_else_is_exposed(busy):
+def test_no_other_family_is_exposed(busy):
     names = {name for name in read(busy) if not name.startswith("process_")}
     assert names == {row[0] for row in TABLE}
 

@@ -68,7 +68,7 @@ async def test_grpc_serves_with_the_self_signed_pair():
         await server.stop(None)
 
 
-def test_what_the_self_signed_certificate_says():
+def test_the_self_signed_certificates_fields():
     signed = x509.load_pem_x509_certificate(certificate(None)[1])
     assert signed.subject.rfc4514_string() == "O=Warmpick"
     now = dt.datetime.now(dt.UTC)
@@ -78,7 +78,7 @@ def test_what_the_self_signed_certificate_says():
     assert certificate(None) != certificate(None)
 
 
-def test_an_operators_pair_is_given_as_it_is(tmp_path):
+def test_an_operators_pair_is_returned_unchanged(tmp_path):
     pair = certificate(None)
     other = certificate(None)[1]
     assert certificate(store(tmp_path, *pair)) == pair
@@ -117,7 +117,7 @@ def test_a_pair_that_is_half_renewed_is_waited_for(tmp_path):
     assert seen == [second]
 
 
-async def test_it_goes_on_looking(tmp_path):
+async def test_the_files_are_checked_repeatedly(tmp_path):
     store(tmp_path, *certificate(None))
     renewed = asyncio.Event()
     watch = CertificateWatch(tmp_path, lambda _: renewed.set(), interval=0.01)

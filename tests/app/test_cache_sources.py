@@ -30,7 +30,7 @@ def test_without_tokens_or_events_there_is_text_alone():
     assert untokenized_prompts(None) == {}
 
 
-def test_a_tokenizer_that_cannot_be_loaded_is_said_once_and_prompts_stay_text(tmp_path):
+def test_a_tokenizer_that_cannot_be_loaded_is_logged_and_prompts_stay_text(tmp_path):
     with capture_logs() as logs:
         assert tokenizer_or_none(tokens_from(tmp_path / "nothing").tokens) is None
     (entry,) = logs
@@ -38,13 +38,13 @@ def test_a_tokenizer_that_cannot_be_loaded_is_said_once_and_prompts_stay_text(tm
     assert str(tmp_path / "nothing") in entry["error"]
 
 
-def test_events_without_tokens_are_of_no_use_and_said_so():
+def test_events_without_tokens_are_refused_with_a_log_line():
     with capture_logs() as logs:
         assert kv_events_or_none(load(EVENTS).kv_events, "", None, print) is None
     assert [entry["event"] for entry in logs] == ["kv_events.useless"]
 
 
-async def test_events_with_tokens_are_listened_to(tmp_path):
+async def test_events_with_tokens_are_subscribed_to(tmp_path):
     tokenizer = tokenizer_or_none(tokens_from(write(tmp_path / "m", byte_level())).tokens)
     assert tokenizer is not None
     listener = kv_events_or_none(load(EVENTS).kv_events, "m", tokenizer, print)
@@ -54,7 +54,7 @@ async def test_events_with_tokens_are_listened_to(tmp_path):
 
 
 @pytest.mark.parametrize("secret", [b"", b"shared"])
-def test_pickers_that_share_a_secret_name_blocks_alike(secret):
+def test_pickers_that_share_a_secret_hash_blocks_alike(secret):
     settings = load("plugins: [{type: least-ttft-picker}]")
     request = InferenceRequest(id=RequestId("r"), prompts=(Prompt(b"x" * 4000),))
     one, other = (build_fleet(settings, secret).quote(request, 0).chains[0] for _ in range(2))

@@ -66,7 +66,7 @@ def tokens_of(folder, lookup):
     return len(prompt.data) // 4
 
 
-async def test_what_is_short_is_decided_on_at_once(director, folder):
+async def test_a_short_prompt_is_decided_on_at_once(director, folder):
     lookup = chat("hello")
     decision = director.route(lookup, 1.0)
     assert decision.prompt_tokens == tokens_of(folder, lookup)
@@ -81,7 +81,7 @@ async def outcome(director, lookup):
     return await asyncio.wait_for(made, 10)
 
 
-async def test_what_is_long_is_decided_on_when_it_is_tokenized(director, folder):
+async def test_a_long_prompt_is_decided_on_when_it_is_tokenized(director, folder):
     lookup = chat(LONG)
     decision = await outcome(director, lookup)
     assert isinstance(decision, Decision)
@@ -90,7 +90,7 @@ async def test_what_is_long_is_decided_on_when_it_is_tokenized(director, folder)
     assert again.predicted_cached_tokens > 0
 
 
-async def test_no_endpoint_is_an_answer_too(folder):
+async def test_no_endpoints_is_an_outcome(folder):
     fleet = Fleet(BlockHasher(b"secret"))
     fleet.apply(Listed(), 0)
     error = await outcome(directing(fleet, LocalTokenizer(folder, LocalLimits())), chat(LONG))
@@ -122,7 +122,7 @@ async def test_a_prompt_that_takes_too_long_is_refused(fleet):
     assert tokenizer.ended.is_set()
 
 
-async def test_a_client_that_leaves_ends_the_work(fleet):
+async def test_a_cancellation_ends_the_tokenization(fleet):
     tokenizer, heard = Stuck(), list[object]()
     pending = directing(fleet, tokenizer).route(chat(LONG), 1.0)
     pending.when_decided(heard.append)
@@ -132,7 +132,7 @@ async def test_a_client_that_leaves_ends_the_work(fleet):
     assert heard == []
 
 
-async def test_a_stop_ends_the_work(fleet):
+async def test_stop_ends_the_tokenization(fleet):
     tokenizer = Stuck()
     director = directing(fleet, tokenizer)
     director.route(chat(LONG), 1.0)
@@ -154,7 +154,7 @@ async def test_without_a_tokenizer_nothing_is_pending(fleet):
 
 
 @pytest.mark.parametrize(("counted", "said"), [(None, 0), (0, 0), (1, 1)])
-async def test_a_server_that_counts_other_tokens_is_noticed_once(director, counted, said):
+async def test_different_token_counts_are_logged_once(director, counted, said):
     with capture_logs() as logs:
         for _ in range(2):
             lookup = chat("hello")
@@ -167,7 +167,7 @@ async def test_a_server_that_counts_other_tokens_is_noticed_once(director, count
     assert [entry["event"] for entry in logs].count("tokens.differ") == said
 
 
-async def test_usage_that_cannot_be_is_said_once_of_an_endpoint(fleet):
+async def test_impossible_usage_is_logged_once_for_each_endpoint(fleet):
     director = directing(fleet, None)
     with capture_logs() as logs:
         for number in range(3):
@@ -184,7 +184,7 @@ async def test_usage_that_cannot_be_is_said_once_of_an_endpoint(fleet):
     assert [entry["endpoint"] for entry in said] == ["default/a"]
 
 
-async def test_that_responses_cannot_be_left_is_said_once(fleet):
+async def test_streams_that_must_stay_open_are_logged_once(fleet):
     director = directing(fleet, None)
     with capture_logs() as logs:
         for number, reason in enumerate((None, MustStayReason.DUPLEX, MustStayReason.DUPLEX)):
@@ -217,7 +217,7 @@ class Constant:
         return [self.value] * len(candidates)
 
 
-async def test_a_scorer_that_leaves_its_range_is_logged_once(fleet):
+async def test_a_scorer_outside_its_range_is_logged_once(fleet):
     values = {"fine": 1.0, "percent": 70.0, "empty": float("nan")}
     scorers = tuple(WeightedScorer(name, 1.0, Constant(values[name])) for name in values)
     director = directing(fleet, None, profile=Profile("p", (), scorers, MaxScorePicker()))

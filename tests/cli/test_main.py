@@ -63,7 +63,7 @@ def test_check_warns_of_scores_that_have_no_effect(written, capsys):
         (b"\xff\xfe\xfd", "is not UTF-8 text"),
     ],
 )
-def test_check_says_what_is_wrong(text, said, written, capsys):
+def test_check_prints_the_error(text, said, written, capsys):
     assert main(["check", written(text)]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("epp: ")
@@ -179,7 +179,7 @@ def checked_native(**environment):
     )
 
 
-def test_check_native_says_of_each_module_what_compiles_it_and_why_it_does_not():
+def test_check_native_lists_each_module_its_compiler_and_fault():
     asked = checked_native(WARMPICK_NATIVE="off")
     assert (asked.returncode, asked.stderr) == (0, "")
     head, *lines = asked.stdout.splitlines()

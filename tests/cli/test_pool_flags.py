@@ -56,7 +56,7 @@ def test_more_about_a_pool():
     assert not pool("--pool-name=p", "--ha-enable-leader-election=false").source.elect
 
 
-def test_metrics_may_be_for_those_whom_the_api_lets_read_them():
+def test_metrics_endpoint_auth_asks_the_api():
     assert pool("--pool-name=p").metrics_access is None
     found = pool("--endpoints-file=a", "--metrics-endpoint-auth", "--kubeconfig=/k")
     assert found.metrics_access is not None

@@ -78,14 +78,14 @@ async def test_each_pool_has_its_endpoints_its_ports_and_its_policy(folder):
         (("--grpc-port=1", "--grpc-health-port=2", "--metrics-port=3"), "no endpoints"),
     ],
 )
-def test_what_pools_cannot_share_is_refused(folder, capsys, more, complaint):
+def test_pools_that_conflict_are_refused(folder, capsys, more, complaint):
     first = ["serve", f"--endpoints-file={folder / 'a.yaml'}"]
     second = [*more, f"--endpoints-file={folder / 'b.yaml'}"] if "b" in str(more) else [*more]
     assert main([*first, "and", *second]) == 2
     assert complaint in capsys.readouterr().err
 
 
-def test_a_flag_that_nobody_knows_is_told_of_its_pool(folder, capsys):
+def test_an_unknown_flag_is_reported_with_its_pool(folder, capsys):
     with pytest.raises(SystemExit):
         main(["serve", f"--endpoints-file={folder / 'a.yaml'}", "and", "--nonsense"])
     assert "epp serve ... and: error: unrecognized arguments: --nonsense" in capsys.readouterr().err

@@ -61,7 +61,7 @@ dataLayer:
 
 
 @pytest.mark.parametrize("group", API_VERSIONS)
-def test_the_incumbents_file_is_taken_as_it_is(group):
+def test_the_incumbents_file_loads_unchanged(group):
     settings = load(INCUMBENT.format(group=group))
     assert settings.profile.name == "default"
     weights = {each.name: each.weight for each in settings.profile.scorers}
@@ -79,7 +79,7 @@ def test_the_incumbents_file_is_taken_as_it_is(group):
     assert settings.effective.api_version == group
 
 
-def test_the_old_prefix_parameters_are_taken():
+def test_the_old_prefix_parameters_are_accepted():
     text = """
 plugins:
 - type: prefix-cache-scorer
@@ -153,7 +153,7 @@ def test_predicted_first_tokens_can_be_combined_with_other_scores():
         ("- {type: max-score-picker, parameters: {maxNumOfEndpoints: 3}}", MaxScorePicker(3)),
     ],
 )
-def test_a_profile_without_a_picker_takes_what_there_is(pickers, picker):
+def test_a_profile_without_a_picker_gets_the_files_or_the_default(pickers, picker):
     settings = load(f"""
 plugins:
 - {{type: queue-scorer}}
@@ -317,7 +317,7 @@ dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: 
 
 
 @pytest.mark.parametrize(("text", "place", "said"), ERRORS, ids=lambda each: str(each)[:40])
-def test_errors_say_where_and_what(text, place, said):
+def test_errors_name_the_place_and_the_problem(text, place, said):
     with pytest.raises(ConfigError) as raised:
         load(text)
     assert raised.value.place == place
@@ -417,7 +417,7 @@ def test_a_users_plug_in_may_have_a_name_of_the_incumbents_but_not_ours():
         ),
     ],
 )
-def test_a_broken_plug_in_is_said_to_be(spec, place, said):
+def test_a_plug_in_that_cannot_be_used_is_an_error(spec, place, said):
     with pytest.raises(ConfigError, match="plugins") as raised:
         load(f"plugins: [{{{spec}}}]")
     assert raised.value.place == place

@@ -26,7 +26,7 @@ def test_durations(text, value):
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5 s", "-1s", "0s", "1s!", "5sec"])
-def test_what_is_no_duration(text):
+def test_malformed_durations_are_refused(text):
     with pytest.raises(ValueError, match="is no"):
         seconds(text)
 
@@ -80,7 +80,7 @@ def listening(settings):
     return subscription_settings(settings.kv_events, settings.base_model)
 
 
-def test_where_to_listen():
+def test_subscription_settings_of_a_producer():
     assert listening(precise("{}")) == SubscriptionSettings()
     assert precise("{}").token_block == 16
     assert precise("{}").warnings == ()
@@ -127,7 +127,7 @@ plugins:
         ("{maxPrefixBlocksToMatch: 1, maxPrefixTokensToMatch: 0, blockSize: 5}", None),
     ],
 )
-def test_what_a_silent_endpoint_is_taken_to_hold(parameters, capacity):
+def test_assumed_capacity_of_an_endpoint_that_reports_none(parameters, capacity):
     assert load(producer("approx-prefix-cache-producer", parameters)).capacity == capacity
 
 
@@ -171,7 +171,7 @@ def test_what_a_silent_endpoint_is_taken_to_hold(parameters, capacity):
         ("approx-prefix-cache-producer", "{lruCapacityPerServer: -1}", "less than nothing"),
     ],
 )
-def test_what_is_refused(kind, parameters, words):
+def test_invalid_parameters_are_refused(kind, parameters, words):
     with pytest.raises(ConfigError, match=words) as refused:
         load(producer(kind, parameters))
     assert refused.value.place.startswith("plugins[0].parameters")

@@ -133,7 +133,7 @@ async def test_a_server_of_another_authority_is_not_trusted(api, tmp_path):
     assert api.requests == []
 
 
-async def test_who_is_unknown_is_refused(api, tmp_path):
+async def test_unknown_credentials_are_refused(api, tmp_path):
     path = api.kubeconfig(tmp_path / "config", user={"token": "nobody's"})
     with pytest.raises(ApiRefused, match="Unauthorized") as raised:
         await asked_as(api, named(path))

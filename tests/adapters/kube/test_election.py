@@ -92,7 +92,7 @@ async def test_a_lease_that_is_not_there_is_made_and_renewed(api, connection):
     assert a.turns == [True]
 
 
-async def test_of_two_one_leads_and_the_other_follows_when_it_lets_go(api, connection):
+async def test_of_two_candidates_the_second_leads_after_a_release(api, connection):
     async with candidates(connection, "a", "b") as (a, b):
         leader, follower = (a, b) if await first_of(a, b) is a else (b, a)
         await renewed(api)
@@ -177,7 +177,7 @@ async def test_a_write_whose_answer_is_lost_is_not_lost(api, connection):
         await a.until(lambda: a.leading)
 
 
-async def test_releasing_what_is_not_ours_changes_nothing(api, connection):
+async def test_releasing_anothers_lease_changes_nothing(api, connection):
     taken_by_another(api, leaseDurationSeconds=60)
     async with candidates(connection, "a") as (a,):
         await api.asked(lambda ask: ask.resource == "leases")
@@ -186,7 +186,7 @@ async def test_releasing_what_is_not_ours_changes_nothing(api, connection):
     assert a.turns == []
 
 
-async def test_after_a_release_nothing_is_tried_any_more(api, connection, tmp_path):
+async def test_no_attempt_follows_a_release(api, connection, tmp_path):
     async with candidates(connection, "a") as (a,):
         await a.until(lambda: a.leading)
         await a.election.release()
@@ -201,7 +201,7 @@ async def test_after_a_release_nothing_is_tried_any_more(api, connection, tmp_pa
         assert {ask.user for ask in api.requests[before:]} == {"b"}
 
 
-async def test_a_release_that_the_api_server_does_not_hear_does_not_hold_us_up(api, connection):
+async def test_an_unanswered_release_ends_in_time(api, connection):
     async with candidates(connection, "a") as (a,):
         await a.until(lambda: a.leading)
         await api.down()

@@ -75,7 +75,7 @@ async def discovering(api, folder, **settings):
         yield made, fleet
 
 
-async def test_a_pool_that_is_there_is_told_and_then_ready(api, tmp_path):
+async def test_a_pool_is_applied_before_it_is_ready(api, tmp_path):
     api.put(pool(ports=(8000, 8001)))
     api.put(pod("a", "10.0.0.1"))
     api.put(pod("b", "10.0.0.2", ready=False))
@@ -102,7 +102,7 @@ async def test_a_pool_that_is_not_there_yet_is_waited_for(api, tmp_path):
         assert fleet.targets == ["10.0.0.1:8000"]
 
 
-async def test_a_pool_that_is_deleted_takes_its_endpoints_until_it_is_back(api, tmp_path):
+async def test_a_deleted_pool_removes_its_endpoints(api, tmp_path):
     api.put(pool())
     api.put(pod("a"))
     async with discovering(api, tmp_path) as (discovery, fleet):
@@ -190,7 +190,7 @@ async def routed(discovery, condition):
             await asyncio.sleep(0.002)
 
 
-async def test_kinds_that_are_not_installed_are_done_without_and_said_once(api, tmp_path):
+async def test_kinds_that_are_not_installed_are_logged_once(api, tmp_path):
     for path in CRDS:
         if "inferencepools" not in path.name:
             api.uninstall(path.stem)
@@ -205,7 +205,7 @@ async def test_kinds_that_are_not_installed_are_done_without_and_said_once(api, 
     assert sorted(absent) == sorted(path.stem for path in CRDS if "pools" not in path.name)
 
 
-async def test_what_cannot_be_used_is_noted_once(api, tmp_path):
+async def test_unusable_objects_are_logged_once(api, tmp_path):
     api.put(pool())
     api.put(pod("a", ports="8000, eight"))
     api.put(objective("theirs", 1, ref={"name": "other"}))
@@ -227,7 +227,7 @@ async def test_what_cannot_be_used_is_noted_once(api, tmp_path):
     assert len(noted) == 2
 
 
-async def test_a_thousand_pods_leave_others_their_turns(api, tmp_path):
+async def test_a_thousand_pods_let_other_tasks_run(api, tmp_path):
     """Counted, not timed: what runs beside gets a turn for every few endpoints."""
     api.put(pool())
     for number in range(1000):
@@ -295,7 +295,7 @@ async def test_of_two_replicas_one_is_ready_and_the_other_stands_by_warm(api, tm
     assert spec["leaseTransitions"] == 1
 
 
-async def test_without_a_way_to_an_api_server_nothing_starts():
+async def test_without_access_to_an_api_server_nothing_starts():
     settings = KubeSettings(
         namespace="default", pool="pool", access=KubeAccess(kubeconfig="/nowhere", environ={})
     )

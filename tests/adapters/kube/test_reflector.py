@@ -33,7 +33,7 @@ async def test_everything_is_listed_page_by_page_and_then_watched(api, connectio
     assert (seen.lists, seen.removed) == (1, ["p0"])
 
 
-async def test_only_what_is_selected_is_told_and_what_leaves_the_selection_is_gone(api, connection):
+async def test_only_selected_objects_are_passed_on(api, connection):
     api.put(pod("in"))
     api.put(pod("out", labels={"app": "other"}))
     async with following(connection, selection=Selection(labels=LABELS)) as seen:
@@ -58,7 +58,7 @@ async def test_one_object_is_selected_by_its_name(api, connection):
         assert seen.objects["pool"].spec.ports == (8000,)
 
 
-async def test_a_watch_that_ends_goes_on_where_it_was(api, connection):
+async def test_a_watch_that_ends_resumes_at_its_version(api, connection):
     async with following(connection) as seen:
         first = await watched(api)
         api.put(pod("a"))
@@ -103,7 +103,7 @@ async def test_a_list_whose_continuation_expires_is_listed_in_one(api, connectio
     assert seen.names == {"later", *(f"p{number}" for number in range(7))}
 
 
-async def test_many_events_in_one_piece_are_told_in_order(api, connection):
+async def test_many_events_in_one_chunk_are_passed_on_in_order(api, connection):
     async with following(connection) as seen:
         await watched(api)
         for number in range(400):
@@ -134,7 +134,7 @@ async def test_a_kind_that_is_uninstalled_has_no_objects(api, connection):
         await seen.until(lambda: not seen.names)
 
 
-async def test_one_not_found_of_a_server_that_starts_takes_nothing_away(api, connection):
+async def test_a_single_404_removes_nothing(api, connection):
     api.put(pool())
     async with following(connection, pools("default")) as seen:
         await watched(api, "inferencepools")

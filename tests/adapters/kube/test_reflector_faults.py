@@ -41,7 +41,7 @@ WEATHER = {
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
 @pytest.mark.parametrize("effect", WEATHER.values(), ids=WEATHER)
-async def test_what_fails_for_a_while_is_tried_again(verb, effect, api, connection):
+async def test_temporary_failures_are_retried(verb, effect, api, connection):
     api.put(pod("a"))
     api.fail(effect, verb=verb, resource="pods", times=4)
     async with following(connection) as seen:
@@ -51,9 +51,7 @@ async def test_what_fails_for_a_while_is_tried_again(verb, effect, api, connecti
         await seen.until(lambda: seen.names == {"b"})
 
 
-async def test_a_restart_goes_on_where_it_was_or_lists_anew_and_tells_the_difference(
-    api, connection
-):
+async def test_after_a_restart_it_resumes_or_lists_again(api, connection):
     for name in "abc":
         api.put(pod(name))
     async with following(connection) as seen:
@@ -88,7 +86,7 @@ async def test_a_version_that_is_too_old_is_listed_anew(api, connection):
     assert (seen.lists, seen.removed) == (2, ["a"])
 
 
-async def test_a_silent_watch_is_given_up_and_goes_on_where_it_was(api, connection):
+async def test_a_silent_watch_is_resumed_on_another_connection(api, connection):
     settings = msgspec.structs.replace(QUICK, idle_timeout=0.1)
     async with following(connection, settings=settings) as seen:
         await watched(api)
@@ -133,7 +131,7 @@ async def test_half_a_line_at_the_end_is_no_event(api, connection):
     assert (seen.lists, seen.names) == (1, {"a"})
 
 
-async def test_an_object_that_does_not_fit_is_left_out_and_said_once(api, connection, logs):
+async def test_an_ill_typed_object_is_skipped_and_logged_once(api, connection, logs):
     async with following(connection) as seen:
         await watched(api)
         (stream,) = api.watches
@@ -152,9 +150,7 @@ async def test_retry_after_is_kept_to(api, connection):
     assert time.monotonic() - began >= 1
 
 
-async def test_a_restart_alone_is_not_told_of_an_outage_is_once_and_its_end_too(
-    api, connection, logs
-):
+async def test_a_restart_is_not_logged_an_outage_is_once(api, connection, logs):
     async with following(connection) as seen:
         await watched(api)
         before = len(api.requests)
@@ -206,7 +202,7 @@ async def test_a_token_that_is_not_accepted_any_more_is_read_again(api, tmp_path
     assert seen.lists == 1
 
 
-async def test_many_who_are_refused_read_credentials_once(api, tmp_path, logs):
+async def test_many_refusals_renew_credentials_once(api, tmp_path, logs):
     rule = {**RULE, "apiGroups": ["*"], "resources": ["*"]}
     token = api.token("epp", [rule])
     async with connected(api, tmp_path, token=token) as connection:
@@ -255,7 +251,7 @@ STORM = [
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_after_any_storm_what_was_told_is_what_is_there(seed, api, connection):
+async def test_after_any_faults_the_sink_has_the_servers_objects(seed, api, connection):
     chance = random.Random(seed)  # noqa: S311 (weather, not secrets)
     async with following(connection) as seen:
         for step in range(60):

@@ -54,7 +54,7 @@ def reviews_of(api):
     return [ask.resource for ask in api.requests]
 
 
-async def test_a_user_that_may_reads_and_is_asked_about_once(api, tmp_path):
+async def test_a_permitted_user_reads_and_is_reviewed_once(api, tmp_path):
     token = api.token("prometheus", READS)
     async with operators(api, tmp_path) as get:
         assert await get("/metrics", f"Bearer {token}") == 200
@@ -74,7 +74,7 @@ async def test_others_are_kept_out_and_health_is_everybodys(api, tmp_path):
     assert reviews_of(api) == ["tokenreviews", "tokenreviews", "subjectaccessreviews"]
 
 
-async def test_an_api_server_that_is_away_is_no_permission_and_is_asked_again(api, tmp_path):
+async def test_an_unreachable_api_server_permits_nothing_and_is_asked_again(api, tmp_path):
     token = api.token("prometheus", READS)
     async with operators(api, tmp_path) as get:
         api.fail(faults.internal(), times=2)
@@ -96,7 +96,7 @@ async def test_a_missing_rule_is_named(missing, api, tmp_path):
     assert ASKS[missing]["resources"][0] in said["missing_rules"]
 
 
-async def test_without_a_way_to_an_api_server_nobody_reads(api, tmp_path):
+async def test_without_access_to_an_api_server_nobody_reads(api, tmp_path):
     token = api.token("prometheus", READS)
     async with operators(api, tmp_path) as get:
         (tmp_path / "kubeconfig").unlink()

@@ -42,7 +42,7 @@ def test_content(content, string, parts):
 
 
 @pytest.mark.parametrize("shape", ContentFormat)
-def test_what_a_tool_says_is_always_a_string(shape):
+def test_a_tools_content_is_always_a_string(shape):
     message = {"role": "tool", "tool_call_id": "c", "content": [text("a"), text("b")]}
     assert conversation([message], shape) == [
         {"role": "tool", "content": "a\nb", "tool_call_id": "c"}
@@ -69,7 +69,7 @@ def test_arguments_of_calls_are_decoded(arguments, decoded):
     assert made["function"]["arguments"] == decoded
 
 
-def test_no_calls_are_left_out():
+def test_empty_tool_calls_are_omitted():
     message = {"role": "assistant", "content": "a", "tool_calls": []}
     assert conversation([message], STRING) == [{"role": "assistant", "content": "a"}]
 
@@ -95,7 +95,7 @@ def test_reasoning_has_two_names(field):
         (["x-anthropic-billing-header: a\nb", text("You")], "b\nYou"),
     ],
 )
-def test_a_changing_line_of_the_system_is_left_out(content, kept):
+def test_the_billing_line_is_removed(content, kept):
     (message,) = conversation([{"role": "system", "content": content}], STRING)
     assert message["content"] == kept
     if isinstance(content, str):
@@ -113,7 +113,7 @@ def test_a_changing_line_of_the_system_is_left_out(content, kept):
         [{"type": "new"}],
     ],
 )
-def test_media_are_not_for_us(content):
+def test_media_are_not_tokenized_here(content):
     with pytest.raises(TextFallback) as refused:
         conversation([{"role": "user", "content": content}], STRING)
     assert refused.value.cause is FallbackCause.MEDIA
@@ -139,7 +139,7 @@ def test_media_are_not_for_us(content):
         {"role": "developer", "content": "", "tools": [{"type": "function"}]},
     ],
 )
-def test_what_the_server_refuses_is_refused(message):
+def test_what_vllm_refuses_is_malformed(message):
     with pytest.raises(TextFallback) as refused:
         conversation([message], STRING)
     assert refused.value.cause is FallbackCause.MALFORMED

@@ -69,7 +69,7 @@ async def test_a_short_chat_is_answered_at_once(local, folder):
     assert local.counts == {}
 
 
-async def test_a_long_one_is_not_and_then_it_is(local, folder):
+async def test_a_long_chat_is_tokenized_in_a_thread_and_then_cached(local, folder):
     asked = chat(LONG)
     assert local.ready(asked) is None
     (prompt,) = await local.tokenize(asked)
@@ -125,7 +125,7 @@ async def test_completions(tmp_path, make, special):
     await local.close()
 
 
-async def test_a_chat_may_ask_for_what_surrounds_a_prompt(local, folder):
+async def test_a_chat_may_ask_for_added_special_tokens(local, folder):
     before, _ = folder.vocabulary.affixes
     (plain,) = at_once(local, chat("hello"))
     (more,) = at_once(local, chat("hello", add_special_tokens=True))
@@ -133,7 +133,7 @@ async def test_a_chat_may_ask_for_what_surrounds_a_prompt(local, folder):
     assert list(more.marks) == [mark + 1 for mark in plain.marks]
 
 
-async def test_token_ids_stay_what_they_are(local):
+async def test_token_ids_are_returned_unchanged(local):
     for prompt in ([1, 2, 3], [[1, 2], [3]]):
         asked = completions(prompt)
         assert local.ready(asked) is asked.prompts
@@ -143,7 +143,7 @@ async def test_token_ids_stay_what_they_are(local):
     assert local.counts == {}
 
 
-async def test_a_request_without_prompts_is_left_alone(local):
+async def test_a_request_without_prompts_stays_without(local):
     asked = InferenceRequest(id=RequestId("x"), api=Api.OTHER)
     assert local.ready(asked) == ()
     assert local.counts == {}
@@ -182,7 +182,7 @@ async def test_text_stays_text_for_a_cause(local, asked, cause):
     assert local.counts == {cause: 2}
 
 
-async def test_each_cause_is_said_once(local, capsys):
+async def test_each_cause_is_logged_once(local, capsys):
     for asked in (chat(IMAGE), chat(IMAGE), bodies.asked(Api.RESPONSES, input="secret words")):
         local.ready(asked)
     lines = [line for line in capsys.readouterr().out.splitlines() if "text_instead" in line]
@@ -260,7 +260,7 @@ async def test_patience_ends_but_the_work_is_kept(folder):
     await tokenizer.close()
 
 
-async def test_what_several_wait_for_is_tokenized_once(folder):
+async def test_a_text_that_several_wait_for_is_encoded_once(folder):
     vocabulary = Counting(split_then_bytes(), ("<|im_start|>", "<|im_end|>"))
     tokenizer = LocalTokenizer(replace(folder, vocabulary=vocabulary), PATIENT)
     asked = [chat(LONG * 5, "x", str(number)) for number in range(20)]

@@ -72,7 +72,7 @@ def test_special_tokens_of_an_older_file(folder):
     assert template.render(HELLO) == "<s><|im_end|>"
 
 
-def test_what_surrounds_a_prompt_is_the_tokenizers_word(tmp_path):
+def test_affixes_are_the_tokenizers_not_the_configurations(tmp_path):
     folder = write(tmp_path / "m", split_then_bytes(), add_bos_token=False)
     before, after = read_folder(folder).vocabulary.affixes or (b"", b"?")
     assert (len(before), after) == (4, b"")
@@ -125,7 +125,7 @@ def test_a_given_template_goes_first(folder, tmp_path):
     ("name", "text"),
     [("config.json", '{"model_type": "gpt_oss"}'), ("tekken.json", "{}")],
 )
-def test_chats_that_are_rendered_by_code_are_left_alone(folder, name, text, tmp_path):
+def test_chats_that_vllm_renders_by_code_have_no_template(folder, name, text, tmp_path):
     (folder / name).write_text(text)
     read = read_folder(folder)
     assert read.template is None
@@ -156,7 +156,7 @@ def test_no_template(folder):
         ("chat_template.jinja", b"\xff", "cannot read"),
     ],
 )
-def test_files_that_are_not_what_they_should_be(folder, name, content, words):
+def test_malformed_files_are_config_errors(folder, name, content, words):
     (folder / name).write_bytes(content)
     with pytest.raises(ConfigError, match=words):
         read_folder(folder)

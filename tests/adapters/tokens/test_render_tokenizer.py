@@ -128,7 +128,7 @@ def pictured(body):
     return 200, {"token_ids": [5, 9, 9, 9, 6], "features": features}
 
 
-async def test_media_are_told_apart_by_their_hash(server, ask):
+async def test_media_are_identified_by_their_hash(server, ask):
     server.answers[CHAT] = pictured
     tokenizer = ask(server)
     asked = [chat(image(url)) for url in ("a", "b", "a")]
@@ -159,7 +159,7 @@ async def test_media_are_told_apart_by_their_hash(server, ask):
         ),
     ],
 )
-async def test_media_that_cannot_be_told_apart(server, ask, features, cause):
+async def test_media_without_a_hash_stay_text(server, ask, features, cause):
     server.answers[CHAT] = (200, {"token_ids": [1, 2], "features": features})
     tokenizer, asked = ask(server), chat("hello")
     assert await prompts_of(tokenizer, asked) is asked.prompts
@@ -207,7 +207,7 @@ async def test_fewer_prompts_than_were_sent(server, ask):
         (chat("x" * 2000), FallbackCause.LARGE),
     ],
 )
-async def test_what_is_not_asked_for(server, ask, asked, cause):
+async def test_requests_that_are_not_sent_to_the_server(server, ask, asked, cause):
     tokenizer = ask(server, most_bytes=1000)
     assert tokenizer.ready(asked) is asked.prompts
     assert tokenizer.counts == {cause: 1}
@@ -253,7 +253,7 @@ async def test_a_server_without_a_render_endpoint_tokenizes(server, ask, capsys,
         (bodies.asked(Api.RESPONSES, input="x"), FallbackCause.API),
     ],
 )
-async def test_what_tokenize_cannot_tell(server, ask, asked, cause):
+async def test_requests_that_tokenize_does_not_cover(server, ask, asked, cause):
     server.answers[TOKENIZE] = (200, {"tokens": [1, 2]})
     tokenizer = ask(server)
     assert await prompts_of(tokenizer, asked) is asked.prompts
@@ -266,7 +266,7 @@ async def test_a_server_with_neither(server, ask):
     assert tokenizer.counts == {FallbackCause.UNAVAILABLE: 1}
 
 
-async def test_a_server_that_is_gone_is_left_alone_and_found_again(ask, capsys):
+async def test_an_unreachable_server_is_retried_after_a_pause(ask, capsys):
     async with serving() as server:
         port = int(server.url.rpartition(":")[2])
     tokenizer, asked = ask(server), chat("hello")

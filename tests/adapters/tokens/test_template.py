@@ -63,7 +63,7 @@ def test_chatml(fields, end):
         ("{{ custom }}", {"chat_template_kwargs": {"custom": 1}}, "1"),
     ],
 )
-def test_what_a_template_sees(text, fields, want):
+def test_variables_of_a_template(text, fields, want):
     assert render(text, **fields) == want
 
 
@@ -136,7 +136,7 @@ def test_a_template_that_drops_the_message_cannot_continue_it():
         ("", {"chat_template_kwargs": {"messages": []}}, FallbackCause.FIELD),
     ],
 )
-def test_what_goes_wrong_has_a_cause(text, fields, cause):
+def test_failures_have_a_cause(text, fields, cause):
     body = {"messages": [{"role": "user", "content": "x"}]} | fields
     with pytest.raises(TextFallback) as refused:
         ChatTemplate({"default": text}, {}).render(body)

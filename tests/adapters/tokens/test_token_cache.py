@@ -11,7 +11,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size
 
 
 @given(steps=STEPS, capacity=st.integers(0, 2000))
-def test_it_is_the_plain_rule(steps, capacity):
+def test_the_least_recently_used_is_evicted(steps, capacity):
     cache = TokenCache(capacity)
     plain: OrderedDict[str, bytes] = OrderedDict()
     room = 0
@@ -41,7 +41,7 @@ def test_the_size_is_that_of_text_and_ids():
     assert 7000 < cache.size < 8500
 
 
-def test_what_is_larger_than_the_cache_is_not_kept_and_evicts_nothing():
+def test_an_entry_larger_than_the_cache_evicts_nothing():
     cache = TokenCache(1000)
     cache.put("a", b"a")
     cache.put("x" * 2000, b"")

@@ -29,7 +29,7 @@ def test_pieces_have_the_tokens_of_the_whole(name, text):
 @pytest.mark.parametrize("name", KINDS)
 @settings(max_examples=15, deadline=None)
 @given(text=TEXTS)
-def test_what_surrounds_a_prompt_is_known(name, text):
+def test_affixes_are_found(name, text):
     vocabulary = VOCABULARIES[name]
     before, after = vocabulary.affixes or (b"", b"?")
     assert before + vocabulary.encode([text])[text] + after == vocabulary.encode_whole(text)
@@ -68,7 +68,7 @@ def test_cutting_at_a_refused_one_would_change_tokens():
     assert joined(vocabulary, parts) != vocabulary.encode([whole])[whole]
 
 
-def test_nothing_is_cut_where_special_tokens_are_text():
+def test_no_cuts_where_special_tokens_are_text():
     tokenizer = byte_level()
     tokenizer.encode_special_tokens = True
     vocabulary = Vocabulary(tokenizer, SPECIAL)

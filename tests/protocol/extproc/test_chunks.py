@@ -120,14 +120,14 @@ def test_byte_for_byte(name, count, seed):
 
 
 @pytest.mark.parametrize("coding", PACKED)
-def test_what_is_compressed_passes_unread(coding):
+def test_a_compressed_response_passes_unread(coding):
     data = PACKED[coding]
     out, record = converse(OK | {"content-encoding": coding}, cut(data, COUNT, 3))
     assert out == data
     assert record.usage is None
 
 
-def test_where_the_proxy_passes_it_nothing_is_said_of_it():
+def test_streamed_chunks_are_acknowledged_and_read():
     head, data = BODIES["events"]
     out, record = converse(head, cut(data, COUNT, 4), BodyMode.STREAMED)
     assert out == data
@@ -148,7 +148,7 @@ def test_usage_may_be_cut_anywhere(places, end):
     assert record.usage == USAGE
 
 
-def test_usage_is_found_whatever_cuts_it_once():
+def test_usage_is_found_wherever_one_cut_is():
     start = END.index(b'"usage"', 50)
     for place in range(start - 3, len(END)):
         assert converse(OK, [END[:place], END[place:]])[1].usage == USAGE, place

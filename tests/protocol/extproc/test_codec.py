@@ -100,7 +100,7 @@ def test_both_read_the_same(data):
 
 
 @given(requests(), requests())
-def test_both_read_what_is_said_twice(first, second):
+def test_both_read_repeated_fields(first, second):
     agreed(first + second)
 
 
@@ -110,7 +110,7 @@ def test_both_read_anything(data):
 
 
 @given(requests(), st.data())
-def test_both_read_what_was_damaged(data, choice):
+def test_both_read_damaged_messages(data, choice):
     at = choice.draw(st.integers(0, len(data) - 1))
     agreed(data[:at])
     agreed(data[:at] + choice.draw(st.binary(min_size=1, max_size=3)) + data[at + 1 :])
@@ -135,7 +135,7 @@ def test_both_read_odd_numbers(number):
     agreed(number.replace(b"\x01", b"\x00") + b"\x22\x00")
 
 
-def test_what_is_read_is_no_view_of_what_was_given():
+def test_values_are_no_views_of_the_input():
     data = bytearray(
         upstream.ProcessingRequest(request_body={"body": b"x" * 100}).SerializeToString()
     )
@@ -190,5 +190,5 @@ def test_text_that_cannot_be_written_raises(codec):
         CODECS[codec].encode(HeadersReply(False, UNWRITABLE))
 
 
-def test_the_twin_is_what_the_codec_is_held_to():
+def test_the_source_decides_what_the_extension_does():
     assert read("protobuf", b"\x22\x00") == protobuf.decode(b"\x22\x00")

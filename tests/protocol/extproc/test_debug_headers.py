@@ -17,18 +17,18 @@ def told(header_sources, served=None):
     return outcome(machine.receive(ResponseHeaders(headers=OK, served=served), 2)).response_headers
 
 
-def test_a_client_is_told_nothing_unless_that_is_asked_for():
+def test_no_debug_headers_by_default():
     assert told(()) == {}
 
 
 @pytest.mark.parametrize("served", ["10.0.0.7:3000", "[fd00::1]:3000"])
-def test_a_client_is_told_who_served_by_the_gateways_account(served):
+def test_the_served_header_has_the_gateways_endpoint(served):
     assert told((served_header,), Target(served)) == {SERVED: served}
 
 
-def test_a_gateway_that_does_not_say_who_served_is_told_of():
+def test_a_gateway_without_served_metadata_is_reported():
     assert told((served_header,)) == {SERVED: "fail: missing destination endpoint served metadata"}
 
 
-def test_several_things_are_told():
+def test_several_header_sources_add_up():
     assert told((decision_header, served_header)).keys() == {DECISION, SERVED}

@@ -17,7 +17,7 @@ def pending():
 
 @pytest.mark.parametrize("outcome", [DECISION, Overloaded("full"), ZeroDivisionError()])
 @pytest.mark.parametrize("waited_for", [False, True])
-def test_it_is_heard_once_whoever_comes_first(pending, outcome, waited_for):
+def test_the_outcome_is_delivered_once_in_either_order(pending, outcome, waited_for):
     heard: list[object] = []
     if waited_for:
         pending.when_decided(heard.append)
@@ -28,7 +28,7 @@ def test_it_is_heard_once_whoever_comes_first(pending, outcome, waited_for):
     assert heard == [outcome]
 
 
-def test_it_is_made_once(pending):
+def test_a_second_decision_is_an_error(pending):
     heard: list[object] = []
     pending.when_decided(heard.append)
     pending.decided(DECISION)
@@ -38,7 +38,7 @@ def test_it_is_made_once(pending):
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_its_maker_hears_once_that_nobody_waits(pending, first):
+def test_the_maker_is_notified_of_a_cancellation_once(pending, first):
     cancelled: list[bool] = []
     if first:
         pending.when_cancelled(lambda: cancelled.append(True))
@@ -50,7 +50,7 @@ def test_its_maker_hears_once_that_nobody_waits(pending, first):
     assert pending.cancelled
 
 
-def test_what_is_decided_all_the_same_is_heard(pending):
+def test_a_decision_after_a_cancellation_is_delivered(pending):
     heard: list[object] = []
     pending.when_decided(heard.append)
     pending.cancel()
@@ -58,7 +58,7 @@ def test_what_is_decided_all_the_same_is_heard(pending):
     assert heard == [DECISION]
 
 
-def test_a_maker_that_answers_a_cancellation_is_heard(pending):
+def test_a_maker_may_decide_when_it_is_cancelled(pending):
     heard: list[object] = []
     gone = Overloaded("gone")
     pending.when_decided(heard.append)
@@ -67,7 +67,7 @@ def test_a_maker_that_answers_a_cancellation_is_heard(pending):
     assert heard == [gone]
 
 
-def test_once_decided_there_is_nothing_to_cancel(pending):
+def test_a_cancellation_after_the_decision_has_no_effect(pending):
     cancelled: list[bool] = []
     pending.when_cancelled(lambda: cancelled.append(True))
     pending.decided(DECISION)

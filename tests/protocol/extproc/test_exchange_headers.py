@@ -33,7 +33,7 @@ from tests.protocol.extproc.conversation import (
 
 
 class TestHeaders:
-    def test_control_headers_are_removed_and_others_left_alone(self):
+    def test_control_headers_are_removed_and_no_others(self):
         sent = {
             "x-gateway-inference-objective": "gold",
             "x-gateway-inference-fairness-id": "tenant",
@@ -86,7 +86,7 @@ class TestHeaders:
             "predicted_ttft_ms": 12.5,
         }
 
-    def test_orca_is_asked_for_and_heard(self):
+    def test_orca_is_requested_and_reported(self):
         stub = Stub()
         machine = exchange(stub, request_orca=True)
         seen = outcome(play(machine, [headers(), body(chat_body())]))
@@ -145,7 +145,7 @@ class TestRewrite:
         assert got.response == data.replace(b'{"model":"target"', b'{"model":"m"')
         assert got.response_ended
 
-    def test_compressed_responses_are_left_alone(self):
+    def test_compressed_responses_pass_unchanged(self):
         machine = exchange(Stub())
         play(machine, [headers(**self.rewrite), body(chat_body())])
         machine.receive(ResponseHeaders(headers=OK | {"content-encoding": "gzip"}), 2)

@@ -69,7 +69,7 @@ def rest(machine):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("trailers", [False, True])
-def test_all_of_it_goes_on_in_order(size, trailers):
+def test_a_long_body_is_sent_on_in_order(size, trailers):
     machine = exchange(Stub())
     first = ask(machine, LONG, size, trailers=trailers)
     assert isinstance(first[0], HeadersReply)
@@ -105,7 +105,7 @@ def test_a_response_may_begin_before_the_request_is_through(size):
     assert stub.closed[0].outcome is Outcome.COMPLETED
 
 
-def test_a_peer_that_says_no_more_is_still_told_the_rest():
+def test_a_half_closed_stream_still_gets_the_rest():
     stub = Stub()
     machine = exchange(stub)
     replies = ask(machine, LONG, 1 << 20)
@@ -116,7 +116,7 @@ def test_a_peer_that_says_no_more_is_still_told_the_rest():
     assert stub.closed[0].outcome is Outcome.UNOBSERVED
 
 
-def test_a_peer_that_is_gone_is_told_nothing():
+def test_a_reset_stream_gets_nothing():
     stub = Stub()
     machine = exchange(stub)
     ask(machine, LONG, 1 << 20)
@@ -125,7 +125,7 @@ def test_a_peer_that_is_gone_is_told_nothing():
     assert stub.closed[0].outcome is Outcome.ABORTED
 
 
-def test_nothing_overtakes_what_waited_for_a_decision():
+def test_pieces_that_waited_for_a_decision_stay_in_order():
     stub = Stub(answer=PendingDecision())
     machine = exchange(stub)
     machine.receive(RequestHeaders(headers=CHAT | {":path": "/tokenize"}), 0)
@@ -140,7 +140,7 @@ def test_nothing_overtakes_what_waited_for_a_decision():
     assert (seen.request, seen.request_ended) == (LONG, True)
 
 
-def test_a_body_that_the_proxy_holds_is_not_said_at_all():
+def test_a_body_that_the_proxy_holds_is_not_repeated():
     machine = exchange(Stub())
     modes = Modes(BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED)
     replies = machine.receive(RequestHeaders(headers=CHAT, modes=modes), 0)

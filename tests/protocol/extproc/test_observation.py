@@ -53,7 +53,7 @@ def test_forms(text, one_in):
         *("sample:1/\u0664", "sample:1/9999999999"),
     ],
 )
-def test_what_says_nothing(text):
+def test_malformed_choices_are_refused(text):
     with pytest.raises(ValueError, match="write all, first or sample:1/N with N of 1 or more"):
         Observation.parse(text)
 
@@ -100,7 +100,7 @@ def routed(stub, *, modes=LEAVABLE, end_early=True, **more):
     return machine
 
 
-def test_a_stream_is_left_after_its_first_piece():
+def test_a_stream_is_closed_after_its_first_piece():
     stub = Stub()
     machine = routed(stub)
     assert machine.receive(ResponseHeaders(headers=OK), 2) == [HeadersReply(response=True)]
@@ -145,7 +145,7 @@ def test_usage_so_far_is_no_usage():
         (Modes(DUPLEX, BodyMode.NONE), None),
     ],
 )
-def test_where_the_proxy_cannot_go_on_alone_it_stays(modes, told):
+def test_where_the_proxy_cannot_go_on_alone_the_stream_stays_open(modes, told):
     stub = Stub()
     machine = routed(stub, modes=modes)
     machine.receive(ResponseHeaders(headers=OK), 2)
@@ -164,7 +164,7 @@ def test_where_the_proxy_cannot_go_on_alone_it_stays(modes, told):
         (JSON | {":status": "503"}, {}),  # an error is counted
     ],
 )
-def test_what_must_be_edited_or_read_is_observed(headers, more):
+def test_responses_to_be_edited_or_read_are_observed(headers, more):
     stub = Stub()
     machine = routed(stub, **more)
     machine.receive(ResponseHeaders(headers=headers), 2)
@@ -174,7 +174,7 @@ def test_what_must_be_edited_or_read_is_observed(headers, more):
     assert stub.closed[0].outcome is Outcome.COMPLETED
 
 
-def test_an_answer_that_comes_whole_is_observed():
+def test_a_response_that_is_no_stream_is_observed():
     stub = Stub()
     machine = exchange(stub, end_early=True)
     head = RequestHeaders(headers=CHAT, modes=LEAVABLE)
@@ -185,7 +185,7 @@ def test_an_answer_that_comes_whole_is_observed():
     assert stub.events == [Finished(machine.record.id, Usage(9, 2), 0)]
 
 
-def test_a_request_that_is_under_way_in_full_duplex_is_not_left():
+def test_a_duplex_request_under_way_keeps_the_stream_open():
     stub = Stub()
     machine = exchange(stub, end_early=True)
     opaque = CHAT | {":path": "/v1/files"}
@@ -200,7 +200,7 @@ def test_a_request_that_is_under_way_in_full_duplex_is_not_left():
 
 
 @pytest.mark.parametrize("mode", [BodyMode.NONE, STREAMED])
-def test_a_request_whose_body_is_not_the_pickers_does_not_hold_it(mode):
+def test_a_request_that_the_proxy_passes_lets_the_stream_close(mode):
     stub = Stub()
     machine = exchange(stub, end_early=True)
     machine.receive(RequestHeaders(headers=CHAT, modes=Modes(mode, STREAMED)), 0)
@@ -209,7 +209,7 @@ def test_a_request_whose_body_is_not_the_pickers_does_not_hold_it(mode):
     assert stub.closed[0].outcome is Outcome.UNOBSERVED
 
 
-def test_the_proxys_own_answer_is_not_left():
+def test_the_proxys_own_response_is_observed():
     stub = Stub()
     machine = exchange(stub, end_early=True)
     machine.receive(RequestHeaders(headers=CHAT, modes=LEAVABLE), 0)
@@ -226,7 +226,7 @@ def test_a_client_that_goes_before_the_first_piece_is_seen():
     assert stub.events == [Aborted(machine.record.id, 0)]
 
 
-def test_those_that_are_to_be_observed_are():
+def test_sampled_responses_are_observed():
     stub = Stub()
     machine = routed(stub, end_early=False)
     machine.receive(ResponseHeaders(headers=OK), 2)

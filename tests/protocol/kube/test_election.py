@@ -35,13 +35,13 @@ def view(document):
         ({}, LeaseAction.ACQUIRE),
     ],
 )
-def test_what_a_lease_means_at_first_sight(document, step):
+def test_actions_for_a_lease_read_first(document, step):
     seen = None if document is None else view(document)
     assert LeaseCandidate(CONFIG).read(seen, 100.0) is step
 
 
 @pytest.mark.parametrize("seconds", [5, 15, None])
-def test_a_lease_is_taken_once_it_has_not_changed_for_its_own_duration(seconds):
+def test_a_lease_unchanged_for_its_duration_is_acquired(seconds):
     election, wait = LeaseCandidate(CONFIG), seconds or CONFIG.lease_duration
     assert election.read(view(lease(OTHER, seconds=seconds)), 100.0) is LeaseAction.WAIT
     assert election.holder == OTHER
@@ -52,7 +52,7 @@ def test_a_lease_is_taken_once_it_has_not_changed_for_its_own_duration(seconds):
     assert election.read(changed, 100.0 + 2 * wait) is LeaseAction.ACQUIRE
 
 
-def test_writing_keeps_everything_else_and_counts_changes_of_hands():
+def test_writing_keeps_other_fields_and_counts_transitions():
     before = lease(OTHER, leaseTransitions=3, acquireTime="t0", strategy="x")
     taken = acquired(before, LeaseAction.ACQUIRE, CONFIG, STAMP)
     assert taken["metadata"] == before["metadata"]
@@ -69,7 +69,7 @@ def test_writing_keeps_everything_else_and_counts_changes_of_hands():
     assert acquired({}, LeaseAction.CREATE, CONFIG, STAMP)["spec"]["leaseTransitions"] == 0
 
 
-def test_a_released_lease_is_taken_by_whoever_reads_it():
+def test_a_released_lease_is_acquired_at_once():
     document = released(lease(ME, leaseTransitions=1), STAMP)
     assert document["spec"]["leaseTransitions"] == 1
     assert (

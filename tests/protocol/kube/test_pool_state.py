@@ -32,7 +32,7 @@ def told(made):
     return [summary(event) for event in made.drain_events()]
 
 
-def test_pool_and_pods_are_told_and_then_that_these_are_all():
+def test_pool_and_pods_become_events_and_then_listed():
     made = state(pod("a", "10.0.0.1"), pod("b", "fd00:0::0002"), ports=(8000, 8001))
     assert told(made) == [
         ("up", "default/a-rank-0", "10.0.0.1:8000"),
@@ -88,7 +88,7 @@ def test_the_newer_annotation_wins():
     assert [each.port for each in made.endpoints] == [8000]
 
 
-def test_a_malformed_annotation_is_noted_once_until_it_changes():
+def test_a_malformed_annotation_is_warned_of_once():
     warnings = ObjectWarnings()
     made = PoolState(warnings)
     made.set_pool(read(pool(ports=(8000, 8001))))
@@ -106,7 +106,7 @@ def test_a_malformed_annotation_is_noted_once_until_it_changes():
     assert len(warnings.drain()) == 1
 
 
-def test_what_says_nothing_new_tells_nothing():
+def test_an_update_without_a_change_has_no_events():
     made = state(pod("a"))
     made.drain_events()
     made.upsert_pods([read(pod("a"))])
@@ -131,7 +131,7 @@ def test_one_name_with_another_uid_or_address_is_another_engine(again):
     assert (removed, added[:2]) == (("gone", "default/a-rank-0"), ("up", "default/a-rank-0"))
 
 
-def test_an_address_used_again_is_the_younger_pods_and_goes_back_when_that_leaves():
+def test_a_reused_address_is_the_younger_pods_while_it_is_there():
     old = pod("z", created="2026-01-01T00:00:00Z")
     new = pod("a", created="2026-01-01T00:00:01Z")
     made = state(old)
@@ -148,7 +148,7 @@ def test_an_address_used_again_is_the_younger_pods_and_goes_back_when_that_leave
     ]
 
 
-def test_other_ports_are_other_endpoints_and_those_that_stay_are_left_alone():
+def test_changed_ports_change_their_endpoints_only():
     made = state(pod("a"), ports=(8000, 8001))
     made.drain_events()
     made.set_pool(read(pool(ports=(8000, 9001))))
@@ -170,14 +170,14 @@ def test_another_selector_keeps_its_old_pods_until_the_new_ones_are_listed():
     assert told(made) == [("up", "default/c-rank-0", "10.0.0.3:8000"), ("gone", "default/a-rank-0")]
 
 
-def test_scaled_to_zero_it_is_complete_all_the_same():
+def test_scaled_to_zero_it_is_complete():
     made = state(pod("a"))
     made.remove_pods(["a"])
     assert made.complete
     assert list(made.endpoints) == []
 
 
-def test_a_pool_that_goes_takes_its_endpoints_and_comes_back_with_its_pods():
+def test_a_deleted_pool_removes_its_endpoints_until_it_is_back():
     made = state(pod("a"))
     made.drain_events()
     made.remove_pool()
@@ -257,7 +257,7 @@ class Oracle:
 
 
 @given(CHANGES)
-def test_whatever_happens_the_fleet_is_told_what_there_is(changes):
+def test_the_events_always_add_up_to_the_pool(changes):
     made, oracle = PoolState(ObjectWarnings()), Oracle()
     fleet: dict[str, Endpoint] = {}
     for name, *arguments in changes:

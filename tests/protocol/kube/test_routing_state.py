@@ -75,7 +75,7 @@ def test_both_groups_count_and_the_newer_wins_a_name(state):
 @pytest.mark.parametrize(
     "ref", [{"name": "other"}, {"group": "inference.networking.x-k8s.io"}, {"kind": "Service"}]
 )
-def test_objects_of_other_pools_are_ignored_and_noted_once(state, warnings, ref):
+def test_objects_of_other_pools_are_ignored_and_warned_of_once(state, warnings, ref):
     for _ in range(2):
         state.objectives.upsert(NEW, [read(objective("a", 1, ref=ref))])
         state.rewrites.upsert(OLD, [read(rewrite("r", (None, {"x": 1}), ref=ref))])

@@ -65,12 +65,12 @@ def test_an_error_event_is_a_refusal(kind, status, expired):
 @pytest.mark.parametrize(
     "broken", [b"{", b"\xff", b"[]", b"{}", b'{"type": 1}', b'{"type":"ERROR","object":[]}']
 )
-def test_what_is_no_event_breaks_the_stream(broken):
+def test_a_malformed_event_breaks_the_stream(broken):
     with pytest.raises(StreamBroken, match="not an event"):
         ObjectDecoder(KubePod).event(broken)
 
 
-def test_an_object_that_does_not_fit_its_kind_is_left_out():
+def test_an_ill_typed_object_is_skipped():
     strange = objective("a", "high")
     reader = ObjectDecoder(InferenceObjective)
     assert reader.event(line("ADDED", strange)) is None
@@ -87,7 +87,7 @@ def test_pages_of_a_list_are_read():
 
 
 @pytest.mark.parametrize("broken", [b"", b"{", b"[]", b'{"metadata": 1}', b'{"items": []}'])
-def test_what_is_no_list_is_broken(broken):
+def test_a_malformed_list_breaks_the_stream(broken):
     with pytest.raises(StreamBroken, match="not a list"):
         ObjectDecoder(KubePod).page(broken)
 

@@ -136,7 +136,7 @@ def test_groups_whose_layers_see_everything(kind, full):
     assert the_change(event, group=0, full=0) == {"group": 3, "full": full}
 
 
-def test_a_window_leaves_blocks_out():
+def test_sliding_window_groups_may_lack_blocks():
     event = stored([3], None, range(48), 16, kv_cache_spec_kind="sliding_window", extra_keys=None)
     assert the_change(event, hashes=0, full=0) == {"hashes": [3], "full": False}
 
@@ -204,7 +204,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
-def test_what_is_no_batch(body):
+def test_a_payload_that_is_no_batch_is_unreadable(body):
     assert isinstance(read_batch(body), UnreadableBatch)
 
 

@@ -84,7 +84,7 @@ def batches(publisher, *numbers):
     return [publisher.publish(stored([number])) for number in numbers]
 
 
-def test_from_the_first_batch_on_all_is_known():
+def test_from_batch_0_on_the_stream_is_complete():
     publisher, heard = Publisher(), Listener().connect()
     heard.receive(publisher.publish(stored([1, 2])), publisher.publish(removed(1)))
     assert heard.held == publisher.cache == Counter([2])
@@ -107,7 +107,7 @@ def test_a_model_with_an_at_sign_or_without_a_name():
     assert [odd.kind for odd in heard.of(Anomaly)] == ["model"]
 
 
-def test_who_comes_late_knows_only_what_comes_after():
+def test_a_late_subscriber_without_replay_is_incomplete():
     publisher = Publisher()
     batches(publisher, 1, 2)
     heard = Listener().connect().receive(*batches(publisher, 3, 4))
@@ -115,7 +115,7 @@ def test_who_comes_late_knows_only_what_comes_after():
     assert not heard.complete
 
 
-def test_who_comes_late_is_told_all_again():
+def test_a_late_subscriber_requests_a_replay():
     publisher = Publisher()
     batches(publisher, 1, 2)
     heard = Listener(REPLAYING).connect()
@@ -126,7 +126,7 @@ def test_who_comes_late_is_told_all_again():
     assert heard.complete
 
 
-def test_a_history_that_is_cut_off_is_used_as_far_as_it_goes():
+def test_a_replay_that_starts_late_is_used_but_incomplete():
     publisher = Publisher()
     batches(publisher, 1, 2, 3)
     heard = Listener(REPLAYING).connect().replay(publisher, kept=2)
@@ -134,14 +134,14 @@ def test_a_history_that_is_cut_off_is_used_as_far_as_it_goes():
     assert not heard.complete
 
 
-def test_an_engine_that_has_published_nothing_yet_is_known_whole():
+def test_an_engine_that_published_nothing_is_complete():
     publisher = Publisher()
     heard = Listener(REPLAYING).connect().replay(publisher)
     assert heard.complete
     assert heard.receive(*batches(publisher, 1)).held == publisher.cache
 
 
-def test_without_replay_a_gap_takes_everything_back():
+def test_without_replay_a_gap_invalidates_everything():
     publisher = Publisher()
     first, _, third, fourth = batches(publisher, 1, 2, 3, 4)
     heard = Listener().connect().receive(first, third, fourth)
@@ -162,7 +162,7 @@ def test_with_replay_a_gap_is_closed():
 
 
 @pytest.mark.parametrize("failure", ["silence", "forgotten"])
-def test_a_gap_that_cannot_be_closed_takes_everything_back(failure):
+def test_a_gap_that_cannot_be_closed_invalidates_everything(failure):
     publisher = Publisher()
     heard = Listener(REPLAYING).connect().replay(publisher)
     first, *_, last = batches(publisher, *range(8))
@@ -177,7 +177,7 @@ def test_a_gap_that_cannot_be_closed_takes_everything_back(failure):
     assert not heard.complete
 
 
-def test_what_was_cleared_by_the_engine_is_known_whole_again():
+def test_the_engines_clear_makes_the_stream_complete():
     publisher = Publisher()
     batches(publisher, 1)
     heard = Listener().connect().receive(*batches(publisher, 2))
@@ -225,7 +225,7 @@ def test_a_restart_that_is_seen_late_is_made_up_for_by_replay():
 
 
 @pytest.mark.parametrize("published", range(6))
-def test_a_restart_while_nobody_listened_is_found_by_the_last_batch_seen(published):
+def test_an_unseen_restart_is_found_by_the_last_batch_seen(published):
     publisher = Publisher()
     heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2, 3))
     publisher.restart()
@@ -238,7 +238,7 @@ def test_a_restart_while_nobody_listened_is_found_by_the_last_batch_seen(publish
     assert heard.feed.counts.restarts == 1
 
 
-def test_a_short_break_loses_nothing_and_says_nothing():
+def test_a_short_break_loses_nothing():
     publisher = Publisher()
     heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2))
     before = len(heard.said)
@@ -252,7 +252,7 @@ def test_a_short_break_loses_nothing_and_says_nothing():
     ]
 
 
-def test_an_engine_that_is_lost_is_joined_anew():
+def test_a_lost_publisher_starts_from_nothing():
     publisher = Publisher()
     heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2))
     heard.hear(heard.feed.lost("it is gone"))
@@ -277,7 +277,7 @@ ODD_FRAMES = {
 
 
 @pytest.mark.parametrize("odd", ODD_FRAMES.values(), ids=ODD_FRAMES)
-def test_frames_that_are_no_message_are_left_out(odd):
+def test_malformed_frames_are_skipped(odd):
     publisher = Publisher()
     heard = Listener().connect().receive(*batches(publisher, 1))
     heard.receive(odd, *batches(publisher, 2))
@@ -285,7 +285,7 @@ def test_frames_that_are_no_message_are_left_out(odd):
     assert len(heard.of(Anomaly)) == 1
 
 
-def test_a_batch_that_cannot_be_read_takes_everything_back():
+def test_an_unreadable_batch_invalidates_everything():
     publisher = Publisher()
     heard = Listener().connect().receive(*batches(publisher, 1))
     heard.receive(frames(1, payload(stored([2]))[:-3]), frames(2, payload(stored([3]))))
@@ -302,7 +302,7 @@ def test_a_stream_that_cannot_be_read_is_lost_once_and_comes_back():
     assert isinstance(heard.said[-2], StreamUp)
 
 
-def test_batches_of_another_rank_are_left_out():
+def test_batches_of_another_rank_are_skipped():
     heard = Listener(FeedSettings(rank=1)).connect()
     heard.receive(frames(0, payload(stored([1]), rank=0)), frames(1, payload(stored([2]), rank=1)))
     heard.receive(frames(2, payload(stored([3]), rank=None)))
@@ -311,7 +311,7 @@ def test_batches_of_another_rank_are_left_out():
 
 
 @pytest.mark.parametrize("limit", [{"most_waiting": 3}, {"most_waiting_bytes": 400}])
-def test_what_waits_is_bounded(limit):
+def test_the_backlog_is_bounded(limit):
     publisher = Publisher()
     heard = Listener(FeedSettings(replay=True, **limit)).connect()
     heard.receive(*batches(publisher, *range(50)))
@@ -321,7 +321,7 @@ def test_what_waits_is_bounded(limit):
     assert not heard.complete
 
 
-def test_an_answer_that_a_full_queue_cut_holes_into_is_asked_for_until_it_is_whole():
+def test_a_replay_with_dropped_batches_is_requested_again():
     publisher = Publisher()
     batches(publisher, *range(30))
     heard = Listener(REPLAYING).connect()
@@ -335,7 +335,7 @@ def test_an_answer_that_a_full_queue_cut_holes_into_is_asked_for_until_it_is_who
     assert len(heard.of(ReplayRequest)) == 4
 
 
-def test_an_answer_that_nobody_asked_for_changes_nothing():
+def test_an_unrequested_replay_changes_nothing():
     publisher = Publisher()
     heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1))
     heard.hear(heard.feed.replayed([b"", *frames(1, payload(stored([9])))]))
@@ -411,7 +411,7 @@ class Channel:
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEPS, max_size=30))
-def test_whatever_is_lost_replay_ends_in_the_engines_content_or_in_less(steps):
+def test_with_replay_the_content_is_the_engines_or_less(steps):
     channel = Channel(replays=True)
     for name, *details in steps:
         getattr(channel, name)(*details)
@@ -424,7 +424,7 @@ def test_whatever_is_lost_replay_ends_in_the_engines_content_or_in_less(steps):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(FATES, st.integers(0, 5), st.integers(0, 3)), max_size=30))
-def test_without_replay_too_no_more_is_believed_than_is_held(steps):
+def test_without_replay_the_content_is_never_more_than_the_engines(steps):
     channel = Channel(replays=False)
     for step in steps:
         channel.publish(*step)

@@ -88,7 +88,7 @@ def test_sglang_repeats_a_rank_for_each_of_its_workers():
     assert (read(page, rank=1).load.waiting, read(page, rank=1).load.capacity_tokens) == (4, 6000)
 
 
-def test_a_rank_that_the_page_does_not_have_is_doubted_and_learns_nothing():
+def test_a_rank_that_the_page_lacks_is_reported_and_reads_nothing():
     reading = read(vllm_page(engines=2), rank=2)
     assert reading.doubts == ("the page has no engine 2",)
     assert (reading.load.waiting, reading.load.capacity_tokens) == (0, None)
@@ -208,7 +208,7 @@ GOOD = Load(engine="vllm", block_size=16, num_blocks=1025)
         ({"num_gpu_blocks": 1e14}, "100000000000000 blocks of 16 tokens in 1 engines cannot be"),
     ],
 )
-def test_what_cannot_be_true_changes_nothing_and_is_said_once(labels, doubt):
+def test_impossible_values_are_ignored_and_reported_once(labels, doubt):
     one = reader()
     one.read(Page(config()), at=0.0)
     first, second = (one.read(Page(config(**labels)), at=at) for at in (1.0, 2.0))
@@ -223,21 +223,21 @@ def test_what_cannot_be_true_changes_nothing_and_is_said_once(labels, doubt):
 
 
 @pytest.mark.parametrize("size", [1, 4096])
-def test_small_and_large_blocks_are_taken_as_they_are(size):
+def test_small_and_large_blocks_are_accepted(size):
     reading = read(config(block_size=size))
     assert reading.doubts == ()
     assert (reading.load.block_size, reading.load.capacity_tokens) == (size, 1024 * size)
 
 
 @pytest.mark.parametrize("tokens", [0, -1, "NaN", 1e12])
-def test_an_absurd_count_of_tokens_is_doubted(tokens):
+def test_an_absurd_count_of_tokens_is_ignored(tokens):
     page = SGLANG + family("sglang:page_size", 64) + family("sglang:max_total_num_tokens", tokens)
     reading = read(page)
     assert reading.load.capacity_tokens is None
     assert len(reading.doubts) == 1
 
 
-def test_a_queue_of_absurd_length_is_doubted():
+def test_a_queue_of_absurd_length_is_ignored():
     page = b"vllm:num_requests_waiting 1e30\nvllm:num_requests_running 5\n"
     reading = read(page)
     assert (reading.load.waiting, reading.load.running) == (0, 5)

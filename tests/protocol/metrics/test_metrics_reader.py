@@ -118,7 +118,7 @@ def test_lines(page, field, value):
         b"x\nprocess_start_time_seconds NaN\nvllm:\n",
     ],
 )
-def test_what_is_absent_or_unusable_keeps_the_previous_value(page):
+def test_absent_or_unusable_values_keep_the_previous_one(page):
     load = read(page, at=1, previous=PREVIOUS)
     assert load == replace(PREVIOUS, at=1)
 
@@ -171,7 +171,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_other_engines_are_told_by_their_page(name):
+def test_engines_are_recognised_by_their_page(name):
     engine = engine_of({}, Page(PAGES[name]))
     assert engine is ENGINES[name]
     load = read(PAGES[name], at=3)
@@ -181,7 +181,7 @@ def test_other_engines_are_told_by_their_page(name):
     assert load.capacity_tokens == 6400
 
 
-def test_triton_tells_requests_only():
+def test_triton_reports_requests_only():
     page = b"nv_inference_pending_request_count 4\nnv_inference_exec_count 5\n"
     assert read(page, at=0) == Load(waiting=4, running=5, engine="triton", at=0)
 

@@ -25,7 +25,7 @@ def write(page):
 
 
 @given(st.lists(pages, min_size=1, max_size=6))
-def test_what_stood_where_before_changes_nothing(written):
+def test_offsets_of_the_page_before_change_nothing(written):
     places: dict[bytes, int] = {}
     for page in map(write, written):
         known, afresh = Page(page, places), Page(page)

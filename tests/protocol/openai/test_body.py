@@ -136,14 +136,14 @@ def twin(api, data):
 
 @needs_reader
 @given(asked(), st.lists(st.integers(0, 1 << 16), max_size=6))
-def test_what_clients_write(asking, places):
+def test_bodies_of_clients_are_read_alike(asking, places):
     api, data = asking
     assert read(BodyReader, api, cut(data, places)) == twin(api, data)
 
 
 @needs_reader
 @given(asked(), st.integers(0, 1 << 16), st.sampled_from(SPOILING), st.integers(0, 3))
-def test_what_is_spoilt(asking, place, put, drop):
+def test_damaged_bodies_are_read_alike(asking, place, put, drop):
     api, data = asking
     place %= len(data) + 1
     spoilt = data[:place] + put + data[place + drop :]
@@ -182,7 +182,7 @@ ORDINARY = [
 @needs_reader
 @pytest.mark.parametrize(("api", "data"), ORDINARY, ids=range(len(ORDINARY)))
 @pytest.mark.parametrize("size", [1 << 30, 16_384, 997])
-def test_nothing_ordinary_is_declined(api, data, size):
+def test_ordinary_bodies_are_read_as_they_arrive(api, data, size):
     reader = BodyReader(api.value, LONGEST_PROMPT)
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
     for piece in pieces:

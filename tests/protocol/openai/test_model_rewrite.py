@@ -71,7 +71,7 @@ def test_bytes_without_a_name_come_out_as_they_went_in(chunks, sse):
     assert out == b"".join(chunks)
 
 
-def test_json_too_long_to_hold_passes_as_it_is():
+def test_json_too_long_to_hold_passes_unchanged():
     restorer = ModelRestorer("x", sse=False)
     head = b'{"model":"target","data":"'
     assert restorer.feed(head, last=False) == b""

@@ -59,7 +59,7 @@ def found(kind, chunks):
         ([b'"usage"' + b" " * 90 + b":{}"], [[b"{}"]]),
     ],
 )
-def test_what_is_found(kind, chunks, expected):
+def test_objects_that_are_found(kind, chunks, expected):
     assert found(kind, chunks) == expected
 
 
@@ -70,7 +70,7 @@ def test_an_object_without_end_is_given_up(kind):
 
 
 @SCANNERS
-def test_what_is_not_bytes_is_refused(kind):
+def test_other_types_than_bytes_are_refused(kind):
     with pytest.raises(TypeError):
         kind().feed("text")
 

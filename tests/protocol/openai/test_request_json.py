@@ -59,7 +59,7 @@ def test_order_of_keys_and_white_space_do_not_matter():
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
     ],
 )
-def test_what_the_engine_sees_makes_a_difference(other):
+def test_fields_that_the_engine_sees_change_the_prompt(other):
     assert parse(Api.CHAT, **other).prompts != parse(Api.CHAT, messages=[TEXT]).prompts
 
 
@@ -147,7 +147,7 @@ def test_responses_input_items_render_as_messages():
 
 
 @given(st.binary(max_size=80), st.sampled_from([each for each in Api if each is not Api.OTHER]))
-def test_noise_is_refused_or_read(data, api):
+def test_any_bytes_are_refused_or_read(data, api):
     try:
         parse_request(api, data)
     except MalformedRequest as error:
