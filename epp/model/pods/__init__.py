@@ -1,1 +1,1 @@
-"""What is believed of each endpoint: its load, its requests, its engine's scheduler."""
+"""The model of each endpoint: its load, its requests, its engine's scheduler."""

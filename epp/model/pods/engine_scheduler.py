@@ -1,8 +1,8 @@
-"""The engine's scheduler as the picker models it: which prompts are in the cache, and which wait.
+"""The model of an engine's scheduler: which prompts are in the cache, and which wait.
 
-It follows vLLM v1/core/sched/scheduler.py: a request is scheduled once a step can reach it and
-its whole prompt fits, first come, first served; one that outgrows the cache preempts the one that
-was scheduled last, which waits again before all others.
+Mirrors vLLM v1/core/sched/scheduler.py: a request is scheduled once a step can reach it and its
+whole prompt fits, first come, first served; one that outgrows the cache preempts the one that was
+scheduled last, which waits again before all others.
 """
 
 from collections import Counter, deque
@@ -24,9 +24,9 @@ from epp.model.prompts.hashing import BlockHash
 class EngineScheduler:
     """One endpoint's cache and the prompts in it; the index has its blocks under `slot`.
 
-    `generation` counts the caches that there were: a lease is good for the one that made it.
+    `generation` counts the caches that were replaced: a lease is good for the one that gave it.
     `waiting` has the prompts that are not scheduled yet. Their blocks are in the index as well:
-    they will be in the cache by the time that a later request is scheduled.
+    they are in the cache by the time that a later request is scheduled.
     """
 
     def __init__(self, index: PrefixIndex, ledger: Ledger, spec: CacheSpec) -> None:
@@ -48,13 +48,13 @@ class EngineScheduler:
     # The cache.
 
     def detach(self) -> None:
-        """Leave the index for good; requests still in flight change nothing any more."""
+        """Remove the endpoint from the index; requests in flight change nothing any more."""
         self._index.close(self.slot, chain(self.cache, self._promised))
         self._present = False
         self._clear()
 
     def reset(self, spec: CacheSpec) -> None:
-        """Start with an empty cache; requests still in flight change nothing any more."""
+        """Replace the cache by an empty one; requests in flight change nothing any more."""
         self.spec = spec
         if self._present:
             self._index.close(self.slot, chain(self.cache, self._promised))
@@ -68,9 +68,9 @@ class EngineScheduler:
         self._running, self.waiting, self._promised = {}, deque(), Counter()
 
     def reconfigure(self, spec: CacheSpec, *, first: bool) -> None:
-        """Take `spec` for what the cache is made of; another make is another, empty cache.
+        """Apply `spec` to the cache; one of another model or block size starts empty.
 
-        What the `first` report says was so from the start: nothing is dropped for another block.
+        The `first` report says what was so from the start: its block size drops nothing.
         """
         if _make(spec) != _make(self.spec) or not (first or spec.block == self.spec.block):
             self.reset(spec)
@@ -81,19 +81,19 @@ class EngineScheduler:
         self._update_index()
 
     def evict(self, share: float) -> None:
-        """Evict a share (0..1) of the capacity, what was never used first."""
+        """Evict a share (0..1) of the capacity; space without content counts first."""
         capacity = self.cache.capacity
         self.cache.resize(capacity - int(capacity * share))
         self.cache.resize(capacity)
         self._update_index()
 
     def coarsen(self, blocks: int) -> None:
-        """Remember fewer blocks, by so many, to save memory at the cost of precision."""
+        """Hold at least `blocks` fewer, to save memory, at the cost of precision."""
         self.cache.coarsen(blocks)
         self._update_index()
 
     def store(self, sequence: SequenceState) -> None:
-        """Put a prompt that the engine has reported as cached into the cache."""
+        """Add a prompt to the cache that the engine has reported as cached."""
         self.cache.store(sequence.chain.hashes, sequence.offsets.sizes())
         self._update_index()
 
@@ -107,28 +107,32 @@ class EngineScheduler:
         mirror.apply(change, self.cache)
         self._update_index()
 
-    # Its requests. `step` is how long the engine's longest step takes, in seconds.
+    # Requests. `step` is the duration of the engine's longest step, in seconds.
 
     def add_request(self, sequence: SequenceState, step: float, now: float) -> None:
-        """Schedule a prompt, or let it wait; the ledger has booked the request already."""
+        """Schedule a prompt, or let it wait; the ledger has the request already."""
+        # vLLM `schedule`: waiting requests are taken first come, first served; the first that does
+        # not fit ends the loop.
         if self.waiting or not self._try_schedule(sequence, step, now):
             self.waiting.append(sequence)
             self._promise(sequence)
         self._update_index()
 
     def record_computed(self, sequence: SequenceState, computed: int) -> None:
-        """Allocate for a request that has computed `computed` tokens, prompt and output."""
+        """Allocate for a request that has computed `computed` tokens, of prompt and output."""
         if computed <= sequence.computed or sequence.cache is not self.cache:
             return
         sequence.computed = computed
+        # vLLM `schedule`: while `allocate_slots` returns None for a running request, the last one
+        # is preempted, which may be the request itself.
         while not sequence.grow():
             self._preempt_last()
         self._update_index()
 
     def finish_request(self, sequence: SequenceState, *, revoked: bool) -> None:
-        """Free a prompt: what it computed stays, to be evicted in its turn.
+        """Free a prompt; what it computed stays cached until it is evicted.
 
-        `revoked`: the engine never computed it. `schedule` is called afterwards.
+        `revoked`: the engine never computed it. The caller calls `schedule` afterwards.
         """
         if sequence.cache is not self.cache:
             return
@@ -139,10 +143,10 @@ class EngineScheduler:
             self.waiting.remove(sequence)
             self._withdraw(sequence)
             if not revoked and sequence.allocate(self.spec.block):
-                sequence.free(revoked=False)  # it has ended, so that it was computed after all
+                sequence.free(revoked=False)  # it has ended: the engine had computed it
 
     def schedule(self, step: float, now: float) -> None:
-        """Schedule the waiting prompts that the engine has reached by now, and update the index."""
+        """Schedule the waiting prompts that the engine has reached by now; update the index."""
         while self.waiting and self._try_schedule(self.waiting[0], step, now):
             self._withdraw(self.waiting.popleft())
         self._update_index()
@@ -150,14 +154,17 @@ class EngineScheduler:
     def assign_hashes(
         self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]
     ) -> None:
-        """Give hashes to what a request of this generation of the cache has generated."""
+        """Give hashes to blocks that a request of this cache has generated, of `sizes` tokens."""
         self.cache.assign_hashes(lease, hashes, sizes)
         self._update_index()
 
     def _try_schedule(self, sequence: SequenceState, step: float, now: float) -> bool:
         """Schedule a prompt if one step can reach it and it fits."""
+        # vLLM `schedule`: a step computes at most `max_num_batched_tokens`, and the prompts before
+        # this one come first.
         if self._ledger.queued_seconds_before(sequence.request_id, now) >= step:
             return False
+        # vLLM `scheduler_reserve_full_isl`: admitted only where the whole prompt fits.
         if not sequence.allocate(self.spec.block):
             return False
         sequence.grow()
@@ -165,21 +172,21 @@ class EngineScheduler:
         return True
 
     def _preempt_last(self) -> None:
-        # vLLM v1/core/sched/scheduler.py: under FCFS the last of `running` is preempted, and put
-        # at the head of `waiting`.
+        # vLLM `_preempt_request`: under FCFS the last of `running` is preempted: its blocks are
+        # freed, `num_computed_tokens` is 0, and it is put at the head of `waiting`.
         victim, _ = self._running.popitem()
         victim.preempt()
         self.waiting.appendleft(victim)
         self._promise(victim)
 
     def _promise(self, sequence: SequenceState) -> None:
-        """Put a waiting prompt's blocks into the index."""
+        """Add a waiting prompt's blocks to the index."""
         self._promised.update(sequence.chain.hashes)
         if self._present:
             self._index.add(self.slot, sequence.chain.hashes)
 
     def _withdraw(self, sequence: SequenceState) -> None:
-        """Take a prompt's blocks that are not cached out of the index: it waits no more."""
+        """Remove a prompt that waits no more from the index, but for blocks that are cached."""
         self._promised -= Counter(sequence.chain.hashes)
         gone = [
             each
@@ -190,7 +197,7 @@ class EngineScheduler:
             self._index.remove(self.slot, gone)
 
     def _update_index(self) -> None:
-        """Put what the cache stored and evicted since into the index."""
+        """Apply what the cache stored and evicted since the last call to the index."""
         cache, index, slot = self.cache, self._index, self.slot
         stored, evicted = cache.take_stored(), cache.take_evicted()
         if not self._present:
@@ -214,7 +221,7 @@ class EngineScheduler:
         return {*self.cache, *self._promised}
 
     def check_invariants(self) -> None:
-        """Assert that the books of waiting and running prompts balance, and the cache's own."""
+        """Assert that waiting and running prompts, the index and the cache agree."""
         waiting = [each for sequence in self.waiting for each in sequence.chain.hashes]
         held = [sequence.lease for sequence in self._running if sequence.lease is not None]
         check(
@@ -228,5 +235,5 @@ class EngineScheduler:
 
 
 def _make(spec: CacheSpec) -> tuple[str, str, int]:
-    """Return what a cache cannot change without being another one."""
+    """Return the parts of a spec that a cache cannot change without starting empty."""
     return spec.model, spec.eviction, spec.offload

@@ -1,4 +1,4 @@
-"""One request at one endpoint: its quote, and what was believed when it was sent."""
+"""One request at one endpoint: its quote, and what was predicted when it was sent."""
 
 from collections.abc import Sequence
 from math import inf
@@ -11,7 +11,7 @@ from epp.model.pods.unobserved import UnobservedRequest
 from epp.model.quote import Estimate, Quote
 
 _MIN_LEARNED_TOKENS: Final = 64
-"""Shorter prefills, in tokens, tell more of the step than of the tokens."""
+"""Tokens of a prefill below which its duration is mostly the step's, and is not learned from."""
 
 
 class InFlightRequest:
@@ -46,7 +46,7 @@ class InFlightRequest:
         self.sequences: Sequence[SequenceState] = ()
 
     def send(self, pod: Pod, estimate: Estimate, now: float) -> None:
-        """Book the request at a pod whose cache saves it `estimate`, and put its prompts there."""
+        """Add the request to the ledger and scheduler of a pod whose cache saves it `estimate`."""
         quote, ledger, scheduler = self.quote, pod.ledger, pod.scheduler
         request_id, longest_step = quote.request_id, pod.prefill.longest
         self.pod, self.cached, self.matched = pod, estimate.cached, estimate.matched
@@ -63,7 +63,7 @@ class InFlightRequest:
         self.sequences = sequences
 
     def record_first_token(self, now: float) -> None:
-        """Record that the prefill is over; it is learned from where it met an idle endpoint."""
+        """Record the end of the prefill; learn its duration where it met an idle endpoint."""
         self.began = now
         pod, uncached = self.pod, self.quote.tokens - self.cached
         pod.ledger.record_first_token(self.quote.request_id, now)
@@ -71,17 +71,15 @@ class InFlightRequest:
             pod.prefill.learn(uncached, self.cached, now - self.sent_at)
 
     def record_generated(self, prompt_tokens: int, generated: int) -> None:
-        """Record that so many tokens were generated; `prompt_tokens` is 0 where unknown.
-
-        All but the token that was sampled last are computed.
-        """
+        """Record that `generated` tokens were generated; `prompt_tokens` is 0 where unknown."""
+        # vLLM: the token that was sampled last is never computed; prompt + output - 1 are cached.
         if len(self.sequences) == 1 and generated > 0:
             sequence = self.sequences[0]
             prompt = prompt_tokens or sequence.offsets.total
             self.pod.scheduler.record_computed(sequence, prompt + generated - 1)
 
     def release(self, now: float, *, revoked: bool) -> None:
-        """Free all that the request holds: it is over, or was never there (`revoked`)."""
+        """Free all that the request holds; `revoked` where the endpoint never computed it."""
         pod = self.pod
         pod.ledger.end(self.quote.request_id, now)
         for sequence in self.sequences:
@@ -90,7 +88,7 @@ class InFlightRequest:
         self.sequences = ()
 
     def leave_unobserved(self, output_lengths: OutputLengths, now: float) -> UnobservedRequest:
-        """Stop waiting for what is seen of the request; return how it is expected to go on."""
+        """Stop waiting for what is seen of the request; return its expected course."""
         quote, pod = self.quote, self.pod
         pod.ledger.mark_unobserved(quote.request_id)
         return UnobservedRequest(
@@ -104,7 +102,7 @@ class InFlightRequest:
         )
 
     def learn_output(self, output_lengths: OutputLengths, tokens: int, now: float) -> None:
-        """Teach `answers` a response of `tokens` tokens that was seen to its end."""
+        """Record in `output_lengths` a response of `tokens` tokens that was seen to its end."""
         output_lengths.record_length(self.quote, tokens)
         if self.began is not None:
             output_lengths.record_seconds_per_token(self.pod.prefill, tokens, now - self.began)

@@ -1,4 +1,4 @@
-"""One endpoint: its load, whether it answers, how far predictions for it hold, and restarts."""
+"""One endpoint: its load, its reachability, the trust in predictions for it, and restarts."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -26,23 +26,23 @@ from epp.model.prefix_index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import BlockHasher
 
 _MOST_FAILURES: Final = 3
-"""Scrapes in a row that fail before an endpoint is taken to be unreachable."""
+"""Failed scrapes in a row after which an endpoint counts as unreachable."""
 _MOST_SUSPECTS: Final = 3
-"""Reports after which a suspicion that nothing has confirmed is dropped."""
+"""Reports after which an unconfirmed suspicion of a restart is dropped."""
 _EVICTED_SHARE: Final = 0.01
-"""What is evicted, as a share of the cache, for a prediction that promised too much."""
+"""The share of the cache that is evicted for a prediction that was too high."""
 
 PodEvent = LoadReported | ScrapeFailed | CacheChanged | CacheFeedUp | CacheFeedLost
-"""What concerns an endpoint itself, whatever requests do."""
+"""Events of an endpoint itself, not of its requests."""
 
 
 class Pod:
     """One endpoint, with its `ledger` of requests and the `scheduler` that models its cache.
 
-    `home` holds the pod as long as it is there: who keeps the list keeps no pod alive that is
-    gone. The cache is made as `unknown` says until the endpoint has reported what it is. `speed`
-    and `prefill` are shared with endpoints of the same class. `feedback` compares predictions
-    with reports; `mirror` follows the engine's KV events, None while there are none.
+    `home` is a list of the pod, emptied when it is removed: to keep the list keeps no removed pod
+    alive. The cache is of the `unknown` spec until the endpoint has reported its own. `speed` and
+    `prefill` are shared with endpoints of the same class. `feedback` compares predictions with
+    reports; `mirror` follows the engine's KV events, None while there are none.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Pod:
 
     @property
     def slot(self) -> Slot:
-        """Where the index has its blocks."""
+        """The slot under which the index has its blocks."""
         return self.scheduler.slot
 
     @property
     def standing(self) -> tuple[Slot, Speed, bool]:
-        """What `EligiblePods` relies on."""
+        """The facts that `EligiblePods` depends on."""
         return self.slot, self.speed, self.reachable
 
     @property
@@ -86,7 +86,7 @@ class Pod:
         return self.scheduler.spec.block
 
     def cache_stats(self) -> CacheStats:
-        """Return what is known of the cache."""
+        """Return the modelled state of the cache."""
         cache, spec = self.scheduler.cache, self.scheduler.spec
         return CacheStats(
             self.endpoint,
@@ -99,11 +99,11 @@ class Pod:
         )
 
     def relabel(self, endpoint: Endpoint, prefill: PrefillModel) -> None:
-        """Take other labels for the same engine, which may put it into another class."""
+        """Set other labels of the same engine, which may put it into another class."""
         self.endpoint, self.prefill = endpoint, prefill
         self.speed = prefill.speed(self.speed.unit)
 
-    # What is learned of the engine.
+    # Reports of the engine.
 
     def apply(self, event: PodEvent) -> None:
         """Take in one event of this endpoint."""
@@ -120,7 +120,7 @@ class Pod:
                 self.mirror = None
 
     def detach(self) -> None:
-        """Take the endpoint, which is gone, out of the index; its requests change nothing more."""
+        """Remove the endpoint from the index; its requests change nothing any more."""
         self.home.clear()
         self.scheduler.detach()
 
@@ -134,7 +134,7 @@ class Pod:
         self.feedback.restarted()
 
     def report(self, load: Load) -> None:
-        """Take in a scrape: what the cache is made of, restarts, reachability."""
+        """Take in a scrape: the cache's spec, restarts, reachability."""
         self.load = load
         self._failures, self.reachable = 0, True
         self._count_external()
@@ -147,7 +147,7 @@ class Pod:
             self.restart()  # an engine whose KV events are followed says so itself
 
     def _spec(self, load: Load, before: CacheSpec) -> CacheSpec:
-        """Return what the cache is made of; what is not reported is as it was `before`."""
+        """Return the cache's spec; what the load does not report is as in `before`."""
         labels, second = self.endpoint.labels, load.offload_tokens
         return CacheSpec(
             model=model_of(labels, load.engine),
@@ -170,7 +170,7 @@ class Pod:
         return self._queries < queries
 
     def update_load(self, report: OrcaReported, now: float) -> None:
-        """Take the parts of the load that a response's headers named."""
+        """Set the parts of the load that a response's headers reported, as of `now` (seconds)."""
         named = {"kv_usage": report.kv_usage, "waiting": report.waiting, "running": report.running}
         known = {key: value for key, value in named.items() if value is not None}
         self.load = replace(self.load, at=now, **known)
@@ -186,18 +186,18 @@ class Pod:
             self.scheduler.apply_change(self.mirror, change)
 
     def _count_external(self) -> None:
-        """Compare a report with the books of the same moment; later they do not fit any more."""
+        """Count others' requests, by a report and the ledger of the same moment."""
         self.ledger.running = self.load.running
         self.ledger.external_waiting = max(0.0, self.load.waiting - self.ledger.requests)
 
     def record_failure(self, *, refused: bool) -> None:
-        """Count a scrape that failed: one refused is enough, of others it takes three in a row."""
+        """Count a failed scrape: one that was refused, or three in a row, make it unreachable."""
         self._failures += 1
         if refused or self._failures >= _MOST_FAILURES:
             self.reachable = False
 
     def judge(self, predicted: int, actual: int, sequence: SequenceState) -> Verdict:
-        """Compare predicted cached tokens with those reported, and correct the cache by them."""
+        """Compare predicted cached tokens with reported ones; correct the cache accordingly."""
         scheduler, suspicious = self.scheduler, self.feedback.suspicious
         fresh = scheduler.shared_tokens(sequence, self._suspects) if suspicious else 0
         verdict = self.feedback.judge(predicted, actual, self.engine_block, fresh)

@@ -1,4 +1,4 @@
-"""The endpoints that there are, by id and by target, and which of them may be picked."""
+"""All endpoints, by id and by target, and those of them that may be picked."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -13,13 +13,13 @@ from epp.model.prefix_index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 
 CLASS_LABEL: Final = "warmpick.io/endpoint-class"
-"""Endpoints with the same value of this label are taken to be equally fast."""
+"""Endpoints with the same value of this label count as equally fast."""
 
 
 class EligiblePods:
     """Pods that may be picked, in aligned columns.
 
-    It is good until one of them is another pod, or has another slot or speed.
+    Valid until a pod is added or removed, or one has another slot, speed or reachability.
     """
 
     __slots__ = ("endpoints", "ledgers", "places", "pods")
@@ -61,7 +61,7 @@ class Pods:
         return self._by_target.get(target)
 
     def values(self) -> Collection[Pod]:
-        """All pods, in the order in which they came."""
+        """Return all pods, in the order in which they were added."""
         return self._by_id.values()
 
     def upsert(self, endpoint: Endpoint) -> None:
@@ -97,11 +97,11 @@ class Pods:
             del self.engine_blocks[block]
 
     def fullest(self) -> Pod:
-        """Return the pod of whose cache most blocks are remembered."""
+        """Return the pod whose cache holds the most blocks."""
         return max(self._by_id.values(), key=lambda pod: len(pod.scheduler.cache))
 
     def refresh(self) -> None:
-        """List eligible pods again: one of them has another `standing`."""
+        """Discard the list of eligible pods: a pod's `standing` has changed."""
         self._eligible = None
 
     def eligible(self, subset: tuple[str, ...] | None) -> EligiblePods:

@@ -13,8 +13,8 @@ from epp.model.request import RequestId
 class SequenceState:
     """A prompt's blocks (`chain`), their lengths (`offsets`) and what `cache` holds for it.
 
-    It waits while `lease` is None. The engine has computed `computed` of its tokens, of prompt
-    and output; the prompt counts from the start.
+    It waits while `lease` is None. The engine has computed `computed` tokens of prompt and
+    output; the prompt counts as computed from the start.
     """
 
     __slots__ = ("cache", "chain", "computed", "lease", "offsets", "request_id")
@@ -32,17 +32,18 @@ class SequenceState:
     def allocate(self, block: int) -> bool:
         """Allocate the prompt if it fits; the engine allocates whole blocks of `block` tokens."""
         chain, offsets = self.chain, self.offsets
+        # vLLM `allocate_slots`: a last, partial block takes a whole one.
         space = -(-offsets.total // block) * block
         reserved = max(0, space - offsets.covered(len(chain.hashes)))
         self.lease = self.cache.admit(chain.hashes, offsets.sizes(), reserved, chain.lookup)
         return self.lease is not None
 
     def grow(self) -> bool:
-        """Allocate what was computed; return False where there is no space for it."""
+        """Allocate space for what was computed; return False where there is none."""
         return self.lease is None or self.cache.grow(self.lease, self.computed)
 
     def correct_lengths(self, offsets: TokenOffsets) -> None:
-        """Take `offsets` for the prompt's lengths, now that the server has counted it."""
+        """Correct the prompt's lengths by `offsets`: the server has counted its tokens."""
         if offsets is self.offsets:
             return
         self.computed += offsets.total - self.offsets.total
@@ -56,7 +57,7 @@ class SequenceState:
         return self.offsets.covered(sum(1 for _ in takewhile(lambda pair: eq(*pair), pairs)))
 
     def preempt(self) -> None:
-        """Free what is held, to wait again (vLLM v1/core/sched/scheduler.py: preemption)."""
+        """Free what is held, to wait again (vLLM `_preempt_request`)."""
         if self.lease is not None:
             self.cache.release(self.lease)
             self.lease = None

@@ -1,11 +1,10 @@
-"""Requests whose responses nobody observes, and a virtual clock that guesses how they go on.
+"""Requests whose responses are not observed, and a virtual clock that guesses their course.
 
-The clock says of each what would have been seen: `Generated` as it goes on, and `Aborted` when a
-response of the expected length would be over. Where an engine's own count of its requests fits
-the books, that decides instead: a request that is expected to have ended but may be among those
-that the engine runs stays; and where the engine runs fewer than must be there, those end whose
-time came first. A count that is larger than the books includes requests of others, and decides
-nothing.
+The clock yields for each what would have been seen: `Generated` as it goes on, and `Aborted` when
+a response of the expected length would be over. The engine's own count of its requests decides
+instead where it fits the ledger: a request that is overdue but may be among those that the engine
+runs goes on; and where the engine runs fewer than must be there, those that were due first end. A
+count larger than the ledger's includes requests of others, and decides nothing.
 
 The clock is the caller's, in seconds, and never goes back; nothing is lost where a call is late.
 """
@@ -23,16 +22,18 @@ from epp.model.events import Aborted, Generated
 from epp.model.request import RequestId
 
 _TOKENS_APART = 32
+"""Tokens between two guesses for one request: two blocks of most engines."""
 _LEAST_SECONDS_APART = 0.05
-"""How far apart guesses of one request are: two blocks of most engines, and in seconds."""
+"""Seconds between two guesses for one request, at least."""
 _OVERDUE, _OVERDUE_SECONDS = 4.0, 10.0
-"""How many times its expected length, and seconds besides, a request may be overdue."""
+"""The bound of an overdue request: this many times its expected duration, and seconds more."""
 _COUNT_SECONDS = 10.0
-"""How long a count is good for."""
+"""Seconds for which an engine's count is used."""
 _LEAST_SECONDS_PER_TOKEN = 1e-4
 _ROUNDING = 1e-6
+"""Tokens by which sums of seconds may fall short of a whole one."""
 _SLACK, _SLACK_REQUESTS = 1.05, 1.0
-"""How many more than booked an engine may count, as a factor and besides: some have just ended."""
+"""An engine counts up to this factor and number more than the ledger: some have just ended."""
 
 
 class UnobservedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -52,17 +53,17 @@ class UnobservedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def due(self) -> float:
-        """When it is expected to end."""
+        """The time at which it is expected to end."""
         pace = max(self.seconds_per_token, _LEAST_SECONDS_PER_TOKEN)
         return self.began + (self.length - 1) * pace
 
     @property
     def last(self) -> float:
-        """When it is over, whatever an engine counts."""
+        """The time at which it is over, whatever the engine counts."""
         return self.began + _OVERDUE * (self.due - self.began) + _OVERDUE_SECONDS
 
     def generated(self, now: float) -> int:
-        """Return how many tokens it has generated."""
+        """Return how many tokens it is expected to have generated."""
         if now < self.began:
             return 0
         pace = max(self.seconds_per_token, _LEAST_SECONDS_PER_TOKEN)
@@ -71,7 +72,7 @@ class UnobservedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class UnobservedRequests:
-    """All requests that nobody observes. `due` is when the next guess is due."""
+    """All requests that are not observed. `due` is the time of the next guess."""
 
     def __init__(self) -> None:
         self.due = inf
@@ -98,7 +99,7 @@ class UnobservedRequests:
         self._plan(unseen, unseen.since, unseen.since)
 
     def discard(self, request: RequestId) -> None:
-        """Guess no more for a request, if there is one."""
+        """Stop guessing for a request; an unknown one is ignored."""
         unseen = self._requests.pop(request, None)
         if unseen is None:
             return
@@ -135,10 +136,10 @@ class UnobservedRequests:
     def reconcile(
         self, endpoint_id: EndpointId, load: Load, booked: int, coming: int
     ) -> list[Aborted]:
-        """Compare the books of an endpoint with its engine's own count of requests, as reported.
+        """Compare an endpoint's ledger with its engine's own count of requests, as reported.
 
-        `booked` requests are at the endpoint, of which `coming` may not be there yet. Returns the
-        ends of those that cannot be there any more.
+        The ledger has `booked` requests, of which `coming` may not have arrived. Returns the ends
+        of those that cannot be there any more.
         """
         at, here = load.at, self._by_endpoint.get(endpoint_id)
         if here is None or at <= self._counted.get(endpoint_id, (-inf, False))[0]:

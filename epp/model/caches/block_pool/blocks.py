@@ -1,9 +1,9 @@
-"""What one block pool holds: which blocks, how large, who uses them, which can be found.
+"""The blocks of one pool: their sizes, their references, and which can be found.
 
 There is no object per block. A block is a key: its hash, or, for a second copy of one, the hash
 with a number above its 64 bits, or, for generated content that has no hash yet, a negative
 number. It has a size in tokens and a stamp: 0 while in use, else the number of the release that
-freed it. Where copies exist the oldest one is found, and bears the bare hash; when it goes, the
+freed it. Of several copies the oldest is found, whose key is the bare hash; when it goes, the
 next oldest takes its key (vLLM 0.32 `BlockHashToBlockMap.get_one_block`: the first inserted).
 
 To save memory, adjacent blocks of one chain may be merged: the last one's key then stands for
@@ -20,25 +20,29 @@ from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 IN_USE = 0
+"""The stamp of a block that requests hold."""
 WIDEST = 64
-"""Blocks that one key may stand for."""
+"""Blocks that one key may stand for after merging, at most."""
 
 _HASH_BITS = 64
 _HASH = (1 << _HASH_BITS) - 1
 
 
 def hash_of(key: Key) -> BlockHash:
-    """Return the hash that a key with a name stands for."""
+    """Return the hash of a hashed block's key, which may be that of a copy."""
     return BlockHash(key & _HASH)
 
 
 class BlockStore:
     """The blocks of one pool, by key.
 
-    `shared` counts references beyond the first, and has an entry for every block in use that was
-    found by another request. `copies` holds, by hash, the keys of all but the oldest copy.
-    `promoted` leads from a copy's key to the one that it took over. `joints` are blocks at which
-    another chain went on.
+    `stamps` has for each block the number of the release that freed it (`Lease.release_seq`), or
+    `IN_USE`; `sizes` are in tokens. `shared` counts references beyond the first (vLLM `ref_cnt`
+    less one), and has an entry for every block in use that another request hit. `copies` has, by
+    hash, the keys of all but the oldest copy; `promoted` leads from a copy's key to the one that
+    it took over. `spans` counts the blocks that a merged one stands for. `joints` are blocks
+    after which another request's chain went on. `evicted` has the hashes dropped since they were
+    last taken.
     """
 
     def __init__(self) -> None:
@@ -54,7 +58,7 @@ class BlockStore:
         self._merged: list[BlockHash] = []
         self.evicted: list[Key] = []  # hashes, all of them
 
-    # What is there.
+    # Content.
 
     def find(self, hashes: Sequence[BlockHash]) -> tuple[int, Sequence[Key]]:
         """Count the leading blocks that are held, and return their keys."""
@@ -86,23 +90,25 @@ class BlockStore:
         return (BlockHash(key) for key in self.stamps if 0 <= key <= _HASH)
 
     def tokens(self, keys: Collection[Key]) -> int:
-        """Return the size of blocks together."""
+        """Return the tokens of blocks together."""
         return sum(map(self.sizes.__getitem__, keys))
 
     def unreferenced(self, keys: Sequence[Key]) -> Sequence[Key]:
-        """Return those that are free; the same sequence where all of them are."""
+        """Return the blocks that nobody holds; the same sequence where that is all of them."""
         stamps = self.stamps
         if all(map(stamps.__getitem__, keys)):
             return keys
         return [key for key in keys if stamps[key]]
 
-    # What comes.
+    # Allocation.
 
     def touch(self, found: Sequence[Key], unreferenced: Sequence[Key]) -> int:
-        """Take one more reference to each block; `unreferenced` are those that nobody held.
+        """Add a reference to each block; `unreferenced` are those that nobody held.
 
-        Returns the size of these. A block that is listed twice has two references.
+        Returns the tokens of these. A block that is listed twice gets two references.
         """
+        # vLLM block_pool.py `touch`: a block whose `ref_cnt` is 0 leaves the free queue; of others
+        # only the count rises, so that recency is the time of the last release.
         first = dict.fromkeys(unreferenced, IN_USE)
         if len(first) < len(found):
             left = set(first)
@@ -129,8 +135,9 @@ class BlockStore:
         return keys
 
     def _key_of(self, block_hash: BlockHash, stamp: int) -> Key:
-        """Take in a block under its hash, or as one more copy of what is there."""
+        """Add a block under its hash, or as one more copy of what is there."""
         key: Key = block_hash
+        # vLLM `BlockHashToBlockMap`: equal blocks are not merged; a hit takes the one added first.
         if key in self.stamps:
             key |= next(self._numbers) << _HASH_BITS
             self.copies.setdefault(block_hash, []).append(key)
@@ -140,9 +147,9 @@ class BlockStore:
         return key
 
     def correct(self, keys: Sequence[Key], sizes: Sequence[int], room: int) -> int:
-        """Correct the sizes of blocks that nobody shares; they may grow by `room` together.
+        """Correct the sizes of blocks that no two requests hold; return by how much they grew.
 
-        Return by how much they grew.
+        Sizes are in tokens; together the blocks grow by `room` at most.
         """
         if self.promoted:
             keys = [self.promoted.get(each, each) for each in keys]
@@ -160,7 +167,7 @@ class BlockStore:
         return grown
 
     def register_unhashed(self, size: int) -> Key:
-        """Take in a block in use that has no hash yet."""
+        """Add a block in use of `size` tokens that has no hash yet; return its key."""
         key = -next(self._numbers)
         self.stamps[key], self.sizes[key] = IN_USE, size
         return key
@@ -168,10 +175,10 @@ class BlockStore:
     def assign_hashes(
         self, unhashed: Sequence[Key], hashes: Sequence[BlockHash], sizes: Sequence[int], slack: int
     ) -> tuple[Sequence[Key], list[Key]]:
-        """Let hashed blocks take the place of unhashed ones, as far as these reach.
+        """Replace unhashed blocks by hashed ones of `sizes` tokens, as far as these reach.
 
-        The last may lack up to `slack` tokens, excluded. Returns the keys of the hashed blocks,
-        and what is left of the unhashed ones. The stamp stays, and so does the number of tokens.
+        The last may lack fewer than `slack` tokens. Returns the keys of the hashed blocks, and
+        what is left of the unhashed ones. Their stamp and the sum of tokens stay the same.
         """
         room = self.tokens(unhashed)
         stamp = self.stamps[unhashed[0]] if unhashed else IN_USE
@@ -182,8 +189,7 @@ class BlockStore:
                 break
             lengths.append(min(size, left))
             left -= lengths[-1]
-        names = hashes[: len(lengths)]
-        hashed = self.register(names, lengths, stamp)
+        hashed = self.register(hashes[: len(lengths)], lengths, stamp)
         return hashed, self._use_up(unhashed, room - left)
 
     def _use_up(self, unhashed: Sequence[Key], used: int) -> list[Key]:
@@ -197,12 +203,12 @@ class BlockStore:
             del self.stamps[key], self.sizes[key]
         return []
 
-    # What goes.
+    # Release and eviction.
 
     def unshare(self, keys: Sequence[Key]) -> tuple[list[Key], bool]:
-        """Give back one reference each; return the keys that nobody holds any more.
+        """Remove one reference each; return the keys that nobody holds any more.
 
-        And whether they are the end of `keys`, with none in between that somebody holds.
+        Also returns whether these are adjacent in `keys`: none between them is still held.
         """
         last: list[Key] = []
         whole, gap = True, False
@@ -220,7 +226,7 @@ class BlockStore:
         return last[::-1], whole
 
     def drop(self, key: Key) -> int:
-        """Forget a free block; return its size."""
+        """Remove a free block; return its tokens."""
         del self.stamps[key]
         size = self.sizes.pop(key)
         if key < 0:
@@ -242,7 +248,7 @@ class BlockStore:
         return size
 
     def _promote(self, block_hash: BlockHash, copy: Key) -> None:
-        """Let a copy be found in the place of the oldest, which is gone."""
+        """Move a copy to the place of the oldest, which is gone."""
         self.stamps[block_hash] = self.stamps.pop(copy)
         self.sizes[block_hash] = self.sizes.pop(copy)
         if copy in self.shared:
@@ -250,13 +256,13 @@ class BlockStore:
         self.promoted[copy] = block_hash
 
     def own(self, key: Key) -> Key:
-        """Return the key under which a block goes that had `key` when it was let in."""
+        """Return the key of a block that was added under `key`, once."""
         return self.promoted.pop(key, key)
 
     # Precision for memory.
 
     def may_merge(self, first: Key, second: Key) -> bool:
-        """Say whether two adjacent free blocks can be one: nothing else refers to the first."""
+        """Return whether two adjacent free blocks can be one: no other chain needs the first."""
         if self.sizes[first] + self.sizes[second] > LARGEST:
             return False
         if first < 0 or second < 0:
@@ -268,7 +274,7 @@ class BlockStore:
         return self.spans.get(first, 1) + self.spans.get(second, 1) <= WIDEST
 
     def merge(self, first: Key, second: Key) -> None:
-        """Let the second of two adjacent blocks stand for both."""
+        """Merge two adjacent blocks: the second stands for both."""
         del self.stamps[first]
         self.sizes[second] += self.sizes.pop(first)
         if second < 0:
@@ -288,19 +294,19 @@ class BlockStore:
             ),
         )
 
-    # What is new.
+    # Changes.
 
     def take_stored(self) -> list[BlockHash]:
-        """Return the hashes that became findable since the last call and still are."""
+        """Return the hashes that became findable since the last call and still can be found."""
         stored, self._stored = self._stored, []
         return list(filter(self.stamps.__contains__, stored))
 
     def take_evicted(self) -> list[BlockHash]:
-        """Return the hashes that could be found before and cannot be any more."""
+        """Return the hashes that were dropped since the last call and cannot be found."""
         evicted, self.evicted = self.evicted, []
         return cast("list[BlockHash]", list(filterfalse(self.stamps.__contains__, evicted)))
 
     def take_merged(self) -> list[tuple[BlockHash, int]]:
-        """Return the hashes that stand for more or fewer blocks since the last call: how many."""
+        """Return the hashes that stand for another number of blocks than before, and the number."""
         merged, self._merged = dict.fromkeys(self._merged), []
         return [(each, self.spans.get(each, 1)) for each in merged if each in self.stamps]

@@ -1,6 +1,6 @@
-"""What a block pool takes for names and sizes, here and in its kernel alike.
+"""Bounds of a block pool's hashes and sizes, which the extension has too.
 
-A name has 64 bits; sizes are tokens, and have bounds, so that they can be summed in 64 bits.
+A hash has 64 bits. Sizes are in tokens and bounded, so that sums of them fit 64 bits.
 """
 
 from array import array
@@ -16,7 +16,7 @@ MOST_TOKENS = 1 << 60
 
 
 def hashes_in(hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
-    """Return names in a form that is fast to use more than once.
+    """Return hashes in a form that is fast to use more than once.
 
     Raises `TypeError` where one is no int, `OverflowError` where one does not fit 64 bits.
     """
@@ -36,5 +36,5 @@ def sizes_in(sizes: Sequence[int]) -> Sequence[int]:
 
 
 def tokens_in(given: int, most: int = MOST_TOKENS) -> int:
-    """Return a number of tokens, taken to be from 0 to `most`. Raises `TypeError` for no int."""
+    """Return a number of tokens, clamped to 0..`most`. Raises `TypeError` for what is no int."""
     return max(0, min(index(given), most))

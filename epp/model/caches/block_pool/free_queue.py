@@ -1,9 +1,10 @@
 """A block pool's free blocks that have content, in the order in which they are evicted.
 
-Mirrors vLLM 0.32 `FreeKVCacheBlockQueue`: blocks are freed last one first, to the tail; eviction
-is at the head. The queue is made of leases, for what a request gave back stands together: only
-keys that still bear the release's stamp count. Blocks without content are not here: they are
-interchangeable and always ahead of these, so they are a number (`pool.py`).
+Mirrors vLLM 0.32 v1/core/kv_cache_utils.py `FreeKVCacheBlockQueue`: a request's blocks are
+freed last one first, to the tail; eviction is at the head. The queue is made of leases, for the
+blocks that one release freed stand together; of their keys only those count that still have the
+release's stamp. Blocks without content are not here: they are interchangeable and always ahead of
+these, so that they are a number (`pool.py`).
 """
 
 from collections import deque
@@ -15,14 +16,15 @@ from epp.model.caches.lease import Key, Lease
 from epp.model.invariants import check
 
 _SLACK = 1024
+"""Stale keys, beside four for each block held, before the queue is swept."""
 
 
 class FreeQueue:
-    """Free blocks of `blocks`, oldest release first; `tokens` in all."""
+    """The free blocks of `blocks`, oldest release first: `tokens` in all."""
 
     def __init__(self, blocks: BlockStore) -> None:
         self.tokens = 0
-        self.latest = 0  # the stamp that was given out last
+        self.latest = 0  # the number of the last release
         self._blocks = blocks
         self._leases: deque[Lease] = deque()
         self._entries = 0
@@ -30,11 +32,11 @@ class FreeQueue:
 
     @property
     def oldest(self) -> int:
-        """The stamp of the release of the block at the head; one that never was without any."""
+        """The number of the release of the block at the head; the next one where there is none."""
         return self.latest + 1 if self.next() is None else self._leases[0].release_seq
 
     def append(self, lease: Lease, keys: Sequence[Key], tokens: int) -> None:
-        """Put what a lease gave back at the tail: blocks in order, `tokens` in all."""
+        """Append the blocks that a lease frees, in the order of the chain: `tokens` in all."""
         self.latest = lease.release_seq = next(self._stamps)
         lease.keys, lease.evictable = keys, len(keys)
         if not keys:
@@ -47,12 +49,12 @@ class FreeQueue:
             self._sweep()
 
     def replace(self, lease: Lease, keys: Sequence[Key]) -> None:
-        """Let other blocks, which bear its stamp, stand in the place of what is left of a lease."""
+        """Replace what is left of a lease's blocks by others with the same stamp."""
         self._entries += len(keys) - lease.evictable
         lease.keys, lease.evictable = keys, len(keys)
 
     def evict(self, tokens: int) -> int:
-        """Evict at the head until `tokens` are free; return how many are: more, or all there is."""
+        """Evict at the head until `tokens` are free or none is left; return how many are."""
         freed = 0
         while freed < tokens and self._leases:
             lease = self._leases[0]
@@ -67,7 +69,9 @@ class FreeQueue:
         self._leases.popleft().keys = ()
 
     def _evict(self, lease: Lease, tokens: int) -> int:
-        """Evict of a lease, last block first, what is needed and still counts."""
+        """Evict the blocks of a lease, last one first, until `tokens` are free."""
+        # vLLM kv_cache_manager.py `free`: blocks are freed in reverse order, so that the end of a
+        # chain is evicted before its start.
         keys, left, stamp, blocks = lease.keys, lease.evictable, lease.release_seq, self._blocks
         stamps, sizes, evicted = blocks.stamps, blocks.sizes, blocks.evicted
         plain = not (blocks.copies or blocks.promoted or blocks.spans)
@@ -89,7 +93,7 @@ class FreeQueue:
         return freed
 
     def next(self) -> Key | None:
-        """Return the block that would be evicted now."""
+        """Return the key of the block that is evicted next; None without any."""
         blocks = self._blocks
         while self._leases:
             lease = self._leases[0]
@@ -104,7 +108,7 @@ class FreeQueue:
         return None
 
     def drop(self, key: Key) -> int:
-        """Forget a free block wherever it stands; return its size."""
+        """Remove a free block wherever it stands; return its tokens."""
         size = self._blocks.drop(key)
         self.tokens -= size
         return size
@@ -112,7 +116,7 @@ class FreeQueue:
     def merge(self, blocks: int) -> int:
         """Merge adjacent blocks, those freed first before others, until `blocks` fewer are held.
 
-        Returns how many fewer are. A release is halved as a whole, at best.
+        Returns how many fewer are held. The blocks of a release are merged in pairs.
         """
         fewer = 0
         for lease in self._leases:
@@ -159,7 +163,7 @@ class FreeQueue:
         )
 
     def _sweep(self) -> None:
-        """Leave out of the queue what no longer counts."""
+        """Remove stale keys from the queue."""
         blocks = self._blocks
         kept: deque[Lease] = deque()
         for lease in self._leases:
@@ -174,7 +178,7 @@ class FreeQueue:
 
 
 def _is_run(part: Sequence[Key], whole: Sequence[Key]) -> bool:
-    """Say whether `part` stands in `whole` without anything in between."""
+    """Return whether `part` stands in `whole` without anything in between."""
     if not part:
         return True
     start = whole.index(part[0])

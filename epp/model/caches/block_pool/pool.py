@@ -8,14 +8,14 @@ blocks are freed in reverse order, hashed ones to the tail of the queue, others 
 blocks are not merged; recency is the time of the last release.
 
 The unit is a token, so that blocks may differ in size: with equal sizes, and a capacity of
-`(num_gpu_blocks - 1) * block_size`, the rules are vLLM's to the letter. The engine names what it
-generates; here such blocks have no hash
-until `assign_hashes` or `store` gives them one.
+`(num_gpu_blocks - 1) * block_size`, the rules are vLLM's to the letter. vLLM hashes the tokens that
+it generates; the picker does not see them, so that generated blocks have no hash until
+`assign_hashes` or `store` gives them one.
 
 Where nothing is shared there is no loop over blocks: what happens to a request's blocks happens
 to all of them at once. The blocks are in `blocks.py`, the order of eviction is in `free_queue.py`;
-free blocks without content, all alike and the first to be taken, are a number of tokens. The
-extension, `pool.pyx`, keeps the same books in C arrays (docs/adr/0013-compiled.md).
+free blocks without content, which are interchangeable and taken first, are a number of tokens. The
+extension, `pool.pyx`, keeps the same state in C arrays (docs/adr/0013-compiled.md).
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -31,16 +31,16 @@ from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 BLOCK = 16
+"""Tokens of a block where the engine has not reported it: vLLM's default on GPUs."""
 
 _NUMBERS = count(1)
 
 
 class BlockPool:
-    """`capacity` is in tokens, and so is `block`, the engine's block size.
+    """A `CacheModel`: `capacity` and `block`, the engine's block size, are in tokens.
 
-    A `CacheModel`. Not thread-safe; one writer.
-    Hashes have 64 bits, sizes and counts have bounds (`bounds.py`). Raises `TypeError` for a
-    lease of another cache.
+    Not thread-safe; one writer. Hashes have 64 bits, sizes and counts have bounds (`bounds.py`).
+    Methods raise `TypeError` for a lease of another cache.
     """
 
     def __init__(self, capacity: int, block: int = BLOCK) -> None:
@@ -49,18 +49,18 @@ class BlockPool:
         self._blank_tokens = self._capacity  # without content; below 0 after shrinking under load
         self._blocks = BlockStore()
         self._queue = FreeQueue(self._blocks)
-        self._last_hole = 0  # blocks of releases up to this one may lack what stands before them
+        self._last_hole = 0  # release up to which free blocks may lack what precedes them
         self._number = next(_NUMBERS)
         self._unhashed = UnhashedBlocks()
-        self._engine_reports = False  # whether it ever did: it may then hash unhashed blocks
+        self._engine_reports = False  # whether KV events came: they may hash unhashed blocks
 
-    # What the pool holds.
+    # Size and content.
 
     def __len__(self) -> int:
         return len(self._blocks.stamps)
 
     def __iter__(self) -> Iterator[BlockHash]:
-        """Go through all that can be found; the pool must not change meanwhile."""
+        """Go through all blocks that can be found. The pool must not change meanwhile."""
         return self._blocks.findable()
 
     @property
@@ -79,17 +79,17 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """What could be allocated now, in tokens."""
+        """Tokens that could be allocated now; negative after shrinking below what requests hold."""
         return self._blank_tokens + self._queue.tokens
 
     @property
     def closed(self) -> bool:
-        """Whether no block is held without all that stand before it, each by its own hash.
+        """Whether no block is held without all that precede it, each under its own hash.
 
-        The rules alone keep it so: what a request holds it holds from the start of the chain, and
-        gives back together, to be evicted from its end. Only what the engine says by itself can
-        leave a hole (`store`, `discard`), and only blocks that are free by then can lack what
-        stands before them: until they are evicted, or hit again together with it.
+        The engine's rules alone keep it so: a request holds blocks from the start of the chain
+        and frees them together, and they are evicted from the end. Only KV events can leave a
+        hole (`store`, `discard`), and only before blocks that are free by then: until these are
+        evicted, or hit again together with what precedes them.
         """
         return self._queue.oldest > self._last_hole and not self._blocks.spans
 
@@ -98,14 +98,14 @@ class BlockPool:
         """None: the pool is the GPU's, and all is in it."""
 
     def hashes(self) -> Sequence[BlockHash]:
-        """All blocks that can be found."""
+        """Return all blocks that can be found."""
         return list(self)
 
     def match(self, hashes: Sequence[BlockHash]) -> int:
-        """Count the leading blocks that are held."""
+        """Return how many leading blocks are held."""
         return self._blocks.find(hashes_in(hashes))[0]
 
-    # What requests do.
+    # Requests.
 
     def admit(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
@@ -113,9 +113,9 @@ class BlockPool:
         """Allocate a prompt: its full blocks and `reserved` tokens of a last, partial one.
 
         `sizes` are in tokens, at least as many as `hashes`; only the first `lookup` blocks may
-        hit. None: it does not fit now, nothing changed. A prompt larger than the whole pool is
-        given an empty lease, for the engine will never hold it. Raises `ValueError` for blocks
-        without sizes.
+        hit. Returns None where it does not fit now: nothing has changed. A prompt larger than the
+        whole pool gets an empty lease, for the engine never holds it. Raises `ValueError` for
+        fewer sizes than hashes.
         """
         reserved, blocks = tokens_in(reserved), self._blocks
         hashes, sizes = hashes_in(hashes), sizes_in(sizes)
@@ -126,14 +126,19 @@ class BlockPool:
         unreferenced = blocks.unreferenced(found)
         held, new = blocks.tokens(found), sum(fresh)
         unreferenced_tokens = held if unreferenced is found else blocks.tokens(unreferenced)
+        # vLLM kv_cache_manager.py `allocate_slots`: hits that are free leave the queue when they
+        # are touched, so that they are no space for others. None: the request stays in `waiting`.
         if new + reserved > self.free - unreferenced_tokens:
             return None if held + new + reserved <= self._capacity else self._lease((), 0, 0, 0)
+        # vLLM: `touch` comes before `get_new_blocks`, so that no hit is evicted for its request.
         self._queue.tokens -= blocks.touch(found, unreferenced)
         self._allocate(new + reserved)
         keys: Sequence[Key] = found
         if fresh:
             if found:
                 blocks.joints.add(found[-1])
+            # vLLM block_pool.py `cache_full_blocks`: hashes are registered at admission, before the
+            # forward pass, so that later requests of the same step hit them.
             added = blocks.register(hashes[hits:], fresh, IN_USE)
             keys = [*found, *added] if found else added
         lease = self._lease(keys, hits, held + new, reserved)
@@ -141,11 +146,11 @@ class BlockPool:
         return lease
 
     def grow(self, lease: Lease, computed: int) -> bool:
-        """Follow a request that has computed `computed` tokens of prompt and output.
+        """Allocate for a request that has computed `computed` tokens of prompt and output.
 
-        Space is given out in blocks of the engine's; each that is full is kept without a hash.
-        False: there is no space, nothing changed; the engine would preempt a request. A lease
-        that is empty or was given back never grows.
+        Allocates whole blocks of the engine's size; each that is full is held without a hash.
+        Returns False where there is no space: nothing has changed, the engine preempts a request.
+        A lease that is empty or released never grows.
         """
         self._check_owner(lease)
         computed = tokens_in(computed)
@@ -165,10 +170,10 @@ class BlockPool:
         return True
 
     def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
-        """Correct the sizes of a lease's hashed blocks, once it is known how long they are.
+        """Correct the sizes of a lease's hashed blocks, in tokens, once their length is known.
 
-        The space that was allocated stays: what blocks lose is blank, and the other way round.
-        Blocks that others hold too, or that were found, keep theirs.
+        The space that was allocated stays: what blocks lose is space without content, and the
+        other way round. Blocks that other requests hold, or that were hit, keep their sizes.
         """
         self._check_owner(lease)
         sizes = sizes_in(sizes)
@@ -183,8 +188,8 @@ class BlockPool:
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Give hashes to what `lease` generated, from its first unhashed token on.
 
-        Works while the lease is held and after it was given back; returns how many blocks got
-        a hash: those that are still held, less than a block of the engine's excepted. Their
+        Works while the lease is held and after its release. Returns how many blocks got a hash:
+        those still held, but for a last part of less than one of the engine's blocks. Their
         places in the free queue stay.
         """
         self._check_owner(lease)
@@ -217,17 +222,19 @@ class BlockPool:
         if blocks.promoted or not blocks.shared.keys().isdisjoint(keys):
             keys, lease.contiguous = blocks.unshare(keys)
             tokens = blocks.tokens(keys)
+        # vLLM block_pool.py `free_blocks`: those that nobody else references go to the tail.
         queue.append(lease, keys, tokens)
         lease.unhashed_keys, lease.tokens, lease.reserved_tokens = [], 0, 0
         if not self._engine_reports:
-            self._unhashed.remove(lease)  # nobody will hash them in time
+            self._unhashed.remove(lease)  # without KV events nothing hashes them in time
+        # vLLM `free_blocks`: a last block without a hash goes to the head of the queue.
         self._blank_tokens += reserved
         self._allocate(0)
 
     def revoke(self, lease: Lease) -> None:
-        """Free what a request holds; what it did not find was never computed, and is dropped.
+        """Free what a request holds; drop the blocks that it did not hit: they were never computed.
 
-        Not so what another request found meanwhile: that one computed it.
+        Those that another request hit meanwhile stay: that one computed them.
         """
         self._check_owner(lease)
         if lease.release_seq:
@@ -250,14 +257,14 @@ class BlockPool:
         if own(PoolLease, lease).pool != self._number:
             raise TypeError("a lease of another cache")
 
-    # What is heard of the engine.
+    # Reports of the engine.
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Take in blocks, consecutive ones of one chain, that the engine reports to hold.
+        """Take in that the engine holds consecutive blocks of one chain, of `sizes` tokens.
 
-        The first may be held already, so as to say what the others follow. Where they follow
-        what a request has computed, its unhashed blocks are these. Others that are not held
-        become free content, the last to be evicted, as far as there is space.
+        The first may be held already, and shows what the others follow. Where they follow what
+        a request has computed, its unhashed blocks get their hashes. Others that are not held
+        become free blocks, the last to be evicted, as far as there is space.
         """
         hashes, sizes = hashes_in(hashes), sizes_in(sizes)
         blocks, unhashed = self._blocks, self._unhashed
@@ -272,9 +279,9 @@ class BlockPool:
         self._store_reported(hashes[held:], sizes[held:])
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """Drop blocks that the engine reports to have evicted.
+        """Drop blocks that the engine has evicted.
 
-        Those in use here are about to be computed again.
+        Those that requests hold stay: they were admitted here first, and are computed again.
         """
         blocks, queue = self._blocks, self._queue
         for block_hash in hashes_in(hashes):
@@ -288,7 +295,7 @@ class BlockPool:
     # For tests.
 
     def check_invariants(self, held: Collection[Lease]) -> None:
-        """Assert that the books balance; `held` are all leases that are not over."""
+        """Assert that the parts agree; `held` are all leases that are not released."""
         blocks, queue = self._blocks, self._queue
         blocks.check_invariants()
         queue.check_invariants()
@@ -306,7 +313,7 @@ class BlockPool:
         )
 
     def _fill(self, lease: Lease, full: int) -> None:
-        """Make unhashed blocks of a lease's blank space, up to `full` tokens from its start."""
+        """Turn reserved space into unhashed blocks, up to `full` tokens from the lease's start."""
         if full > lease.tokens and not lease.unhashed_keys and lease.keys:
             self._unhashed.add(lease, hash_of(lease.keys[-1]))
         while full > lease.tokens:
@@ -317,7 +324,7 @@ class BlockPool:
 
     def _store_reported(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
         """Put what is not held at the tail of the queue, as far as there is space."""
-        names: list[BlockHash] = []
+        stored: list[BlockHash] = []
         lengths: list[int] = []
         tokens = 0
         for block_hash, size in zip(hashes, sizes, strict=False):
@@ -325,22 +332,22 @@ class BlockPool:
                 continue
             if tokens + size > self.free:
                 break
-            names.append(block_hash)
+            stored.append(block_hash)
             lengths.append(size)
             tokens += size
-        if names:
+        if stored:
             self._allocate(tokens)
-            keys = self._blocks.register(names, lengths, IN_USE)
+            keys = self._blocks.register(stored, lengths, IN_USE)
             lease = self._lease((), 0, 0, 0)
-            first = hashes.index(names[0])
-            lease.contiguous = list(hashes[first : first + len(names)]) == names
+            first = hashes.index(stored[0])
+            lease.contiguous = list(hashes[first : first + len(stored)]) == stored
             self._queue.append(lease, keys, tokens)
             self._last_hole = self._queue.latest
 
-    # The size of the pool, and what changed.
+    # Capacity, memory, and changes for the index.
 
     def resize(self, capacity: int) -> None:
-        """Change the capacity; blocks in use stay, and are owed until they are freed."""
+        """Change the capacity, in tokens; what requests hold stays until they release it."""
         before, self._capacity = self._capacity, tokens_in(capacity)
         self._blank_tokens += self._capacity - before
         self._allocate(0)
@@ -348,8 +355,8 @@ class BlockPool:
     def coarsen(self, blocks: int) -> None:
         """Hold at least `blocks` fewer, at the cost of precision about those longest free.
 
-        Adjacent ones are merged, so that a chain that parts in between finds less; where that is
-        not enough, the oldest are evicted.
+        Adjacent blocks are merged, so that a chain that parts between them hits less; where that
+        is not enough, the oldest are evicted.
         """
         target = max(0, len(self) - tokens_in(blocks))
         self._queue.merge(len(self) - target)
@@ -357,19 +364,21 @@ class BlockPool:
             self._blank_tokens += self._queue.evict(self._blocks.sizes[oldest] or 1)
 
     def take_stored(self) -> Sequence[BlockHash]:
-        """Return the hashes that became findable since the last call."""
+        """Return the hashes that can be found and could not at the last call."""
         return self._blocks.take_stored()
 
     def take_evicted(self) -> Sequence[BlockHash]:
-        """Return the hashes that can no longer be found since the last call."""
+        """Return the hashes that could be found at the last call and cannot any more."""
         return self._blocks.take_evicted()
 
     def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
-        """Return the hashes that stand for more or fewer blocks since the last call: how many."""
+        """Return the hashes that stand for another number of blocks than before, and the number."""
         return self._blocks.take_merged()
 
     def _allocate(self, tokens: int) -> None:
-        """Take tokens: blank ones, then from the head of the free queue, evicting what is there."""
+        """Allocate `tokens`: space without content first, then by evicting."""
+        # vLLM block_pool.py `get_new_blocks`: taken from the head of the free queue, where blocks
+        # without content stand; `_maybe_evict_cached_block` drops the hash of a block only then.
         self._blank_tokens -= tokens
         if self._blank_tokens < 0:
             self._blank_tokens += self._queue.evict(-self._blank_tokens)

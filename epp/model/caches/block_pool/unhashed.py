@@ -13,7 +13,7 @@ from epp.model.prompts.hashing import BlockHash
 _MOST = 1 << 10
 """Leases that can be found: the engine reports a block within a step or so."""
 _AT_ONCE = 1 << 8
-"""Leases that are removed at once where there are too many, those added first."""
+"""Leases that are removed at once where there are too many: those added first."""
 
 
 class UnhashedBlocks:
