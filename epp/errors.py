@@ -1,4 +1,4 @@
-"""Errors, as types. This module knows no transport and no message format.
+"""The errors of this package, as types without a transport or a message format.
 
     WarmpickError
     ├── ConfigError            what an operator wrote cannot be used

@@ -1,1 +1,1 @@
-"""The composition root: builds the object graph, runs it, and shuts it down in order."""
+"""The composition root, and the director of all exchanges."""

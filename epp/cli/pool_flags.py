@@ -62,6 +62,11 @@ def add_pool(group: argparse._ArgumentGroup) -> None:
         metavar="PORTS",
         help="1 to 8 ports at which these pods serve (8000,8001)",
     )
+    _add_api(group)
+
+
+def _add_api(group: argparse._ArgumentGroup) -> None:
+    """Add the flags for what else the Kubernetes API is used for."""
     add_boolean(
         group,
         "--metrics-endpoint-auth",

@@ -45,7 +45,9 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         help="how often each endpoint's /metrics is read (default: 1s)",
     )
     _add_listen(parser)
-    _add_behaviour(parser)
+    behaviour = parser.add_argument_group("behaviour")
+    _add_behaviour(behaviour)
+    _add_logs(behaviour)
 
 
 def _add_listen(parser: argparse.ArgumentParser) -> None:
@@ -84,8 +86,7 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_behaviour(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("behaviour")
+def _add_behaviour(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-body-bytes",
         type=size,
@@ -126,6 +127,9 @@ def _add_behaviour(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="secret that keys block hashes, for replicas that are to agree (default: random)",
     )
+
+
+def _add_logs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--log-level",
         default="info",

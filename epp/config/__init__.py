@@ -1,1 +1,1 @@
-"""The configuration file as types: plug-ins by name, producers, profiles."""
+"""The configuration: the file as types, the registry of plug-ins, producers."""

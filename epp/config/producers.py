@@ -1,4 +1,4 @@
-"""Producers: the plug-ins that say how prompts become tokens and how caches are known.
+"""Producers: the plug-ins that configure how prompts become tokens and how caches are known.
 
 Names, parameters and defaults are the incumbent's, except that `tokenizer`, `chatTemplate`,
 `chatTemplateKwargs`, `maxBytes`, `cacheBytes` and `patience` are Warmpick's. A parameter for
@@ -66,7 +66,7 @@ class RenderEndpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
 
 class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Says how prompts become tokens; without `tokenizer`, `vllm` and `modelName` they stay text.
+    """Configures tokenization; without `tokenizer`, `vllm` and `modelName` prompts stay text.
 
     `max_bytes` and `cache_bytes` are in bytes, `patience` is a Go duration.
     """

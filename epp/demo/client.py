@@ -113,10 +113,8 @@ class Player:
                 return
             messages.append({"role": "assistant", "content": text})
 
-    async def _ask(
-        self, session: aiohttp.ClientSession, messages: Sequence[Message], turn: Turn
-    ) -> tuple[Sample, str]:
-        body = _encode(
+    def _body(self, messages: Sequence[Message], turn: Turn) -> bytes:
+        return _encode(
             {
                 "model": self._model,
                 "messages": messages,
@@ -127,6 +125,12 @@ class Player:
                 "stream_options": {"include_usage": True},
             }
         )
+
+    async def _ask(
+        self, session: aiohttp.ClientSession, messages: Sequence[Message], turn: Turn
+    ) -> tuple[Sample, str]:
+        """Send one question; return its sample, without its place, and the text of the answer."""
+        body = self._body(messages, turn)
         sent = time.monotonic()
         answer = Answer()
         decision = _Decision()

@@ -113,6 +113,13 @@ def _address(ip: str, port: int) -> Json:
     return {"socket_address": {"address": ip, "port_value": port}}
 
 
+_POOL_HOST: Json = {
+    "name": "pool",
+    "domains": ["*"],
+    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "pool", "timeout": "0s"}}],
+}
+
+
 def _listener(settings: EnvoySettings) -> Json:
     manager = _typed(
         _MANAGER,
@@ -126,20 +133,7 @@ def _listener(settings: EnvoySettings) -> Json:
                 "typed_config": _typed("envoy.extensions.filters.http.router.v3.Router"),
             },
         ],
-        route_config={
-            "virtual_hosts": [
-                {
-                    "name": "pool",
-                    "domains": ["*"],
-                    "routes": [
-                        {
-                            "match": {"prefix": "/"},
-                            "route": {"cluster": "pool", "timeout": "0s"},
-                        }
-                    ],
-                }
-            ]
-        },
+        route_config={"virtual_hosts": [_POOL_HOST]},
     )
     return {
         "name": "gateway",

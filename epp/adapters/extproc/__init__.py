@@ -1,1 +1,1 @@
-"""The ext_proc service over two transports that behave alike: grpc.aio, and HTTP/2 of our own."""
+"""The ext_proc service over two transports that behave alike: grpc.aio, and HTTP/2 over nghttp2."""

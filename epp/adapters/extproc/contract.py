@@ -49,7 +49,7 @@ class Outlet(Protocol):
 
 
 class DrivenExchange(Protocol):
-    """What a driver needs of an exchange (`epp.protocol.extproc.exchange.Exchange`)."""
+    """An exchange as its driver calls it (`epp.protocol.extproc.exchange.Exchange`)."""
 
     record: RequestRecord
     pending: PendingDecision | None
@@ -74,7 +74,7 @@ class DrivenExchange(Protocol):
 
 
 class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how to listen.
+    """The settings of a transport: its address and its limits.
 
     `tls` is a (key, certificate chain) pair in PEM, None for plaintext. Sizes are in bytes, -1 is
     no limit. `limits` are the native transport's.
@@ -112,7 +112,7 @@ class HealthServer(Protocol):
 
     @property
     def port(self) -> int:
-        """Where it listens, after `start`."""
+        """The bound port, after `start`."""
 
     async def start(self, address: str, port: int) -> None:
         """Bind and serve. Raises `OSError` or `RuntimeError` where the port is taken."""
@@ -140,11 +140,11 @@ class ExtProcServer(Protocol):
 
     @property
     def port(self) -> int:
-        """Where it listens, after `start`."""
+        """The bound port, after `start`."""
 
     @property
     def streams(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
 
     def offer_health(self, health: HealthSource) -> None:
         """Answer health checks too; before `start`."""
@@ -156,7 +156,7 @@ class ExtProcServer(Protocol):
         """Bind and serve. Raises `OSError` or `RuntimeError` where the port is taken."""
 
     async def stop(self, grace: float) -> None:
-        """Take no more streams; give those that are open `grace` seconds to end."""
+        """Refuse further streams; give the open ones `grace` seconds to end."""
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream is open, and none has been for `seconds`."""

@@ -191,7 +191,7 @@ class GrpcConnection(asyncio.Protocol):
         self._held.add(stream)
 
     def drain(self) -> None:
-        """Let the streams that are open end, and those that the peer is about to open.
+        """Refuse further streams, once those that the peer may already have sent are open.
 
         RFC 9113 §6.8: the first GOAWAY names the highest stream of all, and the one that names
         the last stream taken follows after a round trip, which a ping measures.

@@ -43,7 +43,7 @@ class GrpcListener:
         return GrpcConnection(self)
 
     async def stop(self, grace: float) -> None:
-        """Take no more connections; give the streams that are open `grace` seconds to end."""
+        """Refuse further connections; give open streams `grace` seconds to end."""
         if self._listener is None:
             return
         self._listener.close()
@@ -77,7 +77,7 @@ def _server_context(key: bytes, chain: bytes) -> ssl.SSLContext:
 
 
 def _load_pair(context: ssl.SSLContext, key: bytes, chain: bytes) -> None:
-    """Let a context serve with a pair of PEM texts from the next handshake on.
+    """Set the pair (PEM) with which a context serves from the next handshake on.
 
     `load_cert_chain` only reads files; this one is in memory and has no name.
     """

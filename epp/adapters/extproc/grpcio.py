@@ -61,12 +61,12 @@ class GrpcioServer:
 
     @property
     def port(self) -> int:
-        """Where it listens, after `start`."""
+        """The bound port, after `start`."""
         return self._port
 
     @property
     def streams(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
         return self._counter.open
 
     def offer_health(self, health: HealthSource) -> None:
@@ -98,7 +98,7 @@ class GrpcioServer:
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
-        """Take no more streams; give those that are open `grace` seconds to end."""
+        """Refuse further streams; give the open ones `grace` seconds to end."""
         await self._server.stop(grace)
 
     async def _process(self, _: object, context: Context) -> None:

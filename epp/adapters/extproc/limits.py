@@ -34,7 +34,7 @@ class TokenBucket:
         self._at: float | None = None
 
     def take(self, tokens: float, now: float) -> bool:
-        """Take tokens out; return whether there were as many. `now` is in seconds."""
+        """Remove tokens; return whether there were as many. `now` is in seconds."""
         if self._at is not None:
             self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._at = now

@@ -1,4 +1,4 @@
-"""The ext_proc service over HTTP/2 of our own (`http2/`).
+"""The ext_proc service over HTTP/2 over nghttp2 (`http2/`).
 
 It moves bytes; every decision is the exchange's. An exchange is driven by the read that brings its
 message, without a task of its own.
@@ -48,12 +48,12 @@ class NativeServer:
 
     @property
     def streams(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
         return self._counter.open
 
     @property
     def port(self) -> int:
-        """Where it listens, after `start`."""
+        """The bound port, after `start`."""
         return self._listener.port
 
     def offer_health(self, health: HealthSource) -> None:
@@ -65,7 +65,7 @@ class NativeServer:
         await self._counter.quiet(seconds)
 
     async def stop(self, grace: float) -> None:
-        """Take no more streams; give those that are open `grace` seconds to end."""
+        """Refuse further streams; give the open ones `grace` seconds to end."""
         await self._listener.stop(grace)
 
     def renew(self, tls: tuple[bytes, bytes]) -> None:

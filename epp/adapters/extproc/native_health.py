@@ -1,4 +1,4 @@
-"""gRPC health over HTTP/2 of our own: on the ext_proc port, or on one of its own."""
+"""gRPC health over HTTP/2 over nghttp2: on the ext_proc port, or on one of its own."""
 
 from abc import ABC, abstractmethod
 
@@ -32,7 +32,7 @@ class NativeHealthServer:
 
     @property
     def port(self) -> int:
-        """Where it listens, after `start`."""
+        """The bound port, after `start`."""
         return self._listener.port
 
     async def start(self, address: str, port: int) -> None:
@@ -54,7 +54,7 @@ class _Call(ABC):
         self._health = health
 
     def message(self, data: bytes) -> None:
-        """Take the request, and answer it."""
+        """Handle the request, and answer it."""
         try:
             self._answer(data)
         except ValueError as error:

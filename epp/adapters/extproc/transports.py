@@ -1,4 +1,4 @@
-"""The transports by name, and whether they can be used here."""
+"""The choice of a transport by its name, and of one that can be used where it cannot."""
 
 from typing import Literal, get_args
 

@@ -51,7 +51,7 @@ _OTHER: Final = Api.OTHER
 
 
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request's headers say.
+    """The facts in a request's headers; `method` is empty before they came.
 
     `injected` are the names of control headers, which are removed before the model server.
     """

@@ -13,7 +13,7 @@ from epp.model.endpoint import Target
 
 
 class BodyMode(IntEnum):
-    """How a proxy sends a body (ext_proc `ProcessingMode.BodySendMode`)."""
+    """The mode in which a proxy sends a body (ext_proc.proto `ProcessingMode.BodySendMode`)."""
 
     NONE = 0
     STREAMED = 1
@@ -34,7 +34,7 @@ class Modes(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """What may ride on any message: modes, the subset hint, the target that served.
+    """The fields that any message may carry: modes, the subset hint, the target that served.
 
     The last two come as metadata (GIE proposal 004). None: the message has no such thing.
     """
@@ -66,7 +66,7 @@ class RequestTrailers(Message, frozen=True, kw_only=True):
 
 
 class ResponseHeaders(Message, frozen=True, kw_only=True):
-    """As `RequestHeaders`, for the response."""
+    """The head of a response, in the form of `RequestHeaders`."""
 
     headers: Mapping[str, str]
     end_of_stream: bool = False

@@ -8,7 +8,7 @@ from epp.model.request import Decision, InferenceRequest, RequestId, Usage
 
 
 class Outcome(Enum):
-    """How an exchange ended."""
+    """The outcome of an exchange; the values are the `outcome` label of a metric."""
 
     COMPLETED = "completed"
     REJECTED = "rejected"  # answered by the picker itself
@@ -17,7 +17,7 @@ class Outcome(Enum):
 
 
 class MustStayReason(Enum):
-    """Why a stream must not be closed before its response ends."""
+    """The reasons why a stream must not be closed before its response ends."""
 
     DUPLEX = "the response body comes in full duplex: what is in flight would be lost"
     UNANNOUNCED = "the proxy does not announce its modes (protocol_config)"

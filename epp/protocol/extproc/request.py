@@ -171,7 +171,7 @@ class Request:
         return [*replies, TrailersReply(response=False)] if self._trailed else replies
 
     def _rewrite(self, target: str) -> int | None:
-        """Put the target model into the held body; return its new length where that changed it."""
+        """Replace the model in the held body; return its length in bytes, None if unchanged."""
         body, self._body = self._body, None
         parsed, self._parsed = self._parsed, None
         if parsed is None or not target:

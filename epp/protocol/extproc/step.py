@@ -1,4 +1,4 @@
-"""The verdict of an exchange after each call: the replies that are due, and what it waits for."""
+"""The result of each call of an exchange: the replies that are due, and what it waits for."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -18,7 +18,7 @@ class Wants(Enum):
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):
-    """What a driver does next: send `replies` in order, then see to what the exchange `wants`."""
+    """The next work of a driver: send `replies` in order, then wait for `wants`."""
 
     replies: Sequence[Reply]
     wants: Wants

@@ -43,7 +43,7 @@ class LeaderElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseAction(Enum):
-    """What a candidate does about the lease that it read."""
+    """The action of a candidate for the lease that it read."""
 
     CREATE = "there is no lease"
     ACQUIRE = "it has no holder, or its holder stopped renewing it"

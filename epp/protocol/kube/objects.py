@@ -60,6 +60,7 @@ class KubePod(KubeObject, frozen=True):
     @property
     def ready(self) -> bool:
         """Whether it takes traffic: Ready, with an address, and not terminating."""
+        # A pod that terminates may stay Ready until its containers have ended.
         return (
             self.metadata.deletion_timestamp is None
             and bool(self.status.pod_ip)

@@ -1,4 +1,4 @@
-"""TokenReview and SubjectAccessReview: whose a token is, and whether that user may read a path."""
+"""TokenReview and SubjectAccessReview: the user of a token, and the user's right to read a path."""
 
 from typing import Any
 

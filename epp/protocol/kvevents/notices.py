@@ -1,4 +1,4 @@
-"""Notices: what `epp.protocol.kvevents.feed.Feed` concludes from messages, for an adapter to do."""
+"""Notices: the conclusions of `epp.protocol.kvevents.feed.Feed`, on which an adapter acts."""
 
 from collections.abc import Sequence
 
