@@ -1,1 +1,1 @@
-"""What we believe about the pods. Pure and synchronous: no I/O, no clock, no log."""
+"""The model of the pods and their caches. Pure and synchronous: no I/O, no clock, no log."""

@@ -6,7 +6,7 @@ from epp.model.endpoint import Endpoint, Load
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """What is believed of an endpoint, for one request, at one moment.
+    """An endpoint's predicted state and costs for one request at one moment.
 
     Tokens: `prompt_tokens` is the request's, `cached_tokens` how many of them the endpoint's
     cache is predicted to serve; `matched_blocks` of `total_blocks` says the same in blocks.

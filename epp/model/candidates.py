@@ -18,7 +18,7 @@ _DECODE_SECONDS: Final = 20e-6
 
 
 class Candidates(Sequence[Candidate]):
-    """What is believed of endpoints at one moment, all columns aligned; it never changes.
+    """The endpoints' predicted states and costs at one moment, in aligned columns; immutable.
 
     `busy_share`, in 0..1, is the fleet's; units are those of `Candidate`.
     """
@@ -92,9 +92,9 @@ class Candidates(Sequence[Candidate]):
         )
 
     def ttft_seconds(self, weight: float) -> list[float]:
-        """Return the seconds until each could send a first token.
+        """Return the cost of a first token at each endpoint, in seconds.
 
-        Prefill seconds of this request count `weight` times.
+        The prefill of this request counts `weight` times.
         """
         queued, estimates, running = self._queued, self._estimates, self._running
         return [

@@ -1,4 +1,4 @@
-"""An endpoint: its identity, the load that it last reported, and what is known of its cache."""
+"""An endpoint: its identity, the load that it last reported, and the state of its cache."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,11 +16,13 @@ RANK_LABEL = "warmpick.io/data-parallel-rank"
 """Which engine of a server that runs several behind one port an endpoint is: 0, 1, ..."""
 
 OFFLOAD_LABEL = "warmpick.io/offload-tokens"
-"""The capacity of the second tier of an endpoint's cache, in tokens, where no metric tells."""
+"""The capacity of the second tier of an endpoint's cache, in tokens, where no metric has it."""
 
 VLLM = "vllm"
+"""The value of `Load.engine` for vLLM."""
 
 _LONGEST_NUMBER = 15
+"""Digits of a number in a label, at most: what is longer is no number."""
 
 
 def target_of(address: str, port: int) -> Target:
@@ -84,7 +86,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     `spread` is the number of blocks that `block_size` tokens of the longest request take: more
     than 1 in hybrid models, whose kinds of layers all take blocks of the one pool, less where all
-    layers forget what is out of their window.
+    layers free the blocks that are out of their window.
     """
 
     waiting: float = 0.0
@@ -110,16 +112,16 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def capacity_tokens(self) -> int | None:
-        """What the caches of all `ranks` hold in tokens; None while unknown, never below 1.
+        """The capacity of the caches of all `ranks`, in tokens; None while unknown, at least 1.
 
-        vLLM, which an unknown engine is taken for, keeps one block of each pool for itself
-        (vLLM v1/core/block_pool.py: `null_block`). Of a hybrid model it is
-        what the longest requests can fill.
+        Of a hybrid model (`spread`) it is what the longest requests can fill.
         """
         if self.max_tokens is not None:
             return self.max_tokens
         if self.num_blocks is None or self.block_size is None:
             return None
+        # vLLM v1/core/block_pool.py `null_block`: one block of each pool is never allocated. An
+        # unknown engine counts as vLLM.
         kept = self.ranks if self.engine in {"", VLLM} else 0
         return max(1, int((self.num_blocks - kept) * self.block_size / max(1.0, self.spread)))
 

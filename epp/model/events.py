@@ -1,4 +1,4 @@
-"""Everything that a fleet can learn, as frozen values. `Fleet.apply(event, now)` takes them in."""
+"""The events of a fleet, as frozen values, which `Fleet.apply(event, now)` takes in."""
 
 from collections.abc import Sequence
 
@@ -51,7 +51,7 @@ class OrcaReported(msgspec.Struct, frozen=True):
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """A request is on its way to an endpoint. Its quote may come from another fleet."""
+    """A request was sent to an endpoint. Its quote may come from another fleet."""
 
     quote: Quote
     endpoint_id: EndpointId
@@ -97,7 +97,7 @@ class Aborted(msgspec.Struct, frozen=True):
 
 
 class Unobserved(msgspec.Struct, frozen=True):
-    """The request was routed and nothing more will be seen of it."""
+    """The request was sent and nothing more of it will be seen."""
 
     request_id: RequestId
 

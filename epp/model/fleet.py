@@ -1,9 +1,9 @@
-"""The one mutable object of the model: events go in, candidates come out.
+"""The fleet, the one mutable object of the model: events go in, candidates come out.
 
-Everything that the fleet learns passes `Fleet.apply`, or is guessed or found by the fleet itself
-and passes the same way; `Fleet.subscribe` hears of all of it.
+Every event passes `Fleet.apply`, or is guessed or found by the fleet itself and passes the same
+way; `Fleet.subscribe` notifies listeners of all of them.
 
-It has one writer, on the event loop between awaits, and knows no clock: every call is given the
+It has one writer, on the event loop between awaits, and reads no clock: every call is given the
 time in seconds, which never goes back.
 """
 
@@ -56,7 +56,7 @@ _BUSY_SECONDS: Final = 10.0
 
 
 class Fleet:
-    """What is known and believed of all endpoints and of the requests at them.
+    """The state of all endpoints and of the requests at them.
 
     Fleets that share the secret of `hasher` admit each other's quotes. `capacity`, in tokens, is
     that of a cache whose endpoint has not reported one. `synced` says whether all endpoints were
@@ -75,20 +75,20 @@ class Fleet:
         self._listeners: Final[dict[type[Event], tuple[Listener, ...]]] = {}
         self._version = 0  # counts changes of the index, and of what predictions are made of
 
-    # What others may ask.
+    # Queries.
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """All endpoints that there are."""
+        """All endpoints."""
         return [pod.endpoint for pod in self.pods.values()]
 
     @property
     def indexed_blocks(self) -> int:
-        """How many different blocks are believed to be held."""
+        """How many different blocks the index has."""
         return len(self._index)
 
     def is_in_flight(self, request: RequestId) -> bool:
-        """Return whether a request is believed to be at an endpoint."""
+        """Return whether a request is at an endpoint, as far as was seen or guessed."""
         return request in self.in_flight
 
     def loads(self) -> list[tuple[Endpoint, Load, bool]]:
@@ -96,11 +96,11 @@ class Fleet:
         return [(pod.endpoint, pod.load, pod.reachable) for pod in self.pods.values()]
 
     def cache_stats(self) -> list[CacheStats]:
-        """Return what is known of each endpoint's cache."""
+        """Return the modelled state of each endpoint's cache."""
         return [pod.cache_stats() for pod in self.pods.values()]
 
     def quote(self, request: InferenceRequest, now: float) -> Quote:
-        """Hash and measure a request's prompts, once for all that follows.
+        """Hash a request's prompts and estimate their lengths, once for all that follows.
 
         Responses that the prompts repeat are learned from (`ResponseRepeated`).
         """
@@ -109,7 +109,7 @@ class Fleet:
         return self._prompts.quote(request, now, self._learn_repeated)
 
     def candidates(self, quote: Quote, now: float) -> Candidates:
-        """Return the endpoints that may be picked, with what is believed of them for a request.
+        """Return the endpoints that may be picked, with their predicted costs for a request.
 
         The caches are looked up as they are at `now`, however old the quote. Endpoints outside
         the quote's subset are left out; those that do not answer too, as long as others do.
@@ -117,6 +117,7 @@ class Fleet:
         if now >= self._unobserved.due:
             self._catch_up(now)
         eligible = self.pods.eligible(quote.subset)
+        # Prompts that an engine has reached since then are in its cache by now.
         for pod in [pod for pod in eligible.pods if pod.scheduler.waiting]:
             pod.scheduler.schedule(pod.prefill.longest, now)
             self._version += 1
@@ -143,13 +144,13 @@ class Fleet:
             if cached < estimate.cached:
                 estimates[position] = quote.discounted(estimate, cached, pod.speed)
 
-    # What happens.
+    # Events.
 
     def subscribe(self, kinds: Iterable[type[Event]], listener: Listener) -> None:
         """Call `listener` with every event of these kinds once it took effect, in their order.
 
-        That includes what the fleet guesses of requests that nobody observes, and what it finds
-        in prompts. A listener must not call `apply`.
+        That includes what the fleet guesses of unobserved requests, and what it finds in prompts.
+        A listener must not call `apply`.
         """
         for kind in kinds:
             self._listeners[kind] = (*self._listeners.get(kind, ()), listener)
@@ -173,7 +174,7 @@ class Fleet:
         self._learn(event, now, guessed=False)
 
     def _catch_up(self, now: float) -> None:
-        """Learn what is guessed to have happened unobserved up to now."""
+        """Apply the events that are guessed to have happened unobserved up to now."""
         for at, event in self._unobserved.advance(now):
             self._learn(event, at, guessed=True)
 
@@ -216,7 +217,7 @@ class Fleet:
         if pod is None:
             return
         before = self._remove_request(quote.request_id)
-        if before is not None:  # sent again: it was not served where it was
+        if before is not None:  # sent again: the first endpoint did not serve it
             before.release(now, revoked=True)
             self._version += 1
         in_flight = InFlightRequest(quote, now)
@@ -227,7 +228,7 @@ class Fleet:
 
     def _send(self, in_flight: InFlightRequest, pod: Pod, now: float) -> None:
         quote = in_flight.quote
-        quote.look_up(self._index, self._version)  # found already where it was just priced
+        quote.look_up(self._index, self._version)  # a look-up of this version is kept
         in_flight.send(pod, quote.estimate(pod.slot, pod.speed), now)
         quote.drop_lookup()
 
@@ -271,7 +272,7 @@ class Fleet:
     def _learn_usage(
         self, in_flight: InFlightRequest, sequence: SequenceState, usage: Usage
     ) -> None:
-        """Learn how much of a prompt was cached, and that what was generated is cached too."""
+        """Learn from the reported cached tokens, and record that what was generated is cached."""
         pod, cached = in_flight.pod, usage.cached_tokens
         if (
             cached is not None
@@ -305,7 +306,7 @@ class Fleet:
     # For tests.
 
     def check_invariants(self) -> None:
-        """Assert that the books balance: those of the fleet, its endpoints and their caches."""
+        """Assert that the fleet, its endpoints, their caches and the index agree."""
         pods = list(self.pods.values())
         there = Counter([id(each.pod) for each in self.in_flight.values()])
         held = [pod.scheduler.indexed() for pod in pods]
@@ -334,7 +335,7 @@ class _BusyShare:
         self._at = 0.0
 
     def update(self, busy: int, asked: int, now: float) -> None:
-        """Average in that `busy` of `asked` endpoints have prefill to do."""
+        """Add to the average that `busy` of `asked` endpoints have prefill to do, at `now`."""
         if asked:
             gain = 1.0 - exp(-max(0.0, now - self._at) / _BUSY_SECONDS)
             self.value += gain * (busy / asked - self.value)

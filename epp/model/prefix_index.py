@@ -1,4 +1,4 @@
-"""Which endpoints hold which block; for a chain, the longest held prefix per endpoint.
+"""The index of blocks over all endpoints: for a chain, the longest held prefix per endpoint.
 
 One map serves the fleet: from a block hash to the set of endpoints that hold it, as bits of an
 integer. A prefix counts only as far as it is unbroken: an endpoint that lost a block in the
@@ -19,22 +19,24 @@ from typing import NewType
 from epp.model.prompts.hashing import BlockHash
 
 Slot = NewType("Slot", int)
-"""An endpoint's bit; given back when the endpoint goes."""
+"""The number of an endpoint's bit; reused once the endpoint is removed."""
 
 BUDGET = 2 << 30
-"""Bytes that all that is known of caches may take, about."""
+"""Bytes that the index and the endpoints' pools may take together, about."""
 
 HELD_BYTES = 140
-"""What one block at one endpoint takes in its `BlockPool`: two entries of maps, a place in the
+"""Bytes of one block at one endpoint in its `BlockPool`: two entries of maps, a place in the
 free queue, the hash itself (measured: `tests/model/test_prefix_index_budget.py`)."""
 HASH_BYTES = 80
-"""What one block takes here, whoever holds it: an entry of the map, and the set."""
+"""Bytes of one block here, whoever holds it: an entry of the map, and the set."""
 
 MOST_SLOTS = 1 << 16
+"""Endpoints, at most."""
 MOST_SPAN = (1 << 16) - 1
+"""Blocks that one may stand for, at most."""
 
 _PURGED_AT_LEAST = 1024
-"""Blocks of endpoints that left that are forgotten in one step: a tenth of a millisecond."""
+"""Blocks of removed endpoints that one step purges, at least: a tenth of a millisecond."""
 
 
 class PrefixIndex:
@@ -60,7 +62,7 @@ class PrefixIndex:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that all this and the endpoints' pools are taken to need."""
+        """Estimated bytes of the index and the endpoints' pools."""
         return self.held * HELD_BYTES + len(self._holders) * HASH_BYTES
 
     @property
@@ -68,10 +70,10 @@ class PrefixIndex:
         """How many blocks at endpoints are more than the budget allows."""
         return max(0, -((self._budget - self.used_bytes) // HELD_BYTES))
 
-    # Who there is.
+    # Slots.
 
     def open(self) -> Slot:
-        """Give out the lowest free slot; its endpoint is not taken to be closed.
+        """Return the lowest free slot, for an endpoint that is not closed (`mark`).
 
         Raises `OverflowError` where all of `MOST_SLOTS` are taken.
         """
@@ -85,10 +87,10 @@ class PrefixIndex:
         return slot
 
     def close(self, slot: Slot, held: Iterable[BlockHash]) -> None:
-        """Take a slot back, with all that its endpoint held.
+        """Remove a slot, with all blocks that its endpoint held.
 
-        It counts no more at once. `held` is read step by step, here and later, and must not
-        change meanwhile; the slot is given out again when all is read.
+        It is not found from here on. `held` is read step by step, here and later, and must not
+        change meanwhile; the slot is reused when all is read.
         """
         bit, steps = self._opened(slot), iter(held)
         self._live &= ~bit
@@ -97,12 +99,12 @@ class PrefixIndex:
         self.purge(_PURGED_AT_LEAST)
 
     def mark(self, slot: Slot, *, closed: bool) -> None:
-        """Note whether an endpoint is known to hold no block without all that stand before it."""
+        """Set whether an endpoint holds no block without all that precede it in its chain."""
         bit = self._opened(slot)
         self._closed = self._closed | bit if closed else self._closed & ~bit
 
     def purge(self, blocks: int) -> None:
-        """Forget up to so many blocks of endpoints that left."""
+        """Remove up to `blocks` blocks of removed endpoints."""
         while blocks > 0 and self._leaving:
             slot, held = self._leaving[0]
             part = list(islice(held, blocks))
@@ -118,10 +120,10 @@ class PrefixIndex:
             raise ValueError(f"slot {slot} is not open")
         return 1 << slot
 
-    # Who holds what.
+    # Blocks.
 
     def add(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
-        """Note that an endpoint holds blocks."""
+        """Add blocks to an endpoint."""
         holders, bit = self._holders, self._opened(slot)
         _check(hashes)
         if self._leaving:
@@ -138,7 +140,7 @@ class PrefixIndex:
                 self.held += 1
 
     def remove(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
-        """Note that an endpoint holds blocks no longer; unknown ones are ignored."""
+        """Remove blocks from an endpoint; unknown ones are ignored."""
         self._opened(slot)
         self._remove(slot, hashes)
 
@@ -157,7 +159,7 @@ class PrefixIndex:
                     holders[block_hash] = held ^ bit
 
     def widen(self, slot: Slot, spans: Sequence[tuple[BlockHash, int]]) -> None:
-        """Note that blocks of an endpoint stand for so many, each for itself and those before it.
+        """Set how many blocks each stands for at an endpoint: itself and those before it.
 
         An endpoint with any that stands for more than itself is not closed. Raises `ValueError`
         for more than `MOST_SPAN`.
@@ -180,7 +182,7 @@ class PrefixIndex:
                 if not known:
                     del self._spans[block_hash]
 
-    # What they hold of a chain.
+    # Look-up.
 
     def match(self, hashes: Sequence[BlockHash]) -> list[int]:
         """Return, by slot, how many leading blocks each endpoint holds without a hole."""
@@ -228,7 +230,7 @@ class PrefixIndex:
         _spread(depths, slots, depth)
 
     def _covered(self, held: list[int], hashes: Sequence[BlockHash]) -> list[int]:
-        """Add who holds blocks as parts of later ones."""
+        """Add the endpoints that hold blocks as parts of later ones."""
         for position, block_hash in enumerate(hashes):
             for bit, span in self._spans.get(block_hash, {}).items():
                 for before in range(max(0, position + 1 - span), position):
@@ -244,6 +246,6 @@ def _spread(depths: list[int], slots: int, depth: int) -> None:
 
 
 def _check(hashes: Sequence[BlockHash]) -> None:
-    """Raise what the kernel raises for what cannot be hashes."""
+    """Raise what the extension raises for what cannot be hashes."""
     if not (isinstance(hashes, array) and hashes.typecode == "Q"):
         array("Q", [*hashes])

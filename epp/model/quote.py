@@ -1,8 +1,8 @@
-"""A request as the fleet prices and books it: hashes and lengths of its prompts, never their text.
+"""A quote: one request as hashes and lengths of its prompts, and its cost at each endpoint.
 
-A quote is made once, by `Fleet.quote`, and priced against the caches whenever `Fleet.candidates`
-is asked. A request that is held keeps it for minutes; a replica that shares the hasher's secret
-takes it over (`encode`, `decode`).
+`Fleet.quote` makes it once; each `Fleet.candidates` looks it up in the caches as they are then. A
+request that is held keeps it for minutes; a replica that shares the hasher's secret takes it over
+(`encode`, `decode`). It has no text.
 """
 
 from collections.abc import Sequence
@@ -35,13 +35,13 @@ class Estimate:
 
 
 class Quote:
-    """One request, to be priced and admitted; holds no text and no reference to the request.
+    """One request, to be estimated and admitted; holds no text and no reference to the request.
 
-    `chains` are the blocks of its prompts, `token_offsets` their lengths as they were believed
-    when the quote was made, and `kind` is what the text of an only prompt consists of. All prompts
+    `chains` are the blocks of its prompts, `token_offsets` their lengths as estimated when the
+    quote was made, and `kind` is what the text of an only prompt consists of. All prompts
     together are `tokens` tokens in `blocks` full blocks. The other fields are the request's.
 
-    What `look_up` found is good for one state of one index; nothing else changes.
+    What `look_up` found is valid for one state of one index; nothing else changes.
     """
 
     __slots__ = (
@@ -131,7 +131,7 @@ class Quote:
         return known
 
     def discounted(self, estimate: Estimate, cached: int, speed: Speed) -> Estimate:
-        """Return an estimate that counts on `cached` tokens only, of those that it predicts."""
+        """Return an estimate with `cached` tokens in place of the more that it predicts."""
         seconds = speed.prefill.seconds(self.tokens - cached, cached)
         return Estimate(cached, estimate.matched, seconds)
 

@@ -45,7 +45,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request as the policy sees it.
 
     `model` is the client's name, `target_model` the one that the model server is asked for
-    (they differ under a rewrite). `prompts` is empty where nothing is known of the prompt.
+    (they differ under a rewrite). `prompts` is empty where the body has none or was not read.
     `subset`, where not None, holds the only targets (`ip:port` or bare `ip`) that may be picked.
     `max_tokens` is the client's limit on generated tokens, None where it gave none. `body` is
     the client's JSON as it came, empty where it was not seen or is none.

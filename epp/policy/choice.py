@@ -15,6 +15,7 @@ from epp.policy.plugins import PickContext
 from epp.policy.profile import Profile
 
 _MAX_ALPHA: Final = 8.0
+"""The bound of alpha in `ttft_costs`."""
 
 
 def choose(
@@ -93,7 +94,7 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
 
 
 def _prefill_weight(busy: float) -> float:
-    """Return 1 + alpha, the weight of a second of prefill in a fleet of that busy share."""
+    """Return 1 + alpha, the weight of a second of prefill at that busy share (0..1)."""
     return 1 + (min(_MAX_ALPHA, 2 * busy / (1 - busy)) if busy < 1 else _MAX_ALPHA)
 
 

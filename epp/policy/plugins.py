@@ -16,7 +16,7 @@ from epp.model.request import InferenceRequest
 class PickContext(msgspec.Struct, frozen=True):
     """Randomness and order, for pickers that need them.
 
-    `below(n)` draws a number in 0..n-1; `turn` is the number of decisions made before this one.
+    `below(n)` returns a random number in 0..n-1; `turn` counts the decisions before this one.
     """
 
     below: Callable[[int], int]
@@ -30,7 +30,7 @@ class Filter(Protocol):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those that remain, in their order; none is answered with 503."""
+        """Return those that remain, in their order; where none does the client gets status 503."""
 
 
 @runtime_checkable
@@ -45,8 +45,8 @@ class Scorer(Protocol):
 class Picker(Protocol):
     """Chooses among candidates.
 
-    A picker that compares no totals says so by `uses_totals: ClassVar[bool] = False`. A profile
-    that gives it scorers is then refused, for their scores would have no effect.
+    A picker that compares no totals has `uses_totals: ClassVar[bool] = False`. A profile that
+    gives it scorers is refused, for their scores would have no effect.
     """
 
     def pick(
@@ -59,5 +59,5 @@ Plugin = Filter | Scorer | Picker
 
 
 def uses_totals(picker: Picker) -> bool:
-    """Return whether a picker compares totals, which is so where it does not say otherwise."""
+    """Return whether a picker compares totals; true by default."""
     return getattr(picker, "uses_totals", True)

@@ -1,4 +1,4 @@
-"""Decides where requests go: asks the fleet for candidates, and the profile for a choice."""
+"""The scheduler: gets candidates from the fleet and a choice among them from the profile."""
 
 from collections.abc import Callable
 from itertools import count
@@ -14,9 +14,9 @@ from epp.policy.profile import Profile
 
 
 class Scheduler:
-    """Decides with one profile over one fleet. `below(n)` draws a number in 0..n-1.
+    """Decides with one profile over one fleet. `below(n)` returns a random number in 0..n-1.
 
-    A request is quoted once, decided on as often as need be, and committed to one decision.
+    A request is quoted once, decided on any number of times, and committed to one decision.
     """
 
     def __init__(self, fleet: Fleet, profile: Profile, below: Callable[[int], int]) -> None:
@@ -26,11 +26,11 @@ class Scheduler:
         self._turns = count()
 
     def quote(self, request: InferenceRequest, now: float) -> Quote:
-        """Hash and measure a request's prompts; the quote is good for as long as it is held."""
+        """Hash a request's prompts and estimate their lengths; the quote does not expire."""
         return self._fleet.quote(request, now)
 
     def decide(self, request: InferenceRequest, quote: Quote, now: float) -> Decision:
-        """Choose endpoints for a request as things are at `now`; nothing is booked.
+        """Choose endpoints for a request by the state at `now`; the fleet does not change.
 
         The profile's plug-ins see `request`, which may have been stripped of its prompts and its
         body since it was quoted. Raises `NoEndpoints`.
@@ -43,11 +43,11 @@ class Scheduler:
         )
 
     def commit(self, quote: Quote, decision: Decision, now: float) -> None:
-        """Book a request at the endpoint that was decided on."""
+        """Admit a request to the endpoint that was decided on."""
         self._fleet.apply(Admitted(quote, decision.endpoint.id), now)
 
     def route(self, request: InferenceRequest, now: float) -> Decision:
-        """Decide on a request and book it at once, so that a burst spreads.
+        """Decide on a request and admit it at once, so that a burst spreads.
 
         Raises `NoEndpoints`.
         """

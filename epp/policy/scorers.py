@@ -12,6 +12,7 @@ from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.choice import ttft_costs
 
+# GIE lora-affinity-scorer: the scores of an active adapter, of room for one, of a waiting one.
 _ACTIVE, _ROOM, _WAITING = 1.0, 0.8, 0.6
 
 
@@ -25,7 +26,7 @@ class LeastTtftScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     """
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Lowest cost / own; 1 for all where they are equal."""
+        """Return lowest cost / own; 1 for all where they are equal."""
         costs = ttft_costs(candidates)
         lowest = min(costs)
         return [1.0 if cost <= lowest else lowest / cost for cost in costs]
@@ -35,7 +36,7 @@ class QueueScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     """Prefers the endpoint with the shortest waiting queue, relative to the others."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """(longest - own) / (longest - shortest); 1 for all where they are equal."""
+        """Return (longest - own) / (longest - shortest); 1 for all where they are equal."""
         queues = [candidate.load.waiting for candidate in candidates]
         low, high = min(queues), max(queues)
         if low == high:
@@ -49,7 +50,7 @@ class KvCacheUtilizationScorer(
     """Prefers the endpoint with the most room in its KV cache."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """1 - usage."""
+        """Return 1 - usage."""
         return [min(1.0, max(0.0, 1.0 - each.load.kv_usage)) for each in candidates]
 
 
@@ -73,7 +74,7 @@ class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     lru_capacity_per_server: int = 0
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """(1 - w) * cached / prompt + w * min(1, cached / scale)^2; tokens."""
+        """Return (1 - w) * cached / prompt + w * min(1, cached / scale)^2; tokens."""
         weight, scale = self.match_length_weight, max(1, self.match_length_scale_tokens)
         return [
             (1 - weight) * (each.cached_tokens / each.prompt_tokens if each.prompt_tokens else 0)
@@ -86,7 +87,7 @@ class LoraAffinityScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Prefers the endpoint that has the request's adapter loaded, then one with room for it."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Loaded 1, room for another 0.8, waiting to be loaded 0.6, else 0."""
+        """Return 1 where loaded, room for another 0.8, waiting to be loaded 0.6, else 0."""
         return [self._affinity(request.target_model, candidate) for candidate in candidates]
 
     def _affinity(self, adapter: str, candidate: Candidate) -> float:

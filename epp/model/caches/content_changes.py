@@ -1,4 +1,4 @@
-"""The net changes of one cache's content between two questions, for `take_stored/_evicted`."""
+"""The net changes of one cache's content between two calls of `take_stored` or `take_evicted`."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -6,7 +6,7 @@ from epp.model.prompts.hashing import BlockHash
 
 
 class ContentChanges:
-    """Collects blocks that came and went; `holds` tells whether the cache holds one.
+    """Collects blocks that came and went; `holds` returns whether the cache holds one.
 
     Answers are net: a block that came and went between two calls is not among the stored, one
     that went and came back is not among the evicted.

@@ -62,7 +62,7 @@ class KvEventCounts(msgspec.Struct):
 class KvEventMirror:
     """The blocks that one engine is known to hold.
 
-    `model` is hashed into blocks whose event names no model. At most about `most_blocks` are
+    `model` is hashed into blocks whose event has no model. At most about `most_blocks` are
     followed.
     """
 
@@ -122,8 +122,8 @@ class KvEventMirror:
         if copies.keys().isdisjoint(hashed):
             copies.update(dict.fromkeys(hashed, 1))
         else:
-            for name in hashed:
-                copies[name] = copies.get(name, 0) + 1
+            for engine_hash in hashed:
+                copies[engine_hash] = copies.get(engine_hash, 0) + 1
         ours = self._blocks_of(hashed)
         if change.medium is Medium.GPU and change.parent is not None:
             ours = [*self._before(change.parent, change.group), *ours]
@@ -139,9 +139,9 @@ class KvEventMirror:
 
     def _hash(self, change: BlocksStored) -> Sequence[EngineHash]:
         """Hash the event's blocks; return those that have a hash of ours."""
-        names, parent = change.hashes, change.parent
+        engine_hashes, parent = change.hashes, change.parent
         if not change.tokens:
-            return [name for name in names if name in self._seeds]
+            return [engine_hash for engine_hash in engine_hashes if engine_hash in self._seeds]
         if parent is None:
             seed = self._hasher.root(change.model or self._model, change.salt, exact=True)
         elif parent in self._seeds:
@@ -152,8 +152,8 @@ class KvEventMirror:
         if partial or change.content or change.size != self._hasher.token_block:
             self._hash_each(change, seed, partial)
         else:
-            self._seed(names, self._extend(seed, change.tokens))
-        return names
+            self._seed(engine_hashes, self._extend(seed, change.tokens))
+        return engine_hashes
 
     def _extend(self, seed: int, tokens: bytes) -> Sequence[BlockHash]:
         """Return the hashes of the full blocks of ours in `tokens`, which follow `seed`."""
@@ -161,22 +161,22 @@ class KvEventMirror:
         ends = range(block, len(tokens) // TOKEN_BYTES + 1, block)
         return self._hasher.extend(seed, tokens, ends, TOKEN_BYTES)
 
-    def _seed(self, names: Sequence[EngineHash], ours: Sequence[BlockHash]) -> None:
+    def _seed(self, engine_hashes: Sequence[EngineHash], ours: Sequence[BlockHash]) -> None:
         """Set the hash that seeds what follows each of the engine's blocks."""
         seeds = self._seeds
-        if not seeds.keys().isdisjoint(names):
-            for name, own in zip(names, ours, strict=True):
-                if seeds.get(name, own) != own:
+        if not seeds.keys().isdisjoint(engine_hashes):
+            for engine_hash, own in zip(engine_hashes, ours, strict=True):
+                if seeds.get(engine_hash, own) != own:
                     self.counts.renamed += 1
-                    self._outdated += self._our_blocks(name)
-                    self._remove_names([name])
-        seeds.update(zip(names, ours, strict=True))
+                    self._outdated += self._our_blocks(engine_hash)
+                    self._remove_blocks([engine_hash])
+        seeds.update(zip(engine_hashes, ours, strict=True))
 
     def _hash_each(self, change: BlocksStored, seed: int, partial: bytes) -> None:
         """Hash blocks of another size than ours, or with content beside token ids."""
         width = change.size * TOKEN_BYTES
         content = change.content or repeat(b"")
-        for number, (name, extra) in enumerate(zip(change.hashes, content, strict=False)):
+        for number, (engine_hash, extra) in enumerate(zip(change.hashes, content, strict=False)):
             if extra:  # no prompt of token ids alone has this hash
                 seed = xxh3_64_intdigest(extra, seed)
             partial += change.tokens[number * width : (number + 1) * width]
@@ -184,25 +184,27 @@ class KvEventMirror:
             if ours:
                 seed = ours[-1]
                 partial = partial[len(ours) * self._hasher.token_block * TOKEN_BYTES :]
-            self._seed([name], [BlockHash(seed)])
-            self._record_filled(name, ours, partial)
+            self._seed([engine_hash], [BlockHash(seed)])
+            self._record_filled(engine_hash, ours, partial)
 
-    def _record_filled(self, name: EngineHash, ours: Sequence[BlockHash], partial: bytes) -> None:
-        self._filled[name] = ours
+    def _record_filled(
+        self, engine_hash: EngineHash, ours: Sequence[BlockHash], partial: bytes
+    ) -> None:
+        self._filled[engine_hash] = ours
         for own in ours:
-            self._fillers.setdefault(own, set()).add(name)
+            self._fillers.setdefault(own, set()).add(engine_hash)
         if partial:
-            self._partial[name] = partial
+            self._partial[engine_hash] = partial
 
-    def _our_blocks(self, name: EngineHash) -> Sequence[BlockHash]:
+    def _our_blocks(self, engine_hash: EngineHash) -> Sequence[BlockHash]:
         """Return our blocks that one of the engine's filled."""
-        filled = self._filled.get(name)
-        return (BlockHash(self._seeds[name]),) if filled is None else filled
+        filled = self._filled.get(engine_hash)
+        return (BlockHash(self._seeds[engine_hash]),) if filled is None else filled
 
-    def _blocks_of(self, names: Sequence[EngineHash]) -> Sequence[BlockHash]:
+    def _blocks_of(self, engine_hashes: Sequence[EngineHash]) -> Sequence[BlockHash]:
         if self._filled:
-            return list(chain.from_iterable(map(self._our_blocks, names)))
-        return [BlockHash(self._seeds[name]) for name in names]
+            return list(chain.from_iterable(map(self._our_blocks, engine_hashes)))
+        return [BlockHash(self._seeds[engine_hash]) for engine_hash in engine_hashes]
 
     def _remove(self, change: BlocksRemoved, tier: Tier | None) -> None:
         group = (change.medium, change.group)
@@ -211,19 +213,19 @@ class KvEventMirror:
             return
         copies = self._copies.get(group, {})
         gone: list[EngineHash] = []
-        for name in change.hashes:
-            number = copies.get(name, 0)
+        for engine_hash in change.hashes:
+            number = copies.get(engine_hash, 0)
             if number > 1:
-                copies[name] = number - 1
+                copies[engine_hash] = number - 1
             elif number:
-                del copies[name]
-                gone.append(name)
+                del copies[engine_hash]
+                gone.append(engine_hash)
             else:
                 self.counts.unknown += 1
         self.counts.removed += len(gone)
         if tier is not None and gone:
             tier.discard(self._unfilled(gone, copies))
-        self._remove_names([name for name in gone if not self._held(name)])
+        self._remove_blocks([engine_hash for engine_hash in gone if not self._held(engine_hash)])
 
     def _unfilled(self, gone: Sequence[EngineHash], copies: _Copies) -> Sequence[BlockHash]:
         """Return our blocks that `gone` filled and none of the blocks in `copies` does."""
@@ -232,16 +234,16 @@ class KvEventMirror:
             return ours
         return [own for own in ours if copies.keys().isdisjoint(self._fillers.get(own, ()))]
 
-    def _held(self, name: EngineHash) -> bool:
-        return any(name in copies for copies in self._copies.values())
+    def _held(self, engine_hash: EngineHash) -> bool:
+        return any(engine_hash in copies for copies in self._copies.values())
 
-    def _remove_names(self, names: Sequence[EngineHash]) -> None:
-        for name in names:
-            del self._seeds[name]
-            self._partial.pop(name, None)
-            for own in self._filled.pop(name, ()):
+    def _remove_blocks(self, engine_hashes: Sequence[EngineHash]) -> None:
+        for engine_hash in engine_hashes:
+            del self._seeds[engine_hash]
+            self._partial.pop(engine_hash, None)
+            for own in self._filled.pop(engine_hash, ()):
                 fillers = self._fillers.get(own, set())
-                fillers.discard(name)
+                fillers.discard(engine_hash)
                 if not fillers:
                     self._fillers.pop(own, None)
 
@@ -250,10 +252,10 @@ class KvEventMirror:
         oldest = list(islice(self._seeds, max(1, self._most_blocks // _DROPPED_PART)))
         self.counts.dropped += len(oldest)
         for copies in self._copies.values():
-            for name in oldest:
-                copies.pop(name, None)
+            for engine_hash in oldest:
+                copies.pop(engine_hash, None)
         tier.discard(self._unfilled(oldest, {}))
-        self._remove_names(oldest)
+        self._remove_blocks(oldest)
 
     def _clear(self, reason: Cleared, tiers: Sequence[Tier]) -> None:
         """Empty the tiers; after a gap in the events, of what was mirrored only.

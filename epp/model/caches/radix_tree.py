@@ -10,7 +10,7 @@ Mirrors the tree of SGLang 0.5.23, `srt/mem_cache/radix_cache.py`; its default c
   all leaves at each eviction, here a leaf is ranked when it changes.
 
 A hash stands for a block and all before it, so a path needs no search: the next node is the
-owner of the next hash. A node whose parent is unknown, because KV events told of blocks in the
+owner of the next hash. A node whose parent is unknown, because KV events reported blocks in the
 middle of a chain, hangs below the root as an orphan until a walk passes it.
 """
 

@@ -284,7 +284,7 @@ class RadixCache:
         return ()
 
     def check_invariants(self, held: Collection[Lease]) -> None:
-        """Assert that the books balance; `held` are all leases that are not over. For tests."""
+        """Assert that the parts agree; `held` are all leases that are not released. For tests."""
         leases = [own(RadixLease, lease) for lease in held]
         running = [lease for lease in leases if lease.node is not None]
         self._tree.check_invariants()

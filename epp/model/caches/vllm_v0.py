@@ -252,7 +252,7 @@ class VllmV0Cache:
         return ()
 
     def check_invariants(self, held: Collection[Lease]) -> None:
-        """Assert that the books balance; `held` are all leases that are not over. For tests."""
+        """Assert that the parts agree; `held` are all leases that are not released. For tests."""
         leases = [own(CachedLease, lease) for lease in held]
         references = Counter(key for lease in leases for key in lease.all_keys)
         free = {key for key in self._sizes if key in self._evictor}
@@ -344,7 +344,7 @@ class VllmV0Cache:
             self._evict_block(key)
 
     def _evict_block(self, key: Key) -> None:
-        """Free the space of a block without references, and forget the block."""
+        """Free the space of a block without references, and remove the block."""
         size = self._sizes.pop(key)
         del self._hashed_tokens[key]
         self._uncomputed.discard(key)

@@ -223,7 +223,7 @@ class WholePromptCache:
         return ()
 
     def check_invariants(self, held: Collection[Lease]) -> None:
-        """Assert that the books balance; `held` are all leases that are not over. For tests."""
+        """Assert that the parts agree; `held` are all leases that are not released. For tests."""
         running = [entry for entry in (own(Entry, lease) for lease in held) if not entry.finished]
         # The base class's access, which does not make an entry recently used.
         finished = [Cache.__getitem__(self._entries, number) for number in self._entries]

@@ -1,6 +1,6 @@
-"""Expected lengths and paces of responses, learned from those that were observed to the end.
+"""Expected lengths of responses and seconds per token (TPOT), learned from observed ones.
 
-A response that is not observed is taken to be like those that are.
+A response that is not observed is expected to be like those that were observed to their end.
 """
 
 from typing import Final
@@ -10,17 +10,19 @@ from epp.model.quote import Quote
 from epp.model.request import Api
 
 _DEFAULT_TOKENS: Final = 256.0
-"""How long a response is expected to be where none was seen."""
+"""Expected tokens of a response where none was observed."""
 _DEFAULT_SECONDS_PER_TOKEN: Final = 0.02
-"""What a token takes where none was timed: an 8B model on an H100 with other requests."""
+"""Expected seconds per token where none was timed: an 8B model on a busy H100."""
 _LEAST_GAIN: Final = 0.02
+"""The weight of one more value in a mean, at least."""
 _LEAST_TIMED: Final = 8
-"""Tokens of a response below which its pace tells nothing."""
+"""Tokens of a response below which its duration is not learned from."""
 _ENTRIES: Final = 1000
+"""Models, and classes of endpoints, that are kept at most."""
 
 
 class _Mean:
-    """The mean of what was seen; of the last fifty or so where it was more."""
+    """The mean of all values, or of about the last fifty where there were more."""
 
     __slots__ = ("_count", "value")
 
@@ -34,7 +36,7 @@ class _Mean:
 
 
 class OutputLengths:
-    """Lengths in tokens, by target model and whether they stream; paces in seconds a token.
+    """Lengths in tokens, by target model and whether they stream; seconds per token by class.
 
     The entries that were made first are dropped when there are too many.
     """

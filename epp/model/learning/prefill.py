@@ -29,7 +29,7 @@ _LEAST_STEP_SECONDS: Final = 1e-4
 _MOST_SURPRISE: Final = 10.0
 """How many times its prediction a prefill may count for."""
 _LEAST_SPREAD: Final = 1e-3
-"""Variance of the work, as a share of its mean square, below which it tells nothing of a slope."""
+"""Variance of the work, as a share of its mean square, below which no slope is fitted."""
 
 
 def work(uncached: int, cached: int) -> float:

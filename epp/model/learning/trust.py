@@ -12,7 +12,7 @@ from typing import Final
 
 _FALLS: Final = 0.1
 _RISES: Final = 0.05
-"""The share of the way that trust moves towards what one report shows, down and up."""
+"""The weight of one report in the average that trust is, where it lowers and raises it."""
 _LARGE_TOKENS: Final = 64
 """Predictions of fewer tokens raise no suspicion."""
 _LITTLE: Final = 0.1
@@ -20,14 +20,14 @@ _LITTLE: Final = 0.1
 _MOST_OF: Final = 0.8
 """The share of a prediction that is as good as all of it: lengths of texts are estimates."""
 DOUBT: Final = 0.75
-"""Trust below this discounts predictions."""
+"""Trust below which predictions are discounted."""
 
 
 class Verdict(Enum):
     """What one report shows of the model of an endpoint's cache."""
 
     HELD = "as predicted, or better"
-    MISSED = "less was cached than predicted: the engine evicts earlier than believed"
+    MISSED = "less was cached than predicted: the engine evicts earlier than modelled"
     RESTARTED = "nothing of what was predicted is there any more"
 
 
@@ -67,6 +67,6 @@ class PredictionTrust:
         return Verdict.MISSED
 
     def restarted(self) -> None:
-        """Trust the engine as one that nothing is known of: it has restarted."""
+        """Reset the trust: the engine has restarted."""
         self.trust = 1.0
         self.suspicious = False

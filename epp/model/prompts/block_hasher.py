@@ -1,4 +1,4 @@
-"""Hashes prompts block by block, each block with all that stands before it.
+"""The hasher of prompts: block by block, each block with all that precedes it.
 
 Where blocks end depends on nothing that comes after, so equal prefixes have equal blocks.
 
@@ -24,11 +24,12 @@ from epp.model.prompts.hashing import BlockHash, extend, text_chain
 from epp.model.request import TOKEN_BYTES, Prompt
 
 TOKEN_BLOCK: Final = 16
-"""Tokens of a block where no engine has said: vLLM's default on GPUs."""
+"""Tokens of a block where no engine has reported it: vLLM's default on GPUs."""
 
 _ROOTS: Final = 1024
+"""Roots that are cached, at most."""
 _LONGEST_NAME: Final = 256
-"""Roots that are remembered, and how long what they are made of may be, in characters."""
+"""Characters of model name and salt up to which a root is cached."""
 
 
 def digest(data: bytes, start: int, end: int, unit: int = 1) -> int:
@@ -55,6 +56,7 @@ class BlockHasher:
             size = len(data)
             rest = digest(data, ends[-1], size) if ends and ends[-1] < size else 0
             return Chain(hashes, ends, size, len(ends), marks=prompt.marks, rest_digest=rest)
+        # vLLM kv_cache_manager.py `get_computed_blocks`: at most `num_tokens - 1` tokens hit.
         size, block = len(data) // TOKEN_BYTES, self.token_block
         ends = range(block, size + 1, block)
         hashes = extend(root, data, ends, TOKEN_BYTES)
@@ -71,7 +73,7 @@ class BlockHasher:
         return extend(parent, data, ends, unit)
 
     def root(self, model: str, cache_salt: str, *, exact: bool) -> int:
-        """Return what a chain's first block is seeded with."""
+        """Return the seed of a chain's first block: a keyed hash of model, salt and kind."""
         name = (model, cache_salt, exact)
         known = self._roots.get(name)
         if known is not None:

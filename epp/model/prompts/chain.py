@@ -1,4 +1,4 @@
-"""The blocks of a prompt."""
+"""The chain of a prompt's blocks."""
 
 from collections.abc import Sequence
 from typing import Final

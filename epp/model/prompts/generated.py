@@ -1,4 +1,4 @@
-"""Blocks that responses left in caches, whose hashes are unknown until a prompt repeats them.
+"""Generated blocks in caches, whose hashes are unknown until a prompt repeats the response.
 
 An engine keeps the blocks that it generated (vLLM: blocks of output tokens are cached as those of
 the prompt). The picker sees how many tokens there are, not which. When a prompt continues an
@@ -21,15 +21,16 @@ from epp.model.request import TOKEN_BYTES, Prompt, RequestId
 _ROOM: Final = 1 << 20
 """Blocks of prompts for which responses are remembered: some 60 MB."""
 _OVERHEAD: Final = 16
-"""What a response counts for besides, in blocks."""
+"""Blocks that each response counts for besides its prompt's."""
 _MOST_PER_ANCHOR: Final = 8
 """Responses that are remembered for one last full block."""
 _BROKEN_TOKENS: Final = 4
 """Tokens by which the count of a response that broke off may be wrong."""
-_SLACK_BYTES: Final = 48
 _LEAST_BYTES: Final = 1
 _MOST_BYTES: Final = 8
-"""Bytes that a token of a generated text may have; `_SLACK_BYTES` in all may come or go."""
+"""Bytes that a token of a generated text has on average, at least and at most."""
+_SLACK_BYTES: Final = 48
+"""Bytes that a message may be beyond these bounds, as a whole."""
 
 
 class GeneratedBlocks:
@@ -108,7 +109,7 @@ def generated_blocks(
 class GeneratedIndex:
     """Responses by the last full block of their prompts, the oldest first.
 
-    `room` is in blocks of prompts: a lease keeps the names of all that its request held.
+    `room` is in blocks of prompts: a lease keeps the keys of all blocks that its request held.
     """
 
     def __init__(self, room: int = _ROOM) -> None:

@@ -1,4 +1,4 @@
-"""How many tokens the prefixes are that were counted, by the hash of their last block.
+"""The lengths of prefixes that servers have counted, by the hash of their last block.
 
 Compiled: `known_prefix_lengths.pyx`.
 """
@@ -11,10 +11,10 @@ _LONGEST = 1 << 62
 
 
 class KnownPrefixLengths:
-    """The pins used or set last, at least `room` and at most twice as many.
+    """Lengths in tokens: the ones used or recorded last, at least `room`, at most twice as many.
 
-    They stand in two generations: what is used moves to the young one; when that has `room` of
-    them, the old one is forgotten and the young grows old.
+    They are kept in two generations: what is used moves to the young one; when that has `room`
+    entries, the old one is dropped and the young one takes its place.
     """
 
     __slots__ = ("_old", "_room", "_young")
@@ -30,7 +30,7 @@ class KnownPrefixLengths:
         return len(self._young) + sum(1 for each in self._old if each not in self._young)
 
     def record(self, block_hash: BlockHash, tokens: int) -> None:
-        """Take in how many tokens there are up to the end of a block, from the start."""
+        """Record the tokens from the start of a prompt to the end of a block."""
         if not 0 <= tokens < _LONGEST:
             raise OverflowError("a length is in 0..2^62")
         if block_hash not in self._young and len(self._young) >= self._room:
@@ -38,12 +38,12 @@ class KnownPrefixLengths:
         self._young[block_hash] = tokens
 
     def record_at_most(self, block_hash: BlockHash, tokens: int) -> None:
-        """Take in a length that may be too great: what is known already may be closer."""
+        """Record a length that may be too great: it only ever lowers a recorded one."""
         known = self._young.get(block_hash, self._old.get(block_hash, tokens))
         self.record(block_hash, min(tokens, known))
 
     def among(self, hashes: Sequence[BlockHash]) -> list[tuple[int, int]]:
-        """Return the positions of blocks that are pinned, with their tokens, which never fall."""
+        """Return the positions of blocks of known length, with their tokens, which never fall."""
         young, old, longest = self._young, self._old, 0
         found = []
         for position, block_hash in enumerate(hashes):

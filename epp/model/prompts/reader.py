@@ -1,6 +1,6 @@
-"""Quotes requests: reads their prompts as blocks and in tokens, and learns from responses.
+"""The reader of prompts: makes quotes of requests, and learns from responses.
 
-What is learned of prompts is how many tokens they are and what was generated after them.
+It learns how many tokens texts have, and which generated blocks follow which prompts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,15 +21,16 @@ from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, Prompt, Usage
 
 _EXACT_ENOUGH: Final = 0.01
-"""How far off, as a share, the believed length of a prompt may be without being corrected."""
+"""The error of an estimated length, as a share of it, up to which it is not corrected."""
 _NEAR: Final = 0.15
-"""How far off, as a share, a report may be that corrects the length of a prefix."""
+"""The difference of a report, as a share, up to which it corrects the length of a prefix."""
 
 
 class Prompts:
-    """What is known of prompts. `hasher` hashes blocks; replicas share its secret.
+    """The lengths of prompts and the blocks generated after them.
 
-    `generated` has what responses left in caches.
+    `hasher` hashes blocks; replicas share its secret. `generated` has the blocks that responses
+    left in caches.
     """
 
     def __init__(self, hasher: BlockHasher) -> None:
@@ -38,7 +39,8 @@ class Prompts:
         self._estimator = TokenEstimator()
 
     def align_blocks(self, engine_blocks: Iterable[int]) -> None:
-        """Cut token ids into blocks that fit the engines', given in tokens."""
+        """Set the block size of token ids to fit the engines' block sizes, in tokens."""
+        # The greatest common divisor: every block of an engine then ends where one of ours does.
         self.hasher.token_block = max(TOKEN_BLOCK, gcd(*engine_blocks))
 
     def quote(
@@ -47,9 +49,9 @@ class Prompts:
         now: float,
         learn: Callable[[ResponseRepeated, float], None],
     ) -> Quote:
-        """Hash and measure a request's prompts.
+        """Hash a request's prompts and estimate their lengths.
 
-        `learn` is called with each response that a prompt repeats, before the prompt is measured.
+        `learn` is called with each response that a prompt repeats, before its length is estimated.
         """
         model, salt = request.target_model, request.cache_salt
         chains, token_offsets = [], []
@@ -84,7 +86,7 @@ class Prompts:
             learn(ResponseRepeated(blocks.request_id, blocks.anchor, hashes, sizes), now)
 
     def assign_hashes(self, event: ResponseRepeated) -> None:
-        """Give the blocks that a response left the hashes that a prompt repeats them under."""
+        """Give the blocks that a response left the hashes of the prompt that repeats them."""
         blocks = self.generated.pop(event.anchor, event.request_id)
         pod = None if blocks is None else _pod_of(blocks)
         if blocks is None or pod is None:
@@ -95,7 +97,7 @@ class Prompts:
         pod.scheduler.assign_hashes(blocks.lease, event.hashes, sizes)
 
     def learn_length(self, quote: Quote, prompt_tokens: int) -> TokenOffsets:
-        """Learn how many tokens a quote's only prompt was, 0 where unknown; return its lengths."""
+        """Learn the tokens of a quote's only prompt, 0 where unknown; return its lengths."""
         chain, offsets = quote.chains[0], quote.token_offsets[0]
         if chain.exact or not prompt_tokens:
             return offsets
@@ -111,16 +113,16 @@ class Prompts:
         )
 
     def learn_prefix(self, quote: Quote, blocks: int, tokens: int, block: int) -> None:
-        """Learn that a cache served `tokens` where `blocks` leading blocks were found.
+        """Learn that a cache served `tokens` where `blocks` leading blocks hit.
 
-        Where a message ends there, and the server's count is near what was believed, it tells
-        how long the prefix is, but for the engine's last `block` tokens, of which half is assumed.
+        Where a message ends there, and the server's count is near the estimate, it is the length
+        of the prefix, but for the engine's last `block` tokens, of which half is assumed.
         """
         chain = quote.chains[0]
         if chain.exact or not 0 < blocks <= len(chain.ends) or not tokens:
             return
-        believed = quote.token_offsets[0].covered(blocks)
-        near = abs(tokens - believed) <= believed * _NEAR + block
+        estimated = quote.token_offsets[0].covered(blocks)
+        near = abs(tokens - estimated) <= estimated * _NEAR + block
         if chain.ends[blocks - 1] in chain.marks[:-1] and near:
             self._estimator.record_at_most(chain.hashes[blocks - 1], tokens + block // 2)
 
@@ -132,7 +134,7 @@ class Prompts:
                 self.generated.remember(blocks)
 
     def remember_broken(self, pod: Pod, sequence: SequenceState, generated: int) -> None:
-        """Remember what a response left that broke off after about `generated` tokens."""
+        """Remember what a response left that ended early, after about `generated` tokens."""
         if generated > 1:
             prompt_tokens = sequence.offsets.total
             blocks = generated_blocks(pod, sequence, prompt_tokens, generated, broken=True)

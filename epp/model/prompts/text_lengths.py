@@ -1,7 +1,7 @@
-"""How long the blocks of a text are, worked out from what is known of it.
+"""The lengths of a text's blocks in tokens, interpolated between known ones.
 
-Compiled: `text_lengths.pyx`. Positions and lengths are ascending offsets from the
-start of a prompt: `ends` of its blocks in bytes or tokens.
+Compiled: `text_lengths.pyx`. Ends of blocks are ascending offsets from the start of a prompt, in
+bytes or tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ Kind = Literal["prose", "code", "script"]
 (code, tables, JSON); much beyond ASCII, as it is or escaped."""
 
 DEFAULT_RATES: Mapping[Kind, float] = {"prose": 4.0, "code": 3.2, "script": 2.4}
-"""Bytes a token where nothing is known: about what tokenizers of the day come to."""
+"""Bytes a token where none were reported: about those of common tokenizers."""
 
 
 def kind_of(text: bytes, start: int = 0, end: int | None = None) -> Kind:
-    """Tell the kind of a text, or of a part of one, by a sample of its middle."""
+    """Return the kind of a text, or of a part of one, by a sample of its middle."""
     end = len(text) if end is None else min(max(end, 0), len(text))
     start = min(max(start, 0), end)
     start += max(0, end - start - _SAMPLE) // 2
@@ -60,6 +60,6 @@ def sizes_between(ends: Sequence[int]) -> Sequence[int]:
     return sizes
 
 
-def scaled(ends: Sequence[int], total: int, believed: int) -> Sequence[int]:
-    """Return ends in proportion, where the whole is `total` instead of what was `believed`."""
-    return [end * total // believed for end in ends]
+def scaled(ends: Sequence[int], total: int, estimated: int) -> Sequence[int]:
+    """Return ends scaled to a whole of `total` tokens in place of the `estimated` ones."""
+    return [end * total // estimated for end in ends]

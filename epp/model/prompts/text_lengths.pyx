@@ -122,20 +122,20 @@ def sizes_between(ends):
         give_back(&words)
 
 
-def scaled(ends, uint64_t total, uint64_t believed):
-    """Return ends in proportion, where the whole is `total` instead of what was believed."""
+def scaled(ends, uint64_t total, uint64_t estimated):
+    """Return ends in proportion, where the whole is `total` instead of what was estimated."""
     cdef Words words
     cdef array out
     cdef uint64_t* at
     cdef Py_ssize_t position
-    if believed == 0:
-        raise ZeroDivisionError("nothing was believed")
+    if estimated == 0:
+        raise ZeroDivisionError("nothing was estimated")
     take_words(&words, ends)
     try:
         out = clone(_WORDS, words.size, False)
         at = <uint64_t*> out.data.as_voidptr
         for position in range(words.size):
-            at[position] = in_proportion(words.at[position], total, believed)
+            at[position] = in_proportion(words.at[position], total, estimated)
         return out
     finally:
         give_back(&words)

@@ -1,8 +1,8 @@
-"""Estimates how many tokens the blocks of a text are, from what servers report.
+"""The estimator of token counts of texts, which learns from what servers report.
 
-Two things are learned. Bytes a token, per model and kind of content, from every prompt whose
-length was reported. And the exact length of prefixes that were whole prompts once: the second
-turn of a conversation starts with the first, whose tokens the server has counted.
+Two things are learned: bytes a token, per model and kind of text, from every prompt whose length
+was reported; and the exact length of prefixes that were whole prompts once: the second turn of a
+conversation starts with the first, whose tokens the server has counted.
 """
 
 from typing import Final
@@ -16,16 +16,19 @@ from epp.model.prompts.token_offsets import TokenOffsets
 
 _LEAST_RATE: Final = 1.0
 _MOST_RATE: Final = 16.0
-"""Bytes a token; a report beyond these counts as one of them."""
+"""Bytes a token; a report outside of these bounds counts as the nearer one."""
 _GAIN: Final = 0.1
+"""The weight of one report in the average of bytes a token."""
 _LEAST_BYTES: Final = 512
-"""Shorter texts teach nothing and are not measured by: a chat template is most of what they are."""
+"""Bytes of a text below which bytes a token are not learned: most of it is chat template."""
 _MODELS: Final = 1000
+"""Models whose bytes a token are kept, at most."""
 _PREFIXES: Final = 1 << 17
+"""Prefixes whose lengths are kept, at least."""
 
 
 class TokenEstimator:
-    """Knows the lengths of texts in tokens; prompts of token ids need no learning."""
+    """Estimates lengths of texts in tokens; those of token ids are known."""
 
     def __init__(self) -> None:
         self._rates: dict[str, dict[Kind, float]] = {}
@@ -89,9 +92,9 @@ class TokenEstimator:
         rates[kind] = before + _GAIN * (seen - before)
 
     def record(self, block_hash: BlockHash, tokens: int) -> None:
-        """Learn how many tokens there are from the start of a prompt to the end of a block."""
+        """Record the tokens from the start of a prompt to the end of a block."""
         self._prefixes.record(block_hash, tokens)
 
     def record_at_most(self, block_hash: BlockHash, tokens: int) -> None:
-        """Learn a length that may be too great: what lies behind may have been cached, too."""
+        """Record a length that may be too great: what follows may have been cached, too."""
         self._prefixes.record_at_most(block_hash, tokens)

@@ -71,7 +71,7 @@ def test_there_must_be_room(kind):
 keys = st.sampled_from([0, 1, 2, 3, 64, 128, 192, (1 << 64) - 1, 1 << 63, 77, 141])
 steps = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["pin", "pin_at_most"]), keys, st.integers(0, 300)),
+        st.tuples(st.sampled_from(["record", "record_at_most"]), keys, st.integers(0, 300)),
         st.tuples(st.just("among"), st.lists(keys, max_size=6)),
     ),
     max_size=60,
