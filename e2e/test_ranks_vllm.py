@@ -44,7 +44,7 @@ async def load_of(gateway, rank):
         page = Page(await response.read())
     host, port = gateway.targets["dp"].split(":")
     reading = MetricsReader(Endpoint("default", "dp", host, int(port), rank=rank)).read(page, 0)
-    assert reading.doubts == ()
+    assert reading.warnings == ()
     return reading.load
 
 

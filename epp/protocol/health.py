@@ -13,7 +13,9 @@ _LENGTH, _VARINT = 2, 0
 _FIXED = {1: 8, 5: 4}
 """Bytes of the wire types of fixed size (Protocol Buffers encoding: I64, I32)."""
 _MAX_SHIFT = 63
+"""Bits before the last byte of a varint of 64 bits (10 bytes of 7 bits)."""
 _MAX_FIELD_NUMBER = (1 << 29) - 1
+"""Protocol Buffers language guide, "Assigning Field Numbers"."""
 
 
 class ServingStatus(IntEnum):

@@ -13,6 +13,7 @@ T = TypeVar("T")
 
 _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_DEPTH = 16
+"""Nested lists and mappings; configurations have fewer than ten."""
 _PLACE = re.compile(r"(?P<problem>.*) - at `\$\.?(?P<place>.*?)`$", re.DOTALL)
 
 

@@ -29,9 +29,11 @@ _log = structlog.get_logger(__name__)
 _AT_ONCE = 64
 """Messages of one socket that are read before the event loop may run other tasks."""
 _QUEUE = 100_000
+"""Messages that a socket queues (ZMQ_RCVHWM); a SUB socket drops those beyond."""
 _SEQUENCE_BYTES = 8
 _HEARTBEAT_MS = 5_000
 _HEARTBEATS_MISSED = 3
+"""Heartbeats without an answer (ZMQ_HEARTBEAT_TIMEOUT) after which a connection is broken."""
 _MONITORED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 

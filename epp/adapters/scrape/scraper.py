@@ -200,8 +200,8 @@ class Scraper:
                 _log.info("endpoint.recovered", endpoint=endpoint.id, target=endpoint.target)
             if reader.unknown and not unknown:
                 _log.warning("endpoint.metrics_unknown", endpoint=endpoint.id, url=server.url)
-            for doubt in reading.doubts:
-                _log.warning("endpoint.metrics_doubted", endpoint=endpoint.id, doubt=doubt)
+            for warning in reading.warnings:
+                _log.warning("endpoint.metrics_doubted", endpoint=endpoint.id, doubt=warning)
 
     def _on_failure(self, server: _Server, error: Exception) -> None:
         server.failures += 1

@@ -13,6 +13,7 @@ from epp.protocol.extproc.record import Outcome, RequestRecord
 _SERVER_ERROR: Final = "ModelServerError"
 _FIRST_ERROR_STATUS: Final = 400
 _MIN_EXPIRE_ABOVE: Final = 1000
+"""Unobserved requests above which those that are over are dropped before the next page."""
 _UNKNOWN: Final = InferenceRequest(id=RequestId(""))
 """Stands for a request whose body could not be parsed."""
 

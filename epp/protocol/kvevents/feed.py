@@ -36,7 +36,9 @@ from epp.protocol.kvevents.published_messages import (
 )
 
 _MAX_ATTEMPTS = 3
+"""Replays requested in a row without a batch accepted; after them the gap stays."""
 _MAX_UNREADABLE = 3
+"""Unreadable batches in a row after which the stream counts as lost."""
 
 
 class FeedSettings(msgspec.Struct, frozen=True, kw_only=True):

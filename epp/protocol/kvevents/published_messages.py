@@ -16,7 +16,9 @@ from epp.protocol.kvevents.notices import Anomaly
 FRAMES = 3
 _SEQUENCE_BYTES = 8
 _REMEMBERED_MESSAGES = 1024
+"""Messages whose digests are kept."""
 _SHOWN_CHARACTERS = 200
+"""Characters of an unexpected topic in a log line."""
 
 
 class PublishedMessage(msgspec.Struct, frozen=True):

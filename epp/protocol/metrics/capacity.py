@@ -18,6 +18,7 @@ _RANK_DIFFERENCE = 0.005
 """Share by which block pools of one server's ranks may differ, as their free memory does."""
 
 _ROUNDING = 1e-6
+"""Share by which divisions of reported numbers may be inexact."""
 _BOOLEANS = {b"True": True, b"False": False}
 
 
@@ -77,7 +78,7 @@ def read_cache_config(
     )
     if found.is_plausible():
         return found
-    values.doubts["capacity"] = (
+    values.warnings["capacity"] = (
         f"{num_blocks} blocks of {block_size} tokens in {ranks} engines"
         + (f", {max_tokens:g} tokens in all," if max_tokens is not None else "")
         + " cannot be a cache's size, which is ignored"
@@ -100,7 +101,7 @@ def _blocks(
             blocks = max(server.values()) * len(mine) / len(server)
         if blocks >= 1:
             return int(blocks), len(mine)
-        values.doubt(metric, f"{blocks:g}")
+        values.ignore(metric, f"{blocks:g}")
     return before.num_blocks, before.ranks
 
 

@@ -13,13 +13,14 @@ from epp.protocol.metrics.page import Page, Sample, number
 from epp.protocol.metrics.values import MetricValues
 
 _MAX_ADAPTERS = 1e6
+"""A larger `max_lora` counts as none."""
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The load that a page reports; `doubts` are its disbelieved values, each reported once."""
+    """The load that a page reports; `warnings` are messages to log, each returned once."""
 
     load: Load
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class MetricsReader:
@@ -49,7 +50,7 @@ class MetricsReader:
         self._engine = None
 
     def reset_engine(self) -> None:
-        """Forget the engine, as the server did not answer: the next page may be of another one."""
+        """Reset the engine, as the server did not answer: the next page may be of another one."""
         self._engine = None
 
     def read(self, page: Page, at: float) -> Reading:
@@ -62,11 +63,11 @@ class MetricsReader:
         values = MetricValues(page, self._engine, self.endpoint.rank)
         self._configure(page, values, self._engine)
         self.load = self._load(values, self._engine, at)
-        if not values.doubts:
+        if not values.warnings:
             return Reading(self.load)
-        doubts = tuple(text for key, text in values.doubts.items() if key not in self._reported)
-        self._reported.update(values.doubts)
-        return Reading(self.load, doubts)
+        warnings = tuple(text for key, text in values.warnings.items() if key not in self._reported)
+        self._reported.update(values.warnings)
+        return Reading(self.load, warnings)
 
     def _configure(self, page: Page, values: MetricValues, engine: EngineMetrics) -> None:
         """Read the cache configuration again if any of its families changed."""
@@ -78,7 +79,7 @@ class MetricsReader:
         self.load = self._cache_config.apply(self.load)
         tiers = any(values.by_rank(sign) for sign in engine.offload_signs)
         if tiers and self._offload(values, engine) is None:
-            values.doubts["offload"] = (
+            values.warnings["offload"] = (
                 f"the cache has a second tier, whose size in tokens is unknown: "
                 f"the label {OFFLOAD_LABEL} can"
             )

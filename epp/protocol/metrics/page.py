@@ -18,6 +18,7 @@ _REST = re.compile(rb'(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?[ \t]+([^
 _ESCAPE = re.compile(rb"\\(.)")
 _AFTER_NAME = frozenset(b"{ \t")
 _ABSENT_PAGES = 8
+"""An absent rare family is searched on one page of as many."""
 _MAX_SHIFT = 256
 """Bytes by which a line may have moved up since the page before and still be found there."""
 

@@ -10,26 +10,28 @@ T = TypeVar("T")
 
 _NO_VALUE = frozenset((b"", b"None"))
 _MAX_VALUE = 1e15
+"""Larger values of any metric are ignored: the counters of years are smaller."""
 _MAX_REQUESTS = 1e9
+"""Larger numbers of waiting or running requests are ignored."""
 
 
 class MetricValues:
     """The values of one endpoint on a page: of all its engines, or of the one of `rank`.
 
-    `doubts` has a message for each metric with a value that cannot be true.
+    `warnings` has a message for each metric with an impossible value, and for what is missing.
     """
 
     def __init__(self, page: Page, engine: EngineMetrics, rank: int | None = None) -> None:
-        self.doubts: dict[str, str] = {}
+        self.warnings: dict[str, str] = {}
         self._page = page
         self._engine = engine
         self._rank = b"" if rank is None else str(rank).encode()
 
     def requests(self, metric: Metric, default: float) -> float:
-        """Return a number of requests; a page without the endpoint's rank is doubted."""
+        """Return a number of requests; a page without the endpoint's rank is recorded."""
         found = self.by_rank(metric, most=_MAX_REQUESTS)
         if not found and self._rank and self._page.samples(metric.family):
-            self.doubts["rank"] = f"the page has no engine {self._rank.decode()}"
+            self.warnings["rank"] = f"the page has no engine {self._rank.decode()}"
         return sum(found.values()) if found else default
 
     def total(self, metric: Metric | None, default: T) -> float | T:
@@ -40,10 +42,10 @@ class MetricValues:
     def whole(self, metrics: tuple[Metric, ...], most: int) -> int | None:
         """Return the first of these metrics with a whole number in 1..`most`; None without one."""
         for metric in metrics:
-            for figure in self.by_rank(metric).values():
-                if 1 <= figure <= most and figure.is_integer():
-                    return int(figure)
-                self.doubt(metric, f"{figure:g}")
+            for reported in self.by_rank(metric).values():
+                if 1 <= reported <= most and reported.is_integer():
+                    return int(reported)
+                self.ignore(metric, f"{reported:g}")
         return None
 
     def by_rank(
@@ -52,14 +54,14 @@ class MetricValues:
         """Return each engine's value by its rank; with `all_ranks` those of other endpoints too."""
         found: dict[bytes, float] = {}
         for rank, value, pairs in self._samples(metric, all_ranks=all_ranks):
-            figure = number(pairs[metric.label]) if metric.label else value
-            if not 0 <= figure <= most:
+            reported = number(pairs[metric.label]) if metric.label else value
+            if not 0 <= reported <= most:
                 text = pairs.get(metric.label, b"").decode(errors="replace")
-                self.doubt(metric, text or f"{value:g}")
+                self.ignore(metric, text or f"{value:g}")
             elif rank not in found:
-                found[rank] = figure
+                found[rank] = reported
             else:
-                both = found[rank], figure
+                both = found[rank], reported
                 found[rank] = sum(both) if self._engine.adds else max(both)
         return found
 
@@ -73,9 +75,9 @@ class MetricValues:
         """Yield rank, value and labels of every sample."""
         return self._samples(metric) if metric else iter(())
 
-    def doubt(self, metric: Metric, value: str) -> None:
-        """Record that a value is not believed."""
-        self.doubts[str(metric)] = f"{metric} is {value}, which is ignored"
+    def ignore(self, metric: Metric, value: str) -> None:
+        """Record that a value is impossible, and ignored."""
+        self.warnings[str(metric)] = f"{metric} is {value}, which is ignored"
 
     def _samples(
         self, metric: Metric, *, all_ranks: bool = False

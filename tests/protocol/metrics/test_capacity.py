@@ -68,7 +68,7 @@ TRT = b"trtllm_kv_cache_max_blocks 21129.0\ntrtllm_kv_cache_tokens_per_block 32.
 def test_each_engine_counts_its_own_way(page, capacity):
     reading = read(page)
     assert reading.load.capacity_tokens == capacity
-    assert reading.doubts == ()
+    assert reading.warnings == ()
 
 
 @pytest.mark.parametrize(("rank", "ranks", "blocks"), [(None, 4, 4096), (0, 1, 1024), (3, 1, 1024)])
@@ -90,7 +90,7 @@ def test_sglang_repeats_a_rank_for_each_of_its_workers():
 
 def test_a_rank_that_the_page_lacks_is_reported_and_reads_nothing():
     reading = read(vllm_page(engines=2), rank=2)
-    assert reading.doubts == ("the page has no engine 2",)
+    assert reading.warnings == ("the page has no engine 2",)
     assert (reading.load.waiting, reading.load.capacity_tokens) == (0, None)
 
 
@@ -185,14 +185,14 @@ UNKNOWN_TIER = f"the cache has a second tier, whose size in tokens is unknown: t
 def test_a_second_tier(page, label, tokens, told):
     reading = read(page, labels={OFFLOAD: str(label)} if label else {})
     assert reading.load.offload_tokens == tokens
-    assert [doubt.startswith(UNKNOWN_TIER) for doubt in reading.doubts] == [True] * (not told)
+    assert [warning.startswith(UNKNOWN_TIER) for warning in reading.warnings] == [True] * (not told)
 
 
 GOOD = Load(engine="vllm", block_size=16, num_blocks=1025)
 
 
 @pytest.mark.parametrize(
-    ("labels", "doubt"),
+    ("labels", "warning"),
     [
         ({"block_size": 0}, "vllm:cache_config_info{block_size} is 0"),
         ({"block_size": -16}, "vllm:cache_config_info{block_size} is -16"),
@@ -208,14 +208,14 @@ GOOD = Load(engine="vllm", block_size=16, num_blocks=1025)
         ({"num_gpu_blocks": 1e14}, "100000000000000 blocks of 16 tokens in 1 engines cannot be"),
     ],
 )
-def test_impossible_values_are_ignored_and_reported_once(labels, doubt):
+def test_impossible_values_are_ignored_and_reported_once(labels, warning):
     one = reader()
     one.read(Page(config()), at=0.0)
     first, second = (one.read(Page(config(**labels)), at=at) for at in (1.0, 2.0))
-    assert len(first.doubts) == 1
-    assert first.doubts[0].startswith(doubt)
-    assert first.doubts[0].endswith("ignored")
-    assert second.doubts == ()
+    assert len(first.warnings) == 1
+    assert first.warnings[0].startswith(warning)
+    assert first.warnings[0].endswith("ignored")
+    assert second.warnings == ()
     assert second.load.capacity_tokens == GOOD.capacity_tokens
     assert (second.load.block_size, second.load.num_blocks) == (16, 1025)
     again = one.read(Page(config(num_gpu_blocks=2049)), at=3.0)
@@ -225,7 +225,7 @@ def test_impossible_values_are_ignored_and_reported_once(labels, doubt):
 @pytest.mark.parametrize("size", [1, 4096])
 def test_small_and_large_blocks_are_accepted(size):
     reading = read(config(block_size=size))
-    assert reading.doubts == ()
+    assert reading.warnings == ()
     assert (reading.load.block_size, reading.load.capacity_tokens) == (size, 1024 * size)
 
 
@@ -234,14 +234,14 @@ def test_an_absurd_count_of_tokens_is_ignored(tokens):
     page = SGLANG + family("sglang:page_size", 64) + family("sglang:max_total_num_tokens", tokens)
     reading = read(page)
     assert reading.load.capacity_tokens is None
-    assert len(reading.doubts) == 1
+    assert len(reading.warnings) == 1
 
 
 def test_a_queue_of_absurd_length_is_ignored():
     page = b"vllm:num_requests_waiting 1e30\nvllm:num_requests_running 5\n"
     reading = read(page)
     assert (reading.load.waiting, reading.load.running) == (0, 5)
-    assert reading.doubts == ("vllm:num_requests_waiting is 1e+30, which is ignored",)
+    assert reading.warnings == ("vllm:num_requests_waiting is 1e+30, which is ignored",)
 
 
 @given(

@@ -15,7 +15,9 @@ from epp.adapters.tokens.local.token_cache import TokenCache
 from epp.model.request import InferenceRequest, Prompt, RequestId
 
 _THREADS = 2
+"""Threads that encode; the library releases the GIL."""
 _MAX_PLANS = 256
+"""Plans kept from `ready` for `tokenize`; a request without one is planned again."""
 
 
 class LocalLimits(msgspec.Struct, frozen=True, kw_only=True):

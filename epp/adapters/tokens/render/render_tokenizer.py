@@ -44,6 +44,7 @@ _MAX_RESPONSE_BYTES = 64 << 20
 _CONNECTIONS = 64
 _CONNECT_SECONDS = 1.0
 _TOLERATED_FAILURES = 2
+"""Failures in a row after which requests pause."""
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
 
 
@@ -146,13 +147,10 @@ class RenderTokenizer:
             self._failed(
                 TextFallback(FallbackCause.UNAVAILABLE, f"{self._url}: {type(error).__name__}")
             )
-        except (TextFallback, MalformedRequest) as reason:
-            instead = (
-                reason
-                if isinstance(reason, TextFallback)
-                else TextFallback(FallbackCause.MALFORMED)
-            )
-            self._fallbacks.add(instead)
+        except MalformedRequest:
+            self._fallbacks.add(TextFallback(FallbackCause.MALFORMED))
+        except TextFallback as reason:
+            self._fallbacks.add(reason)
         else:
             if self._breaker.record_success():
                 _log.info("tokens.render_recovered", url=self._url)
