@@ -16,7 +16,6 @@ import structlog
 from epp.adapters.tokens.fallback import FallbackCause, FallbackCounts, TextFallback
 from epp.adapters.tokens.local.chat_messages import ContentFormat, conversation
 from epp.adapters.tokens.render.rendered import Rendered, Tokenized, exact, prompt_of, read
-from epp.errors import MalformedRequest
 from epp.model.request import Api, InferenceRequest, Prompt
 from epp.protocol.openai.model_rewrite import replace_model
 
@@ -147,8 +146,6 @@ class RenderTokenizer:
             self._failed(
                 TextFallback(FallbackCause.UNAVAILABLE, f"{self._url}: {type(error).__name__}")
             )
-        except MalformedRequest:
-            self._fallbacks.add(TextFallback(FallbackCause.MALFORMED))
         except TextFallback as reason:
             self._fallbacks.add(reason)
         else:
