@@ -166,7 +166,7 @@ def test_capacity_is_what_the_engine_says_less_the_null_block():
     assert rig.pod("pod-0").scheduler.cache.capacity == 1600
 
 
-def test_a_small_cache_forgets():
+def test_a_small_cache_evicts():
     rig = Rig()
     rig.report("pod-0", block_size=16, num_blocks=76)
     for number in range(3):
@@ -221,7 +221,7 @@ def test_an_endpoint_that_refuses_is_left_out_at_once():
     assert list(rig.ask()) == ["pod-0", "pod-1"]
 
 
-def test_silence_is_doubted_after_three_times():
+def test_an_endpoint_is_unreachable_after_three_failed_scrapes():
     rig = Rig()
     for _ in range(2):
         rig.apply(ScrapeFailed(EndpointId("default/pod-0"), refused=False))
@@ -233,7 +233,7 @@ def test_silence_is_doubted_after_three_times():
     assert list(rig.ask()) == ["pod-1"]
 
 
-def test_where_nobody_answers_all_are_tried():
+def test_where_no_endpoint_answers_all_are_eligible():
     rig = Rig()
     for name in ("pod-0", "pod-1"):
         rig.apply(ScrapeFailed(EndpointId(f"default/{name}"), refused=True))

@@ -10,15 +10,15 @@ from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import text
 
 
-def test_foreign_queues_are_a_floor():
+def test_waiting_requests_of_others_are_queued_prefill():
     rig = Rig()
     rig.report("pod-0", waiting=3)
-    price = PrefillModel().seconds(1000, 0)
-    assert rig.ask(LONG)["pod-0"].queued_prefill_seconds == pytest.approx(3 * price)
+    seconds = PrefillModel().seconds(1000, 0)
+    assert rig.ask(LONG)["pod-0"].queued_prefill_seconds == pytest.approx(3 * seconds)
     assert rig.ask()["pod-0"].queued_prefill_seconds == pytest.approx(3 * STEP_SECONDS)
     rig.send("pod-0", "r1", "x")  # the report is older
     assert rig.ask(LONG)["pod-0"].queued_prefill_seconds == pytest.approx(
-        3 * price + PrefillModel().seconds(1, 0)
+        3 * seconds + PrefillModel().seconds(1, 0)
     )
 
 

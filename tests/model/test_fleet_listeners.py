@@ -32,7 +32,7 @@ def recorded(rig):
     return tape
 
 
-def test_events_are_heard_once_they_took_effect():
+def test_listeners_are_called_once_events_took_effect():
     rig = Rig(0)
     seen = []
     rig.fleet.subscribe(
@@ -51,7 +51,7 @@ def test_several_listen_to_one_kind_in_their_order():
     assert heard == ["a", "b"]
 
 
-def test_guesses_are_heard_when_they_are_taken_to_have_happened():
+def test_listeners_get_guesses_with_the_time_of_the_guess():
     rig = Rig()
     tape = recorded(rig)
     rig.send("pod-0", "r1", LONG, max_tokens=100)
@@ -65,7 +65,7 @@ def test_guesses_are_heard_when_they_are_taken_to_have_happened():
     assert 1000 < guessed[0][1] < guessed[-1][1] < rig.now
 
 
-def test_a_count_that_ends_requests_is_heard_after_these_ends():
+def test_listeners_get_a_count_after_the_ends_that_it_caused():
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
     rig.apply(FirstToken(RequestId("r1")))
@@ -84,7 +84,7 @@ def chat(*messages):
     return Prompt("".join(messages).encode(), marks=ends)
 
 
-def test_a_prompt_that_repeats_a_response_is_heard():
+def test_listeners_get_repeated_responses():
     rig = Rig()
     user, answer, more = text(700, "u"), text(300, "a"), text(100, "v")
     rig.send("pod-0", "r1", prompts=(chat(user),))
@@ -142,7 +142,7 @@ def replayed(tape):
 
 
 @given(steps)
-def test_what_was_heard_makes_another_fleet_predict_the_same(steps):
+def test_replayed_events_make_another_fleet_predict_the_same(steps):
     rig = Rig(0)
     tape = recorded(rig)
     for name, address in (("pod-0", "10.0.0.1"), ("pod-1", "10.0.0.2")):

@@ -22,7 +22,7 @@ from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import Number, text
 
 
-def test_a_request_is_owed_until_its_first_token():
+def test_prefill_is_queued_until_the_first_token():
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
     owed = PrefillModel().seconds(1000, 0)
@@ -34,7 +34,7 @@ def test_a_request_is_owed_until_its_first_token():
     assert rig.ask()["pod-0"].requests == 0
 
 
-def test_what_is_owed_is_what_was_predicted():
+def test_the_queued_prefill_is_what_was_predicted():
     rig = Rig()
     rig.serve("pod-0", "r1", text(400))
     before = rig.ask(LONG)["pod-0"]
@@ -45,7 +45,7 @@ def test_what_is_owed_is_what_was_predicted():
     assert rig.in_flight("r2").cached == before.cached_tokens > 0
 
 
-def test_without_streaming_the_clock_pays():
+def test_without_streaming_the_clock_ends_the_prefill():
     rig = Rig()
     rig.send("pod-0", "r1", LONG, stream=False)
     rig.now += 0.01
@@ -71,7 +71,7 @@ def test_served_elsewhere_moves_everything():
 
 
 @pytest.mark.parametrize("target", ["10.0.0.1:8000", "192.168.0.1:80"], ids=["as told", "unknown"])
-def test_served_as_told_or_who_knows_where_moves_nothing(target):
+def test_served_as_picked_or_at_an_unknown_target_moves_nothing(target):
     rig = Rig()
     rig.send("pod-0", "r1", LONG)
     before = rig.queued_seconds()
@@ -171,7 +171,7 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize("event", UNKNOWN, ids=lambda event: type(event).__name__)
-def test_events_about_strangers_change_nothing(event):
+def test_events_about_unknown_requests_and_endpoints_change_nothing(event):
     rig = Rig()
     rig.serve("pod-0", "r1", LONG)
     before = (rig.ask(LONG), rig.fleet.loads(), rig.fleet.indexed_blocks)
@@ -206,14 +206,14 @@ def found(rig):
     return [name for name in SIZES if rig.cached(text(SIZES[name], name))["pod-0"]]
 
 
-def test_who_does_not_fit_waits_and_so_do_those_behind():
+def test_a_request_that_does_not_fit_waits_and_so_do_those_behind_it():
     rig = full_house()
     assert held(rig) == ["a"]
     rig.apply(Finished(RequestId("a")))
     assert set(held(rig)) >= {"b", "c"}
 
 
-def test_who_waits_will_be_there_by_the_time_that_a_later_request_is_let_in():
+def test_waiting_prompts_count_as_cached_for_later_requests():
     rig = full_house()
     assert found(rig) == ["a", "b", "c"]
     for name in "bc":
@@ -221,20 +221,20 @@ def test_who_waits_will_be_there_by_the_time_that_a_later_request_is_let_in():
     assert found(rig) == ["a"]
 
 
-def test_when_the_head_of_the_line_gives_up_the_next_is_let_in():
+def test_when_the_first_waiting_request_is_aborted_the_next_is_scheduled():
     rig = full_house()
     rig.apply(Aborted(RequestId("b")))
     assert held(rig) == found(rig) == ["a", "c"]
 
 
-def test_when_the_pool_turns_out_larger_the_line_is_let_in():
+def test_a_larger_pool_schedules_the_waiting_requests():
     rig = full_house()
     rig.report("pod-0", block_size=16, num_blocks=1001)
     rig.ask()
     assert held(rig) == ["a", "b", "c"]
 
 
-def test_waiting_requests_die_with_the_engine():
+def test_waiting_requests_are_dropped_when_the_engine_restarts():
     rig = full_house()
     rig.report("pod-0", block_size=16, num_blocks=101, started_at=1.0)
     rig.report("pod-0", block_size=16, num_blocks=101, started_at=2.0)

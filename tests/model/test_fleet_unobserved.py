@@ -31,7 +31,7 @@ def teach(rig, tokens, seconds):
     rig.apply(Finished(RequestId("taught"), Usage(9, tokens)))
 
 
-def test_it_is_there_until_answers_like_it_are_over():
+def test_an_unobserved_request_ends_after_the_expected_length():
     rig = Rig()
     teach(rig, 100, 9.9)
     leave(rig, "pod-0", "r1")
@@ -48,7 +48,7 @@ def test_it_is_there_until_answers_like_it_are_over():
     assert rig.cached(LONG)["pod-0"] == predicted(1000)
 
 
-def test_without_a_first_token_its_prefill_is_waited_for():
+def test_an_unobserved_request_starts_after_the_queued_prefill():
     rig = Rig()
     rig.send("pod-0", "r0", LONG)
     owed = rig.queued_seconds()["pod-0"]
@@ -67,14 +67,14 @@ def test_without_a_first_token_its_prefill_is_waited_for():
 
 
 @pytest.mark.parametrize("late", [Finished(RequestId("r1")), Aborted(RequestId("r1"))])
-def test_what_is_seen_after_all_goes_first(late):
+def test_an_observed_end_wins_over_a_guessed_one(late):
     rig = Rig()
     leave(rig, "pod-0", "r1")
     rig.apply(late)
     assert (rig.ask()["pod-0"].requests, len(rig.fleet._unobserved)) == (0, 0)
 
 
-def test_told_twice_counts_once():
+def test_a_repeated_unobserved_event_changes_nothing():
     rig = Rig()
     leave(rig, "pod-0", "r1", max_tokens=50)
     rig.now += 0.9
@@ -83,7 +83,7 @@ def test_told_twice_counts_once():
     assert rig.ask()["pod-0"].requests == 0
 
 
-def test_an_engine_that_still_runs_it_keeps_it():
+def test_a_request_that_the_engine_still_runs_does_not_end():
     rig = Rig()
     leave(rig, "pod-0", "r1", max_tokens=50)
     rig.now += 0.5
@@ -95,7 +95,7 @@ def test_an_engine_that_still_runs_it_keeps_it():
     assert used(rig, "pod-0") == 0
 
 
-def test_an_engine_that_runs_fewer_lets_the_first_go():
+def test_where_the_engine_runs_fewer_the_first_due_ends():
     rig = Rig()
     for number in range(4):
         leave(rig, "pod-0", f"r{number}")
@@ -106,7 +106,7 @@ def test_an_engine_that_runs_fewer_lets_the_first_go():
 
 
 @pytest.mark.parametrize("at", [float("-inf"), 5.0])
-def test_a_page_that_tells_nothing_ends_nothing(at):
+def test_a_page_without_counts_ends_nothing(at):
     rig = Rig()
     leave(rig, "pod-0", "r1")
     rig.report("pod-0", at=at)
@@ -114,7 +114,7 @@ def test_a_page_that_tells_nothing_ends_nothing(at):
     assert rig.ask()["pod-0"].requests == 1
 
 
-def test_an_endpoint_that_goes_takes_them_along():
+def test_a_removed_endpoint_ends_its_unobserved_requests():
     rig = Rig()
     leave(rig, "pod-0", "r1")
     rig.apply(EndpointRemoved(EndpointId("default/pod-0")))

@@ -89,7 +89,7 @@ def test_a_last_partial_block_is_not_held_against_a_longer_prompt(rig):
     assert rig.cached(ids(0, 410))["pod-0"] == 400
 
 
-def test_reports_of_less_than_predicted_take_from_what_is_predicted(rig):
+def test_reports_of_less_than_predicted_discount_predictions(rig):
     for number in range(2):
         serve(rig, f"r{number}", ids(10_000 * number, 790))
     before = rig.ask(ids(0, 790))["pod-0"]
@@ -118,7 +118,7 @@ def test_a_restart_under_the_same_name_is_noticed(rig, sign):
     assert rig.cached(ids(0, 800))["pod-0"] == 0
 
 
-def test_a_restart_that_nothing_tells_of_is_noticed_within_three_requests(rig):
+def test_an_unreported_restart_is_noticed_within_three_requests(rig):
     serve(rig, "r1", ids(0, 400))
     serve(rig, "r2", ids(10_000, 400))
     serve(rig, "r3", ids(20_000, 400))

@@ -22,7 +22,7 @@ def longest(held, chain):
     return next((depth for depth, each in enumerate(chain) if each not in held), len(chain))
 
 
-def test_an_empty_index_knows_nobody(fresh):
+def test_an_empty_index_holds_nothing(fresh):
     assert fresh().match([1, 2, 3]) == []
 
 
@@ -70,7 +70,7 @@ def test_adding_and_removing_twice_is_as_once(fresh):
 
 @pytest.mark.parametrize("name", [0, 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
 @pytest.mark.parametrize("kind", [list, tuple, lambda names: array("Q", names)])
-def test_any_64_bits_are_a_name(fresh, name, kind):
+def test_any_64_bits_are_a_hash(fresh, name, kind):
     index = fresh()
     slot = index.open()
     index.add(slot, kind([name, 77]))
@@ -191,7 +191,7 @@ class Counted:
         return block
 
 
-def test_an_endpoint_that_leaves_is_forgotten_in_steps(fresh):
+def test_a_removed_endpoint_is_purged_in_steps(fresh):
     index = fresh()
     first, second = index.open(), index.open()
     index.add(first, range(100_000))

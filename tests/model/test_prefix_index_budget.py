@@ -38,5 +38,5 @@ def bytes_taken(shared):
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_budget_is_about_what_blocks_take(shared):
     taken, hashes = bytes_taken(shared)
-    reckoned = ENDPOINTS * BLOCKS * SOURCE.HELD_BYTES + hashes * SOURCE.HASH_BYTES
-    assert 0.6 < taken / reckoned < 1.1
+    estimated = ENDPOINTS * BLOCKS * SOURCE.HELD_BYTES + hashes * SOURCE.HASH_BYTES
+    assert 0.6 < taken / estimated < 1.1

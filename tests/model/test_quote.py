@@ -108,7 +108,7 @@ def priced(rig, quote):
 
 
 @given(prompts, things)
-def test_a_held_quote_is_priced_as_a_fresh_one(texts, what):
+def test_a_held_quote_is_estimated_as_a_fresh_one(texts, what):
     """No length of a prompt is reported here: those of a quote are as they were believed then."""
     rig = Rig()
     held = rig.quote("held", *texts)
@@ -166,7 +166,7 @@ def test_a_quote_of_another_fleet_is_looked_up_anew():
     assert [each.cached_tokens > 0 for each in priced(there, quote)] == [False, True]
 
 
-def test_prices_follow_what_is_learned_of_speed():
+def test_estimates_follow_the_learned_speed():
     rig = Rig()
     held = rig.quote("held", LONG)
     before = priced(rig, held)[0].prefill_seconds

@@ -86,7 +86,7 @@ def test_spans_of_many_blocks(index):
     assert index.match(range(3, 301, 3)) == [0, 100, 100]
 
 
-def test_what_is_reckoned_follows_what_is_held(index):
+def test_used_bytes_follow_what_is_held(index):
     first, second = index.open(), index.open()
     empty = index.used_bytes
     index.add(first, range(10_000))
@@ -107,10 +107,10 @@ def test_the_budget_counts_every_block_at_every_endpoint(fresh):
             index.add(index.open(), range(count))
         return index
 
-    reckoned = filled(0).used_bytes
-    assert filled(reckoned).excess == 0
-    assert filled(reckoned - 1).excess == 1
-    short = filled(reckoned // 2)
+    used = filled(0).used_bytes
+    assert filled(used).excess == 0
+    assert filled(used - 1).excess == 1
+    short = filled(used // 2)
     excess = short.excess
     assert 130 / 2 - 1 <= excess <= 130
     short.remove(0, range(50))

@@ -41,6 +41,6 @@ EVERYONE = [each.endpoint.name for each in POOL]
         ({"x-gateway-destination-endpoint": "10.0.0.1"}, EVERYONE),
     ],
 )
-def test_those_whom_the_header_names_stay_in_their_order(said, left):
+def test_the_endpoints_that_the_header_names_keep_their_order(said, left):
     kept = HeaderBasedTestingFilter().filter(request(headers=said), POOL)
     assert [each.endpoint.name for each in kept] == left

@@ -50,7 +50,7 @@ def test_several_are_in_the_order_of_preference():
 
 
 @pytest.mark.parametrize("count", [0, -3])
-def test_asking_for_none_gets_one(count):
+def test_max_endpoints_below_one_counts_as_one(count):
     assert len(MaxScorePicker(count).pick(some(3), [0.1, 0.2, 0.3], FIRST)) == 1
 
 
@@ -87,7 +87,7 @@ def test_the_cost_of_a_first_token(busy, alpha):
 @pytest.mark.parametrize(
     ("busy", "picked"), [(0.0, 1), (0.5, 0)], ids=["idle fleet spreads", "busy fleet sticks"]
 )
-def test_the_busier_the_fleet_the_dearer_recomputing(busy, picked):
+def test_recomputing_costs_more_in_a_busier_fleet(busy, picked):
     warm = candidate(queued_prefill_seconds=0.5, prefill_seconds=0.1, busy_share=busy)
     cold = candidate(queued_prefill_seconds=0.0, prefill_seconds=0.4, busy_share=busy)
     assert LeastTtftPicker().pick([warm, cold], [], FIRST) == (picked,)

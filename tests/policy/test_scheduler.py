@@ -39,7 +39,7 @@ class Desk:
                 self.rig.fleet.apply(kind(RequestId(f"{prefix}{number}")), self.rig.now)
 
 
-def test_without_endpoints_it_says_so():
+def test_without_endpoints_the_error_says_so():
     desk = Desk(pods=0)
     with pytest.raises(NoEndpoints, match="no endpoint is ready") as raised:
         desk.route("r1", "x")
@@ -49,7 +49,7 @@ def test_without_endpoints_it_says_so():
 @pytest.mark.parametrize(
     ("subset", "said"), [((), "none at all"), (("1.2.3.4", "5.6.7.8:9"), "1.2.3.4, 5.6.7.8:9")]
 )
-def test_a_subset_of_nobody_is_named(subset, said):
+def test_a_subset_without_endpoints_is_named_in_the_error(subset, said):
     with pytest.raises(NoEndpoints, match=f"none of the pool's 4 endpoints .* {said}"):
         Desk().route("r1", "x", subset=subset)
 
@@ -79,7 +79,7 @@ def test_a_burst_of_short_prompts_spreads():
     assert set(picked.values()) == {2}
 
 
-def test_a_warm_endpoint_loses_when_it_owes_more_than_it_saves():
+def test_a_warm_endpoint_loses_when_its_queue_costs_more_than_its_cache_saves():
     desk = Desk(pods=2)
     desk.route("r0", text(2000))
     desk.settle(1)
@@ -88,7 +88,7 @@ def test_a_warm_endpoint_loses_when_it_owes_more_than_it_saves():
     assert desk.route("elsewhere", text(2000)).endpoint.name == "pod-1"
 
 
-def test_what_is_predicted_is_what_is_booked():
+def test_the_ledger_gets_what_was_predicted():
     desk = Desk()
     for number in range(12):
         wanted = [text(700)] if number % 3 else [text(700), text(200, f"{number}")]
@@ -109,7 +109,7 @@ def test_what_is_predicted_is_what_is_booked():
             desk.rig.fleet.apply(FirstToken(in_flight.quote.request_id), desk.rig.now)
 
 
-def test_to_decide_books_nothing_and_to_commit_does():
+def test_decide_changes_nothing_and_commit_admits():
     desk, wanted = Desk(pods=2), request("r1", text(3000))
     fleet, now = desk.rig.fleet, desk.rig.now
     quote = desk.scheduler.quote(wanted, now)

@@ -95,7 +95,7 @@ def test_what_is_in_use_is_left_alone():
     assert (len(pool), pool.closed) == (10, True)
 
 
-def test_generated_blocks_are_merged_and_named_still():
+def test_merged_generated_blocks_can_still_get_hashes():
     pool = pool_of(100)
     lease = admit(pool, 33, [1, 2])
     assert pool.grow(lease, 16 * BLOCK)
@@ -149,7 +149,7 @@ def test_what_is_not_adjacent_is_not_merged():
     pool.release(other)
 
 
-def test_what_is_heard_around_a_block_in_use_is_not_merged():
+def test_blocks_reported_around_one_in_use_are_not_merged():
     pool = pool_of(100)
     held = admit(pool, 17, [2])
     pool.store([1, 2, 3], SIZES)

@@ -81,7 +81,7 @@ def test_generated_blocks_go_before_the_prompt_they_followed():
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_a_name_is_given_where_the_block_stands(released):
+def test_a_block_keeps_its_place_when_it_gets_a_hash(released):
     pool = pool_of(6)
     lease = admit(pool, 33, [1, 2])
     assert pool.grow(lease, 64)
@@ -95,7 +95,7 @@ def test_a_name_is_given_where_the_block_stands(released):
     assert pool.match([1, 2, 3]) == 2
 
 
-def test_naming_goes_on_where_it_left_off():
+def test_hashes_are_assigned_from_where_the_last_call_ended():
     pool = pool_of(6)
     lease = admit(pool, 33, [1, 2])
     assert pool.grow(lease, 64)
@@ -103,7 +103,7 @@ def test_naming_goes_on_where_it_left_off():
     assert pool.match([1, 2, 3, 4, 5]) == 4
 
 
-def test_what_was_evicted_cannot_be_named():
+def test_evicted_blocks_get_no_hashes():
     pool = pool_of(5)
     lease = admit(pool, 16, [1])
     assert pool.grow(lease, 64)
@@ -113,7 +113,7 @@ def test_what_was_evicted_cannot_be_named():
     assert pool.match([1, 2, 3, 4]) == 3
 
 
-def test_a_name_that_is_held_already_makes_a_copy():
+def test_a_hash_that_is_held_already_makes_a_copy():
     pool = pool_of(6)
     lease = admit(pool, 16, [1])
     assert pool.grow(lease, 32)
@@ -148,7 +148,7 @@ def test_a_revoked_request_generated_nothing():
         ((0, 50, 0, 50, 7), 4),
     ],
 )
-def test_names_of_other_sizes_cover_what_is_there_to_a_block(sizes, named):
+def test_hashed_blocks_of_other_sizes_cover_unhashed_ones_to_a_block(sizes, named):
     """The prompt was 12 tokens of text in one block; the engine's blocks are of 16."""
     pool = pool_with(1000, 16)
     lease = pool.admit([1], [12], 4, 1)
@@ -164,7 +164,7 @@ def test_names_of_other_sizes_cover_what_is_there_to_a_block(sizes, named):
 
 
 @pytest.mark.parametrize("other_prompt_is_back", [False, True])
-def test_names_of_parts_of_a_block_stand_where_it_stood(other_prompt_is_back):
+def test_hashed_parts_of_a_block_stand_where_it_stood(other_prompt_is_back):
     pool = pool_with(1000, 16)
     lease = pool.admit([1], [16], 0, 1)
     assert pool.grow(lease, 48)
@@ -187,7 +187,7 @@ def test_a_preempted_request_finds_what_it_had_computed():
     assert again.cached == 4
 
 
-def test_what_is_known_of_a_prompts_length_late_is_corrected():
+def test_block_sizes_are_corrected_once_the_length_is_known():
     pool = pool_with(1000, 16)
     lease = pool.admit([1, 2, 3], [10, 20, 30], 4, 3)
     pool.correct_sizes(lease, [12, 22, 30])

@@ -33,7 +33,7 @@ def used():
 
 
 @pytest.mark.parametrize(("wrong", "error"), WRONG)
-def test_names_and_sizes_that_are_none(used, wrong, error):
+def test_what_is_no_hash_or_size_is_refused(used, wrong, error):
     pool, lease = used
     before = facts(pool)
     for call in (
@@ -55,7 +55,7 @@ def test_names_and_sizes_that_are_none(used, wrong, error):
 
 
 @pytest.mark.parametrize("wrong", NO_NUMBER)
-def test_counts_that_are_none(used, wrong):
+def test_what_is_no_count_is_refused(used, wrong):
     pool, lease = used
     before = facts(pool)
     for call in (
@@ -101,7 +101,7 @@ def test_leases_of_others(used):
 
 
 @pytest.mark.parametrize("kind", [list, tuple, lambda each: array("Q", each)])
-def test_names_and_sizes_may_come_in_any_sequence(kind):
+def test_hashes_and_sizes_may_come_in_any_sequence(kind):
     pool, names, sizes = pool_of(10), [1, 2, 1 << 63], [16] * 3
     pool.release(pool.admit(kind(names), kind(sizes), 0, 3))
     assert pool.match(kind(names)) == 3

@@ -55,14 +55,14 @@ def test_what_is_held_already_is_left_as_it_is():
     pool.release(held)
 
 
-def test_what_has_no_space_is_not_believed():
+def test_reported_blocks_without_space_are_not_stored():
     pool = pool_of(3)
     admit(pool, 32, [1, 2])
     pool.store([5, 6], SIZES)
     assert (pool.free, pool.match([5, 6])) == (16, 1)
 
 
-def test_what_follows_a_request_names_what_it_generated():
+def test_blocks_reported_after_a_prompt_give_hashes_to_its_output():
     pool = pool_of(8)
     lease = admit(pool, 33, [1, 2])
     assert pool.grow(lease, 80)
@@ -75,7 +75,7 @@ def test_what_follows_a_request_names_what_it_generated():
     assert pool.free == pool.capacity
 
 
-def test_what_is_told_late_names_what_was_given_back():
+def test_a_late_report_gives_hashes_to_released_output():
     pool = pool_of(8)
     pool.store([], [])  # from here on it is known that the engine tells
     lease = admit(pool, 33, [1, 2])
@@ -88,7 +88,7 @@ def test_what_is_told_late_names_what_was_given_back():
     assert evicted(pool) == [4]  # where the generated block stood; 5 was stored later
 
 
-def test_two_answers_to_one_prompt_are_told_apart_by_what_is_left():
+def test_two_answers_to_one_prompt_are_distinguished_by_what_is_left():
     pool = pool_of(10)
     first, second = admit(pool, 33, [1, 2]), admit(pool, 33, [1, 2])
     assert pool.grow(first, 64)
@@ -99,7 +99,7 @@ def test_two_answers_to_one_prompt_are_told_apart_by_what_is_left():
     assert len(pool) == 6
 
 
-def test_who_never_heard_of_the_engine_waits_for_no_names():
+def test_without_reports_released_output_is_not_kept_for_hashes():
     pool = pool_of(8)
     lease = admit(pool, 33, [1, 2])
     assert pool.grow(lease, 64)
@@ -120,7 +120,7 @@ def test_what_was_evicted_meanwhile_is_content_like_any_other():
     assert (len(pool), pool.free) == (4, 64)
 
 
-def test_what_the_engine_evicted_is_blank():
+def test_what_the_engine_evicted_is_space_without_content():
     pool = pool_of(4)
     pool.release(admit(pool, 48, [1, 2, 3]))
     stored(pool)
@@ -151,7 +151,7 @@ def test_all_free_copies_go_and_one_in_use_serves():
     assert (pool.match([7]), pool.free) == (0, 64)
 
 
-def test_a_hole_is_told_until_it_is_evicted():
+def test_the_pool_is_not_closed_until_a_hole_is_evicted():
     pool = pool_of(4)
     pool.release(admit(pool, 48, [1, 2, 3]))
     assert pool.closed
@@ -170,7 +170,7 @@ def test_what_the_rules_would_evict_next_leaves_no_hole():
     assert pool.closed
 
 
-def test_what_gets_a_name_later_may_be_amid_a_hole():
+def test_what_gets_a_hash_later_may_follow_a_hole():
     pool = pool_of(8)
     pool.release(admit(pool, 48, [7, 8, 9]))
     lease = admit(pool, 33, [1, 2])

@@ -27,7 +27,7 @@ def test_whoever_follows_the_changes_knows_what_is_held(steps):
     assert followed == held
 
 
-def test_what_came_and_went_between_two_questions_is_not_said_to_have_come():
+def test_a_block_that_came_and_went_between_two_calls_is_not_reported():
     kept, gone = BlockHash(1), BlockHash(2)
     changes = ContentChanges({kept}.__contains__)
     changes.record_stored([kept, gone, kept])

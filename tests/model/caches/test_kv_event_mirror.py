@@ -222,7 +222,7 @@ def test_a_hash_that_has_another_content_takes_its_place():
     assert followed.mirror.counts.renamed == 1
 
 
-def test_the_oldest_are_given_up_beyond_the_limit():
+def test_the_oldest_blocks_are_dropped_beyond_the_limit():
     followed = Followed(most_blocks=64)
     for number in range(1000):
         followed.apply(stored([number + 1], [number] * BLOCK))
@@ -244,7 +244,7 @@ def test_a_block_takes_bounded_memory():
     assert used / count < 400
 
 
-def test_what_a_request_generates_gets_its_name():
+def test_generated_blocks_get_hashes_from_events():
     followed = Followed()
     chain = followed.chain(PROMPT)
     lease = followed.pool.admit(chain[:2], [BLOCK] * 2, BLOCK, 2)

@@ -87,7 +87,7 @@ def test_what_runs_and_all_above_it_is_locked():
     assert cache.match([1, 2, 3]) == 3
 
 
-def test_output_is_found_once_the_request_is_over_and_named():
+def test_output_is_found_once_the_request_is_over_and_it_has_hashes():
     cache = cache_of(10)
     lease = admit(cache, 1, 2, partial=True)
     assert cache.grow(lease, 40)
@@ -101,7 +101,7 @@ def test_output_is_found_once_the_request_is_over_and_named():
     assert cache.free == cache.capacity
 
 
-def test_output_can_be_named_later_bit_by_bit():
+def test_output_can_get_its_hashes_later_bit_by_bit():
     cache = cache_of(20)
     lease = admit(cache, 1)
     assert cache.grow(lease, PAGE)
@@ -114,7 +114,7 @@ def test_output_can_be_named_later_bit_by_bit():
     assert (cache.match([1, 2, 3, 4, 5]), cache.closed) == (4, True)
 
 
-def test_naming_what_is_there_already_frees_the_copy():
+def test_hashes_of_blocks_that_are_held_already_free_the_copy():
     cache = cache_of(6)
     for _ in range(2):
         lease = admit(cache, 1)
@@ -128,7 +128,7 @@ def test_naming_what_is_there_already_frees_the_copy():
     assert sorted(cache.hashes()) == [1, 2, 3, 9, 10]
 
 
-def test_nobody_can_name_what_was_evicted():
+def test_evicted_output_gets_no_hashes():
     cache = cache_of(4)
     lease = admit(cache, 1)
     cache.grow(lease, PAGE)
@@ -270,7 +270,7 @@ def test_a_lease_of_another_cache_is_an_error():
         cache_of(4).release(lease)
 
 
-def test_what_the_engine_says_it_holds_is_believed_where_it_stands():
+def test_reported_blocks_are_stored_at_their_place_in_the_tree():
     cache = cache_of(10)
     cache.store([3, 4], [PAGE] * 2)
     assert (cache.closed, cache.match([1, 2, 3, 4])) == (False, 0)
@@ -300,7 +300,7 @@ def test_what_follows_a_request_is_its_output():
         assert cache.take_evicted() == []
 
 
-def test_output_that_the_engine_tells_of_before_it_is_counted_is_believed():
+def test_output_that_is_reported_before_it_is_counted_is_stored():
     cache = cache_of(8)
     lease = admit(cache, 1)
     cache.grow(lease, PAGE)
@@ -312,7 +312,7 @@ def test_output_that_the_engine_tells_of_before_it_is_counted_is_believed():
     assert cache.closed
 
 
-def test_no_more_is_believed_than_there_is_room_for():
+def test_no_more_reported_blocks_are_stored_than_fit():
     cache = cache_of(3)
     held = admit(cache, 1, 2)
     cache.store([8, 9], [PAGE] * 2)
@@ -359,7 +359,7 @@ def test_the_order_of_eviction_does_not_outgrow_the_cache():
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_what_an_engine_named_already_is_not_named_again(running):
+def test_blocks_that_have_hashes_get_no_others(running):
     """Events name a page first, then the prompt that quotes the response names all of it."""
     cache = cache_of(8)
     lease = admit(cache, 1)

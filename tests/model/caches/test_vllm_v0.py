@@ -80,7 +80,7 @@ def test_one_percent_remains_free_when_a_prompt_is_let_in():
     assert admit(cache, *range(300, 308)) is not None
 
 
-def test_generated_blocks_are_found_when_they_are_named_and_equal_ones_are_one():
+def test_generated_blocks_are_found_once_hashed_and_equal_ones_are_one():
     cache = cache_of(10)
     first, second = admit(cache, 1, partial=True), admit(cache, 1, partial=True)
     for lease in (first, second):
@@ -93,7 +93,7 @@ def test_generated_blocks_are_found_when_they_are_named_and_equal_ones_are_one()
     assert (cache.free, len(cache)) == (cache.capacity, 2)
 
 
-def test_generated_blocks_can_be_named_after_the_end_and_keep_their_turn():
+def test_generated_blocks_can_be_hashed_after_the_end_and_keep_their_place():
     cache = cache_of(6)
     lease = admit(cache, 1)
     assert cache.grow(lease, 4 * BLOCK)
@@ -107,7 +107,7 @@ def test_generated_blocks_can_be_named_after_the_end_and_keep_their_turn():
     assert cache.match([1, 2, 3]) == 2
 
 
-def test_what_nobody_named_ages_block_by_block():
+def test_unhashed_output_is_evicted_block_by_block():
     cache = cache_of(6)
     lease = admit(cache, 1)
     cache.grow(lease, 4 * BLOCK)
@@ -119,7 +119,7 @@ def test_what_nobody_named_ages_block_by_block():
     assert cache.assign_hashes(lease, [4], [BLOCK]) == 0
 
 
-def test_naming_what_is_there_already_frees_the_copy():
+def test_hashes_of_blocks_that_are_held_already_free_the_copy():
     cache = cache_of(8)
     leases = [admit(cache, 1), admit(cache, 1)]
     for lease in leases:
@@ -153,7 +153,7 @@ def test_what_was_never_computed_is_dropped_unless_others_use_it():
     assert cache.free == cache.capacity
 
 
-def test_what_the_engine_says_is_believed():
+def test_reported_blocks_are_stored():
     cache = cache_of(4)
     run(cache, 1, 2)
     cache.store([1, 2, 3], [BLOCK] * 3)
@@ -169,7 +169,7 @@ def test_what_the_engine_says_is_believed():
     assert (cache.closed, cache.free) == (True, cache.capacity)
 
 
-def test_no_more_is_believed_than_there_is_room_for():
+def test_no_more_reported_blocks_are_stored_than_fit():
     cache = cache_of(3)
     held = admit(cache, 1)
     cache.store([1, 2, 3, 4], [BLOCK] * 4)

@@ -93,14 +93,14 @@ def test_a_prompt_without_content_leaves_no_entry():
     cache.check_invariants([])
 
 
-def test_what_was_never_computed_is_forgotten():
+def test_a_revoked_request_leaves_no_entry():
     cache = cache_of(6)
     run(cache, 1, 2)
     cache.revoke(admit(cache, 1, 3))
     assert (sorted(cache.hashes()), cache.free) == ([1, 2], 60)
 
 
-def test_what_the_engine_says_is_believed_and_what_it_lost_cuts_a_prompt():
+def test_reported_blocks_are_stored_and_evicted_ones_cut_a_prompt():
     cache = cache_of(6)
     cache.store([2, 3], [BLOCK] * 2)
     assert (cache.closed, cache.match([1, 2, 3])) == (False, 0)

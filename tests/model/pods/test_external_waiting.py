@@ -26,14 +26,14 @@ def owed(made: Fleet, now: float) -> float:
     return candidate.queued_prefill_seconds
 
 
-def test_queue_of_others_is_owed():
+def test_waiting_requests_of_others_count_as_queued():
     made = fleet()
     made.apply(LoadReported(POD, Load(waiting=3)), 0)
     (candidate,) = made.candidates(quote(made, "probe"), 0)
     assert candidate.queued_prefill_seconds == 3 * candidate.prefill_seconds
 
 
-def test_own_queue_is_not_owed_twice_nor_after_it_is_gone():
+def test_own_waiting_requests_count_once_and_not_after_their_end():
     made = fleet()
     made.apply(Admitted(quote(made, "own"), POD), 0)
     alone = owed(made, 0)

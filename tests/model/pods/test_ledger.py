@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from epp.model.pods.ledger import OVERDUE_SECONDS, Ledger, take_snapshot
 
 
-def books(*entries, observed=False, now=0.0):
+def ledger_with(*entries, observed=False, now=0.0):
     ledger = Ledger()
     for name, seconds in entries:
         ledger.admit(name, seconds, now, observed=observed)
     return ledger
 
 
-def test_new_books_are_empty():
+def test_a_new_ledger_is_empty():
     ledger = Ledger()
     assert (ledger.queued_seconds(5.0), ledger.requests, ledger.prefilling(5.0)) == (0.0, 0, 0)
 
@@ -24,21 +24,21 @@ def test_new_books_are_empty():
     [(0, 6, 3), (0.5, 5.5, 3), (1, 5, 2), (2.5, 3.5, 2), (3, 3, 1), (5.9, 0.1, 1), (6, 0, 0)],
 )
 def test_the_virtual_clock_works_off_one_after_the_other(now, owed, prefilling):
-    ledger = books(("a", 1), ("b", 2), ("c", 3))
+    ledger = ledger_with(("a", 1), ("b", 2), ("c", 3))
     assert ledger.queued_seconds(now) == pytest.approx(owed)
     assert ledger.prefilling(now) == prefilling
     assert ledger.requests == 3
 
 
 def test_the_clock_starts_when_work_does():
-    ledger = books(("a", 1))
+    ledger = ledger_with(("a", 1))
     assert ledger.queued_seconds(10) == 0
     ledger.admit("b", 2, 10, observed=False)
     assert ledger.queued_seconds(10.5) == pytest.approx(1.5)
 
 
-def test_a_first_token_pays_at_once_and_the_next_begins_then():
-    ledger = books(("a", 5), ("b", 2), observed=True)
+def test_a_first_token_ends_the_prefill_and_the_next_begins_then():
+    ledger = ledger_with(("a", 5), ("b", 2), observed=True)
     ledger.record_first_token("a", 1)
     assert ledger.queued_seconds(1) == 2
     assert ledger.queued_seconds(2) == 1
@@ -46,8 +46,8 @@ def test_a_first_token_pays_at_once_and_the_next_begins_then():
     assert ledger.requests == 2
 
 
-def test_a_late_head_owes_nothing_but_holds_its_place():
-    ledger = books(("a", 5), ("b", 2), observed=True)
+def test_an_overdue_head_has_no_seconds_left_but_holds_its_place():
+    ledger = ledger_with(("a", 5), ("b", 2), observed=True)
     assert ledger.queued_seconds(20) == 2
     assert ledger.prefilling(20) == 2
     ledger.record_first_token("a", 20)
@@ -55,7 +55,7 @@ def test_a_late_head_owes_nothing_but_holds_its_place():
 
 
 def test_overtaking_leaves_the_head_alone():
-    ledger = books(("a", 5), ("b", 2), ("c", 1), observed=True)
+    ledger = ledger_with(("a", 5), ("b", 2), ("c", 1), observed=True)
     ledger.record_first_token("b", 1)
     assert ledger.queued_seconds(1) == 4 + 1
     ledger.record_first_token("a", 3)
@@ -63,7 +63,7 @@ def test_overtaking_leaves_the_head_alone():
 
 
 def test_an_overdue_head_is_written_off():
-    ledger = books(("a", 5), ("b", 2), observed=True)
+    ledger = ledger_with(("a", 5), ("b", 2), observed=True)
     due = 5 + OVERDUE_SECONDS
     assert ledger.prefilling(due - 0.1) == 2
     assert ledger.prefilling(due) == 1
@@ -71,23 +71,23 @@ def test_an_overdue_head_is_written_off():
     assert ledger.requests == 2  # it may well be decoding
 
 
-def test_unobserved_requests_are_paid_by_the_clock():
-    ledger = books(("a", 5), ("b", 2), observed=True)
+def test_the_clock_ends_prefills_of_unobserved_requests():
+    ledger = ledger_with(("a", 5), ("b", 2), observed=True)
     ledger.mark_unobserved("a")
     assert ledger.queued_seconds(6) == pytest.approx(1)
     assert ledger.requests == 2  # until somebody says that it is over
     assert ledger.prefilling(6) == 1
 
 
-def test_unobserved_late_is_paid_at_once():
-    ledger = books(("a", 5), observed=True)
+def test_a_prefill_that_is_overdue_ends_when_marked_unobserved():
+    ledger = ledger_with(("a", 5), observed=True)
     ledger.mark_unobserved("a")
     assert (ledger.queued_seconds(30), ledger.prefilling(30)) == (0, 0)
 
 
 @pytest.mark.parametrize("observed", [True, False])
-def test_the_end_pays_and_closes(observed):
-    ledger = books(("a", 5), ("b", 2), observed=observed)
+def test_the_end_removes_the_request_and_its_prefill(observed):
+    ledger = ledger_with(("a", 5), ("b", 2), observed=observed)
     ledger.end("a", 1)
     assert (ledger.queued_seconds(1), ledger.requests, ledger.prefilling(1)) == (2, 1, 1)
     ledger.end("b", 1)
@@ -95,15 +95,15 @@ def test_the_end_pays_and_closes(observed):
 
 
 def test_unknown_requests_change_nothing():
-    ledger = books(("a", 5), observed=True)
+    ledger = ledger_with(("a", 5), observed=True)
     ledger.record_first_token("x", 0)
     ledger.mark_unobserved("x")
     ledger.end("x", 0)
     assert (ledger.queued_seconds(0), ledger.requests) == (5, 1)
 
 
-def test_a_request_booked_twice_owes_once():
-    ledger = books(("a", 5), ("b", 1), ("a", 3), observed=True)
+def test_a_request_admitted_twice_is_queued_once():
+    ledger = ledger_with(("a", 5), ("b", 1), ("a", 3), observed=True)
     assert ledger.queued_seconds(0) == 4
     assert ledger.requests == 2
     ledger.end("a", 0)
@@ -111,15 +111,15 @@ def test_a_request_booked_twice_owes_once():
     assert (ledger.queued_seconds(0), ledger.requests) == (0, 0)
 
 
-def test_sums_that_do_not_add_up_in_floats_never_owe_less_than_nothing():
-    ledger = books(("a", 0.1), ("b", 0.2), ("c", 0.3), ("d", 0.4), observed=True)
+def test_rounding_never_makes_queued_seconds_negative():
+    ledger = ledger_with(("a", 0.1), ("b", 0.2), ("c", 0.3), ("d", 0.4), observed=True)
     for name in ("a", "b", "c"):
         ledger.record_first_token(name, 0)
     assert 0 <= ledger.queued_seconds(1) <= 1e-9
 
 
-def test_what_is_owed_does_not_depend_on_who_asked_before():
-    lookup, silent = (books(("a", 5), ("b", 2), ("c", 1), observed=True) for _ in range(2))
+def test_queued_seconds_do_not_depend_on_earlier_queries():
+    lookup, silent = (ledger_with(("a", 5), ("b", 2), ("c", 1), observed=True) for _ in range(2))
     for now in range(70):
         lookup.queued_seconds(now)
     assert lookup.queued_seconds(66.5) == silent.queued_seconds(66.5) == 1.5
@@ -138,7 +138,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_books_in_any_order(script):
+def test_events_in_any_order(script):
     ledger, now, booked, owing = Ledger(), 0.0, set(), {}
     for verb, name, amount, observed in script:
         if verb == "admit":
@@ -157,8 +157,10 @@ def test_books_in_any_order(script):
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=20), st.data())
-def test_owed_is_the_sum_of_what_is_left(amounts, data):
-    ledger = books(*((str(number), amount) for number, amount in enumerate(amounts)), observed=True)
+def test_queued_seconds_are_the_sum_of_what_is_left(amounts, data):
+    ledger = ledger_with(
+        *((str(number), amount) for number, amount in enumerate(amounts)), observed=True
+    )
     left = dict(enumerate(amounts))
     for gone in data.draw(st.permutations(range(len(amounts)))):
         assert ledger.queued_seconds(0) == pytest.approx(sum(left.values()), abs=1e-6)
@@ -167,21 +169,21 @@ def test_owed_is_the_sum_of_what_is_left(amounts, data):
     assert ledger.queued_seconds(0) == 0
 
 
-def test_a_survey_has_a_row_for_each():
-    first, second = books(("a", 2), ("b", 1)), books()
+def test_a_snapshot_has_a_row_for_each_ledger():
+    first, second = ledger_with(("a", 2), ("b", 1)), ledger_with()
     second.external_waiting, second.running = 2.0, 3.0
     seen = take_snapshot([first, second], [1.0, 0.5], 1.5)
     assert seen == ([1.5, 1.0], [2, 0], [2.0, 3.0], 1)
 
 
 @pytest.mark.parametrize("wrong", [[None], ["x"], [object()]])
-def test_a_survey_of_something_else_is_a_type_error(wrong):
+def test_a_snapshot_of_something_else_is_a_type_error(wrong):
     with pytest.raises((TypeError, AttributeError)):
         take_snapshot(wrong, [1.0], 0.0)
 
 
-def test_a_long_line_is_freed():
-    ledger = books()
+def test_a_long_queue_is_freed():
+    ledger = ledger_with()
     for number in range(200_000):
         ledger.admit(str(number), 1.0, 0.0, observed=True)
     assert ledger.queued_seconds(0.0) == pytest.approx(200_000)

@@ -79,14 +79,14 @@ def test_a_pace_that_cannot_be(seconds_per_token):
     assert len(run(following(fast), 1e6)) <= 2
 
 
-def test_what_is_forgotten_is_not_told():
+def test_discarded_requests_yield_no_events():
     clock = following(ONE)
     clock.discard(R)
     clock.discard(RequestId("who"))
     assert run(clock, 1e6) == []
 
 
-def test_the_same_name_again_is_another_request():
+def test_the_same_id_again_is_another_request():
     clock = following(ONE, replace(ONE, since=11.0, began=11.0))
     assert run(clock, 1e6)[-1] == (pytest.approx(12.98), Aborted(R, 100))
 
@@ -103,7 +103,7 @@ def test_as_long_as_the_engine_runs_it_it_is_overdue():
     assert len(clock) == 0
 
 
-def test_patience_ends():
+def test_an_overdue_request_ends_at_the_bound():
     clock = following(ONE)
     told = []
     for second in range(11, 40):
@@ -127,7 +127,7 @@ def test_a_count_that_tells_nothing_leaves_it_to_the_clock(at, requests):
     assert run(clock, 12.0)[-1] == (ONE.due, Aborted(R, 100))
 
 
-def test_an_engine_with_others_requests_keeps_nobody():
+def test_a_count_with_requests_of_others_decides_nothing():
     clock = following(ONE)
     count(clock, 11.0, 1, 1)
     live(clock, 11.0, 13.0)
@@ -136,7 +136,7 @@ def test_an_engine_with_others_requests_keeps_nobody():
     assert told == (pytest.approx(13.26, abs=0.2), Aborted(R, int(1 + (told[0] - 10) / 0.02)))
 
 
-def test_a_count_is_forgotten():
+def test_a_count_expires():
     clock = following(replace(ONE, length=300))
     count(clock, 11.0, 1, 1)
     at, event = live(clock, 11.0, 30.0)[-1]

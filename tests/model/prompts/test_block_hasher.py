@@ -101,14 +101,14 @@ def test_what_must_not_be_shared_is_not(other):
     assert set(mine.hashes).isdisjoint(other.hashes)
 
 
-def test_names_do_not_run_into_each_other():
+def test_model_and_salt_do_not_run_into_each_other():
     assert chain(b"a" * 128, "ab", "c").hashes != chain(b"a" * 128, "a", "bc").hashes
 
 
-def test_one_secret_makes_one_name():
+def test_the_same_secret_gives_the_same_hashes():
     assert chain(b"a" * 999).hashes == chain(b"a" * 999, hasher=BlockHasher(SECRET)).hashes
 
 
-def test_equal_blocks_at_different_places_have_different_names():
+def test_equal_blocks_at_different_places_have_different_hashes():
     hashes = chain(b"a" * 128 * 12).hashes
     assert len(set(hashes)) == 12

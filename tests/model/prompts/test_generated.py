@@ -61,7 +61,7 @@ def test_a_response_of_another_length_is_not_the_one_quoted():
     assert cached(rig, chat(USER, ANSWER, AGAIN))["pod-0"] == 999 // BLOCK * BLOCK
 
 
-def test_a_response_is_named_where_it_was_generated():
+def test_a_response_gets_its_hashes_where_it_was_generated():
     rig = Rig()
     serve(rig, "r1", chat(USER), Usage(700, 300, 0), "pod-1")
     serve(rig, "r2", chat(USER), Usage(700, 40, 0), "pod-0")
@@ -150,7 +150,7 @@ def test_a_request_that_outgrows_the_cache_puts_the_last_one_back_in_line():
     assert rig.in_flight("last").sequences[0].lease is not None
 
 
-def test_the_oldest_are_forgotten_before_memory_is():
+def test_the_oldest_responses_are_dropped_at_the_bound():
     rig = Rig()
     rig.fleet._prompts.generated = GeneratedIndex(room=2000)
     for number in range(300):
@@ -161,7 +161,7 @@ def test_the_oldest_are_forgotten_before_memory_is():
     assert cached(rig, tokens([299] * 160, [1] * 40, [5] * 30))["pod-0"] == 192
 
 
-def test_tails_keep_no_endpoint_that_is_gone():
+def test_generated_blocks_keep_no_removed_pod_alive():
     rig = Rig()
     serve(rig, "r1", chat(USER), Usage(700, 300, 0))
     gone = id(rig.pod("pod-0"))

@@ -12,7 +12,7 @@ either = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__module__
 
 
 @either
-def test_what_was_pinned_is_found_where_it_stands(kind):
+def test_recorded_lengths_are_found_at_their_blocks(kind):
     pins = kind(4)
     pins.record(7, 100)
     pins.record(9, 150)
@@ -22,7 +22,7 @@ def test_what_was_pinned_is_found_where_it_stands(kind):
 
 
 @either
-def test_a_pin_that_would_fall_behind_another_is_passed_over(kind):
+def test_a_length_below_that_of_an_earlier_block_is_ignored(kind):
     pins = kind(4)
     pins.record(1, 100)
     pins.record(2, 90)
@@ -31,7 +31,7 @@ def test_a_pin_that_would_fall_behind_another_is_passed_over(kind):
 
 
 @either
-def test_a_length_that_may_be_too_great_only_lowers_what_is_known(kind):
+def test_a_length_that_may_be_too_great_only_lowers_a_recorded_one(kind):
     pins = kind(4)
     pins.record_at_most(1, 50)
     pins.record_at_most(1, 70)
@@ -43,7 +43,7 @@ def test_a_length_that_may_be_too_great_only_lowers_what_is_known(kind):
 
 
 @either
-def test_what_is_used_outlives_what_is_not(kind):
+def test_used_lengths_outlive_unused_ones(kind):
     pins = kind(10)
     pins.record(1, 5)
     for number in range(100, 150):

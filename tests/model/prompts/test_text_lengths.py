@@ -36,7 +36,7 @@ def test_a_part_has_a_kind_of_its_own(lengths):
 
 
 @either
-def test_between_pins_tokens_are_spread_evenly_and_after_them_by_the_rate(lengths):
+def test_between_known_lengths_tokens_are_spread_evenly_and_after_them_by_the_rate(lengths):
     found = lengths.spread([100, 200, 300, 400], [(1, 50), (2, 60)], 4.0)
     assert list(found) == [25, 50, 60, 85]
     assert list(lengths.spread([128, 256], [], 4.0)) == [32, 64]
@@ -47,7 +47,7 @@ def test_between_pins_tokens_are_spread_evenly_and_after_them_by_the_rate(length
 @pytest.mark.parametrize(
     "pins", [[(2, 1)], [(-1, 1)], [(0, 5), (1, 4)], [(1, 4), (0, 5)], [(0, 1), (0, 1)]]
 )
-def test_pins_out_of_order_are_refused(lengths, pins):
+def test_known_lengths_out_of_order_are_refused(lengths, pins):
     with pytest.raises(ValueError, match="pins rise"):
         lengths.spread([100, 200], pins, 4.0)
 

@@ -28,7 +28,7 @@ def measured(estimator, prompt):
 
 
 @given(st.integers(1, 16), st.integers(512, 100_000))
-def test_blocks_without_pins_follow_the_rate(rate, size):
+def test_blocks_without_known_lengths_follow_the_rate(rate, size):
     estimator = TokenEstimator()
     estimator.learn("m", PROSE, 1000 * rate, 1000)
     offsets = measured(estimator, chain(size))
@@ -39,7 +39,7 @@ def test_blocks_without_pins_follow_the_rate(rate, size):
 
 
 @given(st.data())
-def test_pins_hold_and_the_rest_goes_on_from_them(data):
+def test_known_lengths_hold_and_the_rest_follows_from_them(data):
     marks = sorted(data.draw(st.sets(st.integers(600, 30_000), min_size=1, max_size=12)))
     prompt = chain(marks[-1] + data.draw(st.integers(0, 5000)), marks)
     estimator = TokenEstimator()
@@ -75,14 +75,14 @@ def test_a_length_that_may_be_too_great_only_ever_shrinks():
         assert measured(estimator, prompt).ends[block] == known
 
 
-def test_a_pin_before_a_greater_one_is_passed_over():
+def test_a_known_length_below_an_earlier_one_is_ignored():
     prompt, estimator = chain(2000, (600, 1000)), TokenEstimator()
     estimator.record(prompt.hashes[list(prompt.ends).index(600)], 300)
     estimator.record(prompt.hashes[list(prompt.ends).index(1000)], 200)
     assert measured(estimator, prompt).total == 300 + round(1400 / (600 / 300))
 
 
-def test_token_ids_are_measured_as_they_are():
+def test_token_ids_have_the_length_that_they_have():
     prompt = HASHER.chain(Prompt(bytes(4 * 100), exact=True), "m", "")
     offsets = TokenEstimator().offsets(prompt, "m", bytes(4 * 100), PROSE)
     assert offsets.total == 100
@@ -125,7 +125,7 @@ def test_rates_stay_in_bounds(reports):
         assert 1 <= estimator.rate("m", PROSE) <= 16
 
 
-def test_models_are_forgotten_before_memory_is():
+def test_the_oldest_models_are_dropped_at_the_bound():
     estimator = TokenEstimator()
     for number in range(3000):
         estimator.learn(f"model-{number}", PROSE, 2000, 1000)

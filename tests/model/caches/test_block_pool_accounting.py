@@ -1,4 +1,4 @@
-"""The books of the pool in Python: blocks and capacities of any size, and that they balance."""
+"""The accounting of the pool in Python: blocks and capacities of any size, always in balance."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
