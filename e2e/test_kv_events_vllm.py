@@ -34,7 +34,7 @@ async def test_what_events_say_is_what_is_hit_and_a_restart_is_seen(followed, tm
         assert [predicted for predicted, _ in compared] == [actual for _, actual in compared]
         assert sum(actual for _, actual in compared) > 0
         assert followed.complete
-        assert (followed.mirror.lost, followed.mirror.counts.unknown) == (0, 0)
+        assert (followed.mirror.counts.lost, followed.mirror.counts.unknown) == (0, 0)
         assert followed.mirror.counts.removed > 100
         await engine.stop(20)
     async with running(followed, argv, tmp_path) as engine:
