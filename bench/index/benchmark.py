@@ -59,7 +59,7 @@ _MEMORY: tuple[tuple[str, str, str, Budget | None], ...] = (
     ("stall_ms", "slowest prompt of 500 blocks as it filled", "ms", None),
 )
 NOTES = (
-    "Python: the same work with WARMPICK_SIDES=off. Both in turn, each in a process of its own.",
+    "Python: the same work with WARMPICK_NATIVE=off. Both in turn, each in a process of its own.",
     "CPU time of one thread. 1 KB is 1,000 bytes; a match asks all endpoints at once.",
     "Memory is resident memory, less what it was before; no block is held twice, as costs most.",
 )
@@ -108,7 +108,7 @@ async def _child(module: str, side: str, kind: type[_T]) -> _T:
         sys.executable,
         "-m",
         module,
-        env=os.environ | {"WARMPICK_SIDES": _SIDES[side]},
+        env=os.environ | {"WARMPICK_NATIVE": _SIDES[side]},
         stdout=asyncio.subprocess.PIPE,
     )
     output, _ = await child.communicate()
