@@ -12,12 +12,13 @@ incumbent credits an endpoint with blocks after a gap, where `match` is a prefix
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain, filterfalse
+from itertools import chain
 
 from cachetools import Cache, LRUCache
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Lease
+from epp.model.caches.single_tier import SingleTierCache
 from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
@@ -50,7 +51,7 @@ class _Entries(LRUCache[_EntryKey, Sequence[BlockHash]]):
         return key, blocks
 
 
-class PlainLru:
+class PlainLru(SingleTierCache):
     """A `CacheModel` that holds nothing for requests under way, and always has room.
 
     `capacity` is in tokens and `block` the engine's block size: as many entries as blocks.
@@ -59,7 +60,7 @@ class PlainLru:
     def __init__(self, capacity: int, block: int = 16) -> None:
         self._block = max(1, block)
         self._holders: Counter[BlockHash] = Counter()
-        self._changes = ContentChanges(self._holders.__contains__)
+        super().__init__(self._holders, ContentChanges(self._holders.__contains__))
         self._entries = self._sized(capacity)
 
     @property
@@ -87,25 +88,8 @@ class PlainLru:
         if not self._entries:
             self._block = max(1, block)
 
-    @property
-    def offload_tier(self) -> None:
-        """None: the incumbent knows one tier."""
-
     def __len__(self) -> int:
         return len(self._holders)
-
-    def __iter__(self) -> Iterator[BlockHash]:
-        """Go through all blocks that can be found."""
-        return iter(self._holders)
-
-    def hashes(self) -> Sequence[BlockHash]:
-        """Return all blocks that can be found."""
-        return list(self._holders)
-
-    def match(self, hashes: Sequence[BlockHash]) -> int:
-        """Return how many leading blocks are held."""
-        missing = next(filterfalse(self._holders.__contains__, hashes), None)
-        return len(hashes) if missing is None else hashes.index(missing)
 
     def admit(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
@@ -160,18 +144,6 @@ class PlainLru:
         target = len(self) - blocks
         while len(self) > target and self._entries:
             self._entries.popitem()
-
-    def take_stored(self) -> Sequence[BlockHash]:
-        """Return the blocks that can be found and could not at the last call."""
-        return self._changes.take_stored()
-
-    def take_evicted(self) -> Sequence[BlockHash]:
-        """Return the blocks that could be found at the last call and cannot any more."""
-        return self._changes.take_evicted()
-
-    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
-        """Return nothing: no block is merged."""
-        return ()
 
     def check_invariants(self, held: Collection[Lease]) -> None:
         """Assert that blocks are counted by entry; leases hold nothing. For tests."""

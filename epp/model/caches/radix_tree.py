@@ -16,7 +16,7 @@ middle of a chain, hangs below the root as an orphan until a walk passes it.
 
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import count, filterfalse
+from itertools import count
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Key
@@ -88,11 +88,6 @@ class RadixTree:
         self._clock = count(1)
         self._entry_numbers = count()
         self._heap: list[HeapEntry] = []
-
-    def match(self, keys: Sequence[BlockHash]) -> int:
-        """Return how many leading blocks are held; refreshes nothing."""
-        missing = next(filterfalse(self.owners.__contains__, keys), None)
-        return len(keys) if missing is None else keys.index(missing)
 
     def insert(
         self, start: Node, keys: Sequence[Key], sizes: Sequence[int], counted: int = 0

@@ -19,7 +19,7 @@ hashes bit by bit may leave boundaries that SGLang does not have.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Sequence
 from itertools import accumulate, count, takewhile
 
 from cachetools import LRUCache
@@ -27,6 +27,7 @@ from cachetools import LRUCache
 from epp.model.caches.lease import Key, Lease, own
 from epp.model.caches.radix_tree import Node, RadixTree
 from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
+from epp.model.caches.single_tier import SingleTierCache
 from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
@@ -53,7 +54,7 @@ class RadixLease(Lease):
         self.unhashed_key: Key = 0
 
 
-class RadixCache:
+class RadixCache(SingleTierCache):
     """A `CacheModel`. `capacity` and `page`, SGLang's `--page-size`, are in tokens.
 
     `strategy` is one of `sglang_eviction.STRATEGIES`. Exact where blocks are whole pages.
@@ -63,6 +64,7 @@ class RadixCache:
         self._capacity = capacity
         self._page = max(1, page)
         self._tree = RadixTree(STRATEGIES[strategy])
+        super().__init__(self._tree.owners, self._tree.changes)
         self._private = 0  # tokens allocated to requests, outside the tree
         self._running = 0  # requests
         self._unhashed_keys = count(1)
@@ -94,27 +96,11 @@ class RadixCache:
         self._page = max(1, block)
 
     @property
-    def offload_tier(self) -> None:
-        """None: all is in one tier."""
-
-    @property
     def _available(self) -> int:
         return self._capacity - self._tree.tokens - self._private
 
     def __len__(self) -> int:
         return len(self._tree.owners) - self._tree.unhashed
-
-    def __iter__(self) -> Iterator[BlockHash]:
-        """Go through all blocks that can be found."""
-        return (BlockHash(key) for key in self._tree.owners if key >= 0)
-
-    def hashes(self) -> Sequence[BlockHash]:
-        """Return all blocks that can be found."""
-        return list(self)
-
-    def match(self, hashes: Sequence[BlockHash]) -> int:
-        """Return how many leading blocks are held."""
-        return self._tree.match(hashes)
 
     def admit(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
@@ -270,18 +256,6 @@ class RadixCache:
         target = len(self) - blocks
         while len(self) > target and self._tree.evictable_size:
             self._tree.evict(1)
-
-    def take_stored(self) -> Sequence[BlockHash]:
-        """Return the blocks that can be found and could not at the last call."""
-        return self._tree.changes.take_stored()
-
-    def take_evicted(self) -> Sequence[BlockHash]:
-        """Return the blocks that could be found at the last call and cannot any more."""
-        return self._tree.changes.take_evicted()
-
-    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
-        """Return nothing: no block is merged."""
-        return ()
 
     def check_invariants(self, held: Collection[Lease]) -> None:
         """Assert that the parts agree; `held` are all leases that are not released. For tests."""

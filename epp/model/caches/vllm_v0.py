@@ -15,11 +15,12 @@ Until 0.6 a request's last full block counts as computed once there is one more;
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from itertools import accumulate, count, filterfalse
+from collections.abc import Collection, Sequence
+from itertools import accumulate, count
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Key, Lease, own
+from epp.model.caches.single_tier import SingleTierCache
 from epp.model.caches.vllm_v0_evictor import LruEvictor
 from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
@@ -45,7 +46,7 @@ class CachedLease(Lease):
         self.unhashed_key: Key = 0
 
 
-class VllmV0Cache:
+class VllmV0Cache(SingleTierCache):
     """A `CacheModel`. `capacity` and `block`, the engine's block size, are in tokens."""
 
     def __init__(self, capacity: int, block: int = 16) -> None:
@@ -62,7 +63,7 @@ class VllmV0Cache:
         self._clock = count(1)
         self._prefix_closed = True
         self._reported = False
-        self._changes = ContentChanges(self._sizes.__contains__)
+        super().__init__(self._sizes, ContentChanges(self._sizes.__contains__))
 
     @property
     def capacity(self) -> int:
@@ -88,25 +89,8 @@ class VllmV0Cache:
     def block(self, block: int) -> None:
         self._block = max(1, block)
 
-    @property
-    def offload_tier(self) -> None:
-        """None: all is in one tier."""
-
     def __len__(self) -> int:
         return len(self._sizes) - self._unhashed
-
-    def __iter__(self) -> Iterator[BlockHash]:
-        """Go through all blocks that can be found."""
-        return (BlockHash(key) for key in self._sizes if key >= 0)
-
-    def hashes(self) -> Sequence[BlockHash]:
-        """Return all blocks that can be found."""
-        return list(self)
-
-    def match(self, hashes: Sequence[BlockHash]) -> int:
-        """Return how many leading blocks are held."""
-        missing = next(filterfalse(self._sizes.__contains__, hashes), None)
-        return len(hashes) if missing is None else hashes.index(missing)
 
     def admit(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
@@ -238,18 +222,6 @@ class VllmV0Cache:
         target = len(self) - blocks
         while len(self) > target and len(self._evictor):
             self._evict_block(self._evictor.first()[0])
-
-    def take_stored(self) -> Sequence[BlockHash]:
-        """Return the blocks that can be found and could not at the last call."""
-        return self._changes.take_stored()
-
-    def take_evicted(self) -> Sequence[BlockHash]:
-        """Return the blocks that could be found at the last call and cannot any more."""
-        return self._changes.take_evicted()
-
-    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
-        """Return nothing: no block is merged."""
-        return ()
 
     def check_invariants(self, held: Collection[Lease]) -> None:
         """Assert that the parts agree; `held` are all leases that are not released. For tests."""

@@ -8,14 +8,15 @@ are stored once for each. Not modelled: entries of which little would be used ar
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
-from itertools import accumulate, count, filterfalse
+from collections.abc import Collection, Sequence
+from itertools import accumulate, count
 from math import inf
 
 from cachetools import Cache, LRUCache
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Lease, own
+from epp.model.caches.single_tier import SingleTierCache
 from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
@@ -45,7 +46,7 @@ def _size(entry: Entry) -> int:
     return entry.tokens + entry.unhashed
 
 
-class WholePromptCache:
+class WholePromptCache(SingleTierCache):
     """A `CacheModel`: `capacity` in tokens. It gives space out by the token; `block` is unused."""
 
     def __init__(self, capacity: int, block: int = 16) -> None:
@@ -56,7 +57,7 @@ class WholePromptCache:
         self._holders: dict[BlockHash, dict[int, Entry]] = {}
         self._numbers = count(1)
         self._prefix_closed = True
-        self._changes = ContentChanges(self._holders.__contains__)
+        super().__init__(self._holders, ContentChanges(self._holders.__contains__))
 
     @property
     def capacity(self) -> int:
@@ -73,25 +74,8 @@ class WholePromptCache:
         """Whether each block has all before it: true while all entries are whole prompts."""
         return self._prefix_closed or not self._holders
 
-    @property
-    def offload_tier(self) -> None:
-        """None: all is in one tier."""
-
     def __len__(self) -> int:
         return len(self._holders)
-
-    def __iter__(self) -> Iterator[BlockHash]:
-        """Go through all blocks that can be found."""
-        return iter(self._holders)
-
-    def hashes(self) -> Sequence[BlockHash]:
-        """Return all blocks that can be found."""
-        return list(self._holders)
-
-    def match(self, hashes: Sequence[BlockHash]) -> int:
-        """Return how many leading blocks are held."""
-        missing = next(filterfalse(self._holders.__contains__, hashes), None)
-        return len(hashes) if missing is None else hashes.index(missing)
 
     def admit(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
@@ -209,18 +193,6 @@ class WholePromptCache:
         target = len(self) - blocks
         while len(self) > target and self._entries:
             self._remove(self._entries.popitem()[1])
-
-    def take_stored(self) -> Sequence[BlockHash]:
-        """Return the blocks that can be found and could not at the last call."""
-        return self._changes.take_stored()
-
-    def take_evicted(self) -> Sequence[BlockHash]:
-        """Return the blocks that could be found at the last call and cannot any more."""
-        return self._changes.take_evicted()
-
-    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
-        """Return nothing: no block is merged."""
-        return ()
 
     def check_invariants(self, held: Collection[Lease]) -> None:
         """Assert that the parts agree; `held` are all leases that are not released. For tests."""

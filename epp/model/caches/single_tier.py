@@ -1,0 +1,49 @@
+"""What models of engines with one tier share: which blocks are in it, and how these change."""
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import filterfalse
+
+from epp.model.caches.content_changes import ContentChanges
+from epp.model.caches.lease import Key
+from epp.model.prompts.hashing import BlockHash
+
+
+class SingleTierCache:
+    """The part of a `CacheModel` that follows from the blocks in it, whatever evicts them.
+
+    `keys` has the key of every block, while it is held: the hash, below 0 that of an unhashed
+    block, which cannot be found. Subclasses add and remove, and record it in `changes`.
+    """
+
+    def __init__(self, keys: Collection[Key], changes: ContentChanges) -> None:
+        self._keys = keys
+        self._changes = changes
+
+    @property
+    def offload_tier(self) -> None:
+        """None: all is in one tier."""
+
+    def __iter__(self) -> Iterator[BlockHash]:
+        """Go through all blocks that can be found."""
+        return (BlockHash(key) for key in self._keys if key >= 0)
+
+    def hashes(self) -> Sequence[BlockHash]:
+        """Return all blocks that can be found."""
+        return list(self)
+
+    def match(self, hashes: Sequence[BlockHash]) -> int:
+        """Return how many leading blocks are held; touches none."""
+        missing = next(filterfalse(self._keys.__contains__, hashes), None)
+        return len(hashes) if missing is None else hashes.index(missing)
+
+    def take_stored(self) -> Sequence[BlockHash]:
+        """Return the blocks that can be found and could not at the last call."""
+        return self._changes.take_stored()
+
+    def take_evicted(self) -> Sequence[BlockHash]:
+        """Return the blocks that could be found at the last call and cannot any more."""
+        return self._changes.take_evicted()
+
+    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
+        """Return nothing: no block is merged."""
+        return ()
