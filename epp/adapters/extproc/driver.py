@@ -108,7 +108,7 @@ class ExchangeDriver:
             return
         try:
             step = self._exchange.receive(decode(data), self._clock())
-            if step.replies:
+            if step.replies:  # as `_send`, which is spared here: every streamed token passes
                 self._outlet.send(list(map(encode, step.replies)))
         except ProtocolError as error:
             # gRPC: the client's arguments are at fault, whatever the state of the server.
@@ -234,5 +234,5 @@ class ExchangeDriver:
             finally:
                 if pending is not None:
                     pending.cancel()
-        except Exception:  # noqa: BLE001 (as above)
+        except Exception:  # noqa: BLE001 (a transport's own clean-up goes on)
             _log.exception("exchange.failed", request_id=self._exchange.record.id)
