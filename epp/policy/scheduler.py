@@ -51,9 +51,9 @@ class Scheduler:
 
         Raises `NoEndpoints`.
         """
-        quote = self._fleet.quote(request, now)
+        quote = self.quote(request, now)
         decision = self.decide(request, quote, now)
-        self._fleet.apply(Admitted(quote, decision.endpoint.id), now)
+        self.commit(quote, decision, now)
         return decision
 
 
