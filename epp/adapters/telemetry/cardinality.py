@@ -1,32 +1,82 @@
-"""A bound on the number of label values, which clients choose and could fill the memory with."""
+"""Bounds on what clients can write onto the metrics page: label values, and the page's length."""
 
+from hashlib import blake2b
 from typing import Final
 
 OTHER: Final = "other"
-MAX_VALUES: Final = 1000
-"""Values of one label, by default: each costs some 400 lines of a page in request metrics."""
-_MAX_CHARACTERS: Final = 256
+FLOW_BYTES: Final = 2_750_000
+"""Bytes of a page for the series of requests; the rest of 5 MB is for a pool of 1,000 endpoints."""
+_MAX_CHARACTERS: Final = 64
+_DIGEST_BYTES: Final = 4
+_KEPT: Final = _MAX_CHARACTERS - 2 * _DIGEST_BYTES - 1
+
+# What `families` makes of one flow, counted on a page; the tests compare.
+_LINES: Final = 310
+_LINE_BYTES: Final = 64
+_ALIAS_LINES: Final = 165
+_ALIAS_LINE_BYTES: Final = 68
+_FLOW_LABELS: Final = 62
+_ALIAS_LABELS: Final = 35
+
+Flow = tuple[str, str, str, str]
+"""Label values: model name, target model name, fairness id, priority."""
 
 
-class BoundedLabel:
-    """Maps the first `most` distinct values of a label to themselves, all others to `other`.
+def label(value: str) -> str:
+    """Return the label value for a name that a client chose; what is not printable is `other`.
 
-    Values of more than 256 characters, and those that are not printable (so perhaps not UTF-8),
-    are `other` too. A plain dict and no cache: a value that was admitted must never be evicted,
-    or the decrement of a gauge would not meet its increment.
+    Of a name of more than 64 characters the first 55 are kept, with `~` and a digest of all.
+    Surrogates, which stand for bytes that are not UTF-8, and line breaks are not printable.
+    """
+    if not value.isprintable():
+        return OTHER
+    if len(value) <= _MAX_CHARACTERS:
+        return value
+    digest = blake2b(value.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+    return f"{value[:_KEPT]}~{digest}"
+
+
+class FlowBytes:
+    """The bytes that flows take of a page, at the most, at most `room`.
+
+    Deprecated families have one series for all flows of the same two models.
     """
 
-    def __init__(self, most: int = MAX_VALUES) -> None:
-        self._most = most
-        self._admitted: dict[str, str] = {"": "", OTHER: OTHER}
+    def __init__(self, room: int = FLOW_BYTES) -> None:
+        self._room = room
+        self._taken = 0
+        self._pairs: dict[tuple[str, str], int] = {}
 
-    def __call__(self, value: str) -> str:
-        """Return the label value to export."""
-        known = self._admitted.get(value)
-        if known is not None:
-            return known
-        full = len(self._admitted) >= self._most + len(("", OTHER))
-        if full or len(value) > _MAX_CHARACTERS or not value.isprintable():
-            return OTHER
-        self._admitted[value] = value
-        return value
+    def fits(self, flow: Flow, share: float = 1.0) -> bool:
+        """Whether that share of the room has place for one more flow."""
+        first = (flow[0], flow[1]) not in self._pairs
+        return self._taken + _flow_bytes(flow, alone=first) <= self._room * share
+
+    def take(self, flow: Flow) -> None:
+        """Count a flow."""
+        pair = (flow[0], flow[1])
+        flows = self._pairs.get(pair, 0)
+        self._pairs[pair] = flows + 1
+        self._taken += _flow_bytes(flow, alone=flows == 0)
+
+    def give_back(self, flow: Flow) -> None:
+        """Count a flow no more."""
+        pair = (flow[0], flow[1])
+        left = self._pairs.pop(pair) - 1
+        if left:
+            self._pairs[pair] = left
+        self._taken -= _flow_bytes(flow, alone=left == 0)
+
+
+def _flow_bytes(flow: Flow, *, alone: bool) -> int:
+    models = _written(flow[0]) + _written(flow[1])
+    labels = models + _written(flow[2]) + _written(flow[3])
+    taken = _LINES * (_LINE_BYTES + _FLOW_LABELS + labels)
+    if alone:
+        taken += _ALIAS_LINES * (_ALIAS_LINE_BYTES + _ALIAS_LABELS + models)
+    return taken
+
+
+def _written(value: str) -> int:
+    """Return the bytes of a value on the page, where quotes and backslashes are escaped."""
+    return len(value.encode()) + value.count('"') + value.count("\\")

@@ -1,7 +1,8 @@
 """The operators' HTTP/1.1 server: `/metrics`, `/healthz`, `/readyz`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from importlib import import_module
 from typing import cast
@@ -15,6 +16,10 @@ _MAX_HEAD_BYTES = 32 << 10
 _IDLE_SECONDS = 75.0
 _WRITE_SECONDS = 30.0
 _STOP_SECONDS = 1.0
+_WRITE_BYTES = 64 << 10
+"""Bytes of a body that are handed to a connection at once: what a slow reader makes it hold."""
+_PAGE_SECONDS = 1.0
+"""A metrics page is that old at the most: scrapes that come together share one."""
 _TEXT = "text/plain; charset=utf-8"
 _SCHEME = "bearer "
 
@@ -73,12 +78,38 @@ class _Request:
         self.keep = self._parser.should_keep_alive()
 
 
+class _MetricsPage:
+    """One writing of the metrics page, for all who ask while it is written and a second after."""
+
+    def __init__(self, pieces: Iterator[str]) -> None:
+        self._task = asyncio.create_task(self._write(pieces))
+        self._expires_at = math.inf
+
+    async def _write(self, pieces: Iterator[str]) -> bytes:
+        written = []
+        try:
+            for piece in pieces:
+                written.append(piece.encode())
+                await asyncio.sleep(0)  # the exchanges of requests go first
+        finally:
+            self._expires_at = asyncio.get_running_loop().time() + _PAGE_SECONDS
+        return b"".join(written)
+
+    def expired(self) -> bool:
+        """Whether it must be written again."""
+        return asyncio.get_running_loop().time() >= self._expires_at
+
+    async def body(self) -> bytes:
+        """Return the page. Whoever goes away while it is written does not stop it for others."""
+        return await asyncio.shield(self._task)
+
+
 class OperatorServer:
     """Serves from `start` to `stop` at `port`; once started that is the bound port.
 
     `/healthz` responds with 200 while the event loop runs; `/readyz` with 200 or 503, by `ready`;
-    `/metrics` with the page in the format of the request's `Accept`. With `review` it is asked
-    for every request of `/metrics`. Requests with a body are not served.
+    `/metrics` with the page in the format of the request's `Accept`, written anew after a second.
+    With `review` it is asked for every request of `/metrics`. Requests with a body are not served.
     """
 
     def __init__(
@@ -97,6 +128,7 @@ class OperatorServer:
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Task[None]] = set()
+        self._metrics_pages: dict[bool, _MetricsPage] = {}
         self._pages: dict[bytes, Callable[[_Request], Awaitable[_Response]]] = {
             b"/metrics": self._metrics,
             b"/healthz": self._healthz,
@@ -153,13 +185,16 @@ class OperatorServer:
     async def _respond(self, writer: asyncio.StreamWriter, request: _Request | None) -> None:
         if request is None:
             response = _plain(HTTPStatus.BAD_REQUEST)
-            writer.write(response.head(keep=False) + response.body)
+            writer.write(response.head(keep=False))
         else:
             response = await self._response(request)
-            # RFC 9110 §9.3.2: the response to HEAD has no content.
-            body = b"" if request.method == b"HEAD" else response.body
-            writer.write(response.head(keep=request.keep) + body)
+            writer.write(response.head(keep=request.keep))
+        # RFC 9110 §9.3.2: the response to HEAD has no content.
+        body = memoryview(b"" if request and request.method == b"HEAD" else response.body)
         async with asyncio.timeout(_WRITE_SECONDS):
+            for at in range(0, len(body), _WRITE_BYTES):
+                writer.write(body[at : at + _WRITE_BYTES])
+                await writer.drain()
             await writer.drain()
 
     async def _response(self, request: _Request) -> _Response:
@@ -179,11 +214,11 @@ class OperatorServer:
         exposition = await asyncio.to_thread(import_module, "prometheus_client.exposition")
         _, content_type = exposition.choose_encoder(request.accept)
         openmetrics = content_type.startswith("application/openmetrics-text")
-        pieces = []
-        for piece in self._telemetry.page(openmetrics=openmetrics):
-            pieces.append(piece)
-            await asyncio.sleep(0)  # the exchanges of requests go first
-        return _Response(HTTPStatus.OK, "".join(pieces).encode(), content_type)
+        page = self._metrics_pages.get(openmetrics)
+        if page is None or page.expired():
+            page = _MetricsPage(self._telemetry.page(openmetrics=openmetrics))
+            self._metrics_pages[openmetrics] = page
+        return _Response(HTTPStatus.OK, await page.body(), content_type)
 
     async def _healthz(self, _: _Request) -> _Response:
         return _Response(HTTPStatus.OK, b"ok\n")

@@ -5,17 +5,25 @@ from dataclasses import dataclass
 from typing import Final
 
 from epp.adapters.telemetry import families
-from epp.adapters.telemetry.cardinality import MAX_VALUES, OTHER
+from epp.adapters.telemetry.cardinality import FLOW_BYTES, OTHER
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.pool_gauges import CacheView, PoolGauges, PoolView
 from epp.adapters.telemetry.requests import RequestMetrics
-from epp.adapters.telemetry.series import FamilyText, Labels, expose
+from epp.adapters.telemetry.series import FamilyText, expose
 from epp.errors import NoEndpoints
+from epp.model.endpoint import Endpoint
 from epp.model.request import Decision, InferenceRequest, RequestId
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
+Attempt = tuple[str, str, str, str, str]
+"""Label values: status, target model name, endpoint's name, namespace and port."""
 _INDEX: Final = "prefix-index"
-_MAX_ATTEMPT_SERIES = 10 * MAX_VALUES
+_ATTEMPT_BYTES: Final = 600_000
+"""Bytes of a page for picks by target model and endpoint: a pool of 1,000 endpoints has room."""
+_ATTEMPT_LINES_BYTES: Final = 270
+"""Of one such series and its deprecated alias, without the label values."""
+_MODEL_SHARE: Final = 0.5
+"""Of that room, for the names of models; above it these are `other`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +50,16 @@ class MetricSources:
 class Telemetry:
     """Counts requests and exchanges, and writes the metrics page, with `process_*`.
 
-    At most `most_flows` combinations of model names, fairness id and priority have series of
-    their own. Every method but `page` takes a few microseconds. For one thread only.
+    The series whose labels clients choose take at most `flow_bytes` of the page. Every method but
+    `page` takes a few microseconds. For one thread only.
     """
 
-    def __init__(self, sources: MetricSources, *, most_flows: int = MAX_VALUES) -> None:
+    def __init__(self, sources: MetricSources, *, flow_bytes: int = FLOW_BYTES) -> None:
         self._sources = sources
         self._pool = PoolGauges(sources.pool_name, sources.pool, sources.caches)
-        self._requests = RequestMetrics(sources.under_way, most_flows)
-        self._attempts: dict[Labels, int] = {}
+        self._requests = RequestMetrics(sources.under_way, flow_bytes)
+        self._attempts: dict[Attempt, int] = {}
+        self._attempt_bytes = 0
         self._outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self._scheduling = Histogram(families.SCHEDULER_BOUNDS)
         self._processing = Histogram(families.PROCESSING_BOUNDS)
@@ -59,10 +68,9 @@ class Telemetry:
     def scheduled(self, request: InferenceRequest, decision: Decision, seconds: float) -> None:
         """Count a pick that took `seconds`; it counts as running until `finished`."""
         self._scheduling.observe(seconds)
-        endpoint = decision.endpoint
-        place = (endpoint.name, endpoint.namespace, str(endpoint.port))
-        self._attempt("success", request.target_model or request.model, place)
-        self._requests.start(request)
+        model = self._requests.start(request)
+        if model is not None:
+            self._picked(model, decision.endpoint)
 
     def finished(self, record: RequestRecord) -> None:
         """Count the end of an exchange; call it once for each."""
@@ -71,19 +79,48 @@ class Telemetry:
         if record.decided_at is not None:
             self._processing.observe(record.decided_at - record.received_at)
         elif isinstance(record.error, NoEndpoints):
-            request = record.request
-            self._attempt("failure", request.target_model or request.model if request else "")
-        self._requests.finish(record)
+            self._attempt(("failure", self._requests.of(record.request).labels[1], "", "", ""))
+        model = self._requests.finish(record)
+        if model is not None and record.decision is not None:
+            self._picked(model, record.decision.endpoint)
 
     def scrape_failed(self) -> None:
         """Count a poll of an endpoint that failed."""
         self._scrape_failures += 1
 
-    def _attempt(self, status: str, model: str, place: tuple[str, str, str] = ("", "", "")) -> None:
-        key = (status, self._requests.model(model), *place)
-        if key not in self._attempts and len(self._attempts) >= _MAX_ATTEMPT_SERIES:
-            key = (status, OTHER, OTHER, OTHER, OTHER)
-        self._attempts[key] = self._attempts.get(key, 0) + 1
+    def _picked(self, model: str, endpoint: Endpoint) -> None:
+        self._attempt(
+            ("success", model, endpoint.name, endpoint.namespace, str(endpoint.port)),
+        )
+
+    def _attempt(self, labels: Attempt) -> None:
+        times = self._attempts.get(labels)
+        if times is None:
+            labels = self._placed(labels)
+            times = self._attempts.get(labels, 0)
+        self._attempts[labels] = times + 1
+
+    def _placed(self, labels: Attempt) -> Attempt:
+        """Return the labels under which there is room on the page."""
+        status, _, name, namespace, port = labels
+        for each, share in ((labels, _MODEL_SHARE), ((status, OTHER, name, namespace, port), 1.0)):
+            if each in self._attempts:
+                return each
+            taken = self._attempt_bytes + _attempt_bytes(each)
+            if taken <= _ATTEMPT_BYTES * share:
+                self._attempt_bytes = taken
+                return each
+        return (status, OTHER, OTHER, OTHER, OTHER)
+
+    def _forget_gone(self) -> None:
+        """Forget picks of endpoints that left the pool, once half of the room is taken."""
+        if self._attempt_bytes <= _ATTEMPT_BYTES * _MODEL_SHARE:
+            return
+        there = {(endpoint.namespace, endpoint.name) for endpoint, _, _ in self._sources.pool()}
+        there |= {("", ""), (OTHER, OTHER)}
+        for labels in [each for each in self._attempts if (each[3], each[2]) not in there]:
+            del self._attempts[labels]
+            self._attempt_bytes -= _attempt_bytes(labels)
 
     def page(self, *, openmetrics: bool = False) -> Iterator[str]:
         """Yield the metrics page in Prometheus text format, or in OpenMetrics'.
@@ -95,6 +132,7 @@ class Telemetry:
         yield _process(openmetrics=openmetrics)
 
     def _blocks(self) -> Iterator[FamilyText]:
+        self._forget_gone()
         yield from self._requests.collect()
         yield from self._pool.collect()
         yield from expose(families.SCHEDULER_ATTEMPTS, self._attempts.items())
@@ -110,6 +148,10 @@ class Telemetry:
         yield from expose(families.TEXT_INSTEAD, [((cause,), times) for cause, times in causes])
         build = (self._sources.commit, self._sources.build_ref)
         yield from expose(families.INFO, [(build, 1)])
+
+
+def _attempt_bytes(labels: Attempt) -> int:
+    return _ATTEMPT_LINES_BYTES + 2 * sum([len(each.encode()) for each in labels])
 
 
 def _process(*, openmetrics: bool) -> str:

@@ -1,21 +1,38 @@
-"""Metrics of requests: one set of series per (model, target model, fairness id, priority)."""
+"""Metrics of requests: one set of series per (model, target model, fairness id, priority).
 
+Three of these are the client's words, so that a name has series of its own only once a model server
+has answered it with 2xx, and only while there is room on the page.
+"""
+
+import math
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from epp.adapters.telemetry import families
-from epp.adapters.telemetry.cardinality import MAX_VALUES, OTHER, BoundedLabel
+from epp.adapters.telemetry.cardinality import FLOW_BYTES, OTHER, Flow, FlowBytes, label
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.series import Family, FamilyText, Labels, expose
+from epp.adapters.telemetry.series import Family, FamilyText, expose
 from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
 _SERVER_ERROR: Final = "ModelServerError"
+_FIRST_GOOD_STATUS: Final = 200  # RFC 9110 §15.3
+_LAST_GOOD_STATUS: Final = 299
 _FIRST_ERROR_STATUS: Final = 400
 _MIN_EXPIRE_ABOVE: Final = 1000
 """Unobserved requests above which those that are over are dropped before the next page."""
 _UNKNOWN: Final = InferenceRequest(id=RequestId(""))
 """Stands for a request whose body could not be parsed."""
+_IDLE_SECONDS: Final = 600.0
+"""A flow that was not used for so long gives its place to another that needs it."""
+_SWEEP_SECONDS: Final = 1.0
+_FAIRNESS_SHARE: Final = 0.5
+"""Of the room on the page; above it a fairness id is `other`, unless it is the default."""
+_MODEL_SHARE: Final = 0.95
+"""Above it the models are `other`, too: the rest is one flow for each priority."""
+
+FlowKey = tuple[str, str, str, int]
+"""A flow in the client's words: model, target model, fairness id, priority."""
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _COMPLETED: Final = Outcome.COMPLETED
@@ -23,9 +40,15 @@ _UNOBSERVED: Final = Outcome.UNOBSERVED
 
 
 class RequestSeries:
-    """The series of the requests that share their labels; names are those of `families`."""
+    """The series of the requests that share their labels; names are those of `families`.
 
-    def __init__(self) -> None:
+    `shared`: of requests of more than one flow. `used_at` is when the last one ended.
+    """
+
+    def __init__(self, labels: Flow, *, shared: bool) -> None:
+        self.labels = labels
+        self.shared = shared
+        self.used_at = 0.0
         self.requests = 0
         self.running = 0
         self.errors: dict[str, int] = {}
@@ -103,61 +126,135 @@ _HISTOGRAMS: tuple[tuple[Family, str], ...] = (
 
 
 class RequestMetrics:
-    """The `RequestSeries` by labels, at most `most` of them, as clients choose three of the labels.
+    """The `RequestSeries` by labels, which take at most `room` bytes of a page.
+
+    A flow has its own once a model server has answered it with 2xx; where the proxy shows no
+    responses, once it was routed. Until then, and while there is no room, it is counted under the
+    fairness id `other` of its models, or where these have none under `other` for all three. A flow
+    gives its place away after 10 idle minutes; its counts are forgotten with it.
 
     A request whose end is not observed counts as running while `under_way` says so.
     """
 
-    def __init__(self, under_way: Callable[[RequestId], bool], most: int = MAX_VALUES) -> None:
+    def __init__(self, under_way: Callable[[RequestId], bool], room: int = FLOW_BYTES) -> None:
         self._under_way = under_way
-        self._most = most
-        self.model = BoundedLabel(most)
-        self._fairness = BoundedLabel(most)
-        self._series: dict[Labels, RequestSeries] = {}
+        self._bytes = FlowBytes(room)
+        self._swept_at = self._full_until = -math.inf
+        self._flows: dict[FlowKey, RequestSeries] = {}
+        self._series: dict[Flow, RequestSeries] = {}
         self._running: dict[RequestId, RequestSeries] = {}
         self._unobserved: dict[RequestId, RequestSeries] = {}
         self._expire_above = _MIN_EXPIRE_ABOVE
+        self._unread = self._placed(_flow_key(_UNKNOWN), _labels(_flow_key(_UNKNOWN)))
 
     def of(self, request: InferenceRequest | None) -> RequestSeries:
         """Return the series of a request; None stands for one that could not be parsed."""
-        request = request or _UNKNOWN
-        model = self.model
-        key = (
-            model(request.model),
-            model(request.target_model or request.model),
-            self._fairness(request.fairness_id),
-            str(request.priority),
-        )
-        series = self._series.get(key)
-        if series is None:
-            if len(self._series) >= self._most:
-                key = (OTHER, OTHER, OTHER, str(request.priority))
-            series = self._series.setdefault(key, RequestSeries())
-        return series
+        if request is None:
+            return self._unread
+        flow = _flow_key(request)
+        return self._flows.get(flow) or self._shared(flow)
 
-    def start(self, request: InferenceRequest) -> None:
-        """Count a request, as running until `finish`."""
-        series = self.of(request)
-        series.requests += 1
+    def start(self, request: InferenceRequest) -> str | None:
+        """Count a request, as running until `finish`; return the label of its target model.
+
+        None for a flow that has no series of its own: what the request counts for is known at
+        its end.
+        """
+        flow = _flow_key(request)
+        series = self._flows.get(flow)
+        known = series is not None
+        if series is None:
+            series = self._shared(flow)
         series.running += 1
         self._running[request.id] = series
+        if not known:
+            return None
+        series.requests += 1
+        return series.labels[1]
 
-    def finish(self, record: RequestRecord) -> None:
-        """Observe the end of a request."""
-        series = self._running.pop(record.id, None)
+    def finish(self, record: RequestRecord) -> str | None:
+        """Observe the end of a request; return the target model's label where `start` had none."""
+        series, late = self._running.pop(record.id, None), None
         if series is None:
             series = self.of(record.request)
         else:
+            if series.shared:
+                series.running -= 1
+                series = self._settled(record)
+                series.running += 1
+                series.requests += 1
+                late = series.labels[1]
+            series.used_at = record.finished_at or record.received_at
             series.request_size.observe(record.request_bytes)
             if record.outcome is _UNOBSERVED:
                 self._finish_unobserved(record, series)
-                return
+                return late
             series.running -= 1
         if record.error is not None:
             series.count_error(record.error.code)
         elif record.outcome is _COMPLETED:
             series.observe_response(record)
             _observe_prediction(series, record)
+        return late
+
+    # Places on the page.
+
+    def _shared(self, flow: FlowKey) -> RequestSeries:
+        """Return the series of a flow that has none of its own."""
+        model, target, _, priority = flow
+        of_models = self._flows.get((model, target, OTHER, priority))
+        if of_models is not None:
+            return of_models
+        others = (OTHER, OTHER, OTHER, str(priority))
+        if others not in self._series and not self._bytes.fits(others):
+            others = (OTHER, OTHER, OTHER, OTHER)
+        return self._series.get(others) or self._placed(None, others)
+
+    def _settled(self, record: RequestRecord) -> RequestSeries:
+        """Return the series of a request that has ended; a flow that was answered gets its own."""
+        flow = _flow_key(record.request or _UNKNOWN)
+        series = self._flows.get(flow)
+        if series is None and _was_answered(record):
+            now = record.finished_at or record.received_at
+            model, target, fairness, priority = flow
+            if fairness == _UNKNOWN.fairness_id:
+                series = self._place(flow, _MODEL_SHARE, now)
+            elif now >= self._full_until and fairness.isprintable():
+                series = self._place(flow, _FAIRNESS_SHARE, now)
+                if series is None:
+                    self._full_until = now + _SWEEP_SECONDS
+            if series is None and (model, target, OTHER, priority) not in self._flows:
+                series = self._place((model, target, OTHER, priority), _MODEL_SHARE, now)
+        return series or self._shared(flow)
+
+    def _place(self, flow: FlowKey, share: float, now: float) -> RequestSeries | None:
+        labels = _labels(flow)
+        series = self._series.get(labels)
+        if series is not None:
+            return series
+        if not self._bytes.fits(labels, share):
+            self._sweep(now)
+            if not self._bytes.fits(labels, share):
+                return None
+        return self._placed(flow, labels)
+
+    def _placed(self, flow: FlowKey | None, labels: Flow) -> RequestSeries:
+        self._bytes.take(labels)
+        series = self._series[labels] = RequestSeries(labels, shared=labels[2] == OTHER)
+        if flow is not None:
+            self._flows[flow] = series
+        return series
+
+    def _sweep(self, now: float) -> None:
+        """Forget the flows that are idle; at most once a second, as it looks at all."""
+        if now - self._swept_at < _SWEEP_SECONDS:
+            return
+        self._swept_at = now
+        for flow, series in list(self._flows.items()):
+            idle = now - series.used_at >= _IDLE_SECONDS and not series.running
+            if idle and series is not self._unread:
+                self._bytes.give_back(series.labels)
+                del self._flows[flow], self._series[series.labels]
 
     def _finish_unobserved(self, record: RequestRecord, series: RequestSeries) -> None:
         series.observe_first_byte(record)
@@ -174,7 +271,7 @@ class RequestMetrics:
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families that have samples."""
         self._expire_unobserved()
-        all_series = self._series.items()
+        all_series = list(self._series.items())
         counted = [(key, series.requests) for key, series in all_series if series.requests]
         yield from expose(families.REQUESTS, counted)
         running = [
@@ -191,6 +288,24 @@ class RequestMetrics:
         for family, attribute in _HISTOGRAMS:
             values = [(key, getattr(series, attribute)) for key, series in all_series]
             yield from expose(family, [value for value in values if any(value[1].counts)])
+
+
+def _flow_key(request: InferenceRequest) -> FlowKey:
+    model = request.model
+    return (model, request.target_model or model, request.fairness_id, request.priority)
+
+
+def _labels(flow: FlowKey) -> Flow:
+    model, target, fairness, priority = flow
+    return (label(model), label(target), label(fairness), str(priority))
+
+
+def _was_answered(record: RequestRecord) -> bool:
+    """Whether a model server took the request; where no response is shown, it is believed to."""
+    status = record.status
+    if status is None:
+        return record.outcome is _UNOBSERVED
+    return _FIRST_GOOD_STATUS <= status <= _LAST_GOOD_STATUS
 
 
 def _observe_prediction(series: RequestSeries, record: RequestRecord) -> None:
