@@ -9,7 +9,7 @@ UNCOMPILED := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.p
   protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
   app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py)
 
-.PHONY: help setup native vllm check static lint types contracts proto-check unit uncompiled test test-native test-cluster wheel demo bench proto format clean
+.PHONY: help setup native vllm check static lint types contracts proto-check unit uncompiled test test-native test-cluster wheel adversary demo bench proto format clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -69,6 +69,9 @@ wheel: ## a wheel in dist/ that brings its libraries along, and that shows it
 images-check: ## run the container files' steps in a clean Debian root (needs root and debootstrap)
 	@.ci/image-steps epp/Containerfile -- check --native
 	@.ci/image-steps --target simulator model-server/Containerfile -- --help
+
+adversary: setup ## attacks on the picker, each with bounds on what others feel: ten minutes a transport (ONLY=ROW, TRANSPORT=both)
+	@$(BIN)/python -m bench adversary --transport $(or $(TRANSPORT),native) $(addprefix --only ,$(ONLY))
 
 demo: setup ## Envoy, four simulated model servers and the picker: round robin against least-ttft
 	@$(BIN)/epp demo

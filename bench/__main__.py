@@ -15,6 +15,7 @@ from bench import docs, table
 from bench.accuracy.benchmark import measure as measure_accuracy
 from bench.accuracy.engines import ENGINES
 from bench.accuracy.identities import Identity
+from bench.adversary.benchmark import measure as measure_adversary
 from bench.extproc.benchmark import measure as measure_extproc
 from bench.figures import Report
 from bench.index.benchmark import measure as measure_index
@@ -26,6 +27,7 @@ from bench.profiling import measure as measure_profile
 from bench.progress import Progress
 from bench.soak import measure as measure_soak
 from bench.trace import measure as measure_trace
+from epp.adapters.extproc.transports import Transport
 from epp.errors import WarmpickError
 from epp.protocol.extproc.observation import Observation
 
@@ -69,9 +71,20 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
         "predicted against actual cached tokens, on real vLLM under eviction pressure",
         measure_accuracy,
     ),
+    "adversary": (
+        "attacks, each with bounds on what others feel of it and on what remains",
+        measure_adversary,
+    ),
 }
 EVERYTHING = "all"
+JUDGED = ("adversary",)
+"""Those that pass or fail, which `all` leaves out."""
 _TERMINAL_COLUMNS = 160
+_TRANSPORTS: dict[str, tuple[Transport, ...]] = {
+    "native": ("native",),
+    "grpcio": ("grpcio",),
+    "both": ("native", "grpcio"),
+}
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +97,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what the command line names; 0 unless something could not be measured."""
+    """Run what the command line names.
+
+    Returns 0 unless something could not be measured, or a bound of `JUDGED` was broken.
+    """
     options = _parser().parse_args(argv)
     console = Console(width=None if sys.stdout.isatty() else _TERMINAL_COLUMNS, highlight=False)
     if options.name is None:
@@ -92,15 +108,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             console.print(f"{name:10} {sentence}")
         return 0
     try:
-        for name in BENCHMARKS if options.name == EVERYTHING else [options.name]:
-            _run(name, options, console)
+        everything = [name for name in BENCHMARKS if name not in JUDGED]
+        names = everything if options.name == EVERYTHING else [options.name]
+        return max(_run(name, options, console) for name in names)
     except WarmpickError as error:
         Console(stderr=True).print(f"bench: {error}", style="red", markup=False)
         return 1
-    return 0
 
 
-def _run(name: str, asked: argparse.Namespace, console: Console) -> None:
+def _run(name: str, asked: argparse.Namespace, console: Console) -> int:
     _, measure = BENCHMARKS[name]
     machine, command = describe(), _command(name, asked)
     options = Options(
@@ -110,6 +126,8 @@ def _run(name: str, asked: argparse.Namespace, console: Console) -> None:
         traces=asked.trace,
         records=asked.records,
         observe=asked.observe,
+        only=tuple(asked.only),
+        transports=_TRANSPORTS[asked.transport],
     )
     report = asyncio.run(_awaited(lambda: measure(Progress(), options)))
     table.show(report, console)
@@ -120,6 +138,8 @@ def _run(name: str, asked: argparse.Namespace, console: Console) -> None:
         figures = {figure.key: round(figure.value, 6) for figure in report.figures}
         line = Line(name=name, figures=figures, machine=machine, command=command)
         sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+    broken = any(report.kept(figure) is False for figure in report.figures)
+    return int(name in JUDGED and broken)
 
 
 def _place(name: str, asked: argparse.Namespace) -> str:
@@ -168,6 +188,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--write-docs", action="store_true", help="refresh the table in docs/performance.md"
     )
+    parser.add_argument(
+        "--records",
+        type=Path,
+        metavar="FILE",
+        help="accuracy, adversary: write every single result there, as JSON",
+    )
     accuracy = parser.add_argument_group("accuracy")
     accuracy.add_argument(
         "--engine",
@@ -190,14 +216,22 @@ def _parser() -> argparse.ArgumentParser:
         help="replay a trace too, or all in a folder (default: $WARMPICK_TRACES, if set)",
     )
     accuracy.add_argument(
-        "--records", type=Path, metavar="FILE", help="write every single prediction there, as JSON"
-    )
-    accuracy.add_argument(
         "--observe",
         type=_observations,
         default=(),
         metavar="LIST",
         help="measure what it costs to observe fewer responses to their end: all,1/4,1/16,first",
+    )
+    adversary = parser.add_argument_group("adversary")
+    adversary.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="ROW",
+        help="attacks of a row of issue 12, or by name (`body-*`); may be repeated",
+    )
+    adversary.add_argument(
+        "--transport", choices=[*_TRANSPORTS], default="native", help="(default: native)"
     )
     return parser
 

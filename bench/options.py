@@ -7,16 +7,20 @@ import msgspec
 
 from bench.accuracy.engines import EngineName
 from bench.accuracy.identities import Identity
+from epp.adapters.extproc.transports import Transport
 from epp.protocol.extproc.observation import Observation
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """`quick`: fewer repetitions of the same work. The rest is for `accuracy` alone.
+    """`quick`: fewer repetitions of the same work. `records` is a file for every
+    single result. `only` and `transports` are for `adversary`: rows or names of attacks, and
+    transports to attack; empty is all attacks, and the default transport. The rest is for
+    `accuracy`.
 
     `engine` None is vLLM where it is installed, else the simulator; "none" starts no servers.
     `identities` is empty for all that the engine allows; `traces` is a trace file, or a folder
-    of them; `records` a file for every single prediction. `observe`: measure nothing but what
-    it costs to observe so many responses to their end.
+    of them. `observe`: measure nothing but what it costs to observe so many responses to their
+    end.
     """
 
     quick: bool = False
@@ -25,3 +29,5 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     traces: Path | None = None
     records: Path | None = None
     observe: tuple[Observation, ...] = ()
+    only: tuple[str, ...] = ()
+    transports: tuple[Transport, ...] = ()

@@ -1,0 +1,144 @@
+"""Runs attacks one after another and judges what others felt, and what remains."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+
+import aiohttp
+from msgspec.structs import replace
+
+from bench.adversary.attack import REMAINS_MB, SETTLE_S, Attack, BoundBroken, Finding, allowed_mb
+from bench.adversary.ground import Ground, Setting, ground
+from bench.progress import Progress
+from epp.adapters.extproc.transports import Transport
+from epp.demo.processes import ProcessDied
+
+_CALM_S = 2.0
+_MORE_FILES = 16
+"""Files that may be open beyond those before an attack: connections of scrapes come and go."""
+_RUNNING = "llm_d_epp_request_running"
+
+
+async def run(
+    attacks: Sequence[Attack], transport: Transport, logs: Path, progress: Progress
+) -> list[Finding]:
+    """Carry attacks out in their order, each kind of picker once unless an attack ends it."""
+    found: list[Finding] = []
+    for setting, group in groupby(attacks, key=lambda attack: attack.setting):
+        left = list(group)
+        while left:
+            found += await _on_one(setting, left, transport, logs, progress)
+    return found
+
+
+async def _on_one(
+    setting: Setting, left: list[Attack], transport: Transport, logs: Path, progress: Progress
+) -> list[Finding]:
+    """Attack one picker until it is beyond use or nothing is left; the attacks done are removed."""
+    found: list[Finding] = []
+    async with ground(setting, transport, logs) as field:
+        await _warm_up(field)
+        before = field.footprint.now
+        while left:
+            attack = left.pop(0)
+            finding = await _attempt(attack, field, before)
+            found.append(finding)
+            progress.step(_line(finding))
+            if finding.broken:
+                break
+        if field.process.alive() and not found[-1].broken:
+            fault = await field.terminate()
+            if fault:
+                broken = (*found[-1].broken, fault)
+                found[-1] = replace(found[-1], broken=broken)
+                progress.step(f"after these: {fault}")
+    return found
+
+
+async def _warm_up(field: Ground) -> None:
+    await asyncio.sleep(_CALM_S)
+    await field.page()
+    await field.prober.window()
+    await asyncio.sleep(_CALM_S)
+    window = await field.prober.window()
+    if window.errors:
+        raise ProcessDied(f"the picker errs before it is attacked: {window.errors}")
+
+
+async def _attempt(attack: Attack, field: Ground, before: float) -> Finding:
+    start, files = field.footprint.reset(), field.footprint.files
+    await field.prober.window()
+    broken, sent = [], 0
+    started = time.monotonic()
+    try:
+        async with asyncio.timeout(attack.seconds):
+            sent = await attack.strike(field)
+    except TimeoutError:
+        broken.append(f"the attack is not over after {attack.seconds:g} s")
+    except (BoundBroken, OSError, aiohttp.ClientError) as error:
+        broken.append(str(error) or repr(error))
+    seconds = time.monotonic() - started
+    broken += await _settled(field, files)
+    window = await field.prober.window()
+    peak, after = field.footprint.peak, field.footprint.now
+    allowed = allowed_mb(attack, sent)
+    excess = window.worst_ms - window.control_ms
+    for wrong, says in (
+        (field.footprint.killed, "it was killed at the memory limit"),
+        (not field.process.alive() and not field.footprint.killed, "the process ended"),
+        (excess > attack.worst_ms, f"others waited {window.worst_ms:,.0f} ms"),
+        (sum(window.errors.values()), f"others' errors: {window.errors}"),
+        (peak - start > allowed, f"{peak - start:,.0f} MiB more, {allowed:,.0f} may be"),
+        (after - before > REMAINS_MB, f"{after - before:,.0f} MiB stay"),
+    ):
+        if wrong:
+            broken.append(says)
+    return Finding(
+        name=attack.name,
+        row=attack.row,
+        transport=field.transport,
+        worst_ms=window.worst_ms,
+        control_ms=window.control_ms,
+        requests=window.requests,
+        errors=sum(window.errors.values()),
+        sent_mb=round(sent / (1 << 20), 1),
+        grown_mb=round(peak - start, 1),
+        after_mb=round(after - before, 1),
+        seconds=round(seconds, 2),
+        broken=tuple(broken),
+    )
+
+
+async def _settled(field: Ground, files: int) -> Iterable[str]:
+    """Wait until nothing of the attack is left; what is left after all, in words."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + SETTLE_S
+    left = ["the metrics page is not answered"]
+    while left and field.process.alive() and loop.time() < end:
+        with suppress(aiohttp.ClientError, TimeoutError):
+            left = await _left(field, files)
+        await asyncio.sleep(0.1)
+    return left if field.process.alive() else ()
+
+
+async def _left(field: Ground, files: int) -> list[str]:
+    left = []
+    running = await field.metric(_RUNNING)
+    # One of the prober's own may be under way.
+    if running > 2:
+        left.append(f"{running:g} requests in flight stay")
+    if field.footprint.files > files + _MORE_FILES:
+        left.append(f"{field.footprint.files - files} files stay open")
+    return left
+
+
+def _line(finding: Finding) -> str:
+    verdict = "; ".join(finding.broken) or "ok"
+    return (
+        f"{finding.transport} {finding.name}: {finding.worst_ms:,.0f} ms"
+        f" (beside: {finding.control_ms:,.0f}), {finding.grown_mb:+,.0f} MiB"
+        f" of {finding.sent_mb:,.0f}, {verdict}"
+    )

@@ -1,0 +1,155 @@
+"""Where attacks happen: a picker with model servers behind it, and one beside it that is let be."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import aiohttp
+import grpc
+import grpc.aio
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.adversary.footprint import Footprint
+from bench.adversary.prober import Order, Prober
+from bench.extproc.pickers import READY_S, Product, endpoints_file
+from bench.extproc.stack import start_backends
+from epp.adapters.extproc.transports import Transport
+from epp.adapters.tls import certificate
+from epp.demo.processes import Process, spawn
+
+SERVERS = 4
+DRAIN_S = 5
+STOP_S = DRAIN_S + 10.0
+"""How long a picker may take to end: its drain, and what follows."""
+_PAGE_S = 20.0
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a picker is started with: `flags`, and `{folder}` in them is where its files lie.
+
+    `beside`: it serves a second pool, which is probed instead of the attacked one.
+    """
+
+    tls: bool = False
+    flags: tuple[str, ...] = ()
+    beside: bool = False
+
+
+class Ground:
+    """A picker under attack. An attacker may use all that is public here."""
+
+    def __init__(
+        self, folder: Path, transport: Transport, good: Sequence[int], *, tls: bool
+    ) -> None:
+        self.folder = folder
+        self.transport = transport
+        self.tls = tls
+        self.good = tuple(good)
+        self.endpoints = folder / "endpoints.yaml"
+        self.port = self.metrics_port = self.pid = 0
+        self.process: Process
+        self.prober: Prober
+        self.footprint: Footprint
+
+    @property
+    def cert(self) -> str:
+        """What a client of the TLS port trusts."""
+        return str(self.folder / "tls.crt") if self.tls else ""
+
+    def know(self, *ports: int) -> None:
+        """Have these servers in the endpoints file beside the good ones, in one step."""
+        draft = self.endpoints.with_suffix(".draft")
+        endpoints_file((*self.good, *ports), draft)
+        draft.replace(self.endpoints)
+
+    @contextlib.asynccontextmanager
+    async def channel(self) -> AsyncIterator[grpc.aio.Channel]:
+        """A connection of its own to the picker."""
+        where = f"127.0.0.1:{self.port}"
+        options: list[tuple[str, object]] = [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.ssl_target_name_override", "localhost"),
+        ]
+        if self.tls:
+            trusted = grpc.ssl_channel_credentials(Path(self.cert).read_bytes())
+            made = grpc.aio.secure_channel(where, trusted, options)
+        else:
+            made = grpc.aio.insecure_channel(where, options)
+        async with made as channel:
+            yield channel
+
+    async def page(self) -> str:
+        """The picker's metrics page."""
+        limit = aiohttp.ClientTimeout(total=_PAGE_S)
+        url = f"http://127.0.0.1:{self.metrics_port}/metrics"
+        async with aiohttp.ClientSession(timeout=limit) as client, client.get(url) as answer:
+            return await answer.text()
+
+    async def metric(self, name: str) -> float:
+        """The sum of all samples of a name."""
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(await self.page())
+            for sample in family.samples
+            if sample.name == name
+        )
+
+    async def terminate(self) -> str:
+        """SIGTERM; what is wrong with how it ends, "" for nothing."""
+        if not self.process.alive():
+            return "the process had ended"
+        os.kill(self.pid, signal.SIGTERM)
+        try:
+            code = await self.process.wait_exit(STOP_S)
+        except TimeoutError:
+            return f"SIGTERM was not heard in {STOP_S:g} s"
+        return f"SIGTERM ended it with status {code}" if code else ""
+
+
+@contextlib.asynccontextmanager
+async def ground(setting: Setting, transport: Transport, logs: Path) -> AsyncIterator[Ground]:
+    """Start everything; end it by force, logs stay in `logs`."""
+    async with contextlib.AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmpick-ground-")))
+        backends, ports = await start_backends(SERVERS, logs)
+        stack.push_async_callback(backends.stop, 0)
+        made = Ground(folder, transport, ports, tls=setting.tls)
+        made.know()
+        if setting.tls:
+            for name, pem in zip(("tls.key", "tls.crt"), certificate(None), strict=True):
+                (folder / name).write_bytes(pem)
+        control_file = endpoints_file(ports, folder / "control.yaml")
+        control = Product(control_file, transport)
+        target = Product(made.endpoints, transport)
+        beside = Product(control_file, transport)
+        flags = _flags(setting, folder)
+        argv = (*target.argv, *flags)
+        if setting.beside:
+            argv += ("and", *beside.argv[4:], *flags)
+        made.process = await spawn("target", argv, log_dir=logs)
+        stack.push_async_callback(made.process.stop, 0)
+        other = await spawn("control", (*control.argv, *flags), log_dir=logs)
+        stack.push_async_callback(other.stop, 0)
+        await asyncio.gather(
+            made.process.wait_http(target.ready_url, READY_S),
+            other.wait_http(control.ready_url, READY_S),
+        )
+        made.port, made.pid = target.grpc_port, made.process.pid
+        made.metrics_port = int(target.ready_url.split(":")[2].split("/")[0])
+        made.footprint = stack.enter_context(Footprint(made.pid))
+        probed = beside.grpc_port if setting.beside else made.port
+        order = Order(probed, control.grpc_port, made.cert)
+        made.prober = await stack.enter_async_context(Prober(order))
+        yield made
+
+
+def _flags(setting: Setting, folder: Path) -> tuple[str, ...]:
+    flags: tuple[str, ...] = (f"--drain-timeout={DRAIN_S}s", "--scrape-interval=200ms")
+    if setting.tls:
+        flags += ("--secure-serving=true", f"--cert-path={folder}")
+    return flags + tuple(each.format(folder=folder) for each in setting.flags)

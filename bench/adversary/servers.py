@@ -1,0 +1,222 @@
+"""Attacks by model servers: their metrics pages, and the responses that pass by."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from functools import partial
+
+import grpc.aio
+
+from bench.adversary.attack import Attack
+from bench.adversary.ground import Ground
+from tests.adapters.ext_proc_peer import Peer, body, head, response_body, response_head
+
+MB = 1 << 20
+_ATTACK_S = 4.0
+_PIECE = 64 << 10
+_ANSWER_S = 20.0
+_END = b"\n"
+
+Page = Callable[[], Iterator[bytes]]
+"""The bytes of a response, with its head; a new one for each request."""
+
+
+def _whole(text: bytes, *more: bytes) -> Page:
+    head = (b"HTTP/1.1 200 OK", b"content-type: text/plain", b"content-length: %d" % len(text))
+    said = b"\r\n".join((*head, *more, b"", text))
+    return lambda: iter((said,))
+
+
+def _endless(piece: bytes) -> Page:
+    def made() -> Iterator[bytes]:
+        yield b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\n"
+        while True:
+            yield piece
+
+    return made
+
+
+def _engines(count: int) -> bytes:
+    line = b'vllm:num_requests_running{engine="%d"} 1\nvllm:num_requests_waiting{engine="%d"} 1\n'
+    return b"".join(line % (each, each) for each in range(count))
+
+
+def _labels(count: int) -> bytes:
+    pairs = b",".join(b'l%d="x"' % each for each in range(count))
+    return b"vllm:num_requests_running{" + pairs + b"} 1\n"
+
+
+def _distinct(count: int) -> bytes:
+    return b"".join(b'vllm:lora_requests_info{name="%d"} 1\n' % each for each in range(count))
+
+
+_GAUGE = b"vllm:num_requests_running"
+_LINE_MB = 100_000, 3_900_000
+PAGES: dict[str, Page] = {
+    **{
+        f"{name}-{size // 1_000}kb": _whole(_GAUGE + b"{" + part * (size // len(part)) + b"\n")
+        for size in _LINE_MB
+        for name, part in (
+            ("letters", b"a"),
+            ("quotes", b'a="'),
+            ("pairs", b'a="b",'),
+            ("backslashes", b"\\"),
+            ("escaped", b'a="\\"'),
+            ("spaces", b" "),
+            ("braces", b"{"),
+        )
+    },
+    "many-engines": _whole(_engines(40_000)),
+    "many-labels": _whole(_labels(40_000)),
+    "many-adapters": _whole(_distinct(100_000)),
+    "many-lines": _whole(b"a 1\n" * 1_000_000),
+    "empty-lines": _whole(b"\n" * 4_000_000),
+    "comments": _whole(b"# HELP a b\n" * 350_000),
+    "one-line": _whole(b"a" * 8 * MB),
+    "long-name": _whole(b"a" * 3_900_000 + b" 1\n"),
+    "long-number": _whole(_GAUGE + b" " + b"9" * 3_900_000 + b"\n"),
+    "wild-numbers": _whole(
+        b"".join(
+            _GAUGE + b" %b\n" % each
+            for each in (
+                *(
+                    b"NaN",
+                    b"+Inf",
+                    b"-Inf",
+                    b"1e999999",
+                    b"-1",
+                    b"1e-999999",
+                    b"0x10",
+                    b"1_0",
+                    b"9" * 400,
+                ),
+            )
+        )
+    ),
+    "wild-cache": _whole(
+        b'vllm:cache_config_info{block_size="%b",num_gpu_blocks="%b"} 1\n' % (b"9" * 30, b"9" * 30)
+    ),
+    "large-cache": _whole(
+        b'vllm:cache_config_info{block_size="1",num_gpu_blocks="2000000000"} 1\n'
+    ),
+    "small-cache": _whole(b'vllm:cache_config_info{block_size="0",num_gpu_blocks="0"} 1\n'),
+    "no-text": _whole(bytes(range(256)) * 4_000),
+    "endless": _endless(b"a 1\n" * 16_000),
+    "endless-line": _endless(b"a" * 64_000),
+    "head-without-end": lambda: iter(
+        (b"HTTP/1.1 200 OK\r\n", *(b"x-%d: y\r\n" % each for each in range(100_000)))
+    ),
+    "no-http": lambda: iter((bytes(range(256)) * 1_000,)),
+    "status-without-end": lambda: iter((b"HTTP/1.1 " + b"2" * MB,)),
+    "elsewhere": lambda: iter(
+        (b"HTTP/1.1 302 Found\r\nlocation: /metrics\r\ncontent-length: 0\r\n\r\n",)
+    ),
+    "lies-of-length": lambda: iter(
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999\r\n\r\na 1\n",)
+    ),
+    "large-chunks": lambda: iter(
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"f" * 10_000 + b"\r\n")
+    ),
+    "nothing": lambda: iter(()),
+}
+
+
+@contextlib.asynccontextmanager
+async def hostile(page: Page) -> AsyncIterator[int]:
+    """A server that answers every request with that page; its port."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                for piece in page():
+                    writer.write(piece)
+                    await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+async def _paged(field: Ground, page: Page) -> int:
+    """Four endpoints of the pool have that page, for several polls."""
+    async with contextlib.AsyncExitStack() as stack:
+        ports = [await stack.enter_async_context(hostile(page)) for _ in range(4)]
+        field.know(*ports)
+        await asyncio.sleep(_ATTACK_S)
+        field.know()
+        await asyncio.sleep(0.5)
+    return 8 * MB
+
+
+_JSON, _STREAM = "application/json", "text/event-stream"
+_USAGE = b'"usage":{"prompt_tokens":%b,"completion_tokens":%b}'
+RESPONSES: dict[str, tuple[str, Callable[[], Iterator[bytes]]]] = {
+    "line-without-end": (_STREAM, lambda: (b"data: " + b"x" * _PIECE for _ in range(1_600))),
+    "events-without-end": (
+        _STREAM,
+        lambda: (b'data: {"choices":[{"text":"a"}]}\n\n' * 2_000 for _ in range(400)),
+    ),
+    "empty-events": (_STREAM, lambda: (b"data:\n\n" * 9_000 for _ in range(400))),
+    "newlines": (_STREAM, lambda: (b"\n" * _PIECE for _ in range(400))),
+    "usages": (
+        _STREAM,
+        lambda: (b"data: {" + _USAGE % (b"1", b"1") + b"}\n\n" * 1_000 for _ in range(400)),
+    ),
+    "usage-again": (
+        _JSON,
+        lambda: (b"{" + (_USAGE % (b"1", b"1") + b",") * 1_000 for _ in range(400)),
+    ),
+    "usage-words": (_JSON, lambda: (b'"usage"' * 9_000 for _ in range(400))),
+    "usage-unended": (_JSON, lambda: (b'{"usage":{' * 6_000 for _ in range(400))),
+    "deep": (_JSON, lambda: (b'{"a":' * 13_000 for _ in range(400))),
+    "quotes": (_JSON, lambda: (b'\\"' * 32_000 for _ in range(400))),
+    "large-usage": (
+        _JSON,
+        lambda: iter((b"{" + _USAGE % (b"2147483647", b"2147483647") + b"}",)),
+    ),
+    "wild-usage": (_JSON, lambda: iter((b"{" + _USAGE % (b"9" * 5_000, b"-1") + b"}",))),
+    "bytes": (_STREAM, lambda: (b"x" for _ in range(20_000))),
+}
+
+
+async def _responded(field: Ground, kind: str, pieces: Callable[[], Iterator[bytes]]) -> int:
+    """A request like any other, whose response is that."""
+    sent = 0
+
+    async def one(channel: grpc.aio.Channel) -> None:
+        nonlocal sent
+        peer = Peer(channel, _ANSWER_S)
+
+        async def take() -> None:
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                while await peer.receive():
+                    pass
+
+        taking = asyncio.create_task(take())
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await peer.send(head(), body(), response_head(**{"content-type": kind}))
+            for piece in pieces():
+                await peer.send(response_body(piece, end=False))
+                sent += len(piece)
+            await peer.send(response_body(_END))
+            await peer.call.done_writing()
+            await taking
+        taking.cancel()
+        peer.call.cancel()
+
+    async with field.channel() as channel:
+        await asyncio.gather(*(one(channel) for _ in range(4)))
+    return sent
+
+
+def attacks() -> Iterator[Attack]:
+    """Pages, then responses."""
+    for name, page in PAGES.items():
+        yield Attack(name=f"page-{name}", row="2", strike=partial(_paged, page=page), most_mb=64)
+    for name, (kind, pieces) in RESPONSES.items():
+        strike = partial(_responded, kind=kind, pieces=pieces)
+        yield Attack(name=f"response-{name}", row="10", strike=strike, seconds=30, most_mb=64)

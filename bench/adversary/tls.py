@@ -1,0 +1,80 @@
+"""Attacks on the TLS port: handshakes that nobody ends."""
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+
+from bench.adversary.attack import Attack
+from bench.adversary.ground import Ground, Setting
+from bench.adversary.wires import closed, opened
+
+_AT_ONCE = 100
+_ANSWER_S = 5.0
+HANDSHAKES = 10_000
+
+
+def client_hello() -> bytes:
+    """What a client says first."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["h2"])
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    made = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        made.do_handshake()
+    return outgoing.read()
+
+
+async def _abandoned(field: Ground, said: bytes, *, wait: bool, count: int) -> int:
+    """Handshakes that end after the client's first words; `wait`: once the server has answered."""
+
+    async def one() -> None:
+        pair = await opened(field.port)
+        reader, writer = pair
+        with suppress(ConnectionError, TimeoutError):
+            writer.write(said)
+            if wait:
+                async with asyncio.timeout(_ANSWER_S):
+                    await reader.read(1)
+            else:
+                await writer.drain()
+        await closed(pair)
+
+    async def several(number: int) -> None:
+        for _ in range(number):
+            if not field.process.alive():
+                return
+            await one()
+
+    await asyncio.gather(*(several(count // _AT_ONCE) for _ in range(_AT_ONCE)))
+    return count * len(said)
+
+
+async def _silent(field: Ground, said: bytes) -> int:
+    """Handshakes that stop and stay, many at once."""
+    pairs = [await opened(field.port) for _ in range(1_000)]
+    for _, writer in pairs:
+        writer.write(said)
+    await asyncio.sleep(3)
+    await closed(*pairs)
+    return 1_000 * len(said)
+
+
+def attacks() -> Iterator[Attack]:
+    """All on a picker that serves TLS."""
+    hello, setting = client_hello(), Setting(tls=True)
+    for name, said, wait in (
+        ("connects", b"", False),
+        ("half-hellos", hello[:100], False),
+        ("hellos", hello, False),
+        ("answered-hellos", hello, True),
+        ("noise-after-hello", hello + bytes(200), True),
+    ):
+        strike = partial(_abandoned, said=said, wait=wait, count=HANDSHAKES)
+        yield Attack(
+            name=f"tls-{name}", row="3", strike=strike, setting=setting, seconds=60, most_mb=64
+        )
+    for name, said in (("silent", hello[:100]), ("silent-hellos", hello)):
+        strike = partial(_silent, said=said)
+        yield Attack(name=f"tls-{name}", row="3", strike=strike, setting=setting, most_mb=128)
