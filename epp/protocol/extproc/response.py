@@ -36,6 +36,10 @@ HeaderSource = Callable[[RequestRecord], Headers]
 
 _PROGRESS_CHUNKS: Final = 32
 """Chunks from one report of a stream's progress to the next: about two blocks of 16 tokens."""
+_EVENTS: Final = "text/event-stream"
+_JSON: Final = "application/json"
+_USAGE_AT_TOP: Final = (Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS)
+"""APIs whose events have `usage` at their top level."""
 _DONE: Final = b"data: [DONE]\n\n"
 """The last event of a stream (OpenAI API, `stream`)."""
 
@@ -77,9 +81,10 @@ class Response:
         headers, record = message.headers, self._record
         status = headers.get(":status", "")  # RFC 9113 §8.3.2
         record.status = int(status) if status.isdigit() else 0
-        record.streaming = "text/event-stream" in headers.get("content-type", "")
+        content_type = headers.get("content-type", "").lower()
+        record.streaming = _EVENTS in content_type
         if "content-encoding" not in headers:
-            self._usage_scanner = ObjectScanner()
+            self._usage_scanner = self._scanner(content_type)
             self._restorer = None if message.end_of_stream else self._restoration()
         self._report_load(headers, now)
         return [HeadersReply(response=True, mutation=self._mutation())]
@@ -95,6 +100,17 @@ class Response:
         request = self._record.request
         lookup = request is None or request.stream or request.api is _OTHER
         return lookup or self._record.streaming
+
+    def _scanner(self, content_type: str) -> ObjectScanner | None:
+        """Return what finds usage, at the top of a body or of an event's data, and nowhere else."""
+        if not self._record.streaming:
+            return ObjectScanner() if content_type.startswith(_JSON) else None
+        request = self._record.request
+        if request is not None and request.api in _USAGE_AT_TOP:
+            return ObjectScanner(1, True)  # noqa: FBT003 (`lines`)
+        # Responses API, event `response.completed`: `response.usage`; Anthropic Messages API, event
+        # `message_start`: `message.usage`.
+        return ObjectScanner(2, True)  # noqa: FBT003 (`lines`)
 
     def _restoration(self) -> ModelRestorer | None:
         request = self._record.request
@@ -173,4 +189,6 @@ class Response:
 
     def record_usage(self) -> None:
         """Write the usage that was found in the body into the record."""
+        if self._usage_scanner is not None:
+            self._usage = merge_usage(self._usage, self._usage_scanner.end())
         self._record.usage = self._usage

@@ -1,4 +1,4 @@
-"""Finds the objects of one JSON key in bytes that pass by."""
+"""Finds the objects of one JSON key in bytes that pass by, where they stand near the top."""
 
 import re
 from collections.abc import Sequence
@@ -6,10 +6,14 @@ from collections.abc import Sequence
 KEY = b'"usage"'
 _OBJECT = re.compile(rb'"usage"\s*:\s*(\{)')
 _UNDECIDED = re.compile(rb'"usage"\s*(:\s*)?$')
+_MARK = re.compile(rb'\\.|["{}\[\]\n]', re.DOTALL)
+_DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _TAIL = 64
 """A key that is further away from its object than this is not found where a chunk ends between."""
-_MOST = 65_536
-"""An object that goes on for longer when a chunk ends is given up."""
+_MOST = 4096
+"""An object that goes on for longer when a chunk ends is given up, and what was found before it."""
+_KEPT = 16
+"""Objects of one value that are kept until its end says how deep they stood; the latest."""
 
 
 class ObjectScanner:
@@ -17,40 +21,108 @@ class ObjectScanner:
 
     They must hold numbers and objects of numbers: their braces are counted. A text in JSON cannot
     contain the key's quotes unescaped, so that it is looked for as it is.
+
+    An object counts where at most `levels` objects and arrays enclose it. How many they are is
+    known when all are closed: at the end of the line with `lines` (server-sent events), else when
+    `end` is called. What comes before the first object costs no more than the search for the key.
     """
 
-    __slots__ = ("_open", "_rest")
+    __slots__ = ("_depth", "_found", "_levels", "_lines", "_open", "_quoted", "_rest", "_walking")
 
-    def __init__(self) -> None:
+    def __init__(self, levels: int = 1, lines: bool = False) -> None:  # noqa: FBT001, FBT002 (a keyword costs 50 ns)
+        self._levels = levels
+        self._lines = lines
         self._rest = b""  # what was seen and may be part of one
         self._open = False  # whether it begins one
+        self._walking = False  # whether one was found whose depth is not known
+        self._depth = 0  # from that of the first one found
+        self._quoted = False  # whether a text has begun
+        self._found: list[tuple[int, bytes]] = []
 
     def feed(self, chunk: bytes) -> Sequence[bytes]:
-        """Take the next bytes; return the objects that end in them."""
+        """Take the next bytes; return the objects whose depth is known with them."""
         data = self._rest + chunk if self._rest else chunk
-        if not self._open and KEY not in data:
+        if not self._open and not self._walking and KEY not in data:
             self._rest = data[-len(KEY) + 1 :]
             return ()
-        found = []
-        end = 0
-        while (start := 0 if self._open else self._start(data, end)) >= 0:
+        settled: list[bytes] = []
+        start = 0 if self._open else self._next(data, 0, settled)
+        while start >= 0:
             end = _end(data, start)
             if end < 0:
                 self._open = len(data) - start <= _MOST
                 self._rest = data[start:] if self._open else b""
+                if not self._open:
+                    self._forget()
                 break
-            self._open = False
-            found.append(data[start:end])
-        return found
+            self._open, self._walking = False, True
+            self._found = [*self._found[1 - _KEPT :], (self._depth, data[start:end])]
+            start = self._next(data, end, settled)
+        return settled
+
+    def end(self) -> Sequence[bytes]:
+        """Return the objects whose depth is known with the end of all."""
+        settled: list[bytes] = []
+        if not self._open and not self._quoted:
+            self._settle(settled)
+        return settled
+
+    def _settle(self, settled: list[bytes]) -> None:
+        """Everything is closed: what was found was as deep as has been closed since."""
+        settled += [each for depth, each in self._found if 0 < depth - self._depth <= self._levels]
+        self._forget()
+
+    def _forget(self) -> None:
+        self._found = []
+        self._depth, self._walking, self._quoted = 0, False, False
+
+    def _next(self, data: bytes, at: int, settled: list[bytes]) -> int:
+        """Return where the next object begins; -1 keeps what may still become one."""
+        if not self._walking:
+            return self._start(data, at)
+        seen = at
+        for mark in _MARK.finditer(data, at):
+            seen = mark.end()
+            symbol = mark[0]
+            if symbol == b'"':
+                start = self._quote(data, mark.start())
+                if start is not None:
+                    return start
+            elif not self._quoted:
+                self._depth += _DEPTH.get(symbol, 0)
+                if symbol == b"\n" and self._lines:
+                    self._settle(settled)
+                    return self._start(data, seen)
+        self._rest = b"\\" if data.endswith(b"\\") and seen < len(data) else b""
+        return -1
+
+    def _quote(self, data: bytes, at: int) -> int | None:
+        """Handle a quote: as `_next` where the key begins, None where a text begins or ends."""
+        if not self._quoted:
+            if found := _OBJECT.match(data, at):
+                return found.start(1)
+            if _undecided(data, at):
+                self._rest = data[at:]
+                return -1
+        self._quoted = not self._quoted
+        return None
 
     def _start(self, data: bytes, at: int) -> int:
-        """Return where the next object begins; -1 keeps what may still become one."""
+        """As `_next`, where none was found before in the same value."""
         found = _OBJECT.search(data, at)
         if found:
             return found.start(1)
         undecided = _UNDECIDED.search(data, max(at, len(data) - _TAIL))
         self._rest = data[undecided.start() :] if undecided else data[at:][-len(KEY) + 1 :]
         return -1
+
+
+def _undecided(data: bytes, at: int) -> bool:
+    """Whether the key may begin there, and go on in the next chunk."""
+    length = len(data) - at
+    return length <= _TAIL and (
+        KEY.startswith(data[at:]) if length < len(KEY) else _UNDECIDED.match(data, at) is not None
+    )
 
 
 def _end(data: bytes, start: int) -> int:

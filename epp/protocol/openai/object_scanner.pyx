@@ -11,11 +11,13 @@ KEY = b'"usage"'
 cdef bytes _KEY = KEY
 cdef const char* _key = PyBytes_AS_STRING(_KEY)
 cdef bytes _NOTHING = b""
+cdef bytes _BACKSLASH = b"\\"
 cdef tuple _NONE = ()
 cdef enum:
     _SIZE = 7
     _TAIL = 64
-    _MOST = 65536
+    _MOST = 4096
+    _KEPT = 16
 
 
 cdef class ObjectScanner:
@@ -23,52 +25,143 @@ cdef class ObjectScanner:
 
     cdef bytes _rest
     cdef bint _open
+    cdef bint _walking
+    cdef bint _quoted
+    cdef bint _lines
+    cdef Py_ssize_t _levels
+    cdef Py_ssize_t _depth
+    cdef list _found
 
-    def __cinit__(self):
+    def __cinit__(self, Py_ssize_t levels=1, bint lines=False):
+        self._levels = levels
+        self._lines = lines
         self._rest = _NOTHING
 
     def feed(self, bytes chunk not None):
-        """Take the next bytes; return the objects that end in them."""
+        """Take the next bytes; return the objects whose depth is known with them."""
         cdef bytes data = self._rest + chunk if PyBytes_GET_SIZE(self._rest) else chunk
         cdef const char* at = PyBytes_AS_STRING(data)
         cdef const char* last = at + PyBytes_GET_SIZE(data)
         cdef const char* end
-        cdef list found = None
+        cdef list settled = None
         if not self._open:
-            at = self._start(at, last)
+            if self._walking:
+                settled = []
+                at = self._next(at, last, settled)
+            else:
+                at = self._start(at, last)
         while at != NULL:
             end = _behind(at, last)
             if end == NULL:
                 self._open = last - at <= _MOST
                 self._rest = PyBytes_FromStringAndSize(at, last - at) if self._open else _NOTHING
+                if not self._open:
+                    self._forget()
                 break
             self._open = False
-            if found is None:
-                found = []
-            found.append(PyBytes_FromStringAndSize(at, end - at))
-            at = self._start(end, last)
-        return _NONE if found is None else found
+            self._walking = True
+            if settled is None:
+                settled = []
+            if self._found is None:
+                self._found = []
+            elif len(self._found) == _KEPT:
+                del self._found[0]
+            self._found.append((self._depth, PyBytes_FromStringAndSize(at, end - at)))
+            at = self._next(end, last, settled)
+        return settled or _NONE
+
+    def end(self):
+        """Return the objects whose depth is known with the end of all."""
+        cdef list settled = []
+        if not self._walking:
+            return _NONE
+        if not self._open and not self._quoted:
+            self._settle(settled)
+        return settled
+
+    cdef _settle(self, list settled):
+        """Everything is closed: what was found was as deep as has been closed since."""
+        cdef Py_ssize_t depth
+        if self._found is not None:
+            for depth, each in self._found:
+                if 0 < depth - self._depth <= self._levels:
+                    settled.append(each)
+        self._forget()
+
+    cdef void _forget(self):
+        self._found = None
+        self._depth = 0
+        self._walking = self._quoted = False
+
+    cdef const char* _next(self, const char* at, const char* last, list settled) except? NULL:
+        """Return where the next object begins; NULL keeps what may still become one."""
+        cdef const char* value
+        cdef char symbol
+        while at < last:
+            symbol = at[0]
+            if symbol == c"\\":
+                if at + 1 == last:
+                    self._rest = _BACKSLASH
+                    return NULL
+                at += 1
+            elif self._quoted:
+                if symbol == c'"':
+                    self._quoted = False
+            elif symbol == c'"':
+                value = _value_of_key(at, last)
+                if value == last and last - at <= _TAIL:
+                    self._rest = PyBytes_FromStringAndSize(at, last - at)
+                    return NULL
+                if value != NULL and value < last:
+                    return value
+                self._quoted = True
+            elif symbol == c"{" or symbol == c"[":
+                self._depth += 1
+            elif symbol == c"}" or symbol == c"]":
+                self._depth -= 1
+            elif symbol == c"\n" and self._lines:
+                self._settle(settled)
+                return self._start(at + 1, last)
+            at += 1
+        self._rest = _NOTHING
+        return NULL
 
     cdef const char* _start(self, const char* at, const char* last) except? NULL:
-        """Return where the next object begins; NULL keeps what may still become one."""
+        """As `_next`, where none was found before in the same value."""
         cdef const char* key
         cdef const char* value
-        cdef bint named
         while True:
             key = <const char*>memmem(at, last - at, _key, _SIZE)
             if key == NULL:
                 self._rest = _possible_start(at, last)
                 return NULL
-            value = _behind_space(key + _SIZE, last)
-            named = value < last and value[0] == c":"
-            if named:
-                value = _behind_space(value + 1, last)
+            value = _value_of_key(key, last)
             if value == last and last - key <= _TAIL:
                 self._rest = PyBytes_FromStringAndSize(key, last - key)
                 return NULL
-            if named and value < last and value[0] == c"{":
+            if value != NULL and value < last:
                 return value
             at = key + _SIZE - 1  # its last quote may be another's first
+
+
+cdef const char* _value_of_key(const char* at, const char* last) noexcept:
+    """Return where the object of a key begins that may begin there.
+
+    `last` if that is not seen yet, NULL if it is another key, or no object.
+    """
+    cdef Py_ssize_t length = min(last - at, <Py_ssize_t>_SIZE)
+    if memcmp(at, _key, length) != 0:
+        return NULL
+    if length < _SIZE:
+        return last
+    at = _behind_space(at + _SIZE, last)
+    if at < last:
+        if at[0] != c":":
+            return NULL
+        at = _behind_space(at + 1, last)
+        if at < last and at[0] != c"{":
+            return NULL
+    return at
 
 
 cdef const char* _behind(const char* at, const char* last) noexcept:

@@ -7,7 +7,8 @@ import msgspec
 
 from epp.model.request import Usage
 
-_Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
+"""No prompt and no answer is longer: the longest contexts of models are 10 million tokens."""
 
 
 class _Details(msgspec.Struct):
@@ -27,7 +28,7 @@ _decoder = msgspec.json.Decoder(_Reported)
 
 
 def merge_usage(usage: Usage | None, reports: Iterable[bytes]) -> Usage | None:
-    """Return `usage` updated by further `usage` objects (JSON); malformed ones are ignored.
+    """Return `usage` updated by further `usage` objects (JSON); ignore implausible ones.
 
     An object replaces the counts that it names and keeps the others: a stream may report its usage
     in several events.

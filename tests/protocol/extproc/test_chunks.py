@@ -152,3 +152,33 @@ def test_usage_is_found_wherever_one_cut_is():
     start = END.index(b'"usage"', 50)
     for place in range(start - 3, len(END)):
         assert converse(OK, [END[:place], END[place:]])[1].usage == USAGE, place
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("application/json", True),
+        ("Application/JSON; charset=utf-8", True),
+        ("text/plain", False),
+        ("text/html", False),
+        ("application/octet-stream", False),
+        ("", False),
+    ],
+)
+def test_usage_is_believed_in_json_only(kind, found):
+    data = json.dumps({"choices": [], "usage": REPORT}).encode()
+    _, record = converse({":status": "200", "content-type": kind}, [data])
+    assert record.usage == (USAGE if found else None)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+def test_usage_is_believed_at_the_top_only(kind):
+    arguments = {"usage": {"prompt_tokens": 1 << 20, "completion_tokens": 1 << 20}}
+    call = {"function": {"name": "f", "arguments": arguments}}
+    for key in ("delta", "message"):
+        body = {"choices": [{key: {"tool_calls": [call]}}], "metadata": arguments}
+        data = json.dumps(body).encode()
+        if kind == "text/event-stream":
+            data = b"data: " + data + b"\n\n"
+        _, record = converse({":status": "200", "content-type": kind}, [data])
+        assert record.usage is None

@@ -47,16 +47,38 @@ CASES = [
     pytest.param(b'{"usage":"none","usage2":{"prompt_tokens":1}}', None, id="not an object"),
     pytest.param(b'{"usage":{"prompt_tokens":"1"}}', None, id="wrong type"),
     pytest.param(b'{"usage":{"prompt_tokens":-1}}', None, id="negative"),
+    pytest.param(b'{"usage":{"prompt_tokens":16777216}}', Usage(1 << 24), id="the longest"),
+    pytest.param(b'{"usage":{"prompt_tokens":16777217}}', None, id="longer than any prompt"),
+    pytest.param(
+        b'{"choices":[{"message":{"tool_calls":[{"arguments":{"usage":{"prompt_tokens":1}}}]}}],'
+        b'"usage":{"prompt_tokens":3},"metadata":{"usage":{"prompt_tokens":7}},"x":"}}\\"{"}',
+        Usage(3),
+        id="deeper ones beside it",
+    ),
+    pytest.param(
+        b'data: {"choices":[{"delta":{"usage":{"prompt_tokens":1}}}]}\n\n'
+        b'data: {"usage":{"prompt_tokens":3},"choices":[]}\n\ndata: [DONE]\n\n',
+        Usage(3),
+        id="deeper ones in another event",
+    ),
+    pytest.param(b'[{"usage":{"prompt_tokens":1}}]', None, id="in an array"),
+    pytest.param(b'"usage":{"prompt_tokens":1}', None, id="in nothing"),
+    pytest.param(
+        b'{"a":"' + b'\\\\" ,"b":{"a\\"usage":{"prompt_tokens":1}},"usage":{"prompt_tokens":2}}',
+        Usage(2),
+        id="a key that ends like it",
+    ),
     pytest.param(b'{"usage":{"prompt_tokens":1', None, id="unfinished"),
     pytest.param(b'"usage"' * 40, None, id="the word alone"),
 ]
 
 
 def scan(*chunks: bytes) -> Usage | None:
-    watch, usage = ObjectScanner(), None
+    whole = b"".join(chunks)
+    watch, usage = ObjectScanner(lines=whole.startswith(b"data:")), None
     for chunk in chunks:
         usage = merge_usage(usage, watch.feed(chunk))
-    return usage
+    return merge_usage(usage, watch.end())
 
 
 @pytest.mark.parametrize(("data", "usage"), CASES)
@@ -78,12 +100,12 @@ def test_three_way_splits(data):
 
 @given(st.lists(st.binary(max_size=30), max_size=10))
 def test_noise_raises_nothing(chunks):
-    tail = b' "usage":{"prompt_tokens":2}' if b'"usage"' not in b"".join(chunks) else b""
+    tail = b' "usage":{"prompt_tokens":2}}' if b'"usage"' not in b"".join(chunks) else b""
     usage = scan(*chunks, tail)
     assert usage in (None, Usage(2, 0, None))
 
 
-@given(st.text(), st.integers(0, 2**31))
+@given(st.text(), st.integers(0, 2**24))
 def test_generated_text_is_never_usage(text, tokens):
     event = {"choices": [{"delta": {"content": text}}], "usage": {"prompt_tokens": tokens}}
     assert scan(json.dumps(event, ensure_ascii=False).encode("utf-8", "replace")) == Usage(tokens)
