@@ -266,6 +266,6 @@ def _assignment(name: str, targets: tuple[str, ...]) -> Json:
 
 
 def _breakers() -> Json:
-    # Envoy's default limits are 1024 each.
-    limits = ("max_connections", "max_pending_requests", "max_requests")
+    # Envoy's default limits are 1024 each, and 3 retries.
+    limits = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
     return {"thresholds": [dict.fromkeys(limits, STREAMS)]}
