@@ -106,6 +106,10 @@ async def test_a_fresh_connection_that_is_closed_is_a_failure():
         (b"HTTP/1.1 101 Switching\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n", "101|answer"),
         (b"HTTP/1.1 204 No Content\r\n\r\n", "HTTP status 204"),
         (b"HTTP/2 200 OK\r\n\r\n", "not an HTTP response"),
+        (CHUNKED[:47] + b"1;" + b"x" * 70_000, "much larger"),
+        (CHUNKED[:-2] + b"x: y\r\n" * 12_000, "much larger"),
+        (CHUNKED[:47] + b"1\r\nx\r\n" * 12_000, "larger than 1000"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 3000, "HTTP status 100"),
     ],
 )
 @pytest.mark.parametrize("piece", [None, 1000])

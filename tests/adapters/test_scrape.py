@@ -377,3 +377,40 @@ async def test_an_exiting_server_is_found_gone_out_of_turn():
         pod.dying, pod.breaks = True, 1
         await told.failure("a", 2)
         assert [failed.refused for failed in told.of(ScrapeFailed, "a")] == [False, True]
+
+
+async def test_a_page_of_any_size_is_read_in_turns_with_others():
+    large = ScrapeSettings(interval=60.0, timeout=DEADLINE)
+    async with pods(1) as (pod,):
+        lines = (f'vllm:num_requests_waiting{{engine="0",n="{n}"}} 3\n' for n in range(20_000))
+        pod.page = "".join(lines).encode()
+        turns = 0
+        read = asyncio.Event()
+
+        async def count():
+            nonlocal turns
+            while not read.is_set():
+                turns += bool(pod.requests and not pod.in_flight)
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        async with scraping(pod.endpoint("a"), settings=large) as (_, told):
+            assert (await told.loads("a")).waiting == 3
+        read.set()
+        await counting
+        assert turns > 20
+
+
+async def test_an_endpoint_unwatched_while_its_page_is_read_reports_no_more():
+    large = ScrapeSettings(interval=60.0, timeout=DEADLINE)
+    async with pods(1) as (pod,):
+        ranks = [pod.endpoint(f"r{rank}", rank=rank) for rank in range(2)]
+        line = 'vllm:num_requests_running{{engine="0",n="{}"}} 3\n'
+        pod.page = "".join(line.format(n) for n in range(10_000)).encode() + b"vllm:x 1\n"
+        async with scraping(*ranks, settings=large) as (scraper, told):
+            async with asyncio.timeout(DEADLINE):
+                while not scraper._long_page.locked():
+                    await asyncio.sleep(0)
+            scraper.unwatch(ranks[0].id)
+            await told.loads("r1")
+            assert told.of(LoadReported, "r0") == []

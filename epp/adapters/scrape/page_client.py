@@ -12,6 +12,10 @@ import httptools
 from epp.errors import WarmpickError
 
 _MAX_HEAD_BYTES = 64 << 10
+_RECEIVED_BYTES = 32 << 10
+"""Bytes that are parsed at once: of chunks of one byte each, these take a millisecond."""
+_MAX_FRAMING = 2
+"""How many times as long as the page its chunks may be on the wire."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -89,7 +93,7 @@ class PageClient:
                 self.close()
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One connection, and the response that is being read."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -99,11 +103,12 @@ class _Connection(asyncio.Protocol):
         self._response: asyncio.Future[bytes] | None = None
         self._used = False
         self._parser = httptools.HttpResponseParser(self)
+        self._buffer = bytearray()
         self._begin()
 
     def _begin(self) -> None:
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self._page = bytearray()
+        self._received = 0
         self._head = 0
         self._in_body = False
         self._has_length = False
@@ -130,19 +135,29 @@ class _Connection(asyncio.Protocol):
         """Store the transport."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _sizehint: int) -> bytearray:
+        """Return where the next bytes go."""
+        self._buffer = bytearray(_RECEIVED_BYTES)
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Parse a part of the response."""
+        data, self._buffer = memoryview(self._buffer)[:nbytes], bytearray()
         if self._response is None or self._response.done():
             self.abort()  # data without a request
             return
+        self._received += nbytes
         if not self._in_body:
-            self._head += len(data)
+            self._head += nbytes
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(PageRefused(f"not an HTTP response: {error}"))
         if self._head > _MAX_HEAD_BYTES and not self._in_body:
             self._fail(PageRefused(f"the head is larger than {_MAX_HEAD_BYTES} bytes"))
+        # RFC 9112 §7.1: chunk extensions and trailers may have any length.
+        if self._received > _MAX_HEAD_BYTES + _MAX_FRAMING * self._max_bytes:
+            self._fail(PageRefused("the response is much larger than its page may be"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the response: complete if the connection's end delimits it, else failed."""
@@ -174,11 +189,10 @@ class _Connection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         """Store a part of the page."""
-        self._size += len(data)
-        if self._size > self._max_bytes:
+        if len(self._page) + len(data) > self._max_bytes:
             self._fail(PageRefused(f"the page is larger than {self._max_bytes} bytes"))
         else:
-            self._pieces.append(data)
+            self._page += data
 
     def on_message_complete(self) -> None:
         """Finish the response; keep the connection if the server does."""
@@ -191,8 +205,8 @@ class _Connection(asyncio.Protocol):
 
     def _finish(self) -> None:
         if self._response is not None and not self._response.done():
-            self._response.set_result(b"".join(self._pieces))
-        self._pieces = []
+            self._response.set_result(bytes(self._page))
+        self._page = bytearray()
 
     def _fail(self, error: PageRefused) -> None:
         if self._response is not None and not self._response.done():

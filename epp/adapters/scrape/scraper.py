@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import NoReturn
 
@@ -27,6 +28,10 @@ _FIRST_SPREAD, _MAX_FIRST_SPREAD = 0.001, 0.1
 """Seconds over which the first polls are spread: per server, and for all together."""
 _MIN_POLL_NOW_SECONDS = 0.25
 """Least seconds between two polls of a server by `poll_now`."""
+_TURN_SECONDS = 0.001
+"""How long a page is read in one turn of the event loop; ordinary pages take a tenth of it."""
+_PAUSES_PER_TURN = 3
+"""How many times as long a page that takes more turns leaves the loop to others between them."""
 _BROKEN = (PageLost, ConnectionResetError)
 _RETRY_BROKEN_SECONDS = 0.02
 """Seconds after a broken connection until another poll: a server that exits refuses it by then."""
@@ -89,6 +94,7 @@ class Scraper:
         self._servers: dict[str, _Server] = {}
         self._by_endpoint: dict[EndpointId, _Server] = {}
         self._phases = itertools.count()
+        self._long_page = asyncio.Lock()
         self._start: Callable[[_Server], None] | None = None
 
     def watch(self, endpoint: Endpoint) -> None:
@@ -187,14 +193,27 @@ class Scraper:
         except (OSError, PageRefused) as error:  # TimeoutError is one
             self._on_failure(server, error)
         else:
-            self._on_page(server, text)
+            await self._in_turns(self._read(server, text))
 
-    def _on_page(self, server: _Server, text: bytes) -> None:
+    async def _in_turns(self, steps: Iterator[None]) -> None:
+        """Take the steps, in turns of a millisecond; of all that need several, one at a time."""
+        if _one_turn(steps):
+            return
+        async with self._long_page:
+            ended = False
+            while not ended:
+                await asyncio.sleep(_PAUSES_PER_TURN * _TURN_SECONDS)
+                ended = _one_turn(steps)
+
+    def _read(self, server: _Server, text: bytes) -> Iterator[None]:
+        """Pass on what a page reports of each endpoint, in steps."""
         page, at = Page(text, server.places), self._clock()
         recovered, server.failures, server.retry_at = server.failures > 0, 0, inf
         for reader in tuple(server.readers.values()):
             endpoint, unknown = reader.endpoint, reader.unknown
-            reading = reader.read(page, at)
+            reading = yield from reader.steps(page, at)
+            if server.readers.get(endpoint.id) is not reader:
+                continue  # unwatched between two steps
             self._apply(LoadReported(endpoint.id, reading.load))
             if recovered:
                 _log.info("endpoint.recovered", endpoint=endpoint.id, target=endpoint.target)
@@ -202,6 +221,7 @@ class Scraper:
                 _log.warning("endpoint.metrics_unknown", endpoint=endpoint.id, url=server.url)
             for warning in reading.warnings:
                 _log.warning("endpoint.metrics_doubted", endpoint=endpoint.id, doubt=warning)
+            yield
 
     def _on_failure(self, server: _Server, error: Exception) -> None:
         server.failures += 1
@@ -216,3 +236,9 @@ class Scraper:
             if server.failures == 1:
                 reason = str(error) or type(error).__name__
                 _log.warning("endpoint.unreachable", endpoint=reader.endpoint.id, error=reason)
+
+
+def _one_turn(steps: Iterator[None]) -> bool:
+    """Take steps for `_TURN_SECONDS`; return whether they have ended."""
+    end = time.perf_counter() + _TURN_SECONDS
+    return all(time.perf_counter() < end for _ in steps)

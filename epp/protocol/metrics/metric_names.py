@@ -8,16 +8,21 @@ from collections.abc import Mapping
 import msgspec
 
 from epp.model.endpoint import VLLM as VLLM_NAME
-from epp.protocol.metrics.page import Page
 
 ENGINE_LABELS = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
 """Pod labels that name the engine; the first one is current, the others deprecated."""
 
 
-class Metric(msgspec.Struct, frozen=True):
+MAX_VALUE = 1e15
+"""Larger values of any metric are ignored: the counters of years are smaller."""
+_MAX_REQUESTS = 1e9
+
+
+class Metric(msgspec.Struct, frozen=True, eq=False):
     """A number on a page: the value of a family's samples, or of their label `label`.
 
-    With `where` only samples with this pair of label and value count.
+    With `where` only samples with this pair of label and value count. Larger values than `most`
+    are ignored.
     """
 
     family: bytes
@@ -25,6 +30,7 @@ class Metric(msgspec.Struct, frozen=True):
     where: tuple[bytes, bytes] | None = None
     rare: bool = False
     """Whether some pages of this engine lack the family."""
+    most: float = MAX_VALUE
 
     def __str__(self) -> str:
         label, value = (self.label, b"") if self.label else self.where or (b"", b"")
@@ -32,7 +38,7 @@ class Metric(msgspec.Struct, frozen=True):
         return (self.family + (b"{" + pair + b"}" if pair else b"")).decode()
 
 
-class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True):
+class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The metrics of one kind of model server from which a `Load` is read.
 
     `rank` is the label of the data-parallel rank. Samples of one rank repeat each other (they are
@@ -67,14 +73,19 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True):
     adapters: Metric | None = None
 
 
+def _requests(family: bytes, where: tuple[bytes, bytes] | None = None) -> Metric:
+    """Return a metric whose values are numbers of requests."""
+    return Metric(family, where=where, most=_MAX_REQUESTS)
+
+
 # vLLM 0.32 `v1/metrics/loggers.py`: the fields of `CacheConfig` are labels of one gauge.
 _CONFIG = b"vllm:cache_config_info"
 VLLM = EngineMetrics(
     name=VLLM_NAME,
     sign=b"vllm:",
     rank=b"engine",
-    waiting=Metric(b"vllm:num_requests_waiting"),
-    running=Metric(b"vllm:num_requests_running"),
+    waiting=_requests(b"vllm:num_requests_waiting"),
+    running=_requests(b"vllm:num_requests_running"),
     kv_usage=Metric(b"vllm:kv_cache_usage_perc"),
     block_size=(Metric(_CONFIG, b"effective_attention_block_size"), Metric(_CONFIG, b"block_size")),
     num_blocks=(Metric(_CONFIG, b"num_gpu_blocks"),),
@@ -102,8 +113,8 @@ SGLANG = EngineMetrics(
     name="sglang",
     sign=b"sglang:",
     rank=b"dp_rank",
-    waiting=Metric(b"sglang:num_queue_reqs"),
-    running=Metric(b"sglang:num_running_reqs"),
+    waiting=_requests(b"sglang:num_queue_reqs"),
+    running=_requests(b"sglang:num_running_reqs"),
     kv_usage=Metric(b"sglang:token_usage"),
     block_size=(Metric(b"sglang:page_size"), Metric(b"sglang:cache_config_info", b"page_size")),
     num_blocks=(Metric(b"sglang:num_pages"), Metric(b"sglang:cache_config_info", b"num_pages")),
@@ -114,8 +125,8 @@ SGLANG = EngineMetrics(
 TRTLLM_SERVE = EngineMetrics(
     name="trtllm-serve",
     sign=b"trtllm_",
-    waiting=Metric(b"trtllm_num_requests_waiting"),
-    running=Metric(b"trtllm_num_requests_running"),
+    waiting=_requests(b"trtllm_num_requests_waiting"),
+    running=_requests(b"trtllm_num_requests_running"),
     kv_usage=Metric(b"trtllm_kv_cache_utilization"),
     block_size=(Metric(b"trtllm_kv_cache_tokens_per_block"),),
     num_blocks=(Metric(b"trtllm_kv_cache_max_blocks"),),
@@ -126,8 +137,8 @@ TRITON_TRTLLM = EngineMetrics(
     name="triton-tensorrt-llm",
     sign=b"nv_trt_llm_",
     adds=True,
-    waiting=Metric(_TRITON_REQUESTS, where=(b"request_type", b"waiting")),
-    running=Metric(_TRITON_REQUESTS, where=(b"request_type", b"scheduled")),
+    waiting=_requests(_TRITON_REQUESTS, where=(b"request_type", b"waiting")),
+    running=_requests(_TRITON_REQUESTS, where=(b"request_type", b"scheduled")),
     kv_usage=Metric(_TRITON_BLOCKS, where=(b"kv_cache_block_type", b"fraction")),
     block_size=(Metric(_TRITON_BLOCKS, where=(b"kv_cache_block_type", b"tokens_per")),),
     num_blocks=(Metric(_TRITON_BLOCKS, where=(b"kv_cache_block_type", b"max")),),
@@ -136,8 +147,8 @@ TRITON = EngineMetrics(
     name="triton",
     sign=b"nv_inference_",
     adds=True,
-    waiting=Metric(b"nv_inference_pending_request_count"),
-    running=Metric(b"nv_inference_exec_count"),
+    waiting=_requests(b"nv_inference_pending_request_count"),
+    running=_requests(b"nv_inference_exec_count"),
 )
 ENGINES: Mapping[str, EngineMetrics] = {
     engine.name: engine for engine in (VLLM, SGLANG, TRTLLM_SERVE, TRITON_TRTLLM, TRITON)
@@ -145,28 +156,54 @@ ENGINES: Mapping[str, EngineMetrics] = {
 """All engines by the value of their pod label, in the order in which a page is matched."""
 
 
-def configuration_of(engine: EngineMetrics) -> tuple[bytes, ...]:
-    """Return the families that change only with the engine's configuration."""
+STARTED = Metric(b"process_start_time_seconds", rare=True)
+
+RUNNING_ADAPTERS, WAITING_ADAPTERS = b"running_lora_adapters", b"waiting_lora_adapters"
+MAX_ADAPTERS = b"max_lora"
+"""Labels of the family of `adapters`."""
+
+
+def configuration_of(engine: EngineMetrics) -> tuple[Metric, ...]:
+    """Return the metrics that change only with the engine's configuration."""
     return _CONFIGURATIONS[engine.name]
 
 
-def _configuration(engine: EngineMetrics) -> tuple[bytes, ...]:
-    sizes = (*engine.block_size, *engine.num_blocks, engine.max_tokens, *(engine.longest or ()))
-    rules = (engine.caching, *engine.match_unit, *engine.sliding_window)
-    return tuple({metric.family: None for metric in (*sizes, *rules) if metric})
+def polled(engine: EngineMetrics) -> tuple[Metric, ...]:
+    """Return the metrics that are read on every page."""
+    return _POLLED[engine.name]
 
 
-_CONFIGURATIONS = {name: _configuration(engine) for name, engine in ENGINES.items()}
+def _metrics(*fields: Metric | tuple[Metric, ...] | None) -> tuple[Metric, ...]:
+    """Return the metrics of fields, each once."""
+    listed = (field if isinstance(field, tuple) else (field,) for field in fields)
+    return tuple(dict.fromkeys(each for field in listed for each in field if each is not None))
 
-STARTED = Metric(b"process_start_time_seconds", rare=True)
 
-
-def engine_of(labels: Mapping[str, str], page: Page) -> EngineMetrics | None:
-    """Return a pod's engine, by its labels, else by the names on its metrics page.
-
-    None if neither is known: no metric of the page can be read then.
-    """
-    for label in ENGINE_LABELS:
-        if labels.get(label) in ENGINES:
-            return ENGINES[labels[label]]
-    return next((engine for engine in ENGINES.values() if engine.sign in page), None)
+_CONFIGURATIONS = {
+    name: _metrics(
+        *(each.block_size, each.num_blocks, each.max_tokens, each.longest),
+        *(each.caching, each.match_unit, each.sliding_window),
+    )
+    for name, each in ENGINES.items()
+}
+_POLLED = {
+    name: _metrics(
+        *(each.waiting, each.running, each.kv_usage, each.offload_tokens, each.offload_blocks),
+        *(each.cache_queries, each.cache_hits, each.adapters, STARTED),
+    )
+    for name, each in ENGINES.items()
+}
+_ALL = tuple(
+    metric
+    for engine in ENGINES.values()
+    for metric in (*configuration_of(engine), *polled(engine), *engine.offload_signs)
+)
+LABELS = frozenset(
+    (
+        *(RUNNING_ADAPTERS, WAITING_ADAPTERS, MAX_ADAPTERS),
+        *(engine.rank for engine in ENGINES.values()),
+        *(metric.label for metric in _ALL),
+        *(metric.where[0] for metric in _ALL if metric.where),
+    )
+)
+"""The labels of all samples that are read."""

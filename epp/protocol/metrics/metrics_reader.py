@@ -1,19 +1,30 @@
 """Reads the metrics pages of one endpoint into `Load`s."""
 
-from collections.abc import Iterable, Mapping
-from math import inf
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
 
 import msgspec
 from msgspec.structs import replace
 
 from epp.model.endpoint import OFFLOAD_LABEL, UNREPORTED, Endpoint, Load
 from epp.protocol.metrics.capacity import MAX_CAPACITY_TOKENS, CacheConfig, read_cache_config
-from epp.protocol.metrics.metric_names import STARTED, EngineMetrics, configuration_of, engine_of
-from epp.protocol.metrics.page import Page, Sample, number
+from epp.protocol.metrics.metric_names import (
+    MAX_ADAPTERS,
+    RUNNING_ADAPTERS,
+    STARTED,
+    WAITING_ADAPTERS,
+    EngineMetrics,
+    configuration_of,
+    polled,
+)
+from epp.protocol.metrics.page import Labels, Page
+from epp.protocol.metrics.page_text import number
 from epp.protocol.metrics.values import MetricValues
 
 _MAX_ADAPTERS = 1e6
 """A larger `max_lora` counts as none."""
+_MAX_NAMED, _MAX_NAME = 4096, 256
+"""Names of adapters that are read, and the characters of one."""
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -40,7 +51,7 @@ class MetricsReader:
         self.endpoint = endpoint
         self._engine: EngineMetrics | None = None
         self._cache_config = CacheConfig.of(load)
-        self._configuration: list[list[Sample]] = []
+        self._configuration = 0
         self._reported: set[str] = set()
         self.unknown = False
 
@@ -55,26 +66,40 @@ class MetricsReader:
 
     def read(self, page: Page, at: float) -> Reading:
         """Read a page scraped at `at` (seconds); without any known metric the last load is kept."""
-        self._engine = self._engine or engine_of(self.endpoint.labels, page)
+        steps = self.steps(page, at)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                reading: Reading = end.value
+                return reading
+
+    def steps(self, page: Page, at: float) -> Generator[None, None, Reading]:
+        """Read a page as `read` does, but yield after each step of at most some milliseconds."""
+        self._engine = self._engine or (yield from page.engine(self.endpoint.labels))
         self.unknown = self._engine is None
         if self._engine is None:
             self.load = replace(self.load, at=at)
             return Reading(self.load)
-        values = MetricValues(page, self._engine, self.endpoint.rank)
-        self._configure(page, values, self._engine)
-        self.load = self._load(values, self._engine, at)
+        engine = self._engine
+        values = MetricValues(page, engine, self.endpoint.rank)
+        yield from self._configure(page, values, engine)
+        yield from page.prepare(polled(engine), engine)
+        self.load = self._load(values, engine, at)
         if not values.warnings:
             return Reading(self.load)
         warnings = tuple(text for key, text in values.warnings.items() if key not in self._reported)
         self._reported.update(values.warnings)
         return Reading(self.load, warnings)
 
-    def _configure(self, page: Page, values: MetricValues, engine: EngineMetrics) -> None:
+    def _configure(self, page: Page, values: MetricValues, engine: EngineMetrics) -> Iterator[None]:
         """Read the cache configuration again if any of its families changed."""
-        configuration = [page.samples(family) for family in configuration_of(engine)]
+        families = {metric.family: None for metric in configuration_of(engine)}
+        configuration = yield from page.digest(families)
         if configuration == self._configuration and engine.name == self._cache_config.engine:
             return
         self._configuration = configuration
+        yield from page.prepare((*configuration_of(engine), *engine.offload_signs), engine)
         self._cache_config = read_cache_config(values, engine, self._cache_config)
         self.load = self._cache_config.apply(self.load)
         tiers = any(values.by_rank(sign) for sign in engine.offload_signs)
@@ -128,24 +153,18 @@ def _adapters(
     values: MetricValues, engine: EngineMetrics, before: Load
 ) -> tuple[frozenset[str], frozenset[str], int]:
     """Return the running and the waiting LoRA adapters, and the most that may run."""
-    # vLLM 0.32 `v1/metrics/loggers.py`, `lora_requests_info`: each state is a series of its own,
-    # whose value is the Unix time at which it was set, and stays on the page. The latest one of
-    # each engine counts.
-    newest: dict[bytes, tuple[float, Mapping[bytes, bytes]]] = {}
-    for rank, value, pairs in values.states(engine.adapters):
-        if newest.get(rank, (0.0,))[0] <= value < inf:
-            newest[rank] = (value, pairs)
-    if not newest:
+    states = values.states(engine.adapters)
+    if not states:
         return before.running_adapters, before.waiting_adapters, before.max_adapters
-    states = [pairs for _, pairs in newest.values()]
-    limits = [number(pairs.get(b"max_lora", b"")) for pairs in states]
+    limits = [number(pairs.get(MAX_ADAPTERS, b"")) for pairs in states]
     return (
-        _names(states, b"running_lora_adapters"),
-        _names(states, b"waiting_lora_adapters"),
+        _names(states, RUNNING_ADAPTERS),
+        _names(states, WAITING_ADAPTERS),
         int(max((limit for limit in limits if 0 <= limit <= _MAX_ADAPTERS), default=0)),
     )
 
 
-def _names(states: Iterable[Mapping[bytes, bytes]], label: bytes) -> frozenset[str]:
+def _names(states: Iterable[Labels], label: bytes) -> frozenset[str]:
     joined = (state.get(label, b"").decode("utf-8", "replace").split(",") for state in states)
-    return frozenset(name.strip() for names in joined for name in names if name.strip())
+    names = (name.strip() for names in joined for name in names if name)
+    return frozenset(name for name in islice(names, _MAX_NAMED) if 0 < len(name) <= _MAX_NAME)

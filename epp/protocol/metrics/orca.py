@@ -14,8 +14,10 @@ RUNNING = ("num_requests_running", "num_running_requests")
 """Names of `named_metrics` that model servers use, vLLM's own first."""
 
 _NAMED = "named_metrics"
-_MAX_CHARACTERS = 8192
+_MAX_CHARACTERS = 2048
 """Characters of a header that are read; a report of three numbers has about a hundred."""
+_MAX_REQUESTS = 1e9
+"""Larger numbers of requests are ignored, as on a metrics page."""
 
 
 class _Report(msgspec.Struct, frozen=True):
@@ -29,8 +31,8 @@ def parse_orca(value: str, target: Target) -> OrcaReported | None:
     """Read the `endpoint-load-metrics` header of a response of `target`.
 
     Returns None for a header of another form (`BIN`, a base64 protobuf, is not read), a malformed
-    one, and one without any of the metrics. Values that are negative or not finite are ignored.
-    Never raises.
+    one, and one without any of the metrics. Values that are negative, absurdly large or not
+    finite are ignored. Never raises.
     """
     # ORCA's HTTP header formats (Envoy `orca_parser.cc`): `JSON {"named_metrics": {...}}` and
     # `TEXT named_metrics.<name>=<number>, ...`; the format's name is case-insensitive.
@@ -76,5 +78,5 @@ def _float(text: str) -> float:
 
 
 def _pick(metrics: Mapping[str, float], names: tuple[str, ...]) -> float | None:
-    usable = (metrics[name] for name in names if 0 <= metrics.get(name, math.nan) < math.inf)
+    usable = (metrics[name] for name in names if 0 <= metrics.get(name, math.nan) <= _MAX_REQUESTS)
     return next(usable, None)

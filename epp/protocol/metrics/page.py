@@ -1,114 +1,143 @@
-"""A page of metrics in Prometheus text format 0.0.4, of which only some families are parsed.
+"""A metrics page: the values of all engines that it reports, read once for all endpoints."""
 
-A page of vLLM has some seventy families in 20 to 60 KB, of which ten are read, once per second
-and server. Their lines are found by substring search, near their offsets on the page before.
-"""
+from collections.abc import Generator, Iterable, Iterator, Mapping
 
-import functools
-import math
-import re
-from collections.abc import Mapping
+from epp.protocol.metrics.metric_names import ENGINE_LABELS, ENGINES, EngineMetrics, Metric
+from epp.protocol.metrics.page_text import PageText, labels, number
 
-Sample = tuple[bytes, float]
-"""The text between the braces (empty without labels), and the value (NaN if it is no number)."""
+MAX_RANKS = 4096
+"""Engines that a page may report; the endpoints file allows as many ranks."""
+_MAX_TEXT = 64
+"""Bytes of a label's value that are kept."""
+_NO_VALUE = frozenset((b"", b"None"))
 
-_QUOTED = rb'(?:[^"\\\n]++|\\.)*+'
-_LABEL = re.compile(rb'([A-Za-z_]\w*+)\s*+=\s*+"(' + _QUOTED + rb')"')
-_REST = re.compile(rb'(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?[ \t]+([^ \t\r\n]+)[^\n]*\n')
-_ESCAPE = re.compile(rb"\\(.)")
-_AFTER_NAME = frozenset(b"{ \t")
-_ABSENT_PAGES = 8
-"""An absent rare family is searched on one page of as many."""
-_MAX_SHIFT = 256
-"""Bytes by which a line may have moved up since the page before and still be found there."""
+Labels = Mapping[bytes, bytes]
+
+
+class MetricTable:
+    """The values of one metric on a page, each by its rank.
+
+    `impossible` has those that cannot be true, `texts` the text of a label, and `states` the
+    labels of the newest sample, each with its time. `too_many` is whether ranks were left out,
+    `empty` whether the family has no samples.
+    """
+
+    def __init__(self, metric: Metric, engine: EngineMetrics) -> None:
+        self._metric = metric
+        self._engine = engine
+        self._ranks: set[bytes] = set()
+        self.values: dict[bytes, float] = {}
+        self.impossible: dict[bytes, str] = {}
+        self.texts: dict[bytes, bytes] = {}
+        self.states: dict[bytes, tuple[float, Labels]] = {}
+        self.too_many = False
+        self.empty = True
+
+    def add(self, value: float, pairs: Labels) -> None:
+        """Add a sample, unless its labels are not the metric's."""
+        metric = self._metric
+        self.empty = False
+        if metric.where and pairs.get(metric.where[0]) != metric.where[1]:
+            return
+        # vLLM `cache_config_info`: a field without a value is the label value "None".
+        text = pairs.get(metric.label, b"")
+        if metric.label and text in _NO_VALUE:
+            return
+        rank = pairs.get(self._engine.rank, b"")
+        if rank not in self._ranks:
+            if len(self._ranks) >= MAX_RANKS:
+                self.too_many = True
+                return
+            self._ranks.add(rank)
+        if metric is self._engine.adapters:
+            self._set_state(rank, value, pairs)
+        else:
+            self._add_value(rank, text[:_MAX_TEXT], value)
+
+    def _set_state(self, rank: bytes, value: float, pairs: Labels) -> None:
+        if self.states.get(rank, (0.0,))[0] <= value <= self._metric.most:
+            self.states[rank] = value, pairs
+
+    def _add_value(self, rank: bytes, text: bytes, value: float) -> None:
+        if self._metric.label:
+            value = number(text)
+            self.texts.setdefault(rank, text)
+        if not 0 <= value <= self._metric.most:
+            self.impossible[rank] = text.decode(errors="replace") or f"{value:g}"
+        elif rank not in self.values:
+            self.values[rank] = value
+        else:
+            both = self.values[rank], value
+            self.values[rank] = sum(both) if self._engine.adds else max(both)
 
 
 class Page:
     """One page. `places`, kept by the caller for the next page, has the offsets of families."""
 
     def __init__(self, text: bytes, places: dict[bytes, int] | None = None) -> None:
-        self.text = text
-        self._places = {} if places is None else places
-        self._found: dict[bytes, list[Sample]] = {}
+        self._text = PageText(text, places)
+        self._tables: dict[tuple[EngineMetrics, Metric], MetricTable] = {}
+        self._digests: dict[bytes, int] = {}
 
-    def __contains__(self, start: bytes) -> bool:
-        """Whether any line starts with `start`."""
-        return self.text.startswith(start) or b"\n" + start in self.text
+    @property
+    def long_lines(self) -> bool:
+        """Whether a sample was skipped because its line is too long."""
+        return self._text.long_lines
 
-    def samples(self, family: bytes) -> list[Sample]:
-        """Return a family's samples, up to the first malformed line."""
-        # Text format 0.0.4, "Grouping and sorting": all lines of a metric are in one group.
-        found = self._found.get(family)
-        if found is None:
-            found = self._found[family] = self._read(family)
-        return found
+    def table(self, metric: Metric, engine: EngineMetrics) -> MetricTable:
+        """Return a metric's values."""
+        if (engine, metric) not in self._tables:
+            for _ in self.prepare((metric,), engine):
+                pass
+        return self._tables[engine, metric]
 
-    def rare(self, family: bytes) -> list[Sample]:
-        """Return a family's samples; while pages lack it, only each eighth page is searched."""
-        place = self._places.get(family, 0)
-        if place >= -1 or family in self._found:
-            return self.samples(family)
-        self._places[family] = place + 1
-        return []
+    def prepare(self, metrics: Iterable[Metric], engine: EngineMetrics) -> Iterator[None]:
+        """Read metrics in steps, so that `table` returns each at once."""
+        tables: dict[bytes, list[MetricTable]] = {}
+        for metric in metrics:
+            if (engine, metric) not in self._tables:
+                table = self._tables[engine, metric] = MetricTable(metric, engine)
+                if not metric.rare or self._text.rare(metric.family):
+                    tables.setdefault(metric.family, []).append(table)
+        for family, wanted in tables.items():
+            yield from self._read(family, wanted)
 
-    def _read(self, family: bytes) -> list[Sample]:
-        found: list[Sample] = []
-        start = self._first_line(family)
-        while start >= 0:
-            line = _REST.match(self.text, start + len(family))
-            if line is None:
-                break
-            found.append((line[1] or b"", number(line[2])))
-            start = line.end() if self._starts(family, line.end()) else -1
-        return found
+    def _read(self, family: bytes, tables: list[MetricTable]) -> Iterator[None]:
+        for sample in self._text.samples(family):
+            if sample is None:
+                yield
+                continue
+            raw, text = sample
+            pairs, value = labels(raw), number(text)
+            for table in tables:
+                table.add(value, pairs)
+            if tables[0].too_many:
+                return
 
-    def _first_line(self, family: bytes) -> int:
-        """Return the offset of the family's first sample; -1 if it has none."""
-        start = self._near(family)
-        if start < 0:
-            start = 0 if self._starts(family, 0) else self._search(family, 0)
-        self._places[family] = start if start >= 0 else -_ABSENT_PAGES
-        return start
+    def digest(self, families: Iterable[bytes]) -> Generator[None, None, int]:
+        """Return a number that changes with the samples of these families, in steps."""
+        found = []
+        for family in families:
+            if family not in self._digests:
+                digest = 0
+                for sample in self._text.samples(family):
+                    if sample is None:
+                        yield
+                    else:
+                        digest = hash((digest, sample))
+                self._digests[family] = digest
+            found.append(self._digests[family])
+        return hash(tuple(found))
 
-    def _near(self, family: bytes) -> int:
-        """Return that offset if it is near the one of the page before; else -1."""
-        place = self._places.get(family, -1)
-        if place <= _MAX_SHIFT:
-            return -1
-        start = self._search(family, place - _MAX_SHIFT)
-        line_before = self.text.rfind(b"\n", 0, max(0, start - 1)) + 1
-        return -1 if self._starts(family, line_before) else start
+    def engine(self, labels: Mapping[str, str]) -> Generator[None, None, EngineMetrics | None]:
+        """Return a pod's engine, by its labels, else by the names on its page, in steps.
 
-    def _search(self, family: bytes, start: int) -> int:
-        needle = b"\n" + family
-        found = self.text.find(needle, start)
-        while found >= 0 and not self._starts(family, found + 1):
-            found = self.text.find(needle, found + 1)
-        return found + 1 if found >= 0 else -1
-
-    def _starts(self, family: bytes, at: int) -> bool:
-        """Whether a sample of this family, not of one with a longer name, starts at `at`."""
-        end = at + len(family)
-        text = self.text
-        return text.startswith(family, at) and end < len(text) and text[end] in _AFTER_NAME
-
-
-@functools.lru_cache(maxsize=8192)
-def labels(raw: bytes) -> Mapping[bytes, bytes]:
-    """Return the labels of a sample; cached, as most are the same on every page."""
-    return {name: _unescape(value) for name, value in _LABEL.findall(raw)}
-
-
-def number(text: bytes) -> float:
-    """Return a number of the text format, which writes them as Go does; NaN if it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _unescape(value: bytes) -> bytes:
-    # Text format 0.0.4: a label value escapes backslash, quote and newline.
-    if b"\\" not in value:
-        return value
-    return _ESCAPE.sub(lambda match: b"\n" if match[1] == b"n" else match[1], value)
+        None if neither is known: no metric of the page can be read then.
+        """
+        for label in ENGINE_LABELS:
+            if labels.get(label) in ENGINES:
+                return ENGINES[labels[label]]
+        for engine in ENGINES.values():
+            if (yield from self._text.has_line(engine.sign)):
+                return engine
+        return None

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from epp.model.endpoint import UNREPORTED, Endpoint, Load
-from epp.protocol.metrics.metric_names import ENGINES, SGLANG, VLLM, engine_of
+from epp.protocol.metrics.metric_names import ENGINES, SGLANG, VLLM
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import Page
 from tests.adapters.vllm_page import vllm_page
@@ -39,6 +39,16 @@ def read(text, at=0.0, previous=UNREPORTED, engine=None, **endpoint):
     labels = {"llm-d.ai/engine-type": engine} if engine else {}
     of = Endpoint("default", "a", "10.0.0.1", 8000, labels=labels, **endpoint)
     return MetricsReader(of, previous).read(Page(text), at).load
+
+
+def engine_of(labels, text):
+    """The engine that a page is read for."""
+    steps = Page(text).engine(labels)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def lora(value, running="", waiting="", max_lora="4", engine="0"):
@@ -172,7 +182,7 @@ PAGES = {
 
 @pytest.mark.parametrize("name", PAGES)
 def test_engines_are_recognised_by_their_page(name):
-    engine = engine_of({}, Page(PAGES[name]))
+    engine = engine_of({}, PAGES[name])
     assert engine is ENGINES[name]
     load = read(PAGES[name], at=3)
     assert load == Load(
@@ -197,7 +207,7 @@ def test_triton_reports_requests_only():
     ],
 )
 def test_the_label_decides_before_the_page(labels, page, engine):
-    assert engine_of(labels, Page(page)) is engine
+    assert engine_of(labels, page) is engine
 
 
 PIECES = st.sampled_from(

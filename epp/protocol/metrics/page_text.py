@@ -1,0 +1,147 @@
+"""The text of a page of metrics, in Prometheus text format 0.0.4: only some families are parsed.
+
+A page of vLLM has some seventy families in 20 to 60 KB, of which ten are read, once per second
+and server. Their lines are found by substring search, near their offsets on the page before. Any
+pod writes what it likes: all that is done here is linear in the bytes that it looks at, and what
+looks at many is an iterator that yields None after some of them, so that its caller can pause.
+"""
+
+import math
+import re
+from collections.abc import Generator, Iterator, Mapping
+
+from epp.protocol.metrics.metric_names import LABELS
+
+Sample = tuple[bytes, bytes]
+"""The text between the braces (empty without labels), and the value's."""
+
+MAX_LINE_BYTES = 8192
+"""Longer samples are skipped; vLLM's longest, its configuration, has some 2 KB."""
+_SAMPLES_BYTES = 8 << 10
+_SAMPLE_BYTES = 64
+"""Bytes of samples that are read before a pause, and those that a sample counts for at least."""
+_SEARCHED_BYTES = 32 << 10
+"""Bytes that are searched for a name before a pause."""
+
+_QUOTED = rb'(?:[^"\\\n]++|\\.)*+'
+# The look-behind makes it linear: without it each letter of a long word begins another attempt.
+_LABEL = re.compile(rb'(?<!\w)([A-Za-z_]\w*+)\s*+=\s*+"(' + _QUOTED + rb')"')
+_REST = re.compile(rb'(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?[ \t]+([^ \t\r\n]+)[^\n]*\n')
+_ESCAPE = re.compile(rb"\\(.)")
+_AFTER_NAME = frozenset(b"{ \t")
+_ABSENT_PAGES = 8
+"""An absent rare family is searched on one page of as many."""
+_MAX_SHIFT = 256
+"""Bytes by which a line may have moved up since the page before and still be found there."""
+_LONGEST_NUMBER = 64
+"""Bytes of a number; Go writes at most 24."""
+
+
+class PageText:
+    """The text. `places`, kept by the caller for the next page, has the offsets of families.
+
+    `long_lines` is whether a sample was skipped because its line is too long.
+    """
+
+    def __init__(self, text: bytes, places: dict[bytes, int] | None = None) -> None:
+        self._text = text
+        self._places = {} if places is None else places
+        self.long_lines = False
+
+    def samples(self, family: bytes) -> Iterator[Sample | None]:
+        """Yield a family's samples, up to the first malformed line, and None to pause."""
+        # Text format 0.0.4, "Grouping and sorting": all lines of a metric are in one group.
+        text, left, name = self._text, _SAMPLES_BYTES, len(family)
+        start = self._near(family)
+        if start < 0:
+            start = yield from self._first_line(family)
+        self._places[family] = start if start >= 0 else -_ABSENT_PAGES
+        while start >= 0:
+            end = text.find(b"\n", start, start + MAX_LINE_BYTES) + 1
+            if end:
+                line = _REST.match(text, start + name, end)
+                if line is None:
+                    return
+                yield line[1] or b"", line[2]
+            elif end := text.find(b"\n", start) + 1:
+                self.long_lines = True
+            else:
+                return
+            left -= max(_SAMPLE_BYTES, min(end - start, MAX_LINE_BYTES))
+            if left < 0:
+                left = _SAMPLES_BYTES
+                yield None
+            start = end if self._starts(family, end) else -1
+
+    def has_line(self, start: bytes) -> Generator[None, None, bool]:
+        """Return whether any line starts with `start`."""
+        if self._text.startswith(start):
+            return True
+        needle = b"\n" + start
+        for at in range(0, len(self._text), _SEARCHED_BYTES):
+            if self._text.find(needle, at, at + _SEARCHED_BYTES + len(start)) >= 0:
+                return True
+            yield None
+        return False
+
+    def rare(self, family: bytes) -> bool:
+        """Whether to look for a family; while pages lack it, that is so on each eighth page."""
+        place = self._places.get(family, 0)
+        if place >= -1:
+            return True
+        self._places[family] = place + 1
+        return False
+
+    def _near(self, family: bytes) -> int:
+        """Return the offset of the family's first sample if it is near the one before; else -1."""
+        place = self._places.get(family, -1)
+        if place <= _MAX_SHIFT:
+            return -1
+        start = self._search(family, place - _MAX_SHIFT)
+        line_before = self._text.rfind(b"\n", 0, max(0, start - 1)) + 1
+        return -1 if self._starts(family, line_before) else start
+
+    def _first_line(self, family: bytes) -> Generator[None, None, int]:
+        """Return the offset of the family's first sample; -1 if it has none."""
+        if self._starts(family, 0):
+            return 0
+        for part in range(0, len(self._text), _SEARCHED_BYTES):
+            if (found := self._search(family, part)) >= 0:
+                return found
+            yield None
+        return -1
+
+    def _search(self, family: bytes, start: int) -> int:
+        """Return the first sample after a newline in `_SEARCHED_BYTES` from `start`, or -1."""
+        text, needle = self._text, b"\n" + family
+        end = start + _SEARCHED_BYTES + len(family)
+        found = text.find(needle, start, end)
+        while found >= 0 and not self._starts(family, found + 1):
+            found = text.find(needle, found + 1, end)
+        return found + 1 if found >= 0 else -1
+
+    def _starts(self, family: bytes, at: int) -> bool:
+        """Whether a sample of this family, not of one with a longer name, starts at `at`."""
+        end = at + len(family)
+        text = self._text
+        return text.startswith(family, at) and end < len(text) and text[end] in _AFTER_NAME
+
+
+def labels(raw: bytes) -> Mapping[bytes, bytes]:
+    """Return those labels of a sample that are read."""
+    return {name: _unescape(value) for name, value in _LABEL.findall(raw) if name in LABELS}
+
+
+def number(text: bytes) -> float:
+    """Return a number of the text format, which writes them as Go does; NaN if it is none."""
+    try:
+        return float(text) if len(text) <= _LONGEST_NUMBER else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _unescape(value: bytes) -> bytes:
+    # Text format 0.0.4: a label value escapes backslash, quote and newline.
+    if b"\\" not in value:
+        return value
+    return _ESCAPE.sub(lambda match: b"\n" if match[1] == b"n" else match[1], value)
