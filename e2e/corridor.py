@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from epp.demo.envoy import BodyMode, EnvoySettings, Routing, start_envoy
 from epp.demo.processes import Process, spawn
+from tests.native.built import FAULTS
 
 START_SECONDS = 30
 DEADLINE = 30
@@ -30,6 +31,9 @@ CHAT = "/v1/chat/completions"
 DECISION = "x-warmpick-decision"
 REASON = "x-warmpick-reason"
 SERVER = "x-sim-name"
+HELD = "warmpick_event_loop_held_seconds"
+MOST_HELD = "1.0" if FAULTS else "0.1"
+"""Seconds, of what is compiled; the sources of that take longer."""
 QUIET_PORTS = range(20_000, 32_000)
 _untried_ports = iter(secrets.SystemRandom().sample(QUIET_PORTS, len(QUIET_PORTS)))
 
@@ -164,8 +168,20 @@ class Corridor:
         return (f"--endpoints-file={self.endpoints_path}",)
 
     async def stop(self) -> None:
-        """Kill everything, the gateway first."""
-        await self._stop.aclose()
+        """Kill everything, the gateway first. Raises `AssertionError` where the loop was held."""
+        try:
+            if hasattr(self, "picker") and self.picker.alive():
+                await self._never_held()
+        finally:
+            await self._stop.aclose()
+
+    async def _never_held(self) -> None:
+        """Check that nothing has held the picker's event loop for longer than `MOST_HELD`."""
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # it may be on its way out
+            samples = await self.metric(f"{HELD}_count")
+            short = await self.metric(f"{HELD}_bucket", le=MOST_HELD)
+            # Samples that were taken between the two can only be more of the short ones.
+            assert samples <= short, f"the event loop was held {samples - short:g} times"
 
     def write_endpoints(self, *names: str) -> None:
         """Put these endpoints in the file that the picker follows, in one step."""

@@ -71,6 +71,7 @@ async def _warm_up(field: Ground) -> None:
 async def _attempt(attack: Attack, field: Ground, before: float) -> Finding:
     start, files = field.footprint.reset(), field.footprint.files
     await field.prober.window()
+    held = await field.holds()
     broken, sent = [], 0
     started = time.monotonic()
     try:
@@ -82,6 +83,8 @@ async def _attempt(attack: Attack, field: Ground, before: float) -> Finding:
         broken.append(str(error) or repr(error))
     seconds = time.monotonic() - started
     broken += await _settled(field, files)
+    with suppress(aiohttp.ClientError, TimeoutError):
+        held = await field.holds() - held
     window = await field.prober.window()
     peak, after = field.footprint.peak, field.footprint.now
     allowed = allowed_mb(attack, sent)
@@ -90,6 +93,7 @@ async def _attempt(attack: Attack, field: Ground, before: float) -> Finding:
         (field.footprint.killed, "it was killed at the memory limit"),
         (not field.process.alive() and not field.footprint.killed, "the process ended"),
         (excess > attack.worst_ms, f"others waited {window.worst_ms:,.0f} ms"),
+        (held, f"the event loop was held for over 0.1 s, {held} times"),
         (sum(window.errors.values()), f"others' errors: {window.errors}"),
         (peak - start > allowed, f"{peak - start:,.0f} MiB more, {allowed:,.0f} may be"),
         (after - before > REMAINS_MB, f"{after - before:,.0f} MiB stay"),

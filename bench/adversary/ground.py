@@ -27,6 +27,7 @@ DRAIN_S = 5
 STOP_S = DRAIN_S + 10.0
 """How long a picker may take to end: its drain, and what follows."""
 _PAGE_S = 20.0
+_HELD = "warmpick_event_loop_held_seconds"
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +99,17 @@ class Ground:
             for sample in family.samples
             if sample.name == name
         )
+
+    async def holds(self) -> int:
+        """How often the event loop was held for over 0.1 s since the start, by the page."""
+        count = short = 0.0
+        for family in text_string_to_metric_families(await self.page()):
+            for sample in family.samples:
+                if sample.name == f"{_HELD}_count":
+                    count = sample.value
+                elif sample.name == f"{_HELD}_bucket" and sample.labels["le"] == "0.1":
+                    short = sample.value
+        return int(count - short)
 
     async def terminate(self) -> str:
         """SIGTERM; what is wrong with how it ends, "" for nothing."""

@@ -55,7 +55,7 @@ _GAUGE = b"vllm:num_requests_running"
 _LINE_MB = 100_000, 3_900_000
 PAGES: dict[str, Page] = {
     **{
-        f"{name}-{size // 1_000}kb": _whole(_GAUGE + b"{" + part * (size // len(part)) + b"\n")
+        f"{name}-{size // 1_000}kb": _whole(_GAUGE + b"{" + part * (size // len(part)) + b"} 1\n")
         for size in _LINE_MB
         for name, part in (
             ("letters", b"a"),
@@ -67,6 +67,7 @@ PAGES: dict[str, Page] = {
             ("braces", b"{"),
         )
     },
+    "allowed-lines": _whole((_GAUGE + b"{" + b"a" * 8_000 + b"} 1\n") * 480),
     "many-engines": _whole(_engines(40_000)),
     "many-labels": _whole(_labels(40_000)),
     "many-adapters": _whole(_distinct(100_000)),

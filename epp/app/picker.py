@@ -17,6 +17,7 @@ from epp.adapters.health import HealthServices
 from epp.adapters.kube.kube_settings import KubeAccess
 from epp.adapters.scrape.scraper import Scraper, ScrapeSettings
 from epp.adapters.telemetry.http import OperatorServer
+from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.app.cache_sources import (
     build_fleet,
@@ -92,6 +93,7 @@ class EndpointPicker:
             self._tokenizer,
             self._apply,
         )
+        self._loop_delay = LoopDelay()
         self._telemetry = Telemetry(self._sources())
         scheduler = Scheduler(self._fleet, options.settings.profile, random.Random().randrange)  # noqa: S311 (chance, not secrets)
         self._scraper = Scraper(
@@ -130,6 +132,7 @@ class EndpointPicker:
             lambda: kv_event_batches(self._kv_events),
             lambda: untokenized_prompts(self._tokenizer),
             self._fleet.is_in_flight,
+            self._loop_delay.collect,
         )
 
     @property
@@ -238,6 +241,7 @@ class EndpointPicker:
         except (OSError, RuntimeError) as error:
             raise ConfigError(f"cannot listen: {error}") from error
         self._serving = True
+        self._loop_delay.start()
         self._readiness_changed.set()
         _log.info(
             "serving",
@@ -263,6 +267,7 @@ class EndpointPicker:
                 await asyncio.gather(self._discovery.release_lease(), quiet)
 
     async def _stop(self) -> None:
+        self._loop_delay.stop()
         await self._extproc.stop(_LAST_GRACE_SECONDS)
         await self._director.stop()
         await self._health_server.stop()

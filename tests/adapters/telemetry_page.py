@@ -2,6 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.model.endpoint import UNREPORTED, CacheStats, Endpoint, Load
 from epp.model.request import Decision, InferenceRequest, RequestId, Usage
@@ -31,6 +32,7 @@ def telemetry(pool=POOL, under_way=lambda _: False):
             lambda: {("prod/a", "batches"): 9, ("prod/a", "gaps"): 1},
             lambda: {"media": 4},
             under_way=under_way,
+            event_loop=LoopDelay().collect,
             commit="abc",
             build_ref="v1",
         )

@@ -23,6 +23,7 @@ STREAMED = ".0005 .00205 .005 .01 .02 .04 .06 .08 .1 .125 .15 .2 .3 .4 .5 .6 .8 
 SCHEDULER = ".0001 .0002 .0005 .001 .002 .005 .01 .02 .05 .1"
 PROCESSING = ".0005 .001 .002 .005 .01 .015 .025 .04 .06 .1 .25 .5 1 2.5 5 10"
 ERROR = "-65536 -16384 -4096 -1024 -256 -64 -16 -1 0 1 16 64 256 1024 4096 16384 65536"
+LOOP = ".001 .005 .01 .025 .05 .1 .25 .5 1 2.5 5 10"
 ATTEMPT = ("status", "target_model_name")
 
 TABLE = [
@@ -97,6 +98,8 @@ TABLE = [
     ("warmpick_cached_tokens_error_tokens", "histogram", M, ERROR),
     ("warmpick_exchange_outcomes", "counter", ("outcome",), ""),
     ("warmpick_scrape_failures", "counter", (), ""),
+    ("warmpick_event_loop_delay_seconds", "histogram", (), LOOP),
+    ("warmpick_event_loop_held_seconds", "histogram", (), LOOP),
 ]
 
 

@@ -28,6 +28,7 @@ PROCESSING_BOUNDS = (
     *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5),
     *(1, 2.5, 5, 10),
 )
+LOOP_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _MAGNITUDES = (1, 16, 64, 256, 1024, 4096, 16384, 65536)
 CACHED_ERROR_BOUNDS = (*(-size for size in reversed(_MAGNITUDES)), 0, *_MAGNITUDES)
 
@@ -211,6 +212,16 @@ SCRAPE_FAILURES = Family(
     name="warmpick_scrape_failures_total",
     help="Polls of an endpoint's metrics page that failed.",
     kind="counter",
+)
+LOOP_DELAY = Family(
+    name="warmpick_event_loop_delay_seconds",
+    help="How late a timer of the event loop ran: what every request waits beside its own work.",
+    kind="histogram",
+)
+LOOP_HELD = Family(
+    name="warmpick_event_loop_held_seconds",
+    help="What of that delay the process itself took, and not the machine from it.",
+    kind="histogram",
 )
 INFO = Family(
     name="llm_d_epp_info",

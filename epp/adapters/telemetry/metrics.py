@@ -33,7 +33,7 @@ class MetricSources:
     `pool` returns every endpoint with its load and whether it can be picked; `caches` the modelled
     state of their caches; `index_size` the blocks in the prefix index; `kv_events` batches by
     endpoint and outcome; `left_as_text` prompts by cause. `under_way` says whether an unobserved
-    request is modelled as still running.
+    request is modelled as still running. `event_loop` yields what is known of the loop's delays.
     """
 
     pool_name: str
@@ -43,6 +43,7 @@ class MetricSources:
     kv_events: Callable[[], Mapping[tuple[str, str], int]] = dict
     left_as_text: Callable[[], Mapping[str, int]] = dict
     under_way: Callable[[RequestId], bool] = lambda _: False
+    event_loop: Callable[[], Iterator[FamilyText]] = lambda: iter(())
     commit: str = "unknown"
     build_ref: str = "unknown"
 
@@ -141,6 +142,7 @@ class Telemetry:
         outcomes = [((outcome.value,), times) for outcome, times in self._outcomes.items()]
         yield from expose(families.OUTCOMES, outcomes)
         yield from expose(families.SCRAPE_FAILURES, [((), self._scrape_failures)])
+        yield from self._sources.event_loop()
         size = self._sources.index_size()
         yield from expose(families.INDEX_SIZE, [((_INDEX, _INDEX), size)])
         yield from expose(families.KV_EVENTS, self._sources.kv_events().items())

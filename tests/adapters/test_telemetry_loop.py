@@ -1,0 +1,87 @@
+"""What holds the event loop is seen, and told from a machine that stands still."""
+
+import asyncio
+import time
+
+import pytest
+
+from epp.adapters.telemetry.loop_delay import IDLE_SECONDS, LoopDelay
+from tests.adapters.ext_proc_peer import until
+
+LONG = 0.1
+HOLD = LONG + IDLE_SECONDS + 0.1
+"""Longer by the time that may have been left until the timer was due."""
+
+
+@pytest.fixture
+async def watched():
+    made = LoopDelay()
+    made.start()
+    yield made
+    made.stop()
+
+
+def above(histogram, bound):
+    """How many values were above a bound."""
+    return sum(histogram.counts[histogram.bounds.index(bound) + 1 :])
+
+
+def compute():
+    end = time.process_time() + HOLD
+    while time.process_time() < end:
+        pass
+
+
+async def sampled(watched):
+    """Wait for the next sample."""
+    seen = sum(watched.delay.counts)
+    await until(lambda: sum(watched.delay.counts) > seen)
+
+
+async def test_work_in_the_loop_holds_it(watched):
+    compute()
+    await sampled(watched)
+    assert (above(watched.delay, LONG), above(watched.held, LONG)) == (1, 1)
+
+
+async def test_work_that_keeps_the_interpreter_counts_wherever_it_is_done(watched):
+    # A regular expression runs without ever letting another thread in.
+    import re  # noqa: PLC0415
+
+    text, end = "a" * 24, time.process_time() + HOLD
+
+    def work():
+        while time.process_time() < end:
+            re.match("(a+)+b", text)
+
+    await asyncio.to_thread(work)
+    await sampled(watched)
+    assert above(watched.held, LONG) >= 1
+
+
+async def test_a_process_that_stands_still_is_late_and_holds_nothing(watched):
+    time.sleep(HOLD)
+    await sampled(watched)
+    assert (above(watched.delay, LONG), above(watched.held, LONG)) == (1, 0)
+
+
+async def test_short_work_holds_nothing(watched):
+    for _ in range(100):
+        await asyncio.sleep(0)
+    await sampled(watched)
+    assert above(watched.held, LONG) == 0
+
+
+async def test_the_page_has_both(watched):
+    await sampled(watched)
+    page = "".join(block.text(openmetrics=False) for block in watched.collect())
+    for name in ("delay", "held"):
+        assert f'warmpick_event_loop_{name}_seconds_bucket{{le="0.1"}} 1\n' in page
+
+
+async def test_after_the_stop_nothing_is_sampled(watched):
+    await sampled(watched)
+    watched.stop()
+    seen = sum(watched.delay.counts)
+    await asyncio.sleep(IDLE_SECONDS * 2)
+    assert sum(watched.delay.counts) == seen
