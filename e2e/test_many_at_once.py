@@ -48,7 +48,7 @@ async def documented_envoy(picker, folder):
 async def test_1500_streamed_answers_at_once(echo, start):
     plan = Plan(others=(echo.target,), routing="original_dst")
     headers = {PIECES: "3", HELD: "1"}
-    statuses = collections.Counter()
+    statuses: collections.Counter[int] = collections.Counter()
     begun = 0
     everyone = asyncio.Event()
     echo.release.clear()

@@ -4,11 +4,13 @@ import itertools
 import json
 import re
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 import yaml
 
-from epp.demo.envoy import EnvoySettings, envoy_config
+from epp.demo.envoy import EnvoySettings, Routing, envoy_config
 from tests.charts import values as v
 from tests.charts.helm import objects
 
@@ -57,13 +59,13 @@ def configurations(name):
         return list(nested([objects("warmpick", values) for values in v.CASES.values()]))
     if name == WRITTEN_BY_CODE:
         return [
-            json.loads(envoy_config(EnvoySettings(**PORTS, endpoints=("1.2.3.4:1",), routing=way)))
-            for way in ("original_dst", "override_host", "round_robin", "least_request")
+            json.loads(envoy_config(msgspec.structs.replace(DEMO, routing=way)))
+            for way in get_args(Routing)
         ]
     return list(nested(list(blocks((ROOT / name).read_text()))))
 
 
-PORTS = {"listen_port": 1, "admin_port": 2, "epp_port": 3}
+DEMO = EnvoySettings(listen_port=1, admin_port=2, epp_port=3, endpoints=("10.0.0.1:8000",))
 
 
 @pytest.mark.parametrize("name", sorted({"docs/gateway.md", RENDERED, WRITTEN_BY_CODE, *given()}))
