@@ -14,12 +14,20 @@ from kubernetes.aio.config.config_exception import ConfigException
 from epp import __version__
 from epp.adapters.kube.access import ApiSession, load
 from epp.adapters.kube.kube_settings import KubeAccess
+from epp.adapters.kube.turnstile import Turnstile
 from epp.errors import ConfigError, WarmpickError
 from epp.protocol.kube.watch import ApiRefused, read_status
 
 _log = structlog.get_logger(__name__)
 
 _CONNECT_SECONDS = 10.0
+_ABSENCES = (
+    aiohttp.ClientOSError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.ServerDisconnectedError,
+)
+_LOGGED_ABSENCE = 2
+"""The first in a row is not logged: it may be an idle connection that a restart closed."""
 _HEADERS = {
     "Accept": "application/json",
     "Accept-Encoding": "identity",
@@ -33,7 +41,14 @@ Request = tuple[str, str, Mapping[str, Any] | None]
 
 
 class ApiUnreachable(WarmpickError):
-    """No response came, or it ended before it was complete."""
+    """No response came, or it ended before it was complete.
+
+    `absent`: nobody answers at that address; it costs nobody anything to ask again soon.
+    """
+
+    def __init__(self, message: str, *, absent: bool = False) -> None:
+        super().__init__(message)
+        self.absent = absent
 
 
 class ApiConnection:
@@ -42,6 +57,9 @@ class ApiConnection:
     A token file is read again every minute (`kubernetes.aio`). After a 401, or a certificate that
     is not trusted, all credentials are read again and the request is sent once more: credentials
     may have been rotated.
+
+    Whoever found the API server absent, or was refused for want of rights (401, 403), waits at
+    `absent` or `refused` until it asks again. The first opens with any response.
     """
 
     def __init__(self, access: KubeAccess) -> None:
@@ -49,6 +67,10 @@ class ApiConnection:
         self._session: ApiSession | None = None
         self._renewing = asyncio.Lock()
         self._renewals = 0
+        self._distrusted = False
+        self._absences = 0
+        self.absent = Turnstile()
+        self.refused = Turnstile()
 
     async def open(self) -> None:
         """Read address and credentials; sends nothing. Raises `ConfigError`."""
@@ -81,7 +103,7 @@ class ApiConnection:
         Raises `ApiRefused` and `ApiUnreachable`.
         """
         limits = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
-        with _as_unreachable():
+        with self._as_unreachable():
             response, session = await self._send_with_renewal((method, path, document), limits)
             try:
                 return await response.read()
@@ -101,7 +123,7 @@ class ApiConnection:
         limits = aiohttp.ClientTimeout(
             total=None, sock_connect=_CONNECT_SECONDS, sock_read=idle_timeout
         )
-        with _as_unreachable():
+        with self._as_unreachable():
             async with asyncio.timeout(response_timeout):
                 response, session = await self._send_with_renewal(("GET", path, None), limits)
             try:
@@ -134,7 +156,9 @@ class ApiConnection:
         method, path, document = request
         headers = {**_HEADERS, **await _authorization(session.configuration)}
         response = await session.send((method, path, headers, document), limits)
+        self._on_response()
         if response.status < HTTPStatus.BAD_REQUEST:
+            self._distrusted = False
             return response, session
         try:
             body = await response.read()
@@ -150,12 +174,43 @@ class ApiConnection:
         async with self._renewing:
             if self._renewals != renewals:
                 return
-            _log.warning("kube.credentials_renewed", because=reason)
+            if not self._distrusted:
+                self._distrusted = True
+                _log.warning("kube.credentials_renewed", because=reason)
             try:
                 await self.open()
             except ConfigError as error:
                 _log.error("kube.credentials_unreadable", error=str(error))
             self._renewals += 1
+
+    # Absence.
+
+    def _on_response(self) -> None:
+        if self._absences >= _LOGGED_ABSENCE:
+            _log.info("kube.reachable", api=self.host)
+        self._absences = 0
+        self.absent.open()
+
+    def _on_absence(self, error: aiohttp.ClientError) -> ApiUnreachable:
+        """Log that nobody answers, once until somebody does; return what to raise."""
+        message = str(error) or type(error).__name__
+        self._absences += 1
+        if self._absences == _LOGGED_ABSENCE:
+            _log.warning("kube.unreachable", api=self.host, error=message)
+        return ApiUnreachable(message, absent=True)
+
+    @contextmanager
+    def _as_unreachable(self) -> Iterator[None]:
+        try:
+            yield
+        except _ABSENCES as error:
+            raise self._on_absence(error) from error
+        except TimeoutError as error:
+            raise ApiUnreachable(str(error) or "no response in time") from error
+        except aiohttp.ClientPayloadError as error:
+            raise ApiUnreachable("the response broke off") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ApiUnreachable(str(error) or type(error).__name__) from error
 
 
 async def _authorization(configuration: Configuration) -> dict[str, str]:
@@ -166,15 +221,3 @@ async def _authorization(configuration: Configuration) -> dict[str, str]:
         _log.warning("kube.token_unreadable", error=str(error))
         key = configuration.api_key.get("BearerToken")
     return {"Authorization": key.strip()} if key else {}
-
-
-@contextmanager
-def _as_unreachable() -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError as error:
-        raise ApiUnreachable(str(error) or "no response in time") from error
-    except aiohttp.ClientPayloadError as error:
-        raise ApiUnreachable("the response broke off") from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise ApiUnreachable(str(error) or type(error).__name__) from error

@@ -28,8 +28,10 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and times of list and watch; times in seconds.
 
     `page_size` is the objects of one page of a list. Failures are retried after `min_backoff`,
-    doubling up to `max_backoff`; a refusal that lasts until somebody changes something (403,
-    404) after `refused_delay`. `request_timeout` limits a page of a list, or the wait for a
+    doubling up to `max_backoff`. What is refused at once (nobody listens, 401, 403) is asked again
+    every `probe_delay`, by one watch for all; for a resource that was never listed the delay
+    doubles up to `refused_delay`, which is the delay for kinds that are not installed (404), too.
+    `request_timeout` limits a page of a list, or the wait for a
     watch's headers. A watch that is silent for `idle_timeout` is broken (servers send bookmarks
     about once a minute). A watch is asked to last between `watch_timeout` and twice that.
     """
@@ -37,6 +39,7 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     page_size: int = 100
     min_backoff: float = 0.2
     max_backoff: float = 10.0
+    probe_delay: float = 1.0
     refused_delay: float = 30.0
     request_timeout: float = 30.0
     idle_timeout: float = 90.0

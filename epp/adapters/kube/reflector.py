@@ -15,6 +15,7 @@ import structlog
 
 from epp.adapters.kube.api_connection import ApiConnection, ApiUnreachable
 from epp.adapters.kube.kube_settings import ReflectorSettings
+from epp.adapters.kube.turnstile import Turnstile
 from epp.protocol.kube.objects import KubeObject
 from epp.protocol.kube.resources import Resource, Selection
 from epp.protocol.kube.watch import (
@@ -34,8 +35,13 @@ _AT_ONCE = 50
 _SHORT_WATCH = 1.0
 """Seconds; a watch that ends sooner and without an event is a failure (client-go: the same)."""
 _VERBS = ("list", "watch")
-_RESUMABLE = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS})
+_NO_RIGHTS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+_RESUMABLE = _NO_RIGHTS | {HTTPStatus.TOO_MANY_REQUESTS}
 """Statuses after which a watch may go on from the version that it has reached."""
+
+
+Delay = float | Turnstile
+"""Seconds to wait before the next request, or where to wait for one's turn."""
 
 
 class Sink(msgspec.Struct, Generic[T], frozen=True):
@@ -94,11 +100,12 @@ class Reflector(Generic[T]):
         self._settings = settings
         self._decoder = ObjectDecoder(resource.kind)
         self._backoff = Backoff(settings.min_backoff, settings.max_backoff)
+        self._patience = Backoff(settings.probe_delay, settings.refused_delay)
         self._version = ""
         self._verb = "list"
         self._problem = ""
         self._missing = 0
-        self._broken = self._warned = False
+        self._broken = self._warned = self._listed = self._refused = False
 
     async def run(self) -> NoReturn:
         """List and watch until cancelled."""
@@ -111,12 +118,16 @@ class Reflector(Generic[T]):
                 delay = self._on_disconnect(error)
             else:
                 delay = 0.0
-            await asyncio.sleep(delay)
+            if isinstance(delay, Turnstile):
+                await delay.turn(self._settings.probe_delay)
+            else:
+                await asyncio.sleep(delay)
 
     async def _follow(self) -> None:
         if not self._version:
             self._verb = "list"
             self._version = await self._list()
+            self._listed = True
             self._on_success()
         self._verb = "watch"
         await self._watch()
@@ -148,6 +159,7 @@ class Reflector(Generic[T]):
         query = self._selection.query({"limit": limit, "continue": token})
         path = f"{self._resource.path}?{query}"
         body = await self._connection.request("GET", path, seconds=self._settings.request_timeout)
+        self._on_rights()
         page = self._decoder.page(body)
         if page.undecodable:
             self._warn_left_out()
@@ -176,6 +188,7 @@ class Reflector(Generic[T]):
         async with self._connection.stream(
             path, response_timeout=settings.request_timeout, idle_timeout=settings.idle_timeout
         ) as chunks:
+            self._on_rights()
             await self._read_events(chunks)
         if self._version == before and time.monotonic() - since < _SHORT_WATCH:
             raise ApiUnreachable("the watch ended as soon as it began")
@@ -205,16 +218,23 @@ class Reflector(Generic[T]):
 
     # Failures.
 
+    def _on_rights(self) -> None:
+        """Let the others ask at once that were refused, too, after a refusal has ended."""
+        if self._refused:
+            self._refused = False
+            self._connection.refused.open()
+
     def _on_success(self) -> None:
         self.answered.set()
         self._backoff.reset()
+        self._patience.reset()
         self._missing, self._broken = 0, False
         if self._problem:
             self._problem = ""
             _log.info("kube.recovered", resource=self._resource.named)
 
-    def _on_refusal(self, refusal: ApiRefused) -> float:
-        """Handle a refusal; return the seconds to wait."""
+    def _on_refusal(self, refusal: ApiRefused) -> Delay:
+        """Handle a refusal; return how long to wait."""
         self.answered.set()
         if self._verb == "watch" and refusal.code not in _RESUMABLE:
             # 410 Gone: the version was compacted, and only a list gives another. After other
@@ -222,14 +242,22 @@ class Reflector(Generic[T]):
             self._version = ""
         if refusal.expired:
             return self._backoff.next()
-        if refusal.code == HTTPStatus.FORBIDDEN:
-            self._report("kube.forbidden", str(refusal), **self._remedy())
-            return self._settings.refused_delay
+        if refusal.code in _NO_RIGHTS:
+            return self._on_no_rights(refusal)
         if refusal.code == HTTPStatus.NOT_FOUND:
             return self._on_missing()
         delay = self._on_failure("kube.refused", str(refusal), code=refusal.code)
         # RFC 9110 §10.2.3, and API priority and fairness with 429: not before Retry-After.
         return max(delay, refusal.status.details.retry_after_seconds)
+
+    def _on_no_rights(self, refusal: ApiRefused) -> Delay:
+        """Handle 401 and 403. Rights that were there once may be back soon."""
+        if refusal.code == HTTPStatus.FORBIDDEN:
+            self._report("kube.forbidden", str(refusal), **self._remedy())
+        else:
+            self._report("kube.refused", str(refusal), code=refusal.code)
+        self._refused = True
+        return self._connection.refused if self._listed else self._patience.next()
 
     def _remedy(self) -> dict[str, str]:
         resource = self._resource
@@ -257,11 +285,14 @@ class Reflector(Generic[T]):
             )
         return self._settings.refused_delay
 
-    def _on_disconnect(self, error: ApiUnreachable | StreamBroken) -> float:
-        """Handle a broken request; return the seconds to wait.
+    def _on_disconnect(self, error: ApiUnreachable | StreamBroken) -> Delay:
+        """Handle a broken request; return how long to wait.
 
-        The first broken watch is not logged: each restart of an API server breaks all watches.
+        The first broken watch is not logged: each restart of an API server breaks all watches. Nor
+        is an absent server, as the connection does that for all.
         """
+        if isinstance(error, ApiUnreachable) and error.absent:
+            return self._connection.absent
         if isinstance(error, StreamBroken):
             self._version = ""
         elif self._verb == "watch" and not self._broken:

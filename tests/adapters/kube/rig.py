@@ -13,7 +13,9 @@ from tests.protocol.kube import objects
 
 CRDS = sorted((Path(__file__).parents[3] / "manifests" / "crds").glob("inference*.yaml"))
 POOLS = [path for path in CRDS if "inferencepools" in path.name]
-QUICK = ReflectorSettings(page_size=3, min_backoff=0.01, max_backoff=0.05, refused_delay=0.05)
+QUICK = ReflectorSettings(
+    page_size=3, min_backoff=0.01, max_backoff=0.05, probe_delay=0.01, refused_delay=0.05
+)
 WITHIN = 10.0
 """Seconds that anything may take before a test fails."""
 

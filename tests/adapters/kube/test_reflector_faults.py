@@ -156,13 +156,15 @@ async def test_a_restart_is_not_logged_an_outage_is_once(api, connection, logs):
         before = len(api.requests)
         api.drop_watches()
         await watched(api, after=before)
+        api.put(pod("a"))
+        await seen.until(lambda: "a" in seen.names)
         assert logs == []
         api.fail(faults.dropped(), times=5)
         api.drop_watches()
-        api.put(pod("a"))
-        await seen.until(lambda: "a" in seen.names)
-    assert [each["event"] for each in logs] == ["kube.disconnected", "kube.recovered"]
-    assert logs[0]["resource"] == "pods"
+        api.put(pod("b"))
+        await seen.until(lambda: "b" in seen.names)
+    assert [each["event"] for each in logs] == ["kube.unreachable", "kube.reachable"]
+    assert logs[0]["api"] == api.url
 
 
 RULE = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}

@@ -1,0 +1,191 @@
+"""The API server is away, or takes rights away: one asks for all, and all hear of the end of it."""
+
+import asyncio
+import contextlib
+import time
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from epp.adapters.kube.turnstile import Turnstile
+from epp.protocol.kube.resources import pods
+from tests.adapters.kube.rig import QUICK, connected, following, pod
+from tests.kubeapi import faults
+
+SPACES = ("default", "one", "two", "three", "four", "five")
+NEVER = 3600.0
+"""Seconds that no test waits for."""
+PATIENT = msgspec.structs.replace(QUICK, max_backoff=NEVER, refused_delay=NEVER)
+"""Only what is refused at once may be asked again."""
+RULE = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["list", "watch"]}
+
+
+@pytest.fixture
+def logs():
+    with capture_logs() as taken:
+        yield taken
+
+
+def events(logs, *names):
+    return [each["event"] for each in logs if each["event"] in names]
+
+
+@contextlib.asynccontextmanager
+async def everywhere(api, connection, settings=PATIENT):
+    """Follow the pods of several namespaces, which are watched."""
+    for space in SPACES[1:]:
+        api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space}})
+    async with contextlib.AsyncExitStack() as stack:
+        watches = [following(connection, pods(space), settings=settings) for space in SPACES]
+        seen = [await stack.enter_async_context(watch) for watch in watches]
+        await all_watched(api)
+        yield seen
+
+
+async def all_watched(api, after=0):
+    for space in SPACES:
+        await api.asked(
+            lambda ask, space=space: (ask.verb, ask.namespace) == ("watch", space), after=after
+        )
+
+
+async def all_hear(api, seen):
+    """Something new is heard of in every namespace."""
+    for space in SPACES:
+        new = pod("new")
+        api.put(new | {"metadata": new["metadata"] | {"namespace": space}})
+    for each in seen:
+        await each.until(lambda each=each: "new" in each.names)
+
+
+async def refused_often(api, times, after):
+    """Wait until the API server was asked so often."""
+    numbers = iter(range(times))
+    await api.asked(lambda _: next(numbers, times) >= times - 1, after=after)
+
+
+async def test_all_hear_soon_after_an_outage(api, connection, logs):
+    async with everywhere(api, connection) as seen:
+        api.fail(faults.dropped(), times=None)
+        before = len(api.requests)
+        api.drop_watches()
+        await refused_often(api, 40, before)
+        api.mend()
+        await all_hear(api, seen)
+    assert events(logs, "kube.unreachable", "kube.reachable", "kube.disconnected") == [
+        "kube.unreachable",
+        "kube.reachable",
+    ]
+
+
+async def test_all_hear_soon_after_a_time_without_a_listener(api, connection, logs):
+    async with everywhere(api, connection) as seen:
+        await api.down()
+        while not events(logs, "kube.unreachable"):
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", api.server.port)
+        await api.up()
+        await all_hear(api, seen)
+
+
+async def test_one_asks_for_all_during_an_outage(api, connection):
+    settings = msgspec.structs.replace(PATIENT, probe_delay=0.05)
+    async with everywhere(api, connection, settings) as seen:
+        api.fail(faults.dropped(), times=None)
+        before, began = len(api.requests), time.monotonic()
+        api.drop_watches()
+        await refused_often(api, 40, before)
+        # Each watch asks once by itself when it breaks off; aiohttp sends what is reset twice.
+        probes = 40 / 2 - len(SPACES)
+        assert time.monotonic() - began >= (probes - 1) * 0.05 / 2
+        api.mend()
+        await all_hear(api, seen)
+
+
+async def test_rights_that_are_given_back_are_noticed_by_all(api, tmp_path, logs):
+    token = api.token("epp", [RULE])
+    async with (
+        connected(api, tmp_path, token=token) as connection,
+        everywhere(api, connection) as seen,
+    ):
+        rules = list(api.access.rules["epp"])
+        api.access.rules["epp"].clear()
+        before = len(api.requests)
+        api.drop_watches()
+        await refused_often(api, 40, before)
+        api.access.rules["epp"].extend(rules)
+        await all_hear(api, seen)
+        assert [each.lists for each in seen] == [1] * len(SPACES)
+    assert events(logs, "kube.forbidden") == ["kube.forbidden"] * len(SPACES)
+
+
+async def test_a_token_that_is_known_again_is_noticed_by_all(api, tmp_path, logs):
+    token = api.token("epp", [RULE])
+    async with (
+        connected(api, tmp_path, token=token) as connection,
+        everywhere(api, connection) as seen,
+    ):
+        identity = api.access.tokens[token]
+        api.revoke(token)
+        before = len(api.requests)
+        api.drop_watches()
+        await refused_often(api, 40, before)
+        api.access.tokens[token] = identity
+        await all_hear(api, seen)
+    assert len(events(logs, "kube.credentials_renewed")) == 1
+
+
+async def test_an_overloaded_server_is_left_alone_for_longer_each_time(api, connection):
+    settings = msgspec.structs.replace(QUICK, max_backoff=NEVER)
+    api.fail(faults.unavailable(), verb="list", times=6)
+    began = time.monotonic()
+    async with following(connection, settings=settings) as seen:
+        await seen.until(lambda: seen.lists)
+    assert time.monotonic() - began >= sum(0.01 * 2**failure for failure in range(6)) / 2
+
+
+async def test_rights_that_were_never_there_are_asked_for_less_and_less(api, tmp_path):
+    token = api.token("epp", [])
+    settings = msgspec.structs.replace(QUICK, refused_delay=NEVER)
+    began = time.monotonic()
+    async with (
+        connected(api, tmp_path, token=token) as connection,
+        following(connection, settings=settings) as seen,
+    ):
+        await refused_often(api, 6, 0)
+        api.token("epp", [RULE])
+        await seen.until(lambda: seen.lists)
+    assert time.monotonic() - began >= sum(0.01 * 2**failure for failure in range(6)) / 2
+
+
+async def test_a_turn_comes_after_a_pause_in_order():
+    turnstile, admitted = Turnstile(), []
+
+    async def wait(number):
+        await turnstile.turn(0.02)
+        admitted.append((number, time.monotonic()))
+
+    began = time.monotonic()
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(4):
+            tasks.create_task(wait(number))
+    assert [number for number, _ in admitted] == [0, 1, 2, 3]
+    assert all(at - began >= (number + 1) * 0.01 for number, at in admitted)
+
+
+async def test_opening_admits_all_and_who_goes_away_takes_no_turn():
+    turnstile = Turnstile()
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        gone = tasks.create_task(turnstile.turn(NEVER))
+        waiting = [tasks.create_task(turnstile.turn(NEVER)) for _ in range(3)]
+        await asyncio.sleep(0)  # all of them wait
+        gone.cancel()
+        await asyncio.sleep(0)
+        turnstile.open()
+        await asyncio.gather(*waiting)
+        again = tasks.create_task(turnstile.turn(NEVER))
+        await asyncio.sleep(0)
+        assert not again.done()
+        turnstile.open()
+    assert gone.cancelled()
