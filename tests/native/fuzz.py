@@ -1,4 +1,4 @@
-"""Fuzzing of framing, sessions, exchanges and the codec.
+"""Fuzzing of framing, sessions, exchanges and the codec, and of what bodies and pages cost.
 
     python -m tests.native.fuzz TARGET [libFuzzer's options]
 
@@ -246,6 +246,24 @@ def body(data):
     assert found[0] == found[1]
 
 
+def body_work(data):
+    """A body costs what its bytes are worth."""
+    from tests.native import fuzz_work  # noqa: PLC0415 (as above)
+
+    read, make = fuzz_work.body(Choices(data))
+    fuzz_work.cost_of_a_byte_is_constant(read, make)
+    fuzz_work.memory_is_bounded(read, make(fuzz_work.SMALL))
+
+
+def page_work(data):
+    """A metrics page costs what its bytes are worth."""
+    from tests.native import fuzz_work  # noqa: PLC0415 (as above)
+
+    read, make = fuzz_work.page(Choices(data))
+    fuzz_work.cost_of_a_byte_is_constant(read, make)
+    fuzz_work.memory_is_bounded(read, make(fuzz_work.SMALL))
+
+
 TARGETS = {
     "framing": framing,
     "session": session,
@@ -253,12 +271,14 @@ TARGETS = {
     "codec": codec,
     "body": body,
 }
+WORK = {"body_work": body_work, "page_work": page_work}
+"""They measure, which takes longer."""
 
 
 def main():
     import atheris  # noqa: PLC0415 (not a dependency: there are no wheels for every Python)
 
-    target = TARGETS[sys.argv.pop(1)]
+    target = (TARGETS | WORK)[sys.argv.pop(1)]
     with atheris.instrument_imports(include=["epp", "tests.native"]):
         from tests.native import fuzz_exchange  # noqa: F401, PLC0415 (so that it is instrumented)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

@@ -11,7 +11,7 @@ from tests.native.built import require_native
 
 require_native()
 
-from tests.native.fuzz import TARGETS  # noqa: E402 (only where the kernels are)
+from tests.native.fuzz import TARGETS, WORK  # noqa: E402 (only where the kernels are)
 
 SIZES = (0, 10, 100, 1_000, 3_000)
 
@@ -23,6 +23,12 @@ def test_random_bytes(target, size, seed):
     with capture_logs():
         chance = Random(f"{size} {seed}")  # noqa: S311 (chance, not secrets)
         assert TARGETS[target](chance.randbytes(size)) is None
+
+
+@pytest.mark.parametrize("target", WORK)
+@pytest.mark.parametrize("seed", range(40))
+def test_work(target, seed):
+    WORK[target](Random(seed).randbytes(100))  # noqa: S311 (as above)
 
 
 @pytest.mark.parametrize("target", TARGETS)
