@@ -16,7 +16,7 @@ from tests.charts.helm import objects, only
 from tests.charts.picker import arguments
 from tests.kubeapi import FakeKubernetes
 
-SHORT = LeaderElectionConfig(identity="", lease_duration=9, renew_deadline=6, retry_period=0.5)
+SHORT = LeaderElectionConfig(identity="", lease_duration=9, retry_period=0.5)
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,8 @@
 """Leader election by a Lease: reads and writes it, and leads while it is held.
 
-A leader that has not renewed in time steps down by a timer, which no pending request delays. The
-time is monotonic and counts from before the request was sent, as in client-go.
+A leader leads until it reads that another holds the lease, however long it cannot renew its own:
+two that pick for a while are harmless, none is an outage. client-go's leaders, which write, step
+down after a deadline (`RenewDeadline`).
 """
 
 import asyncio
@@ -54,7 +55,6 @@ class LeaseElection:
         self._changed = changed
         self._candidate = LeaseCandidate(config)
         self._document: Document | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._leader = ""
         self._problem = ""
         self._released = False
@@ -103,7 +103,6 @@ class LeaseElection:
 
         Returns False if it changed since it was read: it must be read again at once.
         """
-        sent = time.monotonic()
         if not self.leading or self._document is None:
             self._document = await self._read()
         view = None if self._document is None else _view(self._document)
@@ -123,7 +122,7 @@ class LeaseElection:
             if refusal.code != HTTPStatus.CONFLICT:
                 raise
             return False
-        self._on_renewal(sent)
+        self._on_renewal()
         return True
 
     def _on_refusal(self, refusal: ApiRefused) -> None:
@@ -135,24 +134,16 @@ class LeaseElection:
 
     # Leading.
 
-    def _on_renewal(self, sent: float) -> None:
+    def _on_renewal(self) -> None:
         self._observe_leader(self._config.identity)
         if self._released:
             return
-        left = sent + self._config.renew_deadline - time.monotonic()
-        if self._timer is not None:
-            self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(left, self._step_down, "it was not renewed in time")
         if not self.leading:
             self.leading = True
             _log.info("lease.leading", lease=self._name, identity=self._config.identity)
             self._changed()
 
     def _step_down(self, reason: str) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if self.leading:
             self.leading = False
             _log.warning("lease.standing_by", lease=self._name, reason=reason)
@@ -168,7 +159,7 @@ class LeaseElection:
         """Log a problem, unless it is the one logged last."""
         if problem != self._problem:
             self._problem = problem
-            _log.warning(problem, lease=self._name, **fields)
+            _log.warning(problem, lease=self._name, leading=self.leading, **fields)
 
     # The lease.
 

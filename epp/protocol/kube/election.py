@@ -31,14 +31,12 @@ class LeaseView(msgspec.Struct, frozen=True):
 class LeaderElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The timing of an election, in seconds; names and defaults are client-go's.
 
-    Another candidate may acquire a lease that its holder has not renewed for `lease_duration`. A
-    leader that has not renewed for `renew_deadline` steps down. Every candidate tries once per
-    `retry_period`. `identity` names this candidate among all others.
+    Another candidate may acquire a lease that its holder has not renewed for `lease_duration`.
+    Every candidate tries once per `retry_period`. `identity` names this candidate among all others.
     """
 
     identity: str
     lease_duration: int = 15
-    renew_deadline: float = 10.0
     retry_period: float = 2.0
 
 

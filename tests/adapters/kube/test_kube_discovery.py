@@ -278,9 +278,7 @@ async def test_of_two_replicas_one_is_ready_and_the_other_stands_by_warm(api, tm
     api.put(pod("a"))
     quick = {
         "elect": True,
-        "election": LeaderElectionConfig(
-            identity="", lease_duration=5, renew_deadline=4.0, retry_period=0.05
-        ),
+        "election": LeaderElectionConfig(identity="", lease_duration=5, retry_period=0.05),
     }
     async with discovering(api, tmp_path, **quick) as (one, fleet):
         await fleet.until(lambda: one.ready)
@@ -293,6 +291,27 @@ async def test_of_two_replicas_one_is_ready_and_the_other_stands_by_warm(api, tm
             assert not one.ready
     spec = api.get("Lease", "epp-default-pool.llm-d.ai")["spec"]
     assert spec["leaseTransitions"] == 1
+
+
+async def test_a_leader_stays_ready_while_the_api_server_is_away(api, tmp_path):
+    api.put(pool())
+    api.put(pod("a"))
+    quick = LeaderElectionConfig(identity="", lease_duration=1, retry_period=0.05)
+    async with discovering(api, tmp_path, elect=True, election=quick) as (one, fleet):
+        await fleet.until(lambda: one.ready)
+        for kind in ("pods", "leases"):
+            api.fail(faults.dropped(), resource=kind, times=None)
+        numbers = iter(range(25))  # of attempts: longer than the lease lasts
+
+        def often(ask):
+            return ask.resource == "leases" and next(numbers, 25) >= 24
+
+        await api.asked(often, after=len(api.requests))
+        assert one.ready
+        api.mend()
+        api.put(pod("b", "10.0.0.2"))
+        await fleet.until(lambda: len(fleet.targets) == 2)
+        assert one.ready
 
 
 async def test_without_access_to_an_api_server_nothing_starts():
