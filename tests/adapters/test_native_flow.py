@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.extproc.limits import Limits, TokenBucket
+from epp.adapters.extproc.limits import Limits, LineQuota, TokenBucket
 from epp.adapters.extproc.transports import server_class
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (
@@ -243,6 +243,18 @@ class TestNuisance:
             pytest.param(lambda _: PRIORITY[:5] + b"\0\0\0\3" + PRIORITY[9:], id="priority"),
             pytest.param(lambda _: wire.data(1, b""), id="empty data"),
             pytest.param(lambda at: wire.headers(at) + wire.reset(at), id="rapid reset"),
+            pytest.param(
+                lambda at: wire.headers(at) + wire.window_update(at, (1 << 31) - 1),
+                id="reset provoked",
+            ),
+            pytest.param(lambda at: wire.headers(at, end=True), id="no message"),
+            pytest.param(
+                lambda at: wire.headers(at, wire.request(method=b"PUT"), end=True), id="405"
+            ),
+            pytest.param(lambda at: wire.headers(at, wire.request(path=b"/")), id="no such method"),
+            pytest.param(
+                lambda at: wire.headers(at) + wire.data(at, wire.message(b"\xff")), id="garbage"
+            ),
         ],
     )
     async def test_frames_that_make_work_are_limited(self, serve, director, again):
@@ -289,6 +301,53 @@ class TestNuisance:
         assert not bucket.take(1, now=102)
         assert bucket.take(9, now=200)
         assert not bucket.take(2, now=200)
+
+
+class TestRoom:
+    async def test_no_more_connections_than_there_is_room_for(self, serve, director):
+        with capture_logs() as logs:
+            async with serve(director, limits=Limits(max_connections=3)) as (server, _):
+                async with AsyncExitStack() as stack:
+                    peers = [await stack.enter_async_context(greeted(server)) for _ in range(3)]
+                    for _ in range(20):
+                        async with connected(server, wire.greeting()) as late:
+                            await late.lost()
+                    for peer in peers:
+                        await peer.works()
+                await until(lambda: not server._listener._connections)
+                await serves(server)
+        assert [(line["event"], line["more"]) for line in logs] == [("connections.full", 0)]
+
+    async def test_no_more_streams_than_there_is_room_for(self, serve, director):
+        async with (
+            serve(director, limits=Limits(max_open_streams=4)) as (server, _),
+            greeted(server) as peer,
+            greeted(server) as other,
+        ):
+            for at in (1, 3):
+                peer.begin(at, head(), body())
+                other.begin(at, head(), body())
+            await until(lambda: server.streams == 4)
+            other.begin(5, GET)
+            assert b"8" in (await other.heard(Kind.HEADERS, 5))[-40:]
+            peer.say(wire.reset(1))
+            await peer.works()
+            other.begin(7, GET)
+            await other.replied(7, 1)
+
+    async def test_one_line_tells_of_many_that_were_given_up(self, serve, director):
+        with capture_logs() as logs:
+            async with serve(director) as (server, _):
+                for _ in range(20):
+                    async with connected(server, b"GET / HTTP/1.1\r\n\r\n" + bytes(24)) as peer:
+                        await peer.lost()
+        assert [line["event"] for line in logs] == ["connection.left"]
+
+    def test_a_line_says_how_many_were_left_out(self):
+        quota = LineQuota(interval=10)
+        assert [quota.take("a", now) for now in (0, 1, 9.9)] == [0, None, None]
+        assert quota.take("b", 9.9) == 0
+        assert [quota.take("a", now) for now in (10, 11, 25)] == [2, None, 1]
 
 
 class TestGoodbyes:
@@ -342,6 +401,39 @@ class TestGoodbyes:
 
 
 class TestFairness:
+    async def test_a_flood_in_one_read_delays_no_other(self, director, server):
+        first, again = wire.remembered()
+        async with greeted(server) as heavy, greeted(server) as light:
+            heavy.say(wire.headers(1, first), wire.data(1, wire.message(GET.SerializeToString())))
+            await heavy.replied(1, 1)
+            heavy.say(b"".join(wire.headers(at, again) for at in range(3, 16_003, 2)))
+            light.begin(1, GET)
+            await light.replied(1, 1)
+            assert director.opened < 4_000, "of 8,000 that came before"
+            await heavy.works()
+            assert director.opened == 8_002
+
+    async def test_streams_of_a_lost_connection_end_by_turns(self, director, server):
+        first, again = wire.remembered()
+        ended, most = 0, 0
+
+        def watch():
+            nonlocal ended, most
+            most = max(most, len(director.records) - ended)
+            ended = len(director.records)
+            if ended < 9_900:
+                loop.call_soon(watch)
+
+        loop = asyncio.get_running_loop()
+        async with greeted(server) as peer:
+            peer.say(wire.headers(1, first))
+            peer.say(b"".join(wire.headers(at, again) for at in range(3, 19_801, 2)))
+            await until(lambda: server.streams == 9_900)
+        loop.call_soon(watch)
+        await until(lambda: server.streams == 0)
+        assert most < 9_000
+        assert director.ends() == [Outcome.ABORTED] * 9_900
+
     async def test_small_streams_pass_a_large_one(self, server):
         async with greeted(server, window=WIDE) as peer:
             peer.say(wire.window_update(0, WIDE))

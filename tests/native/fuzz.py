@@ -137,6 +137,15 @@ class _User:
                 assert len(value) <= 1 << 12
             heard.append(event)
 
+    def receive(self, data):
+        """Hand over what was sent; give what is left for another turn."""
+        self.hear(self.session.receive(data))
+        return data[len(data) - self.session.unread :]
+
+    def receive_all(self, data):
+        while data:
+            data = self.receive(data)
+
     def act(self, choices):
         session = self.session
         streams = list(self.said)
@@ -182,14 +191,13 @@ def session(data):
                 pending += choices.one_of(_FRAMES)(choices)
             elif kind == 2:
                 size = len(pending) if choices.below(2) else choices.below(1 << 16)
-                user.hear(user.session.receive(pending[:size]))
-                pending = pending[size:]
+                pending = user.receive(pending[:size]) + pending[size:]
             else:
                 user.act(choices)
             if choices.below(2):
                 user.hear(user.session.hear())
             user.check()
-        user.hear(user.session.receive(pending))
+        user.receive_all(pending)
         user.check()
     while user.session.take(1 << 16):
         pass

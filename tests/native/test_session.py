@@ -194,3 +194,138 @@ def test_what_is_over_is_forgotten(session):
             assert gone() is None
     finally:
         gc.enable()
+
+
+def turns(session, data):
+    """The events of every call that it takes to hand over what a peer sent."""
+    calls, start = [], 0
+    while start < len(data):
+        calls.append(session.receive(data, start))
+        assert session.unread < len(data) - start
+        start = len(data) - session.unread
+    return calls
+
+
+@pytest.fixture
+def roomy():
+    """A session of many streams, whose peer names a request's headers by a byte each."""
+    made = Session(**LIMITS | {"max_streams": 20_000})
+    first, again = wire.remembered()
+    made.receive(wire.greeting() + wire.acknowledged() + wire.headers(1, first))
+    made.take(MOST)
+    return made, again
+
+
+EVENTS_A_TURN = 64
+
+
+class TestTurns:
+    """However a peer packs it, one call does no more than one turn's work."""
+
+    def test_streams(self, roomy):
+        session, again = roomy
+        calls = turns(session, b"".join(wire.headers(at, again) for at in range(3, 20_003, 2)))
+        assert sum(map(len, calls)) == 10_000
+        assert max(map(len, calls)) <= EVENTS_A_TURN + 1
+
+    def test_streams_that_end(self, roomy):
+        session, again = roomy
+        said = [wire.headers(at, again, end=True) for at in range(3, 2_003, 2)]
+        calls = turns(session, b"".join(said))
+        assert sum(map(len, calls)) == 2_000
+        assert max(map(len, calls)) <= EVENTS_A_TURN + 2
+
+    def test_messages_of_a_frame_each(self, session):
+        opened(session)
+        calls = turns(session, wire.data(1, wire.message(b"")) * 5_000)
+        assert sum(map(len, calls)) == 5_000
+        assert max(map(len, calls)) <= EVENTS_A_TURN + 1
+
+    def test_messages_in_one_frame_are_cut_by_the_bytes(self, session):
+        opened(session)
+        calls = turns(session, wire.data(1, wire.message(b"") * 3_000))
+        assert sum(map(len, calls)) == 3_000
+        assert max(map(len, calls)) <= (1 << 12) // 5
+
+    def test_a_long_body_is_one_turn(self, session):
+        opened(session)
+        long = wire.data(1, wire.message(b"x" * 500_000))
+        assert [len(events) for events in turns(session, long)] == [1]
+
+    def test_frames_that_say_nothing(self, session):
+        opened(session)
+        calls = turns(session, wire.window_update(1, 1) * 20_000)
+        assert len(calls) >= 10
+
+    def test_whatever_the_turns_everything_is_heard(self, roomy):
+        session, again = roomy
+        said = b"".join(
+            wire.headers(at, again) + wire.data(at, wire.message(b"%d" % at), end=True)
+            for at in range(3, 1_003, 2)
+        )
+        heard = [(stream.id, *what) for call in turns(session, said) for stream, *what in call]
+        assert heard == [
+            (at, *what)
+            for at in range(3, 1_003, 2)
+            for what in ((OPENED, None), (MESSAGE, b"%d" % at), (ENDED, None))
+        ]
+
+
+class TestNuisance:
+    @pytest.mark.parametrize(
+        ("again", "cost"),
+        [
+            pytest.param(lambda at: wire.headers(at) + wire.reset(at), 1, id="reset by the peer"),
+            pytest.param(
+                lambda at: wire.headers(at) + wire.window_update(at, (1 << 31) - 1), 10, id="window"
+            ),
+            pytest.param(
+                lambda at: (
+                    wire.headers(at, wire.request(more=[(b"content-length", b"1")]))
+                    + wire.data(at, b"xx")
+                ),
+                10,
+                id="content-length",
+            ),
+            pytest.param(lambda at: wire.headers(at) * 2, 10, id="headers twice"),
+            pytest.param(
+                lambda at: wire.headers(at, wire.request(path=None)), 10, id="malformed headers"
+            ),
+            pytest.param(lambda at: wire.headers(at, end=True), 1, id="no message"),
+        ],
+    )
+    def test_a_stream_that_comes_to_nothing(self, session, again, cost):
+        before = session.nuisance
+        for at in range(1, 11, 2):
+            session.receive(again(at))
+            session.take(MOST)
+        assert session.nuisance - before == 5 * cost
+
+    def test_an_answer_does_not_excuse_an_error(self, session):
+        """A peer that makes the server reset a stream has had the server's work (CVE-2025-8671)."""
+        stream = opened(session)
+        session.receive(wire.data(1, wire.message(b"x")))
+        stream.send(b"answer")
+        session.take(MOST)
+        before = session.nuisance
+        session.receive(wire.window_update(1, (1 << 31) - 1))
+        session.take(MOST)
+        assert session.nuisance - before == 10
+
+    def test_refusals_and_calls_that_fail_at_once(self, session):
+        before = session.nuisance
+        opened(session, 1).refuse(415)
+        opened(session, 3).end(12, "there is no such method")
+        opened(session, 5).end(0)
+        assert session.nuisance - before == 2
+
+    def test_settings_cost_more_the_more_streams_are_open(self, roomy):
+        session, again = roomy
+        turns(session, b"".join(wire.headers(at, again) for at in range(3, 3_203, 2)))
+        before = session.nuisance
+        session.receive(wire.settings(window=1 << 16))
+        assert session.nuisance - before == 1 + 1_601 // 16
+        with pytest.raises(ConnectionFailure):
+            session.receive(wire.settings(window=1 << 16) * 33)
+        frames, _ = wire.parse(session.take(MOST))
+        assert frames[-1][0] == Kind.GOAWAY

@@ -89,6 +89,14 @@ def request(method=b"POST", path=PATH, content_type=b"application/grpc", more=()
     return b"".join(header(name, value) for name, value in pairs if value is not None)
 
 
+def remembered():
+    """A request's headers for the peer's table, and the same ones from it: a byte each."""
+    pairs = [(b":path", PATH), (b":authority", b"epp"), (b"content-type", b"application/grpc")]
+    kept = b"".join(b"\x40" + _text(name) + _text(value) for name, value in pairs)
+    # RFC 7541, appendix A: POST and http are 3 and 6; the last that was kept is 62.
+    return b"\x83\x86" + kept, b"\x83\x86\xc0\xbf\xbe"
+
+
 def headers(stream, block=None, *, end=False):
     flags = Flag.END_HEADERS | (Flag.END_STREAM if end else 0)
     return frame(Kind.HEADERS, stream, request() if block is None else block, flags)

@@ -1,10 +1,12 @@
 """A connection of a gRPC server over HTTP/2: feeds a session with what is read, writes its frames.
 
-What one read brings is handled at once, and all replies to it are sent in one write. Methods are
-known by their paths alone.
+What one read brings is handled at once, and all replies to it are sent in one write; more than a
+turn's work (`Session.receive`) is left for further turns (`turns.py`). Methods are known by their
+paths alone.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, cast
@@ -22,6 +24,7 @@ from epp.adapters.extproc.http2.session import (
     Stream,
 )
 from epp.adapters.extproc.limits import Limits, TokenBucket
+from epp.adapters.extproc.turns import Turns
 
 _log = structlog.get_logger()
 
@@ -33,6 +36,8 @@ _NO_ERROR, _ENHANCE_YOUR_CALM = 0x0, 0xB
 _BYTES_AT_ONCE = 1 << 20
 """Bytes of one write, at most."""
 _HIGH_WATER_BYTES = 1 << 20
+_CLOSED_AT_ONCE = 64
+"""Streams of a lost connection that are closed in one turn."""
 _CLOSE_SECONDS = 2.0
 """How long a peer has to read the GOAWAY before its connection is aborted."""
 
@@ -62,20 +67,25 @@ class Call(Protocol):
         """Handle a reset, or the connection's end: the stream is gone."""
 
 
-Method = Callable[[Stream, "GrpcConnection"], Call]
+Method = Callable[[Stream, "GrpcConnection"], Call | None]
+"""Serves a stream, or returns None for one that it has ended."""
 
 
 class ConnectionOwner(Protocol):
-    """The server of a connection: its methods by path, and the limits of a connection."""
+    """The server of a connection: its methods by path, the limits of a connection, and turns."""
 
     methods: Mapping[bytes, Method]
     limits: Limits
+    turns: Turns
 
-    def connection_opened(self, connection: "GrpcConnection") -> None:
-        """Handle a connection that was made."""
+    def connection_opened(self, connection: "GrpcConnection") -> bool:
+        """Handle a connection that was made; return whether there is room for it."""
 
     def connection_closed(self, connection: "GrpcConnection") -> None:
-        """Handle a connection that is lost."""
+        """Handle a connection that is lost, and whose streams are closed."""
+
+    def warn_left(self, peer: str, reason: str) -> None:
+        """Log that a peer was given up."""
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -93,31 +103,104 @@ class GrpcConnection(asyncio.Protocol):
             max_message_bytes=limits.max_message_bytes,
         )
         self._transport: asyncio.Transport
-        self._paused = False
+        self._paused = False  # the peer does not read
+        self._gone = False
         self._flushing = False
         self._received = False  # any byte, since the keepalive timer was set
         self._pinged = False
         self._last_pong = 0  # the one after which a connection that drains takes no streams
         self._held: set[Stream] = set()
+        self._turns = server.turns
+        self._waiting = False  # for a turn, and nothing is read meanwhile
+        self._unread: deque[bytes] = deque()
+        self._start = 0  # of what is unread in the first of them
+        self._lost: list[Stream] = []  # still to be closed
         self._nuisance = TokenBucket(limits.nuisance_burst, limits.nuisance_rate)
         self._timer: asyncio.TimerHandle | None = None
+        self._greeting: asyncio.TimerHandle | None = None
 
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the keepalive, and send the settings (RFC 9113 §3.4: they come first)."""
+        """Send the settings (RFC 9113 §3.4: they come first); the peer has a while for its own."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
-        self._server.connection_opened(self)
-        self._timer = self._loop.call_later(self._limits.ping_after, self._keepalive)
+        if not self._server.connection_opened(self):
+            self._transport.abort()
+            return
+        call_later, limits = self._loop.call_later, self._limits
+        self._timer = call_later(limits.ping_after, self._keepalive)
+        self._greeting = call_later(limits.greeting_seconds, self._expect_greeting)
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        """Handle what was read, and answer it."""
+        """Handle what was read, and answer it; while others wait for turns, wait for one."""
         self._received = True
+        if self._turns.crowded or self._unread:
+            self._unread.append(data)
+            if not self._waiting:
+                self._wait_for_turns(self._turns.arrive)
+            return
+        self._receive(data, 0)
+        if self._session.unread:
+            self._unread.append(data)
+            self._start = len(data) - self._session.unread
+            self._wait_for_turns(self._turns.go_on)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Close every stream."""
+        self._cancel_timers()
+        self._gone = True
+        self._close_streams()
+
+    def pause_writing(self) -> None:
+        """Read no more from a peer that does not read."""
+        self._paused = True
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Read and write again."""
+        self._paused = False
+        if not self._transport.is_closing():
+            self._read_again()
+            self.flush()
+
+    # Turns.
+
+    def take_turn(self) -> bool:
+        """Handle a part of what was read, or of what is lost; return whether more waits."""
+        try:
+            if self._lost:
+                self._close_some()
+            elif self._unread:
+                self._read_on()
+        except Exception:  # noqa: BLE001 (whatever it is, the others' turns come)
+            _log.exception("connection.failed")
+            self._unread.clear()
+            self._transport.abort()
+        self._waiting = bool(self._unread or self._lost)
+        if not self._waiting:
+            self._read_again()
+        return self._waiting
+
+    def _wait_for_turns(self, queue: Callable[["GrpcConnection"], None]) -> None:
+        self._waiting = True
+        queue(self)
+        self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        data = self._unread[0]
+        self._receive(data, self._start)
+        if left := self._session.unread:
+            self._start = len(data) - left
+        elif self._unread:
+            self._unread.popleft()
+            self._start = 0
+
+    def _receive(self, data: bytes, start: int) -> None:
         session = self._session
         try:
-            events = session.receive(data)
+            events = session.receive(data, start)
         except ConnectionFailure as failure:
             self._give_up(str(failure))
             return
@@ -129,24 +212,9 @@ class GrpcConnection(asyncio.Protocol):
             session.go_away()
         self.flush()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Close every stream."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._close_streams()
-        self._server.connection_closed(self)
-
-    def pause_writing(self) -> None:
-        """Read no more from a peer that does not read."""
-        self._paused = True
-        self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        """Read and write again."""
-        self._paused = False
-        if not self._transport.is_closing():
+    def _read_again(self) -> None:
+        if not (self._paused or self._waiting or self._transport.is_closing()):
             self._transport.resume_reading()
-            self.flush()
 
     # What calls and the listener call.
 
@@ -273,9 +341,13 @@ class GrpcConnection(asyncio.Protocol):
             self.flush()
         self._timer = self._loop.call_later(after, self._keepalive)
 
+    def _expect_greeting(self) -> None:
+        # RFC 9113 §3.4: a client sends its preface and SETTINGS first, and waits for nothing.
+        if not self._session.greeted:
+            self._give_up("it sends no SETTINGS")
+
     def _give_up(self, why: str) -> None:
-        peer = self._transport.get_extra_info("peername")
-        _log.warning("connection.left", peer=str(peer), reason=why)
+        self._server.warn_left(str(self._transport.get_extra_info("peername")), why)
         self._close_with_goaway()
 
     def _close_with_goaway(self) -> None:
@@ -286,17 +358,33 @@ class GrpcConnection(asyncio.Protocol):
 
     def _close(self) -> None:
         """Close once everything is written, which a peer that does not read cannot put off."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_timers()
         self._timer = self._loop.call_later(_CLOSE_SECONDS, self._transport.abort)
         self._transport.close()
 
+    def _cancel_timers(self) -> None:
+        for timer in (self._timer, self._greeting):
+            if timer is not None:
+                timer.cancel()
+
     def _close_streams(self) -> None:
         self._held.clear()
-        for stream in self._session.abandon():
+        self._unread.clear()
+        self._lost += self._session.abandon()
+        self._close_some()
+        if self._lost and not self._waiting:
+            self._waiting = True
+            self._turns.go_on(self)
+
+    def _close_some(self) -> None:
+        some = self._lost[-_CLOSED_AT_ONCE:]
+        del self._lost[-_CLOSED_AT_ONCE:]
+        for stream in some:
             owner, stream.owner = stream.owner, None
             if owner is not None:
                 owner.closed()
+        if self._gone and not self._lost:
+            self._server.connection_closed(self)
 
 
 def _is_grpc(content_type: bytes) -> bool:

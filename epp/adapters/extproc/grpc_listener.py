@@ -2,12 +2,19 @@
 
 import asyncio
 import os
+import resource
 import ssl
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
+import structlog
+
 from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
-from epp.adapters.extproc.limits import Limits
+from epp.adapters.extproc.limits import Limits, LineQuota
+from epp.adapters.extproc.turns import Turns
+
+_log = structlog.get_logger()
 
 
 class GrpcListener:
@@ -16,7 +23,12 @@ class GrpcListener:
     def __init__(self, methods: Mapping[bytes, Method], limits: Limits) -> None:
         self.methods = methods
         self.limits = limits
+        self.turns = Turns()
         self.port = 0
+        # A quarter of what may be open is left for pods, files and other ports.
+        open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = min(limits.max_connections, max(open_files, 0) * 3 // 4 or sys.maxsize)
+        self._lines = LineQuota()
         self._connections: set[GrpcConnection] = set()
         self._none_open = asyncio.Event()
         self._none_open.set()
@@ -30,7 +42,10 @@ class GrpcListener:
         """
         self._tls = None if tls is None else _server_context(*tls)
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self.accept, address, port, ssl=self._tls)
+        patience = None if tls is None else self.limits.greeting_seconds
+        self._listener = await loop.create_server(
+            self.accept, address, port, ssl=self._tls, ssl_handshake_timeout=patience
+        )
         self.port = self._listener.sockets[0].getsockname()[1]
 
     def renew(self, tls: tuple[bytes, bytes]) -> None:
@@ -56,16 +71,28 @@ class GrpcListener:
             connection.abort_streams()
         await self._none_open.wait()
 
-    def connection_opened(self, connection: GrpcConnection) -> None:
-        """Add a connection to those that `stop` drains."""
+    def connection_opened(self, connection: GrpcConnection) -> bool:
+        """Add a connection to those that `stop` drains; return whether it may stay."""
         self._connections.add(connection)
         self._none_open.clear()
+        if len(self._connections) <= self._most:
+            return True
+        more = self._lines.take("full", asyncio.get_running_loop().time())
+        if more is not None:
+            _log.warning("connections.full", port=self.port, connections=self._most, more=more)
+        return False
 
     def connection_closed(self, connection: GrpcConnection) -> None:
         """Remove a connection."""
         self._connections.discard(connection)
         if not self._connections:
             self._none_open.set()
+
+    def warn_left(self, peer: str, reason: str) -> None:
+        """Log that a peer was given up; of those for one reason, one in ten seconds."""
+        more = self._lines.take(reason, asyncio.get_running_loop().time())
+        if more is not None:
+            _log.warning("connection.left", peer=peer, reason=reason, more=more)
 
 
 def _server_context(key: bytes, chain: bytes) -> ssl.SSLContext:

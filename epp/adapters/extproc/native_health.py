@@ -27,7 +27,8 @@ class NativeHealthServer:
 
     def __init__(self, health: HealthSource) -> None:
         self._listener = GrpcListener(
-            health_methods(health), Limits(max_message_bytes=_MAX_REQUEST_BYTES)
+            health_methods(health),
+            Limits(max_message_bytes=_MAX_REQUEST_BYTES, max_connections=1024),
         )
 
     @property

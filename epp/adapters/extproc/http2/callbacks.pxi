@@ -46,9 +46,12 @@ cdef int _on_begin_frame(
 ) noexcept:
     cdef Session session = <Session>user
     cdef uint8_t kind = head.type
+    session._frames += 1
     if kind == NGHTTP2_DATA:
         if head.length == 0 and not head.flags & NGHTTP2_FLAG_END_STREAM:
             session.nuisance += 1
+    elif kind == NGHTTP2_SETTINGS and not head.flags & NGHTTP2_FLAG_ACK:
+        return session._count_settings()
     elif kind != NGHTTP2_HEADERS and kind != NGHTTP2_RST_STREAM and kind != NGHTTP2_WINDOW_UPDATE:
         session.nuisance += 1
     return 0
@@ -75,7 +78,7 @@ cdef int _on_header(
     try:
         stream = _stream_of(handle, frame.hd.stream_id)
         if stream is None or session._header(stream, name, name_size, value, value_size):
-            return 0
+            return NGHTTP2_ERR_PAUSE if session._work() >= _TURN else 0
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE
     except BaseException as error:
         session._failure = error
@@ -91,7 +94,7 @@ cdef int _on_data(
         stream = _stream_of(handle, stream_id)
         if stream is not None:
             session._data(stream, data, size)
-        return 0
+        return NGHTTP2_ERR_PAUSE if session._work() >= _TURN else 0
     except BaseException as error:
         session._failure = error
         return NGHTTP2_ERR_CALLBACK_FAILURE
@@ -102,6 +105,8 @@ cdef int _on_frame(nghttp2_session* handle, const nghttp2_frame* frame, void* us
     try:
         if frame.hd.type == NGHTTP2_PING and frame.hd.flags & NGHTTP2_FLAG_ACK:
             session.pongs += 1
+        elif frame.hd.type == NGHTTP2_SETTINGS:
+            session.greeted = True
         stream = _stream_of(handle, frame.hd.stream_id)
         if stream is not None:
             session._frame(stream, frame)
@@ -113,7 +118,9 @@ cdef int _on_frame(nghttp2_session* handle, const nghttp2_frame* frame, void* us
 
 cdef int _on_frame_sent(nghttp2_session* handle, const nghttp2_frame* frame, void* user) noexcept:
     """Reset a stream whose end is out, so that a peer that goes on has no claim on memory."""
-    if (
+    if frame.hd.type == NGHTTP2_RST_STREAM and frame.rst_stream.error_code != NGHTTP2_NO_ERROR:
+        (<Session>user).nuisance += _PER_ERROR
+    elif (
         frame.hd.type == NGHTTP2_HEADERS
         and frame.hd.flags & NGHTTP2_FLAG_END_STREAM
         and nghttp2_session_get_stream_remote_close(handle, frame.hd.stream_id) == 0

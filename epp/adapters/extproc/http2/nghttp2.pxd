@@ -23,8 +23,12 @@ cdef extern from "nghttp2_compat.h":
     ctypedef struct nghttp2_headers:
         nghttp2_headers_category cat
 
+    ctypedef struct nghttp2_rst_stream:
+        uint32_t error_code
+
     ctypedef union nghttp2_frame:
         nghttp2_frame_hd hd
+        nghttp2_rst_stream rst_stream
         nghttp2_headers headers
 
     ctypedef struct nghttp2_settings_entry:
@@ -60,7 +64,7 @@ cdef extern from "nghttp2_compat.h":
     const int NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE
     const int NGHTTP2_SETTINGS_MAX_FRAME_SIZE, NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE
     const int NGHTTP2_ERR_CALLBACK_FAILURE, NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE
-    const int NGHTTP2_ERR_DEFERRED, NGHTTP2_ERR_WOULDBLOCK, NGHTTP2_ERR_NOMEM
+    const int NGHTTP2_ERR_DEFERRED, NGHTTP2_ERR_PAUSE, NGHTTP2_ERR_WOULDBLOCK, NGHTTP2_ERR_NOMEM
     const uint32_t NGHTTP2_NO_ERROR, NGHTTP2_INTERNAL_ERROR, NGHTTP2_ENHANCE_YOUR_CALM
 
     ctypedef int (*nghttp2_on_begin_frame_callback)(

@@ -10,6 +10,8 @@ send one window more and has to wait. Either side's windows bound what is in mem
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_Size
+from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_XDECREF
 from libc.stdint cimport int32_t, uint8_t, uint32_t
@@ -37,9 +39,11 @@ cdef class Session:
     messages over `max_message_bytes` are faults.
 
     `queued` counts what waits for the peer's windows over all streams. `nuisance` counts frames
-    that ask for work and move nothing (pings, settings, priorities, empty data, streams reset
-    before an answer): the user decides how many are too many, and sets it back. `pongs` counts the
-    answers to pings.
+    that ask for work and move nothing (pings, settings, priorities, empty data), and streams that
+    do: reset before an answer by either side, refused, failed or ended without a message. A stream
+    that is reset for the peer's own error counts ten, answered or not (CVE-2025-8671), and SETTINGS
+    one more for every 16 open streams. The user decides how many are too many, and sets it back.
+    `pongs` counts the answers to pings; `greeted` says whether the peer's first SETTINGS have come.
     """
 
     cdef nghttp2_session* _handle
@@ -48,6 +52,10 @@ cdef class Session:
     cdef public size_t nuisance
     cdef readonly bint full
     cdef readonly size_t pongs
+    cdef readonly bint greeted
+    cdef readonly Py_ssize_t unread
+    cdef size_t _frames
+    cdef size_t _settings
     cdef size_t _max_header_bytes
     cdef size_t _max_message_bytes
     cdef list _events
@@ -91,21 +99,38 @@ cdef class Session:
             nghttp2_session_del(self._handle)
         Py_XDECREF(self._out)
 
-    def receive(self, bytes data not None):
-        """Take what the peer sent; return what has happened: a list of (stream, event, value).
+    def receive(self, bytes data not None, Py_ssize_t start=0):
+        """Take what the peer sent, from `start` on, as much as makes one turn.
 
-        Raises `ConnectionFailure` where the connection cannot go on; what `take` still gives
-        tells the peer why.
+        Returns what has happened: a list of (stream, event, value). `unread` says how many of the
+        last bytes are left, for the next call. Raises `ConnectionFailure` where the connection
+        cannot go on; what `take` still gives tells the peer why.
         """
-        if self._lost:
+        cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - start
+        cdef Py_ssize_t piece = _LEAST_PIECE
+        cdef ssize_t got = 0
+        cdef size_t done = 0
+        self.unread = 0
+        if self._lost or left <= 0:
             return []
+        self._frames = self._settings = 0
         self._enter()
         try:
-            got = nghttp2_session_mem_recv(
-                self._handle, <const uint8_t*>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)
-            )
+            while left > 0 and done < _TURN:
+                got = nghttp2_session_mem_recv(
+                    self._handle,
+                    <const uint8_t*>PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data) - left,
+                    min(left, piece),
+                )
+                if got < 0:
+                    break
+                left -= got
+                if self._work() - done < _TURN >> 4 and piece < _MOST_PIECE:
+                    piece *= 2
+                done = self._work()
         finally:
             self._busy = False
+        self.unread = left
         self._raise_failure()
         if got < 0:
             nghttp2_session_terminate_session(self._handle, NGHTTP2_ENHANCE_YOUR_CALM)
@@ -201,11 +226,25 @@ cdef class Session:
         self.streams.clear()
         return lost
 
+    cdef inline size_t _work(self) noexcept:
+        """Count what this turn has cost."""
+        return self._frames + _PER_EVENT * PyList_GET_SIZE(self._events)
+
     cdef int _enter(self) except -1:
         if self._busy:
             raise RuntimeError("a session was entered from within")
         self._busy = True
         return 0
+
+    cdef int _count_settings(self) noexcept:
+        """Count a frame of SETTINGS; it may change the window of every open stream."""
+        cdef size_t streams = PyDict_Size(self.streams)
+        self._settings += 1
+        self._frames += streams >> 2
+        self.nuisance += 1 + (streams >> 4)
+        if self._settings <= _SETTINGS_AT_ONCE:
+            return 0
+        return NGHTTP2_ERR_CALLBACK_FAILURE
 
     cdef int _raise_failure(self) except -1:
         if self._failure is not None:
@@ -233,6 +272,7 @@ cdef class Session:
         stream.method = stream.path = stream.content_type = b""
         stream._pieces = []
         stream._deframer = Deframer(self._max_message_bytes)
+        self._frames += _PER_STREAM
         self.streams[stream_id] = stream
         nghttp2_session_set_stream_user_data(self._handle, stream_id, <void*>stream)
         return 0
@@ -265,6 +305,7 @@ cdef class Session:
         while not stream._deaf:
             message = stream._deframer.next(&data, &size)
             if message is not None:
+                stream._asks = True
                 self._events.append((stream, _MESSAGE, message))
             elif stream._deframer.fault:
                 stream._deaf = True
@@ -286,6 +327,8 @@ cdef class Session:
             if stream._deframer.amid():
                 self._events.append((stream, _FAULT, _AMID_A_MESSAGE))
             else:
+                if not stream._asks:
+                    self.nuisance += 1
                 self._events.append((stream, _ENDED, None))
         return 0
 

@@ -21,6 +21,7 @@ cdef class Stream:
     cdef Deframer _deframer
     cdef size_t _header_bytes
     cdef bint _asked
+    cdef bint _asks
     cdef bint _deferred
     cdef bint _held
     cdef bint _deaf
@@ -56,6 +57,8 @@ cdef class Stream:
         """Say gRPC's status once all messages are out; the peer is listened to no more."""
         if self.closed or self.ending:
             return
+        if status and not self.answered:
+            self.session.nuisance += 1
         self.ending = True
         self._status = b"%d" % status
         self._message = _percent_encoded(message)
@@ -71,6 +74,7 @@ cdef class Stream:
         """Answer with an HTTP status and nothing else: this is no gRPC request."""
         if self.closed or self.answered:
             return
+        self.session.nuisance += 1
         self.ending = self.answered = self._deaf = True
         self._release()
         self._head(status=b"%d" % status, trailing=False)

@@ -1,0 +1,58 @@
+"""Turns on the event loop, for connections that bring more work than one read should be."""
+
+import asyncio
+import time
+from collections import deque
+from typing import Protocol
+
+_SLICE_SECONDS = 0.005
+"""How long turns are taken between two looks at the sockets and timers, in seconds."""
+
+
+class TurnTaker(Protocol):
+    """Whoever waits for turns. Nothing is raised by it."""
+
+    def take_turn(self) -> bool:
+        """Do a part of what waits, of about a millisecond; return whether more is left."""
+
+
+class Turns:
+    """Shares the loop among those that have more than one turn's work.
+
+    While any of them waits, `crowded` is true, and what arrives anywhere is to wait for a turn
+    too: the loop hands over all that its sockets have at once, however much that is. Arrivals
+    alternate with what is left over, so whoever has little is not behind those with much.
+    """
+
+    def __init__(self) -> None:
+        self.crowded = False
+        self._arrived: deque[TurnTaker] = deque()
+        self._left_over: deque[TurnTaker] = deque()
+
+    def arrive(self, taker: TurnTaker) -> None:
+        """Give turns to someone who has had none for this, until nothing is left."""
+        self._wait(taker, self._arrived)
+
+    def go_on(self, taker: TurnTaker) -> None:
+        """Give turns to someone who has just had one."""
+        self._wait(taker, self._left_over)
+
+    def _wait(self, taker: TurnTaker, queue: deque[TurnTaker]) -> None:
+        queue.append(taker)
+        if not self.crowded:
+            self.crowded = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        # Not the loop's own time, which uvloop reads once per look at the sockets.
+        until = time.monotonic() + _SLICE_SECONDS
+        while self._arrived or self._left_over:
+            for queue in (self._arrived, self._left_over):
+                if queue:
+                    taker = queue.popleft()
+                    if taker.take_turn():
+                        self._left_over.append(taker)
+            if time.monotonic() >= until:
+                asyncio.get_running_loop().call_soon(self._run)
+                return
+        self.crowded = False
