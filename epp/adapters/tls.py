@@ -3,7 +3,7 @@
 import asyncio
 import datetime as dt
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
@@ -36,14 +36,15 @@ _log = structlog.get_logger()
 class CertificateWatch:
     """Follows a certificate that is renewed while the picker runs, as cert-manager does.
 
-    Calls `renew` with key and certificate (PEM) when they change. Files that cannot be used are
-    logged and read again after `interval` seconds.
+    Calls `renew` with key and certificate (PEM) when they change. Files that cannot be used, or
+    that `renew` raises `OSError` or `RuntimeError` for, are logged and read again after `interval`
+    seconds.
     """
 
     def __init__(
         self,
         cert_path: Path,
-        renew: Callable[[tuple[bytes, bytes]], None],
+        renew: Callable[[tuple[bytes, bytes]], Awaitable[None]],
         interval: float = 10.0,
     ) -> None:
         self._path = cert_path
@@ -55,9 +56,9 @@ class CertificateWatch:
         """Check the files every `interval` seconds until cancelled."""
         while True:
             await asyncio.sleep(self._interval)
-            self.check()
+            await self.check()
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Read the files; call `renew` if they changed."""
         try:
             pair = certificate(self._path)
@@ -65,7 +66,11 @@ class CertificateWatch:
             _log.warning("certificate.unusable", place=error.place, problem=str(error))
             return
         if pair != self._pair:
-            self._renew(pair)
+            try:
+                await self._renew(pair)
+            except (OSError, RuntimeError) as error:  # ssl's own is the first
+                _log.warning("certificate.unusable", place=str(self._path), problem=str(error))
+                return
             self._pair = pair
             _log.info("certificate.renewed")
 

@@ -102,6 +102,10 @@ def _check_native() -> int:
     print(f"{'MODULE':{width}}COMPILER STATE")
     for module, compiler in compiled.MODULES.items():
         print(f"{module:{width}}{compiler:9}{faults[module] or 'compiled'}")
+    from epp.adapters.extproc.transports import native_fault  # noqa: PLC0415 (see `_options`)
+
+    unusable = native_fault()
+    print(f"--transport native: {'served by grpcio, ' + unusable if unusable else 'available'}")
     return int(os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1" and any(faults.values()))
 
 

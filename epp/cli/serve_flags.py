@@ -82,7 +82,11 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
         group, "--health-checking", default=False, help="gRPC health on the ext_proc port too"
     )
     group.add_argument(
-        "--transport", choices=("native", "grpcio"), default="native", help="(default: native)"
+        "--transport",
+        choices=("native", "grpcio"),
+        default="native",
+        help="of ext_proc and health; grpcio, with a warning, where native is not built"
+        " (default: native)",
     )
 
 

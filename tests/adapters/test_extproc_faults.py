@@ -338,18 +338,21 @@ class TestServer:
             assert await Peer(plain).call.code() is grpc.StatusCode.UNAVAILABLE
 
     async def test_a_certificate_that_is_renewed(self, serve, director):
-        """Connections that are open keep theirs; the next handshake sees the other."""
+        """Streams that are open go on; the next handshake sees the other."""
         old, new = certificate(None), certificate(None)
         async with serve(director, tls=old) as (server, _):
             where = f"localhost:{server.port}"
             trusting_old = grpc.ssl_channel_credentials(root_certificates=old[1])
             trusting_new = grpc.ssl_channel_credentials(root_certificates=new[1])
             async with grpc.aio.secure_channel(where, trusting_old) as channel:
-                assert await Peer(channel).ask(head(), body())
-                server.renew(new)
+                peer = Peer(channel)
+                assert await peer.ask(head(), body())
+                await server.renew(new)
                 async with grpc.aio.secure_channel(where, trusting_new) as other:
                     assert await Peer(other).ask(head(), body())
-                assert await Peer(channel).ask(head(), body())
+                assert kind(await peer.receive()) == "request_body"
+                assert kind(await peer.ask(response_head(end=True))) == "response_headers"
+                assert await peer.rest() == []
             separate = [("grpc.use_local_subchannel_pool", 1)]
             async with grpc.aio.secure_channel(where, trusting_old, separate) as late:
                 assert await Peer(late).call.code() is grpc.StatusCode.UNAVAILABLE

@@ -86,41 +86,68 @@ def test_an_operators_pair_is_returned_unchanged(tmp_path):
     assert certificate(store(tmp_path, pair[0], chain)) == (pair[0], chain)
 
 
-def test_a_pair_that_is_renewed_is_handed_on_once(tmp_path):
+async def test_a_pair_that_is_renewed_is_handed_on_once(tmp_path):
     first, second = certificate(None), certificate(None)
     store(tmp_path, *first)
     seen: list[tuple[bytes, bytes]] = []
-    watch = CertificateWatch(tmp_path, seen.append)
-    watch.check()
+    watch = CertificateWatch(tmp_path, renewing(seen.append))
+    await watch.check()
     assert seen == []
     store(tmp_path, *second)
     for _ in range(2):
-        watch.check()
+        await watch.check()
     assert seen == [second]
     store(tmp_path, *first)
-    watch.check()
+    await watch.check()
     assert seen == [second, first]
 
 
-def test_a_pair_that_is_half_renewed_is_waited_for(tmp_path):
+async def test_a_pair_that_is_half_renewed_is_waited_for(tmp_path):
     first, second = certificate(None), certificate(None)
     store(tmp_path, *first)
     seen: list[tuple[bytes, bytes]] = []
-    watch = CertificateWatch(tmp_path, seen.append)
+    watch = CertificateWatch(tmp_path, renewing(seen.append))
     (tmp_path / "tls.key").write_bytes(second[0])
     with capture_logs() as logs:
-        watch.check()
+        await watch.check()
     assert [line["event"] for line in logs] == ["certificate.unusable"]
     assert seen == []
     (tmp_path / "tls.crt").write_bytes(second[1])
-    watch.check()
+    await watch.check()
+    assert seen == [second]
+
+
+def renewing(seen):
+    async def renew(pair):
+        seen(pair)
+
+    return renew
+
+
+async def test_a_pair_that_cannot_be_served_is_tried_again(tmp_path):
+    first, second = certificate(None), certificate(None)
+    store(tmp_path, *first)
+    refusals, seen = [ssl.SSLError("too small"), RuntimeError("no port")], []
+
+    async def renew(pair):
+        if refusals:
+            raise refusals.pop()
+        seen.append(pair)
+
+    watch = CertificateWatch(tmp_path, renew)
+    store(tmp_path, *second)
+    with capture_logs() as logs:
+        for _ in range(4):
+            await watch.check()
+    events = [line["event"] for line in logs]
+    assert events == ["certificate.unusable", "certificate.unusable", "certificate.renewed"]
     assert seen == [second]
 
 
 async def test_the_files_are_checked_repeatedly(tmp_path):
     store(tmp_path, *certificate(None))
     renewed = asyncio.Event()
-    watch = CertificateWatch(tmp_path, lambda _: renewed.set(), interval=0.01)
+    watch = CertificateWatch(tmp_path, renewing(lambda _: renewed.set()), interval=0.01)
     looking = asyncio.create_task(watch.run())
     store(tmp_path, *certificate(None))
     await asyncio.wait_for(renewed.wait(), 10)

@@ -149,8 +149,12 @@ class ExtProcServer(Protocol):
     def offer_health(self, health: HealthSource) -> None:
         """Answer health checks too; before `start`."""
 
-    def renew(self, tls: tuple[bytes, bytes]) -> None:
-        """Serve with this pair from the next handshake on; after `start`, and with TLS only."""
+    async def renew(self, tls: tuple[bytes, bytes]) -> None:
+        """Serve with this pair from the next handshake on; after `start`, and with TLS only.
+
+        Streams that are open go on. Raises `OSError` or `RuntimeError` for a pair that cannot be
+        used, and goes on with the one before.
+        """
 
     async def start(self) -> None:
         """Bind and serve. Raises `OSError` or `RuntimeError` where the port is taken."""

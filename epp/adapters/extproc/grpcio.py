@@ -18,10 +18,13 @@ from epp.adapters.extproc.contract import (
 )
 from epp.adapters.extproc.driver import ExchangeDriver, StreamCounter
 from epp.adapters.extproc.grpcio_health import Context, attach
+from epp.adapters.extproc.grpcio_options import bounds, require_free
 from epp.protocol.extproc.names import METHOD, SERVICE
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 """grpcio's codes by their numbers."""
+_DRAIN_SECONDS = 3600.0
+"""How long streams under an old certificate may go on."""
 
 
 class GrpcioServer:
@@ -39,25 +42,10 @@ class GrpcioServer:
         self._clock = clock
         self._settings = settings
         self._counter = StreamCounter(clock)
-        self._port = 0
-        self._pair = (b"", b"")
-        self._server = grpc.aio.server(
-            options=(
-                ("grpc.max_receive_message_length", settings.max_receive_bytes),
-                ("grpc.max_send_message_length", settings.max_send_bytes),
-                ("grpc.so_reuseport", 0),  # a taken port is an error, not shared
-                # A gateway's keepalive: by default grpcio closes connections (GOAWAY,
-                # too_many_pings) that are pinged more often than every five minutes.
-                ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
-            )
-        )
-        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
-            self._process
-        )
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
-        )
+        self._health: HealthSource | None = None
+        self._server: grpc.aio.Server | None = None
+        self._draining: dict[grpc.aio.Server, asyncio.Task[None]] = {}
+        self._port = settings.port
 
     @property
     def port(self) -> int:
@@ -71,37 +59,74 @@ class GrpcioServer:
 
     def offer_health(self, health: HealthSource) -> None:
         """Offer health on this port too."""
-        attach(health, self._server)
+        self._health = health
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream is open, and none has been for `seconds`."""
         await self._counter.quiet(seconds)
 
-    def renew(self, tls: tuple[bytes, bytes]) -> None:
-        """Serve with this pair from the next handshake on."""
-        self._pair = tls
-
-    def _certificate(self) -> grpc.ServerCertificateConfiguration:
-        """Return the pair for one handshake."""
-        return grpc.ssl_server_certificate_configuration([self._pair])
-
     async def start(self) -> None:
-        """Bind and serve. Raises `RuntimeError` where the port is taken."""
-        where = f"{self._settings.address}:{self._settings.port}"
-        if self._settings.tls is None:
-            self._port = self._server.add_insecure_port(where)
-        else:
-            self._pair = self._settings.tls
-            first = self._certificate()
-            credentials = grpc.dynamic_ssl_server_credentials(first, self._certificate)
-            self._port = self._server.add_secure_port(where, credentials)
-        await self._server.start()
+        """Bind and serve. Raises `OSError` or `RuntimeError` where the port is taken."""
+        settings = self._settings
+        if settings.tls is not None:
+            require_free(settings.address, settings.port)
+        server, self._port = self._bound(settings.tls)
+        await server.start()
+        self._server = server
+
+    async def renew(self, tls: tuple[bytes, bytes]) -> None:
+        """Serve with this pair from the next handshake on; connections that are open are drained.
+
+        A second server takes the port over. Raises `RuntimeError` for a pair that cannot be used.
+        """
+        server, _ = self._bound(tls)
+        await server.start()
+        before, self._server = self._server, server
+        if before is not None:
+            draining = asyncio.create_task(before.stop(_DRAIN_SECONDS), name="drain")
+            self._draining[before] = draining
+            draining.add_done_callback(lambda _: self._draining.pop(before))
 
     async def stop(self, grace: float) -> None:
         """Refuse further streams; give the open ones `grace` seconds to end."""
-        await self._server.stop(grace)
+        servers = [*self._draining, *([self._server] if self._server else [])]
+        await asyncio.gather(*(server.stop(grace) for server in servers))
+
+    def _bound(self, tls: tuple[bytes, bytes] | None) -> tuple[grpc.aio.Server, int]:
+        """Return a server that is bound but not started, and its port."""
+        settings = self._settings
+        server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", settings.max_receive_bytes),
+                ("grpc.max_send_message_length", settings.max_send_bytes),
+                # A taken port is an error, not shared; with TLS one's successor shares it.
+                ("grpc.so_reuseport", int(tls is not None)),
+                # A gateway's keepalive: by default grpcio closes connections (GOAWAY,
+                # too_many_pings) that are pinged more often than every five minutes.
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
+                *bounds(settings.limits),
+            )
+        )
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
+            self._process
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),)
+        )
+        if self._health is not None:
+            attach(self._health, server)
+        where = f"{settings.address}:{self._port}"
+        if tls is None:
+            return server, server.add_insecure_port(where)
+        # Not `dynamic_ssl_server_credentials`: with these, grpcio 1.85 ends the process (SIGABRT
+        # in `sync.cc`, SIGSEGV) once some hundred handshakes were broken off.
+        return server, server.add_secure_port(where, grpc.ssl_server_credentials([tls]))
 
     async def _process(self, _: object, context: Context) -> None:
+        if self._counter.open >= self._settings.limits.max_open_streams:
+            exhausted = _CODES[GrpcStatus.RESOURCE_EXHAUSTED]
+            await context.abort(exhausted, "too many streams are open")
         outlet = _CallOutlet()
         exchange = self._open_exchange(self._clock())
         driver = ExchangeDriver(exchange, outlet, self._clock, self._counter)

@@ -8,7 +8,11 @@ import grpc
 import grpc.aio
 
 from epp.adapters.extproc.contract import HealthSource
+from epp.adapters.extproc.grpcio_options import bounds
+from epp.adapters.extproc.limits import Limits
 from epp.protocol.health import SERVICE
+
+_LIMITS = Limits(max_connections=1024)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -18,7 +22,7 @@ class GrpcioHealthServer:
 
     def __init__(self, health: HealthSource) -> None:
         self.port = 0
-        self._server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+        self._server = grpc.aio.server(options=(("grpc.so_reuseport", 0), *bounds(_LIMITS)))
         attach(health, self._server)
 
     async def start(self, address: str, port: int) -> None:

@@ -68,8 +68,8 @@ class NativeServer:
         """Refuse further streams; give the open ones `grace` seconds to end."""
         await self._listener.stop(grace)
 
-    def renew(self, tls: tuple[bytes, bytes]) -> None:
-        """Serve with this pair from the next handshake on."""
+    async def renew(self, tls: tuple[bytes, bytes]) -> None:
+        """Serve with this pair from the next handshake on; open connections keep theirs."""
         self._listener.renew(tls)
 
     async def start(self) -> None:
@@ -77,7 +77,10 @@ class NativeServer:
         settings = self._settings
         await self._listener.start(settings.address, settings.port, settings.tls)
 
-    def _process(self, stream: Stream, connection: GrpcConnection) -> ExchangeDriver:
+    def _process(self, stream: Stream, connection: GrpcConnection) -> ExchangeDriver | None:
+        if self._counter.open >= self._settings.limits.max_open_streams:
+            stream.end(GrpcStatus.RESOURCE_EXHAUSTED, "too many streams are open")
+            return None
         exchange = self._open_exchange(self._clock())
         outlet = _StreamOutlet(stream, connection)
         return ExchangeDriver(exchange, outlet, self._clock, self._counter)

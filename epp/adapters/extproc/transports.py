@@ -16,6 +16,11 @@ _log = structlog.get_logger()
 Transport = Literal["native", "grpcio"]
 TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 
+_REMEDY = (
+    "a request costs several times the CPU: run `make native` where libnghttp2 and its headers "
+    "are (`epp check --native` says what is missing), or say --transport grpcio"
+)
+
 
 def native_fault() -> str:
     """Return why the native transport cannot be used; empty where it can."""
@@ -33,7 +38,9 @@ def server_class(wanted: Transport) -> type[ExtProcServer]:
             from epp.adapters.extproc.native import NativeServer  # noqa: PLC0415 (see above)
 
             return NativeServer
-        _log.warning("transport.fallback", wanted=wanted, used="grpcio", reason=fault)
+        _log.warning(
+            "transport.fallback", wanted=wanted, used="grpcio", reason=fault, remedy=_REMEDY
+        )
     from epp.adapters.extproc.grpcio import GrpcioServer  # noqa: PLC0415 (see above)
 
     return GrpcioServer

@@ -1,0 +1,30 @@
+"""What grpcio's servers have in common: their bounds, and a port that nobody else has."""
+
+import socket
+
+from epp.adapters.extproc.limits import Limits
+
+Options = tuple[tuple[str, int], ...]
+
+_MOST_STREAMS = 1_000
+"""Streams of one connection. Whoever opens and resets as many at once makes others wait for all of
+them, about half a millisecond each: grpcio hands streams over in the order in which they came.
+Fewer would hold up gateways that keep to one connection."""
+
+
+def bounds(limits: Limits) -> Options:
+    """Return the arguments of a server that bound what its peers may cost."""
+    return (
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        ("grpc.max_concurrent_streams", min(limits.max_streams, _MOST_STREAMS)),
+        ("grpc.max_metadata_size", limits.max_header_bytes),
+        ("grpc.absolute_max_metadata_size", limits.max_header_bytes),
+        # The TLS handshake and the peer's first SETTINGS together; two minutes by default.
+        ("grpc.server_handshake_timeout_ms", int(limits.greeting_seconds * 1000)),
+    )
+
+
+def require_free(address: str, port: int) -> None:
+    """Raise `OSError` where a port is taken; for a server that would share it (SO_REUSEPORT)."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    socket.create_server((address.strip("[]"), port), family=family).close()

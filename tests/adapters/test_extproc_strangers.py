@@ -1,0 +1,137 @@
+"""The ext_proc port against peers that connect and never become a client; both transports."""
+
+import asyncio
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from contextlib import suppress
+
+import grpc
+import grpc.aio
+import pytest
+
+from epp.adapters.extproc.limits import Limits
+from epp.adapters.tls import certificate
+from tests.adapters.ext_proc_peer import DEADLINE, Peer, body, head, kind
+from tests.native import wire
+
+SERVER = """
+import asyncio, sys, time
+import uvloop
+from epp.adapters.extproc.contract import ExtProcSettings
+from epp.adapters.extproc.transports import server_class
+from epp.adapters.tls import certificate
+from tests.adapters.ext_proc_peer import Director
+
+async def serve():
+    settings = ExtProcSettings(address="127.0.0.1", port=0, tls=certificate(None))
+    server = server_class(sys.argv[1])(Director().exchange, time.monotonic, settings)
+    await server.start()
+    print(server.port, flush=True)
+    await asyncio.Event().wait()
+
+uvloop.run(serve())
+"""
+HANDSHAKES = 2_000
+"""With grpcio's dynamic credentials, the process was gone after 100 to 800 of them."""
+
+
+def greeting_of_tls():
+    """A ClientHello."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    unread, said = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(unread, said).do_handshake()
+    return said.read()
+
+
+def abandon(port, count):
+    """Begin handshakes and hang up: amid a ClientHello, after it, at its answer, by a reset."""
+    hello = greeting_of_tls()
+    for number in range(count):
+        with socket.create_connection(("127.0.0.1", port), DEADLINE) as peer:
+            peer.sendall(hello[:40] if number % 4 == 0 else hello)
+            if number % 4 == 1:
+                peer.recv(10)
+            elif number % 4 == 2:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1" + bytes(7))
+
+
+async def test_handshakes_that_are_broken_off(transport):
+    """They end nothing but themselves."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SERVER, transport.transport), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        port = int(await process.stdout.readline())
+        attacks = (asyncio.to_thread(abandon, port, HANDSHAKES // 4) for _ in range(4))
+        await asyncio.gather(*attacks)
+        chain = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))
+        trusting = grpc.ssl_channel_credentials(root_certificates=chain.encode())
+        async with grpc.aio.secure_channel(f"localhost:{port}", trusting) as channel:
+            assert kind(await Peer(channel).ask(head(), body())) == "request_headers"
+        assert process.returncode is None
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+HELLO = greeting_of_tls()
+PARTS = ["nothing", "half", "all"]
+QUICK = Limits(greeting_seconds=0.3)
+
+
+@pytest.mark.parametrize("said", [b"", wire.PREFACE[:9], wire.PREFACE], ids=PARTS)
+async def test_who_sends_no_settings_is_disconnected(serve, director, said):
+    async with serve(director, limits=QUICK) as (server, channel):
+        await disconnected(server.port, said)
+        assert kind(await Peer(channel).ask(head(), body())) == "request_headers"
+
+
+@pytest.mark.parametrize("said", [b"", HELLO[:40], HELLO], ids=PARTS)
+async def test_who_does_not_finish_a_handshake_is_disconnected(serve, director, said):
+    pair = certificate(None)
+    async with serve(director, limits=QUICK, tls=pair) as (server, _):
+        await disconnected(server.port, said)
+        trusting = grpc.ssl_channel_credentials(root_certificates=pair[1])
+        async with grpc.aio.secure_channel(f"localhost:{server.port}", trusting) as secure:
+            assert kind(await Peer(secure).ask(head(), body())) == "request_headers"
+
+
+async def disconnected(port, said):
+    """Say this, and nothing else, until the server has hung up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(said)
+    async with asyncio.timeout(DEADLINE):
+        with suppress(ConnectionError):
+            await reader.read()
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+CHOICE = """
+from epp.adapters.extproc.transports import server_class
+
+print(server_class("native").transport)
+"""
+
+
+def test_a_fallback_is_said_with_its_reason_and_remedy():
+    made = subprocess.run(
+        (sys.executable, "-c", CHOICE),
+        env=os.environ | {"WARMPICK_NATIVE": "off"},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    warning, transport = made.stdout.splitlines()
+    assert transport == "grpcio"
+    for part in ("transport.fallback", "WARMPICK_NATIVE", "make native", "--transport grpcio"):
+        assert part in warning
