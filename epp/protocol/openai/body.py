@@ -1,7 +1,8 @@
 """A request's body: kept in the pieces in which it arrives, and read for routing.
 
 What the reader declines to read piece by piece (`body_reader.py`) is read at the end
-(`request_json.py`), with the same result. What a body is answered with is known elsewhere.
+(`request_json.py`), with the same result; of a body that is too long for that, the model and its
+like are known, and no prompt. What a body is answered with is known elsewhere.
 """
 
 import json
@@ -10,6 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
+from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
 from epp.protocol.openai.body_reader import BodyReader, Found
 from epp.protocol.openai.model_rewrite import replace_model
@@ -21,8 +23,15 @@ _perhaps_number: Callable[[bytes], int | None] = msgspec.json.Decoder(int | None
 _perhaps_flag = msgspec.json.Decoder(bool | None).decode
 
 
+_LONG_BYTES = 1 << 20
+"""A body over this is never read in one piece while the event loop waits."""
+
+
 class Body:
-    """One body of an API; `feed` takes its bytes. That of no known API is only kept."""
+    """One body of an API; `feed` takes its bytes. That of no known API is only kept.
+
+    While `unread`, `read_on` is to be called: each call takes a few milliseconds.
+    """
 
     __slots__ = ("_api", "_reader", "feed")
 
@@ -36,24 +45,51 @@ class Body:
         """The body as it came."""
         return self._reader.pieces
 
+    @property
+    def unread(self) -> bool:
+        """Whether something that was fed is still to be read."""
+        return self._reader.unread > 0
+
+    def read_on(self) -> None:
+        """Read the next part of what was fed."""
+        self._reader.read_on()
+
+    @property
+    def enough(self) -> bool:
+        """Whether `parse` would say the same of a longer body, as far as routing needs it."""
+        return self._reader.enough
+
     def whole(self) -> bytes:
         """Return the body in one piece."""
         return b"".join(self._reader.pieces)
 
-    def parse(self) -> Parsed:
-        """Read what was fed. Raises `MalformedRequest`, as `parse_request` does."""
-        found = self._reader.finish()
+    def parse(self, *, whole: bool = True) -> Parsed:
+        """Read what was fed, all of the body or `enough` of it.
+
+        Raises `MalformedRequest`, as `parse_request` does.
+        """
+        reader = self._reader
+        while reader.unread:
+            reader.read_on()
+        found = reader.finish(whole)
         if found is not None:
             with suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 parsed = _parsed(found)
                 if parsed.model:
                     return parsed
+        if sum(map(len, reader.pieces)) > _LONG_BYTES:
+            outline = reader.outline()
+            if outline is not None:
+                return _outlined(outline)
+            if reader.broken_at >= 0:
+                raise MalformedRequest(f"the body is not valid JSON (byte {reader.broken_at})")
         return parse_request(self._api, self.whole())
 
     def renamed(self, name: str) -> list[bytes]:
         """Return the body, once it was parsed, with another model's name in the place of its own.
 
-        Nothing else changes.
+        Nothing else changes. Where the reader does not know the place, it is looked for as
+        `replace_model` does.
         """
         span = self._reader.model
         if span is None:
@@ -62,6 +98,16 @@ class Body:
         before, rest = _split(self.pieces, start)
         _, after = _split(rest, end - start)
         return [*before, json.dumps(name).encode(), *after]
+
+
+def _outlined(found: Found) -> Parsed:
+    try:
+        parsed = _parsed(found) if found[0] else None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"the body does not fit its path: {error}") from None
+    if parsed is None or not parsed.model:
+        raise MalformedRequest("`model` is missing from the body", reason="missing-model")
+    return parsed
 
 
 def _parsed(found: Found) -> Parsed:

@@ -11,23 +11,52 @@ Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts]
 """The JSON of `model`, `stream`, `cache_salt`, `user`, `max_tokens`, `max_completion_tokens` and
 `max_output_tokens`, each empty where the body lacks it; and the prompts."""
 
+_SMALL_PIECE = 1 << 10
+_JOINED_PIECES = 64
+_JOINED_BYTES = 1 << 16
+
+
+def add_piece(pieces: list[bytes], piece: bytes) -> None:
+    """Add a piece to a body; many small ones are joined, as each takes 40 bytes besides its own."""
+    pieces.append(piece)
+    if len(piece) < _SMALL_PIECE and not len(pieces) % _JOINED_PIECES:
+        last = pieces[-_JOINED_PIECES:]
+        if sum(map(len, last)) <= _JOINED_BYTES:
+            pieces[-_JOINED_PIECES:] = [b"".join(last)]
+
 
 class BodyReader:
     """One body of an API, given by the value of its `Api`; that of no known API is only kept.
 
-    Prompts end after `longest` bytes. Nothing that is fed raises. `pieces` is what was fed, in
-    order. `model` is where the model's name lies in it once all is fed, quotes included: start
-    and end in bytes, None where that is not known.
+    Prompts end after `longest` bytes, over all of them. Nothing that is fed raises. `pieces` is
+    what was fed, in order. `model` is where the model's name lies in it, quotes included: start
+    and end in bytes, None where that is not known. `unread` is how many bytes `read_on` has left
+    to read. `broken_at` is the offset in bytes of the first byte that makes no JSON, or of an end
+    that comes too early, -1 where that is not known. `enough`: more of the body changes nothing in
+    the prompts, and the model is known.
     """
 
     def __init__(self, api: str, longest: int) -> None:
         self.pieces: list[bytes] = []
         self.model: tuple[int, int] | None = None
+        self.unread = 0
+        self.broken_at = -1
+        self.enough = False
 
     def feed(self, piece: bytes) -> None:
-        """Take the next bytes."""
-        self.pieces.append(piece)
+        """Take the next bytes; read them, but for what is long, which `read_on` reads."""
+        add_piece(self.pieces, piece)
 
-    def finish(self) -> Found | None:
-        """Return what was found once all is fed; None leaves the body to be read at the end."""
+    def read_on(self) -> None:
+        """Read about a megabyte of what is `unread`: some 10 ms of work at most."""
+
+    def finish(self, whole: bool = True) -> Found | None:  # noqa: FBT001, FBT002 (as compiled)
+        """Return what was found; None leaves the body to be read at the end.
+
+        Of a body that is not `whole`, the prompts are what has come of them.
+        """
+        return None
+
+    def outline(self) -> Found | None:
+        """Return what was found but the prompts; None where that is not known."""
         return None

@@ -14,10 +14,16 @@ include "draft.pxi"
 include "outline.pxi"
 include "prompts.pxi"
 
+cdef enum:
+    _TURN_BYTES = 1 << 20  # at 12 ns a byte, of bodies that are made for it
+
+
 cdef class BodyReader(PromptReader):
     """One body of an API."""
 
     cdef Pieces _pieces
+    cdef readonly Py_ssize_t unread
+    cdef Py_ssize_t _next, _offset  # the piece that is read next, and where in it
     cdef Draft _parts  # of the message's content
     cdef bint _content_is_list
     cdef bint _is_text  # the part is
@@ -33,26 +39,127 @@ cdef class BodyReader(PromptReader):
 
     @property
     def model(self):
-        """Where the model's name lies, quotes included: start and end, or None where it is not."""
+        """Where the model's name lies, quotes included: start and end; None while unknown."""
         cdef Span span = self._body[_MODEL]
-        return (span.start, span.end) if self.state == _DONE and span.start >= 0 else None
+        return (span.start, span.end) if span.end >= 0 else None
 
     def feed(self, bytes piece not None):
-        """Take the next bytes."""
-        if piece:
+        """Take the next bytes; long ones are left for `read_on`."""
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(piece)
+        if self.unread or size > _TURN_BYTES:
+            if not self.unread:
+                self._next, self._offset = len(self._pieces.pieces), 0
             self._pieces.pieces.append(piece)
             if self.state != _BROKEN:
-                self.read(<const uint8_t*>PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece))
+                self.unread += size
+        elif size:
+            add_piece(self._pieces.pieces, piece)
+            if self.state != _BROKEN:
+                self.read(<const uint8_t*>PyBytes_AS_STRING(piece), size)
 
-    def finish(self):
-        """Return what was found once all is fed; None leaves the body to be read at the end."""
-        if self.state != _DONE or self._structured == _NONE or self._body[_MODEL].start < 0:
+    def read_on(self):
+        """Read about a megabyte of what is `unread`."""
+        cdef Py_ssize_t left = _TURN_BYTES, part
+        cdef bytes piece
+        while left and self.unread and self.state != _BROKEN:
+            piece = <bytes>self._pieces.pieces[self._next]
+            part = min(PyBytes_GET_SIZE(piece) - self._offset, left)
+            self.read(<const uint8_t*>PyBytes_AS_STRING(piece) + self._offset, part)
+            self._offset += part
+            left -= part
+            self.unread -= part
+            if self._offset == PyBytes_GET_SIZE(piece):
+                self._next, self._offset = self._next + 1, 0
+        if self.state == _BROKEN:
+            self.unread = 0
+
+    @property
+    def enough(self):
+        """Whether more of the body would change nothing in the prompts, and the model is known."""
+        if self.state == _BROKEN or self._declined or self._structured == _NONE:
+            return False
+        if self._body[_MODEL].end < 0:
+            return False
+        return self._full or self._draft.size + self._size_within() >= self._longest
+
+    def finish(self, bint whole=True):
+        """Return what was found; None leaves the body to be read at the end.
+
+        Of a body that is not `whole`, the prompts are what has come of them.
+        """
+        if self._declined or self._structured == _NONE or self._body[_MODEL].end < 0:
             return None
+        if self.state != _DONE and (whole or not self.enough):
+            return None
+        if self._field == self._structured and not self._skipping:
+            self._end_within()
         draft = self._conversation() if self._is_conversation else self._draft
         if draft.count == 0:
             return None
-        found = [self._pieces.cut(self._body[field]) for field in range(_TOOLS)]
-        return *found, _written(draft, self._pieces, self._longest)
+        return *self._fields(), _written(draft, self._pieces, self._longest)
+
+    @property
+    def broken_at(self):
+        """The offset of the first byte that makes no JSON, or of the end that came too early."""
+        return -1 if self.state == _DONE else self.at
+
+    def outline(self):
+        """Return what was found but the prompts; None where the body is no JSON."""
+        return (*self._fields(), []) if self.state == _DONE else None
+
+    cdef list _fields(self):
+        return [self._pieces.cut(self._body[field]) for field in range(_TOOLS)]
+
+    cdef Py_ssize_t _size_within(self) noexcept:
+        """Count the bytes of the prompt that is being read."""
+        cdef Py_ssize_t start = self.at
+        if self._field != self._structured:
+            return 0
+        if self._is_conversation and self._whole_kind != _TEXT and self._message[_ROLE].end < 0:
+            return 0
+        if self._whole_kind == _TEXT:
+            start = self._body[self._field].start
+        elif not self._is_conversation:
+            if self._kind != _TEXT:
+                return (self._draft.token_count - self._tokens_at) * _TOKEN
+            start = self._item
+        elif self._has_parts:
+            if self._is_within_words():
+                start = self._text_part[_WORDS].start
+            return self._parts.size + self.at - start
+        elif self._message_field == _CONTENT:
+            start = self._message[_CONTENT].start
+        return self.at - start if start >= 0 else 0
+
+    cdef bint _is_within_words(self) noexcept:
+        """Say whether the text of a part of a message is being read."""
+        cdef bint begun = self._part_field == _WORDS and self._text_part[_WORDS].start >= 0
+        return self._has_parts and self._is_text and begun
+
+    cdef int _end_within(self) except -1:
+        """End the prompt that is being read where the bytes end that came."""
+        cdef int field
+        if not self._is_conversation:
+            if self._whole_kind == _TEXT:
+                self._draft.add(_COPY, self._body[self._field].start, self.at)
+            elif self._item >= 0 and self._kind == _TEXT:
+                self._draft.add(_COPY, self._item, self.at)
+            else:
+                self._draft.add(_TOKENS, self._tokens_at, self._draft.token_count)
+            self._draft.add(_CUT)
+        elif self._whole_kind == _TEXT:
+            self._draft.add(_USER_SAYS)
+            self._draft.add(_COPY, self._body[self._field].start, self.at)
+        elif self.depth >= _IN_MESSAGE:
+            if self._is_within_words():
+                self._parts.add(_COPY, self._text_part[_WORDS].start, self.at)
+            if self._message_field == _ROLE:
+                self._message[_ROLE].start = -1
+            for field in range(_MESSAGE_FIELDS):
+                if self._message[field].start >= 0 and self._message[field].end < 0:
+                    self._message[field].end = self.at
+            self._end_message(self.at)
+        return 0
 
     cdef Draft _conversation(self):
         """Put what stands before all messages there."""
@@ -61,7 +168,7 @@ cdef class BodyReader(PromptReader):
         if self._draft.count == 0:
             return draft
         for field in range(_TOOLS, _MESSAGES):
-            if self._body[field].start >= 0:
+            if self._body[field].end >= 0:
                 draft.add(_COPY, self._body[field].start, self._body[field].end)
         if draft.count and self._draft.steps[0].what != _USER_SAYS:
             draft.add(_MARK)
@@ -75,10 +182,10 @@ cdef class BodyReader(PromptReader):
         if self._field == _NONE:
             return 0
         if self.depth == _IN_BODY:
-            self._body[self._field].start = at
-            if self._field >= _MESSAGES:
+            self._body[self._field].start, self._body[self._field].end = at, -1
+            if self._field >= _MESSAGES and not self._declined:
                 self._begin_prompts(kind)
-        elif self._field < _MESSAGES:
+        elif self._field < _MESSAGES or self._skipping:
             return 0
         elif not self._is_conversation:
             self._begin_prompt(kind, at)
@@ -99,7 +206,7 @@ cdef class BodyReader(PromptReader):
             self._field = _NONE
             if field >= _MESSAGES:
                 self._end_prompts(field, at)
-        elif field < _MESSAGES:
+        elif field < _MESSAGES or self._skipping:
             return 0
         elif not self._is_conversation:
             self._end_prompt(at)
@@ -118,9 +225,9 @@ cdef class BodyReader(PromptReader):
         _forget(self._message, _MESSAGE_FIELDS)
         if self._parts is None:
             self._parts = Draft()
-        self._parts.count = 0
+        self._parts.clear()
         if kind != _OBJECT:
-            self.state = _BROKEN
+            self._decline()
         return 0
 
     cdef int _begin_in_message(self, _Kind kind, Py_ssize_t at) except -1:
@@ -144,6 +251,7 @@ cdef class BodyReader(PromptReader):
     cdef int _end_message(self, Py_ssize_t at) except -1:
         cdef Span role = self._message[_ROLE]
         cdef int field
+        self._count_item(_MOST_MESSAGES)
         if self._field == _INPUT and role.end - role.start <= 2:  # no message: as it stands
             self._draft.add(_COPY, self._item, at)
             self._draft.add(_MARK)
@@ -165,7 +273,7 @@ cdef class BodyReader(PromptReader):
             self._part, self._is_text, self._part_field = at, True, _NONE
             _forget(self._text_part, _PART_FIELDS)
             if kind != _OBJECT:
-                self.state = _BROKEN
+                self._decline()
         elif self.depth == _IN_PART and self._part_field != _NONE:
             self._text_part[self._part_field].start = at
             if self._part_field == _TYPE:

@@ -27,13 +27,21 @@ cdef struct Step:
 cdef enum:
     _MEDIUM_BYTES = 900  # `epp.protocol.openai.request_json` says why
     _TOKEN = 4
+    _MOST_STEPS = 1 << 17  # 3 MiB: 10,000 messages of eight fields and 50,000 parts have fewer
+    _SMALL_PIECE = 1 << 10
+    _JOINED_PIECES = 64
+    _JOINED_BYTES = 1 << 16
 
 
 cdef class Draft:
-    """Steps that write prompts, and the token ids that some of them write."""
+    """Steps that write prompts, and the token ids that some of them write.
+
+    `size` is what they write, in bytes. Beyond `_MOST_STEPS` only ends of prompts are added.
+    """
 
     cdef Step* steps
     cdef Py_ssize_t count
+    cdef Py_ssize_t size
     cdef Py_ssize_t _room
     cdef uint8_t* tokens  # little-endian
     cdef Py_ssize_t token_count
@@ -45,6 +53,8 @@ cdef class Draft:
 
     cdef int add(self, _Do what, Py_ssize_t start=0, Py_ssize_t end=0) except -1:
         cdef Step* grown
+        if self.count >= _MOST_STEPS and what != _CUT:
+            return 0
         if self.count == self._room:
             self._room = 2 * self._room + 32
             grown = <Step*>realloc(self.steps, self._room * sizeof(Step))
@@ -54,7 +64,12 @@ cdef class Draft:
         self.steps[self.count].what = what
         self.steps[self.count].span.start = start
         self.steps[self.count].span.end = end
+        self.size += _bytes_of(self.steps[self.count])
         self.count += 1
+        return 0
+
+    cdef int clear(self) noexcept:
+        self.count = self.size = 0
         return 0
 
     cdef int extend(self, Draft other) except -1:
@@ -79,6 +94,18 @@ cdef class Draft:
         into[2], into[3] = <uint8_t>(value >> 16), <uint8_t>(value >> 24)
         self.token_count += 1
         return 0
+
+
+cpdef int add_piece(list pieces, bytes piece) except -1:
+    """Add a piece to a body; many small ones are joined, as each takes 40 bytes besides its own."""
+    cdef Py_ssize_t count
+    pieces.append(piece)
+    count = len(pieces)
+    if PyBytes_GET_SIZE(piece) < _SMALL_PIECE and count % _JOINED_PIECES == 0:
+        last = pieces[count - _JOINED_PIECES :]
+        if sum(map(len, last)) <= _JOINED_BYTES:
+            pieces[count - _JOINED_PIECES :] = [b"".join(last)]
+    return 0
 
 
 cdef class Pieces:
@@ -117,9 +144,9 @@ cdef class Pieces:
         return 0
 
     cdef bytes cut(self, Span span):
-        """Copy a span; one that was never set is empty."""
+        """Copy a span; one that was never set, or has no end yet, is empty."""
         cdef bytes made
-        if span.start < 0:
+        if span.start < 0 or span.end < 0:
             return b""
         made = PyBytes_FromStringAndSize(NULL, span.end - span.start)
         self.copy(span, PyBytes_AS_STRING(made))
@@ -155,12 +182,15 @@ cdef Py_ssize_t _bytes_of(Step step) noexcept:
 
 
 cdef list _written(Draft draft, Pieces body, Py_ssize_t longest):
-    """Write all prompts: a list of (data, exact, marks), each of `longest` bytes at most."""
+    """Write all prompts: a list of (data, exact, marks), `longest` bytes at most in all."""
     cdef Py_ssize_t first = 0, place
+    cdef tuple prompt
     prompts = []
     for place in range(draft.count):
         if draft.steps[place].what == _CUT:
-            prompts.append(_prompt(draft, first, place, body, longest))
+            prompt = _prompt(draft, first, place, body, longest)
+            longest -= PyBytes_GET_SIZE(<bytes>prompt[0])
+            prompts.append(prompt)
             first = place + 1
     return prompts
 

@@ -53,7 +53,8 @@ cdef class Grammar:
 
     `depth` is the number of objects and arrays that are open, `at` the number of bytes read
     before those that are being read. `whole` is a number's value, or `fractional` says that it is
-    none without a sign, a fraction and an exponent; it stops growing beyond 32 bits.
+    none without a sign, a fraction and an exponent; it stops growing beyond 32 bits. Where the
+    bytes make no JSON, `at` stays at the one that does not fit.
     """
 
     cdef _State state
@@ -119,8 +120,10 @@ cdef class Grammar:
                 if not self._count(byte):
                     self._end(self.at + i)
                     continue  # the byte comes after the number
-            elif not _is_space(byte) or self.state == _BROKEN:
+            elif not _is_space(byte):
                 self.state = _BROKEN
+            if self.state == _BROKEN:
+                self.at += i
                 return 0
             i += 1
         self.at += size

@@ -72,6 +72,8 @@ cdef class Outline(Grammar):
     """Knows which field is being read, and where those that were read lie."""
 
     cdef int _wanted
+    cdef bint _declined  # what holds the prompts is written in odd ways
+    cdef bint _skipping  # what is within the field of the prompts is read as JSON alone
     cdef bint _is_conversation  # items are messages: not prompts
     cdef bint _has_parts  # the message's content that is being read is a list
     cdef int _field, _message_field, _part_field
@@ -100,6 +102,8 @@ cdef class Outline(Grammar):
         if self.depth == _IN_BODY:
             field = self._find(_BODY_KEYS, size, self._body)
             self._field = field if field >= 0 and self._wanted >> field & 1 else _NONE
+        elif self._skipping:
+            return 0
         elif self.depth == _IN_MESSAGE and self._is_conversation and self._field >= _MESSAGES:
             self._message_field = self._find(_MESSAGE_KEYS, size, self._message)
         elif self.depth == _IN_PART and self._has_parts:
@@ -110,18 +114,22 @@ cdef class Outline(Grammar):
         """Return the place of the key that was read; decline what is written in odd ways."""
         cdef int place
         if self.escaped:
-            self.state = _BROKEN
+            self._decline()
             return _NONE
         place = _look_up(keys, self._told, size)
         if place >= 0 and spans[place].start >= 0:
-            self.state = _BROKEN
+            self._decline()
         return place
+
+    cdef int _decline(self) noexcept:
+        self._declined = self._skipping = True
+        return 0
 
     cdef int _begin_told(self, _Kind kind) except -1:
         """Keep the string that begins; decline what is none."""
         self.heeded, self._told_size = True, 0
         if kind != _TEXT:
-            self.state = _BROKEN
+            self._decline()
         return 0
 
     cdef int _end_told(self) except -1:
@@ -129,9 +137,9 @@ cdef class Outline(Grammar):
         cdef int place, size = self._told_size
         self._told_size = 0
         if self.escaped or size > _LONGEST_KEY:
-            self.state = _BROKEN
+            self._decline()
             return 0
         for place in range(size):
             if <uint8_t>self._told[place] >= 0x80:
-                self.state = _BROKEN
+                self._decline()
         return size

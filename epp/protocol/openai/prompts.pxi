@@ -1,5 +1,9 @@
 """Prompts of completions and embeddings: texts, token ids, lists of either."""
 
+cdef enum:  # `epp.protocol.openai.request_json` says why
+    _MOST_PROMPTS = 64
+    _MOST_MESSAGES = 10_000
+
 
 cdef class PromptReader(Outline):
     """Drafts what the field of the prompt holds, but for messages."""
@@ -9,16 +13,20 @@ cdef class PromptReader(Outline):
     cdef int _structured  # the field of the prompt, once it was met
     cdef int _whole_kind, _first_kind, _kind  # of all prompts, and of those in a list
     cdef Py_ssize_t _item, _tokens_at
+    cdef int _items  # prompts or messages that were read to their end
+    cdef bint _full  # no more of them are looked at
 
     def __cinit__(self, str api not None, Py_ssize_t longest):
         self._draft = Draft()
         self._longest = longest
         self._structured = self._first_kind = _NONE
+        self._item = -1
 
     cdef int _begin_prompts(self, _Kind kind) except -1:
         cdef bint texts_only = self._field != _MESSAGES and kind == _TEXT
         if self._structured != _NONE or not (kind == _ARRAY or texts_only):
-            self.state = _BROKEN
+            self._decline()
+            return 0
         self._structured, self._whole_kind = self._field, kind
         self._is_conversation = (
             self._field == _MESSAGES or self._wanted >> _INSTRUCTIONS & 1
@@ -27,6 +35,9 @@ cdef class PromptReader(Outline):
 
     cdef int _end_prompts(self, int field, Py_ssize_t at) except -1:
         cdef Py_ssize_t start = self._body[field].start
+        self._skipping = self._declined
+        if self._declined:
+            return 0
         if self._whole_kind == _TEXT and self._is_conversation:
             self._draft.add(_USER_SAYS)
             self._draft.add(_COPY, start, at)
@@ -41,7 +52,7 @@ cdef class PromptReader(Outline):
     cdef int _begin_prompt(self, _Kind kind, Py_ssize_t at) except -1:
         if self.depth > _IN_BODY + 1:
             if kind != _NUMBER:
-                self.state = _BROKEN
+                self._decline()
             return 0
         if self._first_kind == _NONE:
             self._first_kind = kind
@@ -49,29 +60,40 @@ cdef class PromptReader(Outline):
         if kind == _ARRAY:
             self._tokens_at = self._draft.token_count
         if kind > _NUMBER and kind != _ARRAY:
-            self.state = _BROKEN
+            self._decline()
         elif (kind == _NUMBER) != (self._first_kind == _NUMBER):
-            self.state = _BROKEN
+            self._decline()
+        return 0
+
+    cdef int _count_item(self, int most) noexcept:
+        """Count a prompt or a message; skip what follows the last that is looked at."""
+        self._items += 1
+        if self._items >= most:
+            self._skipping = self._full = True
         return 0
 
     cdef int _end_prompt(self, Py_ssize_t at) except -1:
         if self.depth > _IN_BODY + 1 or self._kind == _NUMBER:
             if self.fractional:
-                self.state = _BROKEN
+                self._decline()
             else:
                 self._token(self.whole)
         elif self._kind == _TEXT:
             self._draft.add(_COPY, self._item, at - 1)
             self._draft.add(_CUT)
+            self._item = -1
+            self._count_item(_MOST_PROMPTS)
         else:
             self._draft.add(_TOKENS, self._tokens_at, self._draft.token_count)
             self._draft.add(_CUT)
+            self._tokens_at = self._draft.token_count
+            self._count_item(_MOST_PROMPTS)
         return 0
 
     cdef int _token(self, uint64_t value) except -1:
         if value > _LARGEST:
-            self.state = _BROKEN
-        elif (self._draft.token_count - self._tokens_at) * _TOKEN < self._longest:
+            self._decline()
+        elif self._draft.token_count * _TOKEN < self._longest:
             self._draft.token(<uint32_t>value)
         return 0
 
@@ -81,9 +103,11 @@ cdef class PromptReader(Outline):
         cdef uint64_t value
         if self._field < _MESSAGES or self._is_conversation or self._first_kind == _NONE:
             return 0
+        if self._skipping:
+            return 0
         if self.depth == _IN_BODY + 1 and self._first_kind != _NUMBER:
             return 0
-        while i < size and _is_digit(data[i]) and self.state != _BROKEN:
+        while i < size and _is_digit(data[i]) and not self._declined:
             value = data[i] - c"0"
             i += 1
             while i < size and _is_digit(data[i]) and value and value <= _LARGEST:

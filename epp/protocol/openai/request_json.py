@@ -7,11 +7,12 @@ whatever the order of their keys and the white space between them.
 `body_reader.py` does the same as a body arrives.
 """
 
+import re
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 import msgspec
@@ -25,7 +26,17 @@ _RAW = msgspec.Raw(b"")
 _MEDIA_BYTES = 900
 """Bytes for an image or another medium: 225 tokens of 4 bytes, llm-d-router's default."""
 LONGEST_PROMPT = 4 << 20
-"""Bytes of a prompt that are read: a million tokens, about the most that engines accept."""
+"""Bytes of a body's prompts that are read: a million tokens, about the most engines accept."""
+_MOST_PROMPTS = 64
+_MOST_MESSAGES = 10_000
+"""What follows these is not looked at: it goes where the first of them are cached."""
+_SMALL_BYTES, _LONG_BYTES = 64 << 10, 5 << 20
+_MOST_VALUES = 50_000
+"""Values up to which an object is built for each: some 10 ms and 5 MB.
+
+Of a body with more, or of more than `_LONG_BYTES`, only the fields outside of the prompts count.
+"""
+_VALUE_BEGINS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[{,]', re.DOTALL)
 
 _APIS: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
@@ -113,9 +124,11 @@ def parse_request(api: Api, body: bytes) -> Parsed:
     text of a message, sampling parameters) are not validated; the model server does that.
     """
     decode, prompts_of = _READERS[api]
+    if len(body) > _SMALL_BYTES and _is_excessive(body):
+        decode, prompts_of = _OUTLINE
     try:
         parsed = decode(body)
-        prompts = prompts_of(parsed)
+        prompts = _shortened(prompts_of(parsed))
     except RecursionError:
         message = "the body is nested too deeply"
         raise MalformedRequest(message, reason="nested-too-deeply") from None
@@ -133,6 +146,14 @@ def parse_request(api: Api, body: bytes) -> Parsed:
         cache_salt=parsed.cache_salt or "",
         user=parsed.user or "",
     )
+
+
+def _is_excessive(body: bytes) -> bool:
+    """Whether a body takes too much time or memory to be read in one piece."""
+    if len(body) > _LONG_BYTES:
+        return True
+    begins = _VALUE_BEGINS.finditer(body)
+    return next(islice(begins, 2 * _MOST_VALUES, None), None) is not None
 
 
 def _problem(body: bytes, error: Exception) -> str:
@@ -153,19 +174,24 @@ def _conversation(messages: Iterable[_Message], head: bytes) -> Prompt:
     """Return messages as a prompt; a longer conversation starts with the bytes of a shorter one."""
     pieces: list[_Piece] = [head]
     size, marks = len(head), [len(head)] if head else []
-    for message in messages:
+    for message in islice(messages, _MOST_MESSAGES):
         parts = _parts(message)
         pieces += parts
         size += sum([memoryview(part).nbytes for part in parts])
         marks.append(size)
-    return _prompt(b"".join(pieces), marks)
+    return Prompt(b"".join(pieces), marks=marks)
 
 
-def _prompt(data: bytes, marks: Sequence[int] = ()) -> Prompt:
-    if len(data) <= LONGEST_PROMPT:
-        return Prompt(data, marks=marks)
-    kept = [mark for mark in marks if mark <= LONGEST_PROMPT]
-    return Prompt(data[:LONGEST_PROMPT], marks=kept or ())
+def _shortened(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+    """Cut prompts where they have `LONGEST_PROMPT` bytes together."""
+    if sum([len(prompt.data) for prompt in prompts]) <= LONGEST_PROMPT:
+        return prompts
+    left, kept = LONGEST_PROMPT, []
+    for prompt in prompts:
+        marks = [mark for mark in prompt.marks if mark <= left]
+        kept.append(Prompt(prompt.data[:left], prompt.exact, marks or ()))
+        left -= len(kept[-1].data)
+    return tuple(kept)
 
 
 def _parts(message: _Message) -> tuple[_Piece, ...]:
@@ -206,7 +232,7 @@ def _prompts(raw: bytes, field: str) -> tuple[Prompt, ...]:
     """Return the prompts of a `str | [str] | [int] | [[int]]`, the forms of OpenAI's API."""
     if raw[:1] == b'"':
         # Without the closing quote: a longer text then starts with the bytes of a shorter one.
-        return (_prompt(raw[:-1]),)
+        return (Prompt(raw[:-1]),)
     if raw[:1] != b"[":
         raise MalformedRequest(
             f"`{field}` must be a string, a list of strings or a list of token ids",
@@ -217,7 +243,7 @@ def _prompts(raw: bytes, field: str) -> tuple[Prompt, ...]:
         raise MalformedRequest(f"`{field}` is empty", reason="missing-prompt")
     if bytes(items[0])[:1] not in b'"[':
         return (_exact(_token_ids.decode(raw), field),)
-    return tuple(_prompt_item(bytes(item), field) for item in items)
+    return tuple(_prompt_item(bytes(item), field) for item in items[:_MOST_PROMPTS])
 
 
 def _prompt_item(raw: bytes, field: str) -> Prompt:
@@ -225,7 +251,7 @@ def _prompt_item(raw: bytes, field: str) -> Prompt:
         return _exact(_token_ids.decode(raw), field)
     if raw[:1] != b'"':
         raise MalformedRequest(f"`{field}` holds something that is neither text nor token ids")
-    return _prompt(raw[:-1])
+    return Prompt(raw[:-1])
 
 
 def _exact(tokens: list[int], field: str) -> Prompt:
@@ -233,7 +259,7 @@ def _exact(tokens: list[int], field: str) -> Prompt:
         numbers = array("I", tokens)
         if sys.byteorder == "big":
             numbers.byteswap()
-        return Prompt(numbers.tobytes()[:LONGEST_PROMPT], exact=True)
+        return Prompt(numbers.tobytes(), exact=True)
     except OverflowError:
         raise MalformedRequest(f"`{field}` holds a token id outside 0..2^32-1") from None
 
@@ -244,10 +270,11 @@ def _response_prompts(body: _Responses) -> tuple[Prompt, ...]:
     if not raw:
         raise MalformedRequest("`input` is missing", reason="missing-prompt")
     if raw[:1] != b"[":
-        return (_prompt(head + b"\n<user>" + raw),)
-    pieces = [head, *(_response_item(bytes(item)) for item in _raw_items.decode(raw))]
+        return (Prompt(head + b"\n<user>" + raw),)
+    items = _raw_items.decode(raw)[:_MOST_MESSAGES]
+    pieces = [head, *(_response_item(bytes(item)) for item in items)]
     marks = list(accumulate(map(len, pieces)))
-    return (_prompt(b"".join(pieces), marks if head else marks[1:]),)
+    return (Prompt(b"".join(pieces), marks=marks if head else marks[1:]),)
 
 
 def _response_item(raw: bytes) -> bytes:
@@ -259,6 +286,10 @@ def _response_item(raw: bytes) -> bytes:
     return b"".join(_parts(message)) if message.role else raw
 
 
+def _no_prompts(_: _Body) -> tuple[Prompt, ...]:
+    return ()
+
+
 _Reader = tuple[Callable[[bytes], Any], Callable[[Any], tuple[Prompt, ...]]]
 _READERS: dict[Api, _Reader] = {
     Api.CHAT: (msgspec.json.Decoder(_Chat).decode, _chat_prompts),
@@ -266,3 +297,4 @@ _READERS: dict[Api, _Reader] = {
     Api.EMBEDDINGS: (msgspec.json.Decoder(_Embeddings).decode, _embedding_prompts),
     Api.RESPONSES: (msgspec.json.Decoder(_Responses).decode, _response_prompts),
 }
+_OUTLINE: _Reader = (msgspec.json.Decoder(_Body).decode, _no_prompts)
