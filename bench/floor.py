@@ -15,8 +15,8 @@ import uvloop
 
 from bench.extproc.fixed import FixedExchange
 from epp.adapters.extproc.contract import ExtProcSettings
+from epp.adapters.extproc.memory import keep_freed_memory
 from epp.adapters.extproc.transports import TRANSPORTS, Transport, server_class
-from epp.app.process import keep_freed_memory
 
 
 async def serve(port: int, target: str, transport: Transport) -> None:

@@ -4,7 +4,9 @@
     ├── ConfigError            what an operator wrote cannot be used
     └── RequestError           answers a client in the model server's place, with an HTTP status
         ├── MalformedRequest   400
+        ├── RequestTimeout     408
         ├── BodyTooLarge       413
+        ├── UnsupportedCoding  415
         ├── Overloaded         429
         ├── PickerFault        500
         └── NoEndpoints        503
@@ -61,6 +63,15 @@ class MalformedRequest(RequestError):
     default_reason = "malformed-request"
 
 
+class RequestTimeout(RequestError):
+    """The request did not end in time."""
+
+    status = 408
+    kind = "invalid_request_error"
+    code = "RequestTimeout"
+    default_reason = "request-timeout"
+
+
 class BodyTooLarge(RequestError):
     """The body is larger than the configured limit."""
 
@@ -68,6 +79,15 @@ class BodyTooLarge(RequestError):
     kind = "invalid_request_error"
     code = "PayloadTooLarge"
     default_reason = "body-too-large"
+
+
+class UnsupportedCoding(RequestError):
+    """The body is compressed (RFC 9110 §15.5.16: 415 for a content coding, too)."""
+
+    status = 415
+    kind = "invalid_request_error"
+    code = "UnsupportedMediaType"
+    default_reason = "unsupported-content-encoding"
 
 
 class Overloaded(RequestError):

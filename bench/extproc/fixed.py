@@ -31,6 +31,8 @@ CHUNK_BYTES = 62_000
 class FixedExchange:
     """One stream in full duplex. It knows no pool, no policy, no clock and counts nothing."""
 
+    held_bytes = 0
+    awaits_request = False
     pending: PendingDecision | None = None
     record = RequestRecord(id=RequestId("floor"), received_at=0.0)
 

@@ -12,6 +12,7 @@ import structlog
 
 from epp import compiled
 from epp.adapters.extproc.contract import ExtProcServer, ExtProcSettings
+from epp.adapters.extproc.memory import keep_freed_memory, memory_limit
 from epp.adapters.extproc.transports import Transport, health_server, server_class
 from epp.adapters.health import HealthServices
 from epp.adapters.kube.kube_settings import KubeAccess
@@ -28,7 +29,7 @@ from epp.app.cache_sources import (
 )
 from epp.app.director import PickerDirector, exchange_factory
 from epp.app.discovery import Source, build_discovery, build_reviewer
-from epp.app.process import freeze_long_lived_objects, keep_freed_memory, stop_signals
+from epp.app.process import freeze_long_lived_objects, stop_signals
 from epp.config.file import Settings
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
@@ -45,6 +46,8 @@ _QUIET_SECONDS = 1.0
 """How long no stream may have been open before a drain ends: gateways pick another replica late."""
 _LAST_GRACE_SECONDS = 1.0
 """How long streams that are open after a drain may take to end before they are reset."""
+_HELD_SHARE = 4
+"""The share of the memory that unfinished requests may hold is one in so many."""
 _STATUS = {True: ServingStatus.SERVING, False: ServingStatus.NOT_SERVING}
 _FIRST_REPORTS_SECONDS = 0.3
 """How long a start waits for the first metrics pages; most endpoints answer within 0.1 s."""
@@ -53,6 +56,7 @@ _FIRST_REPORTS_SECONDS = 0.3
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `epp serve` for one pool: seconds and bytes; port 0 is any free one.
 
+    `max_held_bytes` and `request_timeout` bound requests that have not ended, over all streams.
     With `metrics_access` a Kubernetes API authorizes readers of metrics. `secure`: TLS, with the
     files in `cert_path` or a self-signed certificate. An empty `hash_secret` is a random one.
     """
@@ -70,6 +74,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     health_on_grpc_port: bool = False
     transport: Transport = "native"
     max_body_bytes: int = 64 << 20
+    max_held_bytes: int = 512 << 20
+    request_timeout: float = 300.0
     observation: Observation = Observation()
     scrape_interval: float = 1.0
     drain_timeout: float = 30.0
@@ -150,6 +156,8 @@ class EndpointPicker:
                 port=options.grpc_port,
                 tls=_pair(options.cert_path) if options.secure else None,
                 max_receive_bytes=options.max_body_bytes + (1 << 20),
+                max_held_bytes=options.max_held_bytes,
+                request_timeout=options.request_timeout,
             ),
         )
         if options.health_on_grpc_port:
@@ -294,12 +302,14 @@ async def _forever(job: Callable[[], Awaitable[None]]) -> None:
 async def serve(pools: Sequence[ServeOptions]) -> None:
     """Run a picker for each pool until SIGTERM or SIGINT. Raises `ConfigError`."""
     keep_freed_memory()
+    held = memory_limit() // _HELD_SHARE // len(pools)
     stop = asyncio.Event()
     with stop_signals(stop):
         try:
             async with asyncio.TaskGroup() as tasks:
                 for options in pools:
-                    tasks.create_task(_serve(options, stop, named=len(pools) > 1))
+                    limited = msgspec.structs.replace(options, max_held_bytes=held)
+                    tasks.create_task(_serve(limited, stop, named=len(pools) > 1))
         except* ConfigError as group:
             raise _first_of(group) from None
 

@@ -1,4 +1,4 @@
-"""Settings of the process: its logging import, garbage collector, allocator and signals.
+"""Settings of the process: its logging import, garbage collector and signals.
 
 Import this module before anything that imports structlog: structlog imports rich where it is
 installed, for tracebacks that no service prints, and that is a fifth of the time of a start.
@@ -23,26 +23,6 @@ if not _rich_loaded:
 
 _GC_THRESHOLDS = (50_000, 20, 100)
 """Allocations before the youngest generation is collected; collections before the two older."""
-
-# Parameters of mallopt(3), as in glibc's malloc.h.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_MAX_KEPT_BYTES = 64 << 20
-_MAX_HEAP_BYTES = 32 << 20
-"""The largest M_MMAP_THRESHOLD that glibc accepts on 64 bits (DEFAULT_MMAP_THRESHOLD_MAX)."""
-
-
-def keep_freed_memory() -> None:
-    """Make glibc reuse up to 64 MiB of freed memory instead of returning it to the kernel.
-
-    By default a body of 220 KB is unmapped as soon as it is freed, and faulting the same pages in
-    again takes two thirds of the time of its request. Other C libraries are left as they are.
-    """
-    import ctypes  # noqa: PLC0415 (only a process that serves needs it)
-
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _MAX_HEAP_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _MAX_KEPT_BYTES)
 
 
 def freeze_long_lived_objects() -> None:

@@ -99,6 +99,13 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         help="larger request bodies get 413 (default: 64Mi)",
     )
     group.add_argument(
+        "--request-timeout",
+        type=duration,
+        default=300.0,
+        metavar="TIME",
+        help="requests that have not ended by then get 408 (default: 5m; 0: never)",
+    )
+    group.add_argument(
         "--observe-responses",
         type=observation,
         default="all",

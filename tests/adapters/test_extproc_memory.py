@@ -9,7 +9,7 @@ import pytest
 
 PROBE = """
 from resource import RUSAGE_SELF, getrusage
-from epp.app.process import keep_freed_memory
+from epp.adapters.extproc.memory import keep_freed_memory
 
 def faults():
     before = getrusage(RUSAGE_SELF).ru_minflt

@@ -54,6 +54,14 @@ class DrivenExchange(Protocol):
     record: RequestRecord
     pending: PendingDecision | None
 
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes of the request's body are held."""
+
+    @property
+    def awaits_request(self) -> bool:
+        """Whether it is for the peer to send more of the request before a decision."""
+
     def receive(self, message: Message, now: float) -> Step:
         """Handle a message."""
 
@@ -77,7 +85,8 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a transport: its address and its limits.
 
     `tls` is a (key, certificate chain) pair in PEM, None for plaintext. Sizes are in bytes, -1 is
-    no limit. `limits` are the native transport's.
+    no limit. `max_held_bytes` and `request_timeout` (seconds) bound unfinished requests
+    (`epp.adapters.extproc.streams.OpenStreams`). `limits` are the native transport's.
     """
 
     address: str = "0.0.0.0"  # noqa: S104 (a pod is reached from outside)
@@ -85,6 +94,8 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls: tuple[bytes, bytes] | None = None
     max_receive_bytes: int = 65 << 20
     max_send_bytes: int = -1
+    max_held_bytes: int = 512 << 20
+    request_timeout: float = 300.0
     limits: Limits = Limits()
 
 

@@ -6,11 +6,13 @@ logs what fails. It knows no socket: a transport passes on what the peer sends, 
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import structlog
 
 from epp.adapters.extproc.contract import DrivenExchange, GrpcStatus, Outlet
+from epp.adapters.extproc.streams import OpenStreams
 from epp.errors import PickerFault, RequestError
 from epp.model.request import Decision
 from epp.protocol.extproc.codec import decode, encode
@@ -27,39 +29,8 @@ Envoy ends a stream that it gives up, and resets it a moment later; in between, 
 a good one.
 """
 
-_NEXT, _DECISION, _ROOM, _END = Wants.NEXT, Wants.DECISION, Wants.ROOM, Wants.END
-
-
-class StreamCounter:
-    """Counts the streams that are open. `clock` returns seconds."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.open = 0
-        self._clock = clock
-        self._last_end = clock()
-        self._none_open = asyncio.Event()
-        self._none_open.set()
-
-    def opened(self) -> None:
-        """Count one more."""
-        self.open += 1
-        self._none_open.clear()
-
-    def closed(self, now: float) -> None:
-        """Count one less."""
-        self.open -= 1
-        self._last_end = now
-        if not self.open:
-            self._none_open.set()
-
-    async def quiet(self, seconds: float) -> None:
-        """Wait until no stream is open, and none has been for `seconds`."""
-        while True:
-            await self._none_open.wait()
-            left = self._last_end + seconds - self._clock()
-            if left <= 0:
-                return
-            await asyncio.sleep(left)
+_NEXT, _REST, _TURN = Wants.NEXT, Wants.REST, Wants.TURN
+_DECISION, _ROOM, _END = Wants.DECISION, Wants.ROOM, Wants.END
 
 
 class ExchangeDriver:
@@ -71,13 +42,15 @@ class ExchangeDriver:
 
     __slots__ = (
         "_clock",
-        "_counter",
         "_exchange",
         "_grace",
         "_half_closed",
+        "_holding",
         "_outlet",
         "_over",
         "_pending",
+        "_streams",
+        "_turning",
         "_waiting",
     )
 
@@ -86,18 +59,20 @@ class ExchangeDriver:
         exchange: DrivenExchange,
         outlet: Outlet,
         clock: Callable[[], float],
-        counter: StreamCounter,
+        streams: OpenStreams,
     ) -> None:
         self._exchange = exchange
         self._outlet = outlet
         self._clock = clock
-        self._counter = counter
+        self._streams = streams
         self._pending: PendingDecision | None = None
         self._waiting: list[bytes | None] = []  # messages; None: the half-close behind them
         self._half_closed = False
         self._grace: asyncio.TimerHandle | None = None  # until a half-close counts as an end
+        self._holding = False  # bytes of a request, which count
+        self._turning = False
         self._over = False
-        counter.opened()
+        streams.opened(self)
 
     # What a transport calls.
 
@@ -116,7 +91,7 @@ class ExchangeDriver:
         except Exception as error:  # noqa: BLE001 (whatever it is, the client is answered)
             self._fail(error)
         else:
-            if step.wants is not _NEXT:
+            if step.wants is not _NEXT or self._holding:
                 self._act_on(step.wants)
 
     def ended(self) -> None:
@@ -136,6 +111,23 @@ class ExchangeDriver:
         """Handle a reset: the peer is gone."""
         self._close()
 
+    # What is asked of an open stream (`OpenStream`).
+
+    @property
+    def received_at(self) -> float:
+        """When the stream was opened, in seconds of the monotonic clock."""
+        return self._exchange.record.received_at
+
+    @property
+    def awaits_request(self) -> bool:
+        """Whether it is for the peer to send more of the request before a decision."""
+        return not self._over and self._exchange.awaits_request
+
+    def refuse(self, error: RequestError) -> None:
+        """Answer the client with an error, and end the stream."""
+        self._call(partial(self._exchange.fail, error))
+        self._outlet.flush()
+
     # What the exchange wants.
 
     def _call(self, call: Callable[[float], Step]) -> None:
@@ -152,15 +144,42 @@ class ExchangeDriver:
             self._outlet.send(list(map(encode, step.replies)))
 
     def _act_on(self, wants: Wants) -> None:
+        if self._holding or wants is _REST or wants is _TURN:
+            self._account()
+        if self._over:
+            return
         if wants is _END:
             self._end(GrpcStatus.OK)
         elif wants is _ROOM:
             self._outlet.await_room()
         elif wants is _DECISION:
             self._wait()
+        elif wants is _TURN:
+            self._take_turn()
         elif self._half_closed and self._grace is None:
             loop = asyncio.get_running_loop()
             self._grace = loop.call_later(_RESET_SECONDS, self._confirm_half_close)
+
+    def _account(self) -> None:
+        """Report what is held of the request's body, which may be too much."""
+        size = self._exchange.held_bytes
+        if size or self._holding:
+            self._holding = size > 0
+            self._streams.hold(self, size)
+
+    def _take_turn(self) -> None:
+        """Go on when other streams had their turn."""
+        if not self._turning:
+            self._turning = True
+            self._outlet.hold()
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turning = False
+        if not self._over:
+            self._outlet.release()
+            self._call(self._exchange.proceed)
+            self._outlet.flush()
 
     def _confirm_half_close(self) -> None:
         self._call(self._exchange.half_closed)
@@ -226,7 +245,7 @@ class ExchangeDriver:
         if self._grace is not None:
             self._grace.cancel()
         now = self._clock()
-        self._counter.closed(now)
+        self._streams.closed(self, now)
         pending, self._pending = self._pending, None
         try:
             try:

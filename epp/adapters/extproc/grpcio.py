@@ -16,9 +16,10 @@ from epp.adapters.extproc.contract import (
     GrpcStatus,
     HealthSource,
 )
-from epp.adapters.extproc.driver import ExchangeDriver, StreamCounter
+from epp.adapters.extproc.driver import ExchangeDriver
 from epp.adapters.extproc.grpcio_health import Context, attach
 from epp.adapters.extproc.grpcio_options import bounds, require_free
+from epp.adapters.extproc.streams import OpenStreams
 from epp.protocol.extproc.names import METHOD, SERVICE
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -41,7 +42,11 @@ class GrpcioServer:
         self._open_exchange = open_exchange
         self._clock = clock
         self._settings = settings
-        self._counter = StreamCounter(clock)
+        self._streams = OpenStreams(
+            clock,
+            max_held_bytes=settings.max_held_bytes,
+            request_timeout=settings.request_timeout,
+        )
         self._health: HealthSource | None = None
         self._server: grpc.aio.Server | None = None
         self._draining: dict[grpc.aio.Server, asyncio.Task[None]] = {}
@@ -55,7 +60,7 @@ class GrpcioServer:
     @property
     def streams(self) -> int:
         """The number of open streams."""
-        return self._counter.open
+        return self._streams.open
 
     def offer_health(self, health: HealthSource) -> None:
         """Offer health on this port too."""
@@ -63,7 +68,7 @@ class GrpcioServer:
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream is open, and none has been for `seconds`."""
-        await self._counter.quiet(seconds)
+        await self._streams.quiet(seconds)
 
     async def start(self) -> None:
         """Bind and serve. Raises `OSError` or `RuntimeError` where the port is taken."""
@@ -124,12 +129,12 @@ class GrpcioServer:
         return server, server.add_secure_port(where, grpc.ssl_server_credentials([tls]))
 
     async def _process(self, _: object, context: Context) -> None:
-        if self._counter.open >= self._settings.limits.max_open_streams:
+        if self._streams.open >= self._settings.limits.max_open_streams:
             exhausted = _CODES[GrpcStatus.RESOURCE_EXHAUSTED]
             await context.abort(exhausted, "too many streams are open")
         outlet = _CallOutlet()
         exchange = self._open_exchange(self._clock())
-        driver = ExchangeDriver(exchange, outlet, self._clock, self._counter)
+        driver = ExchangeDriver(exchange, outlet, self._clock, self._streams)
         try:
             status, message = await _pump(driver, outlet, context)
         finally:
@@ -141,7 +146,7 @@ class GrpcioServer:
 class _CallOutlet:
     """A call of grpc.aio as an `Outlet`: keeps what its coroutine is to do next."""
 
-    __slots__ = ("changed", "ending", "held", "queue", "wants_room")
+    __slots__ = ("_reader", "changed", "ending", "held", "queue", "wants_room")
 
     def __init__(self) -> None:
         self.queue: list[bytes] = []
@@ -149,6 +154,7 @@ class _CallOutlet:
         self.wants_room = False
         self.ending: tuple[GrpcStatus, str] | None = None
         self.changed = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None  # while it waits for the peer
 
     def send(self, messages: Sequence[bytes]) -> None:
         self.queue += messages
@@ -164,6 +170,20 @@ class _CallOutlet:
 
     def flush(self) -> None:
         self.changed.set()
+        if self.ending is not None and self._reader is not None:
+            self._reader.cancel()
+
+    async def read(self, context: Context) -> object:
+        """Return the next message; None where the call was ended meanwhile."""
+        self._reader = reader = asyncio.current_task()
+        try:
+            return await context.read()
+        except asyncio.CancelledError:
+            if reader is None or self.ending is None or reader.uncancel():
+                raise
+            return None
+        finally:
+            self._reader = None
 
     def end(self, status: GrpcStatus, message: str) -> None:
         self.ending = status, message
@@ -190,9 +210,9 @@ async def _pump(
             await outlet.changed.wait()
             outlet.changed.clear()
         else:
-            data = await context.read()
+            data = await outlet.read(context)
             if data is grpc.aio.EOF:
                 half_closed = True
                 driver.ended()
-            else:
+            elif isinstance(data, bytes):
                 driver.message(data)

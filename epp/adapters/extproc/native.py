@@ -14,11 +14,12 @@ from epp.adapters.extproc.contract import (
     GrpcStatus,
     HealthSource,
 )
-from epp.adapters.extproc.driver import ExchangeDriver, StreamCounter
+from epp.adapters.extproc.driver import ExchangeDriver
 from epp.adapters.extproc.grpc_connection import QUEUE_BYTES, GrpcConnection, Method
 from epp.adapters.extproc.grpc_listener import GrpcListener
 from epp.adapters.extproc.http2.session import Stream
 from epp.adapters.extproc.native_health import health_methods
+from epp.adapters.extproc.streams import OpenStreams
 from epp.protocol.extproc.names import METHOD, SERVICE
 
 _PATH = f"/{SERVICE}/{METHOD}".encode()
@@ -36,7 +37,11 @@ class NativeServer:
         settings: ExtProcSettings,
     ) -> None:
         self._clock = clock
-        self._counter = StreamCounter(clock)
+        self._streams = OpenStreams(
+            clock,
+            max_held_bytes=settings.max_held_bytes,
+            request_timeout=settings.request_timeout,
+        )
         self._open_exchange = open_exchange
         self._settings = settings
         self._methods: dict[bytes, Method] = {_PATH: self._process}
@@ -49,7 +54,7 @@ class NativeServer:
     @property
     def streams(self) -> int:
         """The number of open streams."""
-        return self._counter.open
+        return self._streams.open
 
     @property
     def port(self) -> int:
@@ -62,7 +67,7 @@ class NativeServer:
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream is open, and none has been for `seconds`."""
-        await self._counter.quiet(seconds)
+        await self._streams.quiet(seconds)
 
     async def stop(self, grace: float) -> None:
         """Refuse further streams; give the open ones `grace` seconds to end."""
@@ -78,12 +83,12 @@ class NativeServer:
         await self._listener.start(settings.address, settings.port, settings.tls)
 
     def _process(self, stream: Stream, connection: GrpcConnection) -> ExchangeDriver | None:
-        if self._counter.open >= self._settings.limits.max_open_streams:
+        if self._streams.open >= self._settings.limits.max_open_streams:
             stream.end(GrpcStatus.RESOURCE_EXHAUSTED, "too many streams are open")
             return None
         exchange = self._open_exchange(self._clock())
         outlet = _StreamOutlet(stream, connection)
-        return ExchangeDriver(exchange, outlet, self._clock, self._counter)
+        return ExchangeDriver(exchange, outlet, self._clock, self._streams)
 
 
 class _StreamOutlet:

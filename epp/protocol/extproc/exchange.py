@@ -14,16 +14,17 @@ source:
 
 What each stage accepts, and the stages that this leads to (an error leads to closed from all):
 
-    stage      request headers             request body                request trailers
-    headers    body, pending or answered   ignored                     ignored
-    body       ignored                     body, pending or answered   pending or answered
-    pending    ignored                     pending                     pending
-    answered   ignored                     answered                    answered
-    closed     ignored                     ignored                     ignored
+    stage      request headers             request body                         request trailers
+    headers    body, pending or answered   ignored                              ignored
+    body       ignored                     body, reading, pending or answered   pending or answered
+    reading    ignored                     reading                              reading
+    pending    ignored                     pending                              pending
+    answered   ignored                     answered                             answered
+    closed     ignored                     ignored                              ignored
 
 Messages of the response pass in every stage but closed, and lead to closed at the response's end
-or where the proxy passes its rest on alone. Pending ends in answered (`resume`), all in closed
-(`half_closed`, `cancelled`, `fail`).
+or where the proxy passes its rest on alone. Reading takes a turn for each part of a long piece, and
+ends in body, pending or answered (`proceed`), pending in answered (`resume`), all in closed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ from typing import Any, Final
 import msgspec
 
 from epp.errors import RequestError
-from epp.model.events import Aborted, Event, Finished, Served, Unobserved
+from epp.model.events import Aborted, Served
 from epp.model.request import Decision, RequestId
 from epp.protocol.extproc.director import Director, PendingDecision
 from epp.protocol.extproc.errors import error_reply
@@ -49,14 +50,11 @@ from epp.protocol.extproc.messages import (
     ResponseTrailers,
 )
 from epp.protocol.extproc.observation import must_stay_reason
-from epp.protocol.extproc.record import Outcome, RequestRecord
+from epp.protocol.extproc.record import Outcome, RequestRecord, end_event
 from epp.protocol.extproc.request import Request
 from epp.protocol.extproc.response import Response
 from epp.protocol.extproc.settings import ExchangeSettings
 from epp.protocol.extproc.step import Step, Wants
-
-_CLIENT_ERROR: Final = 400
-"""The first HTTP status of an error (RFC 9110 §15.5): nothing was computed."""
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _NONE: Final = BodyMode.NONE
@@ -126,17 +124,10 @@ class Exchange:
         if message.modes is not None or message.subset is not None or message.served is not None:
             self._record_extras(message, now)
         handler = self._stage.accepts.get(type(message))
-        if handler is None:
-            return self._step([])
         try:
-            replies = handler(self, message, now)
+            return self._step([] if handler is None else handler(self, message, now))
         except RequestError as error:
             return self.fail(error, now)
-        # As `_step`, which is spared here: every streamed token passes.
-        stage = self._stage
-        if stage is ANSWERED and self._request.unsent:
-            return Step(replies, _ROOM)
-        return Step(replies, stage.wants) if replies else stage.idle
 
     def resume(self, outcome: Decision | RequestError, now: float) -> Step:
         """Continue with the decision that was pending; undo it where the exchange has ended."""
@@ -150,7 +141,9 @@ class Exchange:
         return self._resumed(self._answer(outcome, now), now)
 
     def proceed(self, now: float) -> Step:
-        """Go on with a long body; called when the peer has read what came before."""
+        """Go on with a long body: read more of it, or send more where the peer has read some."""
+        if self._stage is READING:
+            return self._read_on(now)
         if self._stage is not ANSWERED or not self._request.unsent:
             return self._step([])
         return self._resumed(self._request.next_chunks(), now)
@@ -172,7 +165,7 @@ class Exchange:
         send. A second call says that no reset came.
         """
         waited, self._half_closed = self._half_closed, True
-        if self._stage is PENDING or (self._stage is ANSWERED and self._request.unsent):
+        if self._stage in _BETWEEN or (self._stage is ANSWERED and self._request.unsent):
             return self._step([])
         if waited or not self._announced:
             self._end_half_closed(now)
@@ -186,6 +179,19 @@ class Exchange:
         """
         self._end(_COMPLETED if self._response_shown else _ABORTED, now)
         return CLOSED.idle
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes of the request's body are held."""
+        if self._stage is CLOSED:
+            return 0
+        answered = self._stage is ANSWERED
+        return self._request.unsent_bytes if answered else self.record.request_bytes
+
+    @property
+    def awaits_request(self) -> bool:
+        """Whether it is for the peer to send more of the request before a decision."""
+        return self.record.status is None and self._stage in _BEFORE
 
     # The parts of it.
 
@@ -230,11 +236,29 @@ class Exchange:
         return [] if request.duplex else [HeadersReply(response=False)]
 
     def _request_body(self, message: RequestBody, now: float) -> list[Reply]:
-        return self._decide(now) if self._request.collect(message) else []
+        complete = self._request.collect(message)
+        if self._request.unread:
+            self._stage = READING
+            return []
+        return self._decide(now) if complete else []
 
     def _request_trailers(self, _: RequestTrailers, now: float) -> list[Reply]:
         self._request.end_with_trailers()
         return self._decide(now)
+
+    def _read_on(self, now: float) -> Step:
+        request = self._request
+        request.read_on()
+        if request.unread:
+            return READING.idle
+        if not request.complete:
+            self._stage = BODY
+            return BODY.idle
+        try:
+            replies = self._decide(now)
+        except RequestError as error:
+            return self.fail(error, now)
+        return self._step(replies) if self._stage is PENDING else self._resumed(replies, now)
 
     def _decide(self, now: float) -> list[Reply]:
         request = self._settings.resolve(self._request.read(self._subset))
@@ -246,11 +270,11 @@ class Exchange:
             return []
         return self._answer(decision, now)
 
-    def _body_while_pending(self, message: RequestBody, _: float) -> list[Reply]:
+    def _hold_body(self, message: RequestBody, _: float) -> list[Reply]:
         self._request.collect(message)
         return []
 
-    def _trailers_while_pending(self, _: RequestTrailers, __: float) -> list[Reply]:
+    def _hold_trailers(self, _: RequestTrailers, __: float) -> list[Reply]:
         self._request.end_with_trailers()
         return []
 
@@ -286,7 +310,7 @@ class Exchange:
     def _may_end_early(self) -> bool:
         """Whether the proxy goes on alone, and only the end remains to be edited or learned."""
         record = self.record
-        if record.must_stay is not None or record.decision is None or refused(record):
+        if record.must_stay is not None or record.decision is None or record.refused:
             return False
         return self._request.modes.response is _STREAMED and self._response.streams
 
@@ -331,23 +355,6 @@ class Exchange:
         self._director.exchange_ended(record)
 
 
-def refused(record: RequestRecord) -> bool:
-    """Return whether the model server, or a proxy in its place, answered with an error."""
-    return record.status is not None and record.status >= _CLIENT_ERROR
-
-
-def end_event(record: RequestRecord, outcome: Outcome) -> Event:
-    """Return the event that reports how a routed request ended."""
-    generated = record.response_chunks if record.streaming else 0
-    if refused(record):
-        return Aborted(record.id, refused=True)
-    if outcome is _COMPLETED:
-        return Finished(record.id, record.usage, generated)
-    if outcome is _UNOBSERVED:
-        return Unobserved(record.id)
-    return Aborted(record.id, generated)
-
-
 Handler = Callable[[Exchange, Any, float], list[Reply]]
 
 # The table of the module's docstring. It stands below the methods that it names.
@@ -363,22 +370,22 @@ HEADERS: Final = Stage(
 )
 BODY: Final = Stage(
     "body",
-    Wants.NEXT,
+    Wants.REST,
     {
         RequestBody: Exchange._request_body,  # noqa: SLF001
         RequestTrailers: Exchange._request_trailers,  # noqa: SLF001
         **_RESPONSE,
     },
 )
-PENDING: Final = Stage(
-    "pending",
-    Wants.DECISION,
-    {
-        RequestBody: Exchange._body_while_pending,  # noqa: SLF001
-        RequestTrailers: Exchange._trailers_while_pending,  # noqa: SLF001
-        **_RESPONSE,
-    },
-)
+_HOLD: Final[dict[type[Message], Handler]] = {
+    RequestBody: Exchange._hold_body,  # noqa: SLF001
+    RequestTrailers: Exchange._hold_trailers,  # noqa: SLF001
+    **_RESPONSE,
+}
+READING: Final = Stage("reading", Wants.TURN, _HOLD)
+PENDING: Final = Stage("pending", Wants.DECISION, _HOLD)
+_BEFORE: Final = (HEADERS, BODY, READING)
+_BETWEEN: Final = (READING, PENDING)
 ANSWERED: Final = Stage(
     "answered",
     Wants.NEXT,  # ROOM while a part of a long body is unsent

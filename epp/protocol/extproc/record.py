@@ -1,10 +1,15 @@
 """The record of one exchange, which telemetry and logs read at its end."""
 
 from enum import Enum
+from typing import Final
 
 from epp.errors import RequestError
 from epp.model.endpoint import Target
+from epp.model.events import Aborted, Event, Finished, Unobserved
 from epp.model.request import Decision, InferenceRequest, RequestId, Usage
+
+_CLIENT_ERROR: Final = 400
+"""The first HTTP status of an error (RFC 9110 §15.5): nothing was computed."""
 
 
 class Outcome(Enum):
@@ -92,3 +97,20 @@ class RequestRecord:
         self.response_chunks = response_chunks
         self.usage = usage
         self.must_stay = must_stay
+
+    @property
+    def refused(self) -> bool:
+        """Whether the model server, or a proxy in its place, answered with an error."""
+        return self.status is not None and self.status >= _CLIENT_ERROR
+
+
+def end_event(record: RequestRecord, outcome: Outcome) -> Event:
+    """Return the event that reports how a routed request ended."""
+    generated = record.response_chunks if record.streaming else 0
+    if record.refused:
+        return Aborted(record.id, refused=True)
+    if outcome is Outcome.COMPLETED:
+        return Finished(record.id, record.usage, generated)
+    if outcome is Outcome.UNOBSERVED:
+        return Unobserved(record.id)
+    return Aborted(record.id, generated)

@@ -1,14 +1,16 @@
 """The request half of an exchange: what is read of it, and what passes on to the model server.
 
-The body is held until it is decided where it goes; then it passes on as it came, but for a model's
-name under a rewrite. In full duplex the picker sends it on itself, no faster than the proxy reads.
+The body is held until it is decided where it goes, which is known before its end where its prompt
+is very long; then it passes on as it came, but for a model's name under a rewrite. In full duplex
+the picker sends it on itself, no faster than the proxy reads.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from epp.errors import BodyTooLarge, MalformedRequest
+from epp.errors import BodyTooLarge, MalformedRequest, UnsupportedCoding
 from epp.model.request import Api, Decision, InferenceRequest
 from epp.protocol.extproc.headers import RequestFacts, request_mutation
 from epp.protocol.extproc.messages import (
@@ -28,7 +30,11 @@ from epp.protocol.extproc.messages import (
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings
 from epp.protocol.openai.body import Body
-from epp.protocol.openai.request_json import Parsed
+from epp.protocol.openai.body_reader import add_piece
+from epp.protocol.openai.request_json import LONGEST_PROMPT, Parsed
+
+_DIGITS: Final = 18
+"""The most digits of a length that is read: an exabyte."""
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
@@ -39,8 +45,9 @@ class Request:
     """One request as it passes. Facts go into `record`.
 
     `modes` are what the proxy announced, or what is assumed of one that announces nothing.
-    `ended`: the end was seen. `unsent` are the pieces of the body that are to be sent on; once
-    the request is answered, those that wait until the proxy has read what was sent before.
+    `ended`: the end was seen. `complete`: no more is to come before a decision. `unsent` are the
+    pieces of the body that are to be sent on; once the request is answered, those that wait until
+    the proxy has read what was sent before.
     """
 
     __slots__ = (
@@ -51,6 +58,7 @@ class Request:
         "_record",
         "_settings",
         "_trailed",
+        "complete",
         "ended",
         "modes",
         "unsent",
@@ -59,6 +67,7 @@ class Request:
     def __init__(self, record: RequestRecord, settings: ExchangeSettings) -> None:
         self.modes = Modes()
         self.ended = False
+        self.complete = False
         self.unsent: list[bytes] = []
         self._record = record
         self._settings = settings
@@ -72,6 +81,16 @@ class Request:
     def duplex(self) -> bool:
         """Whether the picker itself sends the body on."""
         return self.modes.request is _DUPLEX
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How many bytes of the body are to be sent on."""
+        return sum(map(len, self.unsent))
+
+    @property
+    def unread(self) -> bool:
+        """Whether `read_on` is to be called before the request is read."""
+        return self._body is not None and self._body.unread
 
     @property
     def begun(self) -> bool:
@@ -88,7 +107,8 @@ class Request:
     def headers(self, message: RequestHeaders) -> bool:
         """Handle the head; return whether the decision can be made without a body.
 
-        Raises `MalformedRequest` where a body is missing.
+        Raises `MalformedRequest` where a body is missing, `BodyTooLarge`, and `UnsupportedCoding`
+        for one that is compressed.
         """
         self._facts = facts = RequestFacts.of(message.headers)
         opaque = facts.api is _OTHER
@@ -99,8 +119,24 @@ class Request:
         mode = self.modes.request
         self._early = message.end_of_stream or (opaque and mode is _DUPLEX) or mode in UNSEEN_BODIES
         if not self._early:
+            if not opaque:
+                self._check_body(facts.headers)
             self._body = Body(facts.api)
         return self._early
+
+    def _check_body(self, headers: Mapping[str, str]) -> None:
+        coding = headers.get("content-encoding", "identity")
+        if coding != "identity":
+            problem = f"content-encoding {coding[:20]!r} is not supported; send the JSON as it is"
+            raise UnsupportedCoding(problem)
+        # Envoy: of a body that is `BUFFERED_PARTIAL`, the picker gets the beginning alone.
+        whole = self.modes.request is not BodyMode.BUFFERED_PARTIAL
+        if whole and (_length(headers) or 0) > self._settings.max_body_bytes:
+            raise self._too_large()
+
+    def _too_large(self) -> BodyTooLarge:
+        limit = self._settings.max_body_bytes
+        return BodyTooLarge(f"the body is larger than {limit} bytes, the picker's limit")
 
     def collect(self, message: RequestBody) -> bool:
         """Hold a piece of the body; return whether no more is to come before a decision.
@@ -112,20 +148,31 @@ class Request:
         record, body = self._record, message.body
         record.request_bytes += len(body)
         if record.request_bytes > self._settings.max_body_bytes:
-            limit = self._settings.max_body_bytes
-            raise BodyTooLarge(f"the body is larger than {limit} bytes, the picker's limit")
+            raise self._too_large()
         if self._body is None:
-            self.unsent.append(body)
+            add_piece(self.unsent, body)
         else:
             self._body.feed(body)
         self.ended = message.end_of_stream
         # Envoy: a buffered body comes as one message, without an end where trailers follow.
-        return self.ended or self.modes.request in WHOLE_BODIES
+        self.complete = self.ended or self.modes.request in WHOLE_BODIES
+        if not self.complete and record.request_bytes > LONGEST_PROMPT:
+            self.complete = self._enough()
+        return self.complete
+
+    def _enough(self) -> bool:
+        """Whether the picker has seen all that counts, and passes the rest on as it comes."""
+        return self.duplex and self._body is not None and self._body.enough
+
+    def read_on(self) -> None:
+        """Read the next part of a long body."""
+        if self._body is not None:
+            self._body.read_on()
 
     def end_with_trailers(self) -> None:
         """Record that the request ends with trailers."""
         if not self.ended:
-            self.ended = self._trailed = True
+            self.ended = self.complete = self._trailed = True
 
     def read(self, subset: tuple[str, ...] | None) -> InferenceRequest:
         """Return what routing depends on, once all of it came. Raises `MalformedRequest`."""
@@ -133,7 +180,7 @@ class Request:
         if self._body is not None:
             self.unsent = self._body.pieces
             self._parsed = self._parse(self._body)
-            if self._parsed is not None and self._settings.keep_body:
+            if self._parsed is not None and self._settings.keep_body and self.ended:
                 kept = self._body.whole()
         return self._facts.request(self._record.id, self._parsed, subset, kept)
 
@@ -141,7 +188,8 @@ class Request:
         if self._facts.api is _OTHER:
             return None
         try:
-            return body.parse()
+            # Envoy: a body that is buffered has no end where trailers follow.
+            return body.parse(whole=self.ended or self.modes.request in WHOLE_BODIES)
         except MalformedRequest:
             # Envoy: `BUFFERED_PARTIAL` cuts a body at the filter's buffer limit.
             if self.modes.request is BodyMode.BUFFERED_PARTIAL:
@@ -171,14 +219,21 @@ class Request:
         return [*replies, TrailersReply(response=False)] if self._trailed else replies
 
     def _rewrite(self, target: str) -> int | None:
-        """Replace the model in the held body; return its length in bytes, None if unchanged."""
+        """Replace the model in the held body; return the length of all of it in bytes.
+
+        None: it is unchanged, or its length is not known, as its end was not seen.
+        """
         body, self._body = self._body, None
         parsed, self._parsed = self._parsed, None
         if parsed is None or not target:
             return None
         if body is not None:
             self.unsent = body.renamed(target)
-        return sum(map(len, self.unsent))
+        length = sum(map(len, self.unsent))
+        if self.ended:
+            return length
+        told = _length(self._facts.headers)
+        return None if told is None else told + length - self._record.request_bytes
 
     def _pass_whole(self, mutation: Mutation, *, renamed: bool) -> list[Reply]:
         """Answer a body that the proxy holds whole."""
@@ -194,8 +249,11 @@ class Request:
             return []  # Envoy 1.35-1.37 ends a long body twice
         self._record.request_bytes += len(message.body)
         self.ended = message.end_of_stream
-        self.unsent.append(message.body)
-        return self.next_chunks() if len(self.unsent) == 1 else []
+        if not self._early and self._record.request_bytes > self._settings.max_body_bytes:
+            raise self._too_large()
+        waited = bool(self.unsent)
+        add_piece(self.unsent, message.body)
+        return [] if waited else self.next_chunks()
 
     def pass_trailers(self) -> list[Reply]:
         """Handle trailers; send them on unless pieces of the body wait."""
@@ -218,3 +276,11 @@ class Request:
     def drop_body(self) -> None:
         """Drop what is held of the body."""
         self._body, self.unsent = None, []
+
+
+def _length(headers: Mapping[str, str]) -> int | None:
+    """Return the length of a body in bytes (RFC 9110 §8.6); None where it is not told."""
+    text = headers.get("content-length", "")
+    if not text.isdecimal():
+        return None
+    return int(text) if len(text) <= _DIGITS else 10**_DIGITS

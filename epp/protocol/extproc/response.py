@@ -79,8 +79,7 @@ class Response:
     def headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
         """Handle the response's head. A compressed body (RFC 9110 §8.4) is passed on unread."""
         headers, record = message.headers, self._record
-        status = headers.get(":status", "")  # RFC 9113 §8.3.2
-        record.status = int(status) if status.isdigit() else 0
+        record.status = _status(headers.get(":status", ""))
         content_type = headers.get("content-type", "").lower()
         record.streaming = _EVENTS in content_type
         if "content-encoding" not in headers:
@@ -192,3 +191,8 @@ class Response:
         if self._usage_scanner is not None:
             self._usage = merge_usage(self._usage, self._usage_scanner.end())
         self._record.usage = self._usage
+
+
+def _status(text: str) -> int:
+    """Return an HTTP status; 0 for what is none (RFC 9110 §15: three digits)."""
+    return int(text) if len(text) == 3 and text.isascii() and text.isdigit() else 0  # noqa: PLR2004

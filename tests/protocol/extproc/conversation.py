@@ -125,7 +125,7 @@ def play(machine: Machine, messages: Iterable[Message]) -> list[Reply]:
     replies: list[Reply] = []
     for at, message in enumerate(messages):
         out = machine.receive(message, float(at))
-        while machine.wants() is Wants.ROOM:
+        while machine.wants() in {Wants.ROOM, Wants.TURN}:
             out += machine.proceed(float(at))
         for reply in out:
             envoy.encode(reply)  # whatever is said can be said on the wire

@@ -215,7 +215,7 @@ def test_the_proxys_own_response_is_observed():
     machine.receive(RequestHeaders(headers=CHAT, modes=LEAVABLE), 0)
     machine.receive(ResponseHeaders(headers=OK), 1)
     machine.receive(ResponseBody(body=PIECE), 2)
-    assert machine.wants() is Wants.NEXT
+    assert machine.wants() is Wants.REST
 
 
 def test_a_client_that_goes_before_the_first_piece_is_seen():

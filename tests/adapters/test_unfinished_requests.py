@@ -1,0 +1,134 @@
+"""Requests that do not end, over either transport: what they hold, and for how long."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import grpc
+
+from epp.adapters.extproc.memory import memory_limit
+from epp.protocol.extproc.record import Outcome
+from tests.adapters.ext_proc_peer import (
+    BUFFERED,
+    CHAT,
+    DEADLINE,
+    NONE,
+    Peer,
+    body,
+    head,
+    kind,
+    streamed,
+    until,
+)
+
+PIECE = b'{"messages":[{"role":"user","content":"' + b"x" * 60_000
+"""The beginning of a body whose model is not known."""
+
+
+async def upload(channel, pieces):
+    """Send so many pieces of a request that does not end."""
+    stream = Peer(channel, 6 * DEADLINE)
+    rest = [body(b"x" * len(PIECE), end=False)] * (pieces - 1)
+    await stream.send(head(), body(PIECE, end=False), *rest)
+    return stream
+
+
+async def refusal(stream):
+    """The status and the error with which a stream is answered and ended."""
+    reply = await stream.receive()
+    assert kind(reply) == "immediate_response"
+    said = reply.immediate_response
+    assert await stream.rest() == []
+    return said.status.code, json.loads(said.body)["error"]
+
+
+async def test_the_largest_are_refused_where_all_hold_too_much(serve, director):
+    async with serve(director, max_held_bytes=20 * len(PIECE)) as (_, channel):
+        small = [await upload(channel, 1) for _ in range(8)]
+        large = await upload(channel, 13)  # 21 pieces in all
+        status, said = await refusal(large)
+        assert (status, said["type"]) == (429, "overloaded_error")
+        assert "hold more than" in said["message"]
+        for stream in small:
+            await stream.send(body(b'"}],"model":"m"}'))
+            assert kind(await stream.receive()) == "request_headers"
+        await until(lambda: director.ends() == [Outcome.REJECTED])
+
+
+async def test_what_ended_holds_nothing(serve, director):
+    async with serve(director, max_held_bytes=20 * len(PIECE)) as (_, channel):
+        for number in range(10):
+            stream = await upload(channel, 10)
+            if number % 2:
+                stream.call.cancel()
+            else:
+                await stream.send(body(b'"}],"model":"m"}'))
+                assert kind(await stream.receive()) == "request_headers"
+                ended = False
+                while not ended:
+                    _, ended = streamed(await stream.receive())
+            await until(lambda due=number // 2 + number % 2: len(director.records) >= due)
+        assert Outcome.REJECTED not in director.ends()
+
+
+async def test_requests_that_do_not_end_in_time_get_408(serve, director):
+    async with serve(director, request_timeout=0.5) as (server, channel):
+        silent, headless = await upload(channel, 1), Peer(channel)
+        await headless.send()
+        status, said = await refusal(silent)
+        assert (status, said["message"]) == (408, "the request did not end within 0.5 seconds")
+        assert kind(await Peer(channel).ask(head(), body())) == "request_headers"
+        headless.call.cancel()
+        await until(lambda: server.streams <= 1)
+
+
+async def test_an_answer_may_take_longer_than_its_request(serve, director):
+    async with serve(director, request_timeout=0.5) as (_, channel):
+        routed, silent = Peer(channel), await upload(channel, 1)
+        assert kind(await routed.ask(head(), body())) == "request_headers"
+        assert (await refusal(silent))[0] == 408
+        assert streamed(await routed.receive()) == (CHAT, True)
+        await routed.call.done_writing()
+        assert await routed.call.code() is grpc.StatusCode.OK
+
+
+async def test_a_body_in_one_message_is_read_in_turns(serve, director):
+    data = json.dumps({"model": "m", "messages": [{"role": "u", "content": "x" * (8 << 20)}]})
+    async with serve(director) as (_, channel):
+        stream = Peer(channel, 6 * DEADLINE)
+        reply = await stream.ask(head((BUFFERED, NONE)), body(data.encode()))
+        assert kind(reply) == "request_headers"
+        assert kind(await stream.receive()) == "request_body"
+        await stream.call.done_writing()
+        async with asyncio.timeout(DEADLINE):
+            assert await stream.call.code() is grpc.StatusCode.OK
+
+
+def test_the_limit_of_memory_is_what_there_is():
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 1 << 20 < memory_limit() <= installed
+
+
+TRIMMED = """
+from epp.adapters.extproc.memory import keep_freed_memory, trim_freed_memory
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+keep_freed_memory()
+held = [b"%d" % number * (1 << 14) for number in range(1000, 5096)]
+last = b"last" * (1 << 14)
+before = resident()
+del held
+trim_freed_memory()
+print(before - resident())
+"""
+
+
+def test_memory_goes_back_from_amid_the_heap():
+    said = subprocess.run(
+        [sys.executable, "-c", TRIMMED], capture_output=True, text=True, check=True
+    )
+    assert int(said.stdout) > 128 << 20
