@@ -5,6 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
+BACKLOG = 4096
+"""Connections that wait to be accepted: a thousand may come at once."""
+
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -15,7 +18,7 @@ async def serving(answer: Answer, *, most_bytes: int = 1 << 20) -> AsyncIterator
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=BACKLOG).start()
     try:
         yield f"127.0.0.1:{runner.addresses[0][1]}"
     finally:
