@@ -24,12 +24,14 @@ class WarmpickError(Exception):
 class ConfigError(WarmpickError):
     """A configuration or command line that cannot be used.
 
-    `place` names where in the configuration (for example `plugins[2].parameters.weight`).
+    `place` names where in the configuration (for example `plugins[2].parameters.weight`),
+    `problem` is the message without it.
     """
 
     def __init__(self, message: str, place: str = "") -> None:
         super().__init__(f"{place}: {message}" if place else message)
         self.place = place
+        self.problem = message
 
 
 class RequestError(WarmpickError):

@@ -1,7 +1,10 @@
 """Discovery from a file: reads it, polls it for changes, and turns them into events."""
 
 import asyncio
-from collections.abc import Callable
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import structlog
@@ -9,9 +12,15 @@ import structlog
 from epp.errors import ConfigError
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, Listed
-from epp.protocol.endpoints import parse_endpoints
+from epp.protocol.endpoints import MAX_BYTES, endpoints_steps
 
 _log = structlog.get_logger(__name__)
+
+_RUN_SECONDS, _REST_SECONDS = 0.001, 0.0005
+"""How long the reading thread keeps the interpreter, and how long it leaves it to the loop."""
+_APPLIED_AT_ONCE = 16
+"""Events of a change that are applied in one turn of the loop."""
+
 
 Signature = tuple[int, int, int, int]
 """mtime and ctime (ns), inode and size of the file, or of the target of a symlink.
@@ -25,72 +34,136 @@ class EndpointsFile:
 
     Passes an event of each difference to `apply`, removals first; `Listed` follows the first
     read. While the file is missing or invalid its last valid content counts, and one error is
-    logged.
+    logged. It is read in a thread.
     """
 
     def __init__(self, path: Path, apply: Callable[[Event], None], *, poll: float = 0.5) -> None:
-        self._path = path
+        self._file = _FollowedFile(path)
         self._apply = apply
         self._poll = poll
         self._known: dict[EndpointId, Endpoint] = {}
-        self._signature: Signature | None = None
         self._problem = ""
 
-    def load(self) -> None:
+    async def load(self) -> None:
         """Read the file; comes before `run`. Raises `ConfigError` if it is missing or invalid."""
-        self._signature = _signature(self._path)
-        self._replace(_read(self._path))
+        endpoints = await asyncio.to_thread(self._read)
+        for event in self._differences(endpoints or ()):
+            self._apply(event)
         self._apply(Listed())
 
     async def run(self) -> None:
         """Check the file until cancelled; never returns."""
         while True:
             await asyncio.sleep(self._poll)
-            self._refresh()
+            await self._refresh()
 
-    def _refresh(self) -> None:
-        signature = _signature(self._path)
-        if signature == self._signature:
-            return
-        self._signature = signature
+    async def _refresh(self) -> None:
         try:
-            self._replace(_read(self._path))
+            endpoints = await asyncio.to_thread(self._read)
         except ConfigError as error:
             self._report(str(error))
             return
+        if endpoints is not None:
+            await self._replace(endpoints)
+
+    async def _replace(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Apply a content in turns of the loop; it is read again if an event of it fails."""
+        try:
+            for number, event in enumerate(self._differences(endpoints), 1):
+                self._apply(event)
+                if number % _APPLIED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        except Exception:
+            self._file.forget()
+            raise
         if self._problem:
             self._problem = ""
-            _log.info("endpoints_file.recovered", path=str(self._path))
+            _log.info("endpoints_file.recovered", path=str(self._file.path))
+
+    def _read(self) -> tuple[Endpoint, ...] | None:
+        """Return the endpoints of the file if it changed, else None. Raises `ConfigError`."""
+        try:
+            text = self._file.changed()
+        except OSError as error:
+            raise ConfigError(f"cannot read {self._file.path}: {error.strerror}") from error
+        if text is None:
+            return None
+        steps = endpoints_steps(text)
+        end = time.perf_counter() + _RUN_SECONDS
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                endpoints: tuple[Endpoint, ...] = done.value
+                return endpoints
+            # A thread that asks for the interpreter waits 5 ms for one that keeps it
+            # (`sys.getswitchinterval`), each time.
+            if time.perf_counter() > end:
+                time.sleep(_REST_SECONDS)
+                end = time.perf_counter() + _RUN_SECONDS
 
     def _report(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
-            _log.error("endpoints_file.rejected", path=str(self._path), error=problem)
+            _log.error("endpoints_file.rejected", path=str(self._file.path), error=problem)
 
-    def _replace(self, endpoints: tuple[Endpoint, ...]) -> None:
-        """Apply the difference, removals first; another address or rank is another engine."""
+    def _differences(self, endpoints: tuple[Endpoint, ...]) -> Iterator[Event]:
+        """Yield the events of a content, removals first; another address or rank is another engine.
+
+        What was yielded is known.
+        """
         listed = {endpoint.id: endpoint for endpoint in endpoints}
-        for key, known in self._known.items():
+        for key, known in list(self._known.items()):
             if key not in listed or listed[key].engine != known.engine:
-                self._apply(EndpointRemoved(key))
+                del self._known[key]
+                yield EndpointRemoved(key)
         for key, endpoint in listed.items():
             if self._known.get(key) != endpoint:
-                self._apply(EndpointUpserted(endpoint))
-        self._known = listed
+                self._known[key] = endpoint
+                yield EndpointUpserted(endpoint)
 
 
-def _signature(path: Path) -> Signature | None:
-    """Return a value that changes with the file; None while it is missing."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
+class _FollowedFile:
+    """The content of the file at `path`, which is returned once.
+
+    What the system refuses (a missing file, no rights, no descriptor left) is tried again by the
+    next call, as the file may then be readable without having changed. What is no regular file,
+    or too long, is refused once, until it changes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: Signature | None = None
+
+    def changed(self) -> bytes | None:
+        """Return the content if it is not the one of the call before, else None.
+
+        Raises `OSError`, and `ConfigError` for what cannot be a list of endpoints.
+        """
+        seen, self._seen = self._seen, None
+        if seen is not None and _signature(self.path.stat()) == seen:
+            self._seen = seen
+            return None
+        with open(self.path, "rb", opener=_at_once) as file:
+            status = os.fstat(file.fileno())
+            regular = stat.S_ISREG(status.st_mode)
+            content = file.read(MAX_BYTES + 1) if regular else b""
+        self._seen = _signature(status)
+        if not regular:
+            raise ConfigError("it is no regular file", str(self.path))
+        if len(content) > MAX_BYTES:
+            raise ConfigError(f"it is longer than {MAX_BYTES} bytes", str(self.path))
+        return content
+
+    def forget(self) -> None:
+        """Return the content again, whether it changes or not."""
+        self._seen = None
+
+
+def _at_once(path: str, flags: int) -> int:
+    # open(2): without O_NONBLOCK a FIFO is not open before somebody writes to it.
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _signature(status: os.stat_result) -> Signature:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
-
-
-def _read(path: Path) -> tuple[Endpoint, ...]:
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    return parse_endpoints(text)

@@ -3,6 +3,8 @@
 import asyncio
 import datetime as dt
 import ipaddress
+import os
+import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -26,6 +28,8 @@ KEY_FILE = "tls.key"
 CERTIFICATE_FILE = "tls.crt"
 """The keys of a Kubernetes Secret of type `kubernetes.io/tls`, as files of its mount."""
 
+_MAX_BYTES = 1 << 20
+"""The longest file that is read: as much as a Kubernetes Secret holds."""
 _ORGANIZATION = "Warmpick"
 _LIFETIME = dt.timedelta(days=3650)
 _CLOCK_SKEW = dt.timedelta(hours=1)
@@ -36,9 +40,9 @@ _log = structlog.get_logger()
 class CertificateWatch:
     """Follows a certificate that is renewed while the picker runs, as cert-manager does.
 
-    Calls `renew` with key and certificate (PEM) when they change. Files that cannot be used, or
-    that `renew` raises `OSError` or `RuntimeError` for, are logged and read again after `interval`
-    seconds.
+    Calls `renew` with key and certificate (PEM) when they change. Files are read every `interval`
+    seconds, and a pair is tried once; one that cannot be read, or that `renew` raises `OSError` or
+    `RuntimeError` for, is tried again. Each problem is logged once.
     """
 
     def __init__(
@@ -50,7 +54,8 @@ class CertificateWatch:
         self._path = cert_path
         self._renew = renew
         self._interval = interval
-        self._pair = certificate(cert_path)
+        self._tried: tuple[bytes, bytes] | None = certificate(cert_path)
+        self._problem: tuple[str, str] | None = None
 
     async def run(self) -> None:
         """Check the files every `interval` seconds until cancelled."""
@@ -61,18 +66,25 @@ class CertificateWatch:
     async def check(self) -> None:
         """Read the files; call `renew` if they changed."""
         try:
-            pair = certificate(self._path)
-        except ConfigError as error:
-            _log.warning("certificate.unusable", place=error.place, problem=str(error))
-            return
-        if pair != self._pair:
-            try:
-                await self._renew(pair)
-            except (OSError, RuntimeError) as error:  # ssl's own is the first
-                _log.warning("certificate.unusable", place=str(self._path), problem=str(error))
+            pair = await asyncio.to_thread(_read_pair, self._path)
+            if pair == self._tried:
                 return
-            self._pair = pair
+            self._tried = pair
+            await asyncio.to_thread(_check_pair, pair, self._path)
+            await self._renew(pair)
+        except (OSError, RuntimeError) as error:  # ssl's own is the first
+            self._tried = None
+            self._report(f"cannot be served with: {error}", str(self._path))
+        except ConfigError as error:
+            self._report(str(error), error.place)
+        else:
+            self._problem = None
             _log.info("certificate.renewed")
+
+    def _report(self, problem: str, place: str) -> None:
+        if (problem, place) != self._problem:
+            self._problem = problem, place
+            _log.warning("certificate.unusable", place=place, problem=problem)
 
 
 def certificate(cert_path: Path | None) -> tuple[bytes, bytes]:
@@ -84,18 +96,38 @@ def certificate(cert_path: Path | None) -> tuple[bytes, bytes]:
     """
     if cert_path is None:
         return _self_signed()
+    pair = _read_pair(cert_path)
+    _check_pair(pair, cert_path)
+    return pair
+
+
+def _read_pair(cert_path: Path) -> tuple[bytes, bytes]:
+    return _read(cert_path / KEY_FILE), _read(cert_path / CERTIFICATE_FILE)
+
+
+def _check_pair(pair: tuple[bytes, bytes], cert_path: Path) -> None:
     key_file, certificate_file = cert_path / KEY_FILE, cert_path / CERTIFICATE_FILE
-    key, chain = _read(key_file), _read(certificate_file)
+    key, chain = pair
     if _public_key_of_key(key, key_file) != _public_key_of_chain(chain, certificate_file):
         raise ConfigError(f"the key does not belong to {certificate_file}", str(key_file))
-    return key, chain
 
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with open(path, "rb", opener=_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError("it is no regular file", str(path))
+            content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", str(path)) from error
+    if len(content) > _MAX_BYTES:
+        raise ConfigError(f"it is longer than {_MAX_BYTES} bytes", str(path))
+    return content
+
+
+def _at_once(path: str, flags: int) -> int:
+    # open(2): without O_NONBLOCK a FIFO is not open before somebody writes to it.
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _public_key_of_key(pem: bytes, path: Path) -> bytes:

@@ -47,7 +47,7 @@ class FileDiscovery:
 
     async def load(self) -> None:
         """Read the file. Raises `ConfigError`."""
-        self._file.load()
+        await self._file.load()
 
     async def release_lease(self) -> None:
         """Do nothing: a file has no leader election."""

@@ -29,6 +29,7 @@ from epp.app.cache_sources import (
 )
 from epp.app.director import PickerDirector, exchange_factory
 from epp.app.discovery import Source, build_discovery, build_reviewer
+from epp.app.jobs import attempt, keep_running
 from epp.app.process import freeze_long_lived_objects, stop_signals
 from epp.config.file import Settings
 from epp.errors import ConfigError
@@ -199,11 +200,12 @@ class EndpointPicker:
         """Serve until `stop` is set, then drain. Raises `ConfigError` for what cannot start."""
         async with asyncio.TaskGroup() as tasks:
             await self._discovery.load()
-            running = [tasks.create_task(_forever(job), name=name) for name, job in self._jobs()]
+            jobs = ((name, keep_running(name, job)) for name, job in self._jobs())
+            running = [tasks.create_task(job, name=name) for name, job in jobs]
             await self._start()
             try:
                 await stop.wait()
-                await self._drain()
+                await attempt("drain", self._drain())
             finally:
                 await self._stop()
                 for task in running:
@@ -276,14 +278,14 @@ class EndpointPicker:
 
     async def _stop(self) -> None:
         self._loop_delay.stop()
-        await self._extproc.stop(_LAST_GRACE_SECONDS)
-        await self._director.stop()
-        await self._health_server.stop()
-        await self._operators.stop()
+        await attempt("ext_proc", self._extproc.stop(_LAST_GRACE_SECONDS))
+        await attempt("director", self._director.stop())
+        await attempt("health", self._health_server.stop())
+        await attempt("operators", self._operators.stop())
         if self._reviewer is not None:
-            await self._reviewer.close()
+            await attempt("reviewer", self._reviewer.close())
         if self._tokenizer is not None:
-            await self._tokenizer.close()
+            await attempt("tokenizer", self._tokenizer.close())
         _log.info("stopped")
 
 
@@ -292,11 +294,6 @@ def _pair(cert_path: Path | None) -> tuple[bytes, bytes]:
     from epp.adapters.tls import certificate  # noqa: PLC0415 (slow, and plaintext needs none)
 
     return certificate(cert_path)
-
-
-async def _forever(job: Callable[[], Awaitable[None]]) -> None:
-    await job()
-    raise RuntimeError("a job that never ends has ended")
 
 
 async def serve(pools: Sequence[ServeOptions]) -> None:

@@ -65,8 +65,13 @@ class Endpoint:
         return _number(self.labels.get(OFFLOAD_LABEL, ""))
 
 
+def is_number(text: str) -> bool:
+    """Whether the value of a label counts as a number."""
+    return text.isdecimal() and len(text) <= _LONGEST_NUMBER
+
+
 def _number(text: str) -> int | None:
-    return int(text) if text.isdecimal() and len(text) <= _LONGEST_NUMBER else None
+    return int(text) if is_number(text) else None
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,16 +1,25 @@
 """The endpoints file: a list of model servers, for pickers without Kubernetes."""
 
 import ipaddress
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Annotated
+from collections.abc import Generator, Hashable, Iterator, Sequence
+from typing import Annotated, Any
 
 import msgspec
 
 from epp.errors import ConfigError
-from epp.model.endpoint import OFFLOAD_LABEL, RANK_LABEL, Endpoint
-from epp.protocol.yaml import convert, load_yaml
+from epp.model.endpoint import OFFLOAD_LABEL, RANK_LABEL, Endpoint, is_number
+from epp.protocol.yaml import convert, finish, yaml_steps
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[^/\s]+$", description="no slash, no space")]
+MAX_BYTES = 1 << 20
+"""The longest file that is read: as much as a Kubernetes ConfigMap holds."""
+_MAX_ENDPOINTS = 16_384
+_STEP_ENDPOINTS = 64
+"""Endpoints of a file, and those between two pauses."""
+
+Name = Annotated[
+    str, msgspec.Meta(pattern=r"^[^/\s]+$", max_length=253, description="no slash, no space")
+]
+Address = Annotated[str, msgspec.Meta(max_length=64)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=4096)]
 Ranks = Annotated[int, msgspec.Meta(ge=1, le=4096)]
@@ -24,7 +33,7 @@ class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     """
 
     name: Name
-    address: str
+    address: Address
     port: Port
     namespace: Name = "default"
     labels: dict[str, str] = {}
@@ -35,7 +44,8 @@ class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 class EndpointsDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The root of the file."""
 
-    endpoints: list[EndpointEntry]
+    endpoints: list[Any]
+    """Each is an `EndpointEntry`."""
 
 
 def parse_endpoints(text: bytes) -> tuple[Endpoint, ...]:
@@ -43,27 +53,48 @@ def parse_endpoints(text: bytes) -> tuple[Endpoint, ...]:
 
     Defaults: the namespace "default", no labels, and a whole server. Raises `ConfigError` with
     the place (for example `endpoints[2].port`) for malformed YAML, for unknown, missing or
-    ill-typed fields, labels of ours that are no numbers, an address that is no IP address, and
-    names or `address:port` pairs that repeat, unless the latter are of different ranks.
+    ill-typed fields, labels of ours that are no numbers, an address that is no IP address, names
+    or `address:port` pairs that repeat, unless the latter are of different ranks, and for more
+    than 16,384 endpoints.
     """
-    loaded = load_yaml(text)
+    return finish(endpoints_steps(text))
+
+
+def endpoints_steps(text: bytes) -> Generator[None, None, tuple[Endpoint, ...]]:
+    """Parse as `parse_endpoints` does, with a pause about each millisecond."""
+    loaded = yield from yaml_steps(text)
     if loaded is None:
         raise ConfigError("the file is empty; a list of none is written `endpoints: []`")
-    document = convert(loaded, EndpointsDocument)
-    listed = [
-        (position, endpoint)
-        for position, entry in enumerate(document.endpoints)
-        for endpoint in _endpoints(entry, f"endpoints[{position}]")
-    ]
+    entries = convert(loaded, EndpointsDocument).endpoints
+    del loaded
+    listed: list[tuple[int, Endpoint]] = []
+    for position, entry in enumerate(entries):
+        entries[position] = None  # to free all at the end would take a long moment
+        for endpoint in _endpoints(_entry(entry, position), f"endpoints[{position}]"):
+            listed.append((position, endpoint))
+            if len(listed) > _MAX_ENDPOINTS:
+                problem = f"more than {_MAX_ENDPOINTS} endpoints in all"
+                raise ConfigError(problem, f"endpoints[{position}]")
+            if len(listed) % _STEP_ENDPOINTS == 0:
+                yield
     _refuse_repeats([(position, endpoint.id) for position, endpoint in listed], "name")
+    yield
     _refuse_shared_targets(listed)
     return tuple(endpoint for _, endpoint in listed)
+
+
+def _entry(entry: object, position: int) -> EndpointEntry:
+    try:
+        return convert(entry, EndpointEntry)
+    except ConfigError as error:
+        place = f"endpoints[{position}]" + (f".{error.place}" if error.place else "")
+        raise ConfigError(error.problem, place) from error
 
 
 def _endpoints(entry: EndpointEntry, place: str) -> Iterator[Endpoint]:
     """Yield the endpoints of an entry: one, or one for each of its engines."""
     for label in (RANK_LABEL, OFFLOAD_LABEL):
-        if label in entry.labels and not entry.labels[label].isdecimal():
+        if label in entry.labels and not is_number(entry.labels[label]):
             raise ConfigError(f"the label {label} is no number", f"{place}.labels")
     size, rank = entry.data_parallel_size, entry.data_parallel_rank
     if size is None:

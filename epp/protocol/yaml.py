@@ -1,7 +1,12 @@
-"""Reads YAML strictly into typed data; every error has its place in the document."""
+"""Reads plain YAML strictly into typed data; every error has its place in the document.
+
+Plain: one document of lists, mappings with different keys of text, and scalars. Tags, anchors,
+aliases and merge keys are refused: they let a few bytes stand for gigabytes, or for a type that
+their reader does not expect. Dates are text.
+"""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,33 +19,126 @@ T = TypeVar("T")
 _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_DEPTH = 16
 """Nested lists and mappings; configurations have fewer than ten."""
+_STEP_EVENTS = 256
+"""Events of the parser between two pauses, which take about a millisecond."""
+_LONGEST_NUMBER, _LONGEST_ERROR = 64, 300
+"""Characters of a scalar that may be a number, and of an error."""
 _PLACE = re.compile(r"(?P<problem>.*) - at `\$\.?(?P<place>.*?)`$", re.DOTALL)
+
+_NO_KEY = object()
 
 
 def load_yaml(text: bytes) -> object:
-    """Parse one YAML document. Raises `ConfigError` with line and column."""
+    """Parse one plain YAML document. Raises `ConfigError` with line and column."""
+    return finish(yaml_steps(text))
+
+
+def finish(steps: Generator[None, None, T]) -> T:
+    """Take all steps at once; return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def yaml_steps(text: bytes) -> Generator[None, None, object]:
+    """Parse as `load_yaml` does, with a pause about each millisecond."""
     try:
-        _refuse_depth(text)
-        return yaml.load(text, Loader=_LOADER)  # noqa: S506 - the safe one, in C where it is built
+        return (yield from _document(yaml.parse(text, Loader=_LOADER)))
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or str(error)
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"not valid YAML: {problem}", place) from error
+        raise ConfigError(f"not valid YAML: {_short(problem)}", place) from error
     except ValueError as error:
-        raise ConfigError(f"not valid YAML: {error}") from error
+        raise ConfigError(f"not valid YAML: {_short(str(error))}") from error
 
 
-def _refuse_depth(text: bytes) -> None:
-    """Raise for deep nesting: libyaml's composer recurses without limit and crashes."""
-    depth = 0
-    events: Iterable[Any] = yaml.parse(text, Loader=_LOADER)
-    for event in events:
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_DEPTH:
-            problem = "nested too deeply"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+def _document(events: Iterable[Any]) -> Generator[None, None, object]:
+    """Build the document from the parser's events.
+
+    libyaml's own composer recurses without limit and builds all of a document in one go.
+    """
+    root: list[object] = []
+    containers: list[Any] = [root]
+    keys: list[object] = [_NO_KEY]
+    for number, event in enumerate(events):
+        if number % _STEP_EVENTS == 0:
+            yield
+        if isinstance(event, yaml.CollectionEndEvent):
+            containers.pop()
+            keys.pop()
+        elif isinstance(event, yaml.NodeEvent):
+            value = _value(event)
+            _add(containers[-1], keys, value, event)
+            if isinstance(event, yaml.CollectionStartEvent):
+                containers.append(value)
+                keys.append(_NO_KEY)
+        elif isinstance(event, yaml.DocumentStartEvent) and root:
+            raise _refusal("a second document is not read", event)
+        if len(containers) > _MAX_DEPTH + 1:
+            raise _refusal("nested too deeply", event)
+    return root[0] if root else None
+
+
+def _add(container: Any, keys: list[object], value: object, event: yaml.NodeEvent) -> None:  # noqa: ANN401 (a list or a dict)
+    """Add a value to the container that is open, or set the key for the next one."""
+    if isinstance(container, list):
+        container.append(value)
+    elif keys[-1] is not _NO_KEY:
+        container[keys[-1]] = value
+        keys[-1] = _NO_KEY
+    elif not isinstance(value, str):
+        raise _refusal("a key is no text; quote it", event)
+    elif value in container:
+        raise _refusal(f"the key `{_short(value)}` repeats", event)
+    else:
+        keys[-1] = value
+
+
+def _value(event: yaml.NodeEvent) -> object:
+    """Return the scalar of an event, or an empty container. Raises for what is not plain."""
+    if not isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
+        raise _refusal("aliases are not read; write it out", event)
+    if event.anchor is not None:
+        raise _refusal("anchors are not read", event)
+    if event.tag is not None:
+        raise _refusal(f"tags are not read, as `{_short(event.tag)}`", event)
+    if isinstance(event, yaml.SequenceStartEvent):
+        return []
+    return _scalar(event) if isinstance(event, yaml.ScalarEvent) else {}
+
+
+_RESOLVER = yaml.resolver.Resolver()
+_CONSTRUCTOR = yaml.constructor.SafeConstructor()
+_SCHEMA = "tag:yaml.org,2002:"
+_TEXT = frozenset((_SCHEMA + "str", _SCHEMA + "timestamp"))
+_PLAIN: Mapping[str, Callable[[object, yaml.ScalarNode], object]] = {
+    kind: _CONSTRUCTOR.yaml_constructors[kind]
+    for kind in (_SCHEMA + name for name in ("null", "bool", "int", "float"))
+}
+
+
+def _scalar(event: yaml.ScalarEvent) -> object:
+    """Return a scalar as YAML 1.1 reads it, but dates, and what is long, as text."""
+    value: str = event.value
+    if len(value) > _LONGEST_NUMBER:
+        return value
+    kind = _RESOLVER.resolve(yaml.ScalarNode, value, event.implicit)  # type: ignore[no-untyped-call]
+    if kind in _TEXT:
+        return value
+    if kind not in _PLAIN:  # `<<`, which merges, and `=`
+        raise _refusal(f"`{value}` is not read; quote it", event)
+    try:
+        return _PLAIN[kind](_CONSTRUCTOR, yaml.ScalarNode(kind, value))
+    except ValueError:
+        raise _refusal(f"`{value}` is no number", event) from None
+
+
+def _refusal(problem: str, event: Any) -> yaml.MarkedYAMLError:  # noqa: ANN401 (libyaml's marks are of its own type)
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
 
 
 def convert(document: object, kind: type[T]) -> T:
@@ -50,4 +148,8 @@ def convert(document: object, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         found = _PLACE.match(str(error))
         problem, place = found.group("problem", "place") if found else (str(error), "")
-        raise ConfigError(problem, place) from error
+        raise ConfigError(_short(problem), place) from error
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_ERROR else text[:_LONGEST_ERROR] + "..."

@@ -1,5 +1,8 @@
 import asyncio
 import contextlib
+import os
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -62,7 +65,7 @@ async def logged(logs, event):
 async def following(path):
     told = Told()
     source = EndpointsFile(path, told, poll=POLL)
-    source.load()
+    await source.load()
     task = asyncio.create_task(source.run())
     try:
         yield told
@@ -82,21 +85,21 @@ def path(tmp_path):
 BOTH = [("up", "default/a", "10.0.0.1:1"), ("up", "default/b", "10.0.0.2:2"), ("listed",)]
 
 
-def test_the_first_read_lists_everything(path):
+async def test_the_first_read_lists_everything(path):
     told = Told()
-    EndpointsFile(path, told).load()
+    await EndpointsFile(path, told).load()
     assert told.take() == BOTH
 
 
-def test_a_first_read_that_fails_is_a_config_error(tmp_path):
+async def test_a_first_read_that_fails_is_a_config_error(tmp_path):
     missing = tmp_path / "none.yaml"
     with pytest.raises(ConfigError, match=r"cannot read .*none.yaml: No such file"):
-        EndpointsFile(missing, Told()).load()
+        await EndpointsFile(missing, Told()).load()
     with pytest.raises(ConfigError, match="Is a directory"):
-        EndpointsFile(tmp_path, Told()).load()
+        await EndpointsFile(tmp_path, Told()).load()
     missing.write_text("endpoints: [{name: a, address: 10.0.0.1, port: 99999}]")
     with pytest.raises(ConfigError) as raised:
-        EndpointsFile(missing, Told()).load()
+        await EndpointsFile(missing, Told()).load()
     assert raised.value.place == "endpoints[0].port"
 
 
@@ -179,3 +182,142 @@ async def test_a_deleted_file_keeps_the_last_valid_endpoints(path):
             await logged(logs, "endpoints_file.recovered")
             assert told.take() == []
     assert "No such file" in logs[0]["error"]
+
+
+def fifo(path):
+    os.mkfifo(path)
+
+
+def endless(path):
+    path.symlink_to("/dev/zero")
+
+
+def long(path):
+    with path.open("wb") as file:
+        file.truncate(100 << 20)
+
+
+def proc(path):
+    path.symlink_to("/proc/kallsyms")
+
+
+BAD = {
+    "a FIFO": (fifo, "is no regular file"),
+    "/dev/zero": (endless, "is no regular file"),
+    "100 MiB": (long, "longer than 1048576 bytes"),
+    "a file of /proc": (proc, "longer than 1048576 bytes|cannot read|not valid"),
+    "a directory": (lambda path: path.mkdir(), "Is a directory"),
+    "a dangling link": (lambda path: path.symlink_to("none"), "No such file"),
+    "a loop of links": (lambda path: path.symlink_to(path), "Too many levels"),
+    "a tag": (lambda path: path.write_text("endpoints: !!bool x"), "tags are not read"),
+    "an empty number": (lambda path: path.write_text('endpoints: !!int ""'), "tags are not read"),
+    "a bomb": (
+        lambda path: path.write_text("a: &a {x: y}\nb: {<<: [*a, *a]}"),
+        "line 1, column 4: not valid YAML: anchors are not read",
+    ),
+    "nothing": (lambda path: path.write_text(""), "empty"),
+}
+
+
+@pytest.mark.parametrize(("make", "problem"), BAD.values(), ids=BAD)
+async def test_whatever_the_file_becomes_the_last_valid_endpoints_stay(tmp_path, make, problem):
+    place, good, bad = tmp_path / "now", tmp_path / "good", tmp_path / "bad"
+    write(good, a="10.0.0.1:1")
+    place.symlink_to(good)
+    make(bad)
+    with capture_logs() as logs:
+        async with following(place) as told:
+            told.take()
+            (tmp_path / "next").symlink_to(bad)
+            (tmp_path / "next").replace(place)
+            await logged(logs, "endpoints_file.rejected")
+            assert told.take() == []
+            write(good, a="10.0.0.1:1", b="10.0.0.2:2")
+            (tmp_path / "next").symlink_to(good)
+            (tmp_path / "next").replace(place)
+            assert await told.next(1) == [("up", "default/b", "10.0.0.2:2")]
+            await logged(logs, "endpoints_file.recovered")
+    assert [entry["event"] for entry in logs] == [
+        "endpoints_file.rejected",
+        "endpoints_file.recovered",
+    ]
+    assert any(part in logs[0]["error"] for part in problem.split("|"))
+
+
+async def test_a_large_change_is_applied_in_turns_with_others(path):
+    async with following(path) as told:
+        told.take()
+        write(path, **{f"a{n}": f"10.0.0.{n % 250 + 1}:{n + 1}" for n in range(500)})
+        most, before = 0, 0
+        async with asyncio.timeout(10):
+            while len(told.events) < 502:
+                await asyncio.sleep(0)
+                most, before = max(most, len(told.events) - before), len(told.events)
+        assert most <= 16
+
+
+async def test_an_event_that_fails_does_not_lose_those_after_it(path):
+    told = Told()
+
+    def apply(event):
+        told(event)
+        if isinstance(event, EndpointUpserted) and event.endpoint.name == "c":
+            raise ValueError("c")
+
+    source = EndpointsFile(path, apply, poll=POLL)
+    await source.load()
+    told.take()
+    write(path, c="10.0.0.3:3", d="10.0.0.4:4")
+    with pytest.raises(ValueError, match="c"):
+        await asyncio.wait_for(source.run(), 5)
+    assert told.take()[-1] == ("up", "default/c", "10.0.0.3:3")
+    again = asyncio.create_task(source.run())
+    assert await told.next(1) == [("up", "default/d", "10.0.0.4:4")]
+    again.cancel()
+
+
+SHORTAGE = """
+import asyncio, os, resource, sys
+from pathlib import Path
+from structlog.testing import capture_logs
+from epp.adapters.endpoints_file import EndpointsFile
+
+async def main(path):
+    events = []
+    source = EndpointsFile(Path(path), events.append, poll=0.005)
+    await source.load()
+    events.clear()
+    writing = open(path, "w")
+    following = asyncio.create_task(source.run())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    held = []
+    try:
+        while True:
+            held.append(os.dup(0))
+    except OSError:
+        pass
+    writing.write("endpoints: [{name: late, address: 10.0.0.9, port: 9}]")
+    writing.flush()
+    with capture_logs() as logs:
+        while not logs:
+            await asyncio.sleep(0.005)
+        print(logs[0]["event"], logs[0]["error"])
+        for each in held:
+            os.close(each)
+        while not events:
+            await asyncio.sleep(0.005)
+    print(*(type(event).__name__ for event in events))
+    following.cancel()
+
+asyncio.run(asyncio.wait_for(main(sys.argv[1]), 10))
+"""
+
+
+def test_a_change_during_a_shortage_of_descriptors_is_read_after_it(path):
+    write(path, a="10.0.0.1:1")
+    child = [sys.executable, "-c", SHORTAGE, path]
+    said = subprocess.run(child, capture_output=True, text=True, timeout=30, check=True)
+    rejected, events = said.stdout.splitlines()
+    assert rejected.startswith("endpoints_file.rejected cannot read ")
+    assert rejected.endswith("Too many open files")
+    assert events == "EndpointRemoved EndpointUpserted"

@@ -1,6 +1,9 @@
 import asyncio
 import datetime as dt
+import os
 import ssl
+import subprocess
+import sys
 
 import grpc
 import pytest
@@ -142,6 +145,91 @@ async def test_a_pair_that_cannot_be_served_is_tried_again(tmp_path):
     events = [line["event"] for line in logs]
     assert events == ["certificate.unusable", "certificate.unusable", "certificate.renewed"]
     assert seen == [second]
+
+
+async def test_a_pair_that_cannot_be_used_is_said_once_however_often_it_is_read(tmp_path):
+    store(tmp_path, *certificate(None))
+    seen: list[tuple[bytes, bytes]] = []
+    watch = CertificateWatch(tmp_path, renewing(seen.append))
+    store(tmp_path, certificate(None)[0], certificate(None)[1])
+    with capture_logs() as logs:
+        for _ in range(3):
+            await watch.check()
+    assert [line["event"] for line in logs] == ["certificate.unusable"]
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (os.mkfifo, "is no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+        (lambda path: path.mkdir(), "Is a directory"),
+        (lambda path: path.write_bytes(b"x" * (1 << 20) + b"x"), "longer than 1048576 bytes"),
+    ],
+)
+async def test_whatever_a_file_becomes_the_last_pair_stays(tmp_path, make, problem):
+    first, second = certificate(None), certificate(None)
+    store(tmp_path, *first)
+    seen: list[tuple[bytes, bytes]] = []
+    watch = CertificateWatch(tmp_path, renewing(seen.append))
+    (tmp_path / "tls.crt").unlink()
+    make(tmp_path / "tls.crt")
+    with capture_logs() as logs:
+        for _ in range(2):
+            await watch.check()
+    assert [line["place"] for line in logs] == [str(tmp_path / "tls.crt")]
+    assert problem in logs[0]["problem"]
+    (tmp_path / "tls.crt").rename(tmp_path / "old")
+    store(tmp_path, *second)
+    await watch.check()
+    assert seen == [second]
+
+
+SHORTAGE = """
+import asyncio, os, resource, sys
+from pathlib import Path
+from structlog.testing import capture_logs
+from epp.adapters.tls import CertificateWatch, certificate
+
+async def main(directory):
+    renewed = []
+    async def renew(pair):
+        renewed.append(pair)
+    watch = CertificateWatch(Path(directory), renew)
+    pair = certificate(None)
+    writing = [open(f"{directory}/{name}", "wb") for name in ("tls.key", "tls.crt")]
+    await watch.check()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    held = []
+    try:
+        while True:
+            held.append(os.dup(0))
+    except OSError:
+        pass
+    for file, pem in zip(writing, pair):
+        file.write(pem)
+        file.flush()
+    with capture_logs() as logs:
+        await watch.check()
+        print(logs[0]["event"], logs[0]["problem"])
+        for each in held:
+            os.close(each)
+        await watch.check()
+    print(renewed == [pair])
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_a_renewal_during_a_shortage_of_descriptors_is_read_after_it(tmp_path):
+    store(tmp_path, *certificate(None))
+    child = [sys.executable, "-c", SHORTAGE, tmp_path]
+    said = subprocess.run(child, capture_output=True, text=True, timeout=30, check=True)
+    refused, renewed = said.stdout.splitlines()[-2:]
+    assert refused.startswith("certificate.unusable ")
+    assert refused.endswith("Too many open files")
+    assert renewed == "True"
 
 
 async def test_the_files_are_checked_repeatedly(tmp_path):

@@ -78,8 +78,8 @@ GOOD = "{name: z, address: 10.9.9.9, port: 9}"
         ("- " * 100_000, "line 1, column 33", "nested too deeply"),
         (
             "endpoints: [{name: a, address: 2001-02-30, port: 2001-02-30}]",
-            "",
-            "day is out of range",
+            "endpoints[0].port",
+            "Expected `int`, got `str`",
         ),
         (f"endpoints: [{GOOD}, {{name: a, port: 1}}]", "endpoints[1]", "`address`"),
         (f"endpoints: [{GOOD}, 3]", "endpoints[1]", "Expected `object`, got `int`"),
@@ -192,3 +192,20 @@ def test_nothing_but_a_config_error_is_raised(text):
     except ConfigError:
         return
     assert all(isinstance(endpoint, Endpoint) for endpoint in endpoints)
+
+
+def test_an_endpoint_that_few_bytes_repeat_is_refused():
+    entry = "- {{name: a{0}, address: 10.0.0.1, port: {0}, dataParallelSize: 4096}}\n"
+    text = "endpoints:\n" + "".join(entry.format(number) for number in range(1, 1000))
+    with pytest.raises(ConfigError, match="more than 16384 endpoints in all") as raised:
+        parse_endpoints(text.encode())
+    assert raised.value.place == "endpoints[4]"
+
+
+@pytest.mark.parametrize("field", ["name", "address", "namespace"])
+def test_a_long_field_is_not_repeated_in_its_error(field):
+    entry = {"name": "a", "address": "10.0.0.1", "port": 1, field: "9" * 100_000}
+    with pytest.raises(ConfigError) as raised:
+        parse_endpoints(yaml.safe_dump({"endpoints": [entry]}).encode())
+    assert raised.value.place == f"endpoints[0].{field}"
+    assert len(str(raised.value)) < 500

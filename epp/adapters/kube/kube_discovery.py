@@ -82,6 +82,8 @@ class KubeDiscovery:
 
     async def run(self) -> NoReturn:
         """Follow the pool until cancelled."""
+        if not self._connection.host:  # this was called before, and has failed
+            await self._connection.open()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._apply_changes())

@@ -190,10 +190,13 @@ class Scraper:
         try:
             async with asyncio.timeout(self._settings.timeout):
                 text = await server.client.get()
+            await self._in_turns(self._read(server, text))
         except (OSError, PageRefused) as error:  # TimeoutError is one
             self._on_failure(server, error)
-        else:
-            await self._in_turns(self._read(server, text))
+        except Exception as error:  # noqa: BLE001 (what one server sends must not end other polls)
+            if not server.failures:
+                _log.exception("scrape.fault", url=server.url)
+            self._on_failure(server, error)
 
     async def _in_turns(self, steps: Iterator[None]) -> None:
         """Take the steps, in turns of a millisecond; of all that need several, one at a time."""

@@ -1,0 +1,63 @@
+"""Jobs that last as long as the process: one that fails is started again, and said."""
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NoReturn
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0
+"""The pause before a job is started again; it doubles with each failure."""
+_LASTED_SECONDS = 60.0
+"""A job that ran for so long before it failed has the first pause again."""
+_FRAMES, _CHARACTERS = 3, 500
+"""What is said of an error: the frames nearest to it, and the characters of its text."""
+
+
+async def keep_running(
+    name: str, job: Callable[[], Awaitable[None]], pause: float = _FIRST_PAUSE_SECONDS
+) -> NoReturn:
+    """Run a job until cancelled; start it again after `pause` seconds, or more, when it ends.
+
+    What others send may be what a job fails on: that must not end the process, which serves with
+    what it knows.
+    """
+    loop = asyncio.get_running_loop()
+    wait = pause
+    while True:
+        began = loop.time()
+        try:
+            await job()
+            said = {"error": "it has ended"}
+        except Exception as error:  # noqa: BLE001 (whatever it is)
+            said = gist(error)
+        if loop.time() - began >= _LASTED_SECONDS:
+            wait = pause
+        _log.error("job.failed", job=name, again_in=wait, **said)
+        await asyncio.sleep(wait)
+        wait = min(2 * wait, _LONGEST_PAUSE_SECONDS)
+
+
+async def attempt(what: str, step: Awaitable[object]) -> None:
+    """Await a step of a shutdown, whose failure must not keep others from theirs."""
+    try:
+        await step
+    except Exception as error:  # noqa: BLE001 (whatever it is)
+        _log.error("shutdown.failed", step=what, **gist(error))
+
+
+def gist(error: BaseException) -> dict[str, str]:
+    """Return an error's type and text, and where it was raised, for one line of a log."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    return {
+        "error": f"{type(error).__name__}: {error}"[:_CHARACTERS],
+        "at": " > ".join(
+            f"{Path(each.filename).name}:{each.lineno} {each.name}" for each in frames
+        ),
+    }
