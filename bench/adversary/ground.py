@@ -20,7 +20,7 @@ from bench.extproc.pickers import READY_S, Product, endpoints_file
 from bench.extproc.stack import start_backends
 from epp.adapters.extproc.transports import Transport
 from epp.adapters.tls import certificate
-from epp.demo.processes import Process, spawn
+from epp.demo.processes import Process, free_port, spawn
 
 SERVERS = 4
 DRAIN_S = 5
@@ -33,12 +33,32 @@ _HELD = "warmpick_event_loop_held_seconds"
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What a picker is started with: `flags`, and `{folder}` in them is where its files lie.
 
-    `beside`: it serves a second pool, which is probed instead of the attacked one.
+    `beside`: it serves a second pool, which is probed instead of the attacked one. `events`: it
+    tokenizes prompts and follows KV events.
     """
 
     tls: bool = False
     flags: tuple[str, ...] = ()
     beside: bool = False
+    events: bool = False
+
+
+EVENTS = Setting(events=True)
+_CONFIG = """
+apiVersion: inference.networking.x-k8s.io/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: token-producer
+  parameters: {{modelName: m, tokenizer: {model}}}
+- type: precise-prefix-cache-producer
+  parameters:
+    kvEventsConfig: {{podDiscoveryConfig: {{socketPort: {port}}}}}
+- type: least-ttft-picker
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: least-ttft-picker
+"""
 
 
 class Ground:
@@ -52,7 +72,7 @@ class Ground:
         self.tls = tls
         self.good = tuple(good)
         self.endpoints = folder / "endpoints.yaml"
-        self.port = self.metrics_port = self.pid = 0
+        self.port = self.metrics_port = self.events_port = self.pid = 0
         self.process: Process
         self.prober: Prober
         self.footprint: Footprint
@@ -132,20 +152,18 @@ async def ground(setting: Setting, transport: Transport, logs: Path) -> AsyncIte
         stack.push_async_callback(backends.stop, 0)
         made = Ground(folder, transport, ports, tls=setting.tls)
         made.know()
-        if setting.tls:
-            for name, pem in zip(("tls.key", "tls.crt"), certificate(None), strict=True):
-                (folder / name).write_bytes(pem)
         control_file = endpoints_file(ports, folder / "control.yaml")
         control = Product(control_file, transport)
         target = Product(made.endpoints, transport)
         beside = Product(control_file, transport)
-        flags = _flags(setting, folder)
+        made.events_port = free_port()
+        flags = _flags(setting, folder, made.events_port)
         argv = (*target.argv, *flags)
         if setting.beside:
             argv += ("and", *beside.argv[4:], *flags)
         made.process = await spawn("target", argv, log_dir=logs)
         stack.push_async_callback(made.process.stop, 0)
-        other = await spawn("control", (*control.argv, *flags), log_dir=logs)
+        other = await spawn("control", (*control.argv, *_flags(setting, folder, 1)), log_dir=logs)
         stack.push_async_callback(other.stop, 0)
         await asyncio.gather(
             made.process.wait_http(target.ready_url, READY_S),
@@ -160,8 +178,24 @@ async def ground(setting: Setting, transport: Transport, logs: Path) -> AsyncIte
         yield made
 
 
-def _flags(setting: Setting, folder: Path) -> tuple[str, ...]:
+def _flags(setting: Setting, folder: Path, events_port: int) -> tuple[str, ...]:
+    """The flags of a picker, and the files that they name."""
     flags: tuple[str, ...] = (f"--drain-timeout={DRAIN_S}s", "--scrape-interval=200ms")
+    if setting.events:
+        flags += (f"--config-file={_configuration(folder, events_port)}",)
     if setting.tls:
+        if not (folder / "tls.key").exists():
+            for name, pem in zip(("tls.key", "tls.crt"), certificate(None), strict=True):
+                (folder / name).write_bytes(pem)
         flags += ("--secure-serving=true", f"--cert-path={folder}")
     return flags + tuple(each.format(folder=folder) for each in setting.flags)
+
+
+def _configuration(folder: Path, port: int) -> Path:
+    """A configuration that makes tokens and follows events; its file."""
+    from tests.adapters.tokens.folders import byte_level, write  # noqa: PLC0415 (slow)
+
+    made = folder / f"config-{port}.yaml"
+    write(folder / "model", byte_level())
+    made.write_text(_CONFIG.format(model=folder / "model", port=port), encoding="utf-8")
+    return made

@@ -27,7 +27,7 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     patience: float = 5.0
     replay_timeout: float = 3.0
-    max_bytes: int = 64 << 20
+    max_bytes: int = 1 << 20
     reconnect: tuple[float, float] = (0.1, 5.0)
     """Seconds between attempts to connect: the first interval, and the limit of its doubling."""
 

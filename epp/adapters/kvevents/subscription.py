@@ -27,9 +27,13 @@ Context = zmq.Context[zmq.Socket[bytes]]
 _log = structlog.get_logger(__name__)
 
 _AT_ONCE = 64
-"""Messages of one socket that are read before the event loop may run other tasks."""
+"""Messages that are taken from one socket at once."""
+_TURN_SECONDS = 0.002
+"""How long messages are read before the event loop may run other tasks; one is read whole."""
 _QUEUE = 100_000
-"""Messages that a socket queues (ZMQ_RCVHWM); a SUB socket drops those beyond."""
+"""Messages that the socket of a replay queues (ZMQ_RCVHWM): a ROUTER drops what has no room."""
+_LIVE_QUEUE = 1_000
+"""The same of a SUB socket. What has no room stays with the publisher, which queues it too."""
 _SEQUENCE_BYTES = 8
 _HEARTBEAT_MS = 5_000
 _HEARTBEATS_MISSED = 3
@@ -130,7 +134,7 @@ class Subscription:
         settings, socket = self._settings, context.socket(zmq.SUB)
         first, most = settings.reconnect
         options = {
-            zmq.RCVHWM: _QUEUE,
+            zmq.RCVHWM: _LIVE_QUEUE,
             zmq.MAXMSGSIZE: settings.max_bytes,
             zmq.RECONNECT_IVL: round(1000 * first),
             zmq.RECONNECT_IVL_MAX: round(1000 * most),
@@ -146,9 +150,7 @@ class Subscription:
 
     async def _listen(self, inbox: Inbox) -> None:
         while True:
-            messages = await inbox.receive()
-            self._handle([notice for each in messages for notice in self.feed.receive(each)])
-            await asyncio.sleep(0)
+            await self._read(await inbox.receive(), self.feed.receive)
 
     async def _watch(self, monitor: Inbox) -> None:
         """Follow the state of the connection; return after `patience` seconds without one."""
@@ -186,14 +188,25 @@ class Subscription:
                 async with asyncio.timeout(self._settings.replay_timeout):
                     messages = await inbox.receive()
                 done = any(not message[-1] for message in messages)
-                notices = [notice for each in messages for notice in self.feed.replayed(each)]
-                self._handle(notices)
-                await asyncio.sleep(0)
+                await self._read(messages, self.feed.replayed)
         except TimeoutError:
             self._warn_once("kv_events.no_replay", {"address": self.addresses.replay})
             self._handle(self.feed.replay_failed())
         finally:
             inbox.close()
+
+    async def _read(
+        self, messages: Sequence[list[bytes]], read: Callable[[Sequence[bytes]], list[Notice]]
+    ) -> None:
+        """Read messages in their order, for a turn of the event loop at a time."""
+        now = asyncio.get_running_loop().time
+        end = now() + _TURN_SECONDS
+        for each in messages:
+            self._handle(read(each))
+            if now() > end:
+                await asyncio.sleep(0)
+                end = now() + _TURN_SECONDS
+        await asyncio.sleep(0)
 
     def _handle(self, notices: Sequence[Notice]) -> None:
         """Act on notices in order; consecutive changes become one event."""

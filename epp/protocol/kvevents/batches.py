@@ -23,8 +23,13 @@ from epp.model.kv_changes import (
     Medium,
 )
 
-MAX_PAYLOAD_BYTES = 64 << 20
-"""Larger payloads are not read; one step of an engine stores no more than its batch of tokens."""
+MAX_PAYLOAD_BYTES = 1 << 20
+"""Larger payloads are not read: one step of an engine stores no more than its batch of tokens.
+
+32,768 tokens in blocks of 16, with digests as hashes, are 300 KB.
+"""
+MAX_EVENTS = 1 << 15
+"""Batches of more events are not read. SGLang with pages of one token sends one for each."""
 
 _UINT64 = (1 << 64) - 1
 _TOKEN_BYTES = 4
@@ -64,7 +69,7 @@ _Keys = Sequence[Any]
 
 class _Batch(msgspec.Struct, array_like=True):
     time: float
-    events: list[msgspec.Raw]
+    events: msgspec.Raw
     rank: int | None = None
 
 
@@ -136,11 +141,15 @@ def read_batch(
         return UnreadableBatch(f"{len(payload)} bytes, more than {most_bytes}")
     try:
         batch = _BATCH.decode(payload)
+        count = _length(batch.events)
+        if count > MAX_EVENTS:  # said before an object is made of each
+            return UnreadableBatch(f"{count} events, more than {MAX_EVENTS}")
+        events = _EVENTS.decode(batch.events)
     except (msgspec.MsgspecError, RecursionError) as error:
         return UnreadableBatch(f"no batch of events: {error}")
     changes: list[Change] = []
     unknown = malformed = 0
-    for event in batch.events:
+    for event in events:
         try:
             change = _read_event(event, model)
         except (msgspec.MsgspecError, Malformed, RecursionError):
@@ -151,6 +160,13 @@ def read_batch(
         else:
             changes.append(change)
     return Batch(changes, batch.time, batch.rank, unknown, malformed)
+
+
+def _length(array: msgspec.Raw) -> int:
+    """Return the length of an array (msgpack spec: array 16, array 32); 0 of a shorter one."""
+    data = bytes(memoryview(array)[:5])
+    size = {0xDC: 2, 0xDD: 4}.get(data[0], 0)
+    return int.from_bytes(data[1 : 1 + size], "big")
 
 
 def time_of(payload: bytes) -> float | None:
@@ -274,6 +290,7 @@ class _Forms(msgspec.Struct, frozen=True):
 
 
 _BATCH = msgspec.msgpack.Decoder(_Batch)
+_EVENTS = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _TIME = msgspec.msgpack.Decoder(_Time)
 _STORED = msgspec.msgpack.Decoder(_Stored)
 _STORED_ARRAY = msgspec.msgpack.Decoder(_StoredArray)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Medium
-from epp.protocol.kvevents.batches import Batch, UnreadableBatch, read_batch, time_of
+from epp.protocol.kvevents.batches import MAX_EVENTS, Batch, UnreadableBatch, read_batch, time_of
 from tests.kvpublisher import CLEARED, payload, removed, stored
 
 pack = msgspec.msgpack.encode
@@ -214,6 +214,13 @@ def test_a_batch_that_is_too_large():
     refused = read_batch(body, most_bytes=len(body) - 1)
     assert isinstance(refused, UnreadableBatch)
     assert str(len(body)) in refused.reason
+
+
+def test_a_batch_of_too_many_events_is_refused_before_they_are_read():
+    assert isinstance(read_batch(payload(*[{}] * MAX_EVENTS)), Batch)
+    refused = read_batch(payload(*[{}] * (MAX_EVENTS + 1)))
+    assert isinstance(refused, UnreadableBatch)
+    assert str(MAX_EVENTS + 1) in refused.reason
 
 
 @given(st.binary(max_size=200))
