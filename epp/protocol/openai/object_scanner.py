@@ -6,7 +6,9 @@ from collections.abc import Sequence
 KEY = b'"usage"'
 _OBJECT = re.compile(rb'"usage"\s*:\s*(\{)')
 _UNDECIDED = re.compile(rb'"usage"\s*(:\s*)?$')
-_MARK = re.compile(rb'\\.|["{}\[\]\n]', re.DOTALL)
+_TOKEN = re.compile(rb'"usage"\s*:\s*(\{)|"(?:[^"\\]+|\\.)*+"|\\.|["{}\[\]\n]', re.DOTALL)
+_TEXT_END = re.compile(rb'(?:[^"\\]+|\\.)*+"', re.DOTALL)
+_UNDECIDED_TOKENS = (KEY, b'"')
 _DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _TAIL = 64
 """A key that is further away from its object than this is not found where a chunk ends between."""
@@ -80,32 +82,37 @@ class ObjectScanner:
         """Return where the next object begins; -1 keeps what may still become one."""
         if not self._walking:
             return self._start(data, at)
+        if self._quoted and (at := self._text_end(data, at)) < 0:
+            return -1
+        return self._walk(data, at, settled)
+
+    def _walk(self, data: bytes, at: int, settled: list[bytes]) -> int:
+        """As `_next`, where one was found before in the same value, and no text has begun."""
         seen = at
-        for mark in _MARK.finditer(data, at):
-            seen = mark.end()
-            symbol = mark[0]
+        for token in _TOKEN.finditer(data, at):
+            symbol, seen = token[0], token.end()
+            if token.lastindex:
+                return token.start(1)
+            if symbol in _UNDECIDED_TOKENS and _undecided(data, token.start()):
+                self._rest = data[token.start() :]
+                return -1
             if symbol == b'"':
-                start = self._quote(data, mark.start())
-                if start is not None:
-                    return start
-            elif not self._quoted:
-                self._depth += _DEPTH.get(symbol, 0)
-                if symbol == b"\n" and self._lines:
-                    self._settle(settled)
-                    return self._start(data, seen)
-        self._rest = b"\\" if data.endswith(b"\\") and seen < len(data) else b""
+                return self._text_end(data, seen)
+            if symbol == b"\n" and self._lines:
+                self._settle(settled)
+                return self._start(data, seen)
+            self._depth += _DEPTH.get(symbol, 0)
+        self._rest = _lone_backslash(data, seen)
         return -1
 
-    def _quote(self, data: bytes, at: int) -> int | None:
-        """Handle a quote: as `_next` where the key begins, None where a text begins or ends."""
-        if not self._quoted:
-            if found := _OBJECT.match(data, at):
-                return found.start(1)
-            if _undecided(data, at):
-                self._rest = data[at:]
-                return -1
-        self._quoted = not self._quoted
-        return None
+    def _text_end(self, data: bytes, at: int) -> int:
+        """Return what follows the text that goes on there, or -1 while it is not whole."""
+        end = _TEXT_END.match(data, at)
+        self._quoted = end is None
+        if end is not None:
+            return end.end()
+        self._rest = _lone_backslash(data, at)
+        return -1
 
     def _start(self, data: bytes, at: int) -> int:
         """As `_next`, where none was found before in the same value."""
@@ -123,6 +130,12 @@ def _undecided(data: bytes, at: int) -> bool:
     return length <= _TAIL and (
         KEY.startswith(data[at:]) if length < len(KEY) else _UNDECIDED.match(data, at) is not None
     )
+
+
+def _lone_backslash(data: bytes, at: int) -> bytes:
+    """Return the backslash at the end of `data[at:]` that belongs to what comes next."""
+    rest = data[at:]
+    return b"\\" if (len(rest) - len(rest.rstrip(b"\\"))) % 2 else b""
 
 
 def _end(data: bytes, start: int) -> int:
