@@ -14,7 +14,7 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0
 """The pause before a job is started again; it doubles with each failure."""
 _LASTED_SECONDS = 60.0
 """A job that ran for so long before it failed has the first pause again."""
-_FRAMES, _CHARACTERS = 3, 500
+_FRAMES, _CHARACTERS = 5, 500
 """What is said of an error: the frames nearest to it, and the characters of its text."""
 
 

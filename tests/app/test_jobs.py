@@ -1,4 +1,6 @@
 import asyncio
+import subprocess
+import sys
 
 import pytest
 from structlog.testing import capture_logs
@@ -63,3 +65,52 @@ async def test_a_step_of_a_shutdown_that_fails_is_said_and_passed_over():
     assert [(line["event"], line["step"], line["error"]) for line in logs] == [
         ("shutdown.failed", "drain", "OSError: no")
     ]
+
+
+PICKER = """
+import asyncio, sys
+from pathlib import Path
+import epp.app.process
+from structlog.testing import capture_logs
+from epp.app.picker import EndpointPicker, ServeOptions
+from epp.config.file import POLICIES, load
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.005)
+
+async def main(path):
+    ports = dict(grpc_port=0, health_port=0, metrics_port=0, bind_address="127.0.0.1")
+    more = dict(secure=False, transport="grpcio", drain_timeout=0.1)
+    options = ServeOptions(settings=load(POLICIES["random"]), source=path, **ports, **more)
+    picker, stop = EndpointPicker(options), asyncio.Event()
+    with capture_logs() as logs:
+        serving = asyncio.create_task(picker.run(stop))
+        await until(lambda: picker.ready)
+        # No thread can be had from here on, and the endpoints file is read in one.
+        await asyncio.get_running_loop().shutdown_default_executor()
+        await until(lambda: sum(line["event"] == "job.failed" for line in logs) == 2)
+        print(picker.ready, serving.done())
+        stop.set()
+        await serving
+    for line in logs:
+        if line["event"] in {"job.failed", "stopped"}:
+            print(line["event"], line.get("job"), line.get("again_in"), line.get("at"))
+
+asyncio.run(asyncio.wait_for(main(Path(sys.argv[1])), 20))
+"""
+
+
+def test_a_picker_serves_on_while_one_of_its_jobs_fails(tmp_path):
+    path = tmp_path / "endpoints.yaml"
+    path.write_text("endpoints: []")
+    child = [sys.executable, "-c", PICKER, path]
+    said = subprocess.run(child, capture_output=True, text=True, timeout=60, check=True)
+    alive, *failures, stopped = said.stdout.splitlines()
+    assert alive == "True False"
+    assert [line.split()[:3] for line in failures] == [
+        ["job.failed", "endpoints", "0.1"],
+        ["job.failed", "endpoints", "0.2"],
+    ]
+    assert "endpoints_file.py" in failures[0]
+    assert stopped.startswith("stopped")

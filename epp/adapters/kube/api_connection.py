@@ -217,7 +217,7 @@ async def _authorization(configuration: Configuration) -> dict[str, str]:
     """Return the Authorization header; with an unreadable token file, that of the last token."""
     try:
         key = await configuration.get_api_key_with_prefix("BearerToken")
-    except (ConfigException, OSError) as error:
+    except (ConfigException, OSError, ValueError) as error:  # the last: no UTF-8
         _log.warning("kube.token_unreadable", error=str(error))
         key = configuration.api_key.get("BearerToken")
     return {"Authorization": key.strip()} if key else {}

@@ -320,3 +320,29 @@ async def test_without_access_to_an_api_server_nothing_starts():
     )
     with pytest.raises(ConfigError, match="there is no kubeconfig at /nowhere"):
         await KubeDiscovery(settings, print, print).load()
+
+
+async def test_a_discovery_that_failed_goes_on_where_it_is_run_again(api, tmp_path):
+    api.put(pool())
+    api.put(pod("a", "10.0.0.1"))
+    fleet = Fleet()
+
+    def apply(event):
+        fleet.apply(event)
+        if isinstance(event, EndpointUpserted) and event.endpoint.name.startswith("bad"):
+            raise ValueError("bad")
+
+    access = KubeAccess(kubeconfig=str(api.kubeconfig(tmp_path / "kubeconfig")), environ={})
+    settings = KubeSettings(namespace="default", pool="pool", reflector=QUICK, access=access)
+    made = KubeDiscovery(settings, apply, fleet)
+    await made.load()
+    failing = asyncio.create_task(made.run())
+    await fleet.until(lambda: len(fleet.targets) == 1)
+    api.put(pod("bad", "10.0.0.2"))
+    async with asyncio.timeout(10):
+        with pytest.raises(ExceptionGroup):
+            await failing
+    api.put(pod("c", "10.0.0.3"))
+    async with running(made.run()):
+        await fleet.until(lambda: len(fleet.targets) == 3)
+    assert made.ready
