@@ -19,7 +19,7 @@ MAX_LINE_BYTES = 8192
 """Longer samples are skipped; vLLM's longest, its configuration, has some 2 KB."""
 _SAMPLES_BYTES = 8 << 10
 _SAMPLE_BYTES = 64
-"""Bytes of samples that are read before a pause, and those that a sample counts for at least."""
+"""Bytes of samples that are read before a pause, and those that each counts for beside its own."""
 _SEARCHED_BYTES = 32 << 10
 """Bytes that are searched for a name before a pause."""
 
@@ -63,11 +63,12 @@ class PageText:
                 if line is None:
                     return
                 yield line[1] or b"", line[2]
+                left -= _SAMPLE_BYTES + end - start
             elif end := text.find(b"\n", start) + 1:
                 self.long_lines = True
+                left -= MAX_LINE_BYTES
             else:
                 return
-            left -= max(_SAMPLE_BYTES, min(end - start, MAX_LINE_BYTES))
             if left < 0:
                 left = _SAMPLES_BYTES
                 yield None

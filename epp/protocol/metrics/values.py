@@ -49,8 +49,8 @@ class MetricValues:
     def by_rank(self, metric: Metric, *, all_ranks: bool = False) -> Mapping[bytes, float]:
         """Return each engine's value by its rank; with `all_ranks` those of other endpoints too."""
         table = self._table(metric)
-        for impossible in list(self._mine(table.impossible).values())[-1:]:
-            self.ignore(metric, impossible)
+        if table.impossible and (impossible := self._mine(table.impossible)):
+            self.ignore(metric, list(impossible.values())[-1])
         return table.values if all_ranks else self._mine(table.values)
 
     def text(self, metric: Metric | None) -> bytes:
