@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import sys
 
 import aiohttp
 import pytest
@@ -126,3 +127,68 @@ async def test_stop_does_not_wait_for_idle_connections_for_long():
         assert response.status == 200
         async with asyncio.timeout(10):
             await server.stop()
+
+
+async def test_an_accept_that_no_parser_expects_gets_the_plain_page():
+    async with serving() as (_, session):
+        for accept in ("application/openmetrics-text;version=x", "text/plain;version=;;=,,"):
+            async with session.get("/metrics", headers={"Accept": accept}) as response:
+                assert response.status == 200
+                assert response.headers["Content-Type"].startswith("text/plain")
+
+
+HANGING_UP = """
+import asyncio, socket, uvloop
+from tests.adapters.test_telemetry_http import ASKED, OK, said, serving
+
+async def hang_up():
+    async with serving() as (server, _):
+        for words in (b"GET /metrics HTTP/1.1\\r\\n\\r\\n", b"GET /metr", b"?\\r\\n\\r\\n", b""):
+            for _ in range(5):
+                _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                link = writer.get_extra_info("socket")
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1]) + bytes(7))
+                writer.write(words)
+                await writer.drain()
+                writer.transport.abort()
+        assert await said(server.port, ASKED) == OK
+
+uvloop.run(asyncio.wait_for(hang_up(), 10))
+"""
+
+
+async def test_nothing_is_logged_of_who_hangs_up():
+    """On uvloop, whose transports raise where asyncio's own are silent."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", HANGING_UP), stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(30):
+        _, complaints = await process.communicate()
+    assert (process.returncode, complaints.decode()) == (0, "")
+
+
+class TestRoom:
+    async def test_a_head_that_does_not_end_is_not_waited_for(self):
+        async with serving() as (server, _):
+            server.head_seconds = 0.1
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"GET /healthz HTTP/1.1\r\nx: y\r\n")
+            async with asyncio.timeout(10):
+                assert await reader.read() == b""
+            writer.close()
+
+    async def test_who_asks_nothing_makes_room_for_who_asks(self, caplog):
+        count = 300
+        async with serving() as (server, _), contextlib.AsyncExitStack() as stack:
+            idle = []
+            for _ in range(count):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                stack.callback(writer.close)
+                idle.append(reader)
+                if len(idle) > 256:  # the oldest has gone by now
+                    async with asyncio.timeout(10):
+                        assert await idle[len(idle) - 257].read() == b""
+            assert await said(server.port, ASKED) == OK
+            assert len(server._serving) <= 256
+            assert not idle[-1].at_eof()
+        assert caplog.records == []

@@ -1,13 +1,14 @@
 """Logs are read back from the standard error of a process of their own."""
 
 import json
+import logging
 import subprocess
 import sys
 
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.telemetry.logs import ExchangeLog
+from epp.adapters.telemetry.logs import ExchangeLog, LibraryLines
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.endpoint import Endpoint
 from epp.model.request import Decision, InferenceRequest, Prompt, RequestId, Usage
@@ -150,3 +151,21 @@ def test_rejections_warn_once_in_ten_seconds_a_reason():
     ]
     assert warnings[0]["error"] == "none left"
     assert SECRET not in repr(logs)
+
+
+def test_a_library_repeats_itself_once_in_ten_seconds():
+    lines = LibraryLines()
+
+    def passes(message, at, name="asyncio"):
+        record = logging.LogRecord(name, logging.ERROR, "", 0, message, None, None)
+        record.created = at
+        return lines.filter(record)
+
+    assert passes("Unhandled exception\ntransport: <0x1>", 100)
+    assert not passes("Unhandled exception\ntransport: <0x2>", 101)
+    assert passes("Unhandled exception\ntransport: <0x2>", 101, name="other")
+    assert passes("Fatal error", 101)
+    assert passes("Unhandled exception", 110)
+    for number in range(3_000):
+        passes(f"subject {number}", 111)
+    assert len(lines._passed) <= 1_000

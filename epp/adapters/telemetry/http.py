@@ -13,6 +13,7 @@ import msgspec
 from epp.adapters.telemetry.metrics import Telemetry
 
 _MAX_HEAD_BYTES = 32 << 10
+_MAX_CONNECTIONS = 256
 _IDLE_SECONDS = 75.0
 _WRITE_SECONDS = 30.0
 _STOP_SECONDS = 1.0
@@ -110,7 +111,12 @@ class OperatorServer:
     `/healthz` responds with 200 while the event loop runs; `/readyz` with 200 or 503, by `ready`;
     `/metrics` with the page in the format of the request's `Accept`, written anew after a second.
     With `review` it is asked for every request of `/metrics`. Requests with a body are not served.
+    Of more connections than `_MAX_CONNECTIONS`, the one that has asked nothing for longest is
+    closed.
     """
+
+    head_seconds = 10.0
+    """How long a head may take from its first byte on."""
 
     def __init__(
         self,
@@ -127,7 +133,8 @@ class OperatorServer:
         self._address = address
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
-        self._idle: set[asyncio.Task[None]] = set()
+        # Connections by the tasks that read from them, in the order in which they became idle.
+        self._idle: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._metrics_pages: dict[bool, _MetricsPage] = {}
         self._pages: dict[bytes, Callable[[_Request], Awaitable[_Response]]] = {
             b"/metrics": self._metrics,
@@ -147,8 +154,8 @@ class OperatorServer:
         if self._server is None:
             return
         self._server.close()
-        for task in self._idle:
-            task.cancel()
+        for writer in self._idle.values():
+            writer.close()
         if self._serving:
             await asyncio.wait(self._serving, timeout=_STOP_SECONDS)
         for task in self._serving:
@@ -160,41 +167,53 @@ class OperatorServer:
         task = cast(asyncio.Task[None], asyncio.current_task())
         self._serving.add(task)
         try:
-            keep = True
+            keep = self._make_room()
             while keep and self._server is not None and self._server.is_serving():
-                self._idle.add(task)
+                self._idle[task] = writer
                 request = await self._read(reader)
-                self._idle.discard(task)
+                self._idle.pop(task, None)
                 keep = request is not None and request.keep
                 await self._respond(writer, request)
         except (OSError, EOFError):  # TimeoutError is the first, IncompleteReadError the second
             pass
         finally:
-            self._idle.discard(task)
+            self._idle.pop(task, None)
             self._serving.discard(task)
             writer.close()
+
+    def _make_room(self) -> bool:
+        """Return whether there is room for one more connection, or some was made."""
+        if len(self._serving) <= _MAX_CONNECTIONS:
+            return True
+        if not self._idle:
+            return False
+        self._idle.pop(next(iter(self._idle))).close()
+        return True
 
     async def _read(self, reader: asyncio.StreamReader) -> _Request | None:
         """Read one request; None for a malformed one."""
         try:
             async with asyncio.timeout(_IDLE_SECONDS):
-                return _Request(await reader.readuntil(b"\r\n\r\n"))
+                first = await reader.readexactly(1)
+            async with asyncio.timeout(self.head_seconds):
+                return _Request(first + await reader.readuntil(b"\r\n\r\n"))
         except (asyncio.LimitOverrunError, httptools.HttpParserError):
             return None
 
     async def _respond(self, writer: asyncio.StreamWriter, request: _Request | None) -> None:
         if request is None:
             response = _plain(HTTPStatus.BAD_REQUEST)
-            writer.write(response.head(keep=False))
         else:
             response = await self._response(request)
-            writer.write(response.head(keep=request.keep))
+        if writer.is_closing():  # uvloop's raises `RuntimeError` for what is written then
+            return
+        writer.write(response.head(keep=request is not None and request.keep))
         # RFC 9110 §9.3.2: the response to HEAD has no content.
         body = memoryview(b"" if request and request.method == b"HEAD" else response.body)
         async with asyncio.timeout(_WRITE_SECONDS):
             for at in range(0, len(body), _WRITE_BYTES):
                 writer.write(body[at : at + _WRITE_BYTES])
-                await writer.drain()
+                await writer.drain()  # raises where the connection is lost
             await writer.drain()
 
     async def _response(self, request: _Request) -> _Response:
@@ -212,7 +231,10 @@ class OperatorServer:
                 return _plain(status)
         # Imported at the first request, in a thread: it takes long, and is not needed to start.
         exposition = await asyncio.to_thread(import_module, "prometheus_client.exposition")
-        _, content_type = exposition.choose_encoder(request.accept)
+        try:
+            _, content_type = exposition.choose_encoder(request.accept)
+        except (TypeError, ValueError):  # "version=x" is compared with numbers
+            _, content_type = exposition.choose_encoder("")
         openmetrics = content_type.startswith("application/openmetrics-text")
         page = self._metrics_pages.get(openmetrics)
         if page is None or page.expired():

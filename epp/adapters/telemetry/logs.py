@@ -14,7 +14,8 @@ Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["console", "json"]
 
 _WARNING_INTERVAL = 10.0
-"""Least seconds between two warnings about rejections for one reason."""
+"""Least seconds between two warnings about rejections for one reason, or of a library's."""
+_MAX_SUBJECTS = 1_000
 
 
 def configure_logs(level: Level = "info", form: Format = "console") -> None:
@@ -36,6 +37,7 @@ def configure_logs(level: Level = "info", form: Format = "console") -> None:
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(LibraryLines())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -53,6 +55,27 @@ def _rendering(form: Format) -> list[Processor]:
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
     ]
+
+
+class LibraryLines(logging.Filter):
+    """Passes one line of a library about each subject in ten seconds, by the record's own time.
+
+    Its subject is its first line: what follows is a traceback, or has addresses of objects.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is to be logged."""
+        subject = record.name, str(record.msg).partition("\n")[0]
+        if record.created - self._passed.get(subject, -_WARNING_INTERVAL) < _WARNING_INTERVAL:
+            return False
+        if len(self._passed) >= _MAX_SUBJECTS:
+            self._passed.clear()
+        self._passed[subject] = record.created
+        return True
 
 
 class ExchangeLog:
