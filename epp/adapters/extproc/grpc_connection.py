@@ -36,6 +36,8 @@ _NO_ERROR, _ENHANCE_YOUR_CALM = 0x0, 0xB
 _BYTES_AT_ONCE = 1 << 20
 """Bytes of one write, at most."""
 _HIGH_WATER_BYTES = 1 << 20
+_LITTLE_BYTES = 1 << 12
+"""What is read at once of a connection that goes before those with more."""
 _CLOSED_AT_ONCE = 64
 """Streams of a lost connection that are closed in one turn."""
 _CLOSE_SECONDS = 2.0
@@ -139,7 +141,8 @@ class GrpcConnection(asyncio.Protocol):
         if self._turns.crowded or self._unread:
             self._unread.append(data)
             if not self._waiting:
-                self._wait_for_turns(self._turns.arrive)
+                little = len(data) <= _LITTLE_BYTES
+                self._wait_for_turns(self._turns.arrive if little else self._turns.go_on)
             return
         self._receive(data, 0)
         if self._session.unread:

@@ -20,8 +20,8 @@ class Turns:
     """Shares the loop among those that have more than one turn's work.
 
     While any of them waits, `crowded` is true, and what arrives anywhere is to wait for a turn
-    too: the loop hands over all that its sockets have at once, however much that is. Arrivals
-    alternate with what is left over, so whoever has little is not behind those with much.
+    too: the loop hands over all that its sockets have at once, however much that is. Those with
+    little alternate with those with more, so nobody's little waits behind the much of many.
     """
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class Turns:
         self._left_over: deque[TurnTaker] = deque()
 
     def arrive(self, taker: TurnTaker) -> None:
-        """Give turns to someone who has had none for this, until nothing is left."""
+        """Give turns to someone who has little, until nothing is left."""
         self._wait(taker, self._arrived)
 
     def go_on(self, taker: TurnTaker) -> None:
-        """Give turns to someone who has just had one."""
+        """Give turns to someone who has had one and has more, or has much."""
         self._wait(taker, self._left_over)
 
     def _wait(self, taker: TurnTaker, queue: deque[TurnTaker]) -> None:

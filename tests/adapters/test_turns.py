@@ -1,0 +1,55 @@
+"""Turns on the event loop."""
+
+import asyncio
+import time
+
+from epp.adapters.extproc.turns import Turns
+
+
+class Taker:
+    def __init__(self, name, work, order, seconds=0.0):
+        self.name, self.work, self.order, self.seconds = name, work, order, seconds
+
+    def take_turn(self):
+        self.order.append(self.name)
+        busy_until = time.monotonic() + self.seconds
+        while time.monotonic() < busy_until:
+            pass
+        self.work -= 1
+        return self.work > 0
+
+
+async def quiet(turns):
+    async with asyncio.timeout(10):
+        while turns.crowded:
+            await asyncio.sleep(0)
+
+
+async def test_little_is_not_behind_the_much_of_many():
+    turns, order = Turns(), []
+    for number in range(200):
+        turns.go_on(Taker(number, 3, order))
+    turns.arrive(Taker("little", 1, order))
+    turns.arrive(Taker("little, too", 1, order))
+    await quiet(turns)
+    assert order[:4] == ["little", 0, "little, too", 1]
+    assert len(order) == 602
+
+
+async def test_those_with_much_go_round_in_circles():
+    turns, order = Turns(), []
+    for name in "abc":
+        turns.go_on(Taker(name, 3, order))
+    await quiet(turns)
+    assert order == [*"abcabcabc"]
+
+
+async def test_the_loop_goes_on_between_turns():
+    """However much waits, sockets and timers are looked at every few turns."""
+    turns, order, looks = Turns(), [], 0
+    turns.go_on(Taker("much", 40, order, seconds=0.002))
+    while turns.crowded:
+        await asyncio.sleep(0)
+        looks += 1
+    assert len(order) == 40
+    assert looks >= 10
