@@ -26,7 +26,8 @@ async def quiet(turns):
 
 
 async def test_little_is_not_behind_the_much_of_many():
-    turns, order = Turns(), []
+    turns = Turns()
+    order: list[int | str] = []
     for number in range(200):
         turns.go_on(Taker(number, 3, order))
     turns.arrive(Taker("little", 1, order))
@@ -37,7 +38,8 @@ async def test_little_is_not_behind_the_much_of_many():
 
 
 async def test_those_with_much_go_round_in_circles():
-    turns, order = Turns(), []
+    turns = Turns()
+    order: list[str] = []
     for name in "abc":
         turns.go_on(Taker(name, 3, order))
     await quiet(turns)
@@ -46,7 +48,8 @@ async def test_those_with_much_go_round_in_circles():
 
 async def test_the_loop_goes_on_between_turns():
     """However much waits, sockets and timers are looked at every few turns."""
-    turns, order, looks = Turns(), [], 0
+    turns, looks = Turns(), 0
+    order: list[str] = []
     turns.go_on(Taker("much", 40, order, seconds=0.002))
     while turns.crowded:
         await asyncio.sleep(0)
