@@ -145,7 +145,7 @@ class GrpcConnection(asyncio.Protocol):
                 self._wait_for_turns(self._turns.arrive if little else self._turns.go_on)
             return
         self._receive(data, 0)
-        if self._session.unread:
+        if self._session.unread and not self._transport.is_closing():
             self._unread.append(data)
             self._start = len(data) - self._session.unread
             self._wait_for_turns(self._turns.go_on)
@@ -189,7 +189,8 @@ class GrpcConnection(asyncio.Protocol):
     def _wait_for_turns(self, queue: Callable[["GrpcConnection"], None]) -> None:
         self._waiting = True
         queue(self)
-        self._transport.pause_reading()
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def _read_on(self) -> None:
         data = self._unread[0]
