@@ -24,7 +24,7 @@ from epp.adapters.extproc.http2.session import (
     Stream,
 )
 from epp.adapters.extproc.limits import Limits, TokenBucket
-from epp.adapters.extproc.turns import Turns
+from epp.adapters.extproc.turns import FULL_READ_BYTES, Turns
 
 _log = structlog.get_logger()
 
@@ -149,6 +149,10 @@ class GrpcConnection(asyncio.Protocol):
             self._unread.append(data)
             self._start = len(data) - self._session.unread
             self._wait_for_turns(self._turns.go_on)
+        elif len(data) >= FULL_READ_BYTES and not (self._paused or self._transport.is_closing()):
+            # libuv `uv__read` reads on what fills its buffer, 32 times before others are looked at.
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_again)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Close every stream."""

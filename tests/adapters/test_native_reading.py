@@ -1,0 +1,67 @@
+"""What one connection may bring between two looks at the others."""
+
+import asyncio
+import time
+
+from epp.adapters.extproc.contract import ExtProcSettings
+from tests.adapters.ext_proc_peer import DEADLINE, Director
+from tests.native import wire
+from tests.native.built import needs_native
+
+pytestmark = needs_native
+
+MOST_AT_ONCE = 1 << 20
+BURST = wire.greeting() + wire.frame(99, 0, b"x" * 16_000) * 500
+"""Frames of a type that nobody knows, which are skipped (RFC 9113 §5.5)."""
+
+
+class Counted(asyncio.Protocol):
+    """A connection of the server, and the bytes that it is given in one pass of the loop."""
+
+    def __init__(self, connection):
+        self._connection = connection
+        self.total = self.passed = self.most = 0
+
+    def data_received(self, data):
+        self.total += len(data)
+        self.passed += len(data)
+        self.most = max(self.most, self.passed)
+        self._connection.data_received(data)
+
+    def connection_made(self, transport):
+        self._connection.connection_made(transport)
+
+    def connection_lost(self, exc):
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self):
+        self._connection.pause_writing()
+
+    def resume_writing(self):
+        self._connection.resume_writing()
+
+
+async def test_a_peer_that_fills_every_read_is_not_read_on_before_others():
+    from epp.adapters.extproc.native import NativeServer  # noqa: PLC0415 (only where it is built)
+
+    server = NativeServer(
+        Director().exchange, time.monotonic, ExtProcSettings(address="127.0.0.1", port=0)
+    )
+    made = []
+
+    def accept():
+        made.append(Counted(server.accept()))
+        return made[-1]
+
+    loop = asyncio.get_running_loop()
+    listener = await loop.create_server(accept, "127.0.0.1", 0)
+    _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+    writer.write(BURST)
+    async with asyncio.timeout(DEADLINE):
+        while not made or made[0].total < len(BURST):
+            for each in made:
+                each.passed = 0
+            await asyncio.sleep(0)
+    assert made[0].most <= MOST_AT_ONCE
+    writer.close()
+    listener.close()
