@@ -38,8 +38,7 @@ _BYTES_AT_ONCE = 1 << 20
 _HIGH_WATER_BYTES = 1 << 20
 _LITTLE_BYTES = 1 << 12
 """What is read at once of a connection that goes before those with more."""
-_CLOSED_AT_ONCE = 64
-"""Streams of a lost connection that are closed in one turn."""
+_CLOSED_AT_ONCE = 64  # streams of a lost connection, in one turn
 _CLOSE_SECONDS = 2.0
 """How long a peer has to read the GOAWAY before its connection is aborted."""
 
@@ -150,7 +149,6 @@ class GrpcConnection(asyncio.Protocol):
             self._start = len(data) - self._session.unread
             self._wait_for_turns(self._turns.go_on)
         elif len(data) >= FULL_READ_BYTES and not (self._paused or self._transport.is_closing()):
-            # libuv `uv__read` reads on what fills its buffer, 32 times before others are looked at.
             self._transport.pause_reading()
             self._loop.call_soon(self._read_again)
 
@@ -359,9 +357,10 @@ class GrpcConnection(asyncio.Protocol):
         self._close_with_goaway()
 
     def _close_with_goaway(self) -> None:
-        with suppress(ConnectionFailure):
-            self._transport.write(self._session.take(_BYTES_AT_ONCE))
-        self._close()
+        if not self._gone:
+            with suppress(ConnectionFailure):
+                self._transport.write(self._session.take(_BYTES_AT_ONCE))
+            self._close()
         self._close_streams()
 
     def _close(self) -> None:
