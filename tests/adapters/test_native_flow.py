@@ -392,6 +392,19 @@ class TestGoodbyes:
         assert set(director.ends()) <= {Outcome.ABORTED}
         assert len(director.ends()) == director.opened
 
+    async def test_a_stop_while_streams_of_a_lost_connection_end(self, director, server):
+        first, again = wire.remembered()
+        async with greeted(server) as peer:
+            peer.say(wire.headers(1, first))
+            peer.say(b"".join(wire.headers(at, again) for at in range(3, 19_801, 2)))
+            await until(lambda: server.streams == 9_900)
+            peer._writer.transport.abort()
+            async with asyncio.timeout(DEADLINE):
+                while server.streams == 9_900:
+                    await asyncio.sleep(0)
+            await asyncio.wait_for(server.stop(0), DEADLINE)
+        assert director.ends() == [Outcome.ABORTED] * 9_900
+
     async def test_a_reset_reaches_the_exchange_at_once(self, director, server, peer):
         peer.begin(1, head(), body())
         await peer.replied(1, 2)

@@ -357,7 +357,7 @@ class GrpcConnection(asyncio.Protocol):
         self._close_with_goaway()
 
     def _close_with_goaway(self) -> None:
-        if not self._gone:
+        if not self._transport.is_closing():
             with suppress(ConnectionFailure):
                 self._transport.write(self._session.take(_BYTES_AT_ONCE))
             self._close()
