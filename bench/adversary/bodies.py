@@ -17,6 +17,8 @@ _PIECE = 64 << 10
 """What Envoy sends of a body at once, at most."""
 _AT_ONCE = 2
 _ANSWER_S = 30.0
+_LAST_REPLY_S = 0.5
+"""How long after its last byte a request stays, as the proxy that waits for the pick."""
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 EMBEDDINGS, RESPONSES = "/v1/embeddings", "/v1/responses"
 
@@ -80,7 +82,7 @@ _LARGE = ("prompts", "token-prompts", "messages", "escaped-role", "empty-parts",
 async def send(
     channel: grpc.aio.Channel, path: str, data: bytes, *, mode: int = DUPLEX, piece: int = _PIECE
 ) -> None:
-    """Send one request's body, read what is answered up to the pick or the refusal, and reset."""
+    """Send one request's body, read all that is answered, and reset."""
     peer = Peer(channel, _ANSWER_S)
     step = len(data) if mode == BUFFERED else piece
 
@@ -91,17 +93,19 @@ async def send(
                 end = at + step >= len(data)
                 await peer.send(body(data[at : at + step], end=end))
 
+    async def take() -> None:
+        """Read everything up to the whole body's way back, which the picker waits for."""
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while await peer.receive():
+                pass
+
+    taking = asyncio.create_task(take())
     writing = asyncio.create_task(write())
-    try:
-        replies = 1 if mode == DUPLEX else 2
-        for _ in range(replies):
-            await peer.receive()
-        await writing
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        pass
-    finally:
-        writing.cancel()
-        peer.call.cancel()
+    await asyncio.wait({taking, writing}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({taking}, timeout=_LAST_REPLY_S)
+    writing.cancel()
+    peer.call.cancel()
+    await asyncio.gather(taking, writing, return_exceptions=True)
 
 
 async def _strike(field: Ground, shape: Shape, size: int, mode: int) -> int:
