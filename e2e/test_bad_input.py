@@ -123,8 +123,8 @@ TABLE = {
         CHAT,
         b'{"model": "sim-model", "messages": ' + b"[" * DEEP + b"]" * DEEP + b"}",
         400,
-        "malformed-request",
-        "$.messages[0]",
+        "nested-too-deeply",
+        "nested too deeply",
     ),
     "nested too deeply where nobody looks": (
         CHAT,

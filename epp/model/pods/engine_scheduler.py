@@ -8,6 +8,7 @@ scheduled last, which waits again before all others.
 from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import chain
+from typing import Final
 
 from epp.model.caches.choice import CacheSpec
 from epp.model.caches.contract import CacheModel
@@ -19,6 +20,11 @@ from epp.model.pods.ledger import Ledger
 from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index import PrefixIndex, Slot
 from epp.model.prompts.hashing import BlockHash
+
+_MOST_BLOCKS: Final = 1 << 14
+"""Blocks of waiting prompts that one call schedules, about: some 10 ms of work."""
+_MANY_BLOCKS: Final = 1 << 12
+"""Blocks beyond which all that a cache holds is listed rather than asked for each of them."""
 
 
 class EngineScheduler:
@@ -38,6 +44,7 @@ class EngineScheduler:
         self._ledger = ledger
         self._present = True
         self._closed = False
+        self._withdrawn = 0  # blocks of a prompt that ended while it waited
         self._running: dict[SequenceState, None] = {}
         self.waiting: deque[SequenceState] = deque()
         self._promised: Counter[BlockHash] = Counter()
@@ -142,12 +149,21 @@ class EngineScheduler:
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
             self._withdraw(sequence)
+            self._withdrawn = len(sequence.chain.hashes)
             if not revoked and sequence.allocate(self.spec.block):
                 sequence.free(revoked=False)  # it has ended: the engine had computed it
 
     def schedule(self, step: float, now: float) -> None:
-        """Schedule the waiting prompts that the engine has reached by now; update the index."""
-        while self.waiting and self._try_schedule(self.waiting[0], step, now):
+        """Schedule waiting prompts that the engine has reached by now; update the index.
+
+        Of very long ones a single one: the others follow when it is called next.
+        """
+        blocks, self._withdrawn = self._withdrawn, 0
+        while self.waiting and blocks < _MOST_BLOCKS:
+            sequence = self.waiting[0]
+            if not self._try_schedule(sequence, step, now):
+                break
+            blocks += len(sequence.chain.hashes)
             self._withdraw(self.waiting.popleft())
         self._update_index()
 
@@ -187,13 +203,27 @@ class EngineScheduler:
 
     def _withdraw(self, sequence: SequenceState) -> None:
         """Remove a prompt that waits no more from the index, but for blocks that are cached."""
-        self._promised -= Counter(sequence.chain.hashes)
+        if not self.waiting:
+            self._promised = Counter()
+        hashes, promised = sequence.chain.hashes, self._promised
+        if promised:
+            for each in hashes:
+                left = promised[each] - 1
+                if left:
+                    promised[each] = left
+                else:
+                    del promised[each]
+        # One that was scheduled is cached as a whole, which is quickly known of all its blocks.
+        if not self._present or self.cache.match(hashes) == len(hashes):
+            return
+        cached = set(self.cache.hashes()) if len(hashes) > _MANY_BLOCKS else None
+        match = self.cache.match
         gone = [
             each
-            for each in sequence.chain.hashes
-            if each not in self._promised and not self.cache.match((each,))
+            for each in hashes
+            if each not in promised and not (match((each,)) if cached is None else each in cached)
         ]
-        if self._present and gone:
+        if gone:
             self._index.remove(self.slot, gone)
 
     def _update_index(self) -> None:
