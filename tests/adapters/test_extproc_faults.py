@@ -276,7 +276,7 @@ class TestQueue:
             peers = [Peer(channel) for _ in range(6)]
             for number, peer in enumerate(peers):
                 await peer.send(head(), body())
-                await until(lambda number=number: len(director.pending) == number)
+                await until(lambda due=number: (director.room, len(director.pending)) == (0, due))
             gone = peers.pop(2)
             gone.call.cancel()
             await until(lambda: len(director.pending) == 4)
