@@ -180,7 +180,10 @@ async def ground(setting: Setting, transport: Transport, logs: Path) -> AsyncIte
 
 def _flags(setting: Setting, folder: Path, events_port: int) -> tuple[str, ...]:
     """The flags of a picker, and the files that they name."""
-    flags: tuple[str, ...] = (f"--drain-timeout={DRAIN_S}s", "--scrape-interval=200ms")
+    flags: tuple[str, ...] = (
+        *(f"--drain-timeout={DRAIN_S}s", "--scrape-interval=200ms"),
+        "--max-held-bytes=512Mi",  # as in a container of 2 GiB, which the footprint stands for
+    )
     if setting.events:
         flags += (f"--config-file={_configuration(folder, events_port)}",)
     if setting.tls:

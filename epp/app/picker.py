@@ -57,7 +57,8 @@ _FIRST_REPORTS_SECONDS = 0.3
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `epp serve` for one pool: seconds and bytes; port 0 is any free one.
 
-    `max_held_bytes` and `request_timeout` bound requests that have not ended, over all streams.
+    `max_held_bytes` and `request_timeout` bound requests that have not ended, over all streams; 0
+    is a quarter of the memory, and any time.
     With `metrics_access` a Kubernetes API authorizes readers of metrics. `secure`: TLS, with the
     files in `cert_path` or a self-signed certificate. An empty `hash_secret` is a random one.
     """
@@ -75,7 +76,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     health_on_grpc_port: bool = False
     transport: Transport = "native"
     max_body_bytes: int = 64 << 20
-    max_held_bytes: int = 512 << 20
+    max_held_bytes: int = 0
     request_timeout: float = 300.0
     observation: Observation = Observation()
     scrape_interval: float = 1.0
@@ -157,7 +158,7 @@ class EndpointPicker:
                 port=options.grpc_port,
                 tls=_pair(options.cert_path) if options.secure else None,
                 max_receive_bytes=options.max_body_bytes + (1 << 20),
-                max_held_bytes=options.max_held_bytes,
+                max_held_bytes=_held_bytes(options),
                 request_timeout=options.request_timeout,
             ),
         )
@@ -299,13 +300,13 @@ def _pair(cert_path: Path | None) -> tuple[bytes, bytes]:
 async def serve(pools: Sequence[ServeOptions]) -> None:
     """Run a picker for each pool until SIGTERM or SIGINT. Raises `ConfigError`."""
     keep_freed_memory()
-    held = memory_limit() // _HELD_SHARE // len(pools)
     stop = asyncio.Event()
     with stop_signals(stop):
         try:
             async with asyncio.TaskGroup() as tasks:
                 for options in pools:
-                    limited = msgspec.structs.replace(options, max_held_bytes=held)
+                    share = _held_bytes(options) // len(pools)
+                    limited = msgspec.structs.replace(options, max_held_bytes=share)
                     tasks.create_task(_serve(limited, stop, named=len(pools) > 1))
         except* ConfigError as group:
             raise _first_of(group) from None
@@ -317,6 +318,10 @@ async def _serve(options: ServeOptions, stop: asyncio.Event, *, named: bool) -> 
     for warning in options.settings.warnings:
         _log.warning("config.warning", warning=warning)
     await EndpointPicker(options).run(stop)
+
+
+def _held_bytes(options: ServeOptions) -> int:
+    return options.max_held_bytes or memory_limit() // _HELD_SHARE
 
 
 def _first_of(group: BaseExceptionGroup[ConfigError]) -> ConfigError:

@@ -74,6 +74,7 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         health_on_grpc_port=arguments.health_checking,
         transport=arguments.transport,
         max_body_bytes=arguments.max_body_bytes,
+        max_held_bytes=arguments.max_held_bytes,
         request_timeout=arguments.request_timeout,
         observation=arguments.observe_responses,
         scrape_interval=arguments.scrape_interval,

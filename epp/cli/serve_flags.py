@@ -99,6 +99,14 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         help="larger request bodies get 413 (default: 64Mi)",
     )
     group.add_argument(
+        "--max-held-bytes",
+        type=size,
+        default=0,
+        metavar="SIZE",
+        help="what requests that have not ended may hold together before the largest get 429"
+        " (default: a quarter of the memory limit)",
+    )
+    group.add_argument(
         "--request-timeout",
         type=duration,
         default=300.0,

@@ -7,7 +7,9 @@ import subprocess
 import sys
 
 import grpc
+import pytest
 
+from epp.adapters.extproc import memory
 from epp.adapters.extproc.memory import memory_limit
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (
@@ -109,6 +111,21 @@ async def test_a_body_in_one_message_is_read_in_turns(serve, director):
 def test_the_limit_of_memory_is_what_there_is():
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 1 << 20 < memory_limit() <= installed
+
+
+@pytest.mark.parametrize("group", ["/", "/pods/picker", None])
+def test_a_control_group_limits_memory(tmp_path, monkeypatch, group):
+    own = tmp_path / "cgroup"
+    if group is not None:
+        own.write_text(f"0::{group}\n")
+        inner = tmp_path / "fs" / group.lstrip("/")
+        inner.mkdir(parents=True)
+        (inner / "memory.max").write_text("max\n")
+    (tmp_path / "fs").mkdir(exist_ok=True)
+    (tmp_path / "fs" / "memory.max").write_text("2147483648\n")
+    monkeypatch.setattr(memory, "_CGROUPS", tmp_path / "fs")
+    monkeypatch.setattr(memory, "_OWN_CGROUP", own)
+    assert memory_limit() == 2 << 30
 
 
 TRIMMED = """

@@ -182,9 +182,10 @@ def checked_native(**environment):
 def test_check_native_lists_each_module_its_compiler_and_fault():
     asked = checked_native(WARMPICK_NATIVE="off")
     assert (asked.returncode, asked.stderr) == (0, "")
-    head, *lines = asked.stdout.splitlines()
+    head, *lines, transport = asked.stdout.splitlines()
     assert head.split() == ["MODULE", "COMPILER", "STATE"]
     assert [tuple(line.split()[:2]) for line in lines] == list(compiled.MODULES.items())
+    assert transport.startswith("--transport native: ")
     assert all(line.endswith(compiled.OFF) for line in lines)
 
 

@@ -1,14 +1,13 @@
 """The memory of this process: its limit, and what its allocator keeps of what is freed."""
 
 import os
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),  # cgroup v2, as a container sees its own
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),  # cgroup v1
-)
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 
 # Parameters of mallopt(3), as in glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -20,7 +19,20 @@ _MAX_HEAP_BYTES = 32 << 20
 def memory_limit() -> int:
     """Return the bytes that this process may have: its container's, or the machine's."""
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([installed, *filter(None, map(_limit_in, _LIMITS))])
+    return min([installed, *filter(None, map(_limit_in, _limits()))])
+
+
+def _limits() -> Iterator[Path]:
+    """Yield the files that may limit this process: of its control group, and of those around it."""
+    yield _CGROUPS / "memory" / "memory.limit_in_bytes"  # cgroup v1, as a container sees its own
+    try:
+        group = _OWN_CGROUP.read_text(encoding="utf-8").partition("0::")[2].splitlines()[0]
+    except (OSError, IndexError):
+        group = "/"
+    # cgroups(7): "0::" and the group's path, "/" where the container has a namespace of its own.
+    own = _CGROUPS / group.lstrip("/")
+    for folder in (own, *own.parents):
+        yield folder / "memory.max"
 
 
 def _limit_in(path: Path) -> int | None:
