@@ -39,6 +39,8 @@ class Shape(msgspec.Struct, frozen=True):
 
 _MESSAGES = b'{"model":"m","messages":['
 _CONTENT = _MESSAGES + b'{"role":"user","content":['
+_HELD_MB = 512 * 1.2
+"""What unfinished requests may hold (`bench.adversary.ground`), and what carries it."""
 _PROMPT = b'{"model":"m","prompt":'
 SHAPES = {
     "prompts": Shape(COMPLETIONS, _PROMPT + b"[", b'"",', b'""]}'),
@@ -204,5 +206,5 @@ def attacks() -> Iterator[Attack]:
     yield Attack(name="body-empty-pieces", row="1", strike=_empty_pieces)
     for name, read in (("read", True), ("unread", False)):
         strike = partial(_uploads, count=60, size=60 * MB, read=read)
-        yield Attack(name=f"uploads-{name}", row="5", strike=strike, seconds=60)
+        yield Attack(name=f"uploads-{name}", row="5", strike=strike, seconds=60, most_mb=_HELD_MB)
     yield Attack(name="drips", row="5", strike=_drips)
