@@ -89,6 +89,16 @@ class TestFaults:
         director.answer = DECISION
         assert kind(await Peer(channel).ask(head(), body())) == "request_headers"
 
+    async def test_errors_of_one_type_are_logged_once_in_a_while(self, director, channel):
+        director.answer = ZeroDivisionError()
+        with capture_logs() as logs:
+            for _ in range(5):
+                reply = await Peer(channel).ask(head(), body())
+                assert reply.immediate_response.status.code == 500
+            director.answer = KeyError()
+            await Peer(channel).ask(head(), body())
+        assert [(line["event"], line["more"]) for line in logs] == [("exchange.failed", 0)] * 2
+
     async def test_a_director_that_fails_at_the_end_frees_the_stream(
         self, director, server, channel
     ):

@@ -222,13 +222,13 @@ class ExchangeDriver:
 
     def _fail(self, error: Exception) -> None:
         """Log an exchange that raised, and answer its client with status 500."""
-        _log.error("exchange.failed", request_id=self._exchange.record.id, exc_info=error)
+        self._log_fault(error)
         fault = PickerFault(f"the picker failed: {type(error).__name__}")
         status = GrpcStatus.OK
         try:
             self._send(self._exchange.fail(fault, self._clock()))
-        except Exception:  # noqa: BLE001 (the other streams of the connection go on)
-            _log.exception("exchange.failed", request_id=self._exchange.record.id)
+        except Exception as second:  # noqa: BLE001 (the other streams of the connection go on)
+            self._log_fault(second)
             status = GrpcStatus.INTERNAL
         self._end(status)
 
@@ -253,5 +253,12 @@ class ExchangeDriver:
             finally:
                 if pending is not None:
                     pending.cancel()
-        except Exception:  # noqa: BLE001 (a transport's own clean-up goes on)
-            _log.exception("exchange.failed", request_id=self._exchange.record.id)
+        except Exception as error:  # noqa: BLE001 (a transport's own clean-up goes on)
+            self._log_fault(error)
+
+    def _log_fault(self, error: Exception) -> None:
+        """Log an error with its traceback; of those of one type, one in ten seconds."""
+        more = self._streams.faults.take(type(error).__name__, self._clock())
+        if more is not None:
+            name = self._exchange.record.id
+            _log.error("exchange.failed", request_id=name, more=more, exc_info=error)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import structlog
 
+from epp.adapters.extproc.limits import LineQuota
 from epp.adapters.extproc.memory import trim_freed_memory
 from epp.errors import Overloaded, RequestError, RequestTimeout
 
@@ -43,7 +44,8 @@ class OpenStreams:
 
     While the streams hold more than `max_held_bytes`, those that hold most are refused. A request
     that has not ended `request_timeout` seconds after its stream was opened is refused; 0: it may
-    take for ever. `clock` returns seconds of the monotonic clock.
+    take for ever. `faults` is the quota of log lines about exchanges that raise, by the type of the
+    error. `clock` returns seconds of the monotonic clock.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class OpenStreams:
     ) -> None:
         self.open = 0
         self.held_bytes = 0
+        self.faults = LineQuota()
         self._clock = clock
         self._most = max_held_bytes
         self._timeout = request_timeout or math.inf
