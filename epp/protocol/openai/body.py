@@ -15,7 +15,7 @@ from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
 from epp.protocol.openai.body_reader import BodyReader, Found
 from epp.protocol.openai.model_rewrite import replace_model
-from epp.protocol.openai.request_json import LONGEST_PROMPT, Parsed, parse_request
+from epp.protocol.openai.request_json import LONGEST_PROMPT, Parsed, check_model, parse_request
 
 _text = msgspec.json.Decoder(str).decode
 _perhaps_text = msgspec.json.Decoder(str | None).decode
@@ -75,8 +75,8 @@ class Body:
         if found is not None:
             with suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 parsed = _parsed(found)
-                if parsed.model:
-                    return parsed
+                check_model(parsed.model)
+                return parsed
         if sum(map(len, reader.pieces)) > _LONG_BYTES:
             outline = reader.outline()
             if outline is not None:
@@ -102,11 +102,10 @@ class Body:
 
 def _outlined(found: Found) -> Parsed:
     try:
-        parsed = _parsed(found) if found[0] else None
+        parsed = _parsed(found)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise MalformedRequest(f"the body does not fit its path: {error}") from None
-    if parsed is None or not parsed.model:
-        raise MalformedRequest("`model` is missing from the body", reason="missing-model")
+    check_model(parsed.model)
     return parsed
 
 
@@ -115,7 +114,7 @@ def _parsed(found: Found) -> Parsed:
     model, stream, salt, user, total, completion, output, prompts = found
     limits = _number(completion), _number(total), _number(output)
     return Parsed(
-        model=_text(model),
+        model=_text(model) if model else "",
         prompts=tuple([Prompt(data, exact, marks or ()) for data, exact, marks in prompts]),
         stream=bool(stream and _perhaps_flag(stream)),
         max_tokens=limits[0] or limits[1] or limits[2],

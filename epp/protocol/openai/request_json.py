@@ -46,11 +46,23 @@ _APIS: tuple[tuple[str, Api], ...] = (
 )
 
 
-@lru_cache(maxsize=1024)
+LONGEST_MODEL = 1024
+"""Characters of a model's name: what is learned of models is kept under their names."""
+_LONGEST_PATH = 256
+"""Characters of a path up to which its API is kept."""
+
+
 def api_of(path: str) -> Api:
     """Return the API that a request's path ends with; `OTHER` for any unknown one."""
+    return _known_api_of(path) if len(path) <= _LONGEST_PATH else _api_of(path)
+
+
+def _api_of(path: str) -> Api:
     bare = path.partition("?")[0].rstrip("/")
     return next((api for suffix, api in _APIS if bare.endswith(suffix)), Api.OTHER)
+
+
+_known_api_of = lru_cache(maxsize=1024)(_api_of)
 
 
 class Parsed(msgspec.Struct, frozen=True):
@@ -134,8 +146,7 @@ def parse_request(api: Api, body: bytes) -> Parsed:
         raise MalformedRequest(message, reason="nested-too-deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError) as error:
         raise MalformedRequest(_problem(body, error)) from None
-    if not parsed.model:
-        raise MalformedRequest("`model` is missing from the body", reason="missing-model")
+    check_model(parsed.model)
     return Parsed(
         model=parsed.model,
         prompts=prompts,
@@ -146,6 +157,14 @@ def parse_request(api: Api, body: bytes) -> Parsed:
         cache_salt=parsed.cache_salt or "",
         user=parsed.user or "",
     )
+
+
+def check_model(name: str) -> None:
+    """Raise `MalformedRequest` for a model that has no name, or too long a one."""
+    if not name:
+        raise MalformedRequest("`model` is missing from the body", reason="missing-model")
+    if len(name) > LONGEST_MODEL:
+        raise MalformedRequest(f"`model` has more than {LONGEST_MODEL} characters")
 
 
 def _is_excessive(body: bytes) -> bool:

@@ -120,6 +120,20 @@ def test_of_many_prompts_and_messages_the_first_are_looked_at(size):
     assert prompt.marks == list(range(3, 3 * MESSAGES + 1, 3))
 
 
+@READERS
+@pytest.mark.parametrize("size", [100, 2 << 20])
+def test_a_model_is_named_in_a_thousand_characters(reader, size):
+    message = {"role": "user", "content": "x" * size}
+    fields = {"model": "é" * 1024, "messages": [message]}
+    body = Body(Api.CHAT, reader)
+    body.feed(json.dumps(fields).encode())
+    assert body.parse().model == "é" * 1024
+    body = Body(Api.CHAT, reader)
+    body.feed(json.dumps(fields | {"model": "é" * 1025}).encode())
+    with pytest.raises(MalformedRequest, match="`model` has more than 1024 characters"):
+        body.parse()
+
+
 @needs_reader
 @pytest.mark.parametrize("form", ["role", "escaped key", "twice", "no message", "nested"])
 def test_what_is_long_and_odd_is_routed_by_load(form):

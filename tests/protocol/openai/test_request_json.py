@@ -29,6 +29,7 @@ def parse(api: Api, **body):
         ("/v1/models", Api.OTHER),
         ("/mycompletions", Api.OTHER),
         ("", Api.OTHER),
+        ("/" + "x" * 10_000 + "/completions", Api.COMPLETIONS),
     ],
 )
 def test_api_of(path, api):
