@@ -142,8 +142,12 @@ cdef class BodyReader(PromptReader):
         if not self._is_conversation:
             if self._whole_kind == _TEXT:
                 self._draft.add(_COPY, self._body[self._field].start, self.at)
-            elif self._item >= 0 and self._kind == _TEXT:
+            elif self._kind == _TEXT:
+                if self._item < 0:
+                    return 0
                 self._draft.add(_COPY, self._item, self.at)
+            elif self._kind == _ARRAY and self.depth == _IN_BODY + 1:
+                return 0
             else:
                 self._draft.add(_TOKENS, self._tokens_at, self._draft.token_count)
             self._draft.add(_CUT)
