@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 _CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUP = Path("/proc/self/cgroup")
+_OWN_CGROUP, _STATM = Path("/proc/self/cgroup"), Path("/proc/self/statm")
 
 # Parameters of mallopt(3), as in glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -41,6 +41,15 @@ def _limit_in(path: Path) -> int | None:
         return int(path.read_bytes())
     except (OSError, ValueError):  # "max": there is no limit
         return None
+
+
+def resident_bytes() -> int:
+    """Return how much memory this process has; 0 where that is not known."""
+    try:
+        # proc(5), statm: pages of all, of what is resident, ...
+        return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Protocol
 import structlog
 
 from epp.adapters.extproc.limits import LineQuota
-from epp.adapters.extproc.memory import trim_freed_memory
+from epp.adapters.extproc.memory import resident_bytes, trim_freed_memory
 from epp.errors import Overloaded, RequestError, RequestTimeout
 
 _log = structlog.get_logger()
@@ -20,8 +20,8 @@ _log = structlog.get_logger()
 _SWEEP_SECONDS = 1.0
 _ROOM = 0.9
 """The share of the bound that may be held after it was exceeded."""
-_TRIM_BYTES = 64 << 20
-"""Bytes let go of, over all streams, after which freed memory goes back to the system."""
+_TRIM_BYTES, _TRIM_SECONDS = 64 << 20, 5.0
+"""A growth of the process after which freed memory goes back to the system, and how often."""
 
 
 class OpenStream(Protocol):
@@ -59,8 +59,9 @@ class OpenStreams:
         self._timeout = request_timeout or math.inf
         self._unfinished: dict[OpenStream, None] = {}  # oldest first; some are finished
         self._holding: dict[OpenStream, int] = {}
-        self._released = 0
         self._refused = 0
+        self._kept = resident_bytes()  # when memory went back last
+        self._trimmed_at = clock()
         self._sweeping = False
         self._last_end = clock()
         self._none_open = asyncio.Event()
@@ -90,7 +91,6 @@ class OpenStreams:
         if size:
             self._holding[stream] = size
         self.held_bytes += more
-        self._released -= min(0, more)
         if more > 0 and self.held_bytes > self._most:
             self._make_room()
 
@@ -126,12 +126,23 @@ class OpenStreams:
         if self._refused:
             _log.warning("requests.refused", reason="held-bytes", count=self._refused)
             self._refused = 0
-        if self._released > _TRIM_BYTES:
-            self._released = 0
-            asyncio.get_running_loop().run_in_executor(None, trim_freed_memory)
         self._sweeping = False
-        if self._unfinished or self._holding:
+        if self._has_grown() or self._unfinished or self._holding:
             self._sweep_later()
+
+    def _has_grown(self) -> bool:
+        """Whether memory may be to give back; give it back unless that was done a moment ago."""
+        if resident_bytes() < self._kept + _TRIM_BYTES:
+            return False
+        now = self._clock()
+        if now - self._trimmed_at >= _TRIM_SECONDS:
+            self._trimmed_at = now
+            trimming = asyncio.get_running_loop().run_in_executor(None, trim_freed_memory)
+            trimming.add_done_callback(self._trimmed)
+        return True
+
+    def _trimmed(self, _: object) -> None:
+        self._kept = resident_bytes()
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream is open, and none has been for `seconds`."""
