@@ -314,7 +314,7 @@ def attacks() -> Iterator[Attack]:
     for name, (origin, flood) in _FLOODS.items():
         strike = partial(_flooded, flood=flood)
         # What is sent is read and dropped: it says nothing of what may be kept.
-        yield Attack(name=f"flood-{name}", row=origin, strike=strike, most_mb=64)
+        yield Attack(name=f"flood-{name}", row=origin, strike=strike, most_mb=128)
     for name, connections in _CONNECTIONS.items():
         row: Row = "10" if name in {"idle-silent", "idle-preface"} else "more"
         yield Attack(name=f"connections-{name}", row=row, strike=connections, most_mb=128)

@@ -30,7 +30,7 @@ from epp.app.cache_sources import (
 from epp.app.director import PickerDirector, exchange_factory
 from epp.app.discovery import Source, build_discovery, build_reviewer
 from epp.app.jobs import attempt, keep_running
-from epp.app.process import freeze_long_lived_objects, stop_signals
+from epp.app.process import collect_garbage, freeze_long_lived_objects, stop_signals
 from epp.config.file import Settings
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
@@ -304,10 +304,15 @@ async def serve(pools: Sequence[ServeOptions]) -> None:
     with stop_signals(stop):
         try:
             async with asyncio.TaskGroup() as tasks:
+                collector = tasks.create_task(collect_garbage(), name="garbage")
+                pickers = []
                 for options in pools:
                     share = _held_bytes(options) // len(pools)
                     limited = msgspec.structs.replace(options, max_held_bytes=share)
-                    tasks.create_task(_serve(limited, stop, named=len(pools) > 1))
+                    serving = _serve(limited, stop, named=len(pools) > 1)
+                    pickers.append(tasks.create_task(serving))
+                await asyncio.gather(*pickers)
+                collector.cancel()
         except* ConfigError as group:
             raise _first_of(group) from None
 

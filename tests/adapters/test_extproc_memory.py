@@ -1,11 +1,26 @@
 """What becomes of the memory of messages, counted in pages that the system had to hand out."""
 
+import gc
 import os
 import platform
 import subprocess
 import sys
 
+import grpc.aio
 import pytest
+
+from epp.adapters.extproc.transports import server_class
+from tests.adapters.ext_proc_peer import (
+    Director,
+    Peer,
+    body,
+    head,
+    response_body,
+    response_head,
+    serving,
+    until,
+)
+from tests.native.built import needs_native
 
 PROBE = """
 from resource import RUSAGE_SELF, getrusage
@@ -34,3 +49,40 @@ OTHERS = platform.libc_ver()[0] != "glibc" or "asan" in os.environ.get("LD_PRELO
 def test_freed_memory_is_used_again():
     said = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
     assert int(said.stdout) < 256  # the pages of one such piece, of a hundred
+
+
+async def converse(channel, count):
+    """Finish some exchanges, and break off as many."""
+    for _ in range(count):
+        finished, broken = Peer(channel), Peer(channel)
+        await finished.ask(head(), body())
+        await finished.send(response_head(), response_body())
+        await finished.call.done_writing()
+        await finished.rest()
+        await broken.ask(head(), body())
+        broken.call.cancel()
+
+
+@needs_native
+async def test_streams_and_connections_are_freed_without_the_garbage_collector():
+    director = Director()
+    async with serving(server_class("native"), director) as (server, channel):
+        await converse(channel, 2)
+        await until(lambda: server.streams == 0)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                own = (("grpc.use_local_subchannel_pool", 1),)
+                where = f"127.0.0.1:{server.port}"
+                async with grpc.aio.insecure_channel(where, options=own) as another:
+                    await converse(another, 5)
+            await until(lambda: server.streams == 0)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            left = {type(each).__module__ for each in gc.garbage}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    assert not {name for name in left if name.startswith(("epp", "uvloop"))}

@@ -1,0 +1,44 @@
+"""What the process does for all of its pickers."""
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+
+from epp.app.process import collect_garbage
+
+PATIENCE = 30
+
+
+class Knot:
+    """Refers to itself: reference counts do not free it."""
+
+    def __init__(self):
+        self.itself = self
+
+
+@pytest.fixture
+async def collector():
+    task = asyncio.create_task(collect_garbage())
+    await asyncio.sleep(0)
+    yield task
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert gc.isenabled()
+
+
+@pytest.mark.usefixtures("collector")
+async def test_cycles_are_freed_without_the_collector_of_cpython():
+    assert not gc.isenabled()
+    gone = weakref.ref(Knot())
+    async with asyncio.timeout(PATIENCE):
+        while gone() is not None:
+            await asyncio.sleep(0.01)
+
+
+async def test_the_collector_comes_back_with_the_end(collector):
+    collector.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await collector
+    assert gc.isenabled()
