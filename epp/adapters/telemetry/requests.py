@@ -275,7 +275,9 @@ class RequestMetrics:
         counted = [(key, series.requests) for key, series in all_series if series.requests]
         yield from expose(families.REQUESTS, counted)
         running = [
-            (key, series.running) for key, series in all_series if series.requests and key[0]
+            (key, series.running)
+            for key, series in all_series
+            if (series.requests or series.running) and key[0]
         ]
         yield from expose(families.RUNNING, running)
         errors = [((*key, c), n) for key, series in all_series for c, n in series.errors.items()]
