@@ -63,7 +63,12 @@ def test_noise_raises_nothing(data):
     assert isinstance(replace_model(data, "x"), bytes)
 
 
-@given(st.lists(st.binary(max_size=20), max_size=8), st.booleans())
+NAMELESS = st.lists(st.binary(max_size=20), max_size=8).filter(
+    lambda chunks: b"model" not in b"".join(chunks)
+)
+
+
+@given(NAMELESS, st.booleans())
 def test_bytes_without_a_name_come_out_as_they_went_in(chunks, sse):
     restorer = ModelRestorer("x", sse=sse)
     out = b"".join(restorer.feed(chunk, last=False) for chunk in chunks)
