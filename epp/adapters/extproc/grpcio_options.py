@@ -15,6 +15,9 @@ Fewer would hold up gateways that keep to one connection."""
 def bounds(limits: Limits) -> Options:
     """Return the arguments of a server that bound what its peers may cost."""
     return (
+        # Windows stay at 64 KiB: where grpcio widens them it reads megabytes ahead of each stream,
+        # which nobody counts.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
         ("grpc.max_concurrent_streams", min(limits.max_streams, _MOST_STREAMS)),
         ("grpc.max_metadata_size", limits.max_header_bytes),

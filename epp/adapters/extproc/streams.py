@@ -60,7 +60,7 @@ class OpenStreams:
         self._unfinished: dict[OpenStream, None] = {}  # oldest first; some are finished
         self._holding: dict[OpenStream, int] = {}
         self._refused = 0
-        self._kept = resident_bytes()  # when memory went back last
+        self._kept = self._unheld_bytes()  # when memory went back last
         self._trimmed_at = clock()
         self._sweeping = False
         self._last_end = clock()
@@ -132,7 +132,7 @@ class OpenStreams:
 
     def _has_grown(self) -> bool:
         """Whether memory may be to give back; give it back unless that was done a moment ago."""
-        if resident_bytes() < self._kept + _TRIM_BYTES:
+        if self._unheld_bytes() < self._kept + _TRIM_BYTES:
             return False
         now = self._clock()
         if now - self._trimmed_at >= _TRIM_SECONDS:
@@ -142,7 +142,11 @@ class OpenStreams:
         return True
 
     def _trimmed(self, _: object) -> None:
-        self._kept = resident_bytes()
+        self._kept = self._unheld_bytes()
+
+    def _unheld_bytes(self) -> int:
+        """Return the memory of the process but for requests, which is freed with them."""
+        return resident_bytes() - self.held_bytes
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream is open, and none has been for `seconds`."""
