@@ -73,7 +73,7 @@ async def test_a_client_that_leaves_amid_a_stream(gateway):
     before = await gateway.metric(OUTCOMES, outcome="aborted")
     async with gateway.stream(CHAT, endless()) as response:
         await response.content.readany()
-        assert await gateway.metric(RUNNING) == 1
+        await gateway.metric_becomes(1, RUNNING)
         response.close()
     await gateway.metric_becomes(0, RUNNING)
     await gateway.metric_becomes(before + 1, OUTCOMES, outcome="aborted")
