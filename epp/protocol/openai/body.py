@@ -78,7 +78,7 @@ class Body:
                 check_model(parsed.model)
                 return parsed
         if sum(map(len, reader.pieces)) > _LONG_BYTES:
-            outline = reader.outline()
+            outline = found or reader.outline()
             if outline is not None:
                 return _outlined(outline)
             if reader.broken_at >= 0:

@@ -237,3 +237,16 @@ def test_the_header_reply_comes_first():
     stub = Stub()
     replies, _ = ask_until_decided(exchange(stub), stub, LONG)
     assert isinstance(replies[0], HeadersReply)
+
+
+def test_a_model_of_the_wrong_type_is_named_as_such_in_a_long_body():
+    stub = Stub()
+    machine = exchange(stub)
+    machine.receive(headers(), 0)
+    upward, replies = pieces(LONG.replace(b'"model": "m"', b'"model": 5')), []
+    while not replies:
+        replies = machine.receive(upward.pop(0), 1)
+    status, said, _ = error_of(replies)
+    assert status == 400
+    assert said["message"].startswith("the body does not fit its path: Expected `str`")
+    assert not stub.requests
