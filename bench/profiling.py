@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bench.chart import FAINT, drawing, png
+from bench.child import MeasurementFailed
 from bench.extproc.cpu import CONNECTIONS, SIZES
-from bench.extproc.generator import MeasurementFailed
 from bench.extproc.load import Order
 from bench.extproc.stack import MAIN, Stack, running
 from bench.extproc.workload import Shape

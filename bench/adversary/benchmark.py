@@ -10,7 +10,7 @@ import msgspec
 
 from bench.adversary import bodies, campaign, clients, events, files, servers, tls, wires
 from bench.adversary.attack import WORST_MS, Attack, Finding
-from bench.extproc.generator import MeasurementFailed
+from bench.child import MeasurementFailed
 from bench.figures import Budget, Figure, Grid, Report
 from bench.options import Options
 from bench.progress import Progress

@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.adversary.footprint import Footprint
-from bench.adversary.prober import Order, Prober
+from bench.adversary.prober import Order, Prober, dial
 from bench.extproc.pickers import READY_S, Product, endpoints_file
 from bench.extproc.stack import start_backends
 from epp.adapters.extproc.transports import Transport
@@ -88,21 +88,9 @@ class Ground:
         endpoints_file((*self.good, *ports), draft)
         draft.replace(self.endpoints)
 
-    @contextlib.asynccontextmanager
-    async def channel(self) -> AsyncIterator[grpc.aio.Channel]:
+    def channel(self) -> contextlib.AbstractAsyncContextManager[grpc.aio.Channel]:
         """A connection of its own to the picker."""
-        where = f"127.0.0.1:{self.port}"
-        options: list[tuple[str, object]] = [
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.ssl_target_name_override", "localhost"),
-        ]
-        if self.tls:
-            trusted = grpc.ssl_channel_credentials(Path(self.cert).read_bytes())
-            made = grpc.aio.secure_channel(where, trusted, options)
-        else:
-            made = grpc.aio.insecure_channel(where, options)
-        async with made as channel:
-            yield channel
+        return dial(self.port, self.cert)
 
     async def page(self) -> str:
         """The picker's metrics page."""

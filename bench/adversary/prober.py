@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import grpc
 import grpc.aio
 import msgspec
 
-from bench.extproc.generator import MeasurementFailed
+from bench.child import Child
 from tests.adapters.ext_proc_peer import Peer, body, destination, head, response_body, response_head
 
 RATE = 50.0
@@ -51,6 +50,24 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[str, int]
 
 
+@asynccontextmanager
+async def dial(port: int, cert: str) -> AsyncIterator[grpc.aio.Channel]:
+    """A connection of its own to a picker; `cert` is its certificate's file, "" for plaintext."""
+    options: list[tuple[str, object]] = [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.ssl_target_name_override", _NAME),
+        ("grpc.max_reconnect_backoff_ms", 200),
+    ]
+    where = f"127.0.0.1:{port}"
+    if cert:
+        trusted = grpc.ssl_channel_credentials(Path(cert).read_bytes())
+        made = grpc.aio.secure_channel(where, trusted, options)
+    else:
+        made = grpc.aio.insecure_channel(where, options)
+    async with made as channel:
+        yield channel
+
+
 class _Line:
     """Requests to one picker, which leave on time whether or not others were answered."""
 
@@ -63,7 +80,10 @@ class _Line:
 
     async def run(self) -> None:
         async with AsyncExitStack() as exits:
-            channels = [await exits.enter_async_context(self._dial(n)) for n in range(CONNECTIONS)]
+            channels = [
+                await exits.enter_async_context(dial(self._port, self._cert))
+                for _ in range(CONNECTIONS)
+            ]
             due, number = self._loop.time(), 0
             while True:
                 number += 1
@@ -72,20 +92,6 @@ class _Line:
                 task.add_done_callback(self._ended)
                 due += 1 / self._rate
                 await asyncio.sleep(max(0.0, due - self._loop.time()))
-
-    @asynccontextmanager
-    async def _dial(self, number: int) -> AsyncIterator[grpc.aio.Channel]:
-        # Channels with equal arguments share a connection.
-        options = [("warmpick.prober", number), ("grpc.ssl_target_name_override", _NAME)]
-        options += [("grpc.max_reconnect_backoff_ms", 200)]
-        where = f"127.0.0.1:{self._port}"
-        if self._cert:
-            trusted = grpc.ssl_channel_credentials(Path(self._cert).read_bytes())
-            made = grpc.aio.secure_channel(where, trusted, options)
-        else:
-            made = grpc.aio.insecure_channel(where, options)
-        async with made as channel:
-            yield channel
 
     async def _probe(self, channel: grpc.aio.Channel, number: int) -> None:
         try:
@@ -148,44 +154,22 @@ async def _serve(stdin: asyncio.StreamReader) -> None:
     await asyncio.gather(*lines, return_exceptions=True)
 
 
-class Prober:
+class Prober(Child):
     """The process as its owner sees it. An async context manager."""
 
     def __init__(self, order: Order) -> None:
+        super().__init__("bench.adversary.prober", _LINE_LIMIT)
         self._order = order
 
     async def __aenter__(self) -> Self:
-        self._child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bench.adversary.prober"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=_LINE_LIMIT,
-        )
-        self._say(msgspec.json.encode(self._order))
+        await super().__aenter__()
+        self.tell(msgspec.json.encode(self._order))
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._child.returncode is None:
-            self._child.kill()
-        await self._child.wait()
 
     async def window(self) -> Window:
         """What was seen since the last call. Raises `MeasurementFailed`."""
-        self._say(b"next")
-        assert self._child.stdout is not None
-        line = await self._child.stdout.readline()
-        if not line:
-            raise MeasurementFailed("the prober ended")
-        return msgspec.json.decode(line, type=Window)
-
-    def _say(self, line: bytes) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.write(line + b"\n")
+        self.tell(b"next")
+        return msgspec.json.decode(await self.answer(), type=Window)
 
 
 async def main() -> None:

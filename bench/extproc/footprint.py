@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from bench.accounting import idle_cores, resident_mb
+from bench.child import MeasurementFailed
 from bench.extproc.cpu import SIZES
 from bench.extproc.effort import Effort
-from bench.extproc.generator import MeasurementFailed
 from bench.extproc.load import Order
 from bench.extproc.pickers import READY_S, Product, endpoints_file
 from bench.extproc.samples import Samples

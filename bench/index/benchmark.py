@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bench.extproc.generator import MeasurementFailed
+from bench.child import MeasurementFailed
 from bench.figures import Budget, Figure, Grid, Report
 from bench.index import memory, picture, speed
 from bench.options import Options

@@ -1,0 +1,55 @@
+"""A module that runs as a process of its own, is told lines and answers with lines."""
+
+import asyncio
+import sys
+from types import TracebackType
+from typing import Self
+
+from epp.errors import WarmpickError
+
+
+class MeasurementFailed(WarmpickError):
+    """Something was not answered as it must be: the figures would mean nothing."""
+
+
+class Child:
+    """The process of `python -m MODULE`, killed at the end. An async context manager.
+
+    Lines that it writes have at most `line_limit` bytes.
+    """
+
+    def __init__(self, module: str, line_limit: int) -> None:
+        self._module = module
+        self._line_limit = line_limit
+
+    async def __aenter__(self) -> Self:
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", self._module),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=self._line_limit,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+
+    def tell(self, line: bytes) -> None:
+        """Write a line to its stdin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + b"\n")
+
+    async def answer(self) -> bytes:
+        """Return the next line of its stdout. Raises `MeasurementFailed` where there is none."""
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if not line:
+            raise MeasurementFailed(f"{self._module} ended")
+        return line
