@@ -1,8 +1,7 @@
-"""The ext_proc transport where something fails, is awaited, or stops."""
+"""The ext_proc transport where something fails or is awaited."""
 
 import asyncio
 import json
-import time
 from contextlib import suppress
 
 import grpc
@@ -10,8 +9,6 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.extproc.contract import ExtProcSettings
-from epp.adapters.tls import certificate
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.events import Aborted, Finished
 from epp.protocol.extproc.director import PendingDecision
@@ -334,72 +331,3 @@ class TestQueue:
                 assert (await peer.receive()).immediate_response.status.code == 503
             first.call.cancel()
             await until(lambda: server.streams == 0)
-
-
-class TestServer:
-    async def test_tls_with_a_self_signed_certificate(self, serve, director):
-        pair = certificate(None)
-        async with serve(director, tls=pair) as (server, plain):
-            trusting = grpc.ssl_channel_credentials(root_certificates=pair[1])
-            where = f"localhost:{server.port}"
-            async with grpc.aio.secure_channel(where, trusting) as channel:
-                reply = await Peer(channel).ask(head(), body())
-                assert destination(reply, "request_headers") == TARGET
-            assert await Peer(plain).call.code() is grpc.StatusCode.UNAVAILABLE
-
-    async def test_a_certificate_that_is_renewed(self, serve, director):
-        """Streams that are open go on; the next handshake sees the other."""
-        old, new = certificate(None), certificate(None)
-        async with serve(director, tls=old) as (server, _):
-            where = f"localhost:{server.port}"
-            trusting_old = grpc.ssl_channel_credentials(root_certificates=old[1])
-            trusting_new = grpc.ssl_channel_credentials(root_certificates=new[1])
-            async with grpc.aio.secure_channel(where, trusting_old) as channel:
-                peer = Peer(channel)
-                assert await peer.ask(head(), body())
-                await server.renew(new)
-                async with grpc.aio.secure_channel(where, trusting_new) as other:
-                    assert await Peer(other).ask(head(), body())
-                assert kind(await peer.receive()) == "request_body"
-                assert kind(await peer.ask(response_head(end=True))) == "response_headers"
-                assert await peer.rest() == []
-            separate = [("grpc.use_local_subchannel_pool", 1)]
-            async with grpc.aio.secure_channel(where, trusting_old, separate) as late:
-                assert await Peer(late).call.code() is grpc.StatusCode.UNAVAILABLE
-
-    async def test_a_port_in_use_is_an_error(self, transport, director, server):
-        settings = ExtProcSettings(address="127.0.0.1", port=server.port)
-        other = transport(director.exchange, time.monotonic, settings)
-        with pytest.raises((OSError, RuntimeError)):
-            await other.start()
-        await other.stop(0)
-
-    async def test_quiet_waits_for_the_last_stream(self, server, channel):
-        await asyncio.wait_for(server.quiet(0), DEADLINE)
-        peer = Peer(channel)
-        await peer.ask(head(), body())
-        quiet = asyncio.create_task(server.quiet(0.05))
-        assert kind(await peer.ask(response_head())) == "request_body"
-        assert not quiet.done()
-        await peer.send(response_body())
-        await peer.rest()
-        await asyncio.wait_for(quiet, DEADLINE)
-        assert server.streams == 0
-
-    async def test_stop_refuses_streams_and_ends_open_ones(self, director, server, channel):
-        peer = Peer(channel)
-        await peer.ask(head(), body())
-        await asyncio.wait_for(server.stop(0.05), DEADLINE)
-        await until(lambda: server.streams == 0)
-        assert director.ends() == [Outcome.ABORTED]
-        assert await Peer(channel).call.code() is grpc.StatusCode.UNAVAILABLE
-
-    async def test_stop_lets_open_streams_end_in_time(self, director, server, channel):
-        peer = Peer(channel)
-        await peer.ask(head(), body())
-        await peer.receive()
-        stopping = asyncio.create_task(server.stop(DEADLINE))
-        await peer.send(response_head(), response_body())
-        assert len(await peer.rest()) == 2
-        await asyncio.wait_for(stopping, DEADLINE)
-        assert director.ends() == [Outcome.COMPLETED]

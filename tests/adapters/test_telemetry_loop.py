@@ -60,7 +60,7 @@ async def test_work_that_keeps_the_interpreter_counts_wherever_it_is_done(watche
 
 
 async def test_a_process_that_stands_still_is_late_and_holds_nothing(watched):
-    time.sleep(HOLD)
+    time.sleep(HOLD)  # the loop's thread itself stands still, as on a machine that is stopped
     await sampled(watched)
     assert (above(watched.delay, LONG), above(watched.held, LONG)) == (1, 0)
 

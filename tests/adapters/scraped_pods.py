@@ -1,0 +1,134 @@
+"""Model servers' metrics pages on real sockets, and a scraper that reads them."""
+
+import asyncio
+import contextlib
+import time
+
+from aiohttp import web
+
+from epp.adapters.scrape.scraper import Scraper, ScrapeSettings
+from epp.model.endpoint import Endpoint
+from epp.model.events import LoadReported, ScrapeFailed
+from tests.adapters.vllm_page import vllm_page
+
+DEADLINE = 10
+FAST = ScrapeSettings(interval=0.02, retry=0.02, timeout=DEADLINE, max_bytes=200_000)
+SLOW = ScrapeSettings(interval=60.0, timeout=DEADLINE)
+HASTY = ScrapeSettings(interval=0.02, retry=0.02, timeout=0.3)
+
+
+class Told:
+    """Collects events; waits for what they are to show."""
+
+    def __init__(self):
+        self.events = []
+        self.changed = asyncio.Event()
+
+    def __call__(self, event):
+        self.events.append(event)
+        self.changed.set()
+
+    async def until(self, condition):
+        async with asyncio.timeout(DEADLINE):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    def of(self, kind, name):
+        id_ = f"default/{name}"
+        return [one for one in self.events if isinstance(one, kind) and one.endpoint_id == id_]
+
+    async def loads(self, name, count=1):
+        """Wait for `count` loads of one pod; give the last."""
+        await self.until(lambda: len(self.of(LoadReported, name)) >= count)
+        return self.of(LoadReported, name)[-1].load
+
+    async def waiting(self, name, count):
+        """Wait for a load with that many waiting requests."""
+        await self.until(lambda: self.of(LoadReported, name)[-1:] and self.last(name) == count)
+        return self.of(LoadReported, name)[-1].load
+
+    def last(self, name):
+        return self.of(LoadReported, name)[-1].load.waiting
+
+    async def failure(self, name, count=1):
+        await self.until(lambda: len(self.of(ScrapeFailed, name)) >= count)
+        return self.of(ScrapeFailed, name)[-1]
+
+
+class Pod:
+    """A model server's metrics page on a real socket, and what was seen of its readers."""
+
+    def __init__(self):
+        self.page = vllm_page()
+        self.status = 200
+        self.hang = False
+        self.breaks = 0
+        self.dying = False
+        self.requests = 0
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self.connections = set()
+        self.headers = {}
+        self.runner = web.AppRunner(web.Application())
+        self.port = 0
+
+    async def answer(self, request):
+        self.requests += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        self.connections.add(request.transport.get_extra_info("peername"))
+        self.headers = request.headers
+        try:
+            if self.hang:
+                await asyncio.Event().wait()
+            if self.dying:
+                await self.site.stop()
+            if self.breaks:
+                self.breaks -= 1
+                request.transport.abort()
+            return web.Response(body=self.page, status=self.status, headers={"Location": "/other"})
+        finally:
+            self.in_flight -= 1
+
+    async def start(self):
+        app = web.Application()
+        app.router.add_get("/metrics", self.answer)
+        self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
+        await self.runner.setup()
+        self.site = web.TCPSite(self.runner, "127.0.0.1", self.port)
+        await self.site.start()
+        self.port = self.runner.addresses[0][1]
+
+    async def stop(self):
+        await self.runner.cleanup()
+
+    def endpoint(self, name, **more):
+        return Endpoint("default", name, "127.0.0.1", self.port, **more)
+
+
+@contextlib.asynccontextmanager
+async def pods(count):
+    started = [Pod() for _ in range(count)]
+    try:
+        for pod in started:
+            await pod.start()
+        yield started
+    finally:
+        for pod in started:
+            await pod.stop()
+
+
+@contextlib.asynccontextmanager
+async def scraping(*endpoints, settings=FAST, clock=time.monotonic):
+    told = Told()
+    scraper = Scraper(told, clock, settings)
+    for endpoint in endpoints:
+        scraper.watch(endpoint)
+    task = asyncio.create_task(scraper.run())
+    try:
+        yield scraper, told
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
