@@ -73,7 +73,7 @@ class EndpointsFile:
                 self._apply(event)
                 if number % _APPLIED_AT_ONCE == 0:
                     await asyncio.sleep(0)
-        except Exception:
+        except Exception:  # whatever an event ran into, the job that is restarted reads it again
             self._file.forget()
             raise
         if self._problem:
