@@ -5,12 +5,18 @@ parameters.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.choice import ttft_costs
+from epp.policy.effects import without_effect
+
+_SIZES = without_effect("blocks and capacities are those that endpoints report")
+_WHOLE_PROMPTS = without_effect("prompts are matched whole")
+_ONE_INDEX = without_effect("there is one index")
 
 # GIE lora-affinity-scorer: the scores of an active adapter, of room for one, of a waiting one.
 _ACTIVE, _ROOM, _WAITING = 1.0, 0.8, 0.6
@@ -55,23 +61,17 @@ class KvCacheUtilizationScorer(
 
 
 class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Prefers the endpoint that is predicted to hold the longest prefix of the prompt.
-
-    The index sizes itself by what endpoints report, so the parameters that size the incumbent's
-    (`autoTune`, `blockSize`, `blockSizeTokens`, `maxPrefixBlocksToMatch`,
-    `maxPrefixTokensToMatch`, `lruCapacityPerServer`, `prefixMatchInfoProducerName`) are accepted
-    and change nothing.
-    """
+    """Prefers the endpoint that is predicted to hold the longest prefix of the prompt."""
 
     match_length_weight: float = 0.0
     match_length_scale_tokens: int = 8192
-    prefix_match_info_producer_name: str = ""
-    auto_tune: bool = True
-    block_size: int = 0
-    block_size_tokens: int = 0
-    max_prefix_blocks_to_match: int = 0
-    max_prefix_tokens_to_match: int = 0
-    lru_capacity_per_server: int = 0
+    prefix_match_info_producer_name: Annotated[str, _ONE_INDEX] = ""
+    auto_tune: Annotated[bool, _SIZES] = True
+    block_size: Annotated[int, _SIZES] = 0
+    block_size_tokens: Annotated[int, _SIZES] = 0
+    max_prefix_blocks_to_match: Annotated[int, _WHOLE_PROMPTS] = 0
+    max_prefix_tokens_to_match: Annotated[int, _WHOLE_PROMPTS] = 0
+    lru_capacity_per_server: Annotated[int, _SIZES] = 0
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return (1 - w) * cached / prompt + w * min(1, cached / scale)^2; tokens."""

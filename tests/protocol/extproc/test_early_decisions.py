@@ -242,8 +242,8 @@ def test_the_header_reply_comes_first():
 def test_a_model_of_the_wrong_type_is_named_as_such_in_a_long_body():
     stub = Stub()
     machine = exchange(stub)
-    machine.receive(headers(), 0)
-    upward, replies = pieces(LONG.replace(b'"model": "m"', b'"model": 5')), []
+    replies = machine.receive(headers(), 0)
+    upward = pieces(LONG.replace(b'"model": "m"', b'"model": 5'))
     while not replies:
         replies = machine.receive(upward.pop(0), 1)
     status, said, _ = error_of(replies)

@@ -1,0 +1,70 @@
+"""What becomes here of what is written for llm-d-router: honoured, mapped, or without effect.
+
+A parameter is honoured unless its field is annotated otherwise. A plug-in type is honoured unless
+its class has an `effect`.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """What a plug-in type, a parameter, a section or a flag does here, where it is not honoured."""
+
+    kind: Literal["mapped to", "without effect here, because"]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.text}"
+
+
+def mapped_to(what: str) -> Effect:
+    """Mark what is reached by other means: `mapped to {what}`."""
+    return Effect("mapped to", what)
+
+
+def without_effect(because: str) -> Effect:
+    """Mark what changes nothing: `without effect here, because {because}`."""
+    return Effect("without effect here, because", because)
+
+
+def effect_of(kind: type[Any]) -> Effect | None:
+    """Return what a plug-in type does here; None: it is honoured."""
+    found: Effect | None = getattr(kind, "effect", None)
+    return found
+
+
+def effects(kind: type[Any]) -> dict[str, Effect | None]:
+    """Return what each parameter of a struct does here, by its dotted name; None: it is honoured.
+
+    Parameters of a group stand under `group.name`, those of a list's items under `list[].name`;
+    what a group or list is annotated with holds for all of it.
+    """
+    return dict(_effects(kind, "", None))
+
+
+def _effects(
+    kind: type[Any], prefix: str, inherited: Effect | None
+) -> Iterator[tuple[str, Effect | None]]:
+    hints = get_type_hints(kind, include_extras=True)
+    for field in msgspec.structs.fields(kind):
+        hint, effect = hints[field.name], inherited
+        if get_origin(hint) is Annotated:
+            hint, *notes = get_args(hint)
+            effect = next((note for note in notes if isinstance(note, Effect)), inherited)
+        name = prefix + field.encode_name
+        yield name, effect
+        for suffix, group in _groups(hint):
+            yield from _effects(group, f"{name}{suffix}.", effect)
+
+
+def _groups(hint: Any) -> Iterator[tuple[str, type[Any]]]:  # noqa: ANN401 (any annotation)
+    """Yield the structs within an annotation, with `[]` for those that are items."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        yield "", hint
+    items = "[]" if get_origin(hint) in {list, tuple} else ""
+    for inner in get_args(hint):
+        for suffix, group in _groups(inner):
+            yield items + suffix, group
