@@ -18,8 +18,8 @@ import msgspec
 from multidict import CIMultiDictProxy
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.demo.envoy import BodyMode, EnvoySettings, Routing, start_envoy
-from epp.demo.processes import Process, spawn
+from epp.gateway.envoy import BodyMode, EnvoySettings, Routing, start_envoy
+from epp.gateway.processes import Process, spawn
 from tests.native.built import FAULTS
 
 START_SECONDS = 30

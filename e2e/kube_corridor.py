@@ -22,7 +22,7 @@ from e2e.corridor import (
     quiet_port,
     until,
 )
-from epp.demo.processes import Process, spawn
+from epp.gateway.processes import Process, spawn
 from tests.kubeapi import FakeKubernetes
 
 CRDS = sorted((Path(__file__).parents[1] / "manifests" / "crds").glob("inference*.yaml"))

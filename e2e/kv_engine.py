@@ -14,7 +14,7 @@ import zmq.asyncio
 from e2e.corridor import quiet_port
 from epp.adapters.kvevents.kv_event_listener import KvEventListener
 from epp.adapters.kvevents.publishers import PORT_LABEL, REPLAY_PORT_LABEL, SubscriptionSettings
-from epp.demo.processes import Process, spawn
+from epp.gateway.processes import Process, spawn
 from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.endpoint import Endpoint

@@ -10,8 +10,8 @@ import yaml
 
 from e2e.corridor import CHAT, Plan, chat, quiet_port
 from e2e.echo import HELD, PIECES, event
-from epp.demo.envoy import envoy_binary
-from epp.demo.processes import spawn
+from epp.gateway.envoy import envoy_binary
+from epp.gateway.processes import spawn
 
 PAGE = Path(__file__).parents[1] / "docs" / "gateway.md"
 AT_ONCE = 1_500

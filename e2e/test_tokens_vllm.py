@@ -21,7 +21,7 @@ from epp.adapters.tokens.local.model_folder import read_folder
 from epp.adapters.tokens.local.plan import complete, pieces_of, plan
 from epp.adapters.tokens.local.template import ChatTemplate
 from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer
-from epp.demo.processes import spawn
+from epp.gateway.processes import spawn
 from epp.model.request import Api, InferenceRequest, Prompt
 from tests.adapters.tokens import bodies
 from tests.adapters.tokens.folders import KINDS, texts, write

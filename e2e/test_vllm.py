@@ -10,7 +10,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.corridor import CHAT, Plan, chat, corridor, decision
-from epp.demo.processes import spawn
+from epp.gateway.processes import spawn
 
 pytestmark = pytest.mark.vllm
 MODEL = "small"

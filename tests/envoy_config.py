@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from epp.demo.envoy import envoy_binary
+from epp.gateway.envoy import envoy_binary
 
 
 def complaint(path: Path) -> str:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import yaml
 
-from epp.demo.envoy import EnvoySettings, Routing, envoy_config
+from epp.gateway.envoy import EnvoySettings, Routing, envoy_config
 from tests.charts import values as v
 from tests.charts.helm import objects
 
@@ -20,7 +20,7 @@ MARK = "static_resources"
 LIMITS = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
 LEAST = 10_000
 RENDERED = "charts/warmpick/files/envoy.yaml"
-WRITTEN_BY_CODE = "epp/demo/envoy.py"
+WRITTEN_BY_CODE = "epp/gateway/envoy.py"
 
 
 def given():

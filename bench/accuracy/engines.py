@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from epp.demo.processes import Process, spawn
 from epp.errors import ConfigError
+from epp.gateway.processes import Process, spawn
 
 EngineName = Literal["vllm", "simulator"]
 MODEL = "tiny"

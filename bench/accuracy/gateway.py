@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 from bench.accuracy.identities import Identity, configuration, endpoints
 from bench.accuracy.servers import Servers
-from epp.demo.envoy import EnvoySettings, start_envoy
-from epp.demo.processes import free_port, spawn
+from epp.gateway.envoy import EnvoySettings, start_envoy
+from epp.gateway.processes import free_port, spawn
 from epp.protocol.extproc.observation import Observation
 
 _READY_SECONDS = 30.0

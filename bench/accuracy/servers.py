@@ -11,7 +11,7 @@ import aiohttp
 
 from bench.accuracy.engines import MODEL, Engine, Ports
 from bench.accuracy.observation import Message
-from epp.demo.processes import Process, free_port
+from epp.gateway.processes import Process, free_port
 
 COUNT = 2
 _RESET_SECONDS = 20.0

@@ -14,7 +14,7 @@ from bench.adversary.attack import REMAINS_MB, SETTLE_S, Attack, BoundBroken, Fi
 from bench.adversary.ground import Ground, Setting, ground
 from bench.progress import Progress
 from epp.adapters.extproc.transports import Transport
-from epp.demo.processes import ProcessDied
+from epp.gateway.processes import ProcessDied
 
 _CALM_S = 2.0
 _MORE_FILES = 16

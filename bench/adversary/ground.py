@@ -20,7 +20,7 @@ from bench.extproc.pickers import READY_S, Product, endpoints_file
 from bench.extproc.stack import start_backends
 from epp.adapters.extproc.transports import Transport
 from epp.adapters.tls import certificate
-from epp.demo.processes import Process, free_port, spawn
+from epp.gateway.processes import Process, free_port, spawn
 
 SERVERS = 4
 DRAIN_S = 5

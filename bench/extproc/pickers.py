@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from epp.adapters.extproc.transports import Transport
-from epp.demo.processes import Process, free_port, spawn
+from epp.gateway.processes import Process, free_port, spawn
 
 READY_S = 30.0
 

@@ -10,8 +10,8 @@ from bench.accounting import Meter
 from bench.extproc.generator import Generator
 from bench.extproc.pickers import Floor, Product, endpoints_file
 from epp.adapters.extproc.transports import Transport, native_fault
-from epp.demo.envoy import EnvoySettings, start_envoy
-from epp.demo.processes import Process, free_port, spawn
+from epp.gateway.envoy import EnvoySettings, start_envoy
+from epp.gateway.processes import Process, free_port, spawn
 
 Route = Literal["native", "native_floor", "grpcio", "grpcio_floor", "none"]
 """The product on either transport, what is beneath it, and Envoy alone."""

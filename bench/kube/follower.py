@@ -14,8 +14,8 @@ import msgspec
 from bench.kube.cluster import SENT, Order
 from epp.adapters.kube.kube_discovery import KubeDiscovery
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
-from epp.demo.processes import Process, spawn
 from epp.errors import WarmpickError
+from epp.gateway.processes import Process, spawn
 from epp.model.events import EndpointUpserted, Event
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher

@@ -10,9 +10,9 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from epp.demo.envoy import EnvoySettings, start_envoy
 from epp.demo.pools import DemoPool
-from epp.demo.processes import Process, ProcessDied, free_port, spawn
+from epp.gateway.envoy import EnvoySettings, start_envoy
+from epp.gateway.processes import Process, ProcessDied, free_port, spawn
 
 PolicyName = Literal["round-robin", "least-ttft"]
 

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 import yaml
 
-from epp.demo.envoy import envoy_binary
-from epp.demo.processes import free_port, spawn
+from epp.gateway.envoy import envoy_binary
+from epp.gateway.processes import free_port, spawn
 from tests.charts import values as v
 from tests.charts.helm import objects, only
 

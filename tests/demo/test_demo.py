@@ -11,8 +11,8 @@ import pytest
 
 from epp.demo.client import Player
 from epp.demo.figures import Sample
-from epp.demo.processes import spawn
 from epp.demo.workload import Conversation, Turn, shipped_sections
+from epp.gateway.processes import spawn
 
 SIMULATOR = [
     sys.executable,

@@ -5,8 +5,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from epp.demo.envoy import EnvoySettings, envoy_config, start_envoy
-from epp.demo.processes import free_port
+from epp.gateway.envoy import EnvoySettings, envoy_config, start_envoy
+from epp.gateway.processes import free_port
 from tests.envoy_config import complaint
 
 ROUTINGS = ["original_dst", "override_host", "round_robin", "least_request"]

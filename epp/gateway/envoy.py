@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from epp.demo.processes import Process, spawn
 from epp.errors import ConfigError
+from epp.gateway.processes import Process, spawn
 
 Routing = Literal["original_dst", "override_host", "round_robin", "least_request"]
 BodyMode = Literal["NONE", "BUFFERED", "STREAMED", "FULL_DUPLEX_STREAMED"]

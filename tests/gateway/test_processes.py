@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.demo.processes import ProcessDied, spawn
+from epp.gateway.processes import ProcessDied, spawn
 
 FAMILY = """
 import json, subprocess, sys, time
@@ -23,7 +23,7 @@ time.sleep(600)
 """
 PARENT = """
 import asyncio, pathlib, sys
-from epp.demo.processes import spawn
+from epp.gateway.processes import spawn
 
 async def main():
     argv = [sys.executable, "-c", "import time; time.sleep(600)"]
