@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NewType
 
 import msgspec
@@ -36,6 +37,9 @@ class Endpoint:
 
     `uid` tells two pods of one name apart. `rank` is the data-parallel rank of an engine that
     shares its target with others; None (and no such label) where a target is one endpoint.
+    `pod` is the name of its pod, `node_address` the IP address of the pod's node, and `hostname`
+    the pod's `spec.hostname`; empty where there are none. `metrics_host` (`host:port`) is where
+    its metrics page is, empty where that is the target.
     """
 
     namespace: str
@@ -45,6 +49,10 @@ class Endpoint:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     uid: str = ""
     rank: int | None = None
+    pod: str = ""
+    node_address: str = ""
+    hostname: str = ""
+    metrics_host: str = ""
     id: EndpointId = field(init=False)
     target: Target = field(init=False)
 
@@ -63,6 +71,18 @@ class Endpoint:
     def offload_tokens(self) -> int | None:
         """The capacity of a second tier by its label, in tokens; None without a number there."""
         return _number(self.labels.get(OFFLOAD_LABEL, ""))
+
+
+def attribute_key(name: str, producer: str = "") -> str:
+    """Return the key under which `Load.attributes` has an attribute of a producer.
+
+    llm-d-router tells attributes of one name apart by the plug-in type that makes them; those of
+    "" are anybody's.
+    """
+    return f"{name}/{producer}" if producer else name
+
+
+NO_ATTRIBUTES: Mapping[str, float] = MappingProxyType({})
 
 
 def is_number(text: str) -> bool:
@@ -92,6 +112,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     `spread` is the number of blocks that `block_size` tokens of the longest request take: more
     than 1 in hybrid models, whose kinds of layers all take blocks of the one pool, less where all
     layers free the blocks that are out of their window.
+
+    `attributes` are the numbers that extractors of the configuration found, by `attribute_key`.
     """
 
     waiting: float = 0.0
@@ -113,6 +135,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     cache_queries: float | None = None
     cache_hits: float | None = None
     started_at: float | None = None
+    attributes: Mapping[str, float] = NO_ATTRIBUTES
     at: float = float("-inf")
 
     @property

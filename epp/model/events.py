@@ -1,6 +1,6 @@
 """The events of a fleet, as frozen values, which `Fleet.apply(event, now)` takes in."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -39,6 +39,20 @@ class ScrapeFailed(msgspec.Struct, frozen=True):
 
     endpoint_id: EndpointId
     refused: bool
+
+
+class AttributesReported(msgspec.Struct, frozen=True):
+    """A source beside the metrics page reported numbers, by `attribute_key`; others stay."""
+
+    endpoint_id: EndpointId
+    attributes: Mapping[str, float]
+
+
+class ModelsListed(msgspec.Struct, frozen=True):
+    """An endpoint listed the models that it serves, adapters among them: all that it serves."""
+
+    endpoint_id: EndpointId
+    models: frozenset[str]
 
 
 class OrcaReported(msgspec.Struct, frozen=True):
@@ -121,6 +135,8 @@ Event = (
     | Listed
     | LoadReported
     | ScrapeFailed
+    | AttributesReported
+    | ModelsListed
     | OrcaReported
     | Admitted
     | Served

@@ -18,6 +18,7 @@ from epp.model.endpoint import CacheStats, Endpoint, Load
 from epp.model.events import (
     Aborted,
     Admitted,
+    AttributesReported,
     EndpointRemoved,
     EndpointUpserted,
     Event,
@@ -26,6 +27,7 @@ from epp.model.events import (
     Generated,
     Listed,
     LoadReported,
+    ModelsListed,
     OrcaReported,
     ResponseRepeated,
     ScrapeFailed,
@@ -90,6 +92,14 @@ class Fleet:
     def is_in_flight(self, request: RequestId) -> bool:
         """Return whether a request is at an endpoint, as far as was seen or guessed."""
         return request in self.in_flight
+
+    def serves(self, model: str) -> bool | None:
+        """Return whether any endpoint serves a model; None while that is not known.
+
+        It is known where endpoints are asked for their models (`ModelsListed`): true once one has
+        listed it, false once all have listed theirs without it.
+        """
+        return self.pods.serves(model)
 
     def loads(self) -> list[tuple[Endpoint, Load, bool]]:
         """Return each endpoint, the load that it last reported, and whether it output_lengths."""
@@ -197,6 +207,9 @@ class Fleet:
             if pod.engine_block != block:
                 self.pods.recount_blocks(block, pod.engine_block)
                 self._prompts.align_blocks(self.pods.engine_blocks)
+
+    def _listed_models(self, event: ModelsListed, _: float) -> None:
+        self.pods.list_models(event.endpoint_id, event.models)
 
     def _reported(self, event: LoadReported, now: float) -> None:
         self._of_pod(event, now)
@@ -348,6 +361,8 @@ _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     Listed: Fleet._listed,  # noqa: SLF001
     LoadReported: Fleet._reported,  # noqa: SLF001
     ScrapeFailed: Fleet._of_pod,  # noqa: SLF001
+    AttributesReported: Fleet._of_pod,  # noqa: SLF001
+    ModelsListed: Fleet._listed_models,  # noqa: SLF001
     OrcaReported: Fleet._orca,  # noqa: SLF001
     Admitted: Fleet._admitted,  # noqa: SLF001
     Served: Fleet._served,  # noqa: SLF001

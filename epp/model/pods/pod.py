@@ -1,14 +1,14 @@
 """One endpoint: its load, its reachability, the trust in predictions for it, and restarts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from epp.model.caches.choice import CacheSpec, eviction_of, model_of
 from epp.model.caches.kv_event_mirror import KvEventMirror
-from epp.model.endpoint import UNREPORTED, CacheStats, Endpoint, Load
-from epp.model.events import LoadReported, OrcaReported, ScrapeFailed
+from epp.model.endpoint import NO_ATTRIBUTES, UNREPORTED, CacheStats, Endpoint, Load
+from epp.model.events import AttributesReported, LoadReported, OrcaReported, ScrapeFailed
 from epp.model.kv_changes import (
     BlocksCleared,
     CacheChanged,
@@ -32,7 +32,9 @@ _MOST_SUSPECTS: Final = 3
 _EVICTED_SHARE: Final = 0.01
 """The share of the cache that is evicted for a prediction that was too high."""
 
-PodEvent = LoadReported | ScrapeFailed | CacheChanged | CacheFeedUp | CacheFeedLost
+PodEvent = (
+    LoadReported | AttributesReported | ScrapeFailed | CacheChanged | CacheFeedUp | CacheFeedLost
+)
 """Events of an endpoint itself, not of its requests."""
 
 
@@ -42,7 +44,8 @@ class Pod:
     `home` is a list of the pod, emptied when it is removed: to keep the list keeps no removed pod
     alive. The cache is of the `unknown` spec until the endpoint has reported its own. `speed` and
     `prefill` are shared with endpoints of the same class. `feedback` compares predictions with
-    reports; `mirror` follows the engine's KV events, None while there are none.
+    reports; `mirror` follows the engine's KV events, None while there are none. `models` are those
+    that it listed, None before.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Pod:
         self.reachable = True
         self.home: list[Pod] = [self]
         self.mirror: KvEventMirror | None = None
+        self.models: frozenset[str] | None = None
         self.scheduler = EngineScheduler(index, self.ledger, self._spec(UNREPORTED, unknown))
         self.speed = prefill.speed(self.engine_block)
         self._hasher = hasher
@@ -69,6 +73,7 @@ class Pod:
         self._failures = 0
         self._started_at: float | None = None
         self._queries = 0.0
+        self._attributes: Mapping[str, float] = NO_ATTRIBUTES
 
     @property
     def slot(self) -> Slot:
@@ -110,6 +115,8 @@ class Pod:
         match event:
             case LoadReported():
                 self.report(event.load)
+            case AttributesReported():
+                self.add_attributes(event.attributes)
             case ScrapeFailed():
                 self.record_failure(refused=event.refused)
             case CacheChanged():
@@ -135,7 +142,7 @@ class Pod:
 
     def report(self, load: Load) -> None:
         """Take in a scrape: the cache's spec, restarts, reachability."""
-        self.load = load
+        self.load = load if not self._attributes else self._with_attributes(load)
         self._failures, self.reachable = 0, True
         self._count_external()
         spec = self._spec(load, self.scheduler.spec)
@@ -145,6 +152,14 @@ class Pod:
         self._reported = True
         if self._restarted(load) and self.mirror is None:
             self.restart()  # an engine whose KV events are followed says so itself
+
+    def add_attributes(self, attributes: Mapping[str, float]) -> None:
+        """Set attributes that another source than the metrics page reported."""
+        self._attributes = {**self._attributes, **attributes}
+        self.load = self._with_attributes(self.load)
+
+    def _with_attributes(self, load: Load) -> Load:
+        return replace(load, attributes={**load.attributes, **self._attributes})
 
     def _spec(self, load: Load, before: CacheSpec) -> CacheSpec:
         """Return the cache's spec; what the load does not report is as in `before`."""

@@ -46,6 +46,8 @@ class Pods:
         self._prefill: dict[str, PrefillModel] = {}
         self._eligible: EligiblePods | None = None
         self.engine_blocks: Counter[int] = Counter()
+        self._served: Counter[str] = Counter()
+        self._listed = 0
 
     def __getitem__(self, endpoint_id: EndpointId) -> Pod:
         return self._by_id[endpoint_id]
@@ -84,7 +86,29 @@ class Pods:
         if pod is not None:
             self._eligible = self._by_target = None
             self._uncount(pod.engine_block)
+            self._unlist(pod)
             pod.detach()
+
+    def list_models(self, endpoint_id: EndpointId, models: frozenset[str]) -> None:
+        """Record the models that an endpoint serves."""
+        pod = self._by_id.get(endpoint_id)
+        if pod is not None and pod.models != models:
+            self._unlist(pod)
+            pod.models = models
+            self._listed += 1
+            self._served.update(models)
+
+    def _unlist(self, pod: Pod) -> None:
+        if pod.models is not None:
+            self._listed -= 1
+            self._served -= Counter(pod.models)
+            pod.models = None
+
+    def serves(self, model: str) -> bool | None:
+        """Return whether any endpoint serves a model; None while one that may has not said."""
+        if self._served[model]:
+            return True
+        return None if self._listed < len(self._by_id) or not self._by_id else False
 
     def recount_blocks(self, before: int, after: int) -> None:
         """Count an engine whose blocks have another size, in tokens, than before."""

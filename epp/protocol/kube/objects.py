@@ -46,15 +46,23 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """Status of a pod; `pod_ip` is of the primary address family where a pod has two."""
+    """Status of a pod; its addresses are of the primary address family where it has two."""
 
     conditions: tuple[Condition, ...] = ()
     pod_ip: str = msgspec.field(default="", name="podIP")
+    host_ip: str = msgspec.field(default="", name="hostIP")
+
+
+class PodSpec(msgspec.Struct, frozen=True):
+    """`spec` of a pod; `hostname` is empty where the pod has its own name for it."""
+
+    hostname: str = ""
 
 
 class KubePod(KubeObject, frozen=True):
     """A Pod (`v1`)."""
 
+    spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
     @property

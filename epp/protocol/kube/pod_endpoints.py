@@ -47,6 +47,9 @@ def endpoints_of(pod: KubePod, ports: Sequence[int]) -> tuple[Endpoint, ...]:
             port=port,
             labels=metadata.labels,
             uid=metadata.uid,
+            pod=metadata.name,
+            node_address=_address(pod.status.host_ip),
+            hostname=pod.spec.hostname,
         )
         for index, port in enumerate(ports)
         if port in active

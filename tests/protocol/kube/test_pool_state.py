@@ -45,6 +45,17 @@ def test_pool_and_pods_become_events_and_then_listed():
     assert (first.uid, first.labels, first.rank) == ("uid-a", LABELS, None)
 
 
+def test_an_endpoint_has_its_pods_name_and_what_the_pod_says_of_its_host():
+    document = pod("a", "10.0.0.1")
+    document["spec"] = {"hostname": "gpu-1", "nodeName": "node-1"}
+    document["status"] |= {"hostIP": "FD00:0::9", "hostIPs": [{"ip": "fd00::9"}]}
+    (found,) = state(document).endpoints
+    assert (found.name, found.pod) == ("a-rank-0", "a")
+    assert (found.hostname, found.node_address) == ("gpu-1", "fd00::9")
+    (plain,) = state(pod("a", "10.0.0.1")).endpoints
+    assert (plain.hostname, plain.node_address) == ("", "")
+
+
 @pytest.mark.parametrize(
     "absent",
     [

@@ -1,0 +1,44 @@
+"""Where an endpoint runs: its host, rack, zone and region, by labels of its pod."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from epp.model.endpoint import Endpoint
+
+
+class TopologyLabels(msgspec.Struct, frozen=True):
+    """The labels of a pod that say where it runs, llm-d-router's and Kubernetes' by default."""
+
+    hostname: str = "kubernetes.io/hostname"
+    rack: str = "topology.kubernetes.io/rack"
+    zone: str = "topology.kubernetes.io/zone"
+    region: str = "topology.kubernetes.io/region"
+
+
+TOPOLOGY_LABELS = TopologyLabels()
+
+
+class Topology(NamedTuple):
+    """The place of an endpoint, from the narrowest to the widest; "" for what is not known."""
+
+    hostname: str
+    rack: str
+    zone: str
+    region: str
+
+
+def topology_of(endpoint: Endpoint, labels: TopologyLabels = TOPOLOGY_LABELS) -> Topology | None:
+    """Return where an endpoint runs; None where nothing says so.
+
+    Without the label the host is the pod's `spec.hostname`, as in llm-d-router's
+    `topology-extractor`; rack, zone and region are known by their labels alone.
+    """
+    found = endpoint.labels
+    place = Topology(
+        hostname=found.get(labels.hostname, "") or endpoint.hostname,
+        rack=found.get(labels.rack, ""),
+        zone=found.get(labels.zone, ""),
+        region=found.get(labels.region, ""),
+    )
+    return place if any(place) else None
