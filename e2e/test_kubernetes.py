@@ -181,7 +181,7 @@ async def test_requests_go_on_while_the_api_server_is_away(gateway):
 
 async def test_without_a_pool_it_is_not_ready_and_clients_get_a_503(gateway):
     await gateway.answers(gateway.operator_url("/readyz"), 200)
-    gateway.api.delete("InferencePool", "pool")
+    gateway.api.delete("InferencePool", "pool", group="inference.networking.k8s.io")
     await gateway.answers(gateway.operator_url("/readyz"), 503)
     answer = await gateway.post(CHAT, chat("hello"))
     assert (answer.status, answer.headers[REASON]) == (503, "no-endpoints")

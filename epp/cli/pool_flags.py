@@ -9,7 +9,8 @@ import msgspec
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.cli.types import add_boolean, labels, port_list
 from epp.errors import ConfigError
-from epp.protocol.kube.objects import GATEWAY_GROUP
+from epp.protocol.kube.objects import GATEWAY_GROUP, LEGACY_GROUP
+from epp.protocol.kube.resources import POOL_GROUPS
 
 _MAX_PORTS = 8
 """As many targetPorts as an InferencePool may have."""
@@ -47,7 +48,10 @@ def add_pool(group: argparse._ArgumentGroup) -> None:
         help="the pool's namespace (default: $NAMESPACE, else default)",
     )
     group.add_argument(
-        "--pool-group", default=GATEWAY_GROUP, metavar="GROUP", help="(default: %(default)s)"
+        "--pool-group",
+        default=GATEWAY_GROUP,
+        metavar="GROUP",
+        help=f"the pool's API group, or {LEGACY_GROUP} (v1alpha2) (default: %(default)s)",
     )
     group.add_argument(
         "--endpoint-selector",
@@ -123,9 +127,10 @@ def _without_metrics(
             "no endpoints: name an InferencePool with --pool-name, labels of pods with"
             " --endpoint-selector, or a file with --endpoints-file or a file-discovery plug-in"
         )
-    if arguments.pool_group != GATEWAY_GROUP:
+    if arguments.pool_group not in POOL_GROUPS:
         raise ConfigError(
-            f"pools of `{arguments.pool_group}` are not known, only {GATEWAY_GROUP}/v1",
+            f"no InferencePools are known in `{arguments.pool_group}`, only in"
+            f" {' and '.join(POOL_GROUPS)}",
             "--pool-group",
         )
     return PoolOptions(_settings(arguments, environ, arguments.pool_name), arguments.pool_name)
@@ -148,6 +153,7 @@ def _settings(arguments: argparse.Namespace, environ: Mapping[str, str], name: s
     return KubeSettings(
         namespace=arguments.pool_namespace or environ.get("NAMESPACE") or "default",
         pool=name,
+        pool_group=arguments.pool_group,
         elect=arguments.ha_enable_leader_election,
         access=_access(arguments, environ),
     )

@@ -44,10 +44,13 @@ def test_it_is_what_upstream_publishes(name):
 
 def test_the_resources_are_those_that_the_picker_reads():
     assert {
-        (crd["spec"]["group"], crd["spec"]["names"]["plural"], crd["spec"]["versions"][0]["name"])
+        (crd["spec"]["group"], crd["spec"]["names"]["plural"], version["name"])
         for crd in OURS.values()
+        for version in crd["spec"]["versions"]
     } == {
         ("inference.networking.k8s.io", "inferencepools", "v1"),
+        ("inference.networking.x-k8s.io", "inferencepools", "v1alpha2"),
+        ("llm-d.ai", "inferenceobjectives", "v1"),
         ("llm-d.ai", "inferenceobjectives", "v1alpha2"),
         ("llm-d.ai", "inferencemodelrewrites", "v1alpha2"),
         ("inference.networking.x-k8s.io", "inferenceobjectives", "v1alpha2"),

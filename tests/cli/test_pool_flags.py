@@ -84,7 +84,7 @@ SELECTED = "--endpoint-selector=app=vllm"
     ("flags", "said"),
     [
         ([], "no endpoints: name an InferencePool with --pool-name"),
-        (["--pool-name=p", "--pool-group=x"], "--pool-group: pools of `x` are not known"),
+        (["--pool-name=p", "--pool-group=x"], "--pool-group: no InferencePools are known in `x`"),
         ([SELECTED], "--endpoint-target-ports: takes 1 to 8 different ports"),
         (
             [SELECTED, "--endpoint-target-ports=1,2,3,4,5,6,7,8,9"],

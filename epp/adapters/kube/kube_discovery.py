@@ -22,9 +22,7 @@ from epp.adapters.kube.routing_watch import RoutingWatch
 from epp.model.events import Event
 from epp.protocol.kube import resources
 from epp.protocol.kube.object_warnings import ObjectWarnings
-from epp.protocol.kube.objects import GATEWAY_GROUP
 from epp.protocol.kube.pool_state import PoolState
-from epp.protocol.kube.resources import OBJECT_GROUPS
 from epp.protocol.kube.routing_state import PoolName, RoutingState
 from epp.protocol.routing_table import NO_ROUTING, RoutingTable
 
@@ -55,9 +53,8 @@ class KubeDiscovery:
         self._connection = ApiConnection(settings.access)
         self._warnings = ObjectWarnings()
         self._pool = PoolState(self._warnings)
-        self._objects = RoutingState(
-            OBJECT_GROUPS, PoolName(settings.pool, GATEWAY_GROUP), self._warnings
-        )
+        name = PoolName(settings.pool, settings.pool_group)
+        self._objects = RoutingState(name, self._warnings)
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._routing_changed = self._applied = self._was_ready = False
@@ -90,7 +87,8 @@ class KubeDiscovery:
                 tasks.create_task(self._routers.run())
                 tasks.create_task(self._pods.follow_pods())
                 if self._settings.selector is None:
-                    tasks.create_task(self._pods.follow_pool(self._settings.pool))
+                    pool = self._settings.pool, self._settings.pool_group
+                    tasks.create_task(self._pods.follow_pool(*pool))
                 if self._election is not None:
                     tasks.create_task(self._election.run())
         finally:
@@ -119,8 +117,9 @@ class KubeDiscovery:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self._routing_changed:
+            if self._routing_changed or self._objects.pool_labels != self._pool.labels:
                 self._routing_changed = False
+                self._objects.pool_labels = self._pool.labels
                 self.routing = self._objects.routing()
             if not self._pool.complete:
                 self._applied = False

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from epp.protocol.kube.election import LeaderElectionConfig
+from epp.protocol.kube.objects import GATEWAY_GROUP
 
 # Kubernetes mounts a pod's token and the cluster's CA certificate here.
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -49,13 +50,14 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
 class KubeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The pool to follow, and how.
 
-    With `selector` no InferencePool is read: pods with these labels are endpoints at `ports`,
-    and `pool` is only a name. `elect` asks for one leader among the replicas, timed by
-    `election`, whose empty `identity` stands for a generated one.
+    `pool_group` is one of `POOL_GROUPS`. With `selector` no InferencePool is read: pods with these
+    labels are endpoints at `ports`, and `pool` is only a name. `elect` asks for one leader among
+    the replicas, timed by `election`, whose empty `identity` stands for a generated one.
     """
 
     namespace: str
     pool: str
+    pool_group: str = GATEWAY_GROUP
     selector: Mapping[str, str] | None = None
     ports: tuple[int, ...] = ()
     elect: bool = False

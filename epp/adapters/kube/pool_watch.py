@@ -10,7 +10,7 @@ from epp.adapters.kube.api_connection import ApiConnection
 from epp.adapters.kube.kube_settings import ReflectorSettings
 from epp.adapters.kube.reflector import Reflector, Sink
 from epp.protocol.kube import resources
-from epp.protocol.kube.objects import InferencePool, KubePod
+from epp.protocol.kube.objects import AnyPool, KubePod
 from epp.protocol.kube.pool_state import PoolState, Selector
 from epp.protocol.kube.resources import Selection
 
@@ -33,13 +33,13 @@ class PoolWatch:
         self._settings = settings
         self._selector_changed = asyncio.Event()
 
-    async def follow_pool(self, name: str) -> NoReturn:
-        """Follow the pool of that name until cancelled."""
+    async def follow_pool(self, name: str, group: str) -> NoReturn:
+        """Follow the pool of that name and API group until cancelled."""
         sink = Sink(upsert=self._set_pool, remove=self._remove_pool, retain=self._retain_pool)
-        resource, selection = resources.pools(self._namespace), Selection(name=name)
+        resource, selection = resources.pools(self._namespace, group), Selection(name=name)
         await Reflector(self._connection, resource, selection, sink, self._settings).run()
 
-    def _set_pool(self, pools: Sequence[InferencePool]) -> None:
+    def _set_pool(self, pools: Sequence[AnyPool]) -> None:
         for pool in pools:
             self._change(partial(self._state.set_pool, pool))
 

@@ -1,4 +1,4 @@
-"""Follows the InferenceObjectives and InferenceModelRewrites of a namespace, in both API groups."""
+"""Follows the InferenceObjectives and InferenceModelRewrites of a namespace, in all versions."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,12 @@ from epp.adapters.kube.api_connection import ApiConnection
 from epp.adapters.kube.kube_settings import ReflectorSettings
 from epp.adapters.kube.reflector import Reflector, Sink
 from epp.protocol.kube import resources
-from epp.protocol.kube.resources import OBJECT_GROUPS, Resource, Selection
+from epp.protocol.kube.resources import (
+    OBJECTIVE_VERSIONS,
+    REWRITE_VERSIONS,
+    Resource,
+    Selection,
+)
 from epp.protocol.kube.routing_state import PoolObjects, RoutingState
 
 
@@ -33,12 +38,11 @@ class RoutingWatch:
         self._wake = wake
         self._settings = settings
         self._reflectors = [
-            reflector
-            for group in OBJECT_GROUPS
-            for reflector in (
-                self._reflector(resources.objectives(namespace, group), state.objectives),
-                self._reflector(resources.rewrites(namespace, group), state.rewrites),
-            )
+            self._reflector(resources.objectives(namespace, version), state.objectives)
+            for version in OBJECTIVE_VERSIONS
+        ] + [
+            self._reflector(resources.rewrites(namespace, version), state.rewrites)
+            for version in REWRITE_VERSIONS
         ]
 
     async def run(self) -> NoReturn:
@@ -53,13 +57,14 @@ class RoutingWatch:
         raise RuntimeError("following a resource never ends")
 
     def _reflector(self, resource: Resource[Any], objects: PoolObjects[Any]) -> Reflector[Any]:
+        version = resource.api_version
         sink = Sink[Any](
-            upsert=partial(self._update, resource.group, objects.upsert),
-            remove=partial(self._update, resource.group, objects.remove),
-            retain=partial(self._update, resource.group, objects.retain),
+            upsert=partial(self._update, version, objects.upsert),
+            remove=partial(self._update, version, objects.remove),
+            retain=partial(self._update, version, objects.retain),
         )
         return Reflector(self._connection, resource, Selection(), sink, self._settings)
 
-    def _update(self, group: str, update: Callable[[str, Any], None], objects: object) -> None:
-        update(group, objects)
+    def _update(self, version: str, update: Callable[[str, Any], None], objects: object) -> None:
+        update(version, objects)
         self._wake()

@@ -4,6 +4,8 @@ Every field has a default, because the object of a BOOKMARK event has no field b
 `metadata.resourceVersion` (Kubernetes API concepts, "Watch bookmarks").
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 GATEWAY_GROUP = "inference.networking.k8s.io"
@@ -97,6 +99,11 @@ class PoolSpec(msgspec.Struct, frozen=True, rename="camel"):
     target_ports: tuple[TargetPort, ...] = ()
 
     @property
+    def pod_labels(self) -> dict[str, str]:
+        """The labels that a pod of the pool has, all of them."""
+        return self.selector.match_labels
+
+    @property
     def ports(self) -> tuple[int, ...]:
         """The port numbers, in the order of the pool."""
         return tuple(port.number for port in self.target_ports)
@@ -108,6 +115,32 @@ class InferencePool(KubeObject, frozen=True):
     spec: PoolSpec = PoolSpec()
 
 
+class LegacyPoolSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """`PoolSpec` as `v1alpha2` wrote it: labels as a plain map, and one port (0: none)."""
+
+    selector: dict[str, str] = {}
+    target_port_number: int = 0
+
+    @property
+    def pod_labels(self) -> dict[str, str]:
+        """The labels that a pod of the pool has, all of them."""
+        return self.selector
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The port number."""
+        return (self.target_port_number,) if self.target_port_number else ()
+
+
+class LegacyInferencePool(KubeObject, frozen=True):
+    """An InferencePool (`inference.networking.x-k8s.io/v1alpha2`)."""
+
+    spec: LegacyPoolSpec = LegacyPoolSpec()
+
+
+AnyPool = InferencePool | LegacyInferencePool
+
+
 class PoolRef(msgspec.Struct, frozen=True):
     """The pool, of the same namespace, that an objective or a rewrite is for."""
 
@@ -116,15 +149,66 @@ class PoolRef(msgspec.Struct, frozen=True):
     kind: str = "InferencePool"
 
 
+class Requirement(msgspec.Struct, frozen=True):
+    """An entry of `matchExpressions`; `operator` is In, NotIn, Exists or DoesNotExist."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels fulfil it; an operator that Kubernetes has not is fulfilled by none."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value is not None and value in self.values
+            case "NotIn":
+                # Kubernetes API conventions: an object without the label fulfils it, too.
+                return value is None or value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case _:
+                return False
+
+
+class LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
+    """A LabelSelector of the Kubernetes API; one without any requirement selects nothing.
+
+    (To the API an empty selector selects everything; objectives may have none.)
+    """
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[Requirement, ...] = ()
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels fulfil all requirements."""
+        wanted = self.match_labels.items() <= labels.items()
+        holds = all(each.holds(labels) for each in self.match_expressions)
+        return bool(self.match_labels or self.match_expressions) and wanted and holds
+
+
 class ObjectiveSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """`spec` of an objective. A higher `priority` is more urgent; None counts as 0."""
+    """`spec` of an objective. A higher `priority` is more urgent; None counts as 0.
+
+    `v1` names its pools by `pool_refs` and `pool_selector`, `v1alpha2` by `pool_ref`, too; an
+    objective is for every pool that one of them names.
+    """
 
     priority: int | None = None
-    pool_ref: PoolRef = PoolRef()
+    pool_ref: PoolRef | None = None
+    pool_refs: tuple[PoolRef, ...] = ()
+    pool_selector: LabelSelector | None = None
+
+    @property
+    def refs(self) -> tuple[PoolRef, ...]:
+        """The pools that it names one by one."""
+        return self.pool_refs if self.pool_ref is None else (self.pool_ref, *self.pool_refs)
 
 
 class InferenceObjective(KubeObject, frozen=True):
-    """An InferenceObjective (`v1alpha2` of both groups)."""
+    """An InferenceObjective (`v1` of llm-d.ai, `v1alpha2` of both groups)."""
 
     spec: ObjectiveSpec = ObjectiveSpec()
 
@@ -161,6 +245,16 @@ class RewriteSpec(msgspec.Struct, frozen=True, rename="camel"):
 
     pool_ref: PoolRef = PoolRef()
     rules: tuple[Rule, ...] = ()
+
+    @property
+    def refs(self) -> tuple[PoolRef, ...]:
+        """The pool that it is for."""
+        return (self.pool_ref,)
+
+    @property
+    def pool_selector(self) -> LabelSelector | None:
+        """None: rewrites select no pools by labels."""
+        return None
 
 
 class InferenceModelRewrite(KubeObject, frozen=True):

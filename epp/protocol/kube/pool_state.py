@@ -6,7 +6,7 @@ from epp.model.endpoint import Endpoint
 from epp.model.events import Event, Listed
 from epp.protocol.kube.address_claims import AddressClaims
 from epp.protocol.kube.object_warnings import ObjectWarnings
-from epp.protocol.kube.objects import InferencePool, KubePod
+from epp.protocol.kube.objects import AnyPool, KubePod
 from epp.protocol.kube.pod_endpoints import active_ports, declared_ports, endpoints_of
 
 Selector = Mapping[str, str]
@@ -17,11 +17,13 @@ class PoolState:
     """One pool and its pods; every change adds to `drain_events` and to `warnings`.
 
     `Listed` is among the events once the pool and all its pods are known. A pool that is deleted
-    takes its endpoints with it, and is not complete until it and its pods are back.
+    takes its endpoints with it, and is not complete until it and its pods are back. `labels` are
+    the pool's own, None while there is no pool.
     """
 
     def __init__(self, warnings: ObjectWarnings) -> None:
         self.selector: Selector | None = None
+        self.labels: Mapping[str, str] | None = None
         self.ports: tuple[int, ...] = ()
         self._warnings = warnings
         self._claims = AddressClaims()
@@ -46,9 +48,10 @@ class PoolState:
 
     # The pool.
 
-    def set_pool(self, pool: InferencePool) -> None:
+    def set_pool(self, pool: AnyPool) -> None:
         """Set the pool. Pods of an earlier selector stay until those of this one are listed."""
-        self.select(pool.spec.selector.match_labels, pool.spec.ports)
+        self.labels = pool.metadata.labels
+        self.select(pool.spec.pod_labels, pool.spec.ports)
 
     def select(self, selector: Selector, ports: tuple[int, ...]) -> None:
         """Set the labels of the pool's pods, and the ports at which they serve.
@@ -65,7 +68,7 @@ class PoolState:
     def remove_pool(self) -> None:
         """Remove the pool, its pods and its endpoints."""
         self.remove_pods(tuple(self._pods))
-        self.selector, self.ports, self._listed = None, (), False
+        self.selector, self.ports, self.labels, self._listed = None, (), None, False
 
     # Its pods.
 

@@ -1,7 +1,7 @@
 """Resources of the Kubernetes API: their paths, queries, and the RBAC rules that they need."""
 
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -10,15 +10,21 @@ from epp.protocol.kube.objects import (
     GATEWAY_GROUP,
     LEGACY_GROUP,
     LLM_D_GROUP,
+    AnyPool,
     InferenceModelRewrite,
     InferenceObjective,
     InferencePool,
     KubeObject,
     KubePod,
+    LegacyInferencePool,
 )
 
-OBJECT_GROUPS = (LLM_D_GROUP, LEGACY_GROUP)
-"""API groups of objectives and rewrites; of two objects of one name the first group's counts."""
+REWRITE_VERSIONS: Final = (f"{LLM_D_GROUP}/v1alpha2", f"{LEGACY_GROUP}/v1alpha2")
+"""apiVersions of rewrites; of two of one name the first version's counts."""
+OBJECTIVE_VERSIONS: Final = (f"{LLM_D_GROUP}/v1", *REWRITE_VERSIONS)
+"""The same of objectives. The API shows one object in every version of its group that it serves."""
+POOL_GROUPS: Final = (GATEWAY_GROUP, LEGACY_GROUP)
+"""API groups of InferencePools."""
 
 
 T = TypeVar("T", bound=KubeObject)
@@ -41,9 +47,14 @@ class Resource(msgspec.Struct, Generic[T], frozen=True):
         return f"{root}/{self.version}/namespaces/{quote(self.namespace)}/{self.plural}"
 
     @property
+    def api_version(self) -> str:
+        """`apiVersion` of its objects."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
     def named(self) -> str:
-        """The name that kubectl uses."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
+        """The name with which kubectl asks for this version."""
+        return f"{self.plural}.{self.version}.{self.group}" if self.group else self.plural
 
     def rule(self, verbs: Sequence[str]) -> str:
         """Return the Role's rule that permits `verbs`, as YAML in one line."""
@@ -69,9 +80,11 @@ class Selection(msgspec.Struct, frozen=True):
         return urlencode({**fields, **{key: value for key, value in more.items() if value}})
 
 
-def pools(namespace: str) -> Resource[InferencePool]:
-    """InferencePools."""
-    return Resource(GATEWAY_GROUP, "v1", "inferencepools", namespace, InferencePool)
+def pools(namespace: str, group: str = GATEWAY_GROUP) -> Resource[AnyPool]:
+    """InferencePools of one of `POOL_GROUPS`."""
+    if group == LEGACY_GROUP:
+        return Resource(group, "v1alpha2", "inferencepools", namespace, LegacyInferencePool)
+    return Resource(group, "v1", "inferencepools", namespace, InferencePool)
 
 
 def pods(namespace: str) -> Resource[KubePod]:
@@ -79,14 +92,16 @@ def pods(namespace: str) -> Resource[KubePod]:
     return Resource("", "v1", "pods", namespace, KubePod)
 
 
-def objectives(namespace: str, group: str) -> Resource[InferenceObjective]:
-    """InferenceObjectives of one of `OBJECT_GROUPS`."""
-    return Resource(group, "v1alpha2", "inferenceobjectives", namespace, InferenceObjective)
+def objectives(namespace: str, api_version: str) -> Resource[InferenceObjective]:
+    """InferenceObjectives of one of `OBJECTIVE_VERSIONS`."""
+    group, _, version = api_version.partition("/")
+    return Resource(group, version, "inferenceobjectives", namespace, InferenceObjective)
 
 
-def rewrites(namespace: str, group: str) -> Resource[InferenceModelRewrite]:
-    """InferenceModelRewrites of one of `OBJECT_GROUPS`."""
-    return Resource(group, "v1alpha2", "inferencemodelrewrites", namespace, InferenceModelRewrite)
+def rewrites(namespace: str, api_version: str) -> Resource[InferenceModelRewrite]:
+    """InferenceModelRewrites of one of `REWRITE_VERSIONS`."""
+    group, _, version = api_version.partition("/")
+    return Resource(group, version, "inferencemodelrewrites", namespace, InferenceModelRewrite)
 
 
 def leases(namespace: str) -> Resource[KubeObject]:

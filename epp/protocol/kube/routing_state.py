@@ -1,6 +1,6 @@
 """The routing table of one pool, built from InferenceObjectives and InferenceModelRewrites."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -13,13 +13,14 @@ from epp.protocol.kube.objects import (
     Rule,
     TargetModel,
 )
+from epp.protocol.kube.resources import OBJECTIVE_VERSIONS, REWRITE_VERSIONS
 from epp.protocol.routing_table import RoutingTable, WeightedTargets
 
 R = TypeVar("R", InferenceObjective, InferenceModelRewrite)
 
 
 class PoolName(msgspec.Struct, frozen=True):
-    """A pool as a `poolRef` of the same namespace names it."""
+    """A pool as a reference within its namespace names it."""
 
     name: str
     group: str
@@ -30,75 +31,86 @@ class PoolName(msgspec.Struct, frozen=True):
 
 
 class PoolObjects(Generic[R]):
-    """The objects of one kind that refer to the pool, by API group and name."""
+    """The objects of one kind that may be for the pool, by apiVersion and name."""
 
     def __init__(
-        self, kind: str, groups: Sequence[str], pool: PoolName, warnings: ObjectWarnings
+        self, kind: str, versions: Sequence[str], pool: PoolName, warnings: ObjectWarnings
     ) -> None:
         self._kind = kind
         self._pool = pool
         self._warnings = warnings
-        self._objects: dict[str, dict[str, R]] = {group: {} for group in groups}
+        self._objects: dict[str, dict[str, R]] = {version: {} for version in versions}
 
-    def upsert(self, group: str, objects: Iterable[R]) -> None:
-        """Add or replace objects; those of other pools are ignored, with a warning."""
+    def upsert(self, version: str, objects: Iterable[R]) -> None:
+        """Add or replace objects; those that name other pools are ignored, with a warning."""
         for each in objects:
-            name, ref = each.metadata.name, each.spec.pool_ref
-            if self._pool.matches(ref):
-                self._objects[group][name] = each
-                self._warnings.clear(self._named(group, name))
+            name, refs = each.metadata.name, each.spec.refs
+            if each.spec.pool_selector is not None or any(map(self._pool.matches, refs)):
+                self._objects[version][name] = each
+                self._warnings.clear(self._named(version, name))
                 continue
-            self._objects[group].pop(name, None)
-            self._warnings.add(
-                self._named(group, name),
-                f"{ref.kind}.{ref.group}/{ref.name}",
-                "object.foreign_pool",
-                pool_ref=f"{ref.kind}.{ref.group}/{ref.name}",
-                instead="ignored",
-            )
+            self._objects[version].pop(name, None)
+            if refs:
+                others = ", ".join(f"{ref.kind}.{ref.group}/{ref.name}" for ref in refs)
+                self._warnings.add(
+                    self._named(version, name),
+                    others,
+                    "object.foreign_pool",
+                    pool_ref=others,
+                    instead="ignored",
+                )
 
-    def remove(self, group: str, names: Iterable[str]) -> None:
+    def remove(self, version: str, names: Iterable[str]) -> None:
         """Remove objects by name."""
         for name in names:
-            self._objects[group].pop(name, None)
-            self._warnings.clear(self._named(group, name))
+            self._objects[version].pop(name, None)
+            self._warnings.clear(self._named(version, name))
 
-    def retain(self, group: str, names: Iterable[str]) -> None:
+    def retain(self, version: str, names: Iterable[str]) -> None:
         """Remove all objects but these."""
-        self.remove(group, set(self._objects[group]).difference(names))
+        self.remove(version, set(self._objects[version]).difference(names))
 
-    def values(self) -> Iterator[R]:
-        """Yield every object, those of the first group first."""
+    def of_pool(self, labels: Mapping[str, str] | None) -> Iterator[R]:
+        """Yield every object of the pool, those of the first version first.
+
+        `labels` are the pool's; None, where there is no pool object, is selected by no selector.
+        """
         for objects in self._objects.values():
-            yield from objects.values()
+            for each in objects.values():
+                spec = each.spec
+                selector = spec.pool_selector
+                selected = selector is not None and labels is not None and selector.selects(labels)
+                if selected or any(map(self._pool.matches, spec.refs)):
+                    yield each
 
-    def _named(self, group: str, name: str) -> str:
-        return f"{self._kind}.{group}/{name}"
+    def _named(self, version: str, name: str) -> str:
+        return f"{self._kind}.{version.partition('/')[0]}/{name}"
 
 
 class RoutingState:
     """The objects of one pool; `routing` builds their table.
 
-    `groups` are the API groups that are read; of two objectives of one name the first group's
-    counts.
+    Of two objectives of one name that of the first of `OBJECTIVE_VERSIONS` counts. `pool_labels`
+    are those of the InferencePool, None while there is none.
     """
 
-    def __init__(self, groups: Sequence[str], pool: PoolName, warnings: ObjectWarnings) -> None:
+    def __init__(self, pool: PoolName, warnings: ObjectWarnings) -> None:
+        self.pool_labels: Mapping[str, str] | None = None
         self.objectives = PoolObjects[InferenceObjective](
-            "inferenceobjective", groups, pool, warnings
+            "inferenceobjective", OBJECTIVE_VERSIONS, pool, warnings
         )
         self.rewrites = PoolObjects[InferenceModelRewrite](
-            "inferencemodelrewrite", groups, pool, warnings
+            "inferencemodelrewrite", REWRITE_VERSIONS, pool, warnings
         )
 
     def routing(self) -> RoutingTable:
         """Return the table that the objects make."""
         priorities: dict[str, int] = {}
-        for objective in self.objectives.values():
+        for objective in self.objectives.of_pool(self.pool_labels):
             priorities.setdefault(objective.metadata.name, objective.spec.priority or 0)
         exact: dict[str, WeightedTargets] = {}
         other: list[WeightedTargets] = []
-        for rule in _in_order(self.rewrites.values()):
+        for rule in _in_order(self.rewrites.of_pool(self.pool_labels)):
             targets = _targets(rule.targets)
             if targets is None:
                 continue

@@ -6,6 +6,7 @@ import itertools
 
 import msgspec
 import pytest
+import yaml
 from structlog.testing import capture_logs
 
 from epp.adapters.kube.kube_discovery import KubeDiscovery
@@ -15,8 +16,12 @@ from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
 from epp.protocol.kube.election import LeaderElectionConfig
 from tests.adapters.kube.rig import CRDS, QUICK, Changed, pod, rewrite, running, watched
 from tests.kubeapi import FakeKubernetes, faults
-from tests.protocol.kube.objects import objective, pool
+from tests.protocol.kube.objects import legacy_pool, objective, objective_v1, pool
 
+OBJECTIVES = yaml.safe_load(
+    next(path for path in CRDS if path.stem == "inferenceobjectives.llm-d.ai").read_text()
+)["spec"]["versions"]
+GATEWAY_GROUP = "inference.networking.k8s.io"
 LEGACY = "inference.networking.x-k8s.io"
 
 
@@ -107,7 +112,7 @@ async def test_a_deleted_pool_removes_its_endpoints(api, tmp_path):
     api.put(pod("a"))
     async with discovering(api, tmp_path) as (discovery, fleet):
         await fleet.until(lambda: discovery.ready)
-        api.delete("InferencePool", "pool")
+        api.delete("InferencePool", "pool", group=GATEWAY_GROUP)
         await fleet.until(lambda: not discovery.ready and not fleet.endpoints)
         api.put(pod("b", "10.0.0.2"))
         api.put(pool(ports=(9000,)))
@@ -184,6 +189,45 @@ async def test_objectives_and_rewrites_of_both_groups_take_effect_at_once(api, t
         await routed(discovery, lambda routing: routing.priorities["urgent"] == 6)
 
 
+async def test_objectives_of_v1_follow_the_labels_of_the_pool(api, tmp_path):
+    api.put(pool())
+    api.put(objective_v1("named", 3, poolRefs=[{"name": "other"}, {"name": "pool"}]))
+    api.put(objective_v1("gold", 9, poolSelector={"matchLabels": {"tier": "gold"}}))
+    api.put(objective("older", 1))
+    async with discovering(api, tmp_path) as (discovery, fleet):
+        await fleet.until(lambda: discovery.ready)
+        assert discovery.routing.priorities == {"named": 3, "older": 1}
+        labelled = pool()
+        labelled["metadata"]["labels"] = {"tier": "gold"}
+        api.put(labelled)
+        await routed(discovery, lambda routing: routing.priorities.get("gold") == 9)
+        api.delete("InferencePool", "pool", group=GATEWAY_GROUP)
+        await routed(discovery, lambda routing: "gold" not in routing.priorities)
+
+
+async def test_where_only_v1alpha2_is_served_it_is_enough(api, tmp_path):
+    api.put(pool())
+    api.put(objective("urgent", 5))
+    served = {"spec": {"versions": [OBJECTIVES[1]]}}
+    api.patch("CustomResourceDefinition", "inferenceobjectives.llm-d.ai", served)
+    async with discovering(api, tmp_path) as (discovery, fleet):
+        await fleet.until(lambda: discovery.ready)
+        assert discovery.routing.priorities == {"urgent": 5}
+
+
+async def test_a_pool_of_v1alpha2(api, tmp_path):
+    api.put(legacy_pool(port=9000))
+    api.put(pod("a", "10.0.0.1"))
+    api.put(objective("theirs", 1))
+    api.put(objective("ours", 2, ref={"group": LEGACY}))
+    async with discovering(api, tmp_path, pool_group=LEGACY) as (discovery, fleet):
+        await fleet.until(lambda: discovery.ready)
+        assert fleet.targets == ["10.0.0.1:9000"]
+        assert discovery.routing.priorities == {"ours": 2}
+        api.put(legacy_pool(port=9001))
+        await fleet.until(lambda: fleet.targets == ["10.0.0.1:9001"])
+
+
 async def routed(discovery, condition):
     async with asyncio.timeout(10):
         while not condition(discovery.routing):
@@ -202,7 +246,16 @@ async def test_kinds_that_are_not_installed_are_logged_once(api, tmp_path):
             for after in range(0, 60, 20):
                 await api.asked(lambda ask: (ask.verb, ask.resource) == asked, after=after)
     absent = [each["resource"] for each in logs if each["event"] == "kube.not_installed"]
-    assert sorted(absent) == sorted(path.stem for path in CRDS if "pools" not in path.name)
+    assert sorted(absent) == sorted(
+        [
+            "inferenceobjectives.v1.llm-d.ai",
+            *(
+                f"{plural}.v1alpha2.{group}"
+                for plural in ("inferenceobjectives", "inferencemodelrewrites")
+                for group in ("llm-d.ai", LEGACY)
+            ),
+        ]
+    )
 
 
 async def test_unusable_objects_are_logged_once(api, tmp_path):

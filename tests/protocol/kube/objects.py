@@ -9,14 +9,18 @@ from epp.protocol.kube.objects import (
     InferenceObjective,
     InferencePool,
     KubePod,
+    LegacyInferencePool,
 )
 from epp.protocol.kube.watch import ObjectDecoder
 
 _KINDS = {
     "Pod": KubePod,
-    "InferencePool": InferencePool,
     "InferenceObjective": InferenceObjective,
     "InferenceModelRewrite": InferenceModelRewrite,
+}
+_POOLS = {
+    "inference.networking.k8s.io/v1": InferencePool,
+    "inference.networking.x-k8s.io/v1alpha2": LegacyInferencePool,
 }
 LABELS = {"app": "vllm"}
 
@@ -63,6 +67,30 @@ def pool(name="pool", ports=(8000,), labels=None):
     }
 
 
+def legacy_pool(name="pool", port=8000, labels=None):
+    """An InferencePool of `v1alpha2` as a document."""
+    return {
+        "apiVersion": "inference.networking.x-k8s.io/v1alpha2",
+        "kind": "InferencePool",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "selector": labels or LABELS,
+            "targetPortNumber": port,
+            "extensionRef": {"name": "epp"},
+        },
+    }
+
+
+def objective_v1(name, priority, **targets):
+    """An InferenceObjective of `v1` as a document; `targets` are poolRefs and poolSelector."""
+    return {
+        "apiVersion": "llm-d.ai/v1",
+        "kind": "InferenceObjective",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"priority": priority, **targets},
+    }
+
+
 def objective(name, priority, *, group="llm-d.ai", ref=()):
     """An InferenceObjective as a document."""
     spec: dict[str, object] = {"poolRef": {"name": "pool", **dict(ref)}}
@@ -104,7 +132,7 @@ def _rule(models, targets):
 def read(document):
     """Read a document into the struct of its kind, through the bytes that the API would send."""
     line = msgspec.json.encode({"type": "ADDED", "object": document})
-    kind: Any = _KINDS[document["kind"]]
+    kind: Any = _POOLS.get(document["apiVersion"]) or _KINDS[document["kind"]]
     event = ObjectDecoder(kind).event(line)
     assert event is not None
     return event.object

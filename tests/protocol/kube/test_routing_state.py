@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 
 from epp.model.request import InferenceRequest, RequestId
 from epp.protocol.kube.object_warnings import ObjectWarnings
-from epp.protocol.kube.resources import OBJECT_GROUPS
+from epp.protocol.kube.objects import LabelSelector
+from epp.protocol.kube.resources import OBJECTIVE_VERSIONS
 from epp.protocol.kube.routing_state import PoolName, RoutingState
 from epp.protocol.routing_table import NO_ROUTING, RoutingTable, WeightedTargets
-from tests.protocol.kube.objects import objective, read, rewrite
+from tests.protocol.kube.objects import objective, objective_v1, read, rewrite
 
 POOL = PoolName("pool", "inference.networking.k8s.io")
-NEW, OLD = OBJECT_GROUPS
+V1, NEW, OLD = OBJECTIVE_VERSIONS
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def warnings():
 
 @pytest.fixture
 def state(warnings):
-    return RoutingState(OBJECT_GROUPS, POOL, warnings)
+    return RoutingState(POOL, warnings)
 
 
 def asked(model="base", objective="", header=""):
@@ -70,6 +71,67 @@ def test_both_groups_count_and_the_newer_wins_a_name(state):
     assert state.routing().priorities == {"a": 1, "b": 2}
     state.objectives.retain(OLD, ["b"])
     assert state.routing().priorities == {"b": 2}
+
+
+def test_the_view_of_v1_wins_over_that_of_v1alpha2_where_it_names_the_pool(state):
+    state.objectives.upsert(NEW, [read(objective("a", 1)), read(objective("b", 2))])
+    # What the API shows of an object of v1alpha2 in v1 has no poolRef.
+    state.objectives.upsert(V1, [read(objective_v1("a", 1))])
+    assert state.routing().priorities == {"a": 1, "b": 2}
+    state.objectives.upsert(V1, [read(objective_v1("b", 9, poolRefs=[{"name": "pool"}]))])
+    assert state.routing().priorities == {"a": 1, "b": 9}
+
+
+@pytest.mark.parametrize(
+    ("refs", "applies"),
+    [
+        (["pool"], True),
+        (["other", "pool"], True),
+        (["other"], False),
+    ],
+)
+def test_one_of_several_references_is_enough(state, warnings, refs, applies):
+    state.objectives.upsert(
+        V1, [read(objective_v1("a", 1, poolRefs=[{"name": name} for name in refs]))]
+    )
+    assert state.routing().priorities == ({"a": 1} if applies else {})
+    warned = [each.fields["pool_ref"] for each in warnings.drain()]
+    assert warned == ([] if applies else ["InferencePool.inference.networking.k8s.io/other"])
+
+
+def expression(key, operator, *values):
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+SELECTORS = [
+    ({"matchLabels": {"tier": "gold"}}, True),
+    ({"matchLabels": {"tier": "gold", "zone": "a"}}, False),
+    ({"matchLabels": {}}, False),
+    (expression("tier", "In", "silver", "gold"), True),
+    (expression("zone", "In", "a"), False),
+    (expression("tier", "NotIn", "gold"), False),
+    (expression("zone", "NotIn", "a"), True),
+    (expression("tier", "Exists"), True),
+    (expression("tier", "DoesNotExist"), False),
+    (expression("zone", "DoesNotExist"), True),
+    (expression("tier", "Gt", "1"), False),
+    ({"matchLabels": {"tier": "gold"}, **expression("zone", "Exists")}, False),
+]
+
+
+@pytest.mark.parametrize(("selector", "applies"), SELECTORS)
+def test_a_pool_is_selected_by_its_labels(state, warnings, selector, applies):
+    state.objectives.upsert(V1, [read(objective_v1("a", 1, poolSelector=selector))])
+    assert state.routing().priorities == {}
+    state.pool_labels = {"tier": "gold"}
+    assert state.routing().priorities == ({"a": 1} if applies else {})
+    state.pool_labels = None
+    assert state.routing().priorities == {}
+    assert warnings.drain() == []
+
+
+def test_an_empty_selector_selects_nothing():
+    assert not LabelSelector().selects({"a": "b"})
 
 
 @pytest.mark.parametrize(
