@@ -67,7 +67,7 @@ class RequestPath:
         sources = MetricSources(
             "bench", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks
         )
-        scheduler = Scheduler(fleet, settings.profile, random.Random(1).randrange)
+        scheduler = Scheduler(fleet, settings.scheduling, random.Random(1).randrange)
         self._director = PickerDirector(
             scheduler,
             fleet.apply,

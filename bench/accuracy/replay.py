@@ -86,9 +86,9 @@ class Replay:
         self._beside = beside
         self._observation = observation
         self._draw = random.Random(1).randrange
-        profile = load(POLICIES["least-ttft"]).profile
+        scheduling = load(POLICIES["least-ttft"]).scheduling
         self._fleet = Fleet(BlockHasher(b"bench"))
-        self._router = Scheduler(self._fleet, profile, random.Random(0).randrange)
+        self._router = Scheduler(self._fleet, scheduling, random.Random(0).randrange)
 
     def run(self) -> None:
         """Play it to the end."""

@@ -29,16 +29,15 @@ from epp.app.cache_sources import (
 )
 from epp.app.director import PickerDirector, exchange_factory
 from epp.app.discovery import Source, build_discovery, build_reviewer
+from epp.app.exchanges import exchange_settings
 from epp.app.jobs import attempt, keep_running
 from epp.app.process import collect_garbage, freeze_long_lived_objects, stop_signals
 from epp.config.file import Settings
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
 from epp.policy.scheduler import Scheduler
-from epp.protocol.extproc.debug_headers import decision_header, served_header
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.observation import Observation
-from epp.protocol.extproc.settings import ExchangeSettings
 from epp.protocol.health import ServingStatus
 
 _log = structlog.get_logger(__name__)
@@ -103,7 +102,7 @@ class EndpointPicker:
         )
         self._loop_delay = LoopDelay()
         self._telemetry = Telemetry(self._sources())
-        scheduler = Scheduler(self._fleet, options.settings.profile, random.Random().randrange)  # noqa: S311 (chance, not secrets)
+        scheduler = Scheduler(self._fleet, options.settings.scheduling, random.Random().randrange)  # noqa: S311 (chance, not secrets)
         self._scraper = Scraper(
             self._apply, self._clock, ScrapeSettings(interval=options.scrape_interval)
         )
@@ -168,16 +167,13 @@ class EndpointPicker:
 
     def _exchanges(self) -> Callable[[float], Exchange]:
         options, chance = self._options, random.Random()  # noqa: S311 (as above)
-        header_sources = (
-            (decision_header, options.show_decision),
-            (served_header, options.settings.report_served),
-        )
-        settings = ExchangeSettings(
+        settings = exchange_settings(
+            options.settings,
+            lambda request: self._discovery.routing.resolve(request, chance.randrange),
             max_body_bytes=options.max_body_bytes,
-            header_sources=tuple(source for source, wanted in header_sources if wanted),
+            show_decision=options.show_decision,
             request_orca=options.request_orca,
             keep_body=self._tokenizer is not None,
-            resolve=lambda request: self._discovery.routing.resolve(request, chance.randrange),
         )
         return exchange_factory(self._director, settings, options.observation, chance)
 

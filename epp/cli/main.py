@@ -12,7 +12,9 @@ from epp import __version__, compiled
 from epp.cli.pool_flags import pool_of
 from epp.cli.serve_flags import add_serve
 from epp.cli.several_pools import parse, pools_of
-from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, dump, load
+from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
+from epp.config.report import report
+from epp.config.schema import dump
 from epp.errors import ConfigError
 
 if TYPE_CHECKING:  # see `_options`
@@ -90,6 +92,7 @@ def _check(arguments: argparse.Namespace) -> int:
         return _check_native()
     settings = load(_text(arguments.config, "CONFIG"))
     print(dump(settings.effective), end="")
+    print("\n".join(report(settings.effective, settings.plugins)))
     from epp.app.cache_sources import tokenizer_warning  # noqa: PLC0415 (see `_options`)
 
     for warning in filter(None, (*settings.warnings, tokenizer_warning(settings.tokens))):

@@ -1,115 +1,88 @@
-"""The configuration file as types: the incumbent's `EndpointPickerConfig`, read strictly.
+"""The configuration file as what the picker does: profiles, producers, sources of endpoints.
 
-Both API groups are read (`llm-d.ai/v1alpha1`, `inference.networking.x-k8s.io/v1alpha1`). An
-unknown field, plug-in, parameter or reference is an error that names its path in the file, such
-as `plugins[2].type`. So is a section for a feature that does not exist here, unless what it asks
-for happens anyway, and a scorer whose scores the picker ignores.
+An unknown field, plug-in, parameter or reference is an error that names its path in the file, such
+as `plugins[2].type`; so is a scorer whose scores the picker ignores. What is read and has no
+effect is a warning.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
-from typing import Any
 
 import msgspec
 
+from epp.config.flow_control import (
+    FLOW_CONTROL,
+    NOT_HELD,
+    BandTemplate,
+    FairnessPolicy,
+    FlowControl,
+    OrderingPolicy,
+    UsageLimitPolicy,
+)
+from epp.config.plugins import Plugins
 from epp.config.producers import ProducerSettings, producer_settings
-from epp.config.registry import (
-    PLUGINS,
-    BuiltIn,
-    FileDiscoveryConfig,
-    build,
-    instantiate,
+from epp.config.registry import BUILT_IN, PLUGINS, FileDiscoveryConfig
+from epp.config.report import unhonoured_sections
+from epp.config.schema import (
+    DataLayer,
+    EndpointPickerConfig,
+    PluginRef,
+    ProfileSpec,
+    RequestHandler,
+    decode,
     near,
-    users_class,
 )
 from epp.errors import ConfigError
 from epp.policy.conformance import ServedVerifier
-from epp.policy.pickers import LeastTtftPicker, MaxScorePicker, RandomPicker
-from epp.policy.plugins import Filter, Picker, Plugin, Scorer, uses_totals
-from epp.policy.profile import Profile, WeightedScorer
-from epp.protocol.yaml import convert, load_yaml
+from epp.policy.pickers import LeastTtftPicker, RandomPicker
+from epp.policy.plugins import (
+    Admitter,
+    CommitObserver,
+    Filter,
+    Picker,
+    Plugin,
+    ProfileHandler,
+    RequestProcessor,
+    ResponseProcessor,
+    Scorer,
+    Screener,
+    uses_totals,
+)
+from epp.policy.profile import Profile, Scheduling, SingleProfileHandler, WeightedScorer
 
-API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
-KIND = "EndpointPickerConfig"
-
-_HARMLESS_GATES = {"haPopulateNonLeaderDatastore"}
+FLOW_CONTROL_GATE = "flowControl"
+GATES: Mapping[str, str] = {
+    FLOW_CONTROL_GATE: NOT_HELD,
+    "haPopulateNonLeaderDatastore": "",
+    "dataLayer": "",
+    "prepareDataPlugins": "",
+    "enableLegacyMetrics": "",
+}
+"""Feature gates, and what is said where one is switched on; those without a word are always on."""
+_SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 _TYPES = {kind: name for name, kind in PLUGINS.items()}
 
 
-class PluginSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """An instance of a plug-in. `name` defaults to the type."""
-
-    type: str
-    name: str = ""
-    parameters: dict[str, Any] = {}
-
-
-class PluginRef(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
-    """A plug-in of a profile by its name; `weight` is a scorer's, 1 by default."""
-
-    plugin_ref: str
-    weight: float | None = None
-
-
-class ProfileSpec(msgspec.Struct, forbid_unknown_fields=True):
-    """A scheduling profile."""
-
-    name: str
-    plugins: list[PluginRef] = []
-
-
-class Reference(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """A plug-in by its name: an extractor, a parser or a discovery."""
-
-    plugin_ref: str
-
-
-class DataSource(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """A source of data about endpoints, and what extracts attributes from it."""
-
-    plugin_ref: str
-    extractors: list[Reference] = []
-
-
-class DataLayer(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """The sources of endpoints and of data about them."""
-
-    inject_defaults: bool = True
-    sources: list[DataSource] = []
-    discovery: Reference | None = None
-
-
-class RequestHandler(msgspec.Struct, forbid_unknown_fields=True):
-    """The parsers of requests."""
-
-    parsers: list[Reference] = []
-
-
-class EndpointPickerConfig(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """The file."""
-
-    api_version: str = API_VERSIONS[0]
-    kind: str = KIND
-    feature_gates: list[str] = []
-    plugins: list[PluginSpec] = []
-    scheduling_profiles: list[ProfileSpec] = []
-    request_handler: RequestHandler | None = None
-    data_layer: DataLayer | None = None
-
-
 class Settings(ProducerSettings, frozen=True, kw_only=True):
-    """A configuration as the picker uses it.
+    """A configuration as the picker uses it, with plug-ins started.
 
     `endpoints_file` is the path that a `file-discovery` plug-in names, empty without one.
     `report_served`: response headers say which endpoint served (for the conformance suite).
-    `effective` is the configuration with every default written out.
+    `propagate_priority`: the priority is written into bodies. `plugins` are all plug-ins as they
+    were configured, by name. `effective` is the configuration with every default written out.
     """
 
-    profile: Profile
+    scheduling: Scheduling
     endpoints_file: str
     report_served: bool
+    propagate_priority: bool
+    plugins: Mapping[str, object]
     effective: EndpointPickerConfig
+
+    @property
+    def profile(self) -> Profile:
+        """The first profile."""
+        return self.scheduling.profile
 
 
 POLICIES: Mapping[str, str] = {
@@ -138,112 +111,90 @@ schedulingProfiles:
 DEFAULT_POLICY = "least-ttft"
 
 
-def load(text: str) -> Settings:
-    """Read a configuration from YAML or JSON. Raises `ConfigError`."""
-    config = _decode(text)
-    if config.kind != KIND:
-        raise ConfigError(f"`{config.kind}` is not `{KIND}`", "kind")
-    if config.api_version not in API_VERSIONS:
-        raise ConfigError(
-            f"`{config.api_version}` is none of {', '.join(API_VERSIONS)}", "apiVersion"
-        )
-    _check_gates(config.feature_gates)
-    instances = _instances(config.plugins)
+def load(
+    text: str, gates: Mapping[str, bool] | None = None, below: Callable[[int], int] | None = None
+) -> Settings:
+    """Read a configuration from YAML or JSON, and start its plug-ins. Raises `ConfigError`.
+
+    `gates` are feature gates that override the file's. `below(n)` returns a random number in
+    0..n-1 to plug-ins that need one; by default it is seeded by the system.
+    """
+    config, deprecated = decode(text)
+    ungated = tuple(_check_gates(config, gates or {}))
+    plugins = Plugins(config.plugins, below)
     written = bool(config.scheduling_profiles)
-    profile = _profile(config, instances)
-    _check_references(config, instances)
-    producers = producer_settings(instances.values())
-    unused = _check_scores_are_used(
-        profile, "schedulingProfiles[0].plugins" if written else "plugins"
-    )
+    profiles = _profiles(config, plugins)
+    handler = _handler(plugins, profiles)
+    place = "schedulingProfiles[0].plugins" if written else "plugins"
+    unused = [line for each in profiles.values() for line in _check_scores_are_used(each, place)]
+    _check_data_layer(config.data_layer or DataLayer(), plugins)
+    _check_flow_control(config.flow_control or FlowControl(), plugins)
+    request_handler = config.request_handler or RequestHandler()
+    for position, parser in enumerate(request_handler.parsers):
+        where = f"requestHandler.parsers[{position}].pluginRef"
+        plugins.refer(parser.plugin_ref, where, known=BUILT_IN | PLUGINS.keys())
+    producers = producer_settings(plugins.structs.values())
+    noted = (*plugins.warnings, *unhonoured_sections(config), *producers.warnings)
+    warnings = (*deprecated, *ungated, *noted, *unused)
     return Settings(
-        profile=profile,
-        endpoints_file=_endpoints_file(config, instances),
-        report_served=any(isinstance(each, ServedVerifier) for each in instances.values()),
+        scheduling=_scheduling(profiles, handler, plugins),
+        endpoints_file=_endpoints_file(config, plugins),
+        report_served=bool(plugins.having(ServedVerifier)),
+        propagate_priority=request_handler.propagate_priority,
+        plugins=plugins.structs,
         effective=config,
-        **msgspec.structs.asdict(
-            msgspec.structs.replace(producers, warnings=(*producers.warnings, *unused))
-        ),
+        **msgspec.structs.asdict(msgspec.structs.replace(producers, warnings=warnings)),
     )
 
 
-def _decode(text: str) -> EndpointPickerConfig:
-    document = load_yaml(text.encode(errors="surrogateescape"))
-    if document is None:
-        raise ConfigError("the configuration is empty")
-    try:
-        return convert(document, EndpointPickerConfig)
-    except ConfigError as error:
-        unknown = re.search(r"unknown field `(.*)`", str(error))
-        if unknown is None:
-            raise
-        word = unknown[1]
-        problem = f"unknown field `{word}`{near(word, _FIELDS)}"
-        if word in _ELSEWHERE:
-            problem = f"`{word}` does not exist in this version of Warmpick"
-        raise ConfigError(problem, error.place) from None
+def _check_gates(config: EndpointPickerConfig, overrides: Mapping[str, bool]) -> Iterator[str]:
+    """Yield a warning for each gate that is on and opens nothing. Raises `ConfigError`."""
+    gates: dict[str, bool] = {}
+    for position, gate in enumerate(config.feature_gates):
+        place = f"featureGates[{position}]"
+        name, sign, value = gate.partition("=")
+        if name not in GATES:
+            raise ConfigError(f"no feature gate is named `{name}`{near(name, GATES)}", place)
+        if sign and value.strip().lower() not in _SWITCHES:
+            raise ConfigError(f"`{value}` is neither true nor false", place)
+        gates[name] = _SWITCHES[value.strip().lower()] if sign else True
+    gates |= overrides
+    for name, on in gates.items():
+        if on and GATES[name]:
+            yield f"feature gate `{name}` is {GATES[name]}"
+    if config.flow_control is not None and not gates.get(FLOW_CONTROL_GATE):
+        detector = FlowControl(saturation_detector=config.flow_control.saturation_detector)
+        if config.flow_control != detector:
+            yield f"flowControl is without effect: feature gate `{FLOW_CONTROL_GATE}` is off"
 
 
-_STRUCTS = (
-    *(EndpointPickerConfig, PluginSpec, PluginRef, ProfileSpec),
-    *(DataLayer, DataSource, RequestHandler),
-)
-_FIELDS = {field.encode_name for each in _STRUCTS for field in msgspec.structs.fields(each)}
-_ELSEWHERE = {"flowControl", "peerDiscovery", "saturationDetector"}
-"""The incumbent's sections for features that do not exist here."""
+# Scheduling.
 
 
-def _check_gates(gates: list[str]) -> None:
-    for position, gate in enumerate(gates):
-        name, _, value = gate.partition("=")
-        if name not in _HARMLESS_GATES and value.lower() != "false":
-            raise ConfigError(
-                f"feature gate `{name}` does not exist in this version of Warmpick",
-                f"featureGates[{position}]",
-            )
-
-
-def _instances(specs: list[PluginSpec]) -> dict[str, Any]:
-    instances: dict[str, Any] = {}
-    for position, spec in enumerate(specs):
-        place = f"plugins[{position}]"
-        spec.name = spec.name or spec.type
-        if spec.name in instances:
-            raise ConfigError(f"a second plug-in is named `{spec.name}`", f"{place}.name")
-        instances[spec.name] = instance = _instance(spec, place)
-        if not isinstance(instance, BuiltIn):
-            spec.parameters = msgspec.to_builtins(instance)
-    return instances
-
-
-def _instance(spec: PluginSpec, place: str) -> Any:  # noqa: ANN401 (any plug-in)
-    if added := users_class(spec.type, f"{place}.type"):
-        return build(added, spec.parameters, f"{place}.parameters")
-    return instantiate(spec.type, spec.parameters, place)
-
-
-def _profile(config: EndpointPickerConfig, instances: dict[str, Any]) -> Profile:
-    """Return the one profile; where the file has none, it consists of every plug-in."""
+def _profiles(config: EndpointPickerConfig, plugins: Plugins) -> dict[str, Profile]:
+    """Return the profiles by name; where the file has none, the one consists of every plug-in."""
     if not config.scheduling_profiles:
-        usable = [name for name, each in instances.items() if isinstance(each, Plugin)]
-        refs = [PluginRef(name) for name in usable]
+        refs = [PluginRef(name) for name, each in plugins.items() if isinstance(each, Plugin)]
         config.scheduling_profiles = [ProfileSpec("default", refs)]
-    if len(config.scheduling_profiles) > 1:
-        raise ConfigError(
-            "more than one profile needs a profile handler, of which this version has none",
-            "schedulingProfiles[1]",
-        )
-    spec = config.scheduling_profiles[0]
-    place = "schedulingProfiles[0]"
+    profiles: dict[str, Profile] = {}
+    for position, spec in enumerate(config.scheduling_profiles):
+        place = f"schedulingProfiles[{position}]"
+        if spec.name in profiles:
+            raise ConfigError(f"a second profile is named `{spec.name}`", f"{place}.name")
+        profiles[spec.name] = _profile(spec, plugins, place)
+    return profiles
+
+
+def _profile(spec: ProfileSpec, plugins: Plugins, place: str) -> Profile:
     named = [
-        (ref, _refer(ref.plugin_ref, instances, f"{place}.plugins[{position}].pluginRef"))
+        (ref, plugins.refer(ref.plugin_ref, f"{place}.plugins[{position}].pluginRef"))
         for position, ref in enumerate(spec.plugins)
     ]
     pickers = [each for _, each in named if isinstance(each, Picker)]
     if len(pickers) > 1:
         raise ConfigError("a profile has one picker, this one has several", f"{place}.plugins")
     if not pickers:
-        pickers = [_default_picker(config, spec, instances)]
+        pickers = [_default_picker(spec, plugins)]
     return Profile(
         spec.name,
         tuple(each for _, each in named if isinstance(each, Filter)),
@@ -265,6 +216,48 @@ def _weight(ref: PluginRef, place: str) -> float:
     return ref.weight
 
 
+def _default_picker(spec: ProfileSpec, plugins: Plugins) -> Picker:
+    """Return the file's first picker, else the incumbent's default, for a profile without one.
+
+    It is written into the effective configuration.
+    """
+    found = next((name for name, each in plugins.items() if isinstance(each, Picker)), "")
+    if not found:
+        found = "max-score-picker"
+        plugins.add(found)
+    spec.plugins.append(PluginRef(found))
+    picker: Picker = plugins[found]
+    return picker
+
+
+def _handler(plugins: Plugins, profiles: Mapping[str, Profile]) -> ProfileHandler:
+    handlers = [name for name, each in plugins.items() if isinstance(each, ProfileHandler)]
+    if len(handlers) > 1:
+        named = " and ".join(f"`{name}`" for name in handlers)
+        raise ConfigError(f"{named} are both profile handlers; one is enough", "plugins")
+    handler: ProfileHandler = plugins[handlers[0]] if handlers else SingleProfileHandler()
+    try:
+        handler.check_profiles(tuple(profiles))
+    except ValueError as error:
+        raise ConfigError(str(error), "schedulingProfiles") from None
+    return handler
+
+
+def _scheduling(
+    profiles: Mapping[str, Profile], handler: ProfileHandler, plugins: Plugins
+) -> Scheduling:
+    return Scheduling(
+        profiles=profiles,
+        handler=handler,
+        screeners=plugins.having(Screener),
+        admitters=plugins.having(Admitter),
+        request_processors=plugins.having(RequestProcessor),
+        commit_observers=plugins.having(CommitObserver),
+        response_processors=plugins.having(ResponseProcessor),
+        subscriptions=tuple(plugins.subscriptions),
+    )
+
+
 def _check_scores_are_used(profile: Profile, place: str) -> tuple[str, ...]:
     """Return a warning where a profile's scores have no effect, or raise `ConfigError`.
 
@@ -283,54 +276,50 @@ def _check_scores_are_used(profile: Profile, place: str) -> tuple[str, ...]:
     raise ConfigError(f"{problem}; {remedy}", place)
 
 
-def _default_picker(
-    config: EndpointPickerConfig, spec: ProfileSpec, instances: dict[str, Any]
-) -> Picker:
-    """Return the file's first picker, else the incumbent's default, for a profile without one.
-
-    It is written into the effective configuration.
-    """
-    for name, each in instances.items():
-        if isinstance(each, Picker):
-            spec.plugins.append(PluginRef(name))
-            return each
-    kind, picker = "max-score-picker", MaxScorePicker()
-    config.plugins.append(PluginSpec(kind, kind, msgspec.to_builtins(picker)))
-    spec.plugins.append(PluginRef(kind))
-    return picker
+# Other sections.
 
 
-def _refer(name: str, instances: dict[str, Any], place: str) -> Any:  # noqa: ANN401 (any plug-in)
-    if name not in instances:
-        raise ConfigError(f"no plug-in is named `{name}`{near(name, instances)}", place)
-    return instances[name]
-
-
-def _check_references(config: EndpointPickerConfig, instances: dict[str, Any]) -> None:
-    layer = config.data_layer or DataLayer()
+def _check_data_layer(layer: DataLayer, plugins: Plugins) -> None:
     for position, source in enumerate(layer.sources):
         place = f"dataLayer.sources[{position}]"
-        _refer(source.plugin_ref, instances, f"{place}.pluginRef")
+        plugins.refer(source.plugin_ref, f"{place}.pluginRef")
         for index, extractor in enumerate(source.extractors):
-            where = f"{place}.extractors[{index}].pluginRef"
-            _refer(extractor.plugin_ref, instances, where)
-    for position, parser in enumerate((config.request_handler or RequestHandler()).parsers):
-        where = f"requestHandler.parsers[{position}].pluginRef"
-        _refer(parser.plugin_ref, instances, where)
+            plugins.refer(extractor.plugin_ref, f"{place}.extractors[{index}].pluginRef")
 
 
-def _endpoints_file(config: EndpointPickerConfig, instances: dict[str, Any]) -> str:
-    if config.data_layer is None or config.data_layer.discovery is None:
+def _check_flow_control(section: FlowControl, plugins: Plugins) -> None:
+    if section.usage_limit_policy_plugin_ref:
+        place = "flowControl.usageLimitPolicyPluginRef"
+        _expect(section.usage_limit_policy_plugin_ref, UsageLimitPolicy, plugins, place)
+    bands = {f"priorityBands[{at}]": band for at, band in enumerate(section.priority_bands)}
+    bands |= {
+        "defaultPriorityBand": section.default_priority_band or BandTemplate(),
+        "defaultNegativePriorityBand": section.default_negative_priority_band or BandTemplate(),
+    }
+    for name, band in bands.items():
+        if band.fairness_policy_ref:
+            place = f"flowControl.{name}.fairnessPolicyRef"
+            _expect(band.fairness_policy_ref, FairnessPolicy, plugins, place)
+        if band.ordering_policy_ref:
+            place = f"flowControl.{name}.orderingPolicyRef"
+            _expect(band.ordering_policy_ref, OrderingPolicy, plugins, place)
+    if section.saturation_detector is not None:
+        detector = section.saturation_detector.plugin_ref
+        plugins.refer(detector, "flowControl.saturationDetector.pluginRef", known=PLUGINS)
+
+
+def _expect(name: str, kind: type[object], plugins: Plugins, place: str) -> None:
+    found = plugins.refer(name, place, known=FLOW_CONTROL)
+    if not isinstance(found, kind):
+        raise ConfigError(f"`{name}` is no such policy", place)
+
+
+def _endpoints_file(config: EndpointPickerConfig, plugins: Plugins) -> str:
+    layer = config.data_layer
+    if layer is None or layer.discovery is None or layer.discovery.endpoints is None:
         return ""
-    place = "dataLayer.discovery.pluginRef"
-    found = _refer(config.data_layer.discovery.plugin_ref, instances, place)
+    place = "dataLayer.discovery.endpoints.pluginRef"
+    found = plugins.refer(layer.discovery.endpoints.plugin_ref, place)
     if not isinstance(found, FileDiscoveryConfig):
         raise ConfigError("this plug-in discovers no endpoints; `file-discovery` does", place)
     return found.path
-
-
-def dump(config: EndpointPickerConfig) -> str:
-    """Write a configuration as YAML, without sections that are empty."""
-    fields = msgspec.to_builtins(config)
-    present = {name: value for name, value in fields.items() if value not in (None, [])}
-    return msgspec.yaml.encode(present).decode()

@@ -11,23 +11,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from epp.config.quantities import seconds
 from epp.errors import ConfigError
 
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)"
 _ENTRY_TOKENS = 64
 """Tokens of an entry of the incumbent's index, which raises smaller block sizes to 64."""
 _LAST_PORT = 65_535
-
-
-def seconds(text: str) -> float:
-    """Return a Go duration (`500ms`, `1m30s`) in seconds. Raises `ValueError`, for 0 too."""
-    if not re.fullmatch(f"(?:{_PART})+", text):
-        raise ValueError(f"`{text}` is no duration; write 500ms, 5s or 1m30s")
-    total = sum(float(value) * _UNITS[unit] for value, unit in re.findall(_PART, text))
-    if total <= 0:
-        raise ValueError(f"`{text}` is no time at all")
-    return total
 
 
 class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):

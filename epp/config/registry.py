@@ -4,12 +4,13 @@ The incumbent's plug-ins have its names, parameters and defaults. Warmpick's own
 `least-ttft-scorer`, `least-ttft-picker`, `least-request-picker` and `round-robin-picker`.
 """
 
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 
+from epp.config.flow_control import FLOW_CONTROL
 from epp.config.producers import ApproxProducer, PreciseProducer, TokenProducer
+from epp.config.schema import near
 from epp.errors import ConfigError
 from epp.policy.conformance import HeaderBasedTestingFilter, ServedVerifier
 from epp.policy.pickers import (
@@ -19,7 +20,7 @@ from epp.policy.pickers import (
     RandomPicker,
     RoundRobinPicker,
 )
-from epp.policy.plugins import Plugin
+from epp.policy.profile import SingleProfileHandler
 from epp.policy.scorers import (
     KvCacheUtilizationScorer,
     LeastTtftScorer,
@@ -30,10 +31,6 @@ from epp.policy.scorers import (
 
 ENTRY_POINTS = "warmpick.plugins"
 """The entry point group of users' plug-ins."""
-
-
-class SingleProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Has one profile decide, which is so without a handler too."""
 
 
 class FileDiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -65,8 +62,12 @@ PLUGINS: dict[str, type[Any]] = {
     "file-discovery": FileDiscoveryConfig,
     "header-based-testing-filter": HeaderBasedTestingFilter,
     "destination-endpoint-served-verifier": ServedVerifier,
+    **FLOW_CONTROL,
 }
 """Every plug-in that a configuration may name."""
+
+DEPRECATED: dict[str, str] = {}
+"""Types that llm-d-router has deprecated or removed, and what to write instead."""
 
 BUILT_IN = frozenset(
     (
@@ -94,12 +95,9 @@ ELSEWHERE = frozenset(
         "decode-filter",
         "disagg-headers-handler",
         "disagg-profile-handler",
-        "edf-ordering-policy",
         "encode-filter",
         "endpoint-attribute-filter",
         "endpoint-attribute-scorer",
-        "fcfs-ordering-policy",
-        "global-strict-fairness-policy",
         "header-label-affinity-scorer",
         "header-profile-handler",
         "label-selector-filter",
@@ -121,18 +119,12 @@ ELSEWHERE = frozenset(
         "prefill-header-handler",
         "prefix-based-pd-decider",
         "prefix-cache-affinity-filter",
-        "priority-holdback-policy",
         "probabilistic-admitter",
-        "program-aware-fairness",
-        "round-robin-fairness-policy",
         "running-requests-size-scorer",
         "session-affinity-filter",
         "session-affinity-scorer",
         "session-id-producer",
-        "slo-deadline-ordering-policy",
         "slo-headroom-tier-filter",
-        "soft-reflective-ceiling-policy",
-        "static-usage-limit-policy",
         "token-load-scorer",
         "topology-affinity-filter",
         "topology-affinity-scorer",
@@ -147,23 +139,23 @@ ELSEWHERE = frozenset(
 """The incumbent's plug-ins that do not exist here, so that the error can say so."""
 
 
-def instantiate(kind: str, parameters: dict[str, Any], place: str) -> Plugin | Any:  # noqa: ANN401 (handlers and discovery are no plug-ins of a profile)
-    """Return a plug-in with its parameters. Raises `ConfigError` that names the place."""
-    if kind in BUILT_IN:
-        return BuiltIn()
-    return build(plugin_class(kind, f"{place}.type"), parameters, f"{place}.parameters")
-
-
 def plugin_class(kind: str, place: str) -> type[Any]:
     """Return the class of a plug-in's name. Raises `ConfigError` that suggests similar names."""
     if kind in PLUGINS:
         return PLUGINS[kind]
+    if kind in BUILT_IN:
+        return BuiltIn
     if kind in ELSEWHERE:
         raise ConfigError(
             f"plug-in type `{kind}` of llm-d-router does not exist in this version of Warmpick",
             place,
         )
     raise ConfigError(f"unknown plug-in type `{kind}`{near(kind, PLUGINS)}", place)
+
+
+def replaced_by(kind: str) -> str:
+    """Return what to write instead of a deprecated type; empty for others."""
+    return DEPRECATED.get(kind, "")
 
 
 def users_class(name: str, place: str) -> type[Any] | None:
@@ -201,9 +193,3 @@ def _explain(message: str, kind: type[Any]) -> str:
         return message
     accepted = f"; it takes {', '.join(known)}" if known else "; it takes none"
     return f"unknown parameter `{unknown}`{near(unknown, known) or accepted}"
-
-
-def near(word: str, known: object) -> str:
-    """Return `: did you mean ...?` with the known words that resemble a wrong one, or nothing."""
-    matches = get_close_matches(word, list(known), n=3, cutoff=0.6)  # type: ignore[call-overload]  # any iterable of str
-    return f": did you mean {' or '.join(f'`{match}`' for match in matches)}?" if matches else ""

@@ -1,16 +1,31 @@
-"""The three kinds of plug-in of a profile: filters, scorers, pickers.
+"""The kinds of plug-in, by their methods. GIE and llm-d call them extension points.
 
-A plug-in is a frozen `msgspec.Struct` with one method; its fields are its parameters. Users add
-theirs as classes of these shapes under the entry point group `warmpick.plugins`.
+A plug-in is a frozen `msgspec.Struct` with the methods of one kind or of several; its fields are
+its parameters. One that keeps state, or that needs others, has `start` instead (`Startable`). Users
+add theirs as classes of these shapes under the entry point group `warmpick.plugins`.
+
+    RequestProcessor   reads the request's headers
+    Screener           drops endpoints for all profiles
+    Admitter           refuses requests
+    ProfileHandler     runs profiles, each of Filters, Scorers and a Picker, and joins their results
+    Decider            says whether a handler runs a stage
+    CommitObserver     is notified of the decision
+    ResponseProcessor  adds headers to the response
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from epp.model.candidate import Candidate
-from epp.model.request import InferenceRequest
+from epp.model.endpoint import Target
+from epp.model.events import Event
+from epp.model.fleet import Listener
+from epp.model.request import Decision, InferenceRequest
+
+T = TypeVar("T")
+Headers = tuple[tuple[str, str], ...]
 
 
 class PickContext(msgspec.Struct, frozen=True):
@@ -55,7 +70,101 @@ class Picker(Protocol):
         """Return positions in `candidates` in the order of preference, at least one."""
 
 
+RunProfile = Callable[[str, InferenceRequest], Decision]
+"""Runs a profile by its name; raises `NoEndpoints` where its filters leave no candidate."""
+
+
+@runtime_checkable
+class ProfileHandler(Protocol):
+    """Decides which profiles run, in which order, and makes one decision of theirs."""
+
+    def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:
+        """Return the decision; a handler may raise any `RequestError`."""
+
+    def check_profiles(self, names: Sequence[str]) -> None:
+        """Raise `ValueError` unless these profiles, in the file's order, are what it runs."""
+
+
+@runtime_checkable
+class Decider(Protocol):
+    """Says whether a handler runs another stage for a request."""
+
+    def wants(self, request: InferenceRequest, decision: Decision) -> bool:
+        """Return whether the stage runs; `decision` is that of the stage before."""
+
+
+@runtime_checkable
+class Screener(Protocol):
+    """Drops endpoints before any profile runs."""
+
+    def screen(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Return those that remain, in their order; where none does the client gets status 503."""
+
+
+@runtime_checkable
+class Admitter(Protocol):
+    """Refuses requests before any profile runs."""
+
+    def admit(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> None:
+        """Raise a `RequestError`, such as `Overloaded`, for a request that is refused."""
+
+
+@runtime_checkable
+class RequestProcessor(Protocol):
+    """Reads more of a request before it is decided on."""
+
+    def process_request(self, request: InferenceRequest) -> InferenceRequest:
+        """Return the request, perhaps with other fields; its prompts are not to be changed."""
+
+
+@runtime_checkable
+class CommitObserver(Protocol):
+    """Is notified of each decision as it takes effect."""
+
+    def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
+        """Take note of a decision, at `now` in seconds of a clock that never goes back."""
+
+
+@runtime_checkable
+class ResponseProcessor(Protocol):
+    """Adds headers to responses."""
+
+    def response_headers(
+        self, request: InferenceRequest, decision: Decision, served: Target | None
+    ) -> Headers:
+        """Return headers for the client; `served` is the target that the proxy reported."""
+
+
+class PluginContext(Protocol):
+    """What a plug-in is started with."""
+
+    @property
+    def below(self) -> Callable[[int], int]:
+        """Return a random number in 0..n-1 for n."""
+
+    def plugin(self, name: str, kind: type[T], default: T | None = None) -> T:
+        """Return another plug-in by its name, started; the default where the name is empty.
+
+        Raises `ConfigError` where there is none of that name, or it is of another kind, or it
+        needs this one.
+        """
+
+    def subscribe(self, kinds: Iterable[type[Event]], listener: Listener) -> None:
+        """Call back with the fleet's events of these kinds (`Fleet.subscribe`)."""
+
+
+@runtime_checkable
+class Startable(Protocol):
+    """The parameters of a plug-in that keeps state, or needs others."""
+
+    def start(self, context: PluginContext) -> object:
+        """Return the plug-in; called once. Raises `ConfigError`."""
+
+
 Plugin = Filter | Scorer | Picker
+"""What a profile consists of."""
 
 
 def uses_totals(picker: Picker) -> bool:

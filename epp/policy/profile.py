@@ -1,8 +1,24 @@
-"""A scheduling profile: filters in order, weighted scorers, one picker."""
+"""What is configured: scheduling profiles, and the plug-ins around them."""
+
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from epp.policy.plugins import Filter, Picker, Scorer
+from epp.model.events import Event
+from epp.model.fleet import Listener
+from epp.model.request import Decision, InferenceRequest
+from epp.policy.plugins import (
+    Admitter,
+    CommitObserver,
+    Filter,
+    Picker,
+    ProfileHandler,
+    RequestProcessor,
+    ResponseProcessor,
+    RunProfile,
+    Scorer,
+    Screener,
+)
 
 
 class WeightedScorer(msgspec.Struct, frozen=True):
@@ -20,3 +36,47 @@ class Profile(msgspec.Struct, frozen=True):
     filters: tuple[Filter, ...]
     scorers: tuple[WeightedScorer, ...]
     picker: Picker
+
+
+class SingleProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Has the one profile decide."""
+
+    def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:
+        """Return the decision of the only profile."""
+        return run("", request)
+
+    def check_profiles(self, names: Sequence[str]) -> None:
+        """Raise `ValueError` for several profiles."""
+        if len(names) > 1:
+            raise ValueError(
+                f"the profiles {', '.join(names)} need a profile handler, such as"
+                " `disagg-profile-handler`; `single-profile-handler` has one"
+            )
+
+
+class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
+    """The started plug-ins of one configuration, by what they do.
+
+    `profiles` by their names, in the order of the file. Of an empty name a handler means the
+    first. The events of `subscriptions` are those of the fleet that is scheduled over.
+    """
+
+    profiles: Mapping[str, Profile]
+    handler: ProfileHandler = SingleProfileHandler()
+    screeners: tuple[Screener, ...] = ()
+    admitters: tuple[Admitter, ...] = ()
+    request_processors: tuple[RequestProcessor, ...] = ()
+    commit_observers: tuple[CommitObserver, ...] = ()
+    response_processors: tuple[ResponseProcessor, ...] = ()
+    subscriptions: tuple[tuple[tuple[type[Event], ...], Listener], ...] = ()
+
+    @property
+    def profile(self) -> Profile:
+        """The first profile."""
+        return next(iter(self.profiles.values()))
+
+    @property
+    def plain(self) -> bool:
+        """Whether a decision is one run of the one profile."""
+        around = self.screeners or self.admitters
+        return isinstance(self.handler, SingleProfileHandler) and not around

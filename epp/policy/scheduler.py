@@ -1,29 +1,35 @@
-"""The scheduler: gets candidates from the fleet and a choice among them from the profile."""
+"""The scheduler: gets candidates from the fleet and a choice among them from the plug-ins."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 
 from epp.errors import NoEndpoints
+from epp.model.candidate import Candidate
 from epp.model.events import Admitted
 from epp.model.fleet import Fleet
 from epp.model.quote import Quote
 from epp.model.request import Decision, InferenceRequest
 from epp.policy.choice import choose
 from epp.policy.plugins import PickContext
-from epp.policy.profile import Profile
+from epp.policy.profile import Scheduling
 
 
 class Scheduler:
-    """Decides with one profile over one fleet. `below(n)` returns a random number in 0..n-1.
+    """Decides by one configuration over one fleet. `below(n)` returns a random number in 0..n-1.
 
     A request is quoted once, decided on any number of times, and committed to one decision.
     """
 
-    def __init__(self, fleet: Fleet, profile: Profile, below: Callable[[int], int]) -> None:
+    def __init__(self, fleet: Fleet, scheduling: Scheduling, below: Callable[[int], int]) -> None:
         self._fleet = fleet
-        self._profile = profile
+        self._scheduling = scheduling
+        self._plain = scheduling.plain
+        self._profile = scheduling.profile
+        self._observers = scheduling.commit_observers
         self._below = below
         self._turns = count()
+        for kinds, listener in scheduling.subscriptions:
+            fleet.subscribe(kinds, listener)
 
     def quote(self, request: InferenceRequest, now: float) -> Quote:
         """Hash a request's prompts and estimate their lengths; the quote does not expire."""
@@ -33,18 +39,43 @@ class Scheduler:
         """Choose endpoints for a request by the state at `now`; the fleet does not change.
 
         The profile's plug-ins see `request`, which may have been stripped of its prompts and its
-        body since it was quoted. Raises `NoEndpoints`.
+        body since it was quoted. Raises `NoEndpoints`, and what the plug-ins raise.
         """
         candidates = self._fleet.candidates(quote, now)
         if not candidates:
             raise NoEndpoints(_no_candidates(quote, len(self._fleet.endpoints)), retry_after=1)
-        return choose(
-            self._profile, request, candidates, PickContext(self._below, next(self._turns))
+        context = PickContext(self._below, next(self._turns))
+        if self._plain:
+            return choose(self._profile, request, candidates, context)
+        return self._run_profiles(request, candidates, context)
+
+    def _run_profiles(
+        self, request: InferenceRequest, candidates: Sequence[Candidate], context: PickContext
+    ) -> Decision:
+        """Screen the candidates, admit the request, and have the handler run profiles."""
+        scheduling = self._scheduling
+        for screener in scheduling.screeners:
+            candidates = screener.screen(request, candidates)
+            if not candidates:
+                name = type(screener).__name__
+                raise NoEndpoints(f"screener {name} left no endpoint", reason="screened-out")
+        for admitter in scheduling.admitters:
+            admitter.admit(request, candidates)
+        remaining, profiles, first = candidates, scheduling.profiles, self._profile
+        return scheduling.handler.schedule(
+            request,
+            lambda name, asked: choose(
+                profiles[name] if name else first, asked, remaining, context
+            ),
         )
 
-    def commit(self, quote: Quote, decision: Decision, now: float) -> None:
+    def commit(
+        self, request: InferenceRequest, quote: Quote, decision: Decision, now: float
+    ) -> None:
         """Admit a request to the endpoint that was decided on."""
         self._fleet.apply(Admitted(quote, decision.endpoint.id), now)
+        for observer in self._observers:
+            observer.committed(request, decision, now)
 
     def route(self, request: InferenceRequest, now: float) -> Decision:
         """Decide on a request and admit it at once, so that a burst spreads.
@@ -53,7 +84,7 @@ class Scheduler:
         """
         quote = self.quote(request, now)
         decision = self.decide(request, quote, now)
-        self.commit(quote, decision, now)
+        self.commit(request, quote, decision, now)
         return decision
 
 

@@ -17,7 +17,7 @@ from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Decision, RequestId, Usage
 from epp.policy.pickers import MaxScorePicker
-from epp.policy.profile import Profile, WeightedScorer
+from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.record import MustStayReason, Outcome, RequestRecord
@@ -48,11 +48,11 @@ async def director(folder, fleet):
     await tokenizer.close()
 
 
-LEAST_TTFT = load("plugins: [{type: least-ttft-picker}]").profile
+LEAST_TTFT = load("plugins: [{type: least-ttft-picker}]").scheduling
 
 
-def directing(fleet, tokenizer, poll_now=lambda _: None, profile=LEAST_TTFT, **limits):
-    scheduler = Scheduler(fleet, profile, lambda _: 0)
+def directing(fleet, tokenizer, poll_now=lambda _: None, scheduling=LEAST_TTFT, **limits):
+    scheduler = Scheduler(fleet, scheduling, lambda _: 0)
     telemetry = Telemetry(
         MetricSources("pool", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks)
     )
@@ -220,7 +220,8 @@ class Constant:
 async def test_a_scorer_outside_its_range_is_logged_once(fleet):
     values = {"fine": 1.0, "percent": 70.0, "empty": float("nan")}
     scorers = tuple(WeightedScorer(name, 1.0, Constant(values[name])) for name in values)
-    director = directing(fleet, None, profile=Profile("p", (), scorers, MaxScorePicker()))
+    profile = Profile("p", (), scorers, MaxScorePicker())
+    director = directing(fleet, None, scheduling=Scheduling(profiles={"p": profile}))
     with capture_logs() as logs:
         totals = [director.route(chat("hello"), 1.0).totals for _ in range(3)]
     assert totals == [[2.0]] * 3

@@ -5,7 +5,8 @@ import pytest
 from epp.adapters.kvevents.publishers import SubscriptionSettings
 from epp.app.cache_sources import subscription_settings
 from epp.config.file import load
-from epp.config.producers import TokenSettings, seconds
+from epp.config.producers import TokenSettings
+from epp.config.quantities import seconds
 from epp.errors import ConfigError
 
 

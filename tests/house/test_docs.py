@@ -7,14 +7,18 @@ from typing import get_args
 import msgspec
 import pytest
 
-from epp.config.file import API_VERSIONS, POLICIES, load
+from epp.config.file import POLICIES, load
 from epp.config.registry import BUILT_IN, PLUGINS
+from epp.config.schema import API_VERSION, OLD_API_VERSIONS
 
 ROOT = Path(__file__).parents[2]
-CONFIG = (ROOT / "docs" / "config.md").read_text()
-SECTION = re.compile(r"^### `([\w-]+)`\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "docs" / "config.md", *sorted((ROOT / "docs" / "plugins").glob("*.md"))]
+CONFIG = "\n".join(page.read_text() for page in PAGES)
+SECTION = re.compile(r"^### (`[\w-]+`(?:, `[\w-]+`)*)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```ya?ml\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SECTIONS = dict(SECTION.findall(CONFIG))
+SECTIONS = {
+    name: text for names, text in SECTION.findall(CONFIG) for name in re.findall(r"`(.*?)`", names)
+}
 EXAMPLES = [
     pytest.param(block, id=f"{path.name}:{number}")
     for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -63,7 +67,7 @@ def test_every_parameter_is_there_with_its_default(name):
 
 
 def test_everything_else_that_has_a_name_is_named():
-    words = [*BUILT_IN, *API_VERSIONS, *POLICIES]
+    words = [*BUILT_IN, API_VERSION, *OLD_API_VERSIONS, *POLICIES]
     assert [word for word in words if f"`{word}`" not in CONFIG] == []
 
 

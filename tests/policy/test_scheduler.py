@@ -24,7 +24,7 @@ class Desk:
 
     def __init__(self, policy="least-ttft", pods=4):
         self.rig = Rig(pods)
-        self.scheduler = Scheduler(self.rig.fleet, load(POLICIES[policy]).profile, below)
+        self.scheduler = Scheduler(self.rig.fleet, load(POLICIES[policy]).scheduling, below)
 
     def route(self, identity, *texts, **more):
         return self.scheduler.route(request(identity, *texts, **more), self.rig.now)
@@ -116,7 +116,7 @@ def test_decide_changes_nothing_and_commit_admits():
     first = desk.scheduler.decide(wanted, quote, now)
     assert (fleet.indexed_blocks, fleet.is_in_flight(quote.request_id)) == (0, False)
     assert set(desk.rig.queued_seconds().values()) == {0}
-    desk.scheduler.commit(quote, first, now)
+    desk.scheduler.commit(wanted, quote, first, now)
     assert fleet.is_in_flight(quote.request_id)
     assert desk.rig.queued_seconds()[first.endpoint.name] == pytest.approx(first.predicted_ttft)
 
@@ -134,7 +134,7 @@ def test_a_held_request_is_decided_on_as_things_are_by_then():
     desk.rig.fleet.apply(EndpointRemoved(EndpointId("default/pod-0")), desk.rig.now)
     with pytest.raises(NoEndpoints):
         desk.scheduler.decide(stripped, quote, desk.rig.now)
-    desk.scheduler.commit(quote, decision, desk.rig.now)  # too late: it changes nothing
+    desk.scheduler.commit(stripped, quote, decision, desk.rig.now)  # too late: it changes nothing
     assert not desk.rig.fleet.is_in_flight(quote.request_id)
 
 

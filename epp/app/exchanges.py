@@ -1,0 +1,66 @@
+"""What a configuration means for exchanges: headers of responses, and what resolves requests."""
+
+from collections.abc import Callable
+
+from epp.config.file import Settings
+from epp.model.request import InferenceRequest
+from epp.policy.plugins import RequestProcessor, ResponseProcessor
+from epp.protocol.extproc.debug_headers import decision_header, served_header
+from epp.protocol.extproc.record import RequestRecord
+from epp.protocol.extproc.response import HeaderSource
+from epp.protocol.extproc.settings import ExchangeSettings, Headers
+
+Resolve = Callable[[InferenceRequest], InferenceRequest]
+
+
+def exchange_settings(  # noqa: PLR0913 (one for each flag)
+    settings: Settings,
+    resolve: Resolve,
+    *,
+    max_body_bytes: int,
+    show_decision: bool,
+    request_orca: bool,
+    keep_body: bool,
+) -> ExchangeSettings:
+    """Return the settings of a picker's exchanges.
+
+    `resolve` sets what the API's objects say of a request; the plug-ins go after it.
+    """
+    scheduling = settings.scheduling
+    header_sources: list[HeaderSource] = []
+    if show_decision:
+        header_sources.append(decision_header)
+    if settings.report_served:
+        header_sources.append(served_header)
+    header_sources += [_header_source(each) for each in scheduling.response_processors]
+    return ExchangeSettings(
+        max_body_bytes=max_body_bytes,
+        header_sources=tuple(header_sources),
+        request_orca=request_orca,
+        keep_body=keep_body,
+        resolve=_resolve_with(resolve, scheduling.request_processors),
+    )
+
+
+def _resolve_with(resolve: Resolve, processors: tuple[RequestProcessor, ...]) -> Resolve:
+    if not processors:
+        return resolve
+
+    def resolved(request: InferenceRequest) -> InferenceRequest:
+        request = resolve(request)
+        for each in processors:
+            request = each.process_request(request)
+        return request
+
+    return resolved
+
+
+def _header_source(processor: ResponseProcessor) -> HeaderSource:
+    """Return what gives a response the headers of a plug-in."""
+
+    def headers(record: RequestRecord) -> Headers:
+        if record.request is None or record.decision is None:
+            return ()
+        return processor.response_headers(record.request, record.decision, record.served)
+
+    return headers

@@ -1,0 +1,170 @@
+"""The plug-ins of a file: built from their parameters, started, and known by their names."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from epp.config.registry import PLUGINS, BuiltIn, build, plugin_class, replaced_by, users_class
+from epp.config.schema import PluginSpec, near
+from epp.errors import ConfigError
+from epp.model.events import Event
+from epp.model.fleet import Listener
+from epp.policy.effects import Effect, effect_of, effects
+from epp.policy.plugins import Startable
+
+T = TypeVar("T")
+
+
+class Plugins(Mapping[str, Any]):
+    """The started plug-ins by name, in the order of the file.
+
+    `structs` are the same as they were configured. `subscriptions` are what plug-ins want to be
+    notified of. `warnings` name parameters that are written and not honoured.
+    """
+
+    def __init__(self, specs: list[PluginSpec], below: Callable[[int], int] | None = None) -> None:
+        self.specs = specs
+        self.structs: dict[str, Any] = {}
+        self.subscriptions: list[tuple[tuple[type[Event], ...], Listener]] = []
+        self.warnings: list[str] = []
+        self.below = below or random.Random().randrange  # noqa: S311 (chance, not secrets)
+        self._started: dict[str, Any] = {}
+        self._starting: list[str] = []
+        for position, spec in enumerate(specs):
+            self._build(spec, f"plugins[{position}]")
+        for name in list(self.structs):
+            self._start(name)
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 (any plug-in)
+        return self._started[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.structs)
+
+    def __len__(self) -> int:
+        return len(self.structs)
+
+    def having(self, kind: type[T]) -> tuple[T, ...]:
+        """Return the started plug-ins of a kind, each once."""
+        return tuple(each for each in self.values() if isinstance(each, kind))
+
+    def refer(self, name: str, place: str, *, known: Iterable[str] = ()) -> Any:  # noqa: ANN401
+        """Return a started plug-in by its name.
+
+        One of the types `known` is added, with its defaults, where the file does not list it, as
+        llm-d-router does. Raises `ConfigError` with the place that names it.
+        """
+        if name not in self.structs:
+            if name not in known:
+                raise ConfigError(f"no plug-in is named `{name}`{near(name, self.structs)}", place)
+            self.add(name)
+        return self._started[name]
+
+    def add(self, kind: str) -> None:
+        """Add a plug-in that the file does not list, with its defaults, under its type's name."""
+        self.specs.append(PluginSpec(kind))
+        self._build(self.specs[-1], f"plugins[{len(self.specs) - 1}]")
+        self._start(kind)
+
+    # Building.
+
+    def _build(self, spec: PluginSpec, place: str) -> None:
+        spec.name = spec.name or spec.type
+        if spec.name in self.structs:
+            raise ConfigError(f"a second plug-in is named `{spec.name}`", f"{place}.name")
+        written = spec.parameters or {}
+        kind = users_class(spec.type, f"{place}.type")
+        if kind is None:
+            self._warn_of(spec.type, place)
+            kind = plugin_class(spec.type, f"{place}.type")
+        struct = build(kind, written, f"{place}.parameters")
+        self.structs[spec.name] = struct
+        spec.parameters = written if kind is BuiltIn else msgspec.to_builtins(struct)
+        self.warnings += _unhonoured(spec.name, kind, written)
+
+    def _warn_of(self, kind: str, place: str) -> None:
+        replacement = replaced_by(kind)
+        if replacement:
+            self.warnings.append(f"{place}.type: `{kind}` is deprecated: {replacement}")
+
+    # Starting. The plug-ins see this as their `PluginContext`.
+
+    def _start(self, name: str) -> Any:  # noqa: ANN401 (any plug-in)
+        if name in self._started:
+            return self._started[name]
+        if name in self._starting:
+            circle = " -> ".join([*self._starting[self._starting.index(name) :], name])
+            raise ConfigError(f"plug-ins need each other in a circle: {circle}", self._place(name))
+        struct = self.structs[name]
+        self._starting.append(name)
+        try:
+            started = struct.start(self) if isinstance(struct, Startable) else struct
+        except ValueError as error:
+            raise ConfigError(str(error), self._place(name)) from None
+        finally:
+            self._starting.pop()
+        self._started[name] = started
+        return started
+
+    def plugin(self, name: str, kind: type[T], default: T | None = None) -> T:
+        """Return another plug-in (`PluginContext.plugin`)."""
+        if default is not None and (not name or (name not in self.structs and name in PLUGINS)):
+            return default
+        user = self._starting[-1]
+        place = f"{self._place(user)}{_path_to(name, self.structs[user])}"
+        if name not in self.structs:
+            raise ConfigError(f"no plug-in is named `{name}`{near(name, self.structs)}", place)
+        found = self._start(name)
+        if not isinstance(found, kind):
+            raise ConfigError(f"`{name}` is no {_words(kind)}", place)
+        return found
+
+    def subscribe(self, kinds: Iterable[type[Event]], listener: Listener) -> None:
+        """Note what a plug-in wants to be notified of (`PluginContext.subscribe`)."""
+        self.subscriptions.append((tuple(kinds), listener))
+
+    def _place(self, name: str) -> str:
+        position = next(number for number, each in enumerate(self.specs) if each.name == name)
+        return f"plugins[{position}].parameters"
+
+
+def _unhonoured(name: str, kind: type[Any], written: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a warning for each parameter that is written and does not do what it says."""
+    effect = effect_of(kind)
+    if effect is not None:
+        yield f"{name}: {effect}"
+        return
+    known = effects(kind)
+    for path in _written_paths(written, ""):
+        found: Effect | None = known.get(path)
+        if found is not None and known.get(path.rpartition(".")[0]) is None:
+            yield f"{name}: `{path}` is {found}"
+
+
+def _written_paths(written: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key, value in written.items():
+        yield prefix + key
+        if isinstance(value, dict):
+            yield from _written_paths(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            for item in value:
+                if isinstance(item, dict):
+                    yield from _written_paths(item, f"{prefix}{key}[].")
+
+
+def _path_to(value: str, struct: object) -> str:
+    """Return the path of a struct's field with a value, with a dot before it; empty without."""
+    for field in msgspec.structs.fields(type(struct)):  # type: ignore[arg-type]  # a Struct
+        found = getattr(struct, field.name)
+        if found == value or (isinstance(found, list | tuple) and value in found):
+            return f".{field.encode_name}"
+        if isinstance(found, msgspec.Struct) and (inner := _path_to(value, found)):
+            return f".{field.encode_name}{inner}"
+    return ""
+
+
+def _words(kind: type[Any]) -> str:
+    """Return a class's name in words: `PrefixMatchInfo` is a prefix match info."""
+    return "".join(f" {each.lower()}" if each.isupper() else each for each in kind.__name__).strip()

@@ -1,0 +1,89 @@
+"""What becomes of each plug-in, parameter and section of a file, as lines of a table.
+
+Every line begins with `#`, so that it may follow the file in YAML.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from epp.config.flow_control import FlowControl
+from epp.config.schema import (
+    DataLayer,
+    DiscoveryRefs,
+    EndpointPickerConfig,
+    PluginSpec,
+    RequestHandler,
+)
+from epp.policy.effects import effect_of, effects
+
+HONOURED = "honoured"
+_SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
+    ("requestHandler", RequestHandler),
+    ("dataLayer", DataLayer),
+    ("dataLayer.discovery", DiscoveryRefs),
+    ("flowControl", FlowControl),
+)
+
+Row = tuple[str, str, str]
+
+
+def report(config: EndpointPickerConfig, plugins: Mapping[str, object]) -> list[str]:
+    """Return the table for an effective configuration, whose `plugins` are given by name."""
+    rows: list[Row] = [("PLUG-IN", "VALUE", "HERE")]
+    for spec in config.plugins:
+        rows += _plugin_rows(spec, type(plugins[spec.name]))
+    sections = list(_section_rows(config))
+    if sections:
+        rows += [("SECTION", "", ""), *sections]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines = (f"# {name:{widths[0]}}  {value:{widths[1]}}  {said}" for name, value, said in rows)
+    return [line.rstrip() for line in lines]
+
+
+def _plugin_rows(spec: PluginSpec, kind: type[object]) -> Iterator[Row]:
+    effect = effect_of(kind)
+    title = spec.name if spec.name == spec.type else f"{spec.name} ({spec.type})"
+    yield title, "", str(effect or HONOURED)
+    known = effects(kind) if effect is None else {}
+    for path, value in _leaves(spec.parameters or {}, ""):
+        yield f"  {path}", _short(value), str(effect or known.get(path) or HONOURED)
+
+
+def unhonoured_sections(config: EndpointPickerConfig) -> Iterator[str]:
+    """Yield a warning for each field of a section that is written and does not do what it says.
+
+    Those of `flowControl` are left to its feature gate.
+    """
+    for name, _, said in _section_rows(config):
+        if said != HONOURED and not name.startswith("  flowControl."):
+            yield f"{name.strip()} is {said}"
+
+
+def _section_rows(config: EndpointPickerConfig) -> Iterator[Row]:
+    document = msgspec.to_builtins(config)
+    for place, kind in _SECTIONS:
+        section = document
+        for key in place.split("."):
+            section = (section or {}).get(key)
+        known = effects(kind)
+        for name, value in (section or {}).items():
+            if not isinstance(value, dict) or known.get(name) is not None:
+                yield f"  {place}.{name}", _short(value), str(known.get(name) or HONOURED)
+
+
+def _leaves(value: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
+    """Yield each parameter by its dotted path; those of a group in place of the group."""
+    for key, inner in value.items():
+        if isinstance(inner, dict) and inner:
+            yield from _leaves(inner, f"{prefix}{key}.")
+        else:
+            yield prefix + key, inner
+
+
+_LONGEST = 40
+
+
+def _short(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

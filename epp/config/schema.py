@@ -1,0 +1,233 @@
+"""The configuration file's fields: llm-d-router's `EndpointPickerConfig`, read strictly.
+
+The fields are those of `llm-d.ai/v1`. Files of `llm-d.ai/v1alpha1`, and of the older
+`inference.networking.x-k8s.io/v1alpha1`, are converted: their deprecated fields move to where v1
+has them. Where a file has both, the one of v1 counts, as in llm-d-router.
+"""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+import msgspec
+
+from epp.config.flow_control import FlowControl
+from epp.config.quantities import seconds
+from epp.errors import ConfigError
+from epp.policy.effects import without_effect
+from epp.protocol.yaml import convert, load_yaml
+
+API_VERSION = "llm-d.ai/v1"
+OLD_API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
+KIND = "EndpointPickerConfig"
+
+_ALONE = without_effect("replicas of the picker share nothing yet")
+
+
+class PluginSpec(msgspec.Struct, forbid_unknown_fields=True):
+    """An instance of a plug-in. `name` defaults to the type."""
+
+    type: str
+    name: str = ""
+    parameters: dict[str, Any] | None = None
+
+
+class PluginRef(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
+    """A plug-in of a profile by its name; `weight` is a scorer's, 1 by default."""
+
+    plugin_ref: str
+    weight: float | None = None
+
+
+class ProfileSpec(msgspec.Struct, forbid_unknown_fields=True):
+    """A scheduling profile."""
+
+    name: str
+    plugins: list[PluginRef] = []
+
+
+class Reference(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """A plug-in by its name: an extractor, a parser or a discovery."""
+
+    plugin_ref: str
+
+
+class DataSource(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """A source of data about endpoints, and what extracts attributes from it."""
+
+    plugin_ref: str
+    extractors: list[Reference] = []
+
+
+class DiscoveryRefs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The sources of endpoints, and of other replicas."""
+
+    endpoints: Reference | None = None
+    peers: Annotated[Reference | None, _ALONE] = None
+
+
+class CrossReplica(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
+    """How replicas share their state; durations are Go's."""
+
+    syncer_plugin_ref: str = ""
+    sync_interval: str = "200ms"
+    publish_timeout: str = "1s"
+
+    def __post_init__(self) -> None:
+        seconds(self.sync_interval)
+        seconds(self.publish_timeout)
+
+
+class DataLayer(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
+    """The sources of endpoints and of data about them."""
+
+    inject_defaults: bool = True
+    sources: list[DataSource] = []
+    discovery: DiscoveryRefs | None = None
+    cross_replica: Annotated[CrossReplica | None, _ALONE] = None
+
+
+class RequestHandler(
+    msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True
+):
+    """The parsers of requests; `propagate_priority` writes the priority into their bodies."""
+
+    parsers: list[Reference] = []
+    propagate_priority: bool = False
+
+
+class EndpointPickerConfig(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """The file."""
+
+    api_version: str = API_VERSION
+    kind: str = KIND
+    feature_gates: list[str] = []
+    plugins: list[PluginSpec] = []
+    scheduling_profiles: list[ProfileSpec] = []
+    request_handler: RequestHandler | None = None
+    data_layer: DataLayer | None = None
+    flow_control: FlowControl | None = None
+
+
+Path = tuple[str, ...]
+_MOVED: tuple[tuple[Path, Path], ...] = (
+    (("parser",), ("requestHandler", "parsers")),
+    (("saturationDetector",), ("flowControl", "saturationDetector")),
+    (("dataLayer", "discovery", "pluginRef"), ("dataLayer", "discovery", "endpoints", "pluginRef")),
+    (("dataLayer", "peerDiscovery"), ("dataLayer", "discovery", "peers")),
+    (
+        ("dataLayer", "crossReplicaSyncerPluginRef"),
+        ("dataLayer", "crossReplica", "syncerPluginRef"),
+    ),
+    (("dataLayer", "crossReplicaSyncInterval"), ("dataLayer", "crossReplica", "syncInterval")),
+    (("dataLayer", "crossReplicaPublishTimeout"), ("dataLayer", "crossReplica", "publishTimeout")),
+)
+"""Fields of v1alpha1, and where v1 has them."""
+_DETECTOR = "utilization-detector"
+
+
+def decode(text: str) -> tuple[EndpointPickerConfig, tuple[str, ...]]:
+    """Read a configuration from YAML or JSON; return it with a warning for each deprecated field.
+
+    Raises `ConfigError`.
+    """
+    document = load_yaml(text.encode(errors="surrogateescape"))
+    if document is None:
+        raise ConfigError("the configuration is empty")
+    warnings: tuple[str, ...] = ()
+    if isinstance(document, dict):
+        _check_version(document)
+        if document.get("apiVersion") != API_VERSION:
+            warnings = _modernize(document)
+    try:
+        return convert(document, EndpointPickerConfig), warnings
+    except ConfigError as error:
+        unknown = re.search(r"unknown field `(.*)`", str(error))
+        if unknown is None:
+            raise
+        word = unknown[1]
+        problem = f"unknown field `{word}`{near(word, _FIELDS)}"
+        old = (*filter(None, error.place.split(".")), word)
+        later = ".".join(dict(_MOVED).get(old, ()))
+        if later:
+            problem = f"`{word}` is a field of v1alpha1; {API_VERSION} has `{later}`"
+        raise ConfigError(problem, error.place) from None
+
+
+def _check_version(document: dict[str, Any]) -> None:
+    kind, version = document.get("kind", KIND), document.get("apiVersion", API_VERSION)
+    if kind != KIND:
+        raise ConfigError(f"`{kind}` is not `{KIND}`", "kind")
+    if version not in {API_VERSION, *OLD_API_VERSIONS}:
+        known = ", ".join((API_VERSION, *OLD_API_VERSIONS))
+        raise ConfigError(f"`{version}` is none of {known}", "apiVersion")
+
+
+def _modernize(document: dict[str, Any]) -> tuple[str, ...]:
+    """Move the fields of v1alpha1 to where v1 has them; return a warning for each."""
+    warnings = []
+    if document.get("apiVersion") == OLD_API_VERSIONS[1]:
+        warnings.append(f"apiVersion: `{OLD_API_VERSIONS[1]}` is deprecated: write {API_VERSION}")
+    document["apiVersion"] = API_VERSION
+    for old, new in _MOVED:
+        value = _take(document, old)
+        if value is None:
+            continue
+        warnings.append(f"{'.'.join(old)} is deprecated: write {'.'.join(new)}")
+        if old == ("parser",):
+            value = [value]
+        elif old == ("saturationDetector",):
+            value = _with_its_plugin(document, value)
+        _put(document, new, value)
+    return tuple(warnings)
+
+
+def _take(document: dict[str, Any], path: Path) -> object:
+    """Remove and return what is at a path; None where nothing is."""
+    holder: Any = document
+    for key in path[:-1]:
+        holder = holder.get(key)
+        if not isinstance(holder, dict):
+            return None
+    return holder.pop(path[-1], None)
+
+
+def _put(document: dict[str, Any], path: Path, value: object) -> None:
+    """Set what is at a path, unless something is there."""
+    holder: Any = document
+    for key in path[:-1]:
+        if not isinstance(holder.get(key), dict):
+            holder[key] = {}
+        holder = holder[key]
+    holder.setdefault(path[-1], value)
+
+
+def _with_its_plugin(document: dict[str, Any], value: object) -> object:
+    """Return a reference for a detector that is written out, as GIE's first configurations did."""
+    if not isinstance(value, dict) or "pluginRef" in value or not value:
+        return value
+    plugins = document.setdefault("plugins", [])
+    if isinstance(plugins, list):
+        plugins.append({"type": _DETECTOR, "parameters": value})
+    return {"pluginRef": _DETECTOR}
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """Return `: did you mean ...?` with the known words that resemble a wrong one, or nothing."""
+    matches = get_close_matches(word, list(known), n=3, cutoff=0.6)
+    return f": did you mean {' or '.join(f'`{match}`' for match in matches)}?" if matches else ""
+
+
+_STRUCTS = (
+    *(EndpointPickerConfig, PluginSpec, PluginRef, ProfileSpec, DataLayer, DataSource),
+    *(DiscoveryRefs, CrossReplica, RequestHandler, FlowControl),
+)
+_FIELDS = {field.encode_name for each in _STRUCTS for field in msgspec.structs.fields(each)}
+
+
+def dump(config: EndpointPickerConfig) -> str:
+    """Write a configuration as YAML, without sections that are empty."""
+    fields = msgspec.to_builtins(config)
+    present = {name: value for name, value in fields.items() if value not in (None, [], {})}
+    return msgspec.yaml.encode(present).decode()

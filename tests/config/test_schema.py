@@ -1,0 +1,132 @@
+"""The file's versions: deprecated fields are converted, with a warning each."""
+
+import pytest
+
+from epp.config.file import load
+from epp.config.report import report
+from epp.config.schema import API_VERSION, OLD_API_VERSIONS, decode
+from epp.errors import ConfigError
+
+OLD = """
+apiVersion: {version}
+kind: EndpointPickerConfig
+plugins: [{{type: queue-scorer}}, {{type: file-discovery, parameters: {{path: /e.yaml}}}}]
+parser: {{pluginRef: openai-parser}}
+dataLayer:
+  discovery: {{pluginRef: file-discovery}}
+  crossReplicaSyncInterval: 5s
+  crossReplicaPublishTimeout: 2s
+"""
+NEW = """
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins: [{type: queue-scorer}, {type: file-discovery, parameters: {path: /e.yaml}}]
+requestHandler: {parsers: [{pluginRef: openai-parser}]}
+dataLayer:
+  discovery: {endpoints: {pluginRef: file-discovery}}
+  crossReplica: {syncInterval: 5s, publishTimeout: 2s}
+"""
+LAYER = "dataLayer.crossReplica"
+MOVED = {
+    "parser is deprecated: write requestHandler.parsers",
+    "dataLayer.discovery.pluginRef is deprecated: write dataLayer.discovery.endpoints.pluginRef",
+    f"{LAYER}SyncInterval is deprecated: write dataLayer.crossReplica.syncInterval",
+    f"{LAYER}PublishTimeout is deprecated: write dataLayer.crossReplica.publishTimeout",
+}
+GROUP = {"apiVersion: `inference.networking.x-k8s.io/v1alpha1` is deprecated: write llm-d.ai/v1"}
+
+
+@pytest.mark.parametrize("version", OLD_API_VERSIONS)
+def test_deprecated_fields_are_read_as_those_of_v1(version):
+    config, warnings = decode(OLD.format(version=version))
+    assert config == decode(NEW)[0]
+    assert set(warnings) == (MOVED if version == OLD_API_VERSIONS[0] else MOVED | GROUP)
+    assert decode(NEW)[1] == ()
+
+
+def test_a_file_of_v1_has_no_deprecated_fields():
+    with pytest.raises(ConfigError, match="`parser` is a field of v1alpha1"):
+        decode(OLD.format(version=API_VERSION))
+
+
+def test_of_both_spellings_that_of_v1_counts():
+    text = """
+apiVersion: llm-d.ai/v1alpha1
+parser: {pluginRef: a}
+requestHandler: {parsers: [{pluginRef: b}]}
+"""
+    config, (warning,) = decode(text)
+    assert config.request_handler is not None
+    assert [each.plugin_ref for each in config.request_handler.parsers] == ["b"]
+    assert warning.startswith("parser is deprecated")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        ("flowControl: {maxBytes: ten}", "flowControl", "`ten` is no quantity"),
+        ("flowControl: {maxRequests: -1}", "flowControl", "`-1` is no quantity"),
+        ("flowControl: {defaultRequestTTL: 5}", "flowControl.defaultRequestTTL", "Expected `str"),
+        ("flowControl: {defaultRequestTTL: soon}", "flowControl", "`soon` is no duration"),
+        (
+            "flowControl: {priorityBands: [{priority: 1}, {priority: 1}]}",
+            "flowControl",
+            "have one priority",
+        ),
+        (
+            "flowControl: {priorityBands: [{fairnessPolicyRef: fcfs-ordering-policy}]}",
+            "flowControl.priorityBands[0].fairnessPolicyRef",
+            "`fcfs-ordering-policy` is no such policy",
+        ),
+        (
+            "flowControl: {defaultPriorityBand: {orderingPolicyRef: fcfs}}",
+            "flowControl.defaultPriorityBand.orderingPolicyRef",
+            "no plug-in is named `fcfs`",
+        ),
+        (
+            "plugins: [{type: priority-holdback-policy, parameters: {minCeiling: 2}}]",
+            "plugins[0].parameters",
+            "`minCeiling` < `maxCeiling`",
+        ),
+        ("dataLayer: {crossReplica: {syncInterval: 0s}}", "dataLayer.crossReplica", "no time"),
+    ],
+)
+def test_errors_name_the_place_and_the_problem(text, place, said):
+    with pytest.raises(ConfigError) as raised:
+        load(text)
+    assert raised.value.place == place
+    assert said in raised.value.problem
+
+
+def test_flow_control_is_read_and_said_to_have_no_effect():
+    text = """
+featureGates: [flowControl]
+plugins: [{type: queue-scorer}, {type: round-robin-fairness-policy}]
+flowControl:
+  maxBytes: 10Gi
+  defaultRequestTTL: 1m30s
+  priorityBands: [{priority: 100, maxRequests: 1k, fairnessPolicyRef: round-robin-fairness-policy}]
+"""
+    assert set(load(text).warnings) == {
+        f"{name} without effect here, because requests are not held in the picker yet"
+        for name in ("feature gate `flowControl` is", "round-robin-fairness-policy:")
+    }
+    gated = load(text, gates={"flowControl": False})
+    assert "flowControl is without effect: feature gate `flowControl` is off" in gated.warnings
+
+
+def test_the_report_says_what_becomes_of_everything():
+    settings = load("""
+plugins:
+- {type: prefix-cache-scorer, name: prefix, parameters: {autoTune: false}}
+- {type: fcfs-ordering-policy}
+flowControl: {enableEviction: true}
+""")
+    lines = report(settings.effective, settings.plugins)
+    said = {line[2:].split("  ")[0 if line[2] != " " else 1]: line for line in lines}
+    held = "without effect here, because requests are not held in the picker yet"
+    assert said["prefix (prefix-cache-scorer)"].endswith("  honoured")
+    assert said["matchLengthWeight"].endswith(" 0.0    honoured")
+    assert "  false  without effect here, because blocks and capacities" in said["autoTune"]
+    assert said["fcfs-ordering-policy"].endswith(held)
+    assert said["flowControl.enableEviction"].endswith(held)

@@ -1,0 +1,115 @@
+"""The extension points around profiles: screeners, admitters, handlers, observers, events."""
+
+import pytest
+from msgspec.structs import replace
+
+from epp.errors import NoEndpoints, Overloaded
+from epp.model.events import Admitted, FirstToken
+from epp.model.request import RequestId
+from epp.policy.pickers import MaxScorePicker
+from epp.policy.profile import Profile, Scheduling
+from epp.policy.scheduler import Scheduler
+from tests.model.rig import Rig
+from tests.strategies import request, text
+
+
+class Keep:
+    """A filter or a screener: it keeps endpoints by name."""
+
+    def __init__(self, *names):
+        self.names = names
+
+    def filter(self, request, candidates):
+        return [each for each in candidates if each.endpoint.name in self.names]
+
+    def screen(self, request, candidates):
+        return self.filter(request, candidates)
+
+
+class TwoStages:
+    """Runs `first`, then `second` with another request, and answers as the second."""
+
+    def schedule(self, request, run):
+        first = run("first", request)
+        return replace(run("second", replace(request, fairness_id=first.endpoint.name)))
+
+
+class Refusing:
+    def __init__(self):
+        self.seen = []
+
+    def admit(self, request, candidates):
+        self.seen = [each.endpoint.name for each in candidates]
+        if request.priority < 0:
+            raise Overloaded("not today")
+
+
+class Noting:
+    def __init__(self):
+        self.committed_to = []
+
+    def committed(self, request, decision, now):
+        self.committed_to.append((request.id, decision.endpoint.name, now))
+
+
+def profile(name, *filters):
+    return Profile(name, filters, (), MaxScorePicker())
+
+
+def scheduler(rig, *profiles, **more):
+    scheduling = Scheduling(profiles={each.name: each for each in profiles}, **more)
+    return Scheduler(rig.fleet, scheduling, lambda _: 0)
+
+
+def test_screeners_go_before_every_profile():
+    rig = Rig(4)
+    screened = Keep("pod-1", "pod-2"), Keep("pod-2", "pod-3")
+    decision = scheduler(rig, profile("p"), screeners=screened).route(request(), rig.now)
+    assert decision.endpoint.name == "pod-2"
+
+
+def test_a_screener_that_leaves_none_answers_503():
+    rig = Rig(2)
+    with pytest.raises(NoEndpoints, match="screener Keep left no endpoint") as raised:
+        scheduler(rig, profile("p"), screeners=(Keep(),)).route(request(), rig.now)
+    assert (raised.value.status, raised.value.reason) == (503, "screened-out")
+
+
+def test_an_admitter_sees_what_the_screeners_left_and_may_refuse():
+    rig, admitter = Rig(3), Refusing()
+    desk = scheduler(rig, profile("p"), screeners=(Keep("pod-1"),), admitters=(admitter,))
+    assert desk.route(request(), rig.now).endpoint.name == "pod-1"
+    assert admitter.seen == ["pod-1"]
+    with pytest.raises(Overloaded, match="not today"):
+        desk.route(request("r2", priority=-1), rig.now)
+    assert not rig.fleet.is_in_flight(RequestId("r2"))
+
+
+def test_a_handler_runs_profiles_by_name():
+    rig = Rig(3)
+    stages = profile("first", Keep("pod-0")), profile("second", Keep("pod-2"))
+    decision = scheduler(rig, *stages, handler=TwoStages()).route(request(), rig.now)
+    assert (decision.profile, decision.endpoint.name) == ("second", "pod-2")
+
+
+def test_observers_are_notified_of_what_is_committed_only():
+    rig, observer = Rig(2), Noting()
+    desk = scheduler(rig, profile("p", Keep("pod-1")), commit_observers=(observer,))
+    quote = desk.quote(request(), rig.now)
+    desk.decide(request(), quote, rig.now)
+    assert observer.committed_to == []
+    desk.route(request("r2"), 7.0)
+    assert observer.committed_to == [("r2", "pod-1", 7.0)]
+
+
+def test_subscriptions_are_to_the_fleets_events():
+    rig, heard = Rig(1), []
+
+    def hear(event, now, guessed):
+        heard.append((type(event), now, guessed))
+
+    subscription = (Admitted, FirstToken), hear
+    desk = scheduler(rig, profile("p"), subscriptions=(subscription,))
+    desk.route(request("r1", text(100)), rig.now)
+    rig.fleet.apply(FirstToken(RequestId("r1")), rig.now)
+    assert heard == [(Admitted, rig.now, False), (FirstToken, rig.now, False)]
