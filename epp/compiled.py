@@ -46,6 +46,7 @@ MODULES: dict[str, Compiler] = {
     "epp.model.learning.output_lengths": "mypyc",
     "epp.model.learning.prefill": "mypyc",
     "epp.model.learning.trust": "mypyc",
+    "epp.model.pods.current_load": "mypyc",
     "epp.model.pods.engine_scheduler": "mypyc",
     "epp.model.pods.in_flight": "mypyc",
     "epp.model.pods.ledger": "mypyc",

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from epp.model.endpoint import Endpoint, Load
+from epp.model.endpoint import CurrentLoad, Endpoint, Load
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,6 +16,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     fleet's: the share of endpoints with prefill to do, averaged over ten seconds. `trust`, in
     0..1, says how well recent predictions for the endpoint's cache held; `cached_tokens` already
     takes it into account.
+
+    `load` is the last report, as it came, which may be a second old. Policies that compare load
+    read `waiting`, `running` and `kv_usage`: `current`, where that is known, is the report and
+    what was sent and seen done since.
     """
 
     endpoint: Endpoint
@@ -30,3 +34,19 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 0
     busy_share: float = 0.0
     trust: float = 1.0
+    current: CurrentLoad | None = None
+
+    @property
+    def waiting(self) -> float:
+        """Requests that wait in the engine's queue, whoever sent them."""
+        return self.load.waiting if self.current is None else self.current.waiting
+
+    @property
+    def running(self) -> float:
+        """Requests that the engine computes, whoever sent them."""
+        return self.load.running if self.current is None else self.current.running
+
+    @property
+    def kv_usage(self) -> float:
+        """The share of the KV cache that requests hold, in 0..1."""
+        return self.load.kv_usage if self.current is None else self.current.kv_usage

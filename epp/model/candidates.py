@@ -9,8 +9,8 @@ from operator import index as number_of
 from typing import Final, SupportsIndex, overload
 
 from epp.model.candidate import Candidate
-from epp.model.endpoint import Endpoint, Load
 from epp.model.pods.ledger import LedgerSnapshot
+from epp.model.pods.pods import EligiblePods
 from epp.model.quote import Estimate, Quote
 
 _DECODE_SECONDS: Final = 20e-6
@@ -18,8 +18,9 @@ _DECODE_SECONDS: Final = 20e-6
 
 
 class Candidates(Sequence[Candidate]):
-    """The endpoints' predicted states and costs at one moment, in aligned columns; immutable.
+    """The endpoints' predicted states and costs at one moment, in aligned columns.
 
+    Good while one decision is made: a `Candidate` that is looked at later has a later load.
     `busy_share`, in 0..1, is the fleet's; units are those of `Candidate`.
     """
 
@@ -27,7 +28,8 @@ class Candidates(Sequence[Candidate]):
         "_blocks",
         "_endpoints",
         "_estimates",
-        "_loads",
+        "_now",
+        "_pods",
         "_queued",
         "_requests",
         "_running",
@@ -39,17 +41,18 @@ class Candidates(Sequence[Candidate]):
     def __init__(  # noqa: PLR0913, PLR0917 (one column each)
         self,
         quote: Quote,
-        endpoints: Sequence[Endpoint],
-        loads: Sequence[Load],
+        eligible: EligiblePods,
         estimates: Sequence[Estimate],
         trust: Sequence[float],
         snapshot: LedgerSnapshot,
         busy_share: float,
+        now: float,
     ) -> None:
         self._tokens: Final = quote.tokens
         self._blocks: Final = quote.blocks
-        self._endpoints: Final = endpoints
-        self._loads: Final = loads
+        self._endpoints: Final = eligible.endpoints
+        self._pods: Final = eligible.pods
+        self._now: Final = now
         self._estimates: Final = estimates
         self._trust: Final = trust
         self._queued: Final = snapshot.queued_prefill_seconds
@@ -58,7 +61,7 @@ class Candidates(Sequence[Candidate]):
         self.busy_share: Final = busy_share
 
     def __len__(self) -> int:
-        return len(self._endpoints)
+        return len(self._estimates)
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Candidate: ...
@@ -75,10 +78,10 @@ class Candidates(Sequence[Candidate]):
         return map(self._make, range(len(self)))
 
     def _make(self, position: int) -> Candidate:
-        estimate = self._estimates[position]
+        estimate, pod = self._estimates[position], self._pods[position]
         return Candidate(
             endpoint=self._endpoints[position],
-            load=self._loads[position],
+            load=pod.load,
             prompt_tokens=self._tokens,
             cached_tokens=estimate.cached,
             matched_blocks=estimate.matched,
@@ -89,6 +92,7 @@ class Candidates(Sequence[Candidate]):
             requests=self._requests[position],
             busy_share=self.busy_share,
             trust=self._trust[position],
+            current=pod.books.at(self._now),
         )
 
     def ttft_seconds(self, weight: float) -> list[float]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NewType
+from typing import NamedTuple, NewType
 
 import msgspec
 
@@ -156,6 +156,18 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 UNREPORTED = Load()
 """The load of an endpoint that has not answered a scrape yet."""
+
+
+class CurrentLoad(NamedTuple):
+    """What an endpoint bears at one moment: its last report, and what happened since.
+
+    `waiting` and `running` requests are those of all clients, never negative; `kv_usage` is the
+    share of the cache that they hold, in 0..1.
+    """
+
+    waiting: float
+    running: float
+    kv_usage: float
 
 
 class CacheStats(msgspec.Struct, frozen=True):

@@ -141,10 +141,7 @@ class Fleet:
             prefill_seconds = [speed.prefill.step for _, speed in eligible.places]
         snapshot = take_snapshot(eligible.ledgers, prefill_seconds, now)
         self._busy.update(snapshot.busy, len(trust), now)
-        loads = [pod.load for pod in eligible.pods]
-        return Candidates(
-            quote, eligible.endpoints, loads, estimates, trust, snapshot, self._busy.value
-        )
+        return Candidates(quote, eligible, estimates, trust, snapshot, self._busy.value, now)
 
     @staticmethod
     def _discount(quote: Quote, eligible: EligiblePods, estimates: list[Estimate]) -> None:
@@ -214,10 +211,13 @@ class Fleet:
     def _reported(self, event: LoadReported, now: float) -> None:
         self._of_pod(event, now)
         pod = self.pods.get(event.endpoint_id)
-        if pod is not None and len(self._unobserved):
+        if pod is None:
+            return
+        if len(self._unobserved):
             booked, coming = pod.ledger.requests, pod.ledger.prefilling(now)
             for over in self._unobserved.reconcile(event.endpoint_id, event.load, booked, coming):
                 self._learn(over, now, guessed=True)
+        pod.close_books(now)
 
     def _orca(self, event: OrcaReported, now: float) -> None:
         pod = self.pods.at(event.target)

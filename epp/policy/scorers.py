@@ -43,7 +43,7 @@ class QueueScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return (longest - own) / (longest - shortest); 1 for all where they are equal."""
-        queues = [candidate.load.waiting for candidate in candidates]
+        queues = [candidate.waiting for candidate in candidates]
         low, high = min(queues), max(queues)
         if low == high:
             return [1.0] * len(queues)
@@ -57,7 +57,7 @@ class KvCacheUtilizationScorer(
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 - usage."""
-        return [min(1.0, max(0.0, 1.0 - each.load.kv_usage)) for each in candidates]
+        return [min(1.0, max(0.0, 1.0 - each.kv_usage)) for each in candidates]
 
 
 class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

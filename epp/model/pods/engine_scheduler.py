@@ -52,6 +52,13 @@ class EngineScheduler:
     def __len__(self) -> int:
         return len(self._running) + len(self.waiting)
 
+    @property
+    def usage(self) -> float:
+        """The share of the cache that running requests hold, in 0..1."""
+        # vLLM v1/core/block_pool.py `get_usage`: blocks that are not in the free queue.
+        capacity = self.cache.capacity
+        return (capacity - self.cache.free) / capacity if capacity > 0 else 0.0
+
     # The cache.
 
     def detach(self) -> None:

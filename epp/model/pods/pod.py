@@ -19,6 +19,7 @@ from epp.model.kv_changes import (
 )
 from epp.model.learning.prefill import PrefillModel, Speed
 from epp.model.learning.trust import PredictionTrust, Verdict
+from epp.model.pods.current_load import LoadBooks
 from epp.model.pods.engine_scheduler import EngineScheduler
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.sequence import SequenceState
@@ -66,6 +67,7 @@ class Pod:
         self.mirror: KvEventMirror | None = None
         self.models: frozenset[str] | None = None
         self.scheduler = EngineScheduler(index, self.ledger, self._spec(UNREPORTED, unknown))
+        self.books = LoadBooks(self.ledger, self.scheduler)
         self.speed = prefill.speed(self.engine_block)
         self._hasher = hasher
         self._reported = False
@@ -190,6 +192,12 @@ class Pod:
         known = {key: value for key, value in named.items() if value is not None}
         self.load = replace(self.load, at=now, **known)
         self._count_external()
+        self.close_books(now)
+
+    def close_books(self, now: float) -> None:
+        """Compare the last report with the books of the same moment."""
+        self.scheduler.schedule(self.prefill.longest, now)
+        self.books.close(self.load)
 
     def follow(self, changes: Sequence[Change]) -> None:
         """Correct the cache by the engine's own KV events."""

@@ -1,0 +1,94 @@
+"""The load at a moment: the last report, and what was sent and seen done since."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.endpoint import CurrentLoad
+from epp.model.events import Aborted, Finished, FirstToken, OrcaReported
+from epp.model.request import RequestId
+from tests.model.rig import LONG, Rig
+from tests.strategies import text
+
+COUNTS = st.integers(0, 50)
+
+
+def load(rig, name="pod-0"):
+    return rig.ask()[name].current
+
+
+@given(waiting=COUNTS, running=COUNTS, usage=st.floats(0, 1), sent=st.integers(0, 3))
+def test_a_report_is_the_load_of_its_moment(waiting, running, usage, sent):
+    """The picker's own requests are among those that are reported, as far as these go."""
+    rig = Rig()
+    for number in range(min(sent, waiting + running)):
+        rig.send("pod-0", f"r{number}", text(100, str(number)), stream=True)
+    rig.report("pod-0", waiting=waiting, running=running, kv_usage=usage)
+    assert load(rig) == (waiting, running, pytest.approx(usage))
+
+
+def test_a_request_that_is_sent_after_the_report_counts():
+    rig = Rig()
+    rig.report("pod-0", waiting=0, running=4, kv_usage=0.5, block_size=16, num_blocks=1001)
+    rig.send("pod-0", "r", text(1600))
+    waiting, running, usage = load(rig)
+    # 1600 tokens are a tenth of the 16,000 that 1000 blocks of 16 hold.
+    assert (waiting, running, usage) == (0, 5, pytest.approx(0.6, abs=0.01))
+
+
+def test_a_request_that_ended_after_the_report_does_not():
+    rig = Rig()
+    rig.send("pod-0", "r", LONG)
+    rig.report("pod-0", running=3, kv_usage=0.5, block_size=16, num_blocks=1001)
+    before = load(rig)
+    rig.apply(Finished(RequestId("r")))
+    after = load(rig)
+    assert (before.running, after.running) == (3, 2)
+    assert after.kv_usage < before.kv_usage
+
+
+def test_requests_behind_long_prompts_wait_until_a_step_reaches_them():
+    """A step of 8192 tokens takes all of the first prompt and none of the third."""
+    rig = Rig()
+    rig.report("pod-0", block_size=16, num_blocks=10_000)
+    for number in range(3):
+        rig.send("pod-0", f"r{number}", text(8000, str(number)), stream=True)
+    assert load(rig)[:2] == (1, 2)
+    rig.apply(FirstToken(RequestId("r0")))
+    assert load(rig)[:2] == (0, 3)
+
+
+def test_what_others_sent_stays_until_the_next_report():
+    rig = Rig()
+    rig.report("pod-0", waiting=7, running=2)
+    rig.send("pod-0", "r", LONG, stream=True)
+    assert load(rig)[:2] == (7, 3)
+    rig.apply(Aborted(RequestId("r")))
+    assert load(rig)[:2] == (7, 2)
+    rig.report("pod-0", waiting=1, running=2)
+    assert load(rig)[:2] == (1, 2)
+
+
+def test_none_waits_whose_first_token_came():
+    """The report said that it waits; nobody else sent anything."""
+    rig = Rig()
+    rig.send("pod-0", "r", LONG, stream=True)
+    rig.report("pod-0", waiting=1)
+    assert load(rig)[:2] == (1, 0)
+    rig.apply(FirstToken(RequestId("r")))
+    assert load(rig)[:2] == (0, 1)
+
+
+def test_an_endpoint_that_never_reported_bears_what_was_sent():
+    rig = Rig()
+    rig.send("pod-0", "r", LONG, stream=True)
+    assert load(rig)[:2] == (0, 1)
+    assert load(rig, "pod-1") == CurrentLoad(0, 0, 0)
+
+
+def test_a_response_that_reports_load_is_a_report():
+    rig = Rig()
+    rig.report("pod-0", waiting=5, running=5, kv_usage=0.5)
+    target = rig.ask()["pod-0"].endpoint.target
+    rig.apply(OrcaReported(target, kv_usage=0.2, waiting=1.0))
+    assert load(rig) == (1, 5, pytest.approx(0.2))
