@@ -6,7 +6,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from epp.config.registry import PLUGINS, BuiltIn, build, plugin_class, replaced_by, users_class
+from epp.config.registry import (
+    BUILT_IN,
+    ELSEWHERE,
+    PLUGINS,
+    BuiltIn,
+    build,
+    plugin_class,
+    replaced_by,
+    users_class,
+)
 from epp.config.schema import PluginSpec, near
 from epp.errors import ConfigError
 from epp.model.events import Event
@@ -110,7 +119,7 @@ class Plugins(Mapping[str, Any]):
 
     def plugin(self, name: str, kind: type[T], default: T | None = None) -> T:
         """Return another plug-in (`PluginContext.plugin`)."""
-        if default is not None and (not name or (name not in self.structs and name in PLUGINS)):
+        if default is not None and self._stands_for_default(name):
             return default
         user = self._starting[-1]
         place = f"{self._place(user)}{_path_to(name, self.structs[user])}"
@@ -120,6 +129,12 @@ class Plugins(Mapping[str, Any]):
         if not isinstance(found, kind):
             raise ConfigError(f"`{name}` is no {_words(kind)}", place)
         return found
+
+    def _stands_for_default(self, name: str) -> bool:
+        """Whether a name is none, or that of what is always on, or of a type not in the file."""
+        if name in self.structs:
+            return isinstance(self.structs[name], BuiltIn)
+        return not name or name in PLUGINS or name in BUILT_IN or name in ELSEWHERE
 
     def subscribe(self, kinds: Iterable[type[Event]], listener: Listener) -> None:
         """Note what a plug-in wants to be notified of (`PluginContext.subscribe`)."""

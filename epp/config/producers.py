@@ -6,13 +6,16 @@ which nothing exists here is accepted where it would change nothing, and refused
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from epp.config.quantities import seconds
 from epp.errors import ConfigError
+from epp.model.candidate import Candidate
+from epp.model.request import InferenceRequest
+from epp.policy.producers import COLUMNS, PrefixMatch
 
 _ENTRY_TOKENS = 64
 """Tokens of an entry of the incumbent's index, which raises smaller block sizes to 64."""
@@ -146,7 +149,17 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
             raise ValueError("engines are subscribed to one by one; `discoverPods` cannot be false")
 
 
-class PreciseProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class IndexProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A producer of matches of prefixes. There is one index, and each answers from it."""
+
+    def prefix_matches(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[PrefixMatch]:
+        """Return what the index predicts of each candidate (`PrefixMatchInfo`)."""
+        return COLUMNS.prefix_matches(request, candidates)
+
+
+class PreciseProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Makes the engines' KV events the source of what their caches hold."""
 
     token_processor_config: TokenProcessor = TokenProcessor()
@@ -161,7 +174,7 @@ class PreciseProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         seconds(self.speculative_ttl or "2s")
 
 
-class ApproxProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class ApproxProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Bounds the modelled cache of endpoints that do not report their capacity."""
 
     auto_tune: bool = True

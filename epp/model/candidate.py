@@ -12,7 +12,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     cache is predicted to serve; `matched_blocks` of `total_blocks` says the same in blocks.
     Seconds: `queued_prefill_seconds` of prefill sent before and not yet done, `prefill_seconds`
     that this request would take, `decode_seconds` that running decodes would add to it.
-    `requests` counts what this picker sent and has not seen end. `busy_share`, in 0..1, is the
+    `requests` counts what this picker sent and has not seen end, `in_flight_tokens` the uncached
+    tokens of their prompts whose first token it has not seen. `busy_share`, in 0..1, is the
     fleet's: the share of endpoints with prefill to do, averaged over ten seconds. `trust`, in
     0..1, says how well recent predictions for the endpoint's cache held; `cached_tokens` already
     takes it into account.
@@ -32,6 +33,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     requests: int = 0
+    in_flight_tokens: int = 0
     busy_share: float = 0.0
     trust: float = 1.0
     current: CurrentLoad | None = None

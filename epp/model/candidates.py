@@ -90,6 +90,7 @@ class Candidates(Sequence[Candidate]):
             prefill_seconds=estimate.seconds,
             decode_seconds=_DECODE_SECONDS * self._running[position],
             requests=self._requests[position],
+            in_flight_tokens=pod.ledger.queued_tokens,
             busy_share=self.busy_share,
             trust=self._trust[position],
             current=pod.books.at(self._now),

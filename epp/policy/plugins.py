@@ -10,6 +10,7 @@ add theirs as classes of these shapes under the entry point group `warmpick.plug
     ProfileHandler     runs profiles, each of Filters, Scorers and a Picker, and joins their results
     Decider            says whether a handler runs a stage
     CommitObserver     is notified of the decision
+    SaturationDetector says how busy the pool is
     ResponseProcessor  adds headers to the response
 """
 
@@ -135,6 +136,14 @@ class ResponseProcessor(Protocol):
         self, request: InferenceRequest, decision: Decision, served: Target | None
     ) -> Headers:
         """Return headers for the client; `served` is the target that the proxy reported."""
+
+
+@runtime_checkable
+class SaturationDetector(Protocol):
+    """Says how busy endpoints are, for plug-ins that refuse or hold requests."""
+
+    def saturation(self, candidates: Sequence[Candidate]) -> float:
+        """Return 0 for idle endpoints, 1 and more for full ones; 1 for none."""
 
 
 class PluginContext(Protocol):

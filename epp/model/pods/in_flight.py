@@ -52,7 +52,8 @@ class InFlightRequest:
         self.pod, self.cached, self.matched = pod, estimate.cached, estimate.matched
         self.met_idle = not ledger.queued_seconds(now)
         observed = quote.stream and bool(quote.tokens)
-        ledger.admit(request_id, estimate.seconds, now, observed=observed)
+        uncached = quote.tokens - estimate.cached
+        ledger.admit(request_id, estimate.seconds, now, observed=observed, tokens=uncached)
         sequences = []
         for position, chain in enumerate(quote.chains):
             sequence = SequenceState(

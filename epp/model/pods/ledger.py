@@ -33,12 +33,13 @@ class LedgerSnapshot(NamedTuple):
 
 
 class _Prefill:
-    """A predicted prefill; `deadline_only` where no first token will be seen."""
+    """A predicted prefill of `tokens`; `deadline_only` where no first token will be seen."""
 
-    __slots__ = ("deadline_only", "seconds")
+    __slots__ = ("deadline_only", "seconds", "tokens")
 
-    def __init__(self, seconds: float, *, deadline_only: bool) -> None:
+    def __init__(self, seconds: float, tokens: int, *, deadline_only: bool) -> None:
         self.seconds = seconds
+        self.tokens = tokens
         self.deadline_only = deadline_only
 
 
@@ -46,7 +47,8 @@ class Ledger:
     """The requests at one endpoint. Times are seconds of the caller's clock, which never goes back.
 
     The last scrape gives what others sent: `running` requests in all run there, and
-    `external_waiting` that this picker did not send wait.
+    `external_waiting` that this picker did not send wait. `queued_tokens` are those of prefills
+    that were not over at the last time that anything was asked or recorded with its time.
     """
 
     __slots__ = (
@@ -55,12 +57,14 @@ class Ledger:
         "_queued_seconds",
         "_requests",
         "external_waiting",
+        "queued_tokens",
         "running",
     )
 
     def __init__(self) -> None:
         self.external_waiting = 0.0
         self.running = 0.0
+        self.queued_tokens = 0
         self._prefills: OrderedDict[RequestId, _Prefill] = OrderedDict()
         self._queued_seconds = 0.0
         self._head_since = 0.0
@@ -97,17 +101,21 @@ class Ledger:
             before += entry.seconds
         return max(0.0, before - max(0.0, now - self._head_since))
 
-    def admit(self, request: RequestId, seconds: float, now: float, *, observed: bool) -> None:
-        """Add a request with `seconds` of prefill; `observed` where its first token will be seen.
+    def admit(
+        self, request: RequestId, seconds: float, now: float, *, observed: bool, tokens: int = 0
+    ) -> None:
+        """Add a request with `seconds` of prefill, of `tokens` tokens that are not cached.
 
-        A request that is there already takes the last place, with these seconds alone.
+        `observed` where its first token will be seen. A request that is there already takes the
+        last place, with these seconds and tokens alone.
         """
         self.record_first_token(request, now)
         if not self._prefills:
             self._head_since = now
             self._queued_seconds = 0.0
-        self._prefills[request] = _Prefill(seconds, deadline_only=not observed)
+        self._prefills[request] = _Prefill(seconds, tokens, deadline_only=not observed)
         self._queued_seconds += seconds
+        self.queued_tokens += tokens
         self._requests.add(request)
 
     def record_first_token(self, request: RequestId, now: float) -> None:
@@ -130,6 +138,7 @@ class Ledger:
         is_head = next(iter(self._prefills)) == request
         entry = self._prefills.pop(request)
         self._queued_seconds = max(0.0, self._queued_seconds - entry.seconds)
+        self.queued_tokens -= entry.tokens
         if is_head:
             self._head_since = since
 

@@ -188,3 +188,21 @@ def test_a_long_queue_is_freed():
         ledger.admit(str(number), 1.0, 0.0, observed=True)
     assert ledger.queued_seconds(0.0) == pytest.approx(200_000)
     del ledger
+
+
+def test_tokens_are_queued_until_their_prefill_is_over():
+    ledger = Ledger()
+    ledger.admit("a", 1, 0, observed=True, tokens=100)
+    ledger.admit("b", 2, 0, observed=False, tokens=30)
+    assert ledger.queued_tokens == 130
+    ledger.record_first_token("a", 0.5)  # b runs from here on, and is over at 2.5
+    assert ledger.queued_tokens == 30
+    assert ledger.prefilling(2.4) == 1
+    assert ledger.queued_tokens == 30
+    assert ledger.prefilling(2.6) == 0
+    assert ledger.queued_tokens == 0
+    ledger.admit("c", 1, 3, observed=True, tokens=7)
+    ledger.admit("c", 1, 3, observed=True, tokens=5)
+    assert ledger.queued_tokens == 5
+    ledger.end("c", 3)
+    assert ledger.queued_tokens == 0

@@ -1,0 +1,173 @@
+"""What plug-ins tell each other of candidates: matches of prefixes, loads, latencies, sessions.
+
+llm-d-router has a producer for each, which writes attributes of endpoints before profiles run, and
+parameters such as `prefixMatchInfoProducerName` by which a plug-in reads those of another producer.
+Here a producer answers when it is asked. `COLUMNS` is the default of all: it answers from what the
+candidates say themselves.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from epp.model.candidate import Candidate
+from epp.model.request import InferenceRequest
+from epp.policy.plugins import PluginContext
+
+
+class PrefixMatch(NamedTuple):
+    """How many tokens of a prompt's `total` an endpoint is predicted to have cached."""
+
+    matched: int
+    total: int
+
+    @property
+    def ratio(self) -> float:
+        """The share that is cached, in 0..1; 0 without a prompt."""
+        return min(1.0, self.matched / self.total) if self.total else 0.0
+
+
+class EndpointLoad(NamedTuple):
+    """What this picker has under way at an endpoint.
+
+    `requests` were sent and have not ended. `tokens` are the uncached ones of prompts that were
+    sent and whose first token was not seen. `uncached` tokens of the request at hand are not
+    cached there.
+    """
+
+    requests: int
+    tokens: float
+    uncached: int
+
+
+class LatencyPrediction(NamedTuple):
+    """What a request would take at an endpoint, in milliseconds.
+
+    A headroom is the request's objective less the prediction; an objective that the request does
+    not name counts as 0. `dispatched` requests of this picker are at the endpoint. `valid`: the
+    prediction meets all objectives that the request names.
+    """
+
+    ttft: float
+    tpot: float
+    ttft_headroom: float
+    tpot_headroom: float
+    dispatched: int = 0
+    valid: bool = True
+
+
+@runtime_checkable
+class PrefixMatchInfo(Protocol):
+    """Knows how much of a prompt each endpoint has cached."""
+
+    def prefix_matches(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[PrefixMatch]:
+        """Return one match for each candidate, in their order."""
+
+
+@runtime_checkable
+class InFlightLoad(Protocol):
+    """Knows what was sent to each endpoint and is not over."""
+
+    def in_flight(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[EndpointLoad]:
+        """Return one load for each candidate, in their order."""
+
+
+@runtime_checkable
+class LatencyPredictionInfo(Protocol):
+    """Predicts latencies of a request."""
+
+    def latencies(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[LatencyPrediction | None]:
+        """Return one prediction for each candidate, in their order; None where there is none."""
+
+
+@runtime_checkable
+class MultimodalMatchInfo(Protocol):
+    """Knows which images, videos and sounds of a request each endpoint has encoded before."""
+
+    def multimodal_matches(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[PrefixMatch]:
+        """Return, for each candidate, the size of the items that match and that of all."""
+
+
+@runtime_checkable
+class SessionId(Protocol):
+    """Knows the session that a request belongs to."""
+
+    def session_id(self, request: InferenceRequest) -> str:
+        """Return the session's id; empty without one."""
+
+
+class _Columns:
+    """Answers from the candidates' own columns; predicts no latency, knows no media or session."""
+
+    def prefix_matches(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> list[PrefixMatch]:
+        """Return the tokens that the index predicts to be cached."""
+        return [PrefixMatch(each.cached_tokens, each.prompt_tokens) for each in candidates]
+
+    def in_flight(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> list[EndpointLoad]:
+        """Return what the fleet's ledgers have."""
+        return [
+            EndpointLoad(
+                each.requests, each.in_flight_tokens, each.prompt_tokens - each.cached_tokens
+            )
+            for each in candidates
+        ]
+
+    def latencies(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> list[LatencyPrediction | None]:
+        """Return no predictions."""
+        return [None] * len(candidates)
+
+    def multimodal_matches(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> list[PrefixMatch]:
+        """Return no matches."""
+        return [PrefixMatch(0, 0)] * len(candidates)
+
+    def session_id(self, request: InferenceRequest) -> str:
+        """Return no session."""
+        return ""
+
+
+COLUMNS = _Columns()
+"""The default producer of everything."""
+
+
+# What a `...ProducerName` refers to. Where it is empty, llm-d-router means the producer of the
+# default name; one that the file does not list is made with its defaults.
+
+
+def prefix_match_info(context: PluginContext, name: str) -> PrefixMatchInfo:
+    """Return the producer that a `prefixMatchInfoProducerName` names. Raises `ConfigError`."""
+    return context.plugin(name or "approx-prefix-cache-producer", PrefixMatchInfo, COLUMNS)
+
+
+def in_flight_load(context: PluginContext, name: str) -> InFlightLoad:
+    """Return the producer that an `inFlightLoadProducerName` names. Raises `ConfigError`."""
+    return context.plugin(name or "inflight-load-producer", InFlightLoad, COLUMNS)
+
+
+def latency_prediction_info(context: PluginContext, name: str) -> LatencyPredictionInfo:
+    """Return the producer that a `latencyPredictionInfoProducerName` names."""
+    return context.plugin(name or "predicted-latency-producer", LatencyPredictionInfo, COLUMNS)
+
+
+def multimodal_match_info(context: PluginContext, name: str) -> MultimodalMatchInfo:
+    """Return the producer that a `producerName` of multimodal matches names."""
+    return context.plugin(name or "mm-embeddings-cache-producer", MultimodalMatchInfo, COLUMNS)
+
+
+def session_id_of(context: PluginContext, name: str) -> SessionId:
+    """Return the producer of sessions of a name. Raises `ConfigError`."""
+    return context.plugin(name or "session-id-producer", SessionId, COLUMNS)

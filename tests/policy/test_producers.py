@@ -1,0 +1,81 @@
+"""What plug-ins tell each other of candidates: the defaults, and how producers are named."""
+
+import pytest
+
+from epp.config.plugins import Plugins
+from epp.config.producers import ApproxProducer
+from epp.config.schema import PluginSpec
+from epp.errors import ConfigError
+from epp.model.events import FirstToken
+from epp.model.request import RequestId
+from epp.policy import producers
+from epp.policy.producers import COLUMNS, EndpointLoad, PrefixMatch
+from tests.model.rig import Rig
+from tests.strategies import candidate, request, text
+
+ASKED = [
+    candidate("pod-0", prompt_tokens=100, cached_tokens=64, requests=3, in_flight_tokens=500),
+    candidate("pod-1", prompt_tokens=100),
+]
+
+
+def test_the_columns_are_the_default():
+    assert COLUMNS.prefix_matches(request(), ASKED) == [PrefixMatch(64, 100), PrefixMatch(0, 100)]
+    assert COLUMNS.in_flight(request(), ASKED) == [
+        EndpointLoad(3, 500, 36),
+        EndpointLoad(0, 0, 100),
+    ]
+    assert COLUMNS.latencies(request(), ASKED) == [None, None]
+    assert COLUMNS.multimodal_matches(request(), ASKED) == [PrefixMatch(0, 0)] * 2
+    assert COLUMNS.session_id(request()) == ""
+
+
+def test_the_share_of_a_match():
+    assert [PrefixMatch(*each).ratio for each in ((0, 0), (1, 4), (5, 4))] == [0, 0.25, 1]
+
+
+def test_tokens_are_in_flight_until_the_first_of_the_answer():
+    rig = Rig(2)
+    rig.send("pod-0", "a", text(1000))
+    rig.send("pod-0", "b", text(500, "other"))
+    sent = rig.ask()["pod-0"].in_flight_tokens
+    assert sent == 1500
+    assert rig.ask()["pod-1"].in_flight_tokens == 0
+    rig.apply(FirstToken(RequestId("a")))
+    assert rig.ask()["pod-0"].in_flight_tokens == 500
+    cached = rig.cached(text(1000))["pod-0"]
+    assert cached
+    rig.send("pod-0", "c", text(1000))
+    assert rig.ask()["pod-0"].in_flight_tokens == 500 + 1000 - cached
+
+
+def started(*types):
+    plugins = Plugins([PluginSpec(type=each) for each in types], lambda _: 0)
+    plugins._starting.append(types[0])
+    return plugins
+
+
+APPROX, PRECISE = "approx-prefix-cache-producer", "precise-prefix-cache-producer"
+
+
+def test_a_name_means_the_producer_of_the_file_or_else_the_default():
+    listed = started(APPROX)
+    assert isinstance(producers.prefix_match_info(listed, ""), ApproxProducer)
+    assert isinstance(producers.prefix_match_info(listed, APPROX), ApproxProducer)
+    assert producers.prefix_match_info(listed, PRECISE) is COLUMNS
+    assert listed[APPROX].prefix_matches(request(), ASKED) == [(64, 100), (0, 100)]
+    unlisted = started("queue-scorer", "inflight-load-producer")
+    assert producers.prefix_match_info(unlisted, "") is COLUMNS
+    assert producers.in_flight_load(unlisted, "") is COLUMNS
+    assert producers.latency_prediction_info(unlisted, "") is COLUMNS
+    assert producers.multimodal_match_info(unlisted, "") is COLUMNS
+    assert producers.session_id_of(unlisted, "") is COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("aprox", "no plug-in is named `aprox`"), ("queue-scorer", "is no prefix match info")],
+)
+def test_a_name_of_no_producer_is_an_error(name, said):
+    with pytest.raises(ConfigError, match=said):
+        producers.prefix_match_info(started("queue-scorer"), name)
