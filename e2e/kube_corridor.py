@@ -45,7 +45,10 @@ class KubeCorridor(Corridor):
 
     def source_flags(self) -> tuple[str, ...]:
         """Follow the pool."""
-        return ("--pool-name=pool", f"--kubeconfig={self._kubeconfig}")
+        return (
+            *("--pool-name=pool", f"--kubeconfig={self._kubeconfig}"),
+            "--metrics-endpoint-auth=false",  # the test reads them
+        )
 
     def put_pool(self) -> None:
         """Have the InferencePool."""

@@ -4,6 +4,7 @@ import asyncio
 import datetime as dt
 import ipaddress
 import os
+import ssl
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -35,6 +36,41 @@ _LIFETIME = dt.timedelta(days=3650)
 _CLOCK_SKEW = dt.timedelta(hours=1)
 
 _log = structlog.get_logger()
+
+
+class ReaderTls:
+    """TLS for the readers of a port over HTTP/1.1, with the files of a directory.
+
+    With `client_ca`, readers need a certificate that one of its CAs (PEM) signed. `least` is the
+    least version, `ciphers` are OpenSSL's names of suites up to TLS 1.2, empty for its own choice.
+    Raises `ConfigError` for files that cannot be used.
+    """
+
+    def __init__(
+        self, cert_path: Path, client_ca: Path | None, least: ssl.TLSVersion, ciphers: str
+    ) -> None:
+        certificate(cert_path)  # for its messages
+        self.path = cert_path
+        self.context = context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = least
+        if ciphers:
+            context.set_ciphers(ciphers)
+        self._load()
+        if client_ca is not None:
+            try:
+                context.load_verify_locations(cadata=_read(client_ca).decode())
+            except (ssl.SSLError, ValueError) as error:
+                raise ConfigError(
+                    "holds no PEM certificate that can be used", str(client_ca)
+                ) from error
+            context.verify_mode = ssl.CERT_REQUIRED
+
+    async def renew(self, _: tuple[bytes, bytes]) -> None:
+        """Serve with the files as they are from the next handshake on. Raises `OSError`."""
+        self._load()
+
+    def _load(self) -> None:
+        self.context.load_cert_chain(self.path / CERTIFICATE_FILE, self.path / KEY_FILE)
 
 
 class CertificateWatch:

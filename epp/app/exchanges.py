@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import msgspec
+
 from epp.config.file import Settings
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import RequestProcessor, ResponseProcessor
@@ -20,11 +22,14 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
     max_body_bytes: int,
     show_decision: bool,
     request_orca: bool,
+    emit_scores: bool,
+    heed_subset: bool,
     keep_body: bool,
 ) -> ExchangeSettings:
     """Return the settings of a picker's exchanges.
 
-    `resolve` sets what the API's objects say of a request; the plug-ins go after it.
+    `resolve` sets what the API's objects say of a request; the plug-ins go after it. Without
+    `heed_subset` a request may go to endpoints that the gateway does not name.
     """
     scheduling = settings.scheduling
     header_sources: list[HeaderSource] = []
@@ -37,9 +42,16 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
         max_body_bytes=max_body_bytes,
         header_sources=tuple(header_sources),
         request_orca=request_orca,
+        emit_scores=emit_scores,
         keep_body=keep_body,
-        resolve=_resolve_with(resolve, scheduling.request_processors),
+        resolve=_resolve_with(
+            resolve if heed_subset else _for_all(resolve), scheduling.request_processors
+        ),
     )
+
+
+def _for_all(resolve: Resolve) -> Resolve:
+    return lambda request: msgspec.structs.replace(resolve(request), subset=None)
 
 
 def _resolve_with(resolve: Resolve, processors: tuple[RequestProcessor, ...]) -> Resolve:

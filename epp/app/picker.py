@@ -2,10 +2,12 @@
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -17,7 +19,7 @@ from epp.adapters.extproc.transports import Transport, health_server, server_cla
 from epp.adapters.health import HealthServices
 from epp.adapters.kube.kube_settings import KubeAccess
 from epp.adapters.scrape.scraper import Scraper, ScrapeSettings
-from epp.adapters.telemetry.http import OperatorServer
+from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.app.cache_sources import (
@@ -40,6 +42,9 @@ from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.observation import Observation
 from epp.protocol.health import ServingStatus
 
+if TYPE_CHECKING:  # see `_pair`
+    from epp.adapters.tls import ReaderTls
+
 _log = structlog.get_logger(__name__)
 
 _QUIET_SECONDS = 1.0
@@ -59,7 +64,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     `max_held_bytes` and `request_timeout` bound requests that have not ended, over all streams; 0
     is a quarter of the memory, and any time.
     With `metrics_access` a Kubernetes API authorizes readers of metrics. `secure`: TLS, with the
-    files in `cert_path` or a self-signed certificate. An empty `hash_secret` is a random one.
+    files in `cert_path` or a self-signed certificate; readers of metrics have it with the files in
+    `metrics_cert_path`, and present a certificate that `metrics_client_ca` signed. `tls_ciphers`
+    are OpenSSL's names. `max_receive_bytes` bounds a message; 0 is the longest body and 1 MiB. An
+    empty `hash_secret` is a random one.
     """
 
     settings: Settings
@@ -72,15 +80,23 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics_access: KubeAccess | None = None
     secure: bool = True
     cert_path: Path | None = None
+    tls_min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    tls_ciphers: str = ""
+    metrics_cert_path: Path | None = None
+    metrics_client_ca: Path | None = None
+    profiles: bool = False
     health_on_grpc_port: bool = False
     transport: Transport = "native"
     max_body_bytes: int = 64 << 20
+    max_receive_bytes: int = 0
     max_held_bytes: int = 0
     request_timeout: float = 300.0
     observation: Observation = Observation()
     scrape_interval: float = 1.0
     drain_timeout: float = 30.0
     show_decision: bool = False
+    emit_scores: bool = False
+    heed_subset: bool = True
     request_orca: bool = False
     hash_secret: bytes = b""
 
@@ -121,12 +137,17 @@ class EndpointPicker:
         self._extproc = self._ext_proc_server()
         self._health_server = health_server(self._extproc.transport, self._health)
         self._reviewer = build_reviewer(options.metrics_access)
+        self._reader_tls = _reader_tls(options)
         self._operators = OperatorServer(
             self._telemetry,
             lambda: self.ready,
             options.bind_address,
             options.metrics_port,
-            self._reviewer.review if self._reviewer else None,
+            Readers(
+                review=self._reviewer.review if self._reviewer else None,
+                profiles=options.profiles,
+                tls=self._reader_tls.context if self._reader_tls else None,
+            ),
         )
 
     def _sources(self) -> MetricSources:
@@ -149,14 +170,16 @@ class EndpointPicker:
 
     def _ext_proc_server(self) -> ExtProcServer:
         options = self._options
-        server = server_class(options.transport)(
+        server = server_class(options.transport, options.tls_ciphers)(
             self._exchanges(),
             self._clock,
             ExtProcSettings(
                 address=options.bind_address,
                 port=options.grpc_port,
                 tls=_pair(options.cert_path) if options.secure else None,
-                max_receive_bytes=options.max_body_bytes + (1 << 20),
+                tls_min_version=options.tls_min_version,
+                tls_ciphers=options.tls_ciphers,
+                max_receive_bytes=options.max_receive_bytes or options.max_body_bytes + (1 << 20),
                 max_held_bytes=_held_bytes(options),
                 request_timeout=options.request_timeout,
             ),
@@ -173,6 +196,8 @@ class EndpointPicker:
             max_body_bytes=options.max_body_bytes,
             show_decision=options.show_decision,
             request_orca=options.request_orca,
+            emit_scores=options.emit_scores,
+            heed_subset=options.heed_subset,
             keep_body=self._tokenizer is not None,
         )
         return exchange_factory(self._director, settings, options.observation, chance)
@@ -219,6 +244,11 @@ class EndpointPicker:
 
             watch = CertificateWatch(self._options.cert_path, self._extproc.renew)
             yield "certificate", watch.run
+        if self._reader_tls is not None:
+            from epp.adapters.tls import CertificateWatch  # noqa: PLC0415 (see `_pair`)
+
+            watch = CertificateWatch(self._reader_tls.path, self._reader_tls.renew)
+            yield "metrics certificate", watch.run
 
     async def _announce(self) -> None:
         """Set the health services' status whenever `ready` changes."""
@@ -284,6 +314,20 @@ class EndpointPicker:
         if self._tokenizer is not None:
             await attempt("tokenizer", self._tokenizer.close())
         _log.info("stopped")
+
+
+def _reader_tls(options: ServeOptions) -> "ReaderTls | None":
+    """Return the TLS of the metrics port; None: it is plaintext. Raises `ConfigError`."""
+    if options.metrics_cert_path is None:
+        return None
+    from epp.adapters.tls import ReaderTls  # noqa: PLC0415 (see `_pair`)
+
+    return ReaderTls(
+        options.metrics_cert_path,
+        options.metrics_client_ca,
+        options.tls_min_version,
+        options.tls_ciphers,
+    )
 
 
 def _pair(cert_path: Path | None) -> tuple[bytes, bytes]:

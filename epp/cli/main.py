@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 import epp.app.process  # noqa: F401 (before anything that imports structlog)
 from epp import __version__, compiled
+from epp.cli.go_arguments import GoArgumentParser, with_command
+from epp.cli.incumbent_flags import check_removed, notices, with_gates
 from epp.cli.pool_flags import pool_of
-from epp.cli.serve_flags import add_serve
+from epp.cli.serve_flags import add_serve, log_settings
 from epp.cli.several_pools import parse, pools_of
+from epp.cli.tls_flags import check_metrics_tls
 from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
 from epp.config.report import report
 from epp.config.schema import dump
@@ -37,25 +40,31 @@ def _text(path: Path, flag: str) -> str:
 
 def _settings(arguments: argparse.Namespace) -> Settings:
     if arguments.config_file is not None:
-        return load(_text(arguments.config_file, "--config-file"))
-    if arguments.config_text is not None:
-        return load(arguments.config_text)
-    return load(POLICIES[arguments.policy or DEFAULT_POLICY])
+        text = _text(arguments.config_file, "--config-file")
+    else:  # an empty text is the incumbent's default
+        text = arguments.config_text or POLICIES[arguments.policy or DEFAULT_POLICY]
+    return load(with_gates(text, arguments.feature_gates))
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     every = [_options(each) for each in pools_of(arguments)]
+    import structlog  # noqa: PLC0415 (see `_options`)
     import uvloop  # noqa: PLC0415 (see `_options`)
 
     from epp.adapters.telemetry.logs import configure_logs  # noqa: PLC0415
     from epp.app.picker import serve  # noqa: PLC0415
 
-    configure_logs(arguments.log_level, arguments.log_format)
+    configure_logs(*log_settings(arguments))
+    log = structlog.get_logger(__name__)
+    for notice in notices(arguments, os.environ):
+        log.info(notice.event, name=notice.name, reason=notice.why)
     uvloop.run(serve(every))
     return 0
 
 
 def _options(arguments: argparse.Namespace) -> "ServeOptions":
+    check_removed(arguments)
+    check_metrics_tls(arguments)
     settings = _settings(arguments)
     pool = pool_of(arguments, settings.endpoints_file, os.environ)
     # Imported here so that `epp check` and `epp --help` do not wait for servers they do not run.
@@ -75,13 +84,21 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         cert_path=arguments.cert_path,
         health_on_grpc_port=arguments.health_checking,
         transport=arguments.transport,
+        tls_min_version=arguments.tls_min_version,
+        tls_ciphers=":".join(arguments.tls_cipher_suites),
+        metrics_cert_path=arguments.metrics_cert_dir,
+        metrics_client_ca=arguments.metrics_client_ca_file,
+        profiles=arguments.enable_pprof,
         max_body_bytes=arguments.max_body_bytes,
+        max_receive_bytes=arguments.grpc_max_recv_msg_size,
         max_held_bytes=arguments.max_held_bytes,
         request_timeout=arguments.request_timeout,
         observation=arguments.observe_responses,
         scrape_interval=arguments.scrape_interval,
         drain_timeout=arguments.drain_timeout,
         show_decision=arguments.debug_headers,
+        emit_scores=arguments.emit_endpoint_scores,
+        heed_subset=not arguments.disable_endpoint_subset_filter,
         request_orca=arguments.request_orca,
         hash_secret=_read(secret, "--hash-secret-file").strip()[:64] if secret else b"",
     )
@@ -115,16 +132,20 @@ def _check_native() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = GoArgumentParser(
         prog="epp", description="Pick the pod whose KV cache is already warm for a prompt."
     )
     parser.add_argument("--version", action="version", version=f"warmpick {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     serve_parser = commands.add_parser(
-        "serve", help="run the endpoint picker (Envoy ext_proc)", description=_serve_text
+        "serve",
+        help="run the endpoint picker (Envoy ext_proc)",
+        usage="epp [serve] FLAGS [and FLAGS]...",
+        description=_serve_text,
     )
     add_serve(serve_parser)
-    serve_parser.set_defaults(run=_serve)
+    # llm-d-router's: 2 for a flag that cannot be read, 1 for a start that fails.
+    serve_parser.set_defaults(run=_serve, refused=1)
     check_parser = commands.add_parser(
         "check",
         help="validate a configuration and print the effective one",
@@ -137,36 +158,40 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="say which modules are compiled, and why others are not",
     )
-    check_parser.set_defaults(run=_check)
+    check_parser.set_defaults(run=_check, refused=2)
     _add_demo(commands.add_parser("demo", help="Envoy, model servers and the picker on loopback"))
+    parser.commands = commands.choices
     return parser
 
 
 _serve_text = """Run the endpoint picker. Envoy, or any gateway that speaks ext_proc, asks it where
-each inference request should go. Try it: epp serve --endpoints-file endpoints.yaml
---secure-serving=false. Several pools: epp serve --pool-name a and --pool-name b --grpc-port 9102
---grpc-health-port 9103 --metrics-port 9190; flags that a pool does not repeat are the first's."""
+each inference request should go. The command may be left out: epp FLAGS. Try it: epp serve
+--endpoints-file endpoints.yaml --secure-serving=false. Several pools: epp serve --pool-name a and
+--pool-name b --grpc-port 9102 --grpc-health-port 9103 --metrics-port 9190; flags that a pool does
+not repeat are the first's."""
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     from epp.demo.command import add_arguments, run  # noqa: PLC0415 (its libraries are an extra)
 
     add_arguments(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, refused=2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    0: it ended well; 2: an option or a configuration cannot be used; 130: Ctrl-C.
+    0: it ended well; 1: `serve` cannot start; 2: an option, or what another command was given,
+    cannot be used; 130: Ctrl-C.
     """
-    arguments = parse(_parser(), sys.argv[1:] if argv is None else argv)
+    arguments = parse(_parser(), with_command(sys.argv[1:] if argv is None else argv))
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
         return run(arguments)
     except ConfigError as error:
         print(f"epp: {error}", file=sys.stderr)
-        return 2
+        refused: int = arguments.refused
+        return refused
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

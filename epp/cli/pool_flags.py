@@ -74,8 +74,8 @@ def _add_api(group: argparse._ArgumentGroup) -> None:
     add_boolean(
         group,
         "--metrics-endpoint-auth",
-        default=False,
-        help="ask the Kubernetes API whether the bearer of a token may read /metrics",
+        help="ask the Kubernetes API whether the bearer of a token may read /metrics and profiles"
+        " (default: true; false where endpoints are a file's)",
     )
     add_boolean(
         group,
@@ -99,7 +99,10 @@ def pool_of(
     Raises `ConfigError` for flags that exclude each other.
     """
     pool = _without_metrics(arguments, configured, environ)
-    if not arguments.metrics_endpoint_auth:
+    reviewed: bool | None = arguments.metrics_endpoint_auth
+    if reviewed is None:  # the incumbent's default, wherever there is an API to ask
+        reviewed = isinstance(pool.source, KubeSettings)
+    if not reviewed:
         return pool
     return msgspec.structs.replace(pool, metrics_access=_access(arguments, environ))
 

@@ -3,11 +3,27 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from epp.cli.incumbent_flags import add_incumbent
 from epp.cli.pool_flags import add_pool
-from epp.cli.types import add_boolean, duration, interval, port_number, size, verbosity
+from epp.cli.tls_flags import add_tls
+from epp.cli.types import (
+    add_boolean,
+    duration,
+    interval,
+    port_number,
+    quantity,
+    size,
+    verbosity,
+    words,
+    zap_level,
+)
 from epp.config.file import DEFAULT_POLICY, POLICIES
 from epp.protocol.extproc.observation import Observation
+
+if TYPE_CHECKING:  # its import takes long, and `epp --help` does not wait for it
+    from epp.adapters.telemetry.logs import Format, Level
 
 
 def observation(text: str) -> Observation:
@@ -19,7 +35,8 @@ def observation(text: str) -> Observation:
 
 
 def _add_policy(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("policy").add_mutually_exclusive_group()
+    policy = parser.add_argument_group("policy")
+    group = policy.add_mutually_exclusive_group()
     group.add_argument(
         "--config-file", type=Path, metavar="FILE", help="an EndpointPickerConfig (YAML)"
     )
@@ -28,6 +45,14 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
         "--policy",
         choices=POLICIES,
         help=f"a policy by name (default: {DEFAULT_POLICY}); linear is llm-d-router's default",
+    )
+    policy.add_argument(
+        "--feature-gates",
+        type=words,
+        action="extend",
+        default=[],
+        metavar="GATES",
+        help="name, name=true or name=false, separated by commas, in place of the configuration's",
     )
 
 
@@ -48,6 +73,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     behaviour = parser.add_argument_group("behaviour")
     _add_behaviour(behaviour)
     _add_logs(behaviour)
+    add_incumbent(parser)
 
 
 def _add_listen(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +107,7 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
     add_boolean(
         group, "--health-checking", default=False, help="gRPC health on the ext_proc port too"
     )
+    add_tls(group)
     group.add_argument(
         "--transport",
         choices=("native", "grpcio"),
@@ -97,6 +124,13 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         default=64 << 20,
         metavar="SIZE",
         help="larger request bodies get 413 (default: 64Mi)",
+    )
+    group.add_argument(
+        "--grpc-max-recv-msg-size",
+        type=quantity,
+        default=0,
+        metavar="SIZE",
+        help="longer ext_proc messages end their stream (default: --max-body-bytes and 1Mi)",
     )
     group.add_argument(
         "--max-held-bytes",
@@ -136,6 +170,24 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
     )
     add_boolean(
         group,
+        "--emit-endpoint-scores",
+        default=False,
+        help="write the endpoints' scores into the dynamic metadata of a request",
+    )
+    add_boolean(
+        group,
+        "--disable-endpoint-subset-filter",
+        default=False,
+        help="choose among all endpoints, whichever the gateway names",
+    )
+    add_boolean(
+        group,
+        "--enable-pprof",
+        default=True,
+        help="profiles at /debug/pprof/ on the metrics port (default: true)",
+    )
+    add_boolean(
+        group,
         "--request-orca",
         default=False,
         help="ask model servers for load reports in response headers (vLLM logs a line each)",
@@ -165,9 +217,25 @@ def _add_logs(group: argparse._ArgumentGroup) -> None:
         help="llm-d-router's: 4 and more is --log-level=debug",
     )
     group.add_argument(
+        "--zap-log-level",
+        type=zap_level,
+        metavar="LEVEL",
+        help="llm-d-router's: debug, info, error, panic or a number; goes before -v",
+    )
+    group.add_argument(
         "--log-format",
         "--zap-encoder",
-        default="console" if sys.stderr.isatty() else "json",
         choices=("console", "json"),
         help="(default: console on a terminal, else json)",
+    )
+
+
+def log_settings(arguments: argparse.Namespace) -> tuple["Level", "Format"]:
+    """Return the level and the form of log lines."""
+    form = arguments.log_format
+    if form is None and arguments.zap_devel is not None:
+        form = "console" if arguments.zap_devel else "json"
+    return (
+        arguments.zap_log_level or arguments.log_level,
+        form or ("console" if sys.stderr.isatty() else "json"),
     )

@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Sequence
 from itertools import pairwise
 
+from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.serve_flags import add_serve
 from epp.errors import ConfigError
 
@@ -29,8 +30,9 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
 
 
 def _parse_further_pool(first: argparse.Namespace, part: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="epp serve ... and")
+    parser = GoArgumentParser(prog="epp serve ... and")
     add_serve(parser)
+    part = parser.plain(part)
     given = vars(first) | dict.fromkeys(_NOT_INHERITED)
     if any(word.startswith(_flag(name)) for word in part for name in _POLICY_FLAGS):
         given |= dict.fromkeys(_POLICY_FLAGS)

@@ -5,8 +5,9 @@ Each raises `argparse.ArgumentTypeError` for a text that it cannot read.
 
 import argparse
 import re
+from collections.abc import Callable
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _LAST_PORT = 65_535
 _DEBUG_VERBOSITY = 4
@@ -18,7 +19,7 @@ def duration(text: str) -> float:
     """Return a Go duration (`500ms`, `30s`, `1m30s`) or plain seconds, in seconds."""
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text)
+    parts = re.findall(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)", text)
     if not parts or "".join(map("".join, parts)) != text:
         raise argparse.ArgumentTypeError(f"`{text}` is no duration; write 500ms, 30s or 1m30s")
     return sum(float(value) * _UNITS[unit] for value, unit in parts)
@@ -30,6 +31,41 @@ def size(text: str) -> int:
     if not found:
         raise argparse.ArgumentTypeError(f"`{text}` is no size; write 65536, 16Mi or 1G")
     return int(found[1]) * _SIZES[found[2] or ""]
+
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kKMGT]i?|)[Bb]?")
+
+
+def quantity(text: str) -> int:
+    """Return a size as the incumbent's gRPC flags have it: `16Mi`, `10MiB`, `25MB`, `1.5Gi`."""
+    found = _QUANTITY.fullmatch(text.strip())
+    if not found or found[2] == "ki":
+        raise argparse.ArgumentTypeError(f"`{text}` is no size; write 4194304, 16Mi or 25MB")
+    base = 1024 if found[2].endswith("i") else 1000
+    return int(float(found[1]) * base ** " KMGT".index(found[2][:1].upper() or " "))
+
+
+def count(text: str) -> int:
+    """Return a number of 0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"`{text}` is no number of 0 or more")
+    return int(text)
+
+
+def one_of(*known: str) -> Callable[[str], str]:
+    """Return the type of a flag that takes one of some words, in capitals or not."""
+
+    def word(text: str) -> str:
+        if text.lower() not in known:
+            raise argparse.ArgumentTypeError(f"`{text}` is none of {', '.join(known)}")
+        return text.lower()
+
+    return word
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Return words that are separated by commas."""
+    return tuple(filter(None, (part.strip() for part in text.split(","))))
 
 
 def port_number(text: str) -> int:
@@ -55,10 +91,24 @@ def boolean(text: str) -> bool:
 
 
 def verbosity(text: str) -> str:
-    """Return the name of the log level for a klog verbosity."""
-    if not text.isdecimal():
+    """Return the name of the log level for a klog verbosity; one below 0 is the default."""
+    if not text.removeprefix("-").isdecimal():
         raise argparse.ArgumentTypeError(f"`{text}` is no level; write 2, or 4 for more")
     return "debug" if int(text) >= _DEBUG_VERBOSITY else "info"
+
+
+_ZAP_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
+
+
+def zap_level(text: str) -> str:
+    """Return the name of the log level for one of zap's, or for a verbosity."""
+    if text.isdecimal():
+        return verbosity(text)
+    if text.lower() in {"dpanic", "panic", "fatal"}:
+        return "error"
+    if text.lower() not in _ZAP_LEVELS:
+        raise argparse.ArgumentTypeError(f"`{text}` is no level; write debug, info or error")
+    return _ZAP_LEVELS[text.lower()]
 
 
 def labels(text: str) -> dict[str, str]:

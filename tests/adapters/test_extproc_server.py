@@ -1,6 +1,7 @@
 """The ext_proc server: its certificate, its port, and how it stops."""
 
 import asyncio
+import ssl
 import time
 
 import grpc
@@ -24,6 +25,19 @@ from tests.adapters.ext_proc_peer import (
 )
 
 
+async def _handshake(port, most, ciphers):
+    """Connect with at most this version; give the suite."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = most
+    context.set_ciphers(ciphers)
+    context.set_alpn_protocols(["h2"])
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    suite = writer.get_extra_info("cipher")[0]
+    writer.transport.abort()
+    return suite
+
+
 class TestServer:
     async def test_tls_with_a_self_signed_certificate(self, serve, director):
         pair = certificate(None)
@@ -34,6 +48,24 @@ class TestServer:
                 reply = await Peer(channel).ask(head(), body())
                 assert destination(reply, "request_headers") == TARGET
             assert await Peer(plain).call.code() is grpc.StatusCode.UNAVAILABLE
+
+    async def test_versions_and_suites_of_tls(self, transport, serve, director):
+        """A test of grpcio's suites is a process of its own: they are the process's."""
+        least = ssl.TLSVersion.TLSv1_3
+        if transport.transport == "grpcio":
+            with pytest.raises(RuntimeError, match="--tls-min-version needs --transport native"):
+                async with serve(director, tls=certificate(None), tls_min_version=least):
+                    pass
+            return
+        name, other = "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384"
+        async with serve(director, tls=certificate(None), tls_ciphers=name) as (server, _):
+            assert await _handshake(server.port, ssl.TLSVersion.TLSv1_2, name) == name
+            with pytest.raises(OSError):  # noqa: PT011 (OpenSSL's words)
+                await _handshake(server.port, ssl.TLSVersion.TLSv1_2, other)
+        async with serve(director, tls=certificate(None), tls_min_version=least) as (server, _):
+            assert await _handshake(server.port, least, name)
+            with pytest.raises(OSError):  # noqa: PT011 (as above)
+                await _handshake(server.port, ssl.TLSVersion.TLSv1_2, name)
 
     async def test_a_certificate_that_is_renewed(self, serve, director):
         """Streams that are open go on; the next handshake sees the other."""

@@ -88,13 +88,13 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
     ],
 )
 def test_serve_does_not_start_on_what_it_cannot_use(flags, said, capsys):
-    assert main(["serve", *flags]) == 2
+    assert main(["serve", *flags]) == 1
     assert said in capsys.readouterr().err
 
 
 def test_a_secret_that_is_not_there(written, capsys):
     flags = ["--endpoints-file", written(ENDPOINTS), "--hash-secret-file", "/nowhere/secret"]
-    assert main(["serve", *flags]) == 2
+    assert main(["serve", *flags]) == 1
     assert "--hash-secret-file: cannot read /nowhere/secret" in capsys.readouterr().err
 
 
@@ -102,7 +102,8 @@ def test_a_secret_that_is_not_there(written, capsys):
     ("argv", "said"),
     [
         ([], "COMMAND"),
-        (["fly"], "invalid choice: 'fly'"),
+        (["fly"], "invalid choice: 'fly': choose from serve, check"),
+        (["serv"], "invalid choice: 'serv': did you mean `serve`?"),
         (["serve", "--policy", "best"], "invalid choice: 'best'"),
         (["serve", "--grpc-port", "http"], "`http` is no port"),
         (["serve", "--grpc-port", "99999"], "`99999` is no port"),

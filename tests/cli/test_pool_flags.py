@@ -56,11 +56,20 @@ def test_more_about_a_pool():
     assert not pool("--pool-name=p", "--ha-enable-leader-election=false").source.elect
 
 
-def test_metrics_endpoint_auth_asks_the_api():
-    assert pool("--pool-name=p").metrics_access is None
-    found = pool("--endpoints-file=a", "--metrics-endpoint-auth", "--kubeconfig=/k")
-    assert found.metrics_access is not None
-    assert found.metrics_access.kubeconfig == "/k"
+@pytest.mark.parametrize(
+    ("flags", "asked"),
+    [
+        (["--pool-name=p"], True),
+        (["--endpoint-selector=app=vllm", "--endpoint-target-ports=8000"], True),
+        (["--pool-name=p", "--metrics-endpoint-auth=false"], False),
+        (["--endpoints-file=a"], False),
+        (["--endpoints-file=a", "--metrics-endpoint-auth"], True),
+    ],
+)
+def test_the_api_is_asked_about_readers_of_metrics_where_there_is_one(flags, asked):
+    access = pool(*flags, "--kubeconfig=/k").metrics_access
+    assert (access is not None) == asked
+    assert access is None or access.kubeconfig == "/k"
 
 
 @pytest.mark.parametrize(

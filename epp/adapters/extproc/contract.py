@@ -1,5 +1,6 @@
 """The interfaces of a transport of the ext_proc service, and gRPC's statuses."""
 
+import ssl
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Protocol
@@ -84,16 +85,18 @@ class DrivenExchange(Protocol):
 class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a transport: its address and its limits.
 
-    `tls` is a (key, certificate chain) pair in PEM, None for plaintext. Sizes are in bytes, -1 is
-    no limit. `max_held_bytes` and `request_timeout` (seconds) bound unfinished requests
-    (`epp.adapters.extproc.streams.OpenStreams`). `limits` are the native transport's.
+    `tls` is a (key, certificate chain) pair in PEM, None for plaintext; `tls_ciphers` are suites up
+    to TLS 1.2 by OpenSSL's names, separated by colons, empty for its own choice. Sizes are in
+    bytes, -1 is no limit. `max_held_bytes` and `request_timeout` (seconds) bound unfinished
+    requests (`epp.adapters.extproc.streams.OpenStreams`). `limits` are the native transport's.
     """
 
     address: str = "0.0.0.0"  # noqa: S104 (a pod is reached from outside)
     port: int = 9002
     tls: tuple[bytes, bytes] | None = None
+    tls_min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    tls_ciphers: str = ""
     max_receive_bytes: int = 65 << 20
-    max_send_bytes: int = -1
     max_held_bytes: int = 512 << 20
     request_timeout: float = 300.0
     limits: Limits = Limits()

@@ -35,12 +35,12 @@ class GrpcListener:
         self._listener: asyncio.Server | None = None
         self._tls: ssl.SSLContext | None = None
 
-    async def start(self, address: str, port: int, tls: tuple[bytes, bytes] | None) -> None:
-        """Bind and serve, with TLS where a (key, certificate chain) pair in PEM is given.
+    async def start(self, address: str, port: int, tls: ssl.SSLContext | None) -> None:
+        """Bind and serve, with TLS where a context (`server_context`) is given.
 
         Raises `OSError` where the port is taken.
         """
-        self._tls = None if tls is None else _server_context(*tls)
+        self._tls = tls
         loop = asyncio.get_running_loop()
         patience = None if tls is None else self.limits.greeting_seconds
         self._listener = await loop.create_server(
@@ -95,11 +95,20 @@ class GrpcListener:
             _log.warning("connection.left", peer=peer, reason=reason, more=more)
 
 
-def _server_context(key: bytes, chain: bytes) -> ssl.SSLContext:
+def server_context(
+    pair: tuple[bytes, bytes], least: ssl.TLSVersion, ciphers: str
+) -> ssl.SSLContext:
+    """Return how to serve HTTP/2 with a (key, certificate chain) pair in PEM.
+
+    `least` is the least version, 1.2 or above; `ciphers` are OpenSSL's names of suites for 1.2.
+    Raises `OSError` where there is none of these.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2  # RFC 9113 §9.2
+    context.minimum_version = least  # RFC 9113 §9.2
     context.set_alpn_protocols(["h2"])  # RFC 9113 §3.2
-    _load_pair(context, key, chain)
+    if ciphers:
+        context.set_ciphers(ciphers)
+    _load_pair(context, *pair)
     return context
 
 

@@ -18,7 +18,7 @@ from epp.adapters.extproc.contract import (
 )
 from epp.adapters.extproc.driver import ExchangeDriver
 from epp.adapters.extproc.grpcio_health import Context, attach
-from epp.adapters.extproc.grpcio_options import bounds, require_free
+from epp.adapters.extproc.grpcio_options import bounds, require_free, require_version
 from epp.adapters.extproc.streams import OpenStreams
 from epp.protocol.extproc.names import METHOD, SERVICE
 
@@ -74,6 +74,7 @@ class GrpcioServer:
         """Bind and serve. Raises `OSError` or `RuntimeError` where the port is taken."""
         settings = self._settings
         if settings.tls is not None:
+            require_version(settings.tls_min_version)
             require_free(settings.address, settings.port)
         server, self._port = self._bound(settings.tls)
         await server.start()
@@ -103,7 +104,7 @@ class GrpcioServer:
         server = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", settings.max_receive_bytes),
-                ("grpc.max_send_message_length", settings.max_send_bytes),
+                ("grpc.max_send_message_length", -1),
                 # A taken port is an error, not shared; with TLS one's successor shares it.
                 ("grpc.so_reuseport", int(tls is not None)),
                 # A gateway's keepalive: by default grpcio closes connections (GOAWAY,

@@ -1,6 +1,7 @@
 """What grpcio's servers have in common: their bounds, and a port that nobody else has."""
 
 import socket
+import ssl
 
 from epp.adapters.extproc.limits import Limits
 
@@ -31,3 +32,9 @@ def require_free(address: str, port: int) -> None:
     """Raise `OSError` where a port is taken; for a server that would share it (SO_REUSEPORT)."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     socket.create_server((address.strip("[]"), port), family=family).close()
+
+
+def require_version(least: ssl.TLSVersion) -> None:
+    """Raise `RuntimeError` for a least version above 1.2, which grpcio cannot be told."""
+    if least > ssl.TLSVersion.TLSv1_2:
+        raise RuntimeError("grpcio serves TLS 1.2 too; --tls-min-version needs --transport native")

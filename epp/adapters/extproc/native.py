@@ -16,7 +16,7 @@ from epp.adapters.extproc.contract import (
 )
 from epp.adapters.extproc.driver import ExchangeDriver
 from epp.adapters.extproc.grpc_connection import QUEUE_BYTES, GrpcConnection, Method
-from epp.adapters.extproc.grpc_listener import GrpcListener
+from epp.adapters.extproc.grpc_listener import GrpcListener, server_context
 from epp.adapters.extproc.http2.session import Stream
 from epp.adapters.extproc.native_health import health_methods
 from epp.adapters.extproc.streams import OpenStreams
@@ -79,8 +79,10 @@ class NativeServer:
 
     async def start(self) -> None:
         """Bind and serve. Raises `OSError` where the port is taken."""
-        settings = self._settings
-        await self._listener.start(settings.address, settings.port, settings.tls)
+        settings, tls = self._settings, None
+        if settings.tls is not None:
+            tls = server_context(settings.tls, settings.tls_min_version, settings.tls_ciphers)
+        await self._listener.start(settings.address, settings.port, tls)
 
     def _process(self, stream: Stream, connection: GrpcConnection) -> ExchangeDriver | None:
         if self._streams.open >= self._settings.limits.max_open_streams:

@@ -1,5 +1,6 @@
 """The choice of a transport by its name, and of one that can be used where it cannot."""
 
+import os
 from typing import Literal, get_args
 
 import structlog
@@ -27,10 +28,10 @@ def native_fault() -> str:
     return compiled.fault("epp.adapters.extproc.http2.session")
 
 
-def server_class(wanted: Transport) -> type[ExtProcServer]:
+def server_class(wanted: Transport, tls_ciphers: str = "") -> type[ExtProcServer]:
     """Return the transport that is wanted; grpcio's, with a warning, where it cannot be used.
 
-    Only the one that is returned is imported.
+    Only the one that is returned is imported. `tls_ciphers` are those of `ExtProcSettings`.
     """
     if wanted == "native":
         fault = native_fault()
@@ -41,6 +42,9 @@ def server_class(wanted: Transport) -> type[ExtProcServer]:
         _log.warning(
             "transport.fallback", wanted=wanted, used="grpcio", reason=fault, remedy=_REMEDY
         )
+    if tls_ciphers:
+        # gRPC `doc/environment_variables.md`: there is no argument for it, and it is read once.
+        os.environ["GRPC_SSL_CIPHER_SUITES"] = tls_ciphers
     from epp.adapters.extproc.grpcio import GrpcioServer  # noqa: PLC0415 (see above)
 
     return GrpcioServer

@@ -1,7 +1,8 @@
-"""The operators' HTTP/1.1 server: `/metrics`, `/healthz`, `/readyz`."""
+"""The operators' HTTP/1.1 server: `/metrics`, `/healthz`, `/readyz` and, if wanted, profiles."""
 
 import asyncio
 import math
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from http import HTTPStatus
 from importlib import import_module
@@ -11,6 +12,7 @@ import httptools
 import msgspec
 
 from epp.adapters.telemetry.metrics import Telemetry
+from epp.adapters.telemetry.profiles import Profiles
 
 _MAX_HEAD_BYTES = 32 << 10
 _MAX_CONNECTIONS = 256
@@ -26,6 +28,20 @@ _SCHEME = "bearer "
 
 Review = Callable[[str, str], Awaitable[HTTPStatus]]
 """Returns 200 if the bearer of a token may read a path, else the status to respond with."""
+
+
+class Readers(msgspec.Struct, frozen=True, kw_only=True):
+    """What readers get, and how: `review` is asked about every request of metrics or profiles.
+
+    `profiles`: serve these below `/debug/pprof/`. `tls`: serve HTTPS.
+    """
+
+    review: Review | None = None
+    profiles: bool = False
+    tls: ssl.SSLContext | None = None
+
+
+_EVERYBODY = Readers()
 
 
 class _Response(msgspec.Struct, frozen=True):
@@ -50,6 +66,7 @@ class _Request:
     def __init__(self, head: bytes) -> None:
         """Parse a head. Raises `HttpParserError` for a malformed one."""
         self.path = b""
+        self.query = b""
         self.accept = ""
         self.token = ""
         self.keep = False
@@ -61,8 +78,8 @@ class _Request:
         self.method: bytes = self._parser.get_method()
 
     def on_url(self, url: bytes) -> None:
-        """Store the path, without a query."""
-        self.path = url.partition(b"?")[0]
+        """Store the path and the query."""
+        self.path, _, self.query = url.partition(b"?")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store the fields that matter."""
@@ -110,7 +127,7 @@ class OperatorServer:
 
     `/healthz` responds with 200 while the event loop runs; `/readyz` with 200 or 503, by `ready`;
     `/metrics` with the page in the format of the request's `Accept`, written anew after a second.
-    With `review` it is asked for every request of `/metrics`. Requests with a body are not served.
+    Requests with a body are not served.
     Of more connections than `_MAX_CONNECTIONS`, the one that has asked nothing for longest is
     closed.
     """
@@ -124,10 +141,11 @@ class OperatorServer:
         ready: Callable[[], bool],
         address: str,
         port: int,
-        review: Review | None = None,
+        readers: Readers = _EVERYBODY,
     ) -> None:
         self.port = port
-        self._review = review
+        self._tls = readers.tls
+        self._review = readers.review
         self._telemetry = telemetry
         self._ready = ready
         self._address = address
@@ -141,11 +159,19 @@ class OperatorServer:
             b"/healthz": self._healthz,
             b"/readyz": self._readyz,
         }
+        if readers.profiles:
+            self._profiles = Profiles()
+            self._pages |= dict.fromkeys(self._profiles.paths, self._profile)
 
     async def start(self) -> None:
         """Bind the port and serve. Raises `OSError` if it cannot be bound."""
         self._server = await asyncio.start_server(
-            self._serve, self._address, self.port, limit=_MAX_HEAD_BYTES
+            self._serve,
+            self._address,
+            self.port,
+            limit=_MAX_HEAD_BYTES,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else self.head_seconds,
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -224,11 +250,23 @@ class OperatorServer:
             return _plain(HTTPStatus.METHOD_NOT_ALLOWED)
         return await page(request)
 
+    async def _refusal(self, request: _Request) -> _Response | None:
+        """Return the response to whom may not read the path."""
+        if self._review is None:
+            return None
+        status = await self._review(request.token, request.path.decode())
+        return None if status is HTTPStatus.OK else _plain(status)
+
+    async def _profile(self, request: _Request) -> _Response:
+        refusal = await self._refusal(request)
+        if refusal is not None:
+            return refusal
+        return _Response(*await self._profiles.page(request.path, request.query))
+
     async def _metrics(self, request: _Request) -> _Response:
-        if self._review is not None:
-            status = await self._review(request.token, request.path.decode())
-            if status is not HTTPStatus.OK:
-                return _plain(status)
+        refusal = await self._refusal(request)
+        if refusal is not None:
+            return refusal
         # Imported at the first request, in a thread: it takes long, and is not needed to start.
         exposition = await asyncio.to_thread(import_module, "prometheus_client.exposition")
         try:

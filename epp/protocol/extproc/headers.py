@@ -11,6 +11,7 @@ import msgspec
 from epp.model.request import Api, Decision, InferenceRequest, RequestId
 from epp.protocol.extproc.messages import Mutation
 from epp.protocol.extproc.names import DESTINATION
+from epp.protocol.extproc.settings import ExchangeSettings
 from epp.protocol.openai.request_json import Parsed, api_of
 
 _OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
@@ -122,12 +123,13 @@ def request_mutation(
     decision: Decision,
     request_id: RequestId,
     *,
-    orca: bool,
+    settings: ExchangeSettings,
     content_length: int | None,
 ) -> Mutation:
     """Return the changes that send a request to its destination, as few as that takes.
 
-    `orca` asks for a load report in the response's headers. `content_length` is that of a body
+    By the settings it asks for a load report in the response's headers, and has the scores of the
+    candidates. `content_length` is that of a body
     that was changed, in bytes; None: it was not.
     """
     # GIE proposal 004: the destination is a header, and metadata with the same value. Names are
@@ -141,7 +143,7 @@ def request_mutation(
         headers.append((_REQUEST_ID, request_id))
     if content_length is not None:
         headers.append(("content-length", str(content_length)))
-    if orca:
+    if settings.request_orca:
         headers.append(("endpoint-load-metrics-format", "JSON"))
     # ext_proc.proto, `clear_route_cache`, as GIE's picker sets it: the route is chosen again, for
     # it may depend on these headers.
@@ -150,4 +152,12 @@ def request_mutation(
         remove_headers=facts.injected,
         clear_route_cache=True,
         destination=decision.destination,
+        scores=_scores(decision) if settings.emit_scores else (),
+    )
+
+
+def _scores(decision: Decision) -> tuple[tuple[str, float], ...]:
+    return tuple(
+        (each.endpoint.target, float(total))
+        for each, total in zip(decision.candidates, decision.totals, strict=True)
     )

@@ -88,7 +88,8 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
 
     `body` replaces all of the body, None leaves it; full duplex has `Chunk` instead.
     `clear_route_cache` has the proxy choose the route again. `destination`, where not empty, is
-    written to the dynamic metadata `envoy.lb` (GIE proposal 004).
+    written to the dynamic metadata `envoy.lb` (GIE proposal 004), and beside it `scores`, the
+    scores of endpoints by their targets (llm-d-router's `--emit-endpoint-scores`).
     """
 
     set_headers: tuple[tuple[str, str], ...] = ()
@@ -96,6 +97,7 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes | None = None
     clear_route_cache: bool = False
     destination: str = ""
+    scores: tuple[tuple[str, float], ...] = ()
 
 
 UNCHANGED = Mutation()

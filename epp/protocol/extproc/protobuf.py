@@ -26,7 +26,7 @@ from epp.protocol.extproc.messages import (
     ResponseTrailers,
     TrailersReply,
 )
-from epp.protocol.extproc.names import DESTINATION, LB, SERVED, SUBSET
+from epp.protocol.extproc.names import DESTINATION, LB, SCORES, SERVED, SUBSET
 
 # Envoy base.proto, `HeaderAppendAction`: the default appends, and would keep a client's own value.
 _OVERWRITE = pb.OVERWRITE_IF_EXISTS_OR_ADD
@@ -153,6 +153,10 @@ def _mutate(message: pb.ProcessingResponse, common: pb.CommonResponse, mutation:
         # GIE proposal 004: `dynamic_metadata["envoy.lb"]`; Istio reads nothing else.
         inner = message.dynamic_metadata.fields[LB].struct_value
         inner.fields[DESTINATION].string_value = mutation.destination
+        if mutation.scores:
+            scores = inner.fields[SCORES].struct_value.fields
+            for target, score in mutation.scores:
+                scores[target].number_value = score
 
 
 def _set(mutation: pb.HeaderMutation, headers: Iterable[tuple[str, str]]) -> None:

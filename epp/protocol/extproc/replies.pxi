@@ -63,12 +63,16 @@ def _chunk(reply):
 
 def _headers_reply(reply):
     """Write a `HeadersReply`."""
+    if reply.mutation.scores:
+        return _with_scores(reply)
     return _changed(0x12 if reply.response else 0x0a, reply.mutation, b"")
 
 
 def _body_reply(reply):
     """Write a `BodyReply`."""
     mutation = reply.mutation
+    if mutation.scores:
+        return _with_scores(reply)
     cdef bytes body = mutation.body
     cdef bytes changed = b""
     if body is not None:
@@ -93,6 +97,12 @@ def _immediate_reply(reply):
     inside = _nested(0x0a, code) + (_nested(0x12, headers) if headers else b"")
     inside += (_nested(0x1a, body) if body else b"") + _string(0x2a, reply.details)
     return _nested(0x3a, inside)
+
+
+cdef bytes _with_scores(reply):
+    from epp.protocol.extproc import protobuf  # slow to load, and mostly not needed
+
+    return protobuf.encode(reply)
 
 
 cdef bytes _changed(uint8_t tag, mutation, bytes body):

@@ -208,7 +208,7 @@ class Request:
             self._facts,
             decision,
             self._record.id,
-            orca=self._settings.request_orca,
+            settings=self._settings,
             content_length=length,
         )
         if not self._early and self.modes.request is not _DUPLEX:

@@ -20,15 +20,16 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `max_body_bytes`: a larger request is answered with status 413. `header_sources` give response
     headers for the client. `request_orca` asks model servers for load reports in their response
-    headers. `keep_body` hands the director the body of a request until it has decided. `resolve`
-    sets what others than the client say of a request: its priority, and the model that is asked
-    for. `end_early`: close the stream once a streamed response has begun, where the proxy goes on
-    alone.
+    headers. `emit_scores` tells the proxy the score of each endpoint. `keep_body` hands the
+    director the body of a request until it has decided. `resolve` sets what others than the client
+    say of a request: its priority, and the model that is asked for. `end_early`: close the stream
+    once a streamed response has begun, where the proxy goes on alone.
     """
 
     max_body_bytes: int = 64 << 20
     header_sources: tuple[Callable[[RequestRecord], Headers], ...] = ()
     request_orca: bool = False
+    emit_scores: bool = False
     keep_body: bool = False
     resolve: Callable[[InferenceRequest], InferenceRequest] = _unchanged
     end_early: bool = False

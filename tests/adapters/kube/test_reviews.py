@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from epp.adapters.kube.kube_settings import KubeAccess
 from epp.adapters.kube.reviews import TokenReviewer
-from epp.adapters.telemetry.http import OperatorServer
+from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from tests.kubeapi import faults
 
@@ -34,7 +34,7 @@ async def operators(api, folder, rules=ASKS):
     path = api.kubeconfig(folder / "kubeconfig", user=user)
     reviews = TokenReviewer(KubeAccess(kubeconfig=str(path), environ={}))
     telemetry = Telemetry(MetricSources("pool", list, list, int))
-    server = OperatorServer(telemetry, bool, "127.0.0.1", 0, reviews.review)
+    server = OperatorServer(telemetry, bool, "127.0.0.1", 0, Readers(review=reviews.review))
     await server.start()
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:

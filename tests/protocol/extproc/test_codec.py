@@ -151,6 +151,7 @@ MUTATIONS = st.builds(
     body=st.none() | st.binary(max_size=300),
     clear_route_cache=ENDS,
     destination=TEXTS,
+    scores=st.lists(st.tuples(TEXTS, st.floats(-9, 9)), max_size=2).map(tuple),
 )
 REPLIES = st.one_of(
     st.builds(Chunk, ENDS, st.binary(max_size=300), ENDS),

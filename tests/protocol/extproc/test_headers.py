@@ -2,9 +2,11 @@
 
 import pytest
 
-from epp.model.endpoint import Endpoint
+from epp.model.candidate import Candidate
+from epp.model.endpoint import Endpoint, Load
 from epp.model.request import Decision, RequestId
 from epp.protocol.extproc.headers import RequestFacts, request_mutation
+from epp.protocol.extproc.settings import ExchangeSettings
 
 RANK = "x-data-parallel-rank"
 
@@ -13,7 +15,9 @@ def mutation(headers, **endpoint):
     pod = Endpoint("default", "a", "10.0.0.1", 8000, **endpoint)
     facts = RequestFacts(headers=headers)
     decision = Decision(endpoints=(pod,))
-    return request_mutation(facts, decision, RequestId("r1"), orca=False, content_length=None)
+    return request_mutation(
+        facts, decision, RequestId("r1"), settings=ExchangeSettings(), content_length=None
+    )
 
 
 @pytest.mark.parametrize("sent", [{}, {RANK: "7"}])
@@ -36,3 +40,16 @@ def test_a_whole_server_chooses_or_lets_the_client(sent):
 def test_a_label_that_is_no_number_is_no_rank():
     labels = {"warmpick.io/data-parallel-rank": "one"}
     assert RANK not in dict(mutation({}, labels=labels).set_headers)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_scores_of_all_candidates_are_told_by_their_targets(wanted):
+    pods = [Endpoint("default", f"p{n}", f"10.0.0.{n}", 8000) for n in (1, 2)]
+    candidates = [Candidate(endpoint=pod, load=Load()) for pod in pods]
+    decision = Decision(endpoints=(pods[1],), candidates=candidates, totals=[0.25, 3])
+    settings = ExchangeSettings(emit_scores=wanted)
+    made = request_mutation(
+        RequestFacts(), decision, RequestId("r"), settings=settings, content_length=None
+    )
+    assert made.destination == "10.0.0.2:8000"
+    assert made.scores == ((("10.0.0.1:8000", 0.25), ("10.0.0.2:8000", 3.0)) if wanted else ())

@@ -1,0 +1,121 @@
+"""Profiles of the running process, at the paths of Go's `net/http/pprof`.
+
+`/debug/pprof/profile?seconds=N` samples the event loop's thread 100 times in each second of CPU
+time, and is a line `a;b;c N` for each stack that was seen: what flamegraph.pl, inferno and
+speedscope.app read. What compiled code took is counted to Python's code around it.
+`/debug/pprof/goroutine` lists the tasks, and where each waits. Nothing runs, and nothing is kept,
+while nobody asks.
+"""
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from itertools import islice
+from types import FrameType
+from urllib.parse import parse_qs
+
+_ROOT = b"/debug/pprof/"
+_INTERVAL = 0.01
+"""Seconds of CPU time between two samples, as in Go."""
+_SECONDS, _MOST_SECONDS = 30.0, 60.0
+_MOST_TASKS, _MOST_FRAMES = 10_000, 64
+_INDEX = (
+    b"/debug/pprof/profile?seconds=30  samples of CPU time, as collapsed stacks\n"
+    b"/debug/pprof/goroutine           tasks, and where they wait\n"
+)
+
+Page = tuple[HTTPStatus, bytes]
+"""A status and a text."""
+
+
+class Profiles:
+    """The pages below `/debug/pprof/`, of the main thread. One profile is taken at a time."""
+
+    def __init__(self) -> None:
+        self._pages: dict[bytes, Callable[[bytes], Awaitable[Page]]] = {
+            _ROOT: self._index,
+            _ROOT + b"profile": self._profile,
+            _ROOT + b"goroutine": self._tasks,
+        }
+        self.paths = tuple(self._pages)
+
+    async def page(self, path: bytes, query: bytes) -> Page:
+        """Return the page of one of `paths`: 400 for a query without sense, 429 while busy."""
+        return await self._pages[path](query)
+
+    async def _index(self, _: bytes) -> Page:
+        return HTTPStatus.OK, _INDEX
+
+    async def _profile(self, query: bytes) -> Page:
+        seconds = _seconds(query)
+        if seconds is None:
+            return HTTPStatus.BAD_REQUEST, b"seconds: a number from 0.01 to 60\n"
+        if signal.getsignal(signal.SIGPROF) not in {signal.SIG_DFL, signal.SIG_IGN}:
+            return HTTPStatus.TOO_MANY_REQUESTS, b"a profile is being taken\n"
+        with _sampling() as seen:
+            await asyncio.sleep(seconds)
+        return HTTPStatus.OK, b"".join(_lines(seen))
+
+    async def _tasks(self, _: bytes) -> Page:
+        written = []
+        for task in islice(asyncio.all_tasks(), _MOST_TASKS):
+            stack = [f"  {_place(frame)}" for frame in task.get_stack(limit=_MOST_FRAMES)]
+            written.append("\n".join([task.get_name(), *stack]))
+        return HTTPStatus.OK, "".join(f"{each}\n" for each in sorted(written)).encode()
+
+
+def _seconds(query: bytes) -> float | None:
+    """Return how long to sample; None for what is no such time."""
+    given = parse_qs(query.decode("latin-1")).get("seconds")
+    if given is None:
+        return _SECONDS
+    try:
+        seconds = float(given[0])
+    except ValueError:
+        return None
+    return seconds if _INTERVAL <= seconds <= _MOST_SECONDS else None
+
+
+@contextmanager
+def _sampling() -> Iterator[Counter[str]]:
+    """Count the stacks of the main thread.
+
+    By a signal, which comes wherever the thread is: another thread would see it only where it
+    lets others run, which is most often where it waits.
+    """
+    seen = Counter[str]()
+
+    def take(_: int, frame: FrameType | None) -> None:
+        seen[_stack(frame)] += 1
+
+    signal.signal(signal.SIGPROF, take)
+    signal.setitimer(signal.ITIMER_PROF, _INTERVAL, _INTERVAL)
+    try:
+        yield seen
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        # Not the default, which ends the process: one signal may still be under way.
+        signal.signal(signal.SIGPROF, signal.SIG_IGN)
+
+
+def _stack(at: FrameType | None) -> str:
+    """Return the places of a frame and its callers, the outermost first."""
+    places: list[str] = []
+    while at is not None and len(places) < _MOST_FRAMES:
+        places.append(_place(at))
+        at = at.f_back
+    return ";".join(reversed(places))
+
+
+def _place(frame: FrameType) -> str:
+    code = frame.f_code
+    module = str(frame.f_globals.get("__name__", code.co_filename))
+    return f"{module}.{code.co_qualname}:{frame.f_lineno}".replace(";", ",").replace(" ", "_")
+
+
+def _lines(seen: Counter[str]) -> Iterator[bytes]:
+    for stack, count in seen.most_common():
+        yield f"{stack} {count}\n".encode()

@@ -1,0 +1,79 @@
+"""Command lines in the forms of Go's flags (spf13/pflag), which manifests of llm-d-router use.
+
+`-flag value`, `--flag value` and `--flag=value` are the same, and so are `--poolName`, as flags of
+old releases are spelt, and `--pool-name`. A command line of flags alone is one of `epp serve`.
+"""
+
+import argparse
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from epp.config.schema import near
+
+_ABOUT_THE_PROGRAM = ("-h", "--help", "--version")
+_SERVE = "serve"
+
+
+class GoArgumentParser(argparse.ArgumentParser):
+    """A parser that reads Go's forms of flags, and names what an unknown word resembles.
+
+    `commands`, where there are any, are the words that it may begin with.
+    """
+
+    commands: Collection[str] = ()
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 (argparse's own)
+        super().__init__(*arguments, **more | {"allow_abbrev": False})
+
+    def plain(self, words: Sequence[str]) -> list[str]:
+        """Return a command line in argparse's form.
+
+        Empty words that are no flag's value are left out: templates leave them behind.
+        """
+        known = self._option_string_actions
+        made: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            flag, sign, value = word.partition("=")
+            name = _spelt(flag, known)
+            if name not in known:
+                made += [word] if word else []
+            elif sign or known[name].nargs is not None:
+                made.append(f"{name}{sign}{value}")
+            else:  # what follows is its value, whatever it looks like
+                following = next(rest, None)
+                made.append(name if following is None else f"{name}={following}")
+        return made
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 (argparse's own)
+        """Parse words in Go's forms; end the program where a flag is not known."""
+        if not self.commands:
+            args = self.plain(args)
+        elif args and not args[0].startswith("-") and args[0] not in self.commands:
+            known = ", ".join(self.commands)
+            hint = near(args[0], self.commands) or f": choose from {known}"
+            self.error(f"argument COMMAND: invalid choice: {args[0]!r}{hint}")
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            hint = near(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found, unknown
+
+
+def _spelt(flag: str, known: Mapping[str, object]) -> str:
+    """Return a flag as it is known: with two dashes, and dashes for capitals."""
+    if not flag.startswith("-") or (flag in known and f"-{flag}" not in known):
+        return flag
+    name = "--" + flag.lstrip("-")
+    return name if name in known else re.sub(r"(?<=[a-z])([A-Z])", r"-\1", name).lower()
+
+
+def with_command(words: Sequence[str]) -> list[str]:
+    """Return a command line that names its command: without one it is `serve`."""
+    words = list(words)
+    while words and not words[0]:
+        del words[0]
+    if words and words[0].startswith("-") and words[0] not in _ABOUT_THE_PROGRAM:
+        return [_SERVE, *words]
+    return words

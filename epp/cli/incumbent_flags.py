@@ -1,0 +1,217 @@
+"""The flags and environment variables of llm-d-router that have no counterpart here of their name.
+
+One table each. Whoever starts a picker with one of them reads in the log, once, what it does here.
+Flags of releases that had them, and of GIE's endpoint picker before, are among them; those that the
+incumbent itself refuses are refused.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from epp.cli.types import boolean, count, duration, one_of, quantity
+from epp.errors import ConfigError
+from epp.protocol.yaml import load_yaml
+
+Effect = Literal["mapped", "without_effect"]
+
+
+class AcceptedFlag(msgspec.Struct, frozen=True):
+    """A flag whose values are checked; `why` says what it does here, and is its help text.
+
+    Nothing is logged for a value in `quiet`: it asks for what is done anyway.
+    """
+
+    name: str
+    type: Callable[[str], object]
+    effect: Effect
+    why: str
+    quiet: tuple[object, ...] = ()
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """The line to log of what was given: the event, the flag or the variables, and the reason."""
+
+    event: str
+    name: str
+    why: str
+
+
+_LOG_TIMES = ("epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano")
+_LOG_LEVELS = ("debug", "info", "warn", "error", "dpanic", "panic", "fatal")
+
+FLAGS = (
+    AcceptedFlag(
+        "--tracing",
+        boolean,
+        "without_effect",
+        "no OpenTelemetry spans are exported; --log-level=debug logs every request",
+        quiet=(False,),
+    ),
+    AcceptedFlag(
+        "--enable-cert-reload",
+        boolean,
+        "mapped",
+        "certificates in --cert-path and --metrics-cert-dir are always followed",
+    ),
+    AcceptedFlag(
+        "--allow-experimental-plugins",
+        boolean,
+        "without_effect",
+        "every plug-in type may be used",
+    ),
+    AcceptedFlag(
+        "--refresh-prometheus-metrics-interval",
+        duration,
+        "without_effect",
+        "the pool's gauges are computed when /metrics is read",
+    ),
+    AcceptedFlag(
+        "--metrics-staleness-threshold",
+        duration,
+        "without_effect",
+        "the pool's gauges count the endpoints whose last report was read",
+    ),
+    AcceptedFlag(
+        "--enable-grpc-stream-metrics",
+        boolean,
+        "without_effect",
+        "/metrics has no extproc_* families",
+        quiet=(False,),
+    ),
+    AcceptedFlag(
+        "--grpc-max-send-msg-size",
+        quantity,
+        "without_effect",
+        "replies are pieces of at most 62000 bytes, or as long as a body that came whole",
+    ),
+    AcceptedFlag(
+        "--plugin-state-staleness-threshold",
+        duration,
+        "without_effect",
+        "what is kept of a request ends with its stream, at the latest after --request-timeout",
+    ),
+    AcceptedFlag(
+        "--fairness-id-metric-label-limit",
+        count,
+        "without_effect",
+        "the page has room for so many series, and counts further fairness ids as `other`",
+    ),
+    AcceptedFlag(
+        "--zap-devel", boolean, "mapped", "--log-format: true is console, false json, if not given"
+    ),
+    AcceptedFlag(
+        "--zap-stacktrace-level",
+        one_of(*_LOG_LEVELS),
+        "without_effect",
+        "every exception that is logged has its traceback",
+    ),
+    AcceptedFlag(
+        "--zap-time-encoding",
+        one_of(*_LOG_TIMES),
+        "without_effect",
+        "times of log lines are ISO 8601, in UTC",
+        quiet=("iso8601", "rfc3339", "rfc3339nano"),
+    ),
+)
+
+_EXTRACTOR = (
+    "the flag was removed: name metrics under `engineConfigs` in the parameters of a"
+    " core-metrics-extractor"
+)
+_ENDPOINTS_IN_METADATA = "the protocol has one name for it (GIE proposal 004)"
+
+REMOVED: Mapping[str, tuple[str, str]] = {
+    "--total-queued-requests-metric": ("vllm:num_requests_waiting", _EXTRACTOR),
+    "--total-running-requests-metric": ("vllm:num_requests_running", _EXTRACTOR),
+    "--kv-cache-usage-percentage-metric": ("vllm:kv_cache_usage_perc", _EXTRACTOR),
+    "--lora-info-metric": ("vllm:lora_requests_info", _EXTRACTOR),
+    "--cache-info-metric": ("vllm:cache_config_info", _EXTRACTOR),
+    "--destination-endpoint-hint-key": (
+        "x-gateway-destination-endpoint",
+        _ENDPOINTS_IN_METADATA,
+    ),
+    "--destination-endpoint-hint-metadata-namespace": ("envoy.lb", _ENDPOINTS_IN_METADATA),
+}
+"""Flags of old releases: the value with which they say what is done anyway, as KServe's templates
+up to 0.17 do; and why every other is refused."""
+
+_PREDICTOR = "latency is predicted in this process: no training or prediction server is asked"
+_NO_SPANS = "no OpenTelemetry spans are exported"
+_GO = "it sets up Go's runtime, which this program does not have"
+
+VARIABLES = {
+    "OTEL_": _NO_SPANS,
+    "LATENCY_": _PREDICTOR,
+    "TRAINING_SERVER_URL": _PREDICTOR,
+    "PREDICTION_SERVER_URL": _PREDICTOR,
+    "ENABLE_EXPERIMENTAL_": "write featureGates into the configuration",
+    "GOMAXPROCS": _GO,
+    "GOMEMLIMIT": _GO,
+    "GOGC": _GO,
+    "GODEBUG": _GO,
+}
+"""Variables, or with a `_` at the end the beginnings of their names, without effect here."""
+
+
+def add_incumbent(parser: argparse.ArgumentParser) -> None:
+    """Add the flags; one that is not given is None."""
+    group = parser.add_argument_group("of llm-d-router, accepted")
+    for flag in FLAGS:
+        more: dict[str, Any] = {"nargs": "?", "const": True} if flag.type is boolean else {}
+        group.add_argument(
+            flag.name,
+            type=flag.type,
+            metavar="BOOL" if more else "VALUE",
+            help=f"{flag.effect.replace('_', ' ')}: {flag.why}",
+            **more,
+        )
+    for name, (value, _) in REMOVED.items():
+        group.add_argument(name, metavar="NAME", help=f"removed; `{value}` is accepted")
+
+
+def with_gates(text: str, gates: Sequence[str]) -> str:
+    """Return a configuration with feature gates (`name`, `name=false`) in place of its own.
+
+    Raises `ConfigError` for a text that is no YAML.
+    """
+    document = load_yaml(text.encode(errors="surrogateescape"))
+    given = document.get("featureGates") if isinstance(document, dict) else None
+    if not gates or not isinstance(document, dict) or not isinstance(given or [], list):
+        return text
+    named = {gate.partition("=")[0] for gate in gates}
+    kept = [gate for gate in given or [] if str(gate).partition("=")[0] not in named]
+    return msgspec.json.encode(document | {"featureGates": [*kept, *gates]}).decode()
+
+
+def check_removed(arguments: argparse.Namespace) -> None:
+    """Raise `ConfigError` for a removed flag that asks for what is not done."""
+    for name, (accepted, why) in REMOVED.items():
+        value = _value(arguments, name)
+        if value not in (None, accepted):
+            raise ConfigError(f"`{value}` cannot be used: {why}", name)
+
+
+def notices(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Iterator[Notice]:
+    """Return what is to be said of flags and variables that were given, in the tables' order."""
+    for flag in FLAGS:
+        value = _value(arguments, flag.name)
+        if value is not None and value not in flag.quiet:
+            yield Notice(f"flag.{flag.effect}", flag.name, flag.why)
+    for name in REMOVED:
+        if _value(arguments, name) is not None:
+            yield Notice("flag.without_effect", name, "it names what is read without it")
+    for known, why in VARIABLES.items():
+        names = [name for name in sorted(environ) if _is(name, known) and environ[name]]
+        if names:
+            yield Notice("environment.without_effect", ", ".join(names), why)
+
+
+def _is(name: str, known: str) -> bool:
+    return name.startswith(known) if known.endswith("_") else name == known
+
+
+def _value(arguments: argparse.Namespace, name: str) -> object:
+    return getattr(arguments, name.removeprefix("--").replace("-", "_"))

@@ -1,0 +1,96 @@
+"""The flags that bound TLS, with the names of Go's `crypto/tls` for versions and cipher suites."""
+
+import argparse
+import ssl
+from pathlib import Path
+
+from epp.cli.types import words
+from epp.errors import ConfigError
+
+_VERSIONS = {
+    # RFC 9113 §9.2: HTTP/2 is TLS 1.2 or above, so that the first two ask for no less.
+    "VersionTLS10": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS11": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS12": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS13": ssl.TLSVersion.TLSv1_3,
+}
+_SUITES = {
+    "TLS_RSA_WITH_AES_128_CBC_SHA": "AES128-SHA",
+    "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256": "AES128-SHA256",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256": "ECDHE-ECDSA-AES128-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256": "ECDHE-RSA-AES128-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+}
+"""Go's suites up to TLS 1.2 by OpenSSL's names; RC4 and 3DES are not among them."""
+_ALWAYS = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
+"""TLS 1.3's, which neither program has a choice of."""
+
+
+def tls_version(text: str) -> ssl.TLSVersion:
+    """Return the least version of TLS by Go's name."""
+    if text not in _VERSIONS:
+        raise argparse.ArgumentTypeError(f"`{text}` is none of {', '.join(_VERSIONS)}")
+    return _VERSIONS[text]
+
+
+def cipher_suites(text: str) -> tuple[str, ...]:
+    """Return OpenSSL's names of cipher suites up to TLS 1.2, in order; none for TLS 1.3's."""
+    given = words(text)
+    unknown = [name for name in given if name not in _SUITES and name not in _ALWAYS]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"`{unknown[0]}` is no suite that is offered; write Go's names, such as"
+            " TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
+        )
+    return tuple(_SUITES[name] for name in given if name in _SUITES)
+
+
+def add_tls(group: argparse._ArgumentGroup) -> None:
+    """Add the flags, with llm-d-router's names."""
+    group.add_argument(
+        "--tls-min-version",
+        type=tls_version,
+        default=ssl.TLSVersion.TLSv1_2,
+        metavar="VERSION",
+        help="VersionTLS12 or VersionTLS13, on the ext_proc and the metrics port"
+        " (default: VersionTLS12)",
+    )
+    group.add_argument(
+        "--tls-cipher-suites",
+        type=cipher_suites,
+        action="extend",
+        default=[],
+        metavar="NAMES",
+        help="suites up to TLS 1.2 by Go's names, separated by commas (default: OpenSSL's)",
+    )
+    group.add_argument(
+        "--metrics-cert-dir",
+        type=Path,
+        metavar="DIR",
+        help="tls.crt and tls.key for the metrics port; without, it is served in plaintext",
+    )
+    group.add_argument(
+        "--metrics-client-ca-file",
+        type=Path,
+        metavar="FILE",
+        help="with it, readers of the metrics port need a certificate that one of these CAs (PEM)"
+        " signed",
+    )
+
+
+def check_metrics_tls(arguments: argparse.Namespace) -> None:
+    """Raise `ConfigError` for flags of the metrics port that do not go together."""
+    if arguments.metrics_client_ca_file is not None and arguments.metrics_cert_dir is None:
+        raise ConfigError("needs --metrics-cert-dir", "--metrics-client-ca-file")

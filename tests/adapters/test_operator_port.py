@@ -1,0 +1,182 @@
+"""The operators' port: profiles of the running process, and TLS for who reads it."""
+
+import asyncio
+import contextlib
+import datetime as dt
+import ssl
+from http import HTTPStatus
+
+import aiohttp
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from epp.adapters.telemetry.http import OperatorServer, Readers
+from epp.adapters.telemetry.metrics import MetricSources, Telemetry
+from epp.adapters.tls import CertificateWatch, ReaderTls, certificate
+from epp.errors import ConfigError
+
+LEAST = ssl.TLSVersion.TLSv1_2
+
+
+@contextlib.asynccontextmanager
+async def serving(tls=None, **more):
+    telemetry = Telemetry(MetricSources("pool", list, list, int))
+    readers = Readers(**{"profiles": True, "tls": tls and tls.context} | more)
+    server = OperatorServer(telemetry, lambda: True, "127.0.0.1", 0, readers)
+    await server.start()
+    try:
+        root = f"{'https' if tls else 'http'}://127.0.0.1:{server.port}"
+        async with aiohttp.ClientSession(root) as session:
+            yield session
+    finally:
+        await server.stop()
+
+
+async def read(session, path, **more):
+    async with session.get(path, **more) as response:
+        return response.status, await response.text()
+
+
+async def spinning():
+    while True:
+        sum(range(2_000))
+        await asyncio.sleep(0)
+
+
+async def test_a_profile_counts_the_stacks_of_the_event_loop():
+    async with serving() as session:
+        spinner = asyncio.create_task(spinning(), name="spinner")
+        status, text = await read(session, "/debug/pprof/profile?seconds=0.3")
+        listed, tasks = await read(session, "/debug/pprof/goroutine")
+        spinner.cancel()
+    lines = [line.rpartition(" ") for line in text.splitlines()]
+    assert (status, listed) == (200, 200)
+    assert 1 <= sum(int(count) for *_, count in lines) <= 30  # 100 samples a second
+    assert any(f"{__name__}.spinning" in stack for stack, *_ in lines)
+    assert "spinner\n  " in tasks
+    assert f"{__name__}.spinning" in tasks
+
+
+async def test_one_profile_is_taken_at_a_time():
+    async with serving() as session:
+        path = "/debug/pprof/profile?seconds=0.5"
+        answers = await asyncio.gather(*(read(session, path) for _ in range(3)))
+        assert sorted(status for status, _ in answers) == [200, 429, 429]
+        assert (await read(session, "/debug/pprof/profile?seconds=0.01"))[0] == 200
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "61", "x", "nan", "1e9"])
+async def test_a_time_that_makes_no_sense_is_refused(seconds):
+    async with serving() as session:
+        status, text = await read(session, f"/debug/pprof/profile?seconds={seconds}&x=%zz")
+    assert (status, text) == (400, "seconds: a number from 0.01 to 60\n")
+
+
+async def test_there_are_no_profiles_where_none_are_wanted():
+    async with serving(profiles=False) as session:
+        for path in ("/debug/pprof/", "/debug/pprof/profile", "/debug/pprof/goroutine"):
+            assert (await read(session, path))[0] == 404
+
+
+async def test_who_may_not_read_gets_no_profile():
+    asked = []
+
+    async def review(token, path):
+        asked.append((token, path))
+        return HTTPStatus.FORBIDDEN
+
+    async with serving(review=review) as session:
+        headers = {"Authorization": "Bearer t"}
+        assert (await read(session, "/debug/pprof/profile?seconds=1", headers=headers))[0] == 403
+        assert (await read(session, "/debug/pprof/"))[0] == 403
+    assert asked == [("t", "/debug/pprof/profile"), ("", "/debug/pprof/")]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    key, chain = certificate(None)
+    (tmp_path / "tls.key").write_bytes(key)
+    (tmp_path / "tls.crt").write_bytes(chain)
+    return tmp_path
+
+
+def trusting(folder, known=None):
+    """A reader that trusts the server, and shows a certificate of its own where it has one."""
+    context = ssl.create_default_context(cafile=folder / "tls.crt")
+    if known is not None:
+        context.load_cert_chain(known / "tls.crt", known / "tls.key")
+    return context
+
+
+async def test_readers_have_tls(folder):
+    tls = ReaderTls(folder, None, LEAST, "")
+    async with serving(tls) as session:
+        assert (await read(session, "/healthz", ssl=trusting(folder)))[0] == 200
+        old = trusting(folder)
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        assert (await read(session, "/healthz", ssl=old))[0] == 200
+    async with serving(ReaderTls(folder, None, ssl.TLSVersion.TLSv1_3, "")) as session:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await read(session, "/healthz", ssl=old)
+
+
+def store_client(folder):
+    """Write the certificate of a client, which is its own CA."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "prometheus")])
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    form = PrivateFormat.PKCS8
+    (folder / "tls.key").write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))
+    (folder / "tls.crt").write_bytes(made.public_bytes(Encoding.PEM))
+    return folder
+
+
+async def test_readers_show_a_certificate_where_a_ca_is_given(folder, tmp_path_factory):
+    known, stranger = (store_client(tmp_path_factory.mktemp(name)) for name in "ab")
+    async with serving(ReaderTls(folder, known / "tls.crt", LEAST, "")) as session:
+        for context in (trusting(folder), trusting(folder, stranger)):
+            with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+                await read(session, "/healthz", ssl=context)
+        assert (await read(session, "/healthz", ssl=trusting(folder, known)))[0] == 200
+
+
+async def test_a_renewed_certificate_is_served(folder):
+    tls = ReaderTls(folder, None, LEAST, "")
+    watch = CertificateWatch(folder, tls.renew)
+    async with serving(tls) as session:
+        before = trusting(folder)
+        for name, content in zip(("tls.key", "tls.crt"), certificate(None), strict=True):
+            (folder / name).write_bytes(content)
+        await watch.check()
+        assert (await read(session, "/healthz", ssl=trusting(folder)))[0] == 200
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await read(session, "/healthz", ssl=before)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("tls.key", None, "tls.key: cannot be read: No such file"),
+        ("tls.key", b"x", "tls.key: holds no PEM private key"),
+        ("ca.crt", None, "ca.crt: cannot be read: No such file"),
+        ("ca.crt", b"x", "ca.crt: holds no PEM certificate"),
+        ("ca.crt", b"\xff", "ca.crt: holds no PEM certificate"),
+    ],
+)
+def test_files_that_cannot_be_used(name, content, said, folder):
+    (folder / "ca.crt").write_bytes((folder / "tls.crt").read_bytes())
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=said):
+        ReaderTls(folder, folder / "ca.crt", LEAST, "")

@@ -1,0 +1,111 @@
+"""Command lines as manifests of the incumbent have them."""
+
+import pytest
+
+from epp.cli.go_arguments import GoArgumentParser, with_command
+from epp.cli.main import main
+from epp.cli.serve_flags import add_serve
+
+
+def parsed(*words):
+    parser = GoArgumentParser(prog="epp serve")
+    add_serve(parser)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--pool-name=p"],
+        ["--pool-name", "p"],
+        ["-pool-name", "p"],
+        ["-pool-name=p"],
+        ["--poolName", "p"],
+        ["-poolName=p"],
+        ["", "--pool-name", "p", ""],
+        ["--pool-name", "q", "--pool-name", "p"],
+    ],
+)
+def test_a_flag_in_each_of_its_forms(words):
+    assert parsed(*words).pool_name == "p"
+
+
+@pytest.mark.parametrize(
+    ("words", "level"),
+    [
+        (["-v", "4"], "debug"),
+        (["-v=4"], "debug"),
+        (["-v4"], "debug"),
+        (["--v", "4"], "debug"),
+        (["--v=5"], "debug"),
+        (["--v", "-1"], "info"),
+        (["-v=2"], "info"),
+        ([], "info"),
+    ],
+)
+def test_a_verbosity(words, level):
+    assert parsed(*words).log_level == level
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--secure-serving"], True),
+        (["-secure-serving"], True),
+        (["--secure-serving=false"], False),
+        (["--secure-serving=F"], False),
+        (["--secure-serving=True", "--health-checking"], True),
+    ],
+)
+def test_a_boolean(words, value):
+    assert parsed(*words).secure_serving is value
+
+
+@pytest.mark.parametrize("text", ["- {a: b}", "--x", "", "a=b", "a: b\nc: d"])
+def test_a_value_may_be_any_text(text):
+    assert parsed("--config-text", text).config_text == text
+    assert parsed(f"--config-text={text}").config_text == text
+
+
+@pytest.mark.parametrize(
+    ("words", "complete"),
+    [
+        (["--pool-name", "p"], ["serve", "--pool-name", "p"]),
+        (["-v=4"], ["serve", "-v=4"]),
+        (["", "--v=4"], ["serve", "--v=4"]),
+        (["serve", "--v=4"], ["serve", "--v=4"]),
+        (["check", "c"], ["check", "c"]),
+        (["--help"], ["--help"]),
+        (["-h"], ["-h"]),
+        (["--version"], ["--version"]),
+        ([], []),
+    ],
+)
+def test_flags_alone_are_serves(words, complete):
+    assert with_command(words) == complete
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--pool-nam=p"], "unrecognized arguments: --pool-nam=p: did you mean `--pool-name`"),
+        (["--pool"], "unrecognized arguments: --pool"),
+        (["--pool-name=p", "word"], "unrecognized arguments: word"),
+        (["--pool-name"], "--pool-name: expected one argument"),
+        (["--zap-encoder=xml"], "argument --log-format/--zap-encoder: invalid choice: 'xml'"),
+        (["--zap-log-level=loud"], "`loud` is no level; write debug, info or error"),
+        (["--zap-time-encoding=unix"], "`unix` is none of epoch, millis, nano, iso8601"),
+        (["--tracing=perhaps"], "`perhaps` is neither true nor false"),
+        (["--tls-min-version=1.2"], "`1.2` is none of VersionTLS10, VersionTLS11"),
+        (["--tls-cipher-suites=ROT13"], "`ROT13` is no suite that is offered"),
+        (["--grpc-max-recv-msg-size=big"], "`big` is no size; write 4194304, 16Mi or 25MB"),
+        (["--fairness-id-metric-label-limit=-1"], "`-1` is no number of 0 or more"),
+    ],
+)
+def test_what_cannot_be_read_is_exit_code_2(words, said, capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(words)
+    assert raised.value.code == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.startswith("usage: epp [serve] FLAGS")

@@ -1,0 +1,167 @@
+"""The incumbent's flags and variables: each is read, and what has no effect is said."""
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+
+from epp.cli.incumbent_flags import FLAGS, VARIABLES, check_removed, notices, with_gates
+from epp.cli.serve_flags import add_serve, log_settings
+from epp.errors import ConfigError
+from epp.protocol.yaml import load_yaml
+
+DOCUMENTED = {
+    "--allow-experimental-plugins": "true",
+    "--cert-path": "/c",
+    "--config-file": "f",
+    "--disable-endpoint-subset-filter": "true",
+    "--drain-timeout": "30s",
+    "--emit-endpoint-scores": "true",
+    "--enable-cert-reload": "true",
+    "--enable-grpc-stream-metrics": "true",
+    "--enable-pprof": "false",
+    "--endpoint-selector": "app=vllm",
+    "--endpoint-target-ports": "8000,8001",
+    "--fairness-id-metric-label-limit": "100",
+    "--feature-gates": "flowControl=false",
+    "--grpc-health-port": "9003",
+    "--grpc-max-recv-msg-size": "16Mi",
+    "--grpc-max-send-msg-size": "16MiB",
+    "--grpc-port": "9002",
+    "--ha-enable-leader-election": "true",
+    "--health-checking": "true",
+    "--metrics-cert-dir": "/m",
+    "--metrics-client-ca-file": "/m/ca.crt",
+    "--metrics-endpoint-auth": "false",
+    "--metrics-port": "9090",
+    "--metrics-staleness-threshold": "2s",
+    "--plugin-state-staleness-threshold": "5m",
+    "--pool-group": "inference.networking.k8s.io",
+    "--pool-name": "p",
+    "--pool-namespace": "n",
+    "--refresh-metrics-interval": "50ms",
+    "--refresh-prometheus-metrics-interval": "5s",
+    "--secure-serving": "true",
+    "--tls-cipher-suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_AES_128_GCM_SHA256",
+    "--tls-min-version": "VersionTLS12",
+    "--tracing": "true",
+    "--v": "2",
+    "--zap-devel": "false",
+    "--zap-encoder": "json",
+    "--zap-log-level": "info",
+    "--zap-stacktrace-level": "error",
+    "--zap-time-encoding": "epoch",
+}
+"""The flags of llm-d-router's main branch, each with a value that its documentation has."""
+
+
+def parsed(*words):
+    parser = argparse.ArgumentParser()
+    add_serve(parser)
+    return parser.parse_args(words)
+
+
+def said(*words, **environ):
+    return [(each.event, each.name) for each in notices(parsed(*words), environ)]
+
+
+def test_every_flag_is_read():
+    parsed(*(f"{name}={value}" for name, value in DOCUMENTED.items()))
+    parsed("--config-text=x")
+
+
+def test_nothing_is_said_of_what_was_not_given():
+    assert said() == said("--tracing=false", HOME="/", NAMESPACE="n", POD_NAME="p") == []
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
+def test_a_flag_without_a_counterpart_is_said_once(flag):
+    word = f"{flag.name}={DOCUMENTED[flag.name]}"
+    assert said(word, word) == [(f"flag.{flag.effect}", flag.name)]
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_variable_without_effect_is_said(name):
+    given = f"{name}X" if name.endswith("_") else name
+    assert said(**{given: "1"}) == [("environment.without_effect", given)]
+    assert said(**{given: ""}) == []
+
+
+def test_variables_of_one_reason_are_one_line():
+    environ = {"OTEL_SERVICE_NAME": "epp", "OTEL_TRACES_SAMPLER": "x", "OTELLO": "y"}
+    names = "OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER"
+    assert said(**environ) == [("environment.without_effect", names)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "--total-queued-requests-metric",
+        "--total-running-requests-metric",
+        "--kv-cache-usage-percentage-metric",
+        "--lora-info-metric",
+        "--cache-info-metric",
+    ],
+)
+def test_a_flag_that_was_removed_names_its_successor(name):
+    with pytest.raises(ConfigError, match=f"{name}: `x:y` cannot be used.*core-metrics-extractor"):
+        check_removed(parsed(f"{name}=x:y"))
+
+
+def test_a_removed_flag_may_name_what_is_read_anyway():
+    word = "--kv-cache-usage-percentage-metric=vllm:kv_cache_usage_perc"  # KServe up to 0.17
+    check_removed(parsed(word))
+    assert said(word) == [("flag.without_effect", "--kv-cache-usage-percentage-metric")]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--zap-log-level=debug", "-v=1"], ("debug", None)),
+        (["--zap-log-level=5"], ("debug", None)),
+        (["--zap-log-level=error", "-v=5"], ("error", None)),
+        (["--zap-log-level=panic"], ("error", None)),
+        (["--zap-devel=false"], ("info", "json")),
+        (["--zap-devel"], ("info", "console")),
+        (["--zap-devel", "--zap-encoder=json"], ("info", "json")),
+    ],
+)
+def test_zaps_flags_set_level_and_form(words, expected):
+    level, form = log_settings(parsed(*words))
+    assert (level, form if expected[1] else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["--pool-nam", "p"], 2, "did you mean `--pool-name`"),
+        (["--config-file=/nowhere"], 1, "epp: --config-file: cannot read /nowhere"),
+        ([], 2, "COMMAND"),
+    ],
+)
+def test_exit_codes_are_gos(words, status, told):
+    asked = subprocess.run(
+        [sys.executable, "-m", "epp", *words], capture_output=True, text=True, check=False
+    )
+    assert asked.returncode == status
+    assert told in asked.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "gates", "merged"),
+    [
+        ("plugins: []", ["a"], ["a"]),
+        ("featureGates: [a=true, b]", ["a=false", "c"], ["b", "a=false", "c"]),
+        ("featureGates:", ["a"], ["a"]),
+    ],
+)
+def test_gates_of_the_command_line_go_before_the_configurations(text, gates, merged):
+    document = load_yaml(with_gates(text, gates).encode())
+    assert isinstance(document, dict)
+    assert document["featureGates"] == merged
+
+
+@pytest.mark.parametrize("text", ["plugins: []", "[]", "featureGates: 3", ""])
+def test_a_configuration_that_no_gate_is_given_for_or_that_cannot_have_one(text):
+    assert with_gates(text, [] if text.startswith("plugins") else ["a"]) == text
