@@ -48,7 +48,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     (they differ under a rewrite). `prompts` is empty where the body has none or was not read.
     `subset`, where not None, holds the only targets (`ip:port` or bare `ip`) that may be picked.
     `max_tokens` is the client's limit on generated tokens, None where it gave none. `body` is
-    the client's JSON as it came, empty where it was not seen or is none.
+    the client's JSON as it came, empty where it was not seen or is none. `peer` is the endpoint
+    that a handler chose before, for another stage of the request.
     """
 
     id: RequestId
@@ -65,6 +66,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     fairness_id: str = "default-flow"
     priority: int = 0
     body: bytes = b""
+    peer: Endpoint | None = None
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -86,7 +88,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     `endpoints` is the preference order, one entry unless the picker is configured for more.
     `prompt_tokens` and `predicted_cached_tokens` are the estimates made for the first of them;
     `predicted_ttft` is in seconds. `candidates` are the endpoints that passed the filters,
-    `scores` those of each scorer, `totals` the weighted sums that the picker compared.
+    `scores` those of each scorer, `totals` the weighted sums that the picker compared. `stages`
+    are the decisions of other profiles that a handler ran.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -97,6 +100,13 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     candidates: Sequence[Candidate] = ()
     scores: Sequence[Score] = ()
     totals: Sequence[float] = ()
+    stages: "tuple[Decision, ...]" = ()
+
+    def of(self, profile: str) -> "Decision | None":
+        """Return the decision of a profile, or this one for an empty name; None without one."""
+        if not profile or profile == self.profile:
+            return self
+        return next((each for each in self.stages if each.profile == profile), None)
 
     @property
     def endpoint(self) -> Endpoint:
