@@ -1,1 +1,1 @@
-"""Generated from proto/ by `make proto`; only `epp.protocol.extproc.protobuf` may import it."""
+"""Generated from proto/ by `make proto`; only the codec and `grpc_body` may import it."""

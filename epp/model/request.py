@@ -20,6 +20,19 @@ class Api(Enum):
     COMPLETIONS = "completions"
     EMBEDDINGS = "embeddings"
     RESPONSES = "responses"
+    CONVERSATIONS = "conversations"
+    IMAGES = "images"
+    CHAT_RENDER = "chat/render"
+    COMPLETIONS_RENDER = "completions/render"
+    MESSAGES = "messages"  # Anthropic
+    COUNT_TOKENS = "messages/count_tokens"
+    GENERATE = "generate"  # vLLM, HTTP
+    SGLANG_GENERATE = "sglang/generate"
+    GRPC_GENERATE = "grpc/generate"  # vLLM, gRPC
+    GRPC_EMBED = "grpc/embed"
+    VERTEX_CHAT = "vertex/chat"  # Vertex AI, gRPC
+    VERTEX_RAW = "vertex/raw"
+    RAW_PREDICT = "raw"  # Vertex AI, HTTP
     OTHER = "other"
 
 

@@ -17,6 +17,7 @@ _LEAST_GAIN: Final = 0.02
 """The weight of one more value in a mean, at least."""
 _LEAST_TIMED: Final = 8
 """Tokens of a response below which its duration is not learned from."""
+_EMBEDDING: Final = (Api.EMBEDDINGS, Api.GRPC_EMBED)
 _ENTRIES: Final = 1000
 """Models, and classes of endpoints, that are kept at most."""
 
@@ -57,7 +58,7 @@ class OutputLengths:
 
     def length(self, quote: Quote) -> float:
         """Return how many tokens a request is expected to generate; at least one."""
-        if quote.api is Api.EMBEDDINGS or not quote.chains:
+        if quote.api in _EMBEDDING or not quote.chains:
             return 1.0
         model = quote.target_model
         mean = self._lengths.get((model, quote.stream))

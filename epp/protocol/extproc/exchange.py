@@ -283,12 +283,13 @@ class Exchange:
         record.decision = decision
         record.decided_at = now
         self._stage = ANSWERED
-        request, target = record.request, ""
+        request, target, priority = record.request, "", 0
         if request is not None:
             target = "" if request.model == request.target_model else request.target_model
+            priority = request.priority
             # A response may run for minutes: the text, which the fleet needs no more, is freed.
             record.request = msgspec.structs.replace(request, prompts=(), body=b"")
-        return self._request.answer(decision, target)
+        return self._request.answer(decision, target, priority)
 
     def _pass_body(self, message: RequestBody, _: float) -> list[Reply]:
         return self._request.pass_on(message)

@@ -8,17 +8,20 @@ from typing import Final
 
 import msgspec
 
+from epp.model.endpoint import VLLM, Endpoint
 from epp.model.request import Api, Decision, InferenceRequest, RequestId
 from epp.protocol.extproc.messages import Mutation
 from epp.protocol.extproc.names import DESTINATION
 from epp.protocol.extproc.settings import ExchangeSettings
-from epp.protocol.openai.request_json import Parsed, api_of
+from epp.protocol.openai.apis import ApiTable
+from epp.protocol.openai.request_json import Parsed
 
 _OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 _FAIRNESS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 _REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 _REQUEST_ID = "x-request-id"
 _RANK = "x-data-parallel-rank"
+_ENGINE_LABEL = "llm-d.ai/engine-type"
 _PATHS = (":path", "x-original-path", "x-forwarded-path")
 
 CONTROL_HEADERS = frozenset(
@@ -35,10 +38,13 @@ CONTROL_HEADERS = frozenset(
         "x-llm-d-video-fps",
         "x-llm-d-video-duration-seconds",
         "x-llm-d-video-resolution",
+        "x-llm-d-prefiller-host-port",
         "x-prefiller-host-port",
+        "x-llm-d-encoder-hosts-ports",
         "x-encoder-hosts-ports",
-        "x-data-parallel-host-port",
+        "x-llm-d-kv-cache-source-host-port",
         "x-kv-cache-source-host-port",
+        "x-data-parallel-host-port",
         "x-llm-d-request-dropped-reason",
     )
 )
@@ -54,24 +60,25 @@ _OTHER: Final = Api.OTHER
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts in a request's headers; `method` is empty before they came.
 
-    `injected` are the names of control headers, which are removed before the model server.
+    `api` is None where no parser reads the path. `injected` are the names of control headers, which
+    are removed before the model server.
     """
 
     headers: Mapping[str, str] = {}
     method: str = ""
-    api: Api = _OTHER
+    api: Api | None = _OTHER
     injected: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, headers: Mapping[str, str]) -> "RequestFacts":
+    def of(cls, headers: Mapping[str, str], apis: ApiTable) -> "RequestFacts":
         """Read the method, and the API from the first path that names one.
 
         A gateway that has rewritten `:path` keeps the client's in one of the other headers.
         """
-        method, api = headers.get(":method", ""), _OTHER
+        method, api = headers.get(":method", ""), apis.otherwise
         for name in _PATHS:
-            if name in headers and api is _OTHER:
-                api = api_of(headers[name])
+            if name in headers and api is apis.otherwise:
+                api = apis.api_of(headers[name])
         injected: tuple[str, ...] = ()
         if not CONTROL_HEADERS.isdisjoint(headers):
             injected = tuple(sorted(name for name in headers if name in CONTROL_HEADERS))
@@ -96,7 +103,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
             fairness_id = _first(self.headers, _FAIRNESS)
         return InferenceRequest(
             id=request_id,
-            api=self.api,
+            api=self.api or _OTHER,
             model=parsed.model,
             target_model=(parsed.model and rewrite) or parsed.model,
             prompts=parsed.prompts,
@@ -161,3 +168,11 @@ def _scores(decision: Decision) -> tuple[tuple[str, float], ...]:
         (each.endpoint.target, float(total))
         for each, total in zip(decision.candidates, decision.totals, strict=True)
     )
+
+
+def engine_priority(priority: int, endpoint: Endpoint) -> int:
+    """Return a request's priority in the sense of the engine that it goes to.
+
+    A higher one is more urgent for the picker and SGLang, a lower one for vLLM.
+    """
+    return -priority if endpoint.labels.get(_ENGINE_LABEL, VLLM) == VLLM else priority

@@ -12,7 +12,7 @@ import msgspec
 
 from epp.errors import BodyTooLarge, MalformedRequest, UnsupportedCoding
 from epp.model.request import Api, Decision, InferenceRequest
-from epp.protocol.extproc.headers import RequestFacts, request_mutation
+from epp.protocol.extproc.headers import RequestFacts, engine_priority, request_mutation
 from epp.protocol.extproc.messages import (
     UNSEEN_BODIES,
     WHOLE_BODIES,
@@ -107,21 +107,24 @@ class Request:
     def headers(self, message: RequestHeaders) -> bool:
         """Handle the head; return whether the decision can be made without a body.
 
-        Raises `MalformedRequest` where a body is missing, `BodyTooLarge`, and `UnsupportedCoding`
-        for one that is compressed.
+        Raises `MalformedRequest` where a body is missing or no parser reads it, `BodyTooLarge`, and
+        `UnsupportedCoding` for one that is compressed.
         """
-        self._facts = facts = RequestFacts.of(message.headers)
-        opaque = facts.api is _OTHER
+        self._facts = facts = RequestFacts.of(message.headers, self._settings.apis)
+        api = facts.api or _OTHER
+        opaque = api is _OTHER
         if message.end_of_stream:
             if not opaque and facts.method == "POST":
                 raise MalformedRequest("the body is empty; JSON is expected", reason="empty-body")
             self.ended = True
+        elif facts.api is None:
+            raise MalformedRequest("no parser reads requests to this path", reason="unknown-path")
         mode = self.modes.request
         self._early = message.end_of_stream or (opaque and mode is _DUPLEX) or mode in UNSEEN_BODIES
         if not self._early:
             if not opaque:
                 self._check_body(facts.headers)
-            self._body = Body(facts.api)
+            self._body = Body(api)
         return self._early
 
     def _check_body(self, headers: Mapping[str, str]) -> None:
@@ -198,12 +201,16 @@ class Request:
 
     # From the decision on.
 
-    def answer(self, decision: Decision, target: str) -> list[Reply]:
+    def answer(self, decision: Decision, target: str, priority: int) -> list[Reply]:
         """Return the replies that send it to its destination.
 
-        `target` is the model that replaces the one in its body; empty: none does.
+        `target` is the model that replaces the one in its body; empty: none does. `priority`
+        replaces the body's where the settings propagate it.
         """
-        length = self._rewrite(target)
+        told: int | None = None
+        if self._settings.propagate_priority:
+            told = engine_priority(priority, decision.endpoint)
+        length = self._rewrite(target, told)
         mutation = request_mutation(
             self._facts,
             decision,
@@ -218,17 +225,17 @@ class Request:
             return replies + self.next_chunks()
         return [*replies, TrailersReply(response=False)] if self._trailed else replies
 
-    def _rewrite(self, target: str) -> int | None:
-        """Replace the model in the held body; return the length of all of it in bytes.
+    def _rewrite(self, target: str, priority: int | None) -> int | None:
+        """Edit the held body; return the length of all of it in bytes.
 
         None: it is unchanged, or its length is not known, as its end was not seen.
         """
         body, self._body = self._body, None
         parsed, self._parsed = self._parsed, None
-        if parsed is None or not target:
+        if parsed is None or not (target or priority is not None):
             return None
         if body is not None:
-            self.unsent = body.renamed(target)
+            self.unsent = body.rewritten(target, priority)
         length = sum(map(len, self.unsent))
         if self.ended:
             return length

@@ -27,9 +27,10 @@ from epp.protocol.extproc.messages import (
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import Headers
 from epp.protocol.metrics.orca import parse_orca
+from epp.protocol.openai.apis import FRAMED
 from epp.protocol.openai.model_rewrite import ModelRestorer
-from epp.protocol.openai.object_scanner import ObjectScanner
 from epp.protocol.openai.usage import merge_usage
+from epp.protocol.openai.usage_reader import UsageReader, usage_reader
 
 Observe = Callable[[Event, float], None]
 HeaderSource = Callable[[RequestRecord], Headers]
@@ -37,9 +38,7 @@ HeaderSource = Callable[[RequestRecord], Headers]
 _PROGRESS_CHUNKS: Final = 32
 """Chunks from one report of a stream's progress to the next: about two blocks of 16 tokens."""
 _EVENTS: Final = "text/event-stream"
-_JSON: Final = "application/json"
-_USAGE_AT_TOP: Final = (Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS)
-"""APIs whose events have `usage` at their top level."""
+_GRPC: Final = "application/grpc"
 _DONE: Final = b"data: [DONE]\n\n"
 """The last event of a stream (OpenAI API, `stream`)."""
 
@@ -61,7 +60,7 @@ class Response:
         "_record",
         "_restorer",
         "_usage",
-        "_usage_scanner",
+        "_usage_reader",
         "done",
     )
 
@@ -71,7 +70,7 @@ class Response:
         self._record = record
         self._observe = observe
         self._header_sources = header_sources
-        self._usage_scanner: ObjectScanner | None = None
+        self._usage_reader: UsageReader | None = None
         self._usage: Usage | None = None
         self._restorer: ModelRestorer | None = None
         self.done = False
@@ -81,9 +80,13 @@ class Response:
         headers, record = message.headers, self._record
         record.status = _status(headers.get(":status", ""))
         content_type = headers.get("content-type", "").lower()
+        request = record.request
+        api = _OTHER if request is None else request.api
         record.streaming = _EVENTS in content_type
+        if request is not None and content_type.startswith(_GRPC):
+            record.streaming = request.stream
         if "content-encoding" not in headers:
-            self._usage_scanner = self._scanner(content_type)
+            self._usage_reader = usage_reader(api, content_type, streaming=record.streaming)
             self._restorer = None if message.end_of_stream else self._restoration()
         self._report_load(headers, now)
         return [HeadersReply(response=True, mutation=self._mutation())]
@@ -100,22 +103,11 @@ class Response:
         lookup = request is None or request.stream or request.api is _OTHER
         return lookup or self._record.streaming
 
-    def _scanner(self, content_type: str) -> ObjectScanner | None:
-        """Return what finds usage, at the top of a body or of an event's data, and nowhere else."""
-        if not self._record.streaming:
-            return ObjectScanner() if content_type.startswith(_JSON) else None
-        request = self._record.request
-        if request is not None and request.api in _USAGE_AT_TOP:
-            return ObjectScanner(1, True)  # noqa: FBT003 (`lines`)
-        # Responses API, event `response.completed`: `response.usage`; Anthropic Messages API, event
-        # `message_start`: `message.usage`.
-        return ObjectScanner(2, True)  # noqa: FBT003 (`lines`)
-
     def _restoration(self) -> ModelRestorer | None:
         request = self._record.request
         if self._record.decision is None or request is None:
             return None
-        if request.model == request.target_model:
+        if request.model == request.target_model or not request.model or request.api in FRAMED:
             return None
         return ModelRestorer(request.model, sse=self._record.streaming)
 
@@ -151,7 +143,7 @@ class Response:
             if record.first_byte_at is None:
                 self._first_byte(now)
                 self.done = data.endswith(_DONE)
-            if self._usage_scanner is not None and (reports := self._usage_scanner.feed(data)):
+            if self._usage_reader is not None and (reports := self._usage_reader.feed(data)):
                 self._usage = merge_usage(self._usage, reports)
         last = message.end_of_stream
         if mode is _DUPLEX:
@@ -188,8 +180,8 @@ class Response:
 
     def record_usage(self) -> None:
         """Write the usage that was found in the body into the record."""
-        if self._usage_scanner is not None:
-            self._usage = merge_usage(self._usage, self._usage_scanner.end())
+        if self._usage_reader is not None:
+            self._usage = merge_usage(self._usage, self._usage_reader.end())
         self._record.usage = self._usage
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from epp.model.request import InferenceRequest
 from epp.protocol.extproc.record import RequestRecord
+from epp.protocol.openai.apis import DEFAULT_APIS, ApiTable
 
 Headers = tuple[tuple[str, str], ...]
 """Names and values of headers to set."""
@@ -22,8 +23,10 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     headers for the client. `request_orca` asks model servers for load reports in their response
     headers. `emit_scores` tells the proxy the score of each endpoint. `keep_body` hands the
     director the body of a request until it has decided. `resolve` sets what others than the client
-    say of a request: its priority, and the model that is asked for. `end_early`: close the stream
-    once a streamed response has begun, where the proxy goes on alone.
+    say of a request: its priority, and the model that is asked for. `apis` are the APIs whose
+    bodies are read, by path. `propagate_priority` writes a request's priority into its body, for
+    the engine's own scheduler. `end_early`: close the stream once a streamed response has begun,
+    where the proxy goes on alone.
     """
 
     max_body_bytes: int = 64 << 20
@@ -32,4 +35,6 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     emit_scores: bool = False
     keep_body: bool = False
     resolve: Callable[[InferenceRequest], InferenceRequest] = _unchanged
+    apis: ApiTable = DEFAULT_APIS
+    propagate_priority: bool = False
     end_early: bool = False

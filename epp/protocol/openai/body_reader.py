@@ -7,9 +7,10 @@ as it comes. What `finish` declines is read in one piece at the end (`request_js
 Prompts = list[tuple[bytes, bool, list[int]]]
 """Of each prompt: its bytes, whether they are exact, and where its messages end (in bytes)."""
 
-Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts]
-"""The JSON of `model`, `stream`, `cache_salt`, `user`, `max_tokens`, `max_completion_tokens` and
-`max_output_tokens`, each empty where the body lacks it; and the prompts."""
+Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts]
+"""The JSON of `model`, `stream`, `cache_salt` (SGLang: `extra_key`), `user`, `max_tokens`,
+`max_completion_tokens`, `max_output_tokens`, `sampling_params` and `features`, each empty where the
+body lacks it or its API has none; and the prompts."""
 
 _SMALL_PIECE = 1 << 10
 _JOINED_PIECES = 64
@@ -28,17 +29,19 @@ def add_piece(pieces: list[bytes], piece: bytes) -> None:
 class BodyReader:
     """One body of an API, given by the value of its `Api`; that of no known API is only kept.
 
-    Prompts end after `longest` bytes, over all of them. Nothing that is fed raises. `pieces` is
-    what was fed, in order. `model` is where the model's name lies in it, quotes included: start
-    and end in bytes, None where that is not known. `unread` is how many bytes `read_on` has left
-    to read. `broken_at` is the offset in bytes of the first byte that makes no JSON, or of an end
-    that comes too early, -1 where that is not known. `enough`: more of the body changes nothing in
-    the prompts, and the model is known.
+    Prompts end after `longest` bytes, over all of them. `nameless`: the body may leave the model
+    out. Nothing that is fed raises. `pieces` is what was fed, in order. `model` is where the
+    model's name lies in it, quotes included: start and end in bytes, None where that is not known;
+    `priority` is where the priority lies, (-1, -1) in a body without one. `unread` is how many
+    bytes `read_on` has left to read. `broken_at` is the offset in bytes of the first byte that
+    makes no JSON, or of an end that comes too early, -1 where that is not known. `enough`: more of
+    the body changes nothing in the prompts, and the model is known where there must be one.
     """
 
-    def __init__(self, api: str, longest: int) -> None:
+    def __init__(self, api: str, longest: int, nameless: bool = False) -> None:  # noqa: FBT001, FBT002 (as compiled)
         self.pieces: list[bytes] = []
         self.model: tuple[int, int] | None = None
+        self.priority: tuple[int, int] | None = None
         self.unread = 0
         self.broken_at = -1
         self.enough = False

@@ -7,7 +7,9 @@ twice, token ids among texts.
 """
 
 Prompts = list[tuple[bytes, bool, list[int]]]
-Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts]
+Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts]
+
+from epp.protocol.openai.content_blocks import BILLING_BYTES, billing_span
 
 include "grammar.pxi"
 include "draft.pxi"
@@ -24,13 +26,19 @@ cdef class BodyReader(PromptReader):
     cdef Pieces _pieces
     cdef readonly Py_ssize_t unread
     cdef Py_ssize_t _next, _offset  # the piece that is read next, and where in it
+    cdef bint _nameless
     cdef Draft _parts  # of the message's content
     cdef bint _content_is_list
     cdef bint _is_text  # the part is
+    cdef bint _is_block  # ... or else one that is no medium
     cdef Py_ssize_t _part
+    cdef Draft _media  # within the part
+    cdef Py_ssize_t _datum, _written_to  # ... the one that is being read; what stands behind the last
 
-    def __cinit__(self, str api not None, Py_ssize_t longest):
+    def __cinit__(self, str api not None, Py_ssize_t longest, bint nameless=False):
         self._pieces = Pieces()
+        self._nameless = nameless
+        self._datum = -1
 
     @property
     def pieces(self):
@@ -42,6 +50,14 @@ cdef class BodyReader(PromptReader):
         """Where the model's name lies, quotes included: start and end; None while unknown."""
         cdef Span span = self._body[_MODEL]
         return (span.start, span.end) if span.end >= 0 else None
+
+    @property
+    def priority(self):
+        """Where the priority lies; (-1, -1) where there is none, None while that is not known."""
+        cdef Span span = self._body[_PRIORITY]
+        if self._declined or self.state != _DONE:
+            return None
+        return span.start, span.end
 
     def feed(self, bytes piece not None):
         """Take the next bytes; long ones are left for `read_on`."""
@@ -78,7 +94,7 @@ cdef class BodyReader(PromptReader):
         """Whether more of the body would change nothing in the prompts, and the model is known."""
         if self.state == _BROKEN or self._declined or self._structured == _NONE:
             return False
-        if self._body[_MODEL].end < 0:
+        if self._body[_MODEL].end < 0 and not self._nameless:
             return False
         return self._full or self._draft.size + self._size_within() >= self._longest
 
@@ -87,7 +103,9 @@ cdef class BodyReader(PromptReader):
 
         Of a body that is not `whole`, the prompts are what has come of them.
         """
-        if self._declined or self._structured == _NONE or self._body[_MODEL].end < 0:
+        if self._declined or self._structured == _NONE:
+            return None
+        if self._body[_MODEL].end < 0 and not self._nameless:
             return None
         if self.state != _DONE and (whole or not self.enough):
             return None
@@ -108,7 +126,7 @@ cdef class BodyReader(PromptReader):
         return (*self._fields(), []) if self.state == _DONE else None
 
     cdef list _fields(self):
-        return [self._pieces.cut(self._body[field]) for field in range(_TOOLS)]
+        return [self._pieces.cut(self._body[field]) for field in range(_PRIORITY)]
 
     cdef Py_ssize_t _size_within(self) noexcept:
         """Count the bytes of the prompt that is being read."""
@@ -173,12 +191,24 @@ cdef class BodyReader(PromptReader):
             return draft
         for field in range(_TOOLS, _MESSAGES):
             if self._body[field].end >= 0:
-                draft.add(_COPY, self._body[field].start, self._body[field].end)
+                self._copy_head(draft, self._body[field])
         if draft.count and self._draft.steps[0].what != _USER_SAYS:
             draft.add(_MARK)
         draft.extend(self._draft)
         draft.add(_CUT)
         return draft
+
+    cdef int _copy_head(self, Draft draft, Span field) except -1:
+        """Copy what stands before all messages, but for a client's attribution."""
+        cdef Span beginning = field
+        if self._has_blocks and field.start == self._body[_SYSTEM].start:
+            beginning.end = min(field.end, field.start + <Py_ssize_t>BILLING_BYTES)
+            found = billing_span(self._pieces.cut(beginning))
+            if found is not None:
+                draft.add(_COPY, field.start, field.start + <Py_ssize_t>found[0])
+                field.start += <Py_ssize_t>found[1]
+        draft.add(_COPY, field.start, field.end)
+        return 0
 
     # What the grammar tells.
 
@@ -275,26 +305,68 @@ cdef class BodyReader(PromptReader):
     cdef int _begin_in_parts(self, _Kind kind, Py_ssize_t at) except -1:
         if self.depth == _IN_MESSAGE + 1:
             self._part, self._is_text, self._part_field = at, True, _NONE
-            _forget(self._text_part, _PART_FIELDS)
+            self._is_block = False
+            _forget(self._text_part, self._part_fields)
+            if self._has_blocks:
+                self._begin_block()
             if kind != _OBJECT:
                 self._decline()
         elif self.depth == _IN_PART and self._part_field != _NONE:
             self._text_part[self._part_field].start = at
             if self._part_field == _TYPE:
                 self._begin_told(kind)
+            elif self._part_field == _RESULT:
+                self._written_to = at
+        elif self._is_data and self.depth == _IN_SOURCE and kind == _TEXT:
+            self._datum = at
+        self._is_data = False
+        return 0
+
+    cdef int _begin_block(self) except -1:
+        if self._media is None:
+            self._media = Draft()
+        self._media.clear()
+        self._datum = -1
         return 0
 
     cdef int _end_in_parts(self, Py_ssize_t at) except -1:
         cdef Span words = self._text_part[_WORDS]
+        cdef int size
         if self.depth == _IN_PART:
             if self._part_field != _NONE:
                 self._text_part[self._part_field].end = at
                 if self._part_field == _TYPE:
-                    self._is_text = _look_up(_TEXT_PARTS, self._told, self._end_told()) >= 0
+                    size = self._end_told()
+                    self._is_text = _look_up(self._text_parts, self._told, size) >= 0
+                    self._is_block = (
+                        self._has_blocks and _look_up(_MEDIA_BLOCKS, self._told, size) < 0
+                    )
             self._part_field = _NONE
         elif self.depth == _IN_MESSAGE + 1:
-            if not self._is_text:
+            if self._is_text:
+                if words.start >= 0:
+                    self._parts.add(_COPY, words.start, words.end)
+            elif self._is_block:
+                self._copy_block()
+            elif self._has_blocks and self._text_part[_SOURCE].start >= 0:
+                words = self._text_part[_SOURCE]
+                self._parts.add(_MEDIUM, words.start, words.end)
+            else:
                 self._parts.add(_MEDIUM, self._part, at)
-            elif words.start >= 0:
-                self._parts.add(_COPY, words.start, words.end)
+        elif self._datum >= 0 and self.depth == _IN_SOURCE:
+            self._media.add(_COPY, self._written_to, self._datum)
+            self._media.add(_MEDIUM, self._datum, at)
+            self._datum, self._written_to = -1, at
+        return 0
+
+    cdef int _copy_block(self) except -1:
+        """Copy what an engine reads of a block; the media in it stand as their digests."""
+        cdef int field
+        cdef Span result = self._text_part[_RESULT]
+        for field in range(_THINKING, _RESULT):
+            if self._text_part[field].start >= 0:
+                self._parts.add(_COPY, self._text_part[field].start, self._text_part[field].end)
+        if result.start >= 0:
+            self._parts.extend(self._media)
+            self._parts.add(_COPY, self._written_to, result.end)
         return 0

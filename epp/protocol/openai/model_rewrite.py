@@ -1,9 +1,10 @@
-"""Replaces the model's name in a body, and changes no other byte.
+"""Replaces the model's name in a body, and the priority in a request; changes no other byte.
 
 In a request before it is forwarded; in a response as it passes, so that the client reads the name
 that it sent. The model's name is the value of `model` at the top level and in a top-level
-`response` object (OpenAI Responses API, streaming events), nowhere else: the same key in generated
-text or in a tool's arguments is content.
+`response` object (OpenAI Responses API, streaming events) or `message` object (Anthropic Messages
+API, `message_start`), nowhere else: the same key in generated text or in a tool's arguments is
+content.
 """
 
 import json
@@ -11,6 +12,8 @@ import re
 from itertools import islice
 
 _TOKEN = re.compile(rb'"(?:[^"\\]+|\\.)*+"|[{}\[\]:]', re.DOTALL)
+_NUMBER = re.compile(rb"\s*(-?[0-9.eE+-]+|null)")
+_DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _MOST_TOKENS = 50_000
 """Strings, brackets and colons that are looked at: some 15 ms of work."""
 _MAX_HELD_BYTES = 8 << 20
@@ -52,7 +55,7 @@ def model_spans(data: bytes) -> list[Span]:
 
 
 def _is_model(path: list[bytes]) -> bool:
-    return path in ([b""], [b"", b"response"])
+    return path in ([b""], [b"", b"response"], [b"", b"message"])
 
 
 def _text(quoted: bytes) -> bytes:
@@ -73,6 +76,25 @@ def replace_model(data: bytes, name: str) -> bytes:
         pieces += [data[at:start], value]
         at = end
     return b"".join([*pieces, data[at:]])
+
+
+def priority_spans(data: bytes) -> list[Span]:
+    """Return the byte ranges of the numbers under `priority` at the top level, in order.
+
+    `data` is as in `model_spans`.
+    """
+    spans: list[Span] = []
+    depth = 0
+    previous = b""
+    for token in islice(_TOKEN.finditer(data), _MOST_TOKENS):
+        symbol = token[0]
+        if symbol == b":" and depth == 1 and _text(previous) == b"priority":
+            number = _NUMBER.match(data, token.end())
+            if number is not None:
+                spans.append(number.span(1))
+        depth += _DEPTH.get(symbol, 0)
+        previous = symbol
+    return spans
 
 
 class ModelRestorer:

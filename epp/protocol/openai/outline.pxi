@@ -10,7 +10,11 @@ cdef enum:  # the fields of a body, a message, a part
     _MAX_TOKENS
     _MAX_COMPLETION_TOKENS
     _MAX_OUTPUT_TOKENS
+    _SAMPLING
+    _FEATURES
+    _PRIORITY
     _TOOLS
+    _SYSTEM
     _INSTRUCTIONS
     _MESSAGES
     _PROMPT
@@ -24,6 +28,13 @@ cdef enum:  # the fields of a body, a message, a part
     _MESSAGE_FIELDS
     _TYPE = 0
     _WORDS
+    _SOURCE
+    _THINKING
+    _ID
+    _NAME
+    _ARGUMENTS
+    _CALL
+    _RESULT
     _PART_FIELDS
     _NONE = -1
 
@@ -32,22 +43,41 @@ cdef enum:
     _IN_BODY = 1  # depths of the keys that count
     _IN_MESSAGE = 3
     _IN_PART = 5
+    _IN_SOURCE = 8
 
 _BODY_KEYS = (
     b"model", b"stream", b"cache_salt", b"user", b"max_tokens", b"max_completion_tokens",
-    b"max_output_tokens", b"tools", b"instructions", b"messages", b"prompt", b"input",
+    b"max_output_tokens", b"sampling_params", b"features", b"priority", b"tools", b"system",
+    b"instructions", b"messages", b"prompt", b"input",
 )
+_OTHER_NAMES = {
+    "conversations": {b"input": b"items"},
+    "generate": {b"prompt": b"token_ids"},
+    "sglang/generate": {b"prompt": b"input_ids", b"input": b"text", b"cache_salt": b"extra_key"},
+}
 _MESSAGE_KEYS = (b"role", b"content", b"reasoning_content", b"tool_calls", b"tool_call_id")
 _PART_KEYS = (b"type", b"text")
 _TEXT_PARTS = (b"text", b"input_text", b"output_text")
+_BLOCK_KEYS = (
+    b"type", b"text", b"source", b"thinking", b"id", b"name", b"input", b"tool_use_id", b"content",
+)
+_TEXT_BLOCKS = (b"text",)
+_MEDIA_BLOCKS = (b"image", b"document", b"container_upload")
 
-cdef int _ALWAYS = (1 << _TOOLS) - 1
+cdef int _ALWAYS = (1 << _SAMPLING) - 1 | 1 << _PRIORITY
 cdef dict _WANTED = {
     "chat": _ALWAYS | 1 << _MESSAGES | 1 << _TOOLS,
     "completions": _ALWAYS | 1 << _PROMPT,
     "embeddings": _ALWAYS | 1 << _INPUT | 1 << _MESSAGES,
     "responses": _ALWAYS | 1 << _INPUT | 1 << _INSTRUCTIONS | 1 << _TOOLS,
+    "conversations": _ALWAYS | 1 << _INPUT,
+    "images": _ALWAYS | 1 << _PROMPT,
+    "messages": _ALWAYS | 1 << _MESSAGES | 1 << _TOOLS | 1 << _SYSTEM,
+    "generate": _ALWAYS | 1 << _PROMPT | 1 << _SAMPLING | 1 << _FEATURES,
+    "sglang/generate": _ALWAYS | 1 << _PROMPT | 1 << _INPUT | 1 << _SAMPLING,
+    "raw": _ALWAYS | 1 << _MESSAGES | 1 << _INPUT | 1 << _PROMPT | 1 << _INSTRUCTIONS | 1 << _TOOLS,
 }
+_ITEMS_ARE_MESSAGES = frozenset(("responses", "conversations", "raw"))
 
 
 cdef int _look_up(tuple keys, const char* key, int size) except -2:
@@ -72,6 +102,11 @@ cdef class Outline(Grammar):
     """Knows which field is being read, and where those that were read lie."""
 
     cdef int _wanted
+    cdef tuple _keys, _part_keys, _text_parts
+    cdef int _part_fields
+    cdef bint _has_blocks  # parts are Anthropic's
+    cdef bint _items_are_messages
+    cdef bint _is_data  # the key under which a medium's bytes stand was read last
     cdef bint _declined  # what holds the prompts is written in odd ways
     cdef bint _skipping  # what is within the field of the prompts is read as JSON alone
     cdef bint _is_conversation  # items are messages: not prompts
@@ -83,8 +118,16 @@ cdef class Outline(Grammar):
     cdef char _told[_LONGEST_KEY]  # the string that is heeded
     cdef int _told_size
 
-    def __cinit__(self, str api not None, Py_ssize_t longest):
+    def __cinit__(self, str api not None, Py_ssize_t longest, bint nameless=False):
         self._wanted = _WANTED.get(api, 0)
+        self._keys = _BODY_KEYS
+        if api in _OTHER_NAMES:
+            self._keys = tuple([_OTHER_NAMES[api].get(key, key) for key in _BODY_KEYS])
+        self._items_are_messages = api in _ITEMS_ARE_MESSAGES
+        self._has_blocks = api == "messages"
+        self._part_keys = _BLOCK_KEYS if self._has_blocks else _PART_KEYS
+        self._text_parts = _TEXT_BLOCKS if self._has_blocks else _TEXT_PARTS
+        self._part_fields = _PART_FIELDS if self._has_blocks else _SOURCE
         if not self._wanted:
             self.state = _BROKEN
         self._field = _NONE
@@ -100,14 +143,16 @@ cdef class Outline(Grammar):
         cdef int size = self._told_size, field
         self._told_size = 0
         if self.depth == _IN_BODY:
-            field = self._find(_BODY_KEYS, size, self._body)
+            field = self._find(self._keys, size, self._body)
             self._field = field if field >= 0 and self._wanted >> field & 1 else _NONE
         elif self._skipping:
             return 0
         elif self.depth == _IN_MESSAGE and self._is_conversation and self._field >= _MESSAGES:
             self._message_field = self._find(_MESSAGE_KEYS, size, self._message)
         elif self.depth == _IN_PART and self._has_parts:
-            self._part_field = self._find(_PART_KEYS, size, self._text_part)
+            self._part_field = self._find(self._part_keys, size, self._text_part)
+        elif self._has_blocks and self.depth == _IN_SOURCE and self._part_field == _RESULT:
+            self._is_data = not self.escaped and size == 4 and memcmp(self._told, b"data", 4) == 0
         return 0
 
     cdef int _find(self, tuple keys, int size, Span* spans) except -2:

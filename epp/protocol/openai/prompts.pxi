@@ -16,7 +16,7 @@ cdef class PromptReader(Outline):
     cdef int _items  # prompts or messages that were read to their end
     cdef bint _full  # no more of them are looked at
 
-    def __cinit__(self, str api not None, Py_ssize_t longest):
+    def __cinit__(self, str api not None, Py_ssize_t longest, bint nameless=False):
         self._draft = Draft()
         self._longest = longest
         self._structured = self._first_kind = _NONE
@@ -28,8 +28,8 @@ cdef class PromptReader(Outline):
             self._decline()
             return 0
         self._structured, self._whole_kind = self._field, kind
-        self._is_conversation = (
-            self._field == _MESSAGES or self._wanted >> _INSTRUCTIONS & 1
+        self._is_conversation = self._field == _MESSAGES or (
+            self._field == _INPUT and self._items_are_messages
         )
         return 0
 

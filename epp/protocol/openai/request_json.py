@@ -1,4 +1,4 @@
-"""Parses bodies of OpenAI's API, for routing only.
+"""Parses bodies of inference APIs, for routing only.
 
 Content is kept as the JSON bytes that the client sent (`msgspec.Raw`) and never decoded: a prompt
 is only hashed. Two requests share a prefix of prompt bytes exactly where they share messages,
@@ -11,20 +11,21 @@ import re
 import sys
 from array import array
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from itertools import accumulate, islice
 from typing import Any
 
 import msgspec
-import xxhash
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
+from epp.protocol.openai.apis import NAMELESS
+from epp.protocol.openai.content_blocks import billing_span, block_bytes, medium
+from epp.protocol.openai.token_prompts import limit_of, salt_of, with_media
 
 _Piece = bytes | memoryview | msgspec.Raw
+_PartBytes = Callable[[bytes], bytes]
+_TEXT_PARTS = frozenset(("text", "input_text", "output_text"))
 _RAW = msgspec.Raw(b"")
-_MEDIA_BYTES = 900
-"""Bytes for an image or another medium: 225 tokens of 4 bytes, llm-d-router's default."""
 LONGEST_PROMPT = 4 << 20
 """Bytes of a body's prompts that are read: a million tokens, about the most engines accept."""
 _MOST_PROMPTS = 64
@@ -37,32 +38,8 @@ _MOST_VALUES = 50_000
 Of a body with more, or of more than `_LONG_BYTES`, only the fields outside of the prompts count.
 """
 _VALUE_BEGINS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[{,]', re.DOTALL)
-
-_APIS: tuple[tuple[str, Api], ...] = (
-    ("/chat/completions", Api.CHAT),
-    ("/completions", Api.COMPLETIONS),
-    ("/embeddings", Api.EMBEDDINGS),
-    ("/responses", Api.RESPONSES),
-)
-
-
 LONGEST_MODEL = 1024
 """Characters of a model's name: what is learned of models is kept under their names."""
-_LONGEST_PATH = 256
-"""Characters of a path up to which its API is kept."""
-
-
-def api_of(path: str) -> Api:
-    """Return the API that a request's path ends with; `OTHER` for any unknown one."""
-    return _known_api_of(path) if len(path) <= _LONGEST_PATH else _api_of(path)
-
-
-def _api_of(path: str) -> Api:
-    bare = path.partition("?")[0].rstrip("/")
-    return next((api for suffix, api in _APIS if bare.endswith(suffix)), Api.OTHER)
-
-
-_known_api_of = lru_cache(maxsize=1024)(_api_of)
 
 
 class Parsed(msgspec.Struct, frozen=True):
@@ -123,6 +100,50 @@ class _Responses(_Body):
     tools: msgspec.Raw = _RAW
 
 
+class _Nameless(_Body):
+    """What the bodies have that may leave the model out."""
+
+    model: str | None = None  # type: ignore[assignment]  # `null` is as good as none
+
+
+class _Conversations(_Nameless):
+    items: msgspec.Raw = _RAW
+
+
+class _Messages(_Body):
+    """Anthropic's Messages API."""
+
+    messages: list[_Message] | None = None
+    system: msgspec.Raw = _RAW
+    tools: msgspec.Raw = _RAW
+
+
+class _Generate(_Nameless):
+    """vLLM's `/inference/v1/generate`."""
+
+    token_ids: msgspec.Raw = _RAW
+    sampling_params: msgspec.Raw = _RAW
+    features: msgspec.Raw = _RAW
+
+
+class _SglangGenerate(_Nameless):
+    input_ids: msgspec.Raw = _RAW
+    text: msgspec.Raw = _RAW
+    cache_salt: Any = None  # means nothing here
+    extra_key: msgspec.Raw = _RAW
+    sampling_params: msgspec.Raw = _RAW
+
+
+class _RawPredict(_Nameless):
+    """Vertex AI's raw prediction: the body of a chat, of a response or of a completion."""
+
+    messages: list[_Message] | None = None
+    input: msgspec.Raw = _RAW
+    prompt: msgspec.Raw = _RAW
+    instructions: msgspec.Raw = _RAW
+    tools: msgspec.Raw = _RAW
+
+
 _raw_items = msgspec.json.Decoder(list[msgspec.Raw])
 _token_ids = msgspec.json.Decoder(list[int])
 _part = msgspec.json.Decoder(_Part)
@@ -135,7 +156,7 @@ def parse_request(api: Api, body: bytes) -> Parsed:
     types, a missing model or prompt, and nesting that is too deep. Other fields and content (the
     text of a message, sampling parameters) are not validated; the model server does that.
     """
-    decode, prompts_of = _READERS[api]
+    decode, prompts_of = _READERS.get(api, _OUTLINE)
     if len(body) > _SMALL_BYTES and _is_excessive(body):
         decode, prompts_of = _OUTLINE
     try:
@@ -146,22 +167,28 @@ def parse_request(api: Api, body: bytes) -> Parsed:
         raise MalformedRequest(message, reason="nested-too-deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError) as error:
         raise MalformedRequest(_problem(body, error)) from None
-    check_model(parsed.model)
+    model = parsed.model or ""
+    check_model(api, model)
+    sampling = bytes(getattr(parsed, "sampling_params", _RAW))
+    salt = parsed.cache_salt or ""
+    if api is Api.SGLANG_GENERATE:
+        salt = salt_of(bytes(getattr(parsed, "extra_key", _RAW)))
+    # vLLM `ChatCompletionRequest`: `max_completion_tokens` before the deprecated `max_tokens`;
+    # `max_output_tokens` is the Responses API's.
+    limit = parsed.max_completion_tokens or parsed.max_tokens or parsed.max_output_tokens
     return Parsed(
-        model=parsed.model,
-        prompts=prompts,
+        model=model,
+        prompts=with_media(prompts, bytes(getattr(parsed, "features", _RAW))),
         stream=bool(parsed.stream),
-        # vLLM `ChatCompletionRequest`: `max_completion_tokens` before the deprecated `max_tokens`;
-        # `max_output_tokens` is the Responses API's.
-        max_tokens=parsed.max_completion_tokens or parsed.max_tokens or parsed.max_output_tokens,
-        cache_salt=parsed.cache_salt or "",
+        max_tokens=limit or limit_of(sampling),
+        cache_salt=salt,
         user=parsed.user or "",
     )
 
 
-def check_model(name: str) -> None:
-    """Raise `MalformedRequest` for a model that has no name, or too long a one."""
-    if not name:
+def check_model(api: Api, name: str) -> None:
+    """Raise `MalformedRequest` for a model without a name where it needs one, or too long a one."""
+    if not name and api not in NAMELESS:
         raise MalformedRequest("`model` is missing from the body", reason="missing-model")
     if len(name) > LONGEST_MODEL:
         raise MalformedRequest(f"`model` has more than {LONGEST_MODEL} characters")
@@ -189,12 +216,23 @@ def _chat_prompts(body: _Chat) -> tuple[Prompt, ...]:
     return (_conversation(body.messages, bytes(body.tools)),)
 
 
-def _conversation(messages: Iterable[_Message], head: bytes) -> Prompt:
+def _message_prompts(body: _Messages) -> tuple[Prompt, ...]:
+    if not body.messages:
+        raise MalformedRequest("`messages` is missing or empty", reason="missing-prompt")
+    system = bytes(body.system)
+    if (billing := billing_span(system)) is not None:
+        system = system[: billing[0]] + system[billing[1] :]
+    return (_conversation(body.messages, bytes(body.tools) + system, block_bytes),)
+
+
+def _conversation(
+    messages: Iterable[_Message], head: bytes, part_bytes: _PartBytes | None = None
+) -> Prompt:
     """Return messages as a prompt; a longer conversation starts with the bytes of a shorter one."""
     pieces: list[_Piece] = [head]
     size, marks = len(head), [len(head)] if head else []
     for message in islice(messages, _MOST_MESSAGES):
-        parts = _parts(message)
+        parts = _parts(message, part_bytes or _part_bytes)
         pieces += parts
         size += sum([memoryview(part).nbytes for part in parts])
         marks.append(size)
@@ -213,28 +251,24 @@ def _shortened(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
     return tuple(kept)
 
 
-def _parts(message: _Message) -> tuple[_Piece, ...]:
+def _parts(message: _Message, part_bytes: _PartBytes) -> tuple[_Piece, ...]:
     content = memoryview(message.content)
+    is_list = content[:1].tobytes() == b"["
     return (
         f"\n<{message.role}>".encode(),
-        _flatten(content) if content[:1].tobytes() == b"[" else content,
+        b"".join([part_bytes(bytes(each)) for each in _raw_items.decode(content)])
+        if is_list
+        else content,
         message.reasoning_content,
         message.tool_calls,
         message.tool_call_id,
     )
 
 
-def _flatten(content: memoryview) -> bytes:
-    """Return content parts as bytes; a medium is its digest, repeated up to `_MEDIA_BYTES`."""
-    pieces = []
-    for raw in _raw_items.decode(content):
-        part = _part.decode(raw)
-        if part.type in {"text", "input_text", "output_text"}:
-            pieces.append(bytes(part.text))
-        else:
-            digest = xxhash.xxh3_128_digest(bytes(raw))
-            pieces.append((digest * (_MEDIA_BYTES // len(digest) + 1))[:_MEDIA_BYTES])
-    return b"".join(pieces)
+def _part_bytes(raw: bytes) -> bytes:
+    """Return a part of a content as bytes."""
+    part = _part.decode(raw)
+    return bytes(part.text) if part.type in _TEXT_PARTS else medium(raw)
 
 
 def _completion_prompts(body: _Completions) -> tuple[Prompt, ...]:
@@ -283,11 +317,13 @@ def _exact(tokens: list[int], field: str) -> Prompt:
         raise MalformedRequest(f"`{field}` holds a token id outside 0..2^32-1") from None
 
 
-def _response_prompts(body: _Responses) -> tuple[Prompt, ...]:
-    raw = bytes(body.input)
-    head = bytes(body.tools) + bytes(body.instructions)
+def _response_prompts(body: _Responses | _RawPredict) -> tuple[Prompt, ...]:
+    return _item_prompts(bytes(body.input), "input", bytes(body.tools) + bytes(body.instructions))
+
+
+def _item_prompts(raw: bytes, field: str, head: bytes) -> tuple[Prompt, ...]:
     if not raw:
-        raise MalformedRequest("`input` is missing", reason="missing-prompt")
+        raise MalformedRequest(f"`{field}` is missing", reason="missing-prompt")
     if raw[:1] != b"[":
         return (Prompt(head + b"\n<user>" + raw),)
     items = _raw_items.decode(raw)[:_MOST_MESSAGES]
@@ -302,7 +338,30 @@ def _response_item(raw: bytes) -> bytes:
         message = msgspec.json.decode(raw, type=_Message)
     except msgspec.ValidationError:
         return raw
-    return b"".join(_parts(message)) if message.role else raw
+    return b"".join(_parts(message, _part_bytes)) if message.role else raw
+
+
+def _conversation_items(body: _Conversations) -> tuple[Prompt, ...]:
+    return _item_prompts(bytes(body.items), "items", b"")
+
+
+def _generate_prompts(body: _Generate) -> tuple[Prompt, ...]:
+    return _prompts(bytes(body.token_ids), "token_ids")
+
+
+def _sglang_prompts(body: _SglangGenerate) -> tuple[Prompt, ...]:
+    if bytes(body.input_ids) not in {b"", b"null"}:
+        return _prompts(bytes(body.input_ids), "input_ids")
+    return _prompts(bytes(body.text), "text")
+
+
+def _raw_predict_prompts(body: _RawPredict) -> tuple[Prompt, ...]:
+    if body.messages:
+        head = bytes(body.tools) + bytes(body.instructions)
+        return (_conversation(body.messages, head),)
+    if bytes(body.input):
+        return _response_prompts(body)
+    return _prompts(bytes(body.prompt), "prompt") if bytes(body.prompt) else ()
 
 
 def _no_prompts(_: _Body) -> tuple[Prompt, ...]:
@@ -310,10 +369,17 @@ def _no_prompts(_: _Body) -> tuple[Prompt, ...]:
 
 
 _Reader = tuple[Callable[[bytes], Any], Callable[[Any], tuple[Prompt, ...]]]
+_OUTLINE: _Reader = (msgspec.json.Decoder(_Body).decode, _no_prompts)
+"""Reads no prompt: an engine computes none to render or to count one."""
 _READERS: dict[Api, _Reader] = {
     Api.CHAT: (msgspec.json.Decoder(_Chat).decode, _chat_prompts),
     Api.COMPLETIONS: (msgspec.json.Decoder(_Completions).decode, _completion_prompts),
     Api.EMBEDDINGS: (msgspec.json.Decoder(_Embeddings).decode, _embedding_prompts),
     Api.RESPONSES: (msgspec.json.Decoder(_Responses).decode, _response_prompts),
+    Api.CONVERSATIONS: (msgspec.json.Decoder(_Conversations).decode, _conversation_items),
+    Api.IMAGES: (msgspec.json.Decoder(_Completions).decode, _completion_prompts),
+    Api.MESSAGES: (msgspec.json.Decoder(_Messages).decode, _message_prompts),
+    Api.GENERATE: (msgspec.json.Decoder(_Generate).decode, _generate_prompts),
+    Api.SGLANG_GENERATE: (msgspec.json.Decoder(_SglangGenerate).decode, _sglang_prompts),
+    Api.RAW_PREDICT: (msgspec.json.Decoder(_RawPredict).decode, _raw_predict_prompts),
 }
-_OUTLINE: _Reader = (msgspec.json.Decoder(_Body).decode, _no_prompts)

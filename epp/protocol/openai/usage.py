@@ -22,8 +22,11 @@ class _Reported(msgspec.Struct):
     output_tokens: _Tokens | None = None
     prompt_tokens_details: _Details | None = None
     input_tokens_details: _Details | None = None
+    cache_read_input_tokens: _Tokens | None = None
+    cache_creation_input_tokens: _Tokens | None = None
 
 
+_NOTHING = Usage()
 _decoder = msgspec.json.Decoder(_Reported)
 
 
@@ -42,24 +45,33 @@ def merge_usage(usage: Usage | None, reports: Iterable[bytes]) -> Usage | None:
 
 
 def _after(usage: Usage | None, seen: _Reported) -> Usage:
-    prompt, generated, cached = 0, 0, None
-    if usage is not None:
-        prompt, generated, cached = (
-            usage.prompt_tokens,
-            usage.completion_tokens,
-            usage.cached_tokens,
-        )
-    if (named := _first(seen.prompt_tokens, seen.input_tokens)) is not None:
-        prompt = named
-    if (named := _first(seen.completion_tokens, seen.output_tokens)) is not None:
-        generated = named
+    before = usage or _NOTHING
+    prompt = _first(seen.prompt_tokens, seen.input_tokens, before.prompt_tokens)
+    generated = _first(seen.completion_tokens, seen.output_tokens, before.completion_tokens)
+    if seen.cache_read_input_tokens is not None:
+        return _cached_apart(prompt, generated, seen.cache_read_input_tokens, seen)
     details = seen.prompt_tokens_details or seen.input_tokens_details
     if details is None or details.cached_tokens is None:
-        return Usage(prompt, generated, cached)
+        if before.cached_tokens is not None and prompt < before.cached_tokens:
+            prompt = before.prompt_tokens  # told again without what was cached
+        return Usage(prompt, generated, before.cached_tokens)
     if details.cached_tokens > prompt:
-        return Usage(prompt, generated, cached, doubtful=True)
+        return Usage(prompt, generated, before.cached_tokens, doubtful=True)
     return Usage(prompt, generated, details.cached_tokens)
 
 
-def _first(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one
+def _cached_apart(prompt: int, generated: int, cached: int, seen: _Reported) -> Usage:
+    """Return a usage in the words of Anthropic's API, which counts cached tokens apart.
+
+    Model servers with that API count them among `input_tokens`: so does this as long as there are
+    no more of them (llm-d-router takes both as they are).
+    """
+    if cached > prompt:
+        prompt += cached + (seen.cache_creation_input_tokens or 0)
+    return Usage(prompt, generated, cached)
+
+
+def _first(one: int | None, other: int | None, otherwise: int) -> int:
+    if one is not None:
+        return one
+    return otherwise if other is None else other

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api
+from epp.protocol.openai.apis import FRAMED, NAMELESS
 from epp.protocol.openai.body import Body
 from epp.protocol.openai.body_reader import BodyReader
 from epp.protocol.openai.request_json import LONGEST_PROMPT, parse_request
 from tests.native.built import loaded, needs
 
-APIS = [each for each in Api if each is not Api.OTHER]
+APIS = [each for each in Api if each not in {Api.OTHER, *FRAMED}]
 _NAME = "epp.protocol.openai.body_reader"
 KINDS = [each.BodyReader for each in loaded(_NAME)]
 READERS = pytest.mark.parametrize("reader", KINDS, ids=lambda kind: kind.__module__)
@@ -42,10 +43,30 @@ PARTS = st.fixed_dictionaries(
         "image_url": st.just({"url": "data:...", "type": "text", "text": "no"}),
     },
 )
+IMAGE = {"type": "image", "source": {"type": "base64", "data": "abcd"}}
+RESULTS = mostly(TEXTS | st.lists(st.sampled_from([IMAGE, {"type": "text", "text": "r"}, 5, [[]]])))
+BLOCKS = st.fixed_dictionaries(
+    {
+        "type": mostly(
+            st.sampled_from(["text", "thinking", "tool_use", "tool_result", "image", "é"])
+        )
+    },
+    optional={
+        "text": mostly(TEXTS),
+        "thinking": TEXTS,
+        "id": TEXTS,
+        "name": TEXTS,
+        "tool_use_id": TEXTS,
+        "input": st.sampled_from([{"data": "d", "x": [{"data": "e"}]}, [{"y": {"data": "f"}}]]),
+        "content": RESULTS,
+        "source": st.just(IMAGE["source"]),
+        "cache_control": st.just({"type": "ephemeral", "content": [{"source": {"data": "g"}}]}),
+    },
+)
 MESSAGES = st.fixed_dictionaries(
     {
         "role": mostly(st.sampled_from(["user", "assistant", "tool", "", "rôle", "r" * 25])),
-        "content": mostly(TEXTS | st.lists(PARTS | st.just({"text": "bare"}), max_size=3)),
+        "content": mostly(TEXTS | st.lists(PARTS | BLOCKS | st.just({"text": "bare"}), max_size=3)),
     },
     optional={
         "reasoning_content": mostly(TEXTS),
@@ -62,13 +83,27 @@ PROMPTS = st.one_of(
     st.lists(TOKENS, min_size=1, max_size=5),
     st.lists(st.lists(TOKENS, max_size=4) | TEXTS, min_size=1, max_size=3),
 )
-BODIES = st.fixed_dictionaries(
+BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc=1;"}
+FEATURES = st.fixed_dictionaries(
     {
-        "model": mostly(st.sampled_from(["m", "org/model", "modèle", "m" * 100])),
-        "messages": mostly(st.lists(MESSAGES, min_size=1, max_size=4)),
-        "prompt": mostly(PROMPTS),
-        "input": mostly(PROMPTS | st.lists(ITEMS, min_size=1, max_size=3)),
-    },
+        "mm_hashes": st.just({"image": ["one", None, "three"]}),
+        "mm_placeholders": mostly(
+            st.just({"image": [{"offset": each, "length": 2} for each in range(-1, 4)]})
+        ),
+    }
+)
+FIELDS = {
+    "model": mostly(st.sampled_from(["m", "org/model", "modèle", "m" * 100])),
+    "messages": mostly(st.lists(MESSAGES, min_size=1, max_size=4)),
+    "prompt": mostly(PROMPTS),
+    "input": mostly(PROMPTS | st.lists(ITEMS, min_size=1, max_size=3)),
+    "items": mostly(TEXTS | st.lists(ITEMS, min_size=1, max_size=3)),
+    "token_ids": mostly(PROMPTS),
+    "input_ids": mostly(PROMPTS),
+    "text": mostly(PROMPTS),
+}
+OPTIONAL = st.fixed_dictionaries(
+    {},
     optional={
         "stream": mostly(st.booleans()),
         "cache_salt": mostly(TEXTS),
@@ -78,15 +113,33 @@ BODIES = st.fixed_dictionaries(
         "max_output_tokens": mostly(st.just(7)),
         "tools": mostly(st.just([{"type": "function", "model": "no"}])),
         "instructions": mostly(TEXTS),
+        "system": mostly(TEXTS | st.lists(st.sampled_from([BILLING, {"text": "be"}]), max_size=3)),
+        "sampling_params": mostly(st.just({"max_tokens": 8, "max_new_tokens": 9})),
+        "features": mostly(FEATURES),
+        "extra_key": mostly(TEXTS | st.just(["a", "b"])),
+        "priority": st.integers(-2, 2),
         "temperature": st.sampled_from([0, 0.5, -1e-3, 1e300]),
         "response_format": st.just({"messages": [{"role": "x"}], "prompt": [1], "model": "no"}),
     },
 )
+WANTED = {
+    Api.CHAT: {"messages"},
+    Api.CHAT_RENDER: {"messages"},
+    Api.COMPLETIONS: {"prompt"},
+    Api.COMPLETIONS_RENDER: {"prompt"},
+    Api.EMBEDDINGS: {"input"},
+    Api.RESPONSES: {"input"},
+    Api.CONVERSATIONS: {"items"},
+    Api.IMAGES: {"prompt"},
+    Api.MESSAGES: {"messages"},
+    Api.COUNT_TOKENS: {"messages"},
+    Api.GENERATE: {"token_ids"},
+    Api.SGLANG_GENERATE: {"input_ids"},
+    Api.RAW_PREDICT: {"messages"},
+}
 UNWANTED = {
-    Api.CHAT: {"prompt", "input"},
-    Api.COMPLETIONS: {"input", "messages"},
-    Api.EMBEDDINGS: {"prompt", "messages"},
-    Api.RESPONSES: {"prompt", "messages"},
+    api: {"messages", "prompt", "input", "items", "token_ids", "input_ids", "text"} - fields
+    for api, fields in WANTED.items()
 }
 """What a client of an API would not send, and most that are drawn leave out."""
 
@@ -100,8 +153,9 @@ SPOILING = (
 def asked(draw: st.DrawFn) -> tuple[Api, bytes]:
     """An API and a body, as one of many clients would write it."""
     api = draw(st.sampled_from(APIS))
-    body = draw(BODIES)
-    kept = body.keys() if draw(SELDOM) else body.keys() - UNWANTED[api]
+    wanted = FIELDS.keys() if draw(SELDOM) else FIELDS.keys() - UNWANTED[api]
+    body = {key: draw(FIELDS[key]) for key in sorted(wanted)} | draw(OPTIONAL)
+    kept = body.keys()
     missing = draw(st.sampled_from(sorted(kept))) if draw(SELDOM) else None
     keys = draw(st.permutations(sorted(kept - {missing})))
     separators = draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", "\t: ")]))
@@ -176,6 +230,13 @@ ORDINARY = [
     (Api.EMBEDDINGS, json.dumps({"input": [[]], "model": "m"}).encode()),
     (Api.RESPONSES, json.dumps({"input": "hi", "instructions": "be", "model": "m"}).encode()),
     (Api.RESPONSES, json.dumps({"input": [{"type": "x"}], "tools": [], "model": "m"}).encode()),
+    (Api.CONVERSATIONS, json.dumps({"items": [{"role": "user", "content": "a"}]}).encode()),
+    (Api.IMAGES, json.dumps({"prompt": "a cat", "model": "m"}).encode()),
+    (Api.MESSAGES, chat([{"type": "tool_result", "content": [IMAGE]}], system=[BILLING])),
+    (Api.GENERATE, tokens(9000)[0].replace(b"prompt", b"token_ids")),
+    (Api.SGLANG_GENERATE, json.dumps({"text": "hi", "extra_key": "s"}).encode()),
+    (Api.SGLANG_GENERATE, json.dumps({"input_ids": [[1, 2], [3]]}).encode()),
+    (Api.RAW_PREDICT, json.dumps({"input": "hi", "instructions": "be"}).encode()),
 ]
 
 
@@ -183,7 +244,7 @@ ORDINARY = [
 @pytest.mark.parametrize(("api", "data"), ORDINARY, ids=range(len(ORDINARY)))
 @pytest.mark.parametrize("size", [1 << 30, 16_384, 997])
 def test_ordinary_bodies_are_read_as_they_arrive(api, data, size):
-    reader = BodyReader(api.value, LONGEST_PROMPT)
+    reader = BodyReader(api.value, LONGEST_PROMPT, api in NAMELESS)
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
     for piece in pieces:
         reader.feed(piece)
@@ -231,7 +292,7 @@ def test_another_models_name_goes_where_it_was(reader, data, places):
     assert body.parse().model == "m"
     name = 'new "näme"'
     at = data.index(b'"m"', data.index(b'"model"', data.index(b'"}]') if b" : " in data else 0))
-    assert b"".join(body.renamed(name)) == data[:at] + json.dumps(name).encode() + data[at + 3 :]
+    assert b"".join(body.rewritten(name)) == data[:at] + json.dumps(name).encode() + data[at + 3 :]
 
 
 def test_a_body_of_no_api_is_kept():

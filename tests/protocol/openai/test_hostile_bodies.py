@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp._pb import engine_api_pb2 as pb
 from epp.errors import MalformedRequest
 from epp.model.request import Api
 from epp.protocol.openai.body import Body
 from epp.protocol.openai.body_reader import BodyReader, add_piece
+from epp.protocol.openai.grpc_body import framed
 from epp.protocol.openai.request_json import LONGEST_PROMPT
 from tests.native.built import loaded, needs
 
@@ -34,7 +36,14 @@ def filled(start: bytes, item: bytes, end: bytes) -> Callable[[int], bytes]:
     return lambda size: start + b",".join([item] * (size // (len(item) + 1))) + end
 
 
+def tokenized(size: int) -> bytes:
+    """Write a message of vLLM's with `size` token ids, each a byte."""
+    ids = pb.Tokenized(input_ids=[1] * size)
+    return pb.GenerateRequest(tokenized=ids).SerializeToString()
+
+
 CHAT = b'{"model":"m","messages":['
+RESULT = b'{"content":[{"type":"tool_result","content":['
 TINY = {
     "texts": (Api.COMPLETIONS, filled(b'{"model":"m","prompt":[', b'""', b"]}")),
     "token lists": (Api.COMPLETIONS, filled(b'{"model":"m","prompt":[', b"[1]", b"]}")),
@@ -52,6 +61,16 @@ TINY = {
     "tools": (Api.CHAT, filled(CHAT + b'{"content":""}],"tools":[', b"{}", b"]}")),
     "items": (Api.RESPONSES, filled(b'{"model":"m","input":[', b"{}", b"]}")),
     "numbers": (Api.RESPONSES, filled(b'{"model":"m","input":[', b"1", b"]}")),
+    "conversation": (Api.CONVERSATIONS, filled(b'{"items":[', b"{}", b"]}")),
+    "blocks": (Api.MESSAGES, filled(CHAT + b'{"content":[', b'{"type":"t"}', b"]}]}")),
+    "results": (Api.MESSAGES, filled(CHAT + RESULT, b'{"source":{"data":""}}', b"]}]}]}")),
+    "system": (Api.MESSAGES, filled(CHAT + b'{"content":""}],"system":[', b"{}", b"]}")),
+    "generate": (Api.GENERATE, filled(b'{"token_ids":[', b"1", b"]}")),
+    "features": (Api.GENERATE, filled(b'{"token_ids":[1],"features":{"x":[', b"{}", b"]}}")),
+    "sglang": (Api.SGLANG_GENERATE, filled(b'{"input_ids":[', b"[1]", b"]}")),
+    "raw": (Api.RAW_PREDICT, filled(b'{"prompt":"a","messages":[', b"{}", b"]}")),
+    "counted": (Api.COUNT_TOKENS, filled(CHAT, b"{}", b"]}")),
+    "gRPC": (Api.GRPC_GENERATE, lambda size: framed(tokenized(size))),
     "keys": (Api.CHAT, filled(CHAT + b"{}],", b'"":1', b"}")),
     "elsewhere": (Api.CHAT, filled(CHAT + b'{}],"x":[', b"{}", b"]}")),
     "cut off": (Api.CHAT, filled(CHAT, b"{}", b"")),
@@ -198,10 +217,18 @@ def test_joined_pieces_are_what_came(sizes):
     assert b"".join(pieces) == came
 
 
-ORDER = ("model", "tools", "instructions", "messages", "prompt", "input")
+ORDER = ("model", "tools", "system", "instructions", "messages", "prompt", "input")
 WORDS = st.text('ab é"\\\n', max_size=40)
 PARTS = st.lists(
     st.fixed_dictionaries({"type": st.sampled_from(["text", "image"]), "text": WORDS}), max_size=3
+)
+BLOCKS = st.lists(
+    st.one_of(
+        st.fixed_dictionaries({"type": st.just("text"), "text": WORDS}),
+        st.fixed_dictionaries({"type": st.just("thinking"), "thinking": WORDS}),
+        st.fixed_dictionaries({"type": st.just("tool_result"), "content": WORDS}),
+    ),
+    max_size=3,
 )
 CANONICAL = st.one_of(
     st.tuples(
@@ -230,6 +257,20 @@ CANONICAL = st.one_of(
                     st.lists(WORDS, min_size=1, max_size=4),
                     st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40),
                     st.lists(st.lists(st.integers(0, 9), max_size=20), min_size=1, max_size=4),
+                ),
+            }
+        ),
+    ),
+    st.tuples(
+        st.just(Api.MESSAGES),
+        st.fixed_dictionaries(
+            {
+                "model": st.just("m"),
+                "system": WORDS,
+                "messages": st.lists(
+                    st.fixed_dictionaries({"role": st.just("u"), "content": WORDS | BLOCKS}),
+                    min_size=1,
+                    max_size=6,
                 ),
             }
         ),

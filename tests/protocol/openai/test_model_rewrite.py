@@ -22,17 +22,19 @@ def renamed(value: object, name: str) -> object:
         key: name if key == "model" and isinstance(item, str) else item
         for key, item in value.items()
     }
-    inner = out.get("response")
-    if isinstance(inner, dict):
-        out["response"] = {
-            key: name if key == "model" and isinstance(item, str) else item
-            for key, item in inner.items()
-        }
+    for part in ("response", "message"):
+        inner = out.get(part)
+        if isinstance(inner, dict):
+            out[part] = {
+                key: name if key == "model" and isinstance(item, str) else item
+                for key, item in inner.items()
+            }
     return out
 
 
 @given(
-    st.dictionaries(st.text() | st.sampled_from(["model", "response"]), JSON), st.text(min_size=1)
+    st.dictionaries(st.text() | st.sampled_from(["model", "response", "message"]), JSON),
+    st.text(min_size=1),
 )
 def test_like_replacing_in_the_value(value, name):
     data = json.dumps(value).encode()

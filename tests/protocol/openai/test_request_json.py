@@ -8,32 +8,13 @@ from hypothesis import strategies as st
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
-from epp.protocol.openai.request_json import api_of, parse_request
+from epp.protocol.openai.request_json import parse_request
 
 TEXT = {"role": "user", "content": "hi"}
 
 
 def parse(api: Api, **body):
     return parse_request(api, json.dumps({"model": "m"} | body).encode())
-
-
-@pytest.mark.parametrize(
-    ("path", "api"),
-    [
-        ("/v1/chat/completions", Api.CHAT),
-        ("/v1/chat/completions/?a=b", Api.CHAT),
-        ("/openai/v1/completions", Api.COMPLETIONS),
-        ("/v1/embeddings", Api.EMBEDDINGS),
-        ("/v1/responses", Api.RESPONSES),
-        ("/v1/responses/resp_1", Api.OTHER),
-        ("/v1/models", Api.OTHER),
-        ("/mycompletions", Api.OTHER),
-        ("", Api.OTHER),
-        ("/" + "x" * 10_000 + "/completions", Api.COMPLETIONS),
-    ],
-)
-def test_api_of(path, api):
-    assert api_of(path) is api
 
 
 def test_a_longer_conversation_starts_with_the_shorter_one():

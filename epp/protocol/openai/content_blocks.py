@@ -1,0 +1,115 @@
+"""Content blocks of Anthropic's Messages API, as prompts see them.
+
+Of each block only what an engine reads counts: clients move `cache_control` from block to block
+between the turns of a conversation, and what an engine caches does not depend on it.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+import xxhash
+
+_RAW = msgspec.Raw(b"")
+MEDIUM_BYTES = 900
+"""Bytes for an image or another medium: 225 tokens of 4 bytes, llm-d-router's default."""
+_MEDIA = frozenset(("image", "document", "container_upload"))
+BILLING_BYTES = 4096
+"""Bytes of a system prompt in which its attribution is looked for."""
+_BILLING = b'"x-anthropic-billing-header'
+_TEXT = re.compile(rb'"(?:[^"\\]+|\\.)*+"', re.DOTALL)
+_TOKEN = re.compile(rb'"(?:[^"\\]+|\\.)*+"|[{}\[\]:]', re.DOTALL)
+_MOST_TOKENS = 50_000
+_IN_SOURCE = 3
+"""Objects and arrays around `data` in the content of a tool's result: list, block, source."""
+
+
+class Block(msgspec.Struct):
+    """A block of content; the fields, in the order in which they are written."""
+
+    type: str = "text"
+    text: msgspec.Raw = _RAW
+    source: msgspec.Raw = _RAW
+    thinking: msgspec.Raw = _RAW
+    id: msgspec.Raw = _RAW
+    name: msgspec.Raw = _RAW
+    input: msgspec.Raw = _RAW
+    tool_use_id: msgspec.Raw = _RAW
+    content: msgspec.Raw = _RAW
+
+
+_block = msgspec.json.Decoder(Block)
+
+
+def medium(raw: bytes) -> bytes:
+    """Return what stands for a medium: its digest, repeated up to `MEDIUM_BYTES`."""
+    digest = xxhash.xxh3_128_digest(raw)
+    return (digest * (MEDIUM_BYTES // len(digest) + 1))[:MEDIUM_BYTES]
+
+
+def block_bytes(raw: bytes) -> bytes:
+    """Return a block as bytes of a prompt. Raises what msgspec does."""
+    block = _block.decode(raw)
+    if block.type == "text":
+        return bytes(block.text)
+    if block.type in _MEDIA:
+        return medium(bytes(block.source) or raw)
+    content = bytes(block.content)
+    pieces = [
+        *(bytes(each) for each in (block.thinking, block.id, block.name, block.input)),
+        bytes(block.tool_use_id),
+    ]
+    at = 0
+    for start, end in _data_spans(content):
+        pieces += [content[at:start], medium(content[start:end])]
+        at = end
+    return b"".join([*pieces, content[at:]])
+
+
+def _data_spans(content: bytes) -> Iterator[tuple[int, int]]:
+    """Find the texts under `data` in the sources of the blocks in a tool's result: its images."""
+    depth = 0
+    key = previous = b""
+    for token in islice(_TOKEN.finditer(content), _MOST_TOKENS):
+        symbol = token[0]
+        if symbol in (b"{", b"["):
+            depth += 1
+            key = b""
+        elif symbol in (b"}", b"]"):
+            depth -= 1
+            key = b""
+        elif symbol == b":":
+            key = previous
+        else:
+            if key == b'"data"' and depth == _IN_SOURCE and _is_value(content, token.start()):
+                yield token.span()
+            key = b""
+        previous = symbol
+
+
+def _is_value(content: bytes, at: int) -> bool:
+    """Whether the text there comes right behind its colon."""
+    while content[at - 1] in b" \t\r\n":
+        at -= 1
+    return content[at - 1] == ord(":")
+
+
+def billing_span(system: bytes) -> tuple[int, int] | None:
+    """Find the block of Claude Code's attribution in the beginning of a list of system prompts.
+
+    vLLM (`entrypoints/anthropic/serving.py`) leaves it out: it differs from request to request.
+    None where there is none.
+    """
+    system = system[:BILLING_BYTES]
+    at = system.find(_BILLING) if system[:1] == b"[" else -1
+    text = _TEXT.match(system, at) if at >= 0 else None
+    if text is None:
+        return None
+    end = system.find(b"}", text.end())
+    if b"{" in system[text.end() : end]:  # `cache_control`
+        end = system.find(b"}", end + 1)
+    if end < 0:
+        return None
+    rest = system[end + 1 :].lstrip().removeprefix(b",").lstrip()
+    return max(0, system.rfind(b"{", 0, at)), len(system) - len(rest)

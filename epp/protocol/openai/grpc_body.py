@@ -1,0 +1,172 @@
+"""Bodies of inference APIs over gRPC: vLLM's engine, and Vertex AI's prediction service.
+
+A message travels in a frame: a byte that says whether it is compressed, its length in four bytes,
+and the message (gRPC over HTTP2, "Length-Prefixed-Message"). One that is compressed is not read.
+"""
+
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+import xxhash
+from google.protobuf.message import DecodeError
+
+from epp._pb import engine_api_pb2 as pb
+from epp.errors import MalformedRequest
+from epp.model.request import TOKEN_BYTES, Api, Prompt
+from epp.protocol.openai.request_json import LONGEST_PROMPT, Parsed
+
+_HEAD: Final = 5
+_LONGEST: Final = 5 << 20
+"""Bytes of a message that is read: decoding one takes some 10 ms, and a few times its memory."""
+_LONGEST_ANSWER: Final = 1 << 20
+_MOST_MEDIA: Final = 256
+UNREAD: Final = Parsed(model="", prompts=(), stream=False, max_tokens=None, cache_salt="")
+"""Stands for a message that is compressed or too long: it is routed by load."""
+VERTEX: Final = (Api.VERTEX_CHAT, Api.VERTEX_RAW)
+"""The APIs whose messages hold the JSON of others."""
+
+
+def message_of(body: bytes) -> bytes | None:
+    """Return the message of a request with one frame; None for one that is not read.
+
+    Raises `MalformedRequest` where the body is no frame.
+    """
+    if len(body) < _HEAD:
+        raise MalformedRequest("the body is shorter than the head of a gRPC frame")
+    size = int.from_bytes(body[1:_HEAD], "big")
+    if len(body) < _HEAD + size:
+        raise MalformedRequest(f"the gRPC frame says {size} bytes, of which some are missing")
+    return None if body[0] or size > _LONGEST else body[_HEAD : _HEAD + size]
+
+
+def framed(message: bytes) -> bytes:
+    """Return a message in a frame of its own."""
+    return bytes(1) + len(message).to_bytes(4, "big") + message
+
+
+def parse_generate(message: bytes) -> Parsed:
+    """Read a message of vLLM's `Generate` or `Embed`. Raises `MalformedRequest`."""
+    try:
+        read = pb.GenerateRequest.FromString(message)
+    except DecodeError:
+        raise MalformedRequest("the gRPC message does not fit its method") from None
+    kind = read.WhichOneof("input")
+    if kind is None:
+        raise MalformedRequest("the message has no input", reason="missing-prompt")
+    prompt = Prompt(read.text.encode()[:LONGEST_PROMPT])
+    if kind == "tokenized":
+        prompt = Prompt(_tokens(read), exact=True)
+    limit = read.sampling_params
+    return Parsed(
+        model="",
+        prompts=(prompt,),
+        stream=read.stream,
+        max_tokens=limit.max_tokens if limit.HasField("max_tokens") else None,
+        cache_salt="",
+    )
+
+
+def _tokens(read: pb.GenerateRequest) -> bytes:
+    """Return the token ids; those that stand for media as the media's hashes."""
+    ids = array("I", read.tokenized.input_ids[: LONGEST_PROMPT // TOKEN_BYTES])
+    if sys.byteorder == "big":
+        ids.byteswap()
+    data = bytearray(ids.tobytes())
+    media = read.mm_inputs
+    for place, name in zip(media.mm_placeholders[:_MOST_MEDIA], media.mm_hashes, strict=False):
+        start, size = place.offset * TOKEN_BYTES, place.length * TOKEN_BYTES
+        if size and start + size <= len(data):
+            digest = xxhash.xxh3_128_digest(name.encode())
+            data[start : start + size] = (digest * (size // len(digest) + 1))[:size]
+    return bytes(data)
+
+
+def json_of(message: bytes) -> bytes:
+    """Return the JSON in a message to Vertex AI. Raises `MalformedRequest`."""
+    try:
+        read = pb.Predict.FromString(message)
+    except DecodeError:
+        raise MalformedRequest("the gRPC message does not fit its method") from None
+    return read.http_body.data
+
+
+def with_json(message: bytes, data: bytes) -> bytes:
+    """Return a message to Vertex AI with other JSON; everything else is as it was."""
+    read = pb.Predict.FromString(message)
+    read.http_body.data = data
+    return read.SerializeToString()
+
+
+class Frames:
+    """Fed with bytes in any pieces, it gives the messages of all frames but those not read."""
+
+    __slots__ = ("_held", "_skipping")
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._skipping = 0
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Take the next bytes; give the messages that end with them."""
+        skipped = min(self._skipping, len(chunk))
+        self._skipping -= skipped
+        data = self._held + chunk[skipped:]
+        at = 0
+        while len(data) - at >= _HEAD:
+            end = at + _HEAD + int.from_bytes(data[at + 1 : at + _HEAD], "big")
+            unread = data[at] or end - at > _LONGEST_ANSWER
+            if end > len(data):
+                if unread:
+                    self._skipping, at = end - len(data), len(data)
+                break
+            if not unread:
+                yield data[at + _HEAD : end]
+            at = end
+        self._held = data[at:]
+
+
+def usage_of(api: Api, message: bytes) -> bytes | None:
+    """Return the usage in a message of vLLM's engine as JSON; None without one."""
+    try:
+        return _USAGE[api](message)
+    except DecodeError:
+        return None
+
+
+def _generated(message: bytes) -> bytes | None:
+    read = pb.GenerateResponse.FromString(message)
+    kind = read.WhichOneof("response")
+    if kind is None:
+        return None
+    part = read.chunk if kind == "chunk" else read.complete
+    if not (part.prompt_tokens or part.completion_tokens):
+        return None
+    return msgspec.json.encode(
+        {
+            "prompt_tokens": part.prompt_tokens,
+            "completion_tokens": part.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": part.cached_tokens},
+        }
+    )
+
+
+def _embedded(message: bytes) -> bytes | None:
+    tokens = pb.EmbedResponse.FromString(message).prompt_tokens
+    return msgspec.json.encode({"prompt_tokens": tokens}) if tokens else None
+
+
+def answer_of(message: bytes) -> bytes:
+    """Return what a message of Vertex AI's answer brings; nothing for what is none."""
+    try:
+        return pb.HttpBody.FromString(message).data
+    except DecodeError:
+        return b""
+
+
+_USAGE: Final[dict[Api, Callable[[bytes], bytes | None]]] = {
+    Api.GRPC_GENERATE: _generated,
+    Api.GRPC_EMBED: _embedded,
+}

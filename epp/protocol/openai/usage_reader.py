@@ -1,0 +1,148 @@
+"""Readers of usage: what finds it in a response's body as that passes, by API and content type."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from epp.model.request import Api
+from epp.protocol.openai.apis import FRAMED
+from epp.protocol.openai.object_scanner import ObjectScanner
+
+_JSON: Final = "application/json"
+_GRPC: Final = "application/grpc"
+_USAGE_AT_TOP: Final = (Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS)
+"""APIs whose events have `usage` at their top level."""
+_META: Final = b'"meta_info"'
+_META_BEGINS: Final = re.compile(rb'"meta_info"\s*:\s*')
+_LONGEST_META: Final = 64 << 10
+
+
+class UsageReader(Protocol):
+    """Fed with a body in any pieces, it gives the usage found, as JSON objects in OpenAI's words.
+
+    Nothing that is fed raises.
+    """
+
+    def feed(self, chunk: bytes, /) -> Sequence[bytes]:
+        """Take the next bytes; return the usage that is known with them."""
+
+    def end(self) -> Sequence[bytes]:
+        """Return the usage that is known with the end of all."""
+
+
+def usage_reader(api: Api | None, content_type: str, *, streaming: bool) -> UsageReader | None:
+    """Return what finds usage where it may stand in a body, and nowhere else.
+
+    `content_type` is in lower case; None for a body of a type that has no usage.
+    """
+    if content_type.startswith(_GRPC):
+        return FramedUsage(api) if api in FRAMED else None
+    if not streaming and not content_type.startswith(_JSON):
+        return None
+    if api is Api.SGLANG_GENERATE:
+        return MetaInfoUsage()
+    if not streaming:
+        return ObjectScanner()
+    if api in _USAGE_AT_TOP:
+        return ObjectScanner(1, True)  # noqa: FBT003 (`lines`)
+    # Responses API, event `response.completed`: `response.usage`; Anthropic Messages API, event
+    # `message_start`: `message.usage`.
+    return ObjectScanner(2, True)  # noqa: FBT003 (`lines`)
+
+
+class MetaInfoUsage:
+    """The usage in SGLang's `meta_info`, of which every event has one: the last counts.
+
+    A list of answers, to several prompts, has none that is of them all.
+    """
+
+    __slots__ = ("_held", "_several")
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._several: bool | None = None
+
+    def feed(self, chunk: bytes) -> Sequence[bytes]:
+        """Take the next bytes."""
+        if self._several is None and chunk:
+            self._several = chunk.lstrip()[:1] == b"["
+        data = self._held + chunk
+        at = data.rfind(_META)
+        if at < 0:
+            self._held = data[1 - len(_META) :]
+        else:
+            self._held = data[at : at + _LONGEST_META]
+        return ()
+
+    def end(self) -> Sequence[bytes]:
+        """Return the usage of the last event."""
+        begin = _META_BEGINS.match(self._held)
+        if begin is None or self._several:
+            return ()
+        try:
+            text = self._held[begin.end() :].decode(errors="replace")
+            found = msgspec.convert(json.JSONDecoder().raw_decode(text)[0], _MetaInfo)
+        except (ValueError, RecursionError):
+            return ()
+        return (
+            msgspec.json.encode(
+                {
+                    "prompt_tokens": found.prompt_tokens,
+                    "completion_tokens": found.completion_tokens,
+                    "prompt_tokens_details": {"cached_tokens": found.cached_tokens},
+                }
+            ),
+        )
+
+
+class _MetaInfo(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class FramedUsage:
+    """The usage in messages over gRPC: in the last one, or in the body that all of them bring."""
+
+    __slots__ = ("_api", "_frames", "_last", "_within")
+
+    def __init__(self, api: Api | None) -> None:
+        from epp.protocol.openai.grpc_body import Frames  # noqa: PLC0415 (generated code is slow to load)
+
+        self._api = api
+        self._frames = Frames()
+        self._last = b""
+        self._within: ObjectScanner | None = None
+
+    def feed(self, chunk: bytes) -> Sequence[bytes]:
+        """Take the next bytes; return the usage that is known with them."""
+        found: list[bytes] = []
+        for message in self._frames.feed(chunk):
+            if self._api in {Api.VERTEX_CHAT, Api.VERTEX_RAW}:
+                found += self._feed_within(message)
+            else:
+                self._last = message
+        return found
+
+    def _feed_within(self, message: bytes) -> Sequence[bytes]:
+        from epp.protocol.openai.grpc_body import answer_of  # noqa: PLC0415 (as above)
+
+        data = answer_of(message)
+        if not data:
+            return ()
+        if self._within is None:
+            is_json = data.lstrip()[:1] == b"{"
+            self._within = ObjectScanner() if is_json else ObjectScanner(2, True)  # noqa: FBT003
+        return self._within.feed(data)
+
+    def end(self) -> Sequence[bytes]:
+        """Return the usage that is known with the end of all."""
+        from epp.protocol.openai.grpc_body import usage_of  # noqa: PLC0415 (as above)
+
+        if self._within is not None:
+            return self._within.end()
+        usage = usage_of(self._api, self._last) if self._api and self._last else None
+        return () if usage is None else (usage,)
