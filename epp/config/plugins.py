@@ -112,6 +112,8 @@ class Plugins(Mapping[str, Any]):
             started = struct.start(self) if isinstance(struct, Startable) else struct
         except ValueError as error:
             raise ConfigError(str(error), self._place(name)) from None
+        except ConfigError as error:
+            raise ConfigError(error.problem, error.place or self._place(name)) from error
         finally:
             self._starting.pop()
         self._started[name] = started
@@ -135,6 +137,12 @@ class Plugins(Mapping[str, Any]):
         if name in self.structs:
             return isinstance(self.structs[name], BuiltIn)
         return not name or name in PLUGINS or name in BUILT_IN or name in ELSEWHERE
+
+    @property
+    def first_of_its_type(self) -> bool:
+        """Whether the plug-in that is started is the file's first of its class."""
+        user = self.structs[self._starting[-1]]
+        return next(each for each in self.structs.values() if type(each) is type(user)) is user
 
     def subscribe(self, kinds: Iterable[type[Event]], listener: Listener) -> None:
         """Note what a plug-in wants to be notified of (`PluginContext.subscribe`)."""

@@ -7,7 +7,7 @@ which nothing exists here is accepted where it would change nothing, and refused
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -15,7 +15,10 @@ from epp.config.quantities import seconds
 from epp.errors import ConfigError
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
-from epp.policy.producers import COLUMNS, PrefixMatch
+from epp.policy.dataproducers.lru_prefixes import LruPrefixes
+from epp.policy.effects import without_effect
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import COLUMNS, PrefixMatch, PrefixMatchInfo
 
 _ENTRY_TOKENS = 64
 """Tokens of an entry of the incumbent's index, which raises smaller block sizes to 64."""
@@ -174,24 +177,45 @@ class PreciseProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, re
         seconds(self.speculative_ttl or "2s")
 
 
+_BLOCKS = without_effect("blocks are those that engines report")
+_WHOLE = without_effect("prompts are matched whole")
+
+
 class ApproxProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Bounds the modelled cache of endpoints that do not report their capacity."""
+    """The fleet's index, for the file's first; any other one is an index of its own.
+
+    Of the fleet's it bounds the modelled cache of endpoints that do not report their capacity. The
+    others are plain LRUs of `lru_capacity_per_server` entries of 64 tokens, or of
+    `block_size_tokens` where that is more; with `auto_tune`, of as many as an endpoint has blocks.
+    """
 
     auto_tune: bool = True
     block_size_tokens: int = 16
-    block_size: int = 0
-    max_prefix_blocks_to_match: int = 2048
-    max_prefix_tokens_to_match: int = 131_072
+    block_size: Annotated[int, _BLOCKS] = 0
+    max_prefix_blocks_to_match: Annotated[int, _WHOLE] = 2048
+    max_prefix_tokens_to_match: Annotated[int, _WHOLE] = 131_072
     lru_capacity_per_server: int = msgspec.field(default=31_250, name="lruCapacityPerServer")
 
     def __post_init__(self) -> None:
         if self.lru_capacity_per_server < 0:
             raise ValueError("`lruCapacityPerServer` is less than nothing")
 
+    def start(self, context: PluginContext) -> PrefixMatchInfo:
+        """Return the fleet's index for the file's first; for any other one an index of its own."""
+        if context.first_of_its_type:
+            return COLUMNS
+        scale = max(_ENTRY_TOKENS, self.block_size_tokens) / _ENTRY_TOKENS
+        entries = max(1, int(self.lru_capacity_per_server * scale))
+        return LruPrefixes(context, entries, auto_tune=self.auto_tune)
+
     @property
     def capacity(self) -> int | None:
         """The assumed capacity of an endpoint that reports none, in tokens; None: the default."""
         return None if self.auto_tune else self.lru_capacity_per_server * _ENTRY_TOKENS
+
+
+class MulticlusterApproxProducer(ApproxProducer, frozen=True, forbid_unknown_fields=True):
+    """The same, where each endpoint is a cluster."""
 
 
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):

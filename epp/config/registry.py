@@ -8,12 +8,31 @@ from typing import Any
 
 import msgspec
 
-from epp.config.data_layer import DATA_LAYER, OLD_CORE_EXTRACTOR
 from epp.config.flow_control import FLOW_CONTROL
-from epp.config.producers import ApproxProducer, PreciseProducer, TokenProducer
+from epp.config.producers import (
+    ApproxProducer,
+    MulticlusterApproxProducer,
+    PreciseProducer,
+    TokenProducer,
+)
 from epp.config.schema import near
 from epp.errors import ConfigError
+from epp.policy.admitters import LatencySloAdmitter, ProbabilisticAdmitter
 from epp.policy.conformance import HeaderBasedTestingFilter, ServedVerifier
+from epp.policy.dataproducers.identity import (
+    AgentIdentity,
+    OutputLengthBucket,
+    SessionIdProducer,
+)
+from epp.policy.dataproducers.in_flight_load import InFlightLoadProducer
+from epp.policy.dataproducers.mapped import (
+    BurstPrefixCacheProducer,
+    LatencyObservationScorer,
+    LatencyObserverProducer,
+    PeerDiscovery,
+    SessionStateProducer,
+)
+from epp.policy.dataproducers.predicted_latency import PredictedLatencyProducer
 from epp.policy.pickers import (
     LeastRequestPicker,
     LeastTtftPicker,
@@ -22,6 +41,7 @@ from epp.policy.pickers import (
     RoundRobinPicker,
 )
 from epp.policy.profile import SingleProfileHandler
+from epp.policy.reporter import RequestAttributeReporter
 from epp.policy.scorers import (
     KvCacheUtilizationScorer,
     LeastTtftScorer,
@@ -60,22 +80,34 @@ PLUGINS: dict[str, type[Any]] = {
     "token-producer": TokenProducer,
     "approx-prefix-cache-producer": ApproxProducer,
     "precise-prefix-cache-producer": PreciseProducer,
+    "multicluster-approx-prefix-cache-producer": MulticlusterApproxProducer,
+    "burst-prefix-cache-producer": BurstPrefixCacheProducer,
+    "inflight-load-producer": InFlightLoadProducer,
+    "predicted-latency-producer": PredictedLatencyProducer,
+    "latency-observer-producer-hub": LatencyObserverProducer,
+    "latency-observation-scorer-hub": LatencyObservationScorer,
+    "session-id-producer": SessionIdProducer,
+    "session-state-producer": SessionStateProducer,
+    "agent-identity": AgentIdentity,
+    "outlen-bucket": OutputLengthBucket,
+    "latency-slo-admitter": LatencySloAdmitter,
+    "probabilistic-admitter": ProbabilisticAdmitter,
+    "request-attribute-reporter": RequestAttributeReporter,
+    "k8s-peer-discovery": PeerDiscovery,
     "file-discovery": FileDiscoveryConfig,
     "header-based-testing-filter": HeaderBasedTestingFilter,
     "destination-endpoint-served-verifier": ServedVerifier,
-    **DATA_LAYER,
     **FLOW_CONTROL,
 }
 """Every plug-in that a configuration may name."""
 
-DEPRECATED: dict[str, str] = {
-    OLD_CORE_EXTRACTOR: "write `core-metrics-extractor`",
-}
+DEPRECATED: dict[str, str] = {}
 """Types that llm-d-router has deprecated or removed, and what to write instead."""
 
 BUILT_IN = frozenset(
     (
-        "inflight-load-producer",
+        "core-metrics-extractor",
+        "metrics-data-source",
         "openai-parser",
         "passthrough-parser",
     )
@@ -85,7 +117,6 @@ BUILT_IN = frozenset(
 ELSEWHERE = frozenset(
     (
         "active-request-scorer",
-        "agent-identity",
         "always-disagg-multimodal-decider",
         "always-disagg-pd-decider",
         "anthropic-parser",
@@ -104,11 +135,9 @@ ELSEWHERE = frozenset(
         "header-profile-handler",
         "label-selector-filter",
         "latency-scorer",
-        "latency-slo-admitter",
         "load-aware-scorer",
         "mm-embeddings-cache-producer",
         "mm-embeddings-cache-scorer",
-        "multicluster-approx-prefix-cache-producer",
         "multicluster-kv-cache-utilization-scorer",
         "multicluster-prefix-cache-scorer",
         "multicluster-queue-scorer",
@@ -116,16 +145,13 @@ ELSEWHERE = frozenset(
         "no-hit-lru-scorer",
         "pd-profile-handler",
         "precise-prefix-cache-scorer",
-        "predicted-latency-producer",
         "prefill-filter",
         "prefill-header-handler",
         "prefix-based-pd-decider",
         "prefix-cache-affinity-filter",
-        "probabilistic-admitter",
         "running-requests-size-scorer",
         "session-affinity-filter",
         "session-affinity-scorer",
-        "session-id-producer",
         "slo-headroom-tier-filter",
         "token-load-scorer",
         "topology-affinity-filter",

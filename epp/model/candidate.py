@@ -1,8 +1,11 @@
 """One endpoint as a policy sees it when it decides on a request."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from epp.model.endpoint import CurrentLoad, Endpoint, Load
+from epp.model.prompts.chain import Chain
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,7 +19,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     tokens of their prompts whose first token it has not seen. `busy_share`, in 0..1, is the
     fleet's: the share of endpoints with prefill to do, averaged over ten seconds. `trust`, in
     0..1, says how well recent predictions for the endpoint's cache held; `cached_tokens` already
-    takes it into account.
+    takes it into account. `chains` are the blocks of the request's prompts.
 
     `load` is the last report, as it came, which may be a second old. Policies that compare load
     read `waiting`, `running` and `kv_usage`: `current`, where that is known, is the report and
@@ -37,6 +40,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     busy_share: float = 0.0
     trust: float = 1.0
     current: CurrentLoad | None = None
+    chains: Sequence[Chain] = ()
 
     @property
     def waiting(self) -> float:

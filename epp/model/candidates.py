@@ -26,6 +26,7 @@ class Candidates(Sequence[Candidate]):
 
     __slots__ = (
         "_blocks",
+        "_chains",
         "_endpoints",
         "_estimates",
         "_now",
@@ -50,6 +51,7 @@ class Candidates(Sequence[Candidate]):
     ) -> None:
         self._tokens: Final = quote.tokens
         self._blocks: Final = quote.blocks
+        self._chains: Final = quote.chains
         self._endpoints: Final = eligible.endpoints
         self._pods: Final = eligible.pods
         self._now: Final = now
@@ -94,6 +96,7 @@ class Candidates(Sequence[Candidate]):
             busy_share=self.busy_share,
             trust=self._trust[position],
             current=pod.books.at(self._now),
+            chains=self._chains,
         )
 
     def ttft_seconds(self, weight: float) -> list[float]:

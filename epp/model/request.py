@@ -9,6 +9,9 @@ import msgspec
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint
 
+DEFAULT_FAIRNESS_ID = "default-flow"
+"""The flow of requests that name none (llm-d-router)."""
+
 RequestId = NewType("RequestId", str)
 """The picker's own id of one exchange; never the client's `x-request-id`, which may repeat."""
 
@@ -76,7 +79,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     subset: tuple[str, ...] | None = None
     objective: str = ""
-    fairness_id: str = "default-flow"
+    fairness_id: str = DEFAULT_FAIRNESS_ID
     priority: int = 0
     body: bytes = b""
     peer: Endpoint | None = None

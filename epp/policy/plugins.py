@@ -153,6 +153,10 @@ class PluginContext(Protocol):
     def below(self) -> Callable[[int], int]:
         """Return a random number in 0..n-1 for n."""
 
+    @property
+    def first_of_its_type(self) -> bool:
+        """Whether the plug-in that is started is the file's first of its type."""
+
     def plugin(self, name: str, kind: type[T], default: T | None = None) -> T:
         """Return another plug-in by its name, started; the default where the name is empty.
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from epp.config.registry import PLUGINS
 from epp.model.endpoint import Load
+from epp.policy.dataproducers.mapped import LatencyObservationScorer
 from epp.policy.pickers import LeastTtftPicker, MaxScorePicker
 from epp.policy.plugins import PickContext, Scorer
 from epp.policy.scorers import (
@@ -86,7 +87,7 @@ def test_lora_affinity(running, waiting, most, score):
 
 def test_the_registry_has_the_scorers():
     incumbents = {QueueScorer, KvCacheUtilizationScorer, PrefixCacheScorer, LoraAffinityScorer}
-    assert {*incumbents, LeastTtftScorer} == set(SCORERS)
+    assert {*incumbents, LeastTtftScorer, LatencyObservationScorer} == set(SCORERS)
 
 
 @pytest.mark.parametrize(

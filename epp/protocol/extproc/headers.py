@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from epp.model.endpoint import VLLM, Endpoint
-from epp.model.request import Api, Decision, InferenceRequest, RequestId
+from epp.model.request import DEFAULT_FAIRNESS_ID, Api, Decision, InferenceRequest, RequestId
 from epp.protocol.extproc.messages import Mutation
 from epp.protocol.extproc.names import DESTINATION
 from epp.protocol.extproc.settings import ExchangeSettings
@@ -113,7 +113,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
             headers=self.headers,
             subset=subset,
             objective=objective,
-            fairness_id=fairness_id or "default-flow",
+            fairness_id=fairness_id or DEFAULT_FAIRNESS_ID,
             body=body,
         )
 

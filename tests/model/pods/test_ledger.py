@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.pods.ledger import OVERDUE_SECONDS, Ledger, take_snapshot
+from epp.model.request import RequestId
 
 
 def ledger_with(*entries, observed=False, now=0.0):
@@ -190,19 +191,22 @@ def test_a_long_queue_is_freed():
     del ledger
 
 
+A, B, C = RequestId("a"), RequestId("b"), RequestId("c")
+
+
 def test_tokens_are_queued_until_their_prefill_is_over():
     ledger = Ledger()
-    ledger.admit("a", 1, 0, observed=True, tokens=100)
-    ledger.admit("b", 2, 0, observed=False, tokens=30)
+    ledger.admit(A, 1, 0, observed=True, tokens=100)
+    ledger.admit(B, 2, 0, observed=False, tokens=30)
     assert ledger.queued_tokens == 130
-    ledger.record_first_token("a", 0.5)  # b runs from here on, and is over at 2.5
+    ledger.record_first_token(A, 0.5)  # b runs from here on, and is over at 2.5
     assert ledger.queued_tokens == 30
     assert ledger.prefilling(2.4) == 1
     assert ledger.queued_tokens == 30
     assert ledger.prefilling(2.6) == 0
     assert ledger.queued_tokens == 0
-    ledger.admit("c", 1, 3, observed=True, tokens=7)
-    ledger.admit("c", 1, 3, observed=True, tokens=5)
+    ledger.admit(C, 1, 3, observed=True, tokens=7)
+    ledger.admit(C, 1, 3, observed=True, tokens=5)
     assert ledger.queued_tokens == 5
-    ledger.end("c", 3)
+    ledger.end(C, 3)
     assert ledger.queued_tokens == 0

@@ -1,0 +1,106 @@
+"""Admitters: which requests of negative priority are refused while the pool is full.
+
+llm-d-router answers what its admitter plug-ins refuse with status 500; here it is 429, as GIE's
+proposal 004 has it.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from epp.errors import Overloaded
+from epp.model.candidate import Candidate
+from epp.model.request import InferenceRequest
+from epp.policy.dataproducers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import LatencyPredictionInfo, latency_prediction_info
+
+_COLD_USAGE = 0.02
+"""The KV cache usage below which predictions for an endpoint are not relied on."""
+_DRAWS = 1 << 53
+
+
+class ProbabilisticAdmitter(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Refuses requests of negative priority with a probability that grows with saturation.
+
+    The probability is `min(1, k * saturation ** power)`; saturation is the mean over endpoints of
+    `max(waiting / queueDepthThreshold, usage / kvCacheUtilThreshold)`.
+    """
+
+    queue_depth_threshold: int = 5
+    kv_cache_util_threshold: float = 0.8
+    power: float = 5.0
+    k: float = 300.0
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(self):
+            if getattr(self, field.name) <= 0:
+                raise ValueError(f"`{field.encode_name}` is above 0")
+
+    def start(self, context: PluginContext) -> "_Probabilistic":
+        """Return what draws."""
+        return _Probabilistic(self, context.below)
+
+    def saturation(self, candidates: Sequence[Candidate]) -> float:
+        """Return the mean of the endpoints' saturation; 0 without endpoints."""
+        depth, usage = self.queue_depth_threshold, self.kv_cache_util_threshold
+        found = [max(each.waiting / depth, each.kv_usage / usage) for each in candidates]
+        return sum(found) / len(found) if found else 0.0
+
+
+class _Probabilistic:
+    def __init__(self, settings: ProbabilisticAdmitter, below: Callable[[int], int]) -> None:
+        self._settings = settings
+        self._below = below
+
+    def admit(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> None:
+        """Raise `Overloaded` for a request that is refused."""
+        if request.priority >= 0:
+            return
+        saturation = self._settings.saturation(candidates)
+        chance = min(1.0, self._settings.k * saturation**self._settings.power)
+        if self._below(_DRAWS) < chance * _DRAWS:
+            raise Overloaded(
+                f"the pool is at {saturation:.2f} of its limit, and the request may be dropped:"
+                f" its priority is {request.priority}",
+                reason="probabilistic-admitter",
+                retry_after=1,
+            )
+
+
+class LatencySloAdmitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Refuses requests of negative priority that no endpoint would serve within their objectives.
+
+    An endpoint that runs nothing, or whose cache is cold, is given the benefit of the doubt.
+    """
+
+    latency_prediction_info_producer_name: str = ""
+
+    def start(self, context: PluginContext) -> "_LatencySlo":
+        """Return what asks the producer."""
+        name = self.latency_prediction_info_producer_name
+        return _LatencySlo(latency_prediction_info(context, name))
+
+
+class _LatencySlo:
+    def __init__(self, predictions: LatencyPredictionInfo) -> None:
+        self._predictions = predictions
+
+    def admit(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> None:
+        """Raise `Overloaded` for a request that is refused."""
+        if request.priority >= 0:
+            return
+        if not slo(request, TTFT_HEADERS) and not slo(request, TPOT_HEADERS):
+            return
+        if any(each.running == 0 or each.kv_usage < _COLD_USAGE for each in candidates):
+            return
+        found = [each for each in self._predictions.latencies(request, candidates) if each]
+        if found and not any(each.valid for each in found):
+            raise Overloaded(
+                "no endpoint is expected to meet the request's latency objectives, and its"
+                f" priority is {request.priority}",
+                reason="latency-slo-admitter",
+                retry_after=1,
+            )

@@ -1,0 +1,73 @@
+"""Who sent a request: the session that it belongs to, and the agent that it speaks for."""
+
+import msgspec
+from msgspec.structs import replace
+
+from epp.model.request import DEFAULT_FAIRNESS_ID, InferenceRequest
+from epp.policy.effects import mapped_to
+
+_AGENT_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
+"""The session headers of Claude Code, OpenCode and Codex, first come first served."""
+_FAIRNESS_HEADERS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+_LONGEST_ID = 256
+"""Characters of an id that are kept; what follows only tells apart what nobody told apart."""
+
+
+class SessionIdProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Reads the session from one header, or from one cookie."""
+
+    header_name: str = ""
+    cookie_name: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.header_name.strip()) == bool(self.cookie_name.strip()):
+            raise ValueError("exactly one of `headerName` and `cookieName` is wanted")
+
+    def session_id(self, request: InferenceRequest) -> str:
+        """Return the session's id; empty without one."""
+        header = self.header_name.strip().lower()
+        if header:
+            return request.headers.get(header, "").strip()[:_LONGEST_ID]
+        return _cookie(request.headers.get("cookie", ""), self.cookie_name.strip())[:_LONGEST_ID]
+
+
+def _cookie(header: str, name: str) -> str:
+    """Return a cookie's value (RFC 6265 §4.2.1: pairs, `; ` between them); empty without it."""
+    for pair in header.split(";"):
+        key, sign, value = pair.strip().partition("=")
+        if sign and key == name:
+            return value.strip()
+    return ""
+
+
+class AgentIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Takes the fairness id from the session headers of agents, where no header names one.
+
+    `additional_session_headers` go before the built-in ones.
+    """
+
+    additional_session_headers: list[str] = []
+
+    def process_request(self, request: InferenceRequest) -> InferenceRequest:
+        """Return the request with the agent's session as its fairness id."""
+        headers = request.headers
+        if request.fairness_id != DEFAULT_FAIRNESS_ID or not headers:
+            return request
+        if any(name in headers for name in _FAIRNESS_HEADERS):
+            return request
+        for name in (*self.additional_session_headers, *_AGENT_HEADERS):
+            value = headers.get(name.lower())
+            if value:
+                return replace(request, fairness_id=value[:_LONGEST_ID])
+        return request
+
+    def session_id(self, request: InferenceRequest) -> str:
+        """Return the agent's session, which stands in the fairness id by then."""
+        found = request.fairness_id
+        return "" if found == DEFAULT_FAIRNESS_ID else found
+
+
+class OutputLengthBucket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Guesses from a request's fields whether its response is long."""
+
+    effect = mapped_to("the lengths that a model's responses teach, and the client's limit")

@@ -1,0 +1,64 @@
+"""Another index of prefixes beside the fleet's own: one plain LRU for each endpoint.
+
+llm-d-router's guides list one `approx-prefix-cache-producer` for each tier of caches. The file's
+first is the fleet's model of the engines' caches; every other one is an index of its own, with
+llm-d-router's rules (`epp.model.caches.plain_lru`).
+"""
+
+from collections.abc import Sequence
+
+from epp.model.caches.plain_lru import PlainLru
+from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
+from epp.model.events import Admitted, EndpointRemoved, EndpointUpserted, Event, LoadReported
+from epp.model.request import InferenceRequest
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import PrefixMatch
+
+
+class LruPrefixes:
+    """Prompts that were sent to each endpoint, as far as `entries` of 64 tokens each hold them.
+
+    `auto_tune`: an endpoint that has reported how many blocks it has before its first prompt has
+    as many entries.
+    """
+
+    def __init__(self, context: PluginContext, entries: int, *, auto_tune: bool) -> None:
+        self._entries = entries
+        self._caches: dict[EndpointId, PlainLru] = {}
+        kinds = (Admitted, EndpointUpserted, EndpointRemoved)
+        context.subscribe((*kinds, LoadReported) if auto_tune else kinds, self._learn)
+
+    def prefix_matches(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> list[PrefixMatch]:
+        """Return the share of the prompt's blocks that were sent to each candidate before."""
+        return [self._match(each) for each in candidates]
+
+    def _match(self, candidate: Candidate) -> PrefixMatch:
+        cache = self._caches.get(candidate.endpoint.id)
+        if cache is None or not candidate.total_blocks:
+            return PrefixMatch(0, candidate.prompt_tokens)
+        found = sum(cache.match(chain.hashes[: chain.lookup]) for chain in candidate.chains)
+        return PrefixMatch(
+            candidate.prompt_tokens * found // candidate.total_blocks, candidate.prompt_tokens
+        )
+
+    def _learn(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        if isinstance(event, Admitted):
+            self._write(event)
+        elif isinstance(event, EndpointRemoved):
+            self._caches.pop(event.endpoint_id, None)
+        elif isinstance(event, EndpointUpserted):
+            self._caches.setdefault(event.endpoint.id, PlainLru(self._entries, 1))
+        elif isinstance(event, LoadReported) and event.load.num_blocks:
+            cache = self._caches.get(event.endpoint_id)
+            if cache is not None:
+                cache.resize(event.load.num_blocks)
+
+    def _write(self, event: Admitted) -> None:
+        cache, quote = self._caches.get(event.endpoint_id), event.quote
+        if cache is None:
+            return
+        for chain, offsets in zip(quote.chains, quote.token_offsets, strict=True):
+            cache.admit(chain.hashes, offsets.sizes(), 0, chain.lookup)

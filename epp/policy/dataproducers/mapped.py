@@ -1,0 +1,99 @@
+"""Producers of llm-d-router's whose work the fleet's own model does.
+
+Their parameters are read and checked, so that files that list them load.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.request import InferenceRequest
+from epp.policy.effects import Effect, mapped_to, without_effect
+from epp.policy.scorers import LeastTtftScorer
+
+_MOST_WINDOW = 10_000
+_Duration = str | int
+
+
+class BurstPrefixCacheProducer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Groups equal prompts that arrive within a window.
+
+    The fleet admits each request as it is decided on, so that the next of a burst finds the
+    prompt cached where the one before it went.
+    """
+
+    effect: ClassVar[Effect] = mapped_to(
+        "the fleet's model: equal prompts of a burst find each other's blocks, and nothing waits"
+    )
+    window_duration_ms: int = 100
+    max_per_replica: int = -1
+    block_size_tokens: int = 64
+    max_prefix_tokens_to_match: int = 0
+    min_colocate_blocks: int = 0
+    max_batch_size: int = 1000
+    balance_by: Literal["requests", "tokens"] = "requests"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.window_duration_ms <= _MOST_WINDOW:
+            raise ValueError(f"`windowDurationMs` is 1 to {_MOST_WINDOW}")
+        if self.max_per_replica != -1 and self.max_per_replica < 1:
+            raise ValueError("`maxPerReplica` is -1, or at least 1")
+        if self.max_prefix_tokens_to_match and (
+            self.max_prefix_tokens_to_match < self.block_size_tokens
+        ):
+            raise ValueError("`maxPrefixTokensToMatch` is 0, or at least `blockSizeTokens`")
+
+
+class LatencyObserverProducer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Keeps percentiles of observed TTFT; durations are Go's, or nanoseconds."""
+
+    effect: ClassVar[Effect] = mapped_to("the fleet's own predictions of TTFT")
+    interval_duration: _Duration = "1s"
+    max_observation_age: _Duration = "3m"
+    max_requests: int = 100
+    min_requests: int = 10
+    low_percentile: float = 25.0
+    typical_percentile: float = 50.0
+    window_size: int = 5000
+    bucket_duration: _Duration = "1m"
+    bucket_history_size: int = 1000
+    in_flight_load_producer_name: str = ""
+
+
+class LatencyObservationScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers the endpoint with the lowest predicted time to first token."""
+
+    effect: ClassVar[Effect] = mapped_to("`least-ttft-scorer`")
+    exploration_rate: float = 0.1
+    min_inflight_gap: int = 2
+    round_ttft_step: float = msgspec.field(default=0.0, name="roundTTFTStep")
+    in_flight_load_producer_name: str = ""
+    latency_observer_producer_name: str = ""
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return what `least-ttft-scorer` does."""
+        return LeastTtftScorer().score(request, candidates)
+
+
+class SessionStateProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Counts the turns and tokens of each agent, for flow control."""
+
+    effect: ClassVar[Effect] = without_effect("requests are not held in the picker yet")
+    eviction_ttl_seconds: float = 3600.0
+    eviction_sweep_seconds: float = 300.0
+
+
+class PeerDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Finds other replicas of the picker: pods with labels, at a port."""
+
+    effect: ClassVar[Effect] = without_effect("replicas of the picker share nothing yet")
+    selector: str | dict[str, object]
+    port: int

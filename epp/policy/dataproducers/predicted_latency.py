@@ -1,0 +1,152 @@
+"""Predicted latencies: the fleet's own prediction of TTFT, and a learned time per output token.
+
+llm-d-router asks prediction servers, which training servers keep up to date. Here both are learned
+in process: TTFT is what `least-ttft` compares, and TPOT a line over the requests that an endpoint
+runs, fitted to the responses that were seen.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.events import Aborted, Event, Finished, FirstToken
+from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.policy.effects import mapped_to, without_effect
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import LatencyPrediction
+
+_OWN = mapped_to("the fleet's own predictions")
+_EVERY = without_effect("every streamed response is learned from")
+
+TTFT_HEADERS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
+TPOT_HEADERS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
+_LEAST_TOKENS = 8
+"""Tokens of a response below which its time per token is not learned from."""
+_MEMORY = 0.99
+"""The weight of each response against the one after it."""
+_STEP_SECONDS, _SLOPE_SECONDS = 0.006, 20e-6
+"""Seconds of a step, and what a running request adds to it, before anything was seen."""
+
+
+def slo(request: InferenceRequest, names: Sequence[str]) -> float:
+    """Return an objective that a request names, in milliseconds; 0 without a number above 0."""
+    for name in names:
+        try:
+            value = float(request.headers[name])
+        except (KeyError, ValueError):
+            continue
+        if 0 < value < float("inf"):
+            return value
+    return 0.0
+
+
+class TimePerToken:
+    """Seconds per output token as a line over the requests that run at an endpoint.
+
+    Least squares over about the last hundred responses; the line never falls.
+    """
+
+    def __init__(self) -> None:
+        # Decayed sums over (x, y) = (running, seconds), with two weak points on the default line.
+        self._n, self._x, self._xx = 0.02, 1.0, 100.0
+        self._y = 0.02 * _STEP_SECONDS + 1.0 * _SLOPE_SECONDS
+        self._xy = 1.0 * _STEP_SECONDS + 100.0 * _SLOPE_SECONDS
+
+    def learn(self, running: float, seconds: float) -> None:
+        """Learn that a token took `seconds` while `running` requests ran."""
+        self._n = self._n * _MEMORY + 1
+        self._x = self._x * _MEMORY + running
+        self._xx = self._xx * _MEMORY + running * running
+        self._y = self._y * _MEMORY + seconds
+        self._xy = self._xy * _MEMORY + running * seconds
+
+    def seconds(self, running: float) -> float:
+        """Return the seconds that a token is expected to take."""
+        mean, spread = self._x / self._n, self._n * self._xx - self._x * self._x
+        slope = (self._n * self._xy - self._x * self._y) / spread if spread > 1e-9 else 0.0  # noqa: PLR2004 (no spread)
+        return max(0.0, self._y / self._n + max(0.0, slope) * (running - mean))
+
+
+class PredictedLatencyProducer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Predicts TTFT and TPOT, and how far they are from the objectives that requests name.
+
+    `slo_buffer_factor` scales the objectives.
+    """
+
+    slo_buffer_factor: float = 1.0
+    context_ttl: Annotated[str | int, without_effect("requests are tracked until they end")] = (
+        msgspec.field(default="5m", name="contextTTL")
+    )
+    streaming_mode: Annotated[bool, _OWN] = False
+    endpoint_role_label: Annotated[str, _OWN] = ""
+    predict_in_produce: Annotated[bool, without_effect("predictions are made when asked for")] = (
+        True
+    )
+    use_encoder_cache_features: Annotated[bool, _OWN] = False
+    sampling_mean: Annotated[float, _EVERY] = 1000.0
+    max_decode_token_samples_for_prediction: Annotated[int, _EVERY] = 0
+    prefix_match_info_producer_name: Annotated[str, _OWN] = ""
+    in_flight_load_producer_name: Annotated[str, _OWN] = ""
+    encoder_cache_match_info_producer_name: Annotated[str, _OWN] = ""
+
+    def __post_init__(self) -> None:
+        if self.slo_buffer_factor <= 0:
+            raise ValueError("`sloBufferFactor` is above 0")
+
+    def start(self, context: PluginContext) -> "PredictedLatency":
+        """Return what predicts, and learns from the fleet's events."""
+        predicted = PredictedLatency(self.slo_buffer_factor)
+        context.subscribe((FirstToken, Finished, Aborted), predicted.learn)
+        return predicted
+
+
+class PredictedLatency:
+    """Predicts latencies for requests; learns from those that were committed."""
+
+    def __init__(self, buffer: float) -> None:
+        self._buffer = buffer
+        self._time_per_token = TimePerToken()
+        self._sent: dict[RequestId, tuple[float, float | None]] = {}
+
+    def latencies(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> list[LatencyPrediction | None]:
+        """Return one prediction for each candidate."""
+        ttft, tpot = slo(request, TTFT_HEADERS), slo(request, TPOT_HEADERS)
+        return [self._predict(each, ttft, tpot) for each in candidates]
+
+    def _predict(self, candidate: Candidate, ttft_slo: float, tpot_slo: float) -> LatencyPrediction:
+        seconds = candidate.queued_prefill_seconds + candidate.prefill_seconds
+        ttft = 1e3 * (seconds + candidate.decode_seconds)
+        tpot = 1e3 * self._time_per_token.seconds(candidate.running + 1)
+        ttft_headroom = ttft_slo * self._buffer - ttft
+        tpot_headroom = tpot_slo * self._buffer - tpot
+        met = (not ttft_slo or ttft_headroom >= 0) and (not tpot_slo or tpot_headroom >= 0)
+        return LatencyPrediction(
+            ttft, tpot, ttft_headroom, tpot_headroom, candidate.requests, valid=met
+        )
+
+    def committed(self, request: InferenceRequest, decision: Decision, _: float) -> None:
+        """Note what ran at the endpoint as a request was sent there."""
+        if request.stream:
+            running = (each.running for each in decision.candidates if _is(each, decision))
+            self._sent[request.id] = next(running, 0.0) + 1, None
+
+    def learn(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Learn from a response that was seen to its end."""
+        if isinstance(event, FirstToken) and event.request_id in self._sent:
+            self._sent[event.request_id] = self._sent[event.request_id][0], now
+        elif isinstance(event, Finished | Aborted):
+            running, began = self._sent.pop(event.request_id, (0.0, None))
+            if isinstance(event, Finished) and began is not None and not guessed:
+                tokens = event.usage.completion_tokens if event.usage else event.generated
+                if tokens >= _LEAST_TOKENS and now > began:
+                    self._time_per_token.learn(running, (now - began) / (tokens - 1))
+
+
+def _is(candidate: Candidate, decision: Decision) -> bool:
+    return candidate.endpoint.id == decision.endpoint.id

@@ -1,0 +1,112 @@
+"""Reports a number about each response to the proxy: a CEL expression over its usage.
+
+The number goes into the dynamic metadata of the last message of the response, where filters of the
+gateway (rate limits by tokens, say) find it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from epp.errors import ConfigError
+from epp.model.request import Usage
+from epp.policy.plugins import PluginContext
+
+_EXTRA = "pip install 'warmpick[reporter]'"
+Reported = tuple[str, str, float]
+"""A namespace of dynamic metadata, a key in it, and the value."""
+
+
+class AttributeKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the value goes."""
+
+    name: str
+    namespace: str = "envoy.lb"
+
+
+class ReportedAttribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A value: an `expression` in CEL over `usage`, where `condition`, in CEL too, holds.
+
+    `usage` has `prompt_tokens`, `completion_tokens`, `total_tokens` and
+    `prompt_tokens_details.cached_tokens`, as floating-point numbers.
+    """
+
+    key: AttributeKey
+    expression: str
+    condition: str = ""
+
+
+class RequestAttributeReporter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Reports one attribute of each response."""
+
+    attributes: list[ReportedAttribute]
+
+    def __post_init__(self) -> None:
+        if len(self.attributes) != 1:
+            raise ValueError(f"`attributes` has {len(self.attributes)} entries; it takes one")
+        if not self.attributes[0].key.name or not self.attributes[0].expression:
+            raise ValueError("`key.name` and `expression` must not be empty")
+
+    def start(self, context: PluginContext) -> "AttributeReporter":
+        """Compile the expressions. Raises `ConfigError` where CEL cannot."""
+        attribute = self.attributes[0]
+        return AttributeReporter(
+            attribute.key,
+            _compiled(attribute.expression),
+            _compiled(attribute.condition) if attribute.condition else None,
+        )
+
+
+def _compiled(expression: str) -> Any:  # noqa: ANN401 (a library without types)
+    try:
+        from cel_expr_python import cel  # noqa: PLC0415 (an extra)
+    except ImportError as error:
+        raise ConfigError(f"`{error.name}` is missing: {_EXTRA}") from error
+    environment = cel.NewEnv(variables={"usage": cel.Type.DYN})
+    try:
+        return environment.compile(expression)
+    except RuntimeError as error:
+        problem = str(error).splitlines()[0]
+        raise ConfigError(f"`{expression}` is no CEL: {problem}") from None
+
+
+class AttributeReporter:
+    """Evaluates an attribute for each response."""
+
+    def __init__(self, key: AttributeKey, expression: Any, condition: Any) -> None:  # noqa: ANN401
+        self._key = key
+        self._expression = expression
+        self._condition = condition
+
+    def report(self, usage: Usage) -> Reported | None:
+        """Return what is reported of a response.
+
+        None where the condition does not hold, or the expression gives 0 or no number.
+        """
+        data = {"usage": _numbers(usage)}
+        if self._condition is not None and _value(self._condition, data) is not True:
+            return None
+        value = _value(self._expression, data)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not int(value):
+            return None
+        return self._key.namespace, self._key.name, float(int(value))
+
+
+def _value(expression: Any, data: Mapping[str, object]) -> object:  # noqa: ANN401
+    """Return an expression's value; None where its evaluation fails, as a division by 0 does."""
+    found = expression.eval(data=data)
+    return None if str(found.type()) == "ERROR" else found.value()
+
+
+def _numbers(usage: Usage) -> dict[str, Any]:
+    """Return usage as CEL sees it in llm-d-router: a protobuf struct, whose numbers are doubles."""
+    prompt, completion = float(usage.prompt_tokens), float(usage.completion_tokens)
+    numbers: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+    if usage.cached_tokens is not None:
+        numbers["prompt_tokens_details"] = {"cached_tokens": float(usage.cached_tokens)}
+    return numbers
