@@ -65,10 +65,15 @@ class OrcaReported(msgspec.Struct, frozen=True):
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """A request was sent to an endpoint. Its quote may come from another fleet."""
+    """A request was sent to an endpoint. Its quote may come from another fleet.
+
+    `prefill_endpoint_id`, where not None, computes its prompt in place of the endpoint, which gets
+    the blocks of it.
+    """
 
     quote: Quote
     endpoint_id: EndpointId
+    prefill_endpoint_id: EndpointId | None = None
 
 
 class Served(msgspec.Struct, frozen=True):

@@ -235,6 +235,10 @@ class Fleet:
             self._version += 1
         in_flight = InFlightRequest(quote, now)
         self.in_flight[quote.request_id] = in_flight
+        if event.prefill_endpoint_id is not None:
+            prefill_pod = self.pods.get(event.prefill_endpoint_id)
+            if prefill_pod is not None and prefill_pod is not pod:
+                self._send(in_flight.disaggregate(), prefill_pod, now)
         self._send(in_flight, pod, now)
         if self._index.excess:
             self.pods.fullest().scheduler.coarsen(self._index.excess)
@@ -250,7 +254,9 @@ class Fleet:
         pod = self.pods.at(event.target)
         if in_flight is None or pod is None or in_flight.pod.endpoint.target == event.target:
             return
-        in_flight.release(now, revoked=True)
+        in_flight.leave(now, revoked=True)
+        if in_flight.prefill is not None and in_flight.prefill.pod is pod:
+            in_flight.aggregate(now)
         self._send(in_flight, pod, now)
 
     def _first_token(self, event: FirstToken, now: float) -> None:
@@ -258,9 +264,11 @@ class Fleet:
         if in_flight is not None:
             in_flight.record_first_token(now)
 
-    def _generated(self, event: Generated, _: float) -> None:
+    def _generated(self, event: Generated, now: float) -> None:
         in_flight = self.in_flight.get(event.request_id)
         if in_flight is not None:
+            if in_flight.prefill is not None and event.tokens:
+                in_flight.end_prefill(now)
             in_flight.record_generated(0, event.tokens)
 
     def _remove_request(self, request: RequestId) -> InFlightRequest | None:
@@ -287,6 +295,10 @@ class Fleet:
     ) -> None:
         """Learn from the reported cached tokens, and record that what was generated is cached."""
         pod, cached = in_flight.pod, usage.cached_tokens
+        if in_flight.disaggregated:
+            # Which of the two caches is meant depends on the sidecar's connector.
+            self._prompts.remember_response(pod, sequence, usage)
+            return
         if (
             cached is not None
             and pod.judge(in_flight.cached, cached, sequence) is Verdict.RESTARTED
@@ -321,7 +333,9 @@ class Fleet:
     def check_invariants(self) -> None:
         """Assert that the fleet, its endpoints, their caches and the index agree."""
         pods = list(self.pods.values())
-        there = Counter([id(each.pod) for each in self.in_flight.values()])
+        requests = list(self.in_flight.values())
+        requests += [each.prefill for each in requests if each.prefill is not None]
+        there = Counter([id(each.pod) for each in requests])
         held = [pod.scheduler.indexed() for pod in pods]
         holders = {each: self._index.match([each]) for each in set().union(*held)}
         for pod, blocks in zip(pods, held, strict=True):

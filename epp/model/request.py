@@ -7,7 +7,7 @@ from typing import NewType
 import msgspec
 
 from epp.model.candidate import Candidate
-from epp.model.endpoint import Endpoint
+from epp.model.endpoint import Endpoint, Target
 
 DEFAULT_FAIRNESS_ID = "default-flow"
 """The flow of requests that name none (llm-d-router)."""
@@ -105,7 +105,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     `prompt_tokens` and `predicted_cached_tokens` are the estimates made for the first of them;
     `predicted_ttft` is in seconds. `candidates` are the endpoints that passed the filters,
     `scores` those of each scorer, `totals` the weighted sums that the picker compared. `stages`
-    are the decisions of other profiles that a handler ran.
+    are the decisions of other profiles that a handler ran, in that order.
+
+    `prefill`, where not None, is the endpoint that computes the prompt in place of the first, and
+    the one that the predictions are for. `headers` are set on the request. `targets`, where not
+    empty, are what the endpoints are reached at in place of their own, in the same order.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -117,6 +121,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     scores: Sequence[Score] = ()
     totals: Sequence[float] = ()
     stages: "tuple[Decision, ...]" = ()
+    prefill: Endpoint | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    targets: tuple[Target, ...] = ()
 
     def of(self, profile: str) -> "Decision | None":
         """Return the decision of a profile, or this one for an empty name; None without one."""
@@ -136,9 +143,15 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         GIE's endpoint picker protocol: targets, comma-separated in the order of preference. Ranks
         of one server share a target, which is named once.
         """
+        if self.targets:
+            return ",".join(dict.fromkeys(self.targets))
         if len(self.endpoints) == 1:
             return self.endpoints[0].target
         return ",".join(dict.fromkeys(endpoint.target for endpoint in self.endpoints))
+
+    def served_at(self, target: Target) -> Target:
+        """Return the endpoint's own target for what the proxy says has served."""
+        return self.endpoint.target if target in self.targets[:1] else target
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -73,7 +73,9 @@ class Scheduler:
         self, request: InferenceRequest, quote: Quote, decision: Decision, now: float
     ) -> None:
         """Admit a request to the endpoint that was decided on."""
-        self._fleet.apply(Admitted(quote, decision.endpoint.id), now)
+        prefill = decision.prefill
+        prefill_id = None if prefill is None else prefill.id
+        self._fleet.apply(Admitted(quote, decision.endpoint.id, prefill_id), now)
         for observer in self._observers:
             observer.committed(request, decision, now)
 

@@ -119,6 +119,11 @@ class AnyOrder(RuleBasedStateMachine):
     def send_without_asking(self, identity, texts, pod):
         self.apply(Admitted(self.fleet.quote(request(identity, *texts), self.now), pod))
 
+    @rule(identity=ids, texts=prompts, pod=pods, prefill=pods, stream=st.booleans())
+    def disaggregate(self, identity, texts, pod, prefill, stream):
+        quote = self.fleet.quote(request(identity, *texts, stream=stream), self.now)
+        self.apply(Admitted(quote, pod, prefill))
+
     @invariant()
     def the_books_agree(self):
         self.fleet.check_invariants()
@@ -133,7 +138,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.fleet.check_invariants()
         assert self.fleet.in_flight == {}
         for pod in pods:
-            assert pod.ledger.requests == 0
+            assert pod.ledger.requests == pod.ledger.prefilling(self.now) == 0
             assert not pod.scheduler.waiting
             assert pod.scheduler.cache.free == pod.scheduler.cache.capacity
             assert pod.ledger.queued_seconds(self.now + 1e6) == 0

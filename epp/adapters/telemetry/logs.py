@@ -112,12 +112,14 @@ class ExchangeLog:
 def _fields(record: RequestRecord) -> dict[str, object]:
     """Return ids and numbers of an exchange, without those that are not known."""
     request, decision, usage = record.request, record.decision, record.usage
+    stages = decision.stages if decision else ()
     fields = {
         "request": record.id,
         "outcome": record.outcome.value if record.outcome else None,
         "status": record.status,
         "model": request.model if request else None,
         "endpoint": decision.endpoint.target if decision else None,
+        "stages": {each.profile: each.destination for each in stages} or None,
         "served": record.served,
         "decided_ms": _milliseconds(record, record.decided_at),
         "first_byte_ms": _milliseconds(record, record.first_byte_at),

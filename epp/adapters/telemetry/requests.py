@@ -311,8 +311,9 @@ def _was_answered(record: RequestRecord) -> bool:
 
 
 def _observe_prediction(series: RequestSeries, record: RequestRecord) -> None:
-    if record.decision is None or record.usage is None or record.usage.cached_tokens is None:
+    decision, served = record.decision, record.served
+    if decision is None or record.usage is None or record.usage.cached_tokens is None:
         return
-    if record.served is not None and record.served != record.decision.endpoint.target:
+    if served is not None and decision.served_at(served) != decision.endpoint.target:
         return  # the prediction was for another endpoint's cache
-    series.observe_prediction(record.decision.predicted_cached_tokens, record.usage.cached_tokens)
+    series.observe_prediction(decision.predicted_cached_tokens, record.usage.cached_tokens)

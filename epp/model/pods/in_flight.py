@@ -20,15 +20,18 @@ class InFlightRequest:
     It was sent at `sent_at`, in seconds of the picker's clock, and its first token came at
     `began`, None while none was seen. `cached` tokens in `matched` blocks were predicted to hit;
     `met_idle` says whether the endpoint had no other prefill to do. `sequences` has one entry for
-    each prompt.
+    each prompt. Where another endpoint computes the prompts (`disaggregated`), `prefill` is what
+    the request is there, None once that is over.
     """
 
     __slots__ = (
         "began",
         "cached",
+        "disaggregated",
         "matched",
         "met_idle",
         "pod",
+        "prefill",
         "quote",
         "sent_at",
         "sequences",
@@ -44,6 +47,22 @@ class InFlightRequest:
         self.met_idle = False
         self.began: float | None = None
         self.sequences: Sequence[SequenceState] = ()
+        self.disaggregated = False
+        self.prefill: InFlightRequest | None = None
+
+    def disaggregate(self) -> "InFlightRequest":
+        """Return what is to be sent to another endpoint that computes the prompts.
+
+        It comes before `send`.
+        """
+        self.disaggregated = True
+        self.prefill = prefill = InFlightRequest(self.quote, self.sent_at)
+        return prefill
+
+    def aggregate(self, now: float) -> None:
+        """Have the endpoint itself compute the prompts after all; comes before `send`."""
+        self.end_prefill(now, revoked=True)
+        self.disaggregated = False
 
     def send(self, pod: Pod, estimate: Estimate, now: float) -> None:
         """Add the request to the ledger and scheduler of a pod whose cache saves it `estimate`."""
@@ -51,9 +70,12 @@ class InFlightRequest:
         request_id, longest_step = quote.request_id, pod.prefill.longest
         self.pod, self.cached, self.matched = pod, estimate.cached, estimate.matched
         self.met_idle = not ledger.queued_seconds(now)
-        observed = quote.stream and bool(quote.tokens)
-        uncached = quote.tokens - estimate.cached
-        ledger.admit(request_id, estimate.seconds, now, observed=observed, tokens=uncached)
+        if self.disaggregated:
+            ledger.admit_decode(request_id, now)
+        else:
+            observed = quote.stream and bool(quote.tokens)
+            uncached = quote.tokens - estimate.cached
+            ledger.admit(request_id, estimate.seconds, now, observed=observed, tokens=uncached)
         sequences = []
         for position, chain in enumerate(quote.chains):
             sequence = SequenceState(
@@ -66,10 +88,25 @@ class InFlightRequest:
     def record_first_token(self, now: float) -> None:
         """Record the end of the prefill; learn its duration where it met an idle endpoint."""
         self.began = now
+        if self.disaggregated:
+            if self.prefill is not None:
+                self.prefill.record_first_token(now)
+            self.end_prefill(now)
+            return
         pod, uncached = self.pod, self.quote.tokens - self.cached
         pod.ledger.record_first_token(self.quote.request_id, now)
         if self.met_idle and uncached >= _MIN_LEARNED_TOKENS:
             pod.prefill.learn(uncached, self.cached, now - self.sent_at)
+
+    def end_prefill(self, now: float, *, revoked: bool = False) -> None:
+        """Free what the request holds at another endpoint that computes its prompts.
+
+        `revoked` where that endpoint never did.
+        """
+        if self.prefill is not None:
+            self.prefill.leave(now, revoked=revoked)
+            self.prefill = None
+            self.pod.ledger.record_first_token(self.quote.request_id, now)
 
     def record_generated(self, prompt_tokens: int, generated: int) -> None:
         """Record that `generated` tokens were generated; `prompt_tokens` is 0 where unknown."""
@@ -80,7 +117,12 @@ class InFlightRequest:
             self.pod.scheduler.record_computed(sequence, prompt + generated - 1)
 
     def release(self, now: float, *, revoked: bool) -> None:
-        """Free all that the request holds; `revoked` where the endpoint never computed it."""
+        """Free all that the request holds; `revoked` where no endpoint computed it."""
+        self.end_prefill(now, revoked=revoked)
+        self.leave(now, revoked=revoked)
+
+    def leave(self, now: float, *, revoked: bool) -> None:
+        """Free what the request holds at its own endpoint; `revoked` as in `release`."""
         pod = self.pod
         pod.ledger.end(self.quote.request_id, now)
         for sequence in self.sequences:
@@ -91,12 +133,13 @@ class InFlightRequest:
     def leave_unobserved(self, output_lengths: OutputLengths, now: float) -> UnobservedRequest:
         """Stop waiting for what is seen of the request; return its expected course."""
         quote, pod = self.quote, self.pod
-        pod.ledger.mark_unobserved(quote.request_id)
+        before = pod if self.prefill is None else self.prefill.pod
+        before.ledger.mark_unobserved(quote.request_id)
         return UnobservedRequest(
             id=quote.request_id,
             endpoint_id=pod.endpoint.id,
             since=now,
-            began=now + pod.ledger.queued_seconds(now) if self.began is None else self.began,
+            began=now + before.ledger.queued_seconds(now) if self.began is None else self.began,
             seconds_per_token=output_lengths.seconds_per_token(pod.prefill),
             length=output_lengths.length(quote),
             most=inf if quote.max_tokens is None else quote.max_tokens,

@@ -52,6 +52,7 @@ class Ledger:
     """
 
     __slots__ = (
+        "_elsewhere",
         "_head_since",
         "_prefills",
         "_queued_seconds",
@@ -69,6 +70,7 @@ class Ledger:
         self._queued_seconds = 0.0
         self._head_since = 0.0
         self._requests: set[RequestId] = set()
+        self._elsewhere: set[RequestId] = set()
 
     @property
     def requests(self) -> int:
@@ -76,13 +78,16 @@ class Ledger:
         return len(self._requests)
 
     def prefilling(self, now: float) -> int:
-        """Count the requests whose prefill is not over."""
+        """Count the requests whose prefill is not over, here or elsewhere."""
         self._advance(now)
-        return len(self._prefills)
+        return len(self._prefills) + len(self._elsewhere)
 
     def queued_seconds(self, now: float) -> float:
         """Return the seconds of prefill still to be done: above 0 while any is not over."""
-        if not self._prefills or not self.prefilling(now):
+        if not self._prefills:
+            return 0.0
+        self._advance(now)
+        if not self._prefills:
             return 0.0
         head = next(iter(self._prefills.values()))
         done = min(head.seconds, max(0.0, now - self._head_since))
@@ -118,11 +123,19 @@ class Ledger:
         self.queued_tokens += tokens
         self._requests.add(request)
 
+    def admit_decode(self, request: RequestId, now: float) -> None:
+        """Add a request whose prefill is another endpoint's."""
+        self.record_first_token(request, now)
+        self._elsewhere.add(request)
+        self._requests.add(request)
+
     def record_first_token(self, request: RequestId, now: float) -> None:
         """End a request's prefill; a request without one changes nothing."""
         self._advance(now)
         if request in self._prefills:
             self._end_prefill(request, now)
+        elif self._elsewhere:
+            self._elsewhere.discard(request)
 
     def mark_unobserved(self, request: RequestId) -> None:
         """End a request's prefill by the clock alone: its first token will not be seen."""

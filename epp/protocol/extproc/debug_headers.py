@@ -13,11 +13,12 @@ _NOT_SERVED = "fail: missing destination endpoint served metadata"
 """What the incumbent's verifier answers where the gateway does not say."""
 
 
-class _ShownDecision(msgspec.Struct, frozen=True):
+class _ShownDecision(msgspec.Struct, frozen=True, omit_defaults=True):
     endpoint: str
     prompt_tokens: int
     predicted_cached_tokens: int
     predicted_ttft_ms: float | None
+    stages: dict[str, str] = {}
 
 
 def decision_header(record: RequestRecord) -> Headers:
@@ -31,6 +32,7 @@ def decision_header(record: RequestRecord) -> Headers:
         decision.prompt_tokens,
         decision.predicted_cached_tokens,
         None if ttft is None else round(ttft * 1000, 3),
+        {each.profile: each.destination for each in decision.stages},
     )
     return ((DECISION, msgspec.json.encode(shown).decode()),)
 

@@ -217,8 +217,10 @@ class Exchange:
             self._subset = message.subset
         if message.served is not None and self.record.served is None:
             self.record.served = message.served
-            if self.record.decision is not None:
-                self._director.observe(Served(self.record.id, message.served), now)
+            decision = self.record.decision
+            if decision is not None:
+                served = decision.served_at(message.served)
+                self._director.observe(Served(self.record.id, served), now)
 
     @property
     def _response_shown(self) -> bool:

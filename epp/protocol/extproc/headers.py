@@ -3,7 +3,7 @@
 Names: GIE proposal 004 and the incumbent's conventions, whose newer names win over their aliases.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -12,7 +12,7 @@ from epp.model.endpoint import VLLM, Endpoint
 from epp.model.request import DEFAULT_FAIRNESS_ID, Api, Decision, InferenceRequest, RequestId
 from epp.protocol.extproc.messages import Mutation
 from epp.protocol.extproc.names import DESTINATION
-from epp.protocol.extproc.settings import ExchangeSettings
+from epp.protocol.extproc.settings import ExchangeSettings, Headers
 from epp.protocol.openai.apis import ApiTable
 from epp.protocol.openai.request_json import Parsed
 
@@ -23,6 +23,12 @@ _REQUEST_ID = "x-request-id"
 _RANK = "x-data-parallel-rank"
 _ENGINE_LABEL = "llm-d.ai/engine-type"
 _PATHS = (":path", "x-original-path", "x-forwarded-path")
+_LATER_NAMES: Final = {
+    "x-prefiller-host-port": "x-llm-d-prefiller-host-port",
+    "x-encoder-hosts-ports": "x-llm-d-encoder-hosts-ports",
+    "x-kv-cache-source-host-port": "x-llm-d-kv-cache-source-host-port",
+}
+"""Headers for llm-d's sidecar, and what later versions of it call them; both are set."""
 
 CONTROL_HEADERS = frozenset(
     (
@@ -152,15 +158,28 @@ def request_mutation(
         headers.append(("content-length", str(content_length)))
     if settings.request_orca:
         headers.append(("endpoint-load-metrics-format", "JSON"))
+    removed = facts.injected
+    if decision.headers:
+        headers += _in_both_spellings(decision.headers)
+        # A gateway may remove after it has set.
+        names = {name for name, _ in headers}
+        removed = tuple([name for name in removed if name not in names])
     # ext_proc.proto, `clear_route_cache`, as GIE's picker sets it: the route is chosen again, for
     # it may depend on these headers.
     return Mutation(
         set_headers=tuple(headers),
-        remove_headers=facts.injected,
+        remove_headers=removed,
         clear_route_cache=True,
         destination=decision.destination,
         scores=_scores(decision) if settings.emit_scores else (),
     )
+
+
+def _in_both_spellings(headers: Headers) -> Iterator[tuple[str, str]]:
+    for name, value in headers:
+        yield name, value
+        if name in _LATER_NAMES:
+            yield _LATER_NAMES[name], value
 
 
 def _scores(decision: Decision) -> tuple[tuple[str, float], ...]:

@@ -128,7 +128,9 @@ class Response:
         report, decision = headers.get("endpoint-load-metrics"), self._record.decision
         if report is None or decision is None:
             return
-        event = parse_orca(report, self._record.served or decision.endpoint.target)
+        served = self._record.served
+        target = decision.endpoint.target if served is None else decision.served_at(served)
+        event = parse_orca(report, target)
         if event is not None:
             self._observe(event, now)
 

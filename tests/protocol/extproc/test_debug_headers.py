@@ -1,12 +1,27 @@
 """What clients are told in response headers, when it is asked for."""
 
+import json
+
 import pytest
 
-from epp.model.endpoint import Target
+from epp.model.endpoint import Endpoint, Target
+from epp.model.events import Served
+from epp.model.request import Decision
 from epp.protocol.extproc.debug_headers import DECISION, SERVED, decision_header, served_header
 from epp.protocol.extproc.messages import RequestBody, RequestHeaders, ResponseHeaders
-from tests.protocol.extproc.conversation import CHAT, OK, Stub, chat_body, exchange, outcome, play
+from tests.protocol.extproc.conversation import (
+    CHAT,
+    OK,
+    POD,
+    Stub,
+    chat_body,
+    exchange,
+    outcome,
+    play,
+)
 
+PREFILL = Endpoint("default", "prefill", "10.0.0.9", 8000)
+AT = Target(f"{POD.address}:9000")
 ASKED = [RequestHeaders(headers=CHAT), RequestBody(body=chat_body(), end_of_stream=True)]
 
 
@@ -32,3 +47,22 @@ def test_a_gateway_without_served_metadata_is_reported():
 
 def test_several_header_sources_add_up():
     assert told((decision_header, served_header)).keys() == {DECISION, SERVED}
+
+
+def test_the_decision_names_the_stages_that_ran():
+    prefill = Decision(endpoints=(PREFILL,), profile="prefill")
+    machine = exchange(Stub(Decision(endpoints=(POD,), stages=(prefill,))))
+    play(machine, ASKED)
+    ((_, shown),) = decision_header(machine.record)
+    assert json.loads(shown)["stages"] == {"prefill": PREFILL.target}
+
+
+@pytest.mark.parametrize(
+    ("served", "counts_as"), [(AT, POD.target), (PREFILL.target, PREFILL.target)]
+)
+def test_what_an_endpoint_is_reached_at_stands_for_it(served, counts_as):
+    director = Stub(Decision(endpoints=(POD,), targets=(AT,)))
+    machine = exchange(director)
+    play(machine, ASKED)
+    machine.receive(ResponseHeaders(headers=OK, served=served), 2)
+    assert [each.target for each in director.events if isinstance(each, Served)] == [counts_as]

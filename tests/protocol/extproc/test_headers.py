@@ -6,9 +6,14 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
 from epp.model.request import Decision, RequestId
 from epp.protocol.extproc.headers import RequestFacts, request_mutation
+from epp.protocol.extproc.names import DESTINATION
 from epp.protocol.extproc.settings import ExchangeSettings
 
 RANK = "x-data-parallel-rank"
+PREFILLER = ("x-prefiller-host-port", "x-llm-d-prefiller-host-port")
+ENCODERS = ("x-encoder-hosts-ports", "x-llm-d-encoder-hosts-ports")
+KV_SOURCE = ("x-kv-cache-source-host-port", "x-llm-d-kv-cache-source-host-port")
+DATA_PARALLEL = ("x-data-parallel-host-port",)
 
 
 def mutation(headers, **endpoint):
@@ -53,3 +58,29 @@ def test_scores_of_all_candidates_are_told_by_their_targets(wanted):
     )
     assert made.destination == "10.0.0.2:8000"
     assert made.scores == ((("10.0.0.1:8000", 0.25), ("10.0.0.2:8000", 3.0)) if wanted else ())
+
+
+def mutated(sent, **decision):
+    pod = Endpoint("default", "a", "10.0.0.1", 8000)
+    return request_mutation(
+        RequestFacts.of(sent, ExchangeSettings().apis),
+        Decision(endpoints=(pod,), **decision),
+        RequestId("r1"),
+        settings=ExchangeSettings(),
+        content_length=None,
+    )
+
+
+@pytest.mark.parametrize("names", [PREFILLER, ENCODERS, KV_SOURCE, DATA_PARALLEL])
+def test_a_decisions_headers_are_set_in_all_spellings_and_clients_own_are_removed(names):
+    every = dict.fromkeys((*PREFILLER, *ENCODERS, *KV_SOURCE, *DATA_PARALLEL), "10.6.6.6:1")
+    made = mutated(every, headers=((names[0], "10.0.0.2:8000"),))
+    told = {name: value for name, value in made.set_headers if name in every}
+    assert told == dict.fromkeys(names, "10.0.0.2:8000")
+    assert set(made.remove_headers) == every.keys() - set(names)
+    assert set(mutated(every).remove_headers) == every.keys()
+
+
+def test_the_destination_may_be_another_port_than_the_endpoints():
+    made = mutated({}, targets=("10.0.0.1:9000",))
+    assert made.destination == dict(made.set_headers)[DESTINATION] == "10.0.0.1:9000"

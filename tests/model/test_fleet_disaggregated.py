@@ -1,0 +1,178 @@
+"""The fleet: requests whose prompt one endpoint computes and another one answers."""
+
+import pytest
+
+from epp.model.endpoint import EndpointId, Load, Target
+from epp.model.events import (
+    Aborted,
+    Admitted,
+    EndpointRemoved,
+    Finished,
+    FirstToken,
+    Generated,
+    LoadReported,
+    Served,
+    Unobserved,
+)
+from epp.model.learning.prefill import PrefillModel
+from epp.model.request import RequestId, Usage
+from tests.model.rig import LONG, Rig, predicted
+
+R1 = RequestId("r1")
+PREFILL, DECODE = EndpointId("default/pod-0"), EndpointId("default/pod-1")
+SECONDS = PrefillModel().seconds(1000, 0)
+
+
+def disaggregated(pods=3, **more):
+    """Prefill at pod-0, decode at pod-1."""
+    rig = Rig(pods)
+    rig.apply(Admitted(rig.quote("r1", LONG, **more), DECODE, PREFILL))
+    return rig
+
+
+def requests(rig):
+    return [each.requests for each in rig.ask().values()]
+
+
+def queued(rig):
+    return [pytest.approx(seconds) for seconds in rig.queued_seconds().values()]
+
+
+def test_the_prompt_is_computed_at_one_and_held_by_both():
+    rig = disaggregated()
+    assert queued(rig) == [SECONDS, 0, 0]
+    assert requests(rig) == [1, 1, 0]
+    assert rig.ask()["pod-0"].in_flight_tokens == 1000
+    assert rig.ask()["pod-1"].in_flight_tokens == 0
+    held = predicted(1000)
+    assert rig.cached(LONG) == {"pod-0": held, "pod-1": held, "pod-2": 0}
+    rig.fleet.check_invariants()
+
+
+def test_what_the_endpoint_has_cached_counts_where_the_prompt_is_computed():
+    rig = Rig(2)
+    rig.serve("pod-0", "r0", LONG)
+    rig.now += 10
+    before = rig.ask(LONG)["pod-0"]
+    rig.apply(Admitted(rig.quote("r1", LONG), DECODE, PREFILL))
+    assert queued(rig) == [before.prefill_seconds, 0]
+    assert before.prefill_seconds < SECONDS
+
+
+@pytest.mark.parametrize("sign", [FirstToken(R1), Generated(R1, 1)])
+def test_the_first_token_releases_where_the_prompt_was_computed(sign):
+    rig = disaggregated()
+    rig.apply(sign)
+    assert queued(rig) == [0, 0, 0]
+    assert requests(rig) == [0, 1, 0]
+    assert rig.cached(LONG)["pod-0"] == predicted(1000)
+    assert rig.pod("pod-1").ledger.prefilling(rig.now) == 0
+    rig.apply(Finished(R1))
+    assert requests(rig) == [0, 0, 0]
+
+
+def test_no_token_yet_releases_nothing():
+    rig = disaggregated()
+    rig.apply(Generated(R1, 0))
+    assert requests(rig) == [1, 1, 0]
+
+
+@pytest.mark.parametrize("end", [Finished(R1, Usage(1000, 20, 0)), Aborted(R1)])
+def test_an_end_releases_both(end):
+    rig = disaggregated(stream=False)
+    rig.apply(end)
+    assert requests(rig) == [0, 0, 0]
+    assert queued(rig) == [0, 0, 0]
+    held = predicted(1000)
+    assert rig.cached(LONG) == {"pod-0": held, "pod-1": held, "pod-2": 0}
+
+
+def test_a_refused_request_leaves_nothing_behind():
+    rig = disaggregated()
+    rig.apply(Aborted(R1, refused=True))
+    assert requests(rig) == [0, 0, 0]
+    assert rig.cached(LONG) == {"pod-0": 0, "pod-1": 0, "pod-2": 0}
+
+
+def test_a_request_that_is_sent_again_leaves_both():
+    rig = disaggregated()
+    rig.apply(Admitted(rig.quote("r1", LONG), EndpointId("default/pod-2")))
+    assert requests(rig) == [0, 0, 1]
+    assert rig.cached(LONG) == {"pod-0": 0, "pod-1": 0, "pod-2": predicted(1000)}
+
+
+@pytest.mark.parametrize("gone", [PREFILL, DECODE])
+def test_a_removed_endpoint_takes_its_part_along(gone):
+    rig = disaggregated()
+    rig.apply(EndpointRemoved(gone))
+    rig.fleet.check_invariants()
+    assert sum(requests(rig)) == 1
+    rig.apply(FirstToken(R1))
+    rig.apply(Finished(R1))
+    assert requests(rig) == [0, 0]
+    rig.fleet.check_invariants()
+
+
+def test_another_endpoint_than_the_one_picked_may_serve_it():
+    rig = disaggregated()
+    rig.apply(Served(R1, Target("10.0.0.3:8000")))
+    assert requests(rig) == [1, 0, 1]
+    assert queued(rig) == [SECONDS, 0, 0]
+    assert rig.cached(LONG)["pod-1"] == 0
+
+
+def test_where_the_prefill_endpoint_serves_it_does_all():
+    rig = disaggregated()
+    rig.apply(Served(R1, Target("10.0.0.1:8000")))
+    assert requests(rig) == [1, 0, 0]
+    assert queued(rig) == [SECONDS, 0, 0]
+    rig.apply(FirstToken(R1))
+    assert requests(rig) == [1, 0, 0]
+    rig.fleet.check_invariants()
+
+
+@pytest.mark.parametrize("prefill", [None, DECODE, EndpointId("default/unknown")])
+def test_without_another_endpoint_the_one_picked_does_all(prefill):
+    rig = Rig(2)
+    rig.apply(Admitted(rig.quote("r1", LONG), DECODE, prefill))
+    assert queued(rig) == [0, SECONDS]
+    assert requests(rig) == [0, 1]
+
+
+def test_the_speed_of_prefill_is_learned_where_it_ran():
+    rig = disaggregated()
+    rig.pod("pod-0").relabel(rig.pod("pod-0").endpoint, learned := PrefillModel())
+    rig.now += 3.0
+    rig.apply(FirstToken(R1))
+    assert learned.seconds(1000, 0) > SECONDS
+    assert rig.pod("pod-1").prefill.seconds(1000, 0) == SECONDS
+
+
+def test_cached_tokens_are_compared_with_neither_cache():
+    # The sidecar's `nixlv2` reports the prefill engine's, other connectors the decoder's.
+    rig = disaggregated()
+    for _ in range(5):
+        rig.apply(Finished(R1, Usage(1000, 5, 0)))
+        rig.apply(Admitted(rig.quote("r1", LONG), DECODE, PREFILL))
+    assert [each.trust for each in rig.ask().values()] == [1, 1, 1]
+    assert rig.cached(LONG)["pod-1"] > 0
+
+
+def test_unobserved_the_prefill_ends_when_tokens_are_expected():
+    rig = disaggregated()
+    rig.apply(Unobserved(R1))
+    assert requests(rig) == [1, 1, 0]
+    rig.now += SECONDS + 2.0
+    assert requests(rig) == [0, 1, 0]
+    rig.fleet.check_invariants()
+
+
+def test_a_request_that_its_decoder_does_not_have_yet_is_not_taken_for_over():
+    rig = Rig(2)
+    rig.send("pod-1", "r0", "short", max_tokens=1000)
+    rig.apply(FirstToken(RequestId("r0")))
+    rig.apply(Unobserved(RequestId("r0")))
+    rig.apply(Admitted(rig.quote("r1", LONG), DECODE, PREFILL))
+    rig.now += 0.1
+    rig.apply(LoadReported(DECODE, Load(waiting=0, running=1, at=rig.now)))
+    assert requests(rig) == [1, 2]
