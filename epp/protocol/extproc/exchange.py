@@ -217,9 +217,8 @@ class Exchange:
             self._subset = message.subset
         if message.served is not None and self.record.served is None:
             self.record.served = message.served
-            decision = self.record.decision
-            if decision is not None:
-                served = decision.served_at(message.served)
+            if self.record.decision is not None:
+                served = self.record.decision.served_at(message.served)
                 self._director.observe(Served(self.record.id, served), now)
 
     @property
