@@ -18,7 +18,6 @@ from epp.adapters.extproc.memory import keep_freed_memory, memory_limit
 from epp.adapters.extproc.transports import Transport, health_server, server_class
 from epp.adapters.health import HealthServices
 from epp.adapters.kube.kube_settings import KubeAccess
-from epp.adapters.scrape.scraper import Scraper, ScrapeSettings
 from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
@@ -29,6 +28,7 @@ from epp.app.cache_sources import (
     tokenizer_or_none,
     untokenized_prompts,
 )
+from epp.app.data_sources import DataSources
 from epp.app.director import PickerDirector, exchange_factory
 from epp.app.discovery import Source, build_discovery, build_reviewer
 from epp.app.exchanges import exchange_settings
@@ -117,10 +117,10 @@ class EndpointPicker:
             self._apply,
         )
         self._loop_delay = LoopDelay()
-        self._telemetry = Telemetry(self._sources())
+        self._telemetry = Telemetry(self._metric_sources())
         scheduler = Scheduler(self._fleet, options.settings.scheduling, random.Random().randrange)  # noqa: S311 (chance, not secrets)
-        self._scraper = Scraper(
-            self._apply, self._clock, ScrapeSettings(interval=options.scrape_interval)
+        self._sources = DataSources(
+            options.settings.data_layer, options.scrape_interval, self._apply, self._clock
         )
         self._director = PickerDirector(
             scheduler,
@@ -128,7 +128,7 @@ class EndpointPicker:
             self._telemetry,
             self._clock,
             self._tokenizer,
-            poll_now=self._scraper.poll_now,
+            poll_now=self._sources.poll_now,
         )
         self._fleet.subscribe((EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow)
         self._readiness_changed = asyncio.Event()
@@ -150,7 +150,7 @@ class EndpointPicker:
             ),
         )
 
-    def _sources(self) -> MetricSources:
+    def _metric_sources(self) -> MetricSources:
         """Return where the metrics page reads its values."""
         return MetricSources(
             self._options.pool_name,
@@ -208,11 +208,11 @@ class EndpointPicker:
     def _follow(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Scrape the known endpoints, and subscribe to their KV events."""
         if isinstance(event, EndpointUpserted):
-            self._scraper.watch(event.endpoint)
+            self._sources.watch(event.endpoint)
             if self._kv_events is not None:
                 self._kv_events.watch(event.endpoint)
         elif isinstance(event, EndpointRemoved):
-            self._scraper.unwatch(event.endpoint_id)
+            self._sources.unwatch(event.endpoint_id)
             if self._kv_events is not None:
                 self._kv_events.unwatch(event.endpoint_id)
         elif isinstance(event, ScrapeFailed):
@@ -236,7 +236,7 @@ class EndpointPicker:
     def _jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
         yield "endpoints", self._discovery.run
         yield "readiness", self._announce
-        yield "scrape", self._scraper.run
+        yield "scrape", self._sources.run
         if self._kv_events is not None:
             yield "kv events", self._kv_events.run
         if self._options.secure and self._options.cert_path is not None:
@@ -256,7 +256,7 @@ class EndpointPicker:
             await self._readiness_changed.wait()
             self._readiness_changed.clear()
             if self.ready and not self._announced:
-                await self._scraper.polled_once(_FIRST_REPORTS_SECONDS)
+                await self._sources.polled_once(_FIRST_REPORTS_SECONDS)
                 freeze_long_lived_objects()
             if self.ready != self._announced:
                 self._announced = self.ready
@@ -273,7 +273,7 @@ class EndpointPicker:
             await self._operators.start()
             await self._health_server.start(options.bind_address, options.health_port)
             freeze_long_lived_objects()  # while endpoints answer
-            await self._scraper.polled_once(_FIRST_REPORTS_SECONDS)
+            await self._sources.polled_once(_FIRST_REPORTS_SECONDS)
             await self._extproc.start()
         except (OSError, RuntimeError) as error:
             raise ConfigError(f"cannot listen: {error}") from error

@@ -10,6 +10,7 @@ from math import isfinite
 
 import msgspec
 
+from epp.config.data_layer import DataLayerSettings, data_layer
 from epp.config.flow_control import (
     FLOW_CONTROL,
     NOT_HELD,
@@ -67,6 +68,7 @@ class Settings(ProducerSettings, frozen=True, kw_only=True):
     """A configuration as the picker uses it, with plug-ins started.
 
     `endpoints_file` is the path that a `file-discovery` plug-in names, empty without one.
+    `data_layer` says which pages of endpoints are polled, and for what.
     `report_served`: response headers say which endpoint served (for the conformance suite).
     `propagate_priority`: the priority is written into bodies. `plugins` are all plug-ins as they
     were configured, by name. `effective` is the configuration with every default written out.
@@ -74,6 +76,7 @@ class Settings(ProducerSettings, frozen=True, kw_only=True):
 
     scheduling: Scheduling
     endpoints_file: str
+    data_layer: DataLayerSettings
     report_served: bool
     propagate_priority: bool
     plugins: Mapping[str, object]
@@ -127,7 +130,7 @@ def load(
     handler = _handler(plugins, profiles)
     place = "schedulingProfiles[0].plugins" if written else "plugins"
     unused = [line for each in profiles.values() for line in _check_scores_are_used(each, place)]
-    _check_data_layer(config.data_layer or DataLayer(), plugins)
+    sources = _data_layer(config.data_layer or DataLayer(), plugins)
     _check_flow_control(config.flow_control or FlowControl(), plugins)
     request_handler = config.request_handler or RequestHandler()
     for position, parser in enumerate(request_handler.parsers):
@@ -135,10 +138,11 @@ def load(
         plugins.refer(parser.plugin_ref, where, known=BUILT_IN | PLUGINS.keys())
     producers = producer_settings(plugins.structs.values())
     noted = (*plugins.warnings, *unhonoured_sections(config), *producers.warnings)
-    warnings = (*deprecated, *ungated, *noted, *unused)
+    warnings = (*deprecated, *ungated, *noted, *sources.warnings, *unused)
     return Settings(
         scheduling=_scheduling(profiles, handler, plugins),
         endpoints_file=_endpoints_file(config, plugins),
+        data_layer=sources,
         report_served=bool(plugins.having(ServedVerifier)),
         propagate_priority=request_handler.propagate_priority,
         plugins=plugins.structs,
@@ -279,12 +283,16 @@ def _check_scores_are_used(profile: Profile, place: str) -> tuple[str, ...]:
 # Other sections.
 
 
-def _check_data_layer(layer: DataLayer, plugins: Plugins) -> None:
+def _data_layer(layer: DataLayer, plugins: Plugins) -> DataLayerSettings:
+    wanted = []
     for position, source in enumerate(layer.sources):
         place = f"dataLayer.sources[{position}]"
         plugins.refer(source.plugin_ref, f"{place}.pluginRef")
-        for index, extractor in enumerate(source.extractors):
-            plugins.refer(extractor.plugin_ref, f"{place}.extractors[{index}].pluginRef")
+        extractors = [each.plugin_ref for each in source.extractors]
+        for index, extractor in enumerate(extractors):
+            plugins.refer(extractor, f"{place}.extractors[{index}].pluginRef")
+        wanted.append((source.plugin_ref, extractors))
+    return data_layer(wanted, plugins.structs, inject_defaults=layer.inject_defaults)
 
 
 def _check_flow_control(section: FlowControl, plugins: Plugins) -> None:

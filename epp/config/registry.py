@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from epp.config.data_layer import DATA_LAYER, OLD_CORE_EXTRACTOR
 from epp.config.flow_control import FLOW_CONTROL
 from epp.config.producers import (
     ApproxProducer,
@@ -97,17 +98,18 @@ PLUGINS: dict[str, type[Any]] = {
     "file-discovery": FileDiscoveryConfig,
     "header-based-testing-filter": HeaderBasedTestingFilter,
     "destination-endpoint-served-verifier": ServedVerifier,
+    **DATA_LAYER,
     **FLOW_CONTROL,
 }
 """Every plug-in that a configuration may name."""
 
-DEPRECATED: dict[str, str] = {}
+DEPRECATED: dict[str, str] = {
+    OLD_CORE_EXTRACTOR: "write `core-metrics-extractor`",
+}
 """Types that llm-d-router has deprecated or removed, and what to write instead."""
 
 BUILT_IN = frozenset(
     (
-        "core-metrics-extractor",
-        "metrics-data-source",
         "openai-parser",
         "passthrough-parser",
     )

@@ -6,7 +6,7 @@ import time
 
 from aiohttp import web
 
-from epp.adapters.scrape.scraper import Scraper, ScrapeSettings
+from epp.adapters.scrape.scraper import PageSource, Scraper, ScrapeSettings
 from epp.model.endpoint import Endpoint
 from epp.model.events import LoadReported, ScrapeFailed
 from tests.adapters.vllm_page import vllm_page
@@ -120,9 +120,9 @@ async def pods(count):
 
 
 @contextlib.asynccontextmanager
-async def scraping(*endpoints, settings=FAST, clock=time.monotonic):
+async def scraping(*endpoints, settings=FAST, clock=time.monotonic, **source):
     told = Told()
-    scraper = Scraper(told, clock, settings)
+    scraper = Scraper(told, clock, PageSource(settings=settings, **source))
     for endpoint in endpoints:
         scraper.watch(endpoint)
     task = asyncio.create_task(scraper.run())

@@ -13,10 +13,8 @@ from epp.config.schema import API_VERSION, OLD_API_VERSIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / "config.md", *sorted((ROOT / "docs" / "plugins").glob("*.md"))]
-CONFIG = "\n".join(page.read_text() for page in PAGES)
-SECTION = re.compile(
-    r"^### (`[\w-]+`(?:, `[\w-]+`)*)\n(.*?)(?=^#{1,3} |\Z)", re.MULTILINE | re.DOTALL
-)
+CONFIG = "\n##\n".join(page.read_text() for page in PAGES)
+SECTION = re.compile(r"^### (`[\w-]+`(?:, `[\w-]+`)*)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```ya?ml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SECTIONS = {
     name: text for names, text in SECTION.findall(CONFIG) for name in re.findall(r"`(.*?)`", names)

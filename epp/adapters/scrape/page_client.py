@@ -2,7 +2,8 @@
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from http import HTTPStatus
 from typing import cast
 from urllib.parse import urlsplit
@@ -34,16 +35,24 @@ class _Stale(PageLost):
 class PageClient:
     """Gets the page at `url`; one `get` at a time.
 
-    Refuses pages of more than `max_bytes`, and redirects. Certificates are not verified.
+    Refuses pages of more than `max_bytes`, and redirects. `tls` returns the context of a
+    connection over `https`; by default certificates are not verified.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], max_bytes: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        max_bytes: int,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
         self.url = url
         parts = urlsplit(url)
         self._host = parts.hostname or ""
         self._port = parts.port or _DEFAULT_PORTS[parts.scheme]
-        self._tls = _unverified() if parts.scheme == "https" else None
-        lines = [f"GET {parts.path} HTTP/1.1", f"Host: {parts.netloc}"]
+        self._tls = (tls or unverified) if parts.scheme == "https" else None
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        lines = [f"GET {target} HTTP/1.1", f"Host: {parts.netloc}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         # RFC 9112 §3.2: a request has exactly one Host field.
         self._request = "\r\n".join([*lines, "", ""]).encode()
@@ -75,7 +84,10 @@ class PageClient:
         self.close()
         try:
             _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: _Connection(self._max_bytes), self._host, self._port, ssl=self._tls
+                lambda: _Connection(self._max_bytes),
+                self._host,
+                self._port,
+                ssl=self._tls() if self._tls else None,
             )
         except UnicodeError as error:
             raise PageRefused(f"no name of a host: {error}") from None
@@ -214,7 +226,9 @@ class _Connection(asyncio.BufferedProtocol):
             self.abort()
 
 
-def _unverified() -> ssl.SSLContext:
+@cache
+def unverified() -> ssl.SSLContext:
+    """Return a context that accepts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,19 +1,22 @@
-"""Polls the metrics page of every endpoint; a slow or dead pod does not delay others."""
+"""Polls a page of every endpoint; a slow or dead pod does not delay others."""
 
 import asyncio
 import itertools
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
 
-from epp.adapters.scrape.page_client import PageClient, PageLost, PageRefused
-from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.events import Event, LoadReported, ScrapeFailed
-from epp.protocol.metrics.metrics_reader import MetricsReader
+from epp.adapters.scrape.page_client import PageClient, PageLost, PageRefused, unverified
+from epp.adapters.scrape.page_readers import LoadReader, MakeReader, PageReader
+from epp.model.endpoint import Endpoint, EndpointId, target_of
+from epp.model.events import Event, ScrapeFailed
+from epp.protocol.metrics.metric_names import BUILT_IN_ENGINES, EngineCatalog
 from epp.protocol.metrics.page import Page
 
 _log = structlog.get_logger(__name__)
@@ -35,19 +38,18 @@ _PAUSES_PER_TURN = 3
 _BROKEN = (PageLost, ConnectionResetError)
 _RETRY_BROKEN_SECONDS = 0.02
 """Seconds after a broken connection until another poll: a server that exits refuses it by then."""
-_HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"}
-"""Without compression: it would cost the pod more time than sending the bytes.
-
-Prometheus text format 0.0.4, "Content-Type": `text/plain; version=0.0.4`.
-"""
+TEXT = "text/plain;version=0.0.4"
+"""Prometheus text format 0.0.4, "Content-Type": `text/plain; version=0.0.4`."""
+JSON = "application/json"
 
 
 class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds, and limits, of polling.
+    """Times in seconds, and limits, of polling; where the page of an endpoint is.
 
     A server is polled every `interval`, a dead one every `retry` if that is longer. `timeout`
-    limits one poll. A page of more than `max_bytes` is a failure. `scheme` is "http" or "https";
-    pods' certificates are not verified, as in the incumbent.
+    limits one poll. A page of more than `max_bytes` is a failure. `scheme` is "http" or "https".
+    The page is at the endpoint's `metrics_host`, or its target; with a `port` at that port of its
+    address, or with `use_node_address` of its node's where that is known.
     """
 
     interval: float = 1.0
@@ -56,16 +58,46 @@ class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = 4 * 2**20
     scheme: str = "http"
     path: str = "/metrics"
+    port: int | None = None
+    use_node_address: bool = False
+
+    def url(self, endpoint: Endpoint) -> str:
+        """Return where an endpoint's page is."""
+        host = endpoint.metrics_host or endpoint.target
+        if self.port is not None:
+            node = endpoint.node_address if self.use_node_address else ""
+            host = target_of(node or endpoint.address, self.port)
+        return f"{self.scheme}://{host}{self.path}"
+
+
+class PageSource(msgspec.Struct, frozen=True, kw_only=True):
+    """What is polled of every endpoint, and who reads it.
+
+    `name` is in the logs, `accept` is the type of the page. `engines` are those whose pages are
+    known. `tls` returns what a connection of `https` is made with. `vital`: an endpoint whose
+    page fails counts as failed itself.
+    """
+
+    name: str = "metrics-data-source"
+    settings: ScrapeSettings = ScrapeSettings()
+    read: MakeReader = LoadReader
+    engines: EngineCatalog = BUILT_IN_ENGINES
+    tls: Callable[[], ssl.SSLContext] = unverified
+    accept: str = TEXT
+    vital: bool = True
 
 
 class _Server:
-    """One metrics page, the endpoints that it reports, and the state between two polls."""
+    """One page, the endpoints that it reports, and the state between two polls."""
 
-    def __init__(self, url: str, max_bytes: int) -> None:
+    def __init__(self, url: str, source: PageSource) -> None:
         self.url = url
-        self.client = PageClient(url, _HEADERS, max_bytes)
-        self.readers: dict[EndpointId, MetricsReader] = {}
+        # Without compression: it would cost the pod more time than sending the bytes.
+        headers = {"Accept": source.accept, "Accept-Encoding": "identity"}
+        self.client = PageClient(url, headers, source.settings.max_bytes, source.tls)
+        self.readers: dict[EndpointId, PageReader] = {}
         self.places: dict[bytes, int] = {}
+        self.unknown: set[EndpointId] = set()
         self.failures = 0
         self.polled = asyncio.Event()
         self.due = asyncio.Event()
@@ -75,22 +107,24 @@ class _Server:
 
 
 class Scraper:
-    """Polls watched endpoints and passes an event of each poll to `apply`.
+    """Polls watched endpoints and passes the events of each poll to `apply`.
 
-    A poll that succeeds is a `LoadReported` at the time of `clock`, one that fails a
-    `ScrapeFailed`; a page without any known metric reports the previous load. Only changes of
-    state are logged.
+    A poll of a metrics page that succeeds is a `LoadReported` at the time of `clock`; a page
+    without any known metric reports the previous load. One of a vital source that fails is a
+    `ScrapeFailed`. Only changes of state are logged; `errors` counts polls that failed.
     """
 
     def __init__(
         self,
         apply: Callable[[Event], None],
         clock: Callable[[], float],
-        settings: ScrapeSettings | None = None,
+        source: PageSource | None = None,
     ) -> None:
         self._apply = apply
         self._clock = clock
-        self._settings = settings or ScrapeSettings()
+        self.source = source or PageSource()
+        self.errors = 0
+        self._settings = self.source.settings
         self._servers: dict[str, _Server] = {}
         self._by_endpoint: dict[EndpointId, _Server] = {}
         self._phases = itertools.count()
@@ -99,20 +133,21 @@ class Scraper:
 
     def watch(self, endpoint: Endpoint) -> None:
         """Poll an endpoint; another engine under the same id starts without a previous load."""
-        known = self._by_endpoint.get(endpoint.id)
-        if known and known.readers[endpoint.id].endpoint.engine == endpoint.engine:
-            known.readers[endpoint.id].relabel(endpoint)
-            return
+        known, url = self._by_endpoint.get(endpoint.id), self._settings.url(endpoint)
+        if known and known.url == url:
+            reader = known.readers[endpoint.id]
+            if reader.endpoint.engine == endpoint.engine:
+                reader.relabel(endpoint)
+                return
         self.unwatch(endpoint.id)
-        server = self._server_at(f"{self._settings.scheme}://{endpoint.target}")
-        server.readers[endpoint.id] = MetricsReader(endpoint)
+        server = self._server_at(url)
+        server.readers[endpoint.id] = self.source.read(endpoint)
         self._by_endpoint[endpoint.id] = server
 
-    def _server_at(self, base: str) -> _Server:
+    def _server_at(self, url: str) -> _Server:
         """Return the server of a URL: its page is polled once, however many endpoints it has."""
-        url = base + self._settings.path
         if url not in self._servers:
-            server = self._servers[url] = _Server(url, self._settings.max_bytes)
+            server = self._servers[url] = _Server(url, self.source)
             if self._start:
                 self._start(server)
         return self._servers[url]
@@ -123,6 +158,7 @@ class Scraper:
         if server is None:
             return
         del server.readers[endpoint_id]
+        server.unknown.discard(endpoint_id)
         if not server.readers:
             del self._servers[server.url]
             if server.task:
@@ -210,35 +246,52 @@ class Scraper:
 
     def _read(self, server: _Server, text: bytes) -> Iterator[None]:
         """Pass on what a page reports of each endpoint, in steps."""
-        page, at = Page(text, server.places), self._clock()
+        page, at = Page(text, server.places, self.source.engines), self._clock()
         recovered, server.failures, server.retry_at = server.failures > 0, 0, inf
         for reader in tuple(server.readers.values()):
-            endpoint, unknown = reader.endpoint, reader.unknown
-            reading = yield from reader.steps(page, at)
+            endpoint = reader.endpoint
+            found = yield from reader.steps(page, at)
             if server.readers.get(endpoint.id) is not reader:
                 continue  # unwatched between two steps
-            self._apply(LoadReported(endpoint.id, reading.load))
+            for event in found.events:
+                self._apply(event)
             if recovered:
-                _log.info("endpoint.recovered", endpoint=endpoint.id, target=endpoint.target)
-            if reader.unknown and not unknown:
+                self._log_recovery(server, endpoint)
+            if found.unknown and endpoint.id not in server.unknown:
                 _log.warning("endpoint.metrics_unknown", endpoint=endpoint.id, url=server.url)
-            for warning in reading.warnings:
+            (server.unknown.add if found.unknown else server.unknown.discard)(endpoint.id)
+            for warning in found.warnings:
                 _log.warning("endpoint.metrics_doubted", endpoint=endpoint.id, doubt=warning)
             yield
 
+    def _log_recovery(self, server: _Server, endpoint: Endpoint) -> None:
+        if self.source.vital:
+            _log.info("endpoint.recovered", endpoint=endpoint.id, target=endpoint.target)
+        else:
+            _log.info("source.recovered", source=self.source.name, url=server.url)
+
     def _on_failure(self, server: _Server, error: Exception) -> None:
         server.failures += 1
+        self.errors += 1
         broken = isinstance(error, _BROKEN) and server.failures <= _DEAD_AFTER
         server.retry_at = (
             asyncio.get_running_loop().time() + _RETRY_BROKEN_SECONDS if broken else inf
         )
-        refused = isinstance(error, ConnectionRefusedError)
+        reason = str(error) or type(error).__name__
+        if server.failures == 1 and not self.source.vital:
+            _log.warning("source.failed", source=self.source.name, url=server.url, error=reason)
         for reader in tuple(server.readers.values()):
-            reader.reset_engine()
-            self._apply(ScrapeFailed(reader.endpoint.id, refused))
-            if server.failures == 1:
-                reason = str(error) or type(error).__name__
-                _log.warning("endpoint.unreachable", endpoint=reader.endpoint.id, error=reason)
+            reader.reset()
+            if self.source.vital:
+                self._fail(reader.endpoint, server, error)
+                if server.failures == 1:
+                    _log.warning("endpoint.unreachable", endpoint=reader.endpoint.id, error=reason)
+
+    def _fail(self, endpoint: Endpoint, server: _Server, error: Exception) -> None:
+        # Where another port has the page, its refusal does not say that the server is gone.
+        own = urlsplit(server.url).netloc == endpoint.target
+        refused = own and isinstance(error, ConnectionRefusedError)
+        self._apply(ScrapeFailed(endpoint.id, refused))
 
 
 def _one_turn(steps: Iterator[None]) -> bool:

@@ -3,7 +3,8 @@
 They are the ones that llm-d-router maps, and others that pages of vLLM 0.32 and SGLang 0.5 have.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -21,21 +22,21 @@ _MAX_REQUESTS = 1e9
 class Metric(msgspec.Struct, frozen=True, eq=False):
     """A number on a page: the value of a family's samples, or of their label `label`.
 
-    With `where` only samples with this pair of label and value count. Larger values than `most`
-    are ignored.
+    Only samples with all pairs of label and value of `where` count. Values beyond `least` and
+    `most` are ignored.
     """
 
     family: bytes
     label: bytes = b""
-    where: tuple[bytes, bytes] | None = None
+    where: tuple[tuple[bytes, bytes], ...] = ()
     rare: bool = False
     """Whether some pages of this engine lack the family."""
     most: float = MAX_VALUE
+    least: float = 0.0
 
     def __str__(self) -> str:
-        label, value = (self.label, b"") if self.label else self.where or (b"", b"")
-        pair = label + b"=" + value if value else label
-        return (self.family + (b"{" + pair + b"}" if pair else b"")).decode()
+        pairs = self.label or b",".join(label + b"=" + value for label, value in self.where)
+        return (self.family + (b"{" + pairs + b"}" if pairs else b"")).decode()
 
 
 class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -43,16 +44,17 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     `rank` is the label of the data-parallel rank. Samples of one rank repeat each other (they are
     of tensor-parallel workers), unless with `adds`, where they add up (they are of several
-    models). Of a tuple of metrics the first one on the page counts.
+    models). Of a tuple of metrics the first one on the page counts. `attributes` go into
+    `Load.attributes` under their keys.
     """
 
     name: str
-    sign: bytes
-    """A prefix that some line of each page of this engine has, and none of another engine's."""
+    signs: tuple[bytes, ...]
+    """Prefixes: some line of each page of this engine has one, and none of another engine's."""
     rank: bytes = b""
     adds: bool = False
-    waiting: Metric
-    running: Metric
+    waiting: Metric | None = None
+    running: Metric | None = None
     kv_usage: Metric | None = None
     block_size: tuple[Metric, ...] = ()
     num_blocks: tuple[Metric, ...] = ()
@@ -71,9 +73,10 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     cache_queries: Metric | None = None
     cache_hits: Metric | None = None
     adapters: Metric | None = None
+    attributes: tuple[tuple[str, Metric], ...] = ()
 
 
-def _requests(family: bytes, where: tuple[bytes, bytes] | None = None) -> Metric:
+def requests(family: bytes, *where: tuple[bytes, bytes]) -> Metric:
     """Return a metric whose values are numbers of requests."""
     return Metric(family, where=where, most=_MAX_REQUESTS)
 
@@ -82,10 +85,10 @@ def _requests(family: bytes, where: tuple[bytes, bytes] | None = None) -> Metric
 _CONFIG = b"vllm:cache_config_info"
 VLLM = EngineMetrics(
     name=VLLM_NAME,
-    sign=b"vllm:",
+    signs=(b"vllm:",),
     rank=b"engine",
-    waiting=_requests(b"vllm:num_requests_waiting"),
-    running=_requests(b"vllm:num_requests_running"),
+    waiting=requests(b"vllm:num_requests_waiting"),
+    running=requests(b"vllm:num_requests_running"),
     kv_usage=Metric(b"vllm:kv_cache_usage_perc"),
     block_size=(Metric(_CONFIG, b"effective_attention_block_size"), Metric(_CONFIG, b"block_size")),
     num_blocks=(Metric(_CONFIG, b"num_gpu_blocks"),),
@@ -111,10 +114,10 @@ VLLM = EngineMetrics(
 )
 SGLANG = EngineMetrics(
     name="sglang",
-    sign=b"sglang:",
+    signs=(b"sglang:",),
     rank=b"dp_rank",
-    waiting=_requests(b"sglang:num_queue_reqs"),
-    running=_requests(b"sglang:num_running_reqs"),
+    waiting=requests(b"sglang:num_queue_reqs"),
+    running=requests(b"sglang:num_running_reqs"),
     kv_usage=Metric(b"sglang:token_usage"),
     block_size=(Metric(b"sglang:page_size"), Metric(b"sglang:cache_config_info", b"page_size")),
     num_blocks=(Metric(b"sglang:num_pages"), Metric(b"sglang:cache_config_info", b"num_pages")),
@@ -124,9 +127,9 @@ SGLANG = EngineMetrics(
 )
 TRTLLM_SERVE = EngineMetrics(
     name="trtllm-serve",
-    sign=b"trtllm_",
-    waiting=_requests(b"trtllm_num_requests_waiting"),
-    running=_requests(b"trtllm_num_requests_running"),
+    signs=(b"trtllm_",),
+    waiting=requests(b"trtllm_num_requests_waiting"),
+    running=requests(b"trtllm_num_requests_running"),
     kv_usage=Metric(b"trtllm_kv_cache_utilization"),
     block_size=(Metric(b"trtllm_kv_cache_tokens_per_block"),),
     num_blocks=(Metric(b"trtllm_kv_cache_max_blocks"),),
@@ -135,20 +138,20 @@ _TRITON_REQUESTS = b"nv_trt_llm_request_metrics"
 _TRITON_BLOCKS = b"nv_trt_llm_kv_cache_block_metrics"
 TRITON_TRTLLM = EngineMetrics(
     name="triton-tensorrt-llm",
-    sign=b"nv_trt_llm_",
+    signs=(b"nv_trt_llm_",),
     adds=True,
-    waiting=_requests(_TRITON_REQUESTS, where=(b"request_type", b"waiting")),
-    running=_requests(_TRITON_REQUESTS, where=(b"request_type", b"scheduled")),
-    kv_usage=Metric(_TRITON_BLOCKS, where=(b"kv_cache_block_type", b"fraction")),
-    block_size=(Metric(_TRITON_BLOCKS, where=(b"kv_cache_block_type", b"tokens_per")),),
-    num_blocks=(Metric(_TRITON_BLOCKS, where=(b"kv_cache_block_type", b"max")),),
+    waiting=requests(_TRITON_REQUESTS, (b"request_type", b"waiting")),
+    running=requests(_TRITON_REQUESTS, (b"request_type", b"scheduled")),
+    kv_usage=Metric(_TRITON_BLOCKS, where=((b"kv_cache_block_type", b"fraction"),)),
+    block_size=(Metric(_TRITON_BLOCKS, where=((b"kv_cache_block_type", b"tokens_per"),)),),
+    num_blocks=(Metric(_TRITON_BLOCKS, where=((b"kv_cache_block_type", b"max"),)),),
 )
 TRITON = EngineMetrics(
     name="triton",
-    sign=b"nv_inference_",
+    signs=(b"nv_inference_",),
     adds=True,
-    waiting=_requests(b"nv_inference_pending_request_count"),
-    running=_requests(b"nv_inference_exec_count"),
+    waiting=requests(b"nv_inference_pending_request_count"),
+    running=requests(b"nv_inference_exec_count"),
 )
 ENGINES: Mapping[str, EngineMetrics] = {
     engine.name: engine for engine in (VLLM, SGLANG, TRTLLM_SERVE, TRITON_TRTLLM, TRITON)
@@ -163,14 +166,24 @@ MAX_ADAPTERS = b"max_lora"
 """Labels of the family of `adapters`."""
 
 
+@lru_cache(maxsize=64)
 def configuration_of(engine: EngineMetrics) -> tuple[Metric, ...]:
     """Return the metrics that change only with the engine's configuration."""
-    return _CONFIGURATIONS[engine.name]
+    return _metrics(
+        *(engine.block_size, engine.num_blocks, engine.max_tokens, engine.longest),
+        *(engine.caching, engine.match_unit, engine.sliding_window),
+    )
 
 
+@lru_cache(maxsize=64)
 def polled(engine: EngineMetrics) -> tuple[Metric, ...]:
     """Return the metrics that are read on every page."""
-    return _POLLED[engine.name]
+    return _metrics(
+        *(engine.waiting, engine.running, engine.kv_usage),
+        *(engine.offload_tokens, engine.offload_blocks),
+        *(engine.cache_queries, engine.cache_hits, engine.adapters, STARTED),
+        *(metric for _, metric in engine.attributes),
+    )
 
 
 def _metrics(*fields: Metric | tuple[Metric, ...] | None) -> tuple[Metric, ...]:
@@ -179,31 +192,39 @@ def _metrics(*fields: Metric | tuple[Metric, ...] | None) -> tuple[Metric, ...]:
     return tuple(dict.fromkeys(each for field in listed for each in field if each is not None))
 
 
-_CONFIGURATIONS = {
-    name: _metrics(
-        *(each.block_size, each.num_blocks, each.max_tokens, each.longest),
-        *(each.caching, each.match_unit, each.sliding_window),
-    )
-    for name, each in ENGINES.items()
-}
-_POLLED = {
-    name: _metrics(
-        *(each.waiting, each.running, each.kv_usage, each.offload_tokens, each.offload_blocks),
-        *(each.cache_queries, each.cache_hits, each.adapters, STARTED),
-    )
-    for name, each in ENGINES.items()
-}
-_ALL = tuple(
-    metric
-    for engine in ENGINES.values()
-    for metric in (*configuration_of(engine), *polled(engine), *engine.offload_signs)
-)
-LABELS = frozenset(
-    (
-        *(RUNNING_ADAPTERS, WAITING_ADAPTERS, MAX_ADAPTERS),
-        *(engine.rank for engine in ENGINES.values()),
-        *(metric.label for metric in _ALL),
-        *(metric.where[0] for metric in _ALL if metric.where),
-    )
-)
-"""The labels of all samples that are read."""
+class EngineCatalog:
+    """The engines whose pages are read, in the order in which a page is matched.
+
+    An endpoint's engine is the one that the first of its `labels` present names. `read_labels`
+    are the labels of all samples that are read.
+    """
+
+    def __init__(
+        self, engines: Iterable[EngineMetrics], labels: tuple[str, ...] = ENGINE_LABELS
+    ) -> None:
+        self.engines: Mapping[str, EngineMetrics] = {each.name: each for each in engines}
+        self.labels = labels
+        metrics = [
+            metric
+            for engine in self.engines.values()
+            for metric in (*configuration_of(engine), *polled(engine), *engine.offload_signs)
+        ]
+        self.read_labels = frozenset(
+            (
+                *(RUNNING_ADAPTERS, WAITING_ADAPTERS, MAX_ADAPTERS),
+                *(engine.rank for engine in self.engines.values()),
+                *(metric.label for metric in metrics),
+                *(label for metric in metrics for label, _ in metric.where),
+            )
+        )
+
+    def named(self, labels: Mapping[str, str]) -> EngineMetrics | None:
+        """Return the engine that an endpoint's labels name; None where they name none."""
+        for label in self.labels:
+            if found := self.engines.get(labels.get(label, "")):
+                return found
+        return None
+
+
+BUILT_IN_ENGINES = EngineCatalog(ENGINES.values())
+"""The engines that need no configuration."""

@@ -1,6 +1,6 @@
 """Reads the metrics pages of one endpoint into `Load`s."""
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import islice
 
 import msgspec
@@ -133,6 +133,7 @@ class MetricsReader:
             cache_queries=values.total(engine.cache_queries, before.cache_queries),
             cache_hits=values.total(engine.cache_hits, before.cache_hits),
             started_at=min(values.by_rank(STARTED).values(), default=before.started_at),
+            attributes=_attributes(values, engine, before),
             at=at,
         )
 
@@ -147,6 +148,15 @@ class MetricsReader:
         if 1 <= tokens <= MAX_CAPACITY_TOKENS:
             return int(tokens)
         return self.endpoint.offload_tokens or self.load.offload_tokens
+
+
+def _attributes(values: MetricValues, engine: EngineMetrics, before: Load) -> Mapping[str, float]:
+    """Return the attributes that a user's configuration of the engine asks for."""
+    if not engine.attributes:
+        return before.attributes
+    found = {key: values.first(metric) for key, metric in engine.attributes}
+    present = {key: value for key, value in found.items() if value is not None}
+    return {**before.attributes, **present}
 
 
 def _adapters(

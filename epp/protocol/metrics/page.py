@@ -2,7 +2,12 @@
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 
-from epp.protocol.metrics.metric_names import ENGINE_LABELS, ENGINES, EngineMetrics, Metric
+from epp.protocol.metrics.metric_names import (
+    BUILT_IN_ENGINES,
+    EngineCatalog,
+    EngineMetrics,
+    Metric,
+)
 from epp.protocol.metrics.page_text import PageText, labels, number
 
 MAX_RANKS = 4096
@@ -37,7 +42,7 @@ class MetricTable:
         """Add a sample, unless its labels are not the metric's."""
         metric = self._metric
         self.empty = False
-        if metric.where and pairs.get(metric.where[0]) != metric.where[1]:
+        if metric.where and any(pairs.get(label) != value for label, value in metric.where):
             return
         # vLLM `cache_config_info`: a field without a value is the label value "None".
         text = pairs.get(metric.label, b"")
@@ -62,7 +67,7 @@ class MetricTable:
         if self._metric.label:
             value = number(text)
             self.texts.setdefault(rank, text)
-        if not 0 <= value <= self._metric.most:
+        if not self._metric.least <= value <= self._metric.most:
             self.impossible[rank] = text.decode(errors="replace") or f"{value:g}"
         elif rank not in self.values:
             self.values[rank] = value
@@ -72,10 +77,21 @@ class MetricTable:
 
 
 class Page:
-    """One page. `places`, kept by the caller for the next page, has the offsets of families."""
+    """One page, of one of the engines of a catalog.
 
-    def __init__(self, text: bytes, places: dict[bytes, int] | None = None) -> None:
+    `text` is all of it. `places`, kept by the caller for the next page, has the offsets of
+    families.
+    """
+
+    def __init__(
+        self,
+        text: bytes,
+        places: dict[bytes, int] | None = None,
+        engines: EngineCatalog = BUILT_IN_ENGINES,
+    ) -> None:
+        self.text = text
         self._text = PageText(text, places)
+        self._engines = engines
         self._tables: dict[tuple[EngineMetrics, Metric], MetricTable] = {}
         self._digests: dict[bytes, int] = {}
 
@@ -103,16 +119,24 @@ class Page:
             yield from self._read(family, wanted)
 
     def _read(self, family: bytes, tables: list[MetricTable]) -> Iterator[None]:
+        wanted = self._engines.read_labels
         for sample in self._text.samples(family):
             if sample is None:
                 yield
                 continue
             raw, text = sample
-            pairs, value = labels(raw), number(text)
+            pairs, value = labels(raw, wanted), number(text)
             for table in tables:
                 table.add(value, pairs)
             if tables[0].too_many:
                 return
+
+    def samples(
+        self, family: bytes, wanted: frozenset[bytes]
+    ) -> Iterator[tuple[float, Labels] | None]:
+        """Yield the value and the wanted labels of a family's samples, and None to pause."""
+        for sample in self._text.samples(family):
+            yield None if sample is None else (number(sample[1]), labels(sample[0], wanted))
 
     def digest(self, families: Iterable[bytes]) -> Generator[None, None, int]:
         """Return a number that changes with the samples of these families, in steps."""
@@ -134,10 +158,10 @@ class Page:
 
         None if neither is known: no metric of the page can be read then.
         """
-        for label in ENGINE_LABELS:
-            if labels.get(label) in ENGINES:
-                return ENGINES[labels[label]]
-        for engine in ENGINES.values():
-            if (yield from self._text.has_line(engine.sign)):
-                return engine
+        if named := self._engines.named(labels):
+            return named
+        for engine in self._engines.engines.values():
+            for sign in engine.signs:
+                if (yield from self._text.has_line(sign)):
+                    return engine
         return None

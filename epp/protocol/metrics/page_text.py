@@ -10,8 +10,6 @@ import math
 import re
 from collections.abc import Generator, Iterator, Mapping
 
-from epp.protocol.metrics.metric_names import LABELS
-
 Sample = tuple[bytes, bytes]
 """The text between the braces (empty without labels), and the value's."""
 
@@ -128,9 +126,9 @@ class PageText:
         return text.startswith(family, at) and end < len(text) and text[end] in _AFTER_NAME
 
 
-def labels(raw: bytes) -> Mapping[bytes, bytes]:
-    """Return those labels of a sample that are read."""
-    return {name: _unescape(value) for name, value in _LABEL.findall(raw) if name in LABELS}
+def labels(raw: bytes, wanted: frozenset[bytes]) -> Mapping[bytes, bytes]:
+    """Return those labels of a sample that are wanted."""
+    return {name: _unescape(value) for name, value in _LABEL.findall(raw) if name in wanted}
 
 
 def number(text: bytes) -> float:

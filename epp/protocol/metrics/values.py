@@ -22,8 +22,10 @@ class MetricValues:
         self._engine = engine
         self._rank = b"" if rank is None else str(rank).encode()
 
-    def requests(self, metric: Metric, default: float) -> float:
+    def requests(self, metric: Metric | None, default: float) -> float:
         """Return a number of requests; a page without the endpoint's rank is recorded."""
+        if metric is None:
+            return default
         found = self.by_rank(metric)
         if not found and self._rank and not self._table(metric).empty:
             self.warnings["rank"] = f"the page has no engine {self._rank.decode()}"
@@ -45,6 +47,10 @@ class MetricValues:
             if refused is not None:
                 self.ignore(metric, f"{refused:g}")
         return None
+
+    def first(self, metric: Metric) -> float | None:
+        """Return the value of the first engine on the page; None without samples."""
+        return next(iter(self.by_rank(metric).values()), None)
 
     def by_rank(self, metric: Metric, *, all_ranks: bool = False) -> Mapping[bytes, float]:
         """Return each engine's value by its rank; with `all_ranks` those of other endpoints too."""

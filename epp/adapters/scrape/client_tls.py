@@ -1,0 +1,106 @@
+"""The TLS of connections to pages: whom to trust, and which certificate to show."""
+
+import ssl
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from epp.adapters.scrape.page_client import unverified
+from epp.errors import ConfigError
+
+_log = structlog.get_logger(__name__)
+
+_Signature = tuple[tuple[int, int, int, int], ...]
+
+
+class ClientTlsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """PEM files by their paths, empty where there are none.
+
+    Without `verify` any certificate of a server is accepted. With it `authorities` are trusted,
+    by default the system's. `certificate` and `key` are shown to servers that ask.
+    """
+
+    verify: bool = False
+    authorities: str = ""
+    certificate: str = ""
+    key: str = ""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that are read."""
+        trusted = self.authorities if self.verify else ""
+        return tuple(path for path in (trusted, self.certificate, self.key) if path)
+
+
+def client_tls(settings: ClientTlsSettings) -> Callable[[], ssl.SSLContext]:
+    """Return what gives the context of a new connection. Raises `ConfigError` for unusable files.
+
+    Files are read again when they have changed: as soon as a connection is made after that. Where
+    they cannot be used then, the last that could count, and that is logged once.
+    """
+    return _FollowedFiles(settings).context if settings.paths or settings.verify else unverified
+
+
+class _FollowedFiles:
+    def __init__(self, settings: ClientTlsSettings) -> None:
+        self._settings = settings
+        self._signature = _signature(settings.paths)
+        self._context = _context(settings)
+        self._problem = ""
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context, made anew if a file has changed."""
+        try:
+            signature = _signature(self._settings.paths)
+            if signature != self._signature:
+                self._context = _context(self._settings)
+                self._signature, self._problem = signature, ""
+                _log.info("source.certificates_renewed", paths=self._settings.paths)
+        except ConfigError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                _log.warning("source.certificates_unusable", problem=self._problem)
+        return self._context
+
+
+def _signature(paths: tuple[str, ...]) -> _Signature:
+    """Return what changes with the files. Raises `ConfigError` for one that is not there."""
+    found = []
+    for path in paths:
+        try:
+            status = Path(path).stat()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot be read: {_reason(error)}", path) from error
+        if not stat.S_ISREG(status.st_mode):  # a FIFO would stop the event loop
+            raise ConfigError("it is no regular file", path)
+        found.append((status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size))
+    return tuple(found)
+
+
+def _context(settings: ClientTlsSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if not settings.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif settings.authorities:
+        try:
+            context.load_verify_locations(settings.authorities)
+        except OSError as error:  # ssl's own is one
+            problem = f"holds no PEM certificate that can be trusted: {_reason(error)}"
+            raise ConfigError(problem, settings.authorities) from error
+    else:
+        context.load_default_certs()
+    if settings.certificate:
+        try:
+            context.load_cert_chain(settings.certificate, settings.key, password="")
+        except (OSError, ValueError) as error:
+            problem = f"cannot be shown with the key {settings.key}: {_reason(error)}"
+            raise ConfigError(problem, settings.certificate) from error
+    return context
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,175 @@
+"""Readers of what sources say of one endpoint each: its load, other numbers, its models."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from epp.model.endpoint import Endpoint
+from epp.model.events import AttributesReported, Event, LoadReported, ModelsListed
+from epp.protocol.metrics.attribute_reader import AttributeMetric, AttributeReader
+from epp.protocol.metrics.metrics_reader import MetricsReader
+from epp.protocol.metrics.page import Page
+
+_MAX_MODELS, _MAX_NAME = 16_384, 1024
+"""Models that one endpoint may list, and the characters of a name."""
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """What a page says of an endpoint; `warnings` to log, each returned once.
+
+    `unknown`: the page is of no known engine.
+    """
+
+    events: tuple[Event, ...] = ()
+    warnings: tuple[str, ...] = ()
+    unknown: bool = False
+
+
+class PageReader(Protocol):
+    """Reads the pages of one endpoint, one after the other. On a bad page it finds nothing."""
+
+    endpoint: Endpoint
+
+    def relabel(self, endpoint: Endpoint) -> None:
+        """Set the endpoint with other labels."""
+
+    def reset(self) -> None:
+        """Handle a server that did not answer: the next page may be of another engine."""
+
+    def steps(self, page: Page, at: float) -> Generator[None, None, Findings]:
+        """Read a page scraped at `at` (seconds), pausing after some milliseconds."""
+
+
+MakeReader = Callable[[Endpoint], PageReader]
+
+
+class LoadReader:
+    """Reads loads; with `attributes_only` nothing of them but the attributes."""
+
+    def __init__(self, endpoint: Endpoint, *, attributes_only: bool = False) -> None:
+        self.endpoint = endpoint
+        self._reader = MetricsReader(endpoint)
+        self._attributes_only = attributes_only
+
+    def relabel(self, endpoint: Endpoint) -> None:
+        """Set the endpoint with other labels, which may name another engine."""
+        self.endpoint = endpoint
+        self._reader.relabel(endpoint)
+
+    def reset(self) -> None:
+        """Find out the engine again."""
+        self._reader.reset_engine()
+
+    def steps(self, page: Page, at: float) -> Generator[None, None, Findings]:
+        """Read a page; one without any known metric reports the previous load."""
+        reading = yield from self._reader.steps(page, at)
+        if self._attributes_only:
+            events = _of_attributes(self.endpoint, reading.load.attributes)
+        else:
+            events = (LoadReported(self.endpoint.id, reading.load),)
+        return Findings(events, reading.warnings, self._reader.unknown)
+
+
+class NumbersReader:
+    """Reads single numbers into attributes."""
+
+    def __init__(self, endpoint: Endpoint, metrics: Sequence[AttributeMetric]) -> None:
+        self.endpoint = endpoint
+        self._reader = AttributeReader(metrics)
+
+    def relabel(self, endpoint: Endpoint) -> None:
+        """Set the endpoint with other labels."""
+        self.endpoint = endpoint
+
+    def reset(self) -> None:
+        """Do nothing: the last numbers stay."""
+
+    def steps(self, page: Page, _at: float) -> Generator[None, None, Findings]:
+        """Read a page."""
+        found = yield from self._reader.steps(page, self.endpoint.pod or self.endpoint.name)
+        return Findings(_of_attributes(self.endpoint, found.attributes), found.warnings)
+
+
+def _of_attributes(endpoint: Endpoint, found: Mapping[str, float]) -> tuple[Event, ...]:
+    return (AttributesReported(endpoint.id, found),) if found else ()
+
+
+class _Model(msgspec.Struct, frozen=True):
+    id: str = ""
+
+
+class _ModelList(msgspec.Struct, frozen=True):
+    data: list[_Model]
+
+
+_decode_models = msgspec.json.Decoder(_ModelList).decode
+
+
+class ModelsReader:
+    """Reads OpenAI's list of models, which names adapters beside the models that they are for.
+
+    A page that is no such list leaves what was listed before.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._listed: frozenset[str] | None = None
+        self._doubted = False
+
+    def relabel(self, endpoint: Endpoint) -> None:
+        """Set the endpoint with other labels."""
+        self.endpoint = endpoint
+
+    def reset(self) -> None:
+        """Do nothing: the last list stays."""
+
+    def steps(self, page: Page, _at: float) -> Generator[None, None, Findings]:
+        """Read a page: an event where it lists other models than the page before."""
+        yield
+        try:
+            models = _decode_models(page.text).data
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return self._doubt(f"its list of models cannot be read: {str(error)[:200]}")
+        if len(models) > _MAX_MODELS:
+            return self._doubt(f"it lists more than {_MAX_MODELS} models")
+        names = frozenset(each.id for each in models if 0 < len(each.id) <= _MAX_NAME)
+        if names == self._listed:
+            return Findings()
+        self._listed, self._doubted = names, False
+        return Findings((ModelsListed(self.endpoint.id, names),))
+
+    def _doubt(self, problem: str) -> Findings:
+        repeated, self._doubted = self._doubted, True
+        return Findings(warnings=() if repeated else (problem,))
+
+
+class SeveralReaders:
+    """Has several readers read the same pages."""
+
+    def __init__(self, endpoint: Endpoint, makers: Sequence[MakeReader]) -> None:
+        self.endpoint = endpoint
+        self._readers = tuple(make(endpoint) for make in makers)
+
+    def relabel(self, endpoint: Endpoint) -> None:
+        """Set the endpoint with other labels."""
+        self.endpoint = endpoint
+        for each in self._readers:
+            each.relabel(endpoint)
+
+    def reset(self) -> None:
+        """Handle a server that did not answer."""
+        for each in self._readers:
+            each.reset()
+
+    def steps(self, page: Page, at: float) -> Generator[None, None, Findings]:
+        """Read a page with one after the other."""
+        found: list[Findings] = []
+        for each in self._readers:
+            findings = yield from each.steps(page, at)
+            found += (findings,)
+        return Findings(
+            tuple(event for each in found for event in each.events),
+            tuple(warning for each in found for warning in each.warnings),
+            any(each.unknown for each in found),
+        )

@@ -1,0 +1,111 @@
+"""Builders of what polls the pages of endpoints, by the configuration's data layer."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from epp.adapters.scrape.client_tls import ClientTlsSettings, client_tls
+from epp.adapters.scrape.page_readers import (
+    LoadReader,
+    MakeReader,
+    ModelsReader,
+    NumbersReader,
+    SeveralReaders,
+)
+from epp.adapters.scrape.scraper import JSON, TEXT, PageSource, Scraper, ScrapeSettings
+from epp.config.data_layer import DataLayerSettings, PolledPages
+from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.events import Event
+
+
+class DataSources:
+    """Polls the pages of all sources of watched endpoints.
+
+    `interval`, in seconds, is that of sources without their own; what does not answer is polled
+    every `retry` if that is longer. Raises `ConfigError` for certificates that cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: DataLayerSettings,
+        interval: float,
+        apply: Callable[[Event], None],
+        clock: Callable[[], float],
+        *,
+        retry: float = 2.0,
+    ) -> None:
+        self._scrapers = [
+            Scraper(apply, clock, _page_source(each, interval, retry)) for each in settings.pages
+        ]
+        self._vital = [each for each in self._scrapers if each.source.vital]
+
+    def watch(self, endpoint: Endpoint) -> None:
+        """Poll an endpoint's pages; another engine under the same id starts afresh."""
+        for each in self._scrapers:
+            each.watch(endpoint)
+
+    def unwatch(self, endpoint_id: EndpointId) -> None:
+        """Stop polling an endpoint; no event of it follows."""
+        for each in self._scrapers:
+            each.unwatch(endpoint_id)
+
+    def poll_now(self, endpoint_id: EndpointId) -> None:
+        """Poll an endpoint that may be gone at once, but not more often than every 0.25 s."""
+        for each in self._vital:
+            each.poll_now(endpoint_id)
+
+    async def polled_once(self, seconds: float) -> None:
+        """Wait until every endpoint that is watched was polled, for at most `seconds`."""
+        for each in self._vital:  # there is one at most
+            await each.polled_once(seconds)
+
+    def errors(self) -> dict[str, int]:
+        """Return how many polls of each source failed."""
+        return {each.source.name: each.errors for each in self._scrapers}
+
+    async def run(self) -> None:
+        """Poll until cancelled; never returns."""
+        async with asyncio.TaskGroup() as tasks:
+            for each in self._scrapers:
+                tasks.create_task(each.run(), name=f"scrape {each.source.name}")
+            await asyncio.Event().wait()
+
+
+def _page_source(pages: PolledPages, interval: float, retry: float) -> PageSource:
+    source = pages.source
+    tls = ClientTlsSettings(
+        verify=source.verify,
+        authorities=source.authorities,
+        certificate=source.certificate,
+        key=source.key,
+    )
+    return PageSource(
+        name=source.name,
+        settings=ScrapeSettings(
+            interval=source.interval or interval,
+            retry=retry,
+            max_bytes=source.max_bytes,
+            scheme=source.scheme,
+            path=source.path,
+            port=source.port,
+            use_node_address=source.use_node_address,
+        ),
+        read=_reader(tuple(_readers(pages))),
+        engines=pages.engines,
+        tls=client_tls(tls if source.scheme == "https" else ClientTlsSettings()),
+        accept=JSON if source.content == "models" else TEXT,
+        vital=pages.vital,
+    )
+
+
+def _readers(pages: PolledPages) -> Iterator[MakeReader]:
+    if pages.load or pages.attributes:
+        yield partial(LoadReader, attributes_only=pages.attributes)
+    if pages.numbers:
+        yield partial(NumbersReader, metrics=pages.numbers)
+    if pages.models:
+        yield ModelsReader
+
+
+def _reader(readers: Sequence[MakeReader]) -> MakeReader:
+    return readers[0] if len(readers) == 1 else partial(SeveralReaders, makers=readers)

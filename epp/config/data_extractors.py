@@ -1,0 +1,169 @@
+"""Extractors: the plug-ins that say what is taken from the pages of data sources.
+
+Names, parameters and defaults are the incumbent's.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import msgspec
+
+from epp.config.data_sources import Content
+from epp.model.endpoint import attribute_key
+from epp.protocol.metrics.attribute_reader import (
+    DCGM,
+    MULTICLUSTER_KV_USAGE,
+    MULTICLUSTER_QUEUE_SIZE,
+    AttributeMetric,
+)
+from epp.protocol.metrics.metric_names import ENGINE_LABELS, ENGINES, EngineCatalog, Metric
+from epp.protocol.metrics.metric_specs import EngineSpecs, engine_of, parse_spec
+
+CORE_EXTRACTOR = "core-metrics-extractor"
+"""The producer of custom metrics, under whatever name their extractor is configured."""
+_RESERVED = "default"
+_POOL_KV_USAGE = "llm_d_epp_average_kv_cache_utilization"
+_POOL_QUEUE_SIZE = "llm_d_epp_average_queue_size"
+
+
+class CustomMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A metric that becomes an attribute of endpoints."""
+
+    attribute_key: str
+    metric_spec: str
+
+    def __post_init__(self) -> None:
+        if not self.attribute_key:
+            raise ValueError("`attributeKey` is empty")
+        if parse_spec(self.metric_spec) is None:
+            raise ValueError("`metricSpec` is empty")
+
+
+class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """The metrics of one kind of model server; an empty specification: it has none."""
+
+    name: str
+    queued_requests_spec: str = ""
+    running_requests_spec: str = ""
+    kv_usage_spec: str = ""
+    lora_spec: str = ""
+    cache_info_spec: str = ""
+    cache_block_size_label_name: str = ""
+    cache_num_blocks_label_name: str = ""
+    cache_block_size_spec: str = ""
+    cache_num_blocks_spec: str = ""
+    custom_metrics: list[CustomMetric] = []
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name == _RESERVED:
+            problem = "empty" if not self.name else f"`{_RESERVED}`, which is reserved"
+            raise ValueError(f"the engine's `name` is {problem}")
+        keys = [each.attribute_key for each in self.custom_metrics]
+        if repeated := {key for key in keys if keys.count(key) > 1}:
+            raise ValueError(f"attributeKey `{min(repeated)}` is there twice")
+        self.specs()
+
+    def specs(self) -> EngineSpecs:
+        """Return the metrics. Raises `ValueError` for one that is malformed, with its field."""
+        found: dict[str, Metric | None] = {}
+        for field in msgspec.structs.fields(EngineConfig):
+            if field.name.endswith("_spec"):
+                try:
+                    found[field.name] = parse_spec(getattr(self, field.name))
+                except ValueError as error:
+                    raise ValueError(f"`{field.encode_name}`: {error}") from None
+        return EngineSpecs(
+            name=self.name,
+            waiting=found["queued_requests_spec"],
+            running=found["running_requests_spec"],
+            kv_usage=found["kv_usage_spec"],
+            adapters=found["lora_spec"],
+            cache_info=found["cache_info_spec"],
+            block_size_label=self.cache_block_size_label_name,
+            num_blocks_label=self.cache_num_blocks_label_name,
+            block_size=found["cache_block_size_spec"],
+            num_blocks=found["cache_num_blocks_spec"],
+            attributes=dict(self._attributes()),
+        )
+
+    def _attributes(self) -> Iterator[tuple[str, Metric]]:
+        for each in self.custom_metrics:
+            metric = parse_spec(each.metric_spec)
+            if metric is not None:
+                yield attribute_key(each.attribute_key, CORE_EXTRACTOR), metric
+
+
+class CoreMetricsExtractor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Reads the load of endpoints, by the metrics of their engines.
+
+    An endpoint's engine is named by its label `engine_label_key`, else by the deprecated label,
+    else it is the one whose metrics its page has; `default_engine` is the first that is tried.
+    An engine of `engine_configs` takes the place of the built-in one of its name.
+    """
+
+    content: ClassVar[Content] = "metrics"
+
+    engine_label_key: str = ENGINE_LABELS[0]
+    default_engine: str = "vllm"
+    engine_configs: list[EngineConfig] = []
+
+    def __post_init__(self) -> None:
+        names = [each.name for each in self.engine_configs]
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"the engine `{min(repeated)}` is in `engineConfigs` twice")
+        known = {*names, *ENGINES}
+        if self.default_engine and self.default_engine not in known:
+            listed = ", ".join(f"`{name}`" for name in sorted(known))
+            raise ValueError(f"`defaultEngine` is `{self.default_engine}`, none of {listed}")
+
+    def catalog(self) -> EngineCatalog:
+        """Return the engines, in the order in which a page is matched."""
+        own = {each.name: engine_of(each.specs()) for each in self.engine_configs}
+        engines = {**own, **{name: each for name, each in ENGINES.items() if name not in own}}
+        first = engines.get(self.default_engine or "vllm")
+        ordered = [each for each in engines.values() if each is not first]
+        label = self.engine_label_key or ENGINE_LABELS[0]
+        return EngineCatalog([first, *ordered] if first else ordered, (label, ENGINE_LABELS[1]))
+
+
+class NumbersExtractor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Reads single numbers into attributes of endpoints."""
+
+    content: ClassVar[Content] = "metrics"
+
+    def metrics(self) -> tuple[AttributeMetric, ...]:
+        """Return which numbers become which attributes."""
+        return ()
+
+
+class DcgmExtractor(NumbersExtractor, frozen=True):
+    """Reads how busy the GPUs of an endpoint are, in 0..1."""
+
+    def metrics(self) -> tuple[AttributeMetric, ...]:
+        """Return which numbers become which attributes."""
+        return (DCGM,)
+
+
+class MulticlusterMetricsExtractor(NumbersExtractor, frozen=True, rename="camel"):
+    """Reads what another cluster's picker reports of its pool."""
+
+    kv_cache_utilization_metric: str = _POOL_KV_USAGE
+    queue_size_metric: str = _POOL_QUEUE_SIZE
+
+    def __post_init__(self) -> None:
+        self.metrics()
+
+    def metrics(self) -> tuple[AttributeMetric, ...]:
+        """Return which numbers become which attributes. Raises `ValueError`."""
+        named = (
+            (MULTICLUSTER_KV_USAGE, self.kv_cache_utilization_metric or _POOL_KV_USAGE),
+            (MULTICLUSTER_QUEUE_SIZE, self.queue_size_metric or _POOL_QUEUE_SIZE),
+        )
+        parsed = ((key, parse_spec(spec)) for key, spec in named)
+        return tuple(AttributeMetric(key, metric) for key, metric in parsed if metric)
+
+
+class ModelsExtractor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Reads which models an endpoint serves."""
+
+    content: ClassVar[Content] = "models"

@@ -1,0 +1,217 @@
+"""The data layer: the sources that are polled, each with what is taken from its pages.
+
+A source is polled where `dataLayer.sources` refers to it, for what the extractors named there
+take. The metrics page of every endpoint is too, unless `injectDefaults` is false.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from epp.config.data_extractors import (
+    CORE_EXTRACTOR,
+    CoreMetricsExtractor,
+    DcgmExtractor,
+    ModelsExtractor,
+    MulticlusterMetricsExtractor,
+    NumbersExtractor,
+)
+from epp.config.data_sources import (
+    DcgmDataSource,
+    EndpointNotificationSource,
+    K8sNotificationSource,
+    MetricsDataSource,
+    ModelsDataSource,
+    MulticlusterMetricsDataSource,
+    PolledSource,
+    SourceSettings,
+)
+from epp.errors import ConfigError
+from epp.policy.endpoint_facts import LabelProducer, TopologyExtractor
+from epp.policy.plugins import Plugin
+from epp.protocol.metrics.attribute_reader import AttributeMetric
+from epp.protocol.metrics.metric_names import BUILT_IN_ENGINES, EngineCatalog
+
+METRICS_SOURCE = "metrics-data-source"
+OLD_CORE_EXTRACTOR = "model-server-protocol-metrics"
+"""The name of `core-metrics-extractor` in GIE up to 1.4."""
+
+DATA_LAYER: dict[str, type[Any]] = {
+    METRICS_SOURCE: MetricsDataSource,
+    "multicluster-metrics-data-source": MulticlusterMetricsDataSource,
+    "models-data-source": ModelsDataSource,
+    "dcgm-data-source": DcgmDataSource,
+    "endpoint-notification-source": EndpointNotificationSource,
+    "k8s-notification-source": K8sNotificationSource,
+    CORE_EXTRACTOR: CoreMetricsExtractor,
+    OLD_CORE_EXTRACTOR: CoreMetricsExtractor,
+    "multicluster-metrics-extractor": MulticlusterMetricsExtractor,
+    "models-data-extractor": ModelsExtractor,
+    "dcgm-extractor": DcgmExtractor,
+    "topology-extractor": TopologyExtractor,
+    "label-producer": LabelProducer,
+}
+"""The plug-ins of the data layer."""
+
+_Extractor = CoreMetricsExtractor | NumbersExtractor | ModelsExtractor
+
+
+class PolledPages(msgspec.Struct, frozen=True, kw_only=True):
+    """A source that is polled, and what is taken from its pages.
+
+    `load`: the load of endpoints, by `engines`; one source alone has it. `attributes`: of the load
+    nothing but the attributes that are configured. `numbers` become attributes.
+    """
+
+    source: SourceSettings
+    load: bool = False
+    attributes: bool = False
+    engines: EngineCatalog = BUILT_IN_ENGINES
+    numbers: tuple[AttributeMetric, ...] = ()
+    models: bool = False
+    vital: bool = False
+
+
+class DataLayerSettings(msgspec.Struct, frozen=True):
+    """The sources that are polled; `warnings` name what is written without effect."""
+
+    pages: tuple[PolledPages, ...]
+    warnings: tuple[str, ...] = ()
+
+
+Wanted = Sequence[tuple[str, Sequence[str]]]
+"""The names of sources, each with those of its extractors, as `dataLayer.sources` has them."""
+
+
+def data_layer(
+    wanted: Wanted, plugins: Mapping[str, object], *, inject_defaults: bool
+) -> DataLayerSettings:
+    """Return what is polled. Raises `ConfigError` for what does not go together.
+
+    `plugins` are all plug-ins by their names, as they were configured.
+    """
+    pages: list[PolledPages] = []
+    warnings: list[str] = []
+    for position, (name, extractors) in enumerate(wanted):
+        place = f"dataLayer.sources[{position}]"
+        _check_source(name, plugins[name], place)
+        source = plugins[name]
+        if isinstance(source, PolledSource):
+            warnings += (f"{name}: {each}" for each in source.warnings())
+            polled = _pages(name, source, extractors, plugins, place)
+            if polled is None:
+                warnings.append(f"{place}: `{name}` is not polled: no extractor takes its pages")
+            else:
+                pages.append(polled)
+    if inject_defaults and not any(_has_metrics(plugins[name]) for name, _ in wanted):
+        name, source = METRICS_SOURCE, plugins.get(METRICS_SOURCE)
+        source = source if isinstance(source, MetricsDataSource) else MetricsDataSource()
+        warnings += (f"{name}: {each}" for each in source.warnings())
+        pages.insert(0, _default_pages(source, plugins))
+        wanted = (*wanted, (name, (_default_extractor(plugins),)))
+    pages, more = _one_load(pages)
+    warnings += (*more, *_unused(wanted, plugins))
+    if not any(each.vital for each in pages):
+        warnings.append(
+            "no metrics of endpoints are read: what they report of their load, their engine and"
+            " their cache stays unknown, and so does it that one no longer answers"
+        )
+    return DataLayerSettings(tuple(pages), tuple(warnings))
+
+
+def _check_source(name: str, source: object, place: str) -> None:
+    if isinstance(source, _Extractor | TopologyExtractor | LabelProducer | Plugin):
+        raise ConfigError(f"`{name}` is no source of data", f"{place}.pluginRef")
+
+
+def _has_metrics(source: object) -> bool:
+    """Whether a source is one of metrics pages, beside which there is none by default.
+
+    The pickers of other clusters have no metrics of an engine.
+    """
+    return isinstance(source, MetricsDataSource)
+
+
+def _pages(
+    name: str,
+    source: PolledSource,
+    extractors: Sequence[str],
+    plugins: Mapping[str, object],
+    place: str,
+) -> PolledPages | None:
+    """Return what is taken from a source; None where nothing is."""
+    found: list[_Extractor] = []
+    for index, extractor in enumerate(extractors):
+        plugin, where = plugins[extractor], f"{place}.extractors[{index}].pluginRef"
+        if not isinstance(plugin, _Extractor):
+            raise ConfigError(f"`{extractor}` takes nothing from the pages of `{name}`", where)
+        if plugin.content != source.content:
+            problem = f"`{extractor}` reads {plugin.content}, and `{name}` has {source.content}"
+            raise ConfigError(problem, where)
+        if isinstance(plugin, CoreMetricsExtractor) and any(
+            isinstance(each, CoreMetricsExtractor) for each in found
+        ):
+            raise ConfigError("one extractor of load is enough for a page", where)
+        found.append(plugin)
+    if not found:
+        return None
+    core = next((each for each in found if isinstance(each, CoreMetricsExtractor)), None)
+    numbers = (each.metrics() for each in found if isinstance(each, NumbersExtractor))
+    return PolledPages(
+        source=source.settings(name),
+        load=core is not None,
+        engines=core.catalog() if core is not None else BUILT_IN_ENGINES,
+        numbers=tuple(metric for metrics in numbers for metric in metrics),
+        models=any(isinstance(each, ModelsExtractor) for each in found),
+        vital=core is not None or isinstance(source, MulticlusterMetricsDataSource),
+    )
+
+
+def _default_extractor(plugins: Mapping[str, object]) -> str:
+    """Return the name of the extractor that llm-d-router takes where the file names none."""
+    own = plugins.get(CORE_EXTRACTOR), plugins.get(OLD_CORE_EXTRACTOR)
+    return OLD_CORE_EXTRACTOR if own[0] is None and own[1] is not None else CORE_EXTRACTOR
+
+
+def _default_pages(source: MetricsDataSource, plugins: Mapping[str, object]) -> PolledPages:
+    core = plugins.get(_default_extractor(plugins))
+    core = core if isinstance(core, CoreMetricsExtractor) else CoreMetricsExtractor()
+    return PolledPages(
+        source=source.settings(METRICS_SOURCE), load=True, engines=core.catalog(), vital=True
+    )
+
+
+def _one_load(pages: Sequence[PolledPages]) -> tuple[list[PolledPages], list[str]]:
+    """Return the pages with load from the first source that has it, and a warning for others.
+
+    One source says whether endpoints answer: that one, else another cluster's.
+    """
+    first = next((each for each in pages if each.load), None)
+    vital = first or next((each for each in pages if each.vital), None)
+    result: list[PolledPages] = []
+    warnings: list[str] = []
+    for each in pages:
+        second = each.load and each is not first
+        result.append(
+            msgspec.structs.replace(
+                each, load=each is first, attributes=second, vital=each is vital
+            )
+        )
+        if second and first is not None:
+            warnings.append(
+                f"{each.source.name}: of its load nothing but custom metrics is read, since"
+                f" `{first.source.name}` has the load"
+            )
+    return result, warnings
+
+
+def _unused(wanted: Wanted, plugins: Mapping[str, object]) -> Iterator[str]:
+    """Yield a warning for each source and extractor that nothing refers to."""
+    sources = {name for name, _ in wanted}
+    extractors = {name for _, names in wanted for name in names}
+    for name, plugin in plugins.items():
+        if isinstance(plugin, PolledSource) and name not in sources:
+            yield f"{name}: it is without effect: no entry of `dataLayer.sources` refers to it"
+        if isinstance(plugin, _Extractor) and name not in extractors:
+            yield f"{name}: it is without effect: no extractor of `dataLayer.sources` refers to it"

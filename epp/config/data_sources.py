@@ -1,0 +1,174 @@
+"""Data sources: the plug-ins that say which pages of endpoints are read, where and how often.
+
+Names, parameters and defaults are the incumbent's.
+"""
+
+import re
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+
+from epp.config.quantities import seconds
+from epp.policy.effects import Effect, mapped_to
+
+_LAST_PORT = 65_535
+_PATH = re.compile(r"[\x21-\x7e]*")
+_MAX_METRICS_BYTES, _MAX_CLUSTER_BYTES, _MAX_MODELS_BYTES = 4 << 20, 8 << 20, 1 << 20
+
+Port = Annotated[int, msgspec.Meta(ge=1, le=_LAST_PORT)]
+Content = Literal["metrics", "models"]
+
+
+class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A source of pages: of metrics in Prometheus' text format, or of OpenAI's list of models.
+
+    `interval` is in seconds; None: the picker's own. Without a `port` pages are at the endpoint's.
+    With `use_node_address` they are on the endpoint's node. Paths of files are empty where there
+    are none. A page of more than `max_bytes` is refused.
+    """
+
+    name: str
+    content: Content
+    scheme: Literal["http", "https"]
+    path: str
+    interval: float | None
+    port: int | None = None
+    use_node_address: bool = False
+    verify: bool = False
+    authorities: str = ""
+    certificate: str = ""
+    key: str = ""
+    max_bytes: int = _MAX_METRICS_BYTES
+
+
+class PolledSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Pages that are polled. `content` says what they hold, `most_bytes` how long they may be."""
+
+    content: ClassVar[Content] = "metrics"
+    most_bytes: ClassVar[int] = _MAX_METRICS_BYTES
+
+    scheme: Literal["http", "https"] = "http"
+    path: str = "/metrics"
+    insecure_skip_verify: bool = True
+    interval: str = ""
+
+    def __post_init__(self) -> None:
+        if not _PATH.fullmatch(self.path):
+            raise ValueError(
+                f"`{self.path}` is no path of a URL: write it in ASCII, without spaces"
+            )
+        self._seconds()
+
+    def _seconds(self) -> float | None:
+        # llm-d-router: no interval, and one of no length, is that of all sources.
+        return None if self.interval in {"", "0", "0s"} else seconds(self.interval)
+
+    def settings(self, name: str) -> SourceSettings:
+        """Return the source under the name of its plug-in."""
+        return SourceSettings(
+            name=name,
+            content=self.content,
+            scheme=self.scheme,
+            path=self.path if self.path.startswith("/") else f"/{self.path}",
+            interval=self._seconds(),
+            verify=not self.insecure_skip_verify,
+            max_bytes=self.most_bytes,
+        )
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what is written without effect."""
+        return ()
+
+
+class _CertifiedSource(PolledSource, frozen=True, rename="camel"):
+    ca_cert_path: str = ""
+    client_cert_path: str = ""
+    client_key_path: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.client_cert_path) != bool(self.client_key_path):
+            raise ValueError("`clientCertPath` and `clientKeyPath` are needed together")
+
+    def settings(self, name: str) -> SourceSettings:
+        """Return the source under the name of its plug-in."""
+        return msgspec.structs.replace(
+            super().settings(name),
+            authorities=self.ca_cert_path,
+            certificate=self.client_cert_path,
+            key=self.client_key_path,
+        )
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what is written without effect."""
+        written = [self.ca_cert_path, self.client_cert_path, self.client_key_path]
+        if self.scheme == "http" and any(written):
+            return ("its certificates are without effect: `scheme` is `http`",)
+        if self.ca_cert_path and self.insecure_skip_verify:
+            return ("`caCertPath` is without effect: `insecureSkipVerify` is true",)
+        return ()
+
+
+class MetricsDataSource(_CertifiedSource, frozen=True, rename="camel"):
+    """The metrics pages of endpoints."""
+
+    port: Port | None = None
+
+    def settings(self, name: str) -> SourceSettings:
+        """Return the source under the name of its plug-in."""
+        return msgspec.structs.replace(super().settings(name), port=self.port)
+
+
+class MulticlusterMetricsDataSource(MetricsDataSource, frozen=True, rename="camel"):
+    """The metrics pages of other clusters' pickers."""
+
+    most_bytes: ClassVar[int] = _MAX_CLUSTER_BYTES
+
+    scheme: Literal["http", "https"] = "https"
+    insecure_skip_verify: bool = False
+
+
+class ModelsDataSource(_CertifiedSource, frozen=True, rename="camel"):
+    """The lists of the models that endpoints serve."""
+
+    content: ClassVar[Content] = "models"
+    most_bytes: ClassVar[int] = _MAX_MODELS_BYTES
+
+    path: str = "/v1/models"
+
+
+class DcgmDataSource(PolledSource, frozen=True, rename="camel"):
+    """The pages of NVIDIA's DCGM exporter, in the pod or, with `use_node_address`, on its node."""
+
+    port: Port = 9400
+    use_node_address: bool = False
+
+    def settings(self, name: str) -> SourceSettings:
+        """Return the source under the name of its plug-in."""
+        return msgspec.structs.replace(
+            super().settings(name), port=self.port, use_node_address=self.use_node_address
+        )
+
+
+class EndpointNotificationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Events of endpoints."""
+
+    effect: ClassVar[Effect] = mapped_to(
+        "the picker's own discovery, whose events reach every plug-in that needs them"
+    )
+
+
+class K8sNotificationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Events of objects of one kind."""
+
+    effect: ClassVar[Effect] = mapped_to(
+        "the picker's own watches, of pods, pools, objectives and rewrites"
+    )
+
+    version: str
+    kind: str
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.version or not self.kind:
+            raise ValueError("`version` and `kind` are needed")

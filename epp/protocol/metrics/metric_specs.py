@@ -1,0 +1,131 @@
+"""Metrics and engines as a configuration names them: `name` or `name{label=value,...}`."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from epp.protocol.metrics.metric_names import (
+    ENGINES,
+    MAX_VALUE,
+    EngineMetrics,
+    Metric,
+    requests,
+)
+
+# Prometheus data model: metric names may have colons, label names may not. The syntax is
+# llm-d-router's, in which a value needs no quotes and knows no escapes.
+_SPEC = re.compile(r"\s*([A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(.*)\})?\s*", re.ASCII | re.DOTALL)
+_PAIR = re.compile(
+    r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"([^"]*)"|([^\s",{}=]+))\s*', re.ASCII | re.DOTALL
+)
+
+
+def parse_spec(text: str) -> Metric | None:
+    """Return the metric that a specification names; None for an empty one: there is none.
+
+    Raises `ValueError` for a malformed one.
+    """
+    if not text.strip():
+        return None
+    spec = _SPEC.fullmatch(text)
+    if spec is None:
+        raise ValueError(f"`{text}` is no metric; write name or name{{label=value,...}}")
+    where: dict[bytes, bytes] = {}
+    for part in (spec[2] or "").split(",") if (spec[2] or "").strip() else ():
+        pair = _PAIR.fullmatch(part)
+        if pair is None:
+            raise ValueError(f"`{part.strip()}` in `{text}` is no label=value")
+        where[pair[1].encode()] = (pair[2] if pair[3] is None else pair[3]).encode()
+    return Metric(spec[1].encode(), where=tuple(where.items()))
+
+
+class EngineSpecs(msgspec.Struct, frozen=True, kw_only=True):
+    """The metrics of an engine of a user's; None where it has none.
+
+    `cache_info` has the size and the number of blocks as labels; `block_size` and `num_blocks`
+    are metrics of their own, and go first.
+    """
+
+    name: str
+    waiting: Metric | None = None
+    running: Metric | None = None
+    kv_usage: Metric | None = None
+    adapters: Metric | None = None
+    cache_info: Metric | None = None
+    block_size_label: str = ""
+    num_blocks_label: str = ""
+    block_size: Metric | None = None
+    num_blocks: Metric | None = None
+    attributes: Mapping[str, Metric] = {}
+
+
+def engine_of(specs: EngineSpecs) -> EngineMetrics:
+    """Return the engine that reads these metrics.
+
+    It takes the place of the built-in engine of its name. What llm-d-router's specifications
+    cannot name (counters of the prefix cache, rules of the cache) stays as it is there; so does a
+    metric that is named as there, and the cache where none of its metrics is named.
+    """
+    known = ENGINES.get(specs.name, EngineMetrics(name=specs.name, signs=()))
+    block_size, num_blocks = _cache_metrics(specs)
+    same = len(num_blocks) == 1 and any(_same(num_blocks[0], each) for each in known.num_blocks)
+    own_cache = same or not (block_size or num_blocks)
+    if own_cache:
+        block_size, num_blocks = known.block_size, known.num_blocks
+    engine = msgspec.structs.replace(
+        known,
+        waiting=_kept(_requests(specs.waiting), known.waiting),
+        running=_kept(_requests(specs.running), known.running),
+        kv_usage=_kept(specs.kv_usage, known.kv_usage),
+        adapters=_kept(_rare(specs.adapters), known.adapters),
+        block_size=block_size,
+        num_blocks=num_blocks,
+        whole_server=known.whole_server and own_cache,
+        max_tokens=known.max_tokens if own_cache else None,
+        longest=known.longest if own_cache else None,
+        attributes=tuple(
+            (key, msgspec.structs.replace(metric, rare=True, least=-MAX_VALUE))
+            for key, metric in specs.attributes.items()
+        ),
+    )
+    return msgspec.structs.replace(engine, signs=_signs(engine))
+
+
+def _cache_metrics(specs: EngineSpecs) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
+    """Return the metrics of a block's size and of the number of blocks."""
+    block_size = [specs.block_size] if specs.block_size else []
+    num_blocks = [specs.num_blocks] if specs.num_blocks else []
+    if specs.cache_info is not None:
+        info, labels = specs.cache_info, (specs.block_size_label, specs.num_blocks_label)
+        size, number = (label.encode() for label in labels)
+        block_size.append(msgspec.structs.replace(info, label=size or b"block_size"))
+        num_blocks.append(msgspec.structs.replace(info, label=number or b"num_gpu_blocks"))
+    return tuple(block_size), tuple(num_blocks)
+
+
+def _requests(metric: Metric | None) -> Metric | None:
+    return metric and requests(metric.family, *metric.where)
+
+
+def _rare(metric: Metric | None) -> Metric | None:
+    return metric and msgspec.structs.replace(metric, rare=True)
+
+
+def _kept(metric: Metric | None, known: Metric | None) -> Metric | None:
+    """Return the built-in metric where a user's is the same, and knows more of it."""
+    return known if metric and known and _same(metric, known) else metric
+
+
+def _same(metric: Metric, known: Metric) -> bool:
+    return (metric.family, metric.label, metric.where) == (known.family, known.label, known.where)
+
+
+def _signs(engine: EngineMetrics) -> tuple[bytes, ...]:
+    """Return what pages of the engine have: its own prefix, or the families that it names."""
+    named = (engine.waiting, engine.running, engine.kv_usage, *engine.num_blocks, engine.adapters)
+    custom = (metric for _, metric in engine.attributes)
+    families = [metric.family for metric in (*named, *custom) if metric is not None]
+    if engine.signs and all(family.startswith(engine.signs) for family in families[:3]):
+        return engine.signs
+    return tuple(dict.fromkeys(families))

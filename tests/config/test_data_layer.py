@@ -1,0 +1,353 @@
+"""The data layer of a configuration: what is polled, what is taken, and what cannot be."""
+
+import pytest
+
+from epp.config.file import load
+from epp.errors import ConfigError
+from epp.protocol.metrics.metric_names import ENGINES, SGLANG, VLLM
+
+PLAIN = "{type: random-picker}"
+
+
+def layer(*plugins, sources=None, inject=None):
+    """Load plug-ins, and `dataLayer` with sources by name, each with its extractors."""
+    text = f"plugins: [{', '.join([PLAIN, *plugins])}]\n"
+    if sources is not None or inject is not None:
+        refs = []
+        for name, found in (sources or {}).items():
+            extractors = ", ".join(f"{{pluginRef: {each}}}" for each in found)
+            refs.append(f"{{pluginRef: {name}, extractors: [{extractors}]}}")
+        text += f"dataLayer: {{sources: [{', '.join(refs)}]"
+        text += f", injectDefaults: {str(inject).lower()}}}" if inject is not None else "}"
+    return load(text)
+
+
+def only(*plugins, **more):
+    (pages,) = layer(*plugins, **more).data_layer.pages
+    return pages
+
+
+def plugin(kind, parameters="{}", name=None):
+    return f"{{type: {kind}, name: {name or kind}, parameters: {parameters}}}"
+
+
+def warned(settings):
+    return "\n".join(settings.warnings)
+
+
+def test_by_default_metrics_pages_are_read():
+    pages = only()
+    assert (pages.source.name, pages.source.content) == ("metrics-data-source", "metrics")
+    source = pages.source
+    assert (source.scheme, source.path, source.port) == ("http", "/metrics", None)
+    assert (source.interval, source.verify) == (None, False)
+    assert (pages.load, pages.vital, pages.attributes, pages.models) == (True, True, False, False)
+    assert list(pages.engines.engines) == list(ENGINES)
+    assert layer().warnings == ()
+
+
+def test_everything_about_the_page_is_as_written():
+    pages = only(
+        plugin(
+            "metrics-data-source",
+            "{scheme: https, path: prometheus/metrics, port: 7080, insecureSkipVerify: false,"
+            " caCertPath: /ca, clientCertPath: /crt, clientKeyPath: /key, interval: 250ms}",
+        )
+    )
+    source = pages.source
+    assert (source.scheme, source.path, source.port) == ("https", "/prometheus/metrics", 7080)
+    assert (source.interval, source.verify) == (0.25, True)
+    assert (source.authorities, source.certificate, source.key) == ("/ca", "/crt", "/key")
+
+
+def test_a_source_that_the_file_refers_to_takes_the_place_of_the_default():
+    pages = only(
+        plugin("metrics-data-source", "{path: /m}", "mine"),
+        plugin("core-metrics-extractor", "{defaultEngine: sglang}", "engines"),
+        sources={"mine": ["engines"]},
+    )
+    assert (pages.source.name, pages.source.path) == ("mine", "/m")
+    assert next(iter(pages.engines.engines)) == "sglang"
+    assert pages.load
+
+
+def test_a_source_beside_it_does_not():
+    settings = layer(
+        plugin("models-data-source", "{interval: 5s}"),
+        plugin("models-data-extractor"),
+        sources={"models-data-source": ["models-data-extractor"]},
+    )
+    metrics, models = settings.data_layer.pages
+    assert (metrics.source.name, metrics.load, metrics.vital) == ("metrics-data-source", True, True)
+    assert (models.source.path, models.source.interval) == ("/v1/models", 5)
+    assert (models.models, models.load, models.vital) == (True, False, False)
+    assert settings.warnings == ()
+
+
+def test_without_defaults_nothing_is_read_and_that_is_said():
+    settings = layer(inject=False)
+    assert settings.data_layer.pages == ()
+    assert "no metrics of endpoints are read" in warned(settings)
+
+
+def test_the_exporter_of_gpus():
+    settings = layer(
+        plugin("dcgm-data-source", "{interval: 1s, useNodeAddress: true}", "gpus"),
+        plugin("dcgm-extractor"),
+        sources={"gpus": ["dcgm-extractor"]},
+    )
+    gpus = settings.data_layer.pages[1]
+    assert (gpus.source.port, gpus.source.use_node_address) == (9400, True)
+    assert [each.key for each in gpus.numbers] == ["GPUUtilization/dcgm-extractor"]
+
+
+def test_other_clusters_say_themselves_whether_they_answer():
+    pages = only(
+        plugin("multicluster-metrics-data-source", "{caCertPath: /ca}"),
+        plugin("multicluster-metrics-extractor", "{queueSizeMetric: 'q{name=pool}'}"),
+        sources={"multicluster-metrics-data-source": ["multicluster-metrics-extractor"]},
+    )
+    assert (pages.source.scheme, pages.source.verify, pages.source.max_bytes) == (
+        "https",
+        True,
+        8 << 20,
+    )
+    assert (pages.vital, pages.load) == (True, False)
+    assert {each.key: str(each.metric) for each in pages.numbers} == {
+        "llm-d.ai/multicluster-kv-cache-utilization": "llm_d_epp_average_kv_cache_utilization",
+        "llm-d.ai/multicluster-queue-size": "q{name=pool}",
+    }
+
+
+def test_a_second_source_of_load_has_attributes_only():
+    settings = layer(
+        plugin("metrics-data-source"),
+        plugin("metrics-data-source", "{port: 9000}", "more"),
+        plugin("core-metrics-extractor"),
+        sources={
+            "metrics-data-source": ["core-metrics-extractor"],
+            "more": ["core-metrics-extractor"],
+        },
+    )
+    first, second = settings.data_layer.pages
+    assert (first.load, first.attributes, first.vital) == (True, False, True)
+    assert (second.load, second.attributes, second.vital) == (False, True, False)
+    assert "more: of its load nothing but custom metrics is read" in warned(settings)
+
+
+def test_the_name_of_gie_is_the_same_extractor():
+    settings = layer(plugin("model-server-protocol-metrics", "{defaultEngine: triton}"))
+    (pages,) = settings.data_layer.pages
+    assert next(iter(pages.engines.engines)) == "triton"
+    assert "without effect" not in warned(settings)
+
+
+@pytest.mark.parametrize(
+    ("plugins", "sources", "message"),
+    [
+        ([plugin("metrics-data-source", name="x")], {}, "x: it is without effect"),
+        ([plugin("dcgm-extractor")], {}, "dcgm-extractor: it is without effect"),
+        (
+            [plugin("models-data-source")],
+            {"models-data-source": []},
+            "dataLayer.sources[0]: `models-data-source` is not polled",
+        ),
+        (
+            [plugin("metrics-data-source", "{clientCertPath: /a, clientKeyPath: /b}")],
+            {},
+            "certificates are without effect: `scheme` is `http`",
+        ),
+        (
+            [plugin("metrics-data-source", "{scheme: https, caCertPath: /a}")],
+            {},
+            "`caCertPath` is without effect: `insecureSkipVerify` is true",
+        ),
+    ],
+)
+def test_what_is_without_effect_is_said(plugins, sources, message):
+    assert message in warned(layer(*plugins, sources=sources))
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "problem"),
+    [
+        ("metrics-data-source", "{shceme: https}", "did you mean `scheme`"),
+        ("metrics-data-source", "{scheme: ftp}", "Invalid enum value 'ftp'"),
+        ("metrics-data-source", "{port: 0}", "Expected `int` >= 1"),
+        ("metrics-data-source", "{port: 65536}", "Expected `int` <= 65535"),
+        ("metrics-data-source", "{port: '8000'}", "Expected `int | null`"),
+        ("metrics-data-source", "{path: 'a b'}", "no path of a URL"),
+        ("metrics-data-source", '{path: "/a\\r\\nHost: x"}', "no path of a URL"),
+        ("metrics-data-source", "{interval: 5}", "Expected `str`"),
+        ("metrics-data-source", "{interval: soon}", "is no duration"),
+        ("metrics-data-source", "{interval: -1s}", "is no duration"),
+        ("metrics-data-source", "{clientCertPath: /a}", "needed together"),
+        ("models-data-source", "{port: 1}", "unknown parameter `port`"),
+        ("dcgm-data-source", "{caCertPath: /a}", "unknown parameter `caCertPath`"),
+        ("dcgm-extractor", "{x: 1}", "it takes none"),
+        ("models-data-extractor", "{x: 1}", "it takes none"),
+        ("k8s-notification-source", "{kind: Pod}", "missing required field `version`"),
+        ("k8s-notification-source", "{version: v1, kind: ''}", "`version` and `kind` are needed"),
+        ("endpoint-notification-source", "{x: 1}", "it takes none"),
+        ("topology-extractor", "{host: a}", "did you mean `hostname`"),
+        ("label-producer", "{}", "it needs `labels`"),
+        ("label-producer", "{label: a}", "needed together"),
+        ("label-producer", "{labels: [{label: a, attributeKey: ''}]}", "are needed"),
+        ("label-producer", "{label: a, attributeKey: b, valueType: x}", "`valueType` is"),
+        (
+            "label-producer",
+            "{labels: [{label: a, attributeKey: k}, {label: b, attributeKey: k}]}",
+            "`k` is there twice",
+        ),
+        ("multicluster-metrics-extractor", "{queueSizeMetric: '9'}", "`9` is no metric"),
+    ],
+)
+def test_bad_parameters_name_their_place(kind, parameters, problem):
+    with pytest.raises(ConfigError) as error:
+        layer(plugin(kind, parameters))
+    assert problem in str(error.value)
+    assert error.value.place == "plugins[1].parameters"
+
+
+@pytest.mark.parametrize(
+    ("sources", "place", "problem"),
+    [
+        ({"nobody": []}, "dataLayer.sources[0].pluginRef", "no plug-in is named `nobody`"),
+        (
+            {"metrics-data-source": ["nobody"]},
+            "dataLayer.sources[0].extractors[0].pluginRef",
+            "no plug-in is named `nobody`",
+        ),
+        ({"random-picker": []}, "dataLayer.sources[0].pluginRef", "is no source of data"),
+        ({"dcgm-extractor": []}, "dataLayer.sources[0].pluginRef", "is no source of data"),
+        (
+            {"metrics-data-source": ["random-picker"]},
+            "dataLayer.sources[0].extractors[0].pluginRef",
+            "takes nothing from the pages",
+        ),
+        (
+            {"metrics-data-source": ["models-data-extractor"]},
+            "dataLayer.sources[0].extractors[0].pluginRef",
+            "reads models, and `metrics-data-source` has metrics",
+        ),
+        (
+            {"models-data-source": ["dcgm-extractor"]},
+            "dataLayer.sources[0].extractors[0].pluginRef",
+            "reads metrics, and `models-data-source` has models",
+        ),
+        (
+            {"metrics-data-source": ["core-metrics-extractor", "other"]},
+            "dataLayer.sources[0].extractors[1].pluginRef",
+            "one extractor of load is enough",
+        ),
+    ],
+)
+def test_what_does_not_go_together_names_its_place(sources, place, problem):
+    every = ("metrics-data-source", "core-metrics-extractor", "models-data-source")
+    more = ("models-data-extractor", "dcgm-extractor")
+    with pytest.raises(ConfigError) as error:
+        layer(
+            *(plugin(each) for each in (*every, *more)),
+            plugin("core-metrics-extractor", name="other"),
+            sources=sources,
+        )
+    assert (error.value.place, problem in str(error.value)) == (place, True), str(error.value)
+
+
+def engines(configs, **more):
+    parameters = ", ".join([f"engineConfigs: [{configs}]", *(f"{k}: {v}" for k, v in more.items())])
+    return only(plugin("core-metrics-extractor", f"{{{parameters}}}")).engines
+
+
+def test_an_engine_of_the_users_is_tried_where_no_label_names_one():
+    catalog = engines(
+        "{name: mine, queuedRequestsSpec: 'my_queue{kind=waiting}', kvUsageSpec: my_usage}",
+        engineLabelKey="my/engine",
+    )
+    assert list(catalog.engines) == ["vllm", "mine", *list(ENGINES)[1:]]
+    mine = catalog.engines["mine"]
+    assert (str(mine.waiting), mine.running, str(mine.kv_usage)) == (
+        "my_queue{kind=waiting}",
+        None,
+        "my_usage",
+    )
+    assert mine.signs == (b"my_queue", b"my_usage")
+    assert catalog.named({"my/engine": "mine"}) is mine
+    legacy = "inference.networking.k8s.io/engine-type"
+    assert catalog.named({legacy: "sglang"}) is SGLANG
+    assert catalog.named({"llm-d.ai/engine-type": "mine"}) is None
+    assert {b"kind", b"engine", b"dp_rank"} <= catalog.read_labels
+
+
+def test_an_engine_takes_the_place_of_the_built_in_one():
+    vllm = engines("{name: vllm, queuedRequestsSpec: nv_inference_pending_request_count}").engines[
+        "vllm"
+    ]
+    assert str(vllm.waiting) == "nv_inference_pending_request_count"
+    assert (vllm.running, vllm.kv_usage, vllm.adapters) == (None, None, None)
+    assert (vllm.num_blocks, vllm.longest) == (VLLM.num_blocks, VLLM.longest)
+    assert vllm.signs[0] == b"nv_inference_pending_request_count"
+
+
+def test_a_cache_of_ones_own_takes_the_place_of_the_built_in_one():
+    vllm = engines("{name: vllm, cacheInfoSpec: my_cache}").engines["vllm"]
+    assert [str(each) for each in vllm.num_blocks] == ["my_cache{num_gpu_blocks}"]
+    assert (vllm.longest, vllm.whole_server) == (None, False)
+
+
+def test_what_is_named_as_it_was_keeps_what_the_built_in_engine_knows():
+    vllm = engines(
+        """{name: vllm, queuedRequestsSpec: "vllm:num_requests_waiting",
+          runningRequestsSpec: "vllm:num_requests_running", kvUsageSpec: "vllm:kv_cache_usage_perc",
+          loraSpec: "vllm:lora_requests_info", cacheInfoSpec: "vllm:cache_config_info",
+          customMetrics: [{attributeKey: Swapped, metricSpec: "vllm:swapped{kind=cpu}"}]}"""
+    ).engines["vllm"]
+    for field in ("waiting", "running", "kv_usage", "adapters", "block_size", "num_blocks"):
+        assert getattr(vllm, field) is getattr(VLLM, field), field
+    assert (vllm.longest, vllm.whole_server, vllm.signs) == (VLLM.longest, True, VLLM.signs)
+    ((key, metric),) = vllm.attributes
+    assert (key, str(metric)) == ("Swapped/core-metrics-extractor", "vllm:swapped{kind=cpu}")
+
+
+def test_sizes_of_the_cache_are_labels_or_metrics():
+    mine = engines(
+        """{name: mine, cacheInfoSpec: info, cacheBlockSizeLabelName: size,
+          cacheNumBlocksSpec: "blocks{kind=max}"}"""
+    ).engines["mine"]
+    assert [str(each) for each in mine.block_size] == ["info{size}"]
+    assert [str(each) for each in mine.num_blocks] == ["blocks{kind=max}", "info{num_gpu_blocks}"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ("{engineConfigs: [{name: ''}]}", "the engine's `name` is empty - at `$.engineConfigs[0]`"),
+        ("{engineConfigs: [{name: default}]}", "which is reserved"),
+        ("{engineConfigs: [{name: a}, {name: a}]}", "`a` is in `engineConfigs` twice"),
+        ("{defaultEngine: vlm}", "`defaultEngine` is `vlm`, none of `sglang`"),
+        (
+            "{engineConfigs: [{name: a}, {name: b, kvUsageSpec: 'x{y'}]}",
+            "`kvUsageSpec`: `x{y` is no metric; write name or name{label=value,...}",
+        ),
+        ("{engineConfigs: [{name: a, loraSpec: 'x{y}'}]}", "`y` in `x{y}` is no label=value"),
+        ("{engineConfigs: [{name: a, queueSpec: b}]}", "unknown parameter `queueSpec`"),
+        (
+            "{engineConfigs: [{name: a, customMetrics: [{attributeKey: '', metricSpec: b}]}]}",
+            "`attributeKey` is empty - at `$.engineConfigs[0].customMetrics[0]`",
+        ),
+        (
+            "{engineConfigs: [{name: a, customMetrics: [{attributeKey: k, metricSpec: ''}]}]}",
+            "`metricSpec` is empty",
+        ),
+        (
+            """{engineConfigs: [{name: a, customMetrics: [{attributeKey: k, metricSpec: b},
+              {attributeKey: k, metricSpec: c}]}]}""",
+            "`k` is there twice",
+        ),
+    ],
+)
+def test_bad_engines_name_their_place(parameters, problem):
+    with pytest.raises(ConfigError) as error:
+        layer(plugin("core-metrics-extractor", parameters))
+    assert problem in str(error.value)
+    assert error.value.place == "plugins[1].parameters"
