@@ -1,4 +1,4 @@
-"""`epp serve` as a process of its own, for tests of what it is started with."""
+"""`epp` as a process of its own, for tests of what it is started with."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,12 @@ HERE = ("--bind-address=127.0.0.1", *(f"--{name}=0" for name in PORTS))
 
 
 @contextlib.asynccontextmanager
-async def picker(arguments, folder):
+async def picker(arguments, folder, **environ):
     """Start a picker in a folder, whose `kubeconfig` is its own; give the lines of its log."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "epp", "serve", *arguments, *HERE),
+        *(sys.executable, "-m", "epp", *arguments, *HERE),
         cwd=folder,
-        env=os.environ | {"KUBECONFIG": str(folder / "kubeconfig")},
+        env=os.environ | {"KUBECONFIG": str(folder / "kubeconfig")} | environ,
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None

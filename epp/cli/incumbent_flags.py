@@ -6,14 +6,14 @@ incumbent itself refuses are refused.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from epp.cli.configuration import add_overrides
 from epp.cli.types import boolean, count, duration, one_of, quantity
 from epp.errors import ConfigError
-from epp.protocol.yaml import load_yaml
 
 Effect = Literal["mapped", "without_effect"]
 
@@ -168,22 +168,9 @@ def add_incumbent(parser: argparse.ArgumentParser) -> None:
             help=f"{flag.effect.replace('_', ' ')}: {flag.why}",
             **more,
         )
+    add_overrides(group)
     for name, (value, _) in REMOVED.items():
         group.add_argument(name, metavar="NAME", help=f"removed; `{value}` is accepted")
-
-
-def with_gates(text: str, gates: Sequence[str]) -> str:
-    """Return a configuration with feature gates (`name`, `name=false`) in place of its own.
-
-    Raises `ConfigError` for a text that is no YAML.
-    """
-    document = load_yaml(text.encode(errors="surrogateescape"))
-    given = document.get("featureGates") if isinstance(document, dict) else None
-    if not gates or not isinstance(document, dict) or not isinstance(given or [], list):
-        return text
-    named = {gate.partition("=")[0] for gate in gates}
-    kept = [gate for gate in given or [] if str(gate).partition("=")[0] not in named]
-    return msgspec.json.encode(document | {"featureGates": [*kept, *gates]}).decode()
 
 
 def check_removed(arguments: argparse.Namespace) -> None:

@@ -4,18 +4,20 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import epp.app.process  # noqa: F401 (before anything that imports structlog)
 from epp import __version__, compiled
+from epp.cli.configuration import configured
 from epp.cli.go_arguments import GoArgumentParser, with_command
-from epp.cli.incumbent_flags import check_removed, notices, with_gates
-from epp.cli.pool_flags import pool_of
+from epp.cli.incumbent_flags import check_removed, notices
+from epp.cli.pool_flags import pool_of, unheeded
 from epp.cli.serve_flags import add_serve, log_settings
 from epp.cli.several_pools import parse, pools_of
 from epp.cli.tls_flags import check_metrics_tls
-from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
+from epp.config.file import Settings, load
 from epp.config.report import report
 from epp.config.schema import dump
 from epp.errors import ConfigError
@@ -42,12 +44,13 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     if arguments.config_file is not None:
         text = _text(arguments.config_file, "--config-file")
     else:  # an empty text is the incumbent's default
-        text = arguments.config_text or POLICIES[arguments.policy or DEFAULT_POLICY]
-    return load(with_gates(text, arguments.feature_gates))
+        text = arguments.config_text or ""
+    return load(configured(text, arguments))
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    every = [_options(each) for each in pools_of(arguments)]
+    pools = pools_of(arguments)
+    every = [_options(each) for each in pools]
     import structlog  # noqa: PLC0415 (see `_options`)
     import uvloop  # noqa: PLC0415 (see `_options`)
 
@@ -56,7 +59,9 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     configure_logs(*log_settings(arguments))
     log = structlog.get_logger(__name__)
-    for notice in notices(arguments, os.environ):
+    said = [notices(arguments, os.environ)]
+    said += [unheeded(flags, pool.source) for flags, pool in zip(pools, every, strict=True)]
+    for notice in chain.from_iterable(said):
         log.info(notice.event, name=notice.name, reason=notice.why)
     uvloop.run(serve(every))
     return 0

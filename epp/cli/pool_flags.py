@@ -1,12 +1,13 @@
 """The flags of `epp serve` that choose the pool, and the pool that they choose."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
+from epp.cli.incumbent_flags import Notice
 from epp.cli.types import add_boolean, labels, port_list
 from epp.errors import ConfigError
 from epp.protocol.kube.objects import GATEWAY_GROUP, LEGACY_GROUP
@@ -105,6 +106,25 @@ def pool_of(
     if not reviewed:
         return pool
     return msgspec.structs.replace(pool, metrics_access=_access(arguments, environ))
+
+
+def unheeded(arguments: argparse.Namespace, source: Path | KubeSettings) -> Iterator[Notice]:
+    """Return what is to be said of flags that the source of endpoints leaves no meaning."""
+    given: tuple[tuple[str, object], ...]
+    if isinstance(source, Path):
+        given = (
+            ("--pool-namespace", arguments.pool_namespace),
+            ("--endpoint-target-ports", arguments.endpoint_target_ports),
+            ("--ha-enable-leader-election", arguments.ha_enable_leader_election),
+        )
+        why = "the endpoints are a file's"
+    else:
+        ports = arguments.endpoint_target_ports if source.selector is None else None
+        given = (("--endpoint-target-ports", ports),)
+        why = "the InferencePool names its ports"
+    for name, value in given:
+        if value:
+            yield Notice("flag.without_effect", name, why)
 
 
 def _without_metrics(

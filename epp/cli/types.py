@@ -111,12 +111,29 @@ def zap_level(text: str) -> str:
     return _ZAP_LEVELS[text.lower()]
 
 
-def labels(text: str) -> dict[str, str]:
-    """Return one or more labels (`app=vllm,role=decode`)."""
-    pairs = [part.strip().partition("=") for part in text.split(",")]
-    if not all(name.strip() and sign for name, sign, _ in pairs):
-        raise argparse.ArgumentTypeError(f"`{text}` is no selector; write app=vllm,role=decode")
-    return {name.strip(): value.strip() for name, _, value in pairs}
+_KEY, _VALUE = r"[\w./-]*\w", r"[\w.-]*"
+_EQUALITY = re.compile(rf"\s*({_KEY})\s*==?\s*({_VALUE})\s*")
+_REQUIREMENT = re.compile(
+    rf"\s*(?:!?\s*{_KEY}|{_KEY}\s*(?:!=|==?|[<>])\s*{_VALUE}"
+    rf"|{_KEY}\s+(?:in|notin)\s*\(\s*{_VALUE}\s*(?:,\s*{_VALUE}\s*)*\))\s*"
+)
+
+
+def labels(text: str) -> dict[str, str] | str:
+    """Return the labels that a selector demands (`app=vllm,role=decode`).
+
+    One that is not equality alone (`env in (a,b),tier!=x,key,!key`) is returned as it is: the
+    Kubernetes API evaluates it.
+    """
+    parts = re.split(r",(?![^()]*\))", text)
+    pairs = [_EQUALITY.fullmatch(part) for part in parts]
+    if all(pairs):
+        return {pair[1]: pair[2] for pair in pairs if pair}
+    if not all(map(_REQUIREMENT.fullmatch, parts)):
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is no selector; write app=vllm,role=decode or role in (decode,both)"
+        )
+    return text
 
 
 def port_list(text: str) -> tuple[int, ...]:

@@ -113,6 +113,7 @@ class EndpointPickerConfig(msgspec.Struct, forbid_unknown_fields=True, rename="c
 Path = tuple[str, ...]
 _MOVED: tuple[tuple[Path, Path], ...] = (
     (("parser",), ("requestHandler", "parsers")),
+    (("requestHandler", "parser"), ("requestHandler", "parsers")),
     (("saturationDetector",), ("flowControl", "saturationDetector")),
     (("dataLayer", "discovery", "pluginRef"), ("dataLayer", "discovery", "endpoints", "pluginRef")),
     (("dataLayer", "peerDiscovery"), ("dataLayer", "discovery", "peers")),
@@ -175,7 +176,7 @@ def _modernize(document: dict[str, Any]) -> tuple[str, ...]:
         if value is None:
             continue
         warnings.append(f"{'.'.join(old)} is deprecated: write {'.'.join(new)}")
-        if old == ("parser",):
+        if old[-1] == "parser":
             value = [value]
         elif old == ("saturationDetector",):
             value = _with_its_plugin(document, value)

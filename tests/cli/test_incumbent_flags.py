@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from epp.cli.incumbent_flags import FLAGS, VARIABLES, check_removed, notices, with_gates
+from epp.cli.incumbent_flags import FLAGS, VARIABLES, check_removed, notices
 from epp.cli.serve_flags import add_serve, log_settings
 from epp.errors import ConfigError
-from epp.protocol.yaml import load_yaml
 
 DOCUMENTED = {
     "--allow-experimental-plugins": "true",
@@ -146,22 +145,3 @@ def test_exit_codes_are_gos(words, status, told):
     )
     assert asked.returncode == status
     assert told in asked.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "gates", "merged"),
-    [
-        ("plugins: []", ["a"], ["a"]),
-        ("featureGates: [a=true, b]", ["a=false", "c"], ["b", "a=false", "c"]),
-        ("featureGates:", ["a"], ["a"]),
-    ],
-)
-def test_gates_of_the_command_line_go_before_the_configurations(text, gates, merged):
-    document = load_yaml(with_gates(text, gates).encode())
-    assert isinstance(document, dict)
-    assert document["featureGates"] == merged
-
-
-@pytest.mark.parametrize("text", ["plugins: []", "[]", "featureGates: 3", ""])
-def test_a_configuration_that_no_gate_is_given_for_or_that_cannot_have_one(text):
-    assert with_gates(text, [] if text.startswith("plugins") else ["a"]) == text

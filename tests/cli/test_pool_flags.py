@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.cli.pool_flags import pool_of
+from epp.cli.pool_flags import pool_of, unheeded
 from epp.cli.serve_flags import add_serve
 from epp.cli.types import labels, port_list
 from epp.errors import ConfigError
@@ -86,6 +86,29 @@ def test_a_selector_is_called_by_the_deployment_that_picks(pod, name):
     assert pool(*again).source.ports == (8000, 8001)
 
 
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        (
+            [
+                *("--endpoints-file=a", "--pool-name=p", "--pool-namespace=n"),
+                *("--endpoint-target-ports=1", "--ha-enable-leader-election"),
+            ],
+            ["--pool-namespace", "--endpoint-target-ports", "--ha-enable-leader-election"],
+        ),
+        (["--pool-name=p", "--endpoint-target-ports=1"], ["--endpoint-target-ports"]),
+        (["--pool-name=p", "--pool-namespace=n", "--ha-enable-leader-election"], []),
+        (["--endpoint-selector=a=b", "--endpoint-target-ports=1"], []),
+    ],
+)
+def test_flags_without_meaning_for_the_source_are_said(flags, names):
+    parser = argparse.ArgumentParser()
+    add_serve(parser)
+    arguments = parser.parse_args(flags)
+    said = unheeded(arguments, pool_of(arguments, "", {}).source)
+    assert [each.name for each in said] == names
+
+
 SELECTED = "--endpoint-selector=app=vllm"
 
 
@@ -118,7 +141,25 @@ def test_selectors(text, read):
     assert labels(text) == read
 
 
-@pytest.mark.parametrize("text", ["", "app", "=vllm", "app=vllm,", "app in (a, b)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "app",
+        "!app",
+        "app!=vllm",
+        "app in (a, b)",
+        "env in (prod,staging),tier!=frontend",
+        "app=vllm,role notin (prefill)",
+        "size>3",
+    ],
+)
+def test_selectors_that_the_api_evaluates(text):
+    assert labels(text) == text
+    flags = (f"--endpoint-selector={text}", "--endpoint-target-ports=8000")
+    assert pool(*flags).source.selector == text
+
+
+@pytest.mark.parametrize("text", ["", "=vllm", "app=vllm,", "app in", "app in (a", "a b", "a=b c"])
 def test_no_selectors(text):
     with pytest.raises(argparse.ArgumentTypeError, match="write app=vllm,role=decode"):
         labels(text)

@@ -303,7 +303,7 @@ dataLayer: {sources: [{pluginRef: metrics-data-source, extractors: [{pluginRef: 
         "requestHandler.parsers[0].pluginRef",
         "no plug-in is named `open-parser`",
     ),
-    ("requestHandler: {parser: []}", "requestHandler", "did you mean `parsers`"),
+    ("requestHandler: {parsed: []}", "requestHandler", "did you mean `parsers`"),
     (
         "plugins: [{type: queue-scorer}]\ndataLayer: {discovery: {pluginRef: queue-scorer}}",
         "dataLayer.discovery.endpoints.pluginRef",

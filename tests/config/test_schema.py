@@ -61,6 +61,14 @@ requestHandler: {parsers: [{pluginRef: b}]}
     assert warning.startswith("parser is deprecated")
 
 
+def test_the_one_parser_of_old_releases():
+    text = "apiVersion: llm-d.ai/v1alpha1\nrequestHandler: {parser: {pluginRef: a}}"
+    config, (warning,) = decode(text)
+    assert config.request_handler is not None
+    assert [each.plugin_ref for each in config.request_handler.parsers] == ["a"]
+    assert warning.startswith("requestHandler.parser is deprecated: write requestHandler.parsers")
+
+
 @pytest.mark.parametrize(
     ("text", "place", "said"),
     [

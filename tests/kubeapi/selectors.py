@@ -1,10 +1,10 @@
-"""Label and field selectors by equality: text to a test of one object, as apimachinery reads it.
+"""Label and field selectors: text to a test of one object, as apimachinery reads it.
 
-Set-based requirements (`in`, `notin`, a bare key) are refused: nothing here asks with one.
+Field selectors are by equality; labels may be compared by sets too (`in`, `notin`, a bare key).
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from tests.kubeapi.status import bad_request
@@ -26,15 +26,32 @@ def _requirements(text: str) -> list[tuple[str, bool, str]]:
     return read
 
 
+SET_BASED: Final = re.compile(r"([\w./-]+)\s+(in|notin)\s+\(([\w., -]*)\)|(!?)\s*([\w./-]+)")
+LabelTest = Callable[[Mapping[str, str]], bool]
+
+
 def label_selector(text: str) -> ObjectTest:
     """A test of an object's labels; an empty text matches all. Errors: ApiError 400."""
-    wanted = _requirements(text)
+    parts = re.split(r",(?![^()]*\))", text)
+    tests = [_label_test(part) for part in map(str.strip, parts) if part]
 
     def matches(value: Json) -> bool:
         labels = value["metadata"].get("labels") or {}
-        return all((labels.get(key) == text) == equal for key, equal, text in wanted)
+        return all(test(labels) for test in tests)
 
     return matches
+
+
+def _label_test(part: str) -> LabelTest:
+    found = SET_BASED.fullmatch(part)
+    if found is None:
+        ((key, equal, wanted),) = _requirements(part)
+        return lambda labels: (labels.get(key) == wanted) == equal
+    key, operator, values, absent, name = found.groups()
+    if name:
+        return lambda labels: (name in labels) != bool(absent)
+    among = {value.strip() for value in values.split(",")}
+    return lambda labels: (labels.get(key) in among) == (operator == "in")
 
 
 def _field_at(value: Json, path: str) -> str:

@@ -51,14 +51,15 @@ class KubeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The pool to follow, and how.
 
     `pool_group` is one of `POOL_GROUPS`. With `selector` no InferencePool is read: pods with these
-    labels are endpoints at `ports`, and `pool` is only a name. `elect` asks for one leader among
-    the replicas, timed by `election`, whose empty `identity` stands for a generated one.
+    labels, or those of a selector in the API's own form, are endpoints at `ports`, and `pool` is
+    only a name. `elect` asks for one leader among the replicas, timed by `election`, whose empty
+    `identity` stands for a generated one.
     """
 
     namespace: str
     pool: str
     pool_group: str = GATEWAY_GROUP
-    selector: Mapping[str, str] | None = None
+    selector: Mapping[str, str] | str | None = None
     ports: tuple[int, ...] = ()
     elect: bool = False
     access: KubeAccess = KubeAccess()

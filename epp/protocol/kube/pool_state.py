@@ -9,8 +9,8 @@ from epp.protocol.kube.object_warnings import ObjectWarnings
 from epp.protocol.kube.objects import AnyPool, KubePod
 from epp.protocol.kube.pod_endpoints import active_ports, declared_ports, endpoints_of
 
-Selector = Mapping[str, str]
-"""The labels that a pod must have, all of them."""
+Selector = Mapping[str, str] | str
+"""The labels that a pod must have, all of them; or a selector in the API's own form."""
 
 
 class PoolState:
@@ -59,7 +59,7 @@ class PoolState:
         The attribute `selector` stays the same object until other labels are selected.
         """
         if selector != self.selector:
-            self.selector = dict(selector)
+            self.selector = selector if isinstance(selector, str) else dict(selector)
         if ports != self.ports:
             self.ports = ports
             for pod in self._pods.values():

@@ -65,15 +65,20 @@ class Resource(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """A selection of a resource's objects: those with all `labels`, or the one of `name`."""
+    """A selection of a resource's objects: those with all `labels`, or the one of `name`.
 
-    labels: Mapping[str, str] = {}
+    Labels in the form of the API's own selectors are passed on as they are.
+    """
+
+    labels: Mapping[str, str] | str = {}
     name: str = ""
 
     def query(self, more: Mapping[str, str | int]) -> str:
         """Return it as a query string, with other parameters; empty ones are left out."""
         fields: dict[str, str | int] = {}
-        if self.labels:
+        if isinstance(self.labels, str):
+            fields["labelSelector"] = self.labels
+        elif self.labels:
             fields["labelSelector"] = ",".join(f"{k}={v}" for k, v in sorted(self.labels.items()))
         if self.name:
             fields["fieldSelector"] = f"metadata.name={self.name}"

@@ -162,10 +162,11 @@ async def test_one_name_again_is_another_pod(api, tmp_path):
         )
 
 
-async def test_a_selector_stands_for_a_pool(api, tmp_path):
+@pytest.mark.parametrize("selector", [{"app": "vllm"}, "app in (vllm,sglang),!canary"])
+async def test_a_selector_stands_for_a_pool(selector, api, tmp_path):
     api.uninstall("inferencepools.inference.networking.k8s.io")
     api.put(pod("a"))
-    settings = {"selector": {"app": "vllm"}, "ports": (8000, 8001)}
+    settings = {"selector": selector, "ports": (8000, 8001)}
     async with discovering(api, tmp_path, **settings) as (discovery, fleet):
         await fleet.until(lambda: discovery.ready)
         assert fleet.targets == ["10.0.0.1:8000", "10.0.0.1:8001"]

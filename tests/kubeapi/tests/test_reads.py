@@ -98,6 +98,11 @@ SELECTED = {
     "app=web": "front back",
     "app==web,tier=back": "back",
     "app!=web": "bare",
+    "tier in (front, back)": "front back",
+    "tier in (front),app": "front",
+    "tier notin (front)": "back bare",
+    "!tier": "bare",
+    "tier": "front back",
 }
 
 

@@ -1,0 +1,76 @@
+"""Flags that change a configuration: gates, and where metrics pages are."""
+
+import argparse
+
+import pytest
+
+from epp.cli.configuration import configured
+from epp.cli.serve_flags import add_serve
+from epp.config.file import POLICIES
+from epp.protocol.yaml import load_yaml
+
+
+def merged(text, *flags):
+    parser = argparse.ArgumentParser()
+    add_serve(parser)
+    return configured(text, parser.parse_args(flags))
+
+
+def document(text, *flags):
+    found = load_yaml(merged(text, *flags).encode())
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "gates", "expected"),
+    [
+        ("plugins: []", "a", ["a"]),
+        ("featureGates: [a=true, b]", "a=false,c", ["b", "a=false", "c"]),
+        ("featureGates:", "a", ["a"]),
+    ],
+)
+def test_gates_of_the_command_line_go_before_the_configurations(text, gates, expected):
+    assert document(text, f"--feature-gates={gates}")["featureGates"] == expected
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "plugins: 3", "a: b"])
+def test_a_configuration_that_cannot_be_changed_is_left_to_who_reads_it(text):
+    assert merged(text) == text
+    assert load_yaml(merged(text, "--feature-gates=").encode()) == load_yaml(text.encode())
+
+
+def test_no_text_is_the_policys():
+    assert merged("") == POLICIES["least-ttft"]
+    assert merged("", "--policy=linear") == POLICIES["linear"]
+
+
+SCHEME = "--model-server-metrics-scheme=https"
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "expected"),
+    [
+        ("plugins: []", [SCHEME], {"scheme": "https"}),
+        ("kind: x", [SCHEME], {"scheme": "https"}),
+        ("plugins: [{type: metrics-data-source}]", [SCHEME], {"scheme": "https"}),
+        (
+            "plugins: [{type: metrics-data-source, parameters: {scheme: http, path: /p}}]",
+            [SCHEME, "--model-server-metrics-port=8081"],
+            {"port": 8081, "scheme": "http", "path": "/p"},
+        ),
+        (
+            "",
+            [
+                "--model-server-metrics-path=/metrics",
+                "--model-server-metrics-https-insecure-skip-verify=false",
+                "--model-server-metrics-port=0",
+            ],
+            {"path": "/metrics", "insecureSkipVerify": False},
+        ),
+    ],
+)
+def test_where_metrics_pages_are(text, flags, expected):
+    plugins = document(text, *flags)["plugins"]
+    (source,) = [each for each in plugins if each["type"] == "metrics-data-source"]
+    assert source["parameters"] == expected
