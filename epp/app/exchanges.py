@@ -44,6 +44,8 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
         request_orca=request_orca,
         emit_scores=emit_scores,
         keep_body=keep_body,
+        apis=settings.parsers.apis,
+        propagate_priority=settings.propagate_priority,
         resolve=_resolve_with(
             resolve if heed_subset else _for_all(resolve), scheduling.request_processors
         ),

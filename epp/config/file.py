@@ -6,6 +6,7 @@ effect is a warning.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from math import isfinite
 
 import msgspec
@@ -20,9 +21,10 @@ from epp.config.flow_control import (
     OrderingPolicy,
     UsageLimitPolicy,
 )
+from epp.config.parsers import PARSERS, ParserSettings, parser_settings
 from epp.config.plugins import Plugins
 from epp.config.producers import ProducerSettings, producer_settings
-from epp.config.registry import BUILT_IN, PLUGINS, FileDiscoveryConfig
+from epp.config.registry import PLUGINS, FileDiscoveryConfig
 from epp.config.report import unhonoured_sections
 from epp.config.schema import (
     DataLayer,
@@ -70,14 +72,16 @@ class Settings(ProducerSettings, frozen=True, kw_only=True):
     `endpoints_file` is the path that a `file-discovery` plug-in names, empty without one.
     `data_layer` says which pages of endpoints are polled, and for what.
     `report_served`: response headers say which endpoint served (for the conformance suite).
-    `propagate_priority`: the priority is written into bodies. `plugins` are all plug-ins as they
-    were configured, by name. `effective` is the configuration with every default written out.
+    `parsers` are those that read requests. `propagate_priority`: the priority is written into
+    bodies. `plugins` are all plug-ins as they were configured, by name. `effective` is the
+    configuration with every default written out.
     """
 
     scheduling: Scheduling
     endpoints_file: str
     data_layer: DataLayerSettings
     report_served: bool
+    parsers: ParserSettings
     propagate_priority: bool
     plugins: Mapping[str, object]
     effective: EndpointPickerConfig
@@ -133,17 +137,17 @@ def load(
     sources = _data_layer(config.data_layer or DataLayer(), plugins)
     _check_flow_control(config.flow_control or FlowControl(), plugins)
     request_handler = config.request_handler or RequestHandler()
-    for position, parser in enumerate(request_handler.parsers):
-        where = f"requestHandler.parsers[{position}].pluginRef"
-        plugins.refer(parser.plugin_ref, where, known=BUILT_IN | PLUGINS.keys())
+    refer = partial(plugins.refer, known=PARSERS)
+    parsers = parser_settings(request_handler.parsers, refer, plugins.structs)
     producers = producer_settings(plugins.structs.values())
     noted = (*plugins.warnings, *unhonoured_sections(config), *producers.warnings)
-    warnings = (*deprecated, *ungated, *noted, *sources.warnings, *unused)
+    warnings = (*deprecated, *ungated, *noted, *sources.warnings, *parsers.warnings, *unused)
     return Settings(
         scheduling=_scheduling(profiles, handler, plugins),
         endpoints_file=_endpoints_file(config, plugins),
         data_layer=sources,
         report_served=bool(plugins.having(ServedVerifier)),
+        parsers=parsers,
         propagate_priority=request_handler.propagate_priority,
         plugins=plugins.structs,
         effective=config,

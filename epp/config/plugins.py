@@ -7,10 +7,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from epp.config.registry import (
-    BUILT_IN,
     ELSEWHERE,
     PLUGINS,
-    BuiltIn,
     build,
     plugin_class,
     replaced_by,
@@ -90,7 +88,7 @@ class Plugins(Mapping[str, Any]):
             kind = plugin_class(spec.type, f"{place}.type")
         struct = build(kind, written, f"{place}.parameters")
         self.structs[spec.name] = struct
-        spec.parameters = written if kind is BuiltIn else msgspec.to_builtins(struct)
+        spec.parameters = msgspec.to_builtins(struct)
         self.warnings += _unhonoured(spec.name, kind, written)
 
     def _warn_of(self, kind: str, place: str) -> None:
@@ -133,10 +131,8 @@ class Plugins(Mapping[str, Any]):
         return found
 
     def _stands_for_default(self, name: str) -> bool:
-        """Whether a name is none, or that of what is always on, or of a type not in the file."""
-        if name in self.structs:
-            return isinstance(self.structs[name], BuiltIn)
-        return not name or name in PLUGINS or name in BUILT_IN or name in ELSEWHERE
+        """Whether a name is none, or that of a type not in the file."""
+        return name not in self.structs and (not name or name in PLUGINS or name in ELSEWHERE)
 
     @property
     def first_of_its_type(self) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 
 from epp.config.data_layer import DATA_LAYER, OLD_CORE_EXTRACTOR
 from epp.config.flow_control import FLOW_CONTROL
+from epp.config.parsers import PARSERS
 from epp.config.producers import (
     ApproxProducer,
     MulticlusterApproxProducer,
@@ -62,10 +63,6 @@ class FileDiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     watch_file: bool = False
 
 
-class BuiltIn(msgspec.Struct, frozen=True):
-    """A plug-in of the incumbent's that is always on here; its parameters change nothing."""
-
-
 PLUGINS: dict[str, type[Any]] = {
     "queue-scorer": QueueScorer,
     "kv-cache-utilization-scorer": KvCacheUtilizationScorer,
@@ -100,6 +97,7 @@ PLUGINS: dict[str, type[Any]] = {
     "destination-endpoint-served-verifier": ServedVerifier,
     **DATA_LAYER,
     **FLOW_CONTROL,
+    **PARSERS,
 }
 """Every plug-in that a configuration may name."""
 
@@ -108,20 +106,11 @@ DEPRECATED: dict[str, str] = {
 }
 """Types that llm-d-router has deprecated or removed, and what to write instead."""
 
-BUILT_IN = frozenset(
-    (
-        "openai-parser",
-        "passthrough-parser",
-    )
-)
-"""The incumbent's names for what this picker always does."""
-
 ELSEWHERE = frozenset(
     (
         "active-request-scorer",
         "always-disagg-multimodal-decider",
         "always-disagg-pd-decider",
-        "anthropic-parser",
         "by-label",
         "by-label-selector",
         "concurrency-detector",
@@ -160,9 +149,6 @@ ELSEWHERE = frozenset(
         "topology-affinity-scorer",
         "utilization-detector",
         "utilization-filter",
-        "vertexai-parser",
-        "vllmgrpc-parser",
-        "vllmhttp-parser",
         "weighted-random-picker",
     )
 )
@@ -173,8 +159,6 @@ def plugin_class(kind: str, place: str) -> type[Any]:
     """Return the class of a plug-in's name. Raises `ConfigError` that suggests similar names."""
     if kind in PLUGINS:
         return PLUGINS[kind]
-    if kind in BUILT_IN:
-        return BuiltIn
     if kind in ELSEWHERE:
         raise ConfigError(
             f"plug-in type `{kind}` of llm-d-router does not exist in this version of Warmpick",

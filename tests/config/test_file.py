@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from epp.config.file import POLICIES, load
-from epp.config.registry import BUILT_IN, ELSEWHERE, PLUGINS
+from epp.config.registry import ELSEWHERE, PLUGINS
 from epp.config.schema import API_VERSION, OLD_API_VERSIONS, dump
 from epp.errors import ConfigError
 from epp.policy.pickers import LeastTtftPicker, MaxScorePicker, RandomPicker, RoundRobinPicker
@@ -207,13 +207,6 @@ dataLayer: {discovery: {pluginRef: file-discovery}}
     assert load(dump(load(text).effective)).endpoints_file == "/etc/e.yaml"
 
 
-@pytest.mark.parametrize("kind", sorted(BUILT_IN))
-def test_what_is_always_on_may_be_named_with_any_parameters(kind):
-    settings = load(f"plugins: [{{type: {kind}, parameters: {{any: [1, 2]}}}}]")
-    assert settings.profile.scorers == ()
-    assert settings.effective.plugins[0].parameters == {"any": [1, 2]}
-
-
 ONE = "plugins: [{type: queue-scorer}]\nschedulingProfiles: [{name: a, plugins: "
 ERRORS = [
     ("", "", "empty"),
@@ -327,8 +320,7 @@ def test_errors_name_the_place_and_the_problem(text, place, said):
 
 
 def test_every_name_of_the_incumbents_is_known_once():
-    assert not BUILT_IN & PLUGINS.keys()
-    assert not ELSEWHERE & (BUILT_IN | PLUGINS.keys())
+    assert not ELSEWHERE & PLUGINS.keys()
 
 
 # Plug-ins of users.

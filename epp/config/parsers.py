@@ -1,0 +1,141 @@
+"""Parsers: the plug-ins that say which APIs are read; types, paths and rules are llm-d-router's."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from epp.config.schema import Reference
+from epp.errors import ConfigError
+from epp.protocol.openai import apis
+from epp.protocol.openai.apis import ApiTable, Claims
+
+# Gateway API inference extension, `AppProtocol`.
+_HTTP, _H2C = "http", "kubernetes.io/h2c"
+PLACE = "requestHandler.parsers"
+
+
+class Parser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Reads requests to the paths of `claims`; without any, it passes all others through.
+
+    `protocols` are those of a pool that it can read; empty: any.
+    """
+
+    claims: ClassVar[Claims] = {}
+    protocols: ClassVar[frozenset[str]] = frozenset((_HTTP, _H2C))
+
+
+class OpenAiParser(Parser, frozen=True):
+    """Reads OpenAI's API."""
+
+    claims = apis.OPENAI
+
+
+class AnthropicParser(Parser, frozen=True):
+    """Reads Anthropic's Messages API."""
+
+    claims = apis.ANTHROPIC
+
+
+class VllmHttpParser(Parser, frozen=True):
+    """Reads vLLM's `/inference/v1/generate`."""
+
+    claims = apis.VLLM_HTTP
+
+
+class SglangHttpParser(Parser, frozen=True):
+    """Reads SGLang's `/generate`."""
+
+    claims = apis.SGLANG_HTTP
+
+
+class VllmGrpcParser(Parser, frozen=True):
+    """Reads `Generate` and `Embed` of vLLM's engine over gRPC."""
+
+    claims = apis.VLLM_GRPC
+    protocols = frozenset((_H2C,))
+
+
+class VertexAiParser(Parser, frozen=True):
+    """Reads Vertex AI's prediction service over gRPC, and its raw prediction over HTTP."""
+
+    claims = apis.VERTEX
+    protocols = frozenset((_H2C,))
+
+
+class PassthroughParser(Parser, frozen=True):
+    """Passes requests through unread."""
+
+    protocols = frozenset()
+
+
+PARSERS: dict[str, type[Parser]] = {
+    "openai-parser": OpenAiParser,
+    "anthropic-parser": AnthropicParser,
+    "vllmhttp-parser": VllmHttpParser,
+    "sglanghttp-parser": SglangHttpParser,
+    "vllmgrpc-parser": VllmGrpcParser,
+    "vertexai-parser": VertexAiParser,
+    "passthrough-parser": PassthroughParser,
+}
+"""Parsers by their types."""
+
+_TYPES = {kind: name for name, kind in PARSERS.items()}
+_DEFAULT = (OpenAiParser, AnthropicParser, VllmHttpParser, PassthroughParser)
+
+
+class ParserSettings(msgspec.Struct, frozen=True):
+    """The parsers of a picker, and the table of the APIs that they read.
+
+    `warnings` name parsers that read nothing.
+    """
+
+    kinds: tuple[type[Parser], ...] = _DEFAULT
+    apis: ApiTable = apis.DEFAULT_APIS
+    warnings: tuple[str, ...] = ()
+
+    def fault(self, app_protocol: str) -> str:
+        """Return why these parsers cannot read a pool's requests; empty where they can.
+
+        `app_protocol` is that of the pool; empty: it does not say, and anything goes.
+        """
+        if not app_protocol:
+            return ""
+        unable = [
+            f"`{_TYPES[kind]}`"
+            for kind in self.kinds
+            if kind.protocols and app_protocol not in kind.protocols
+        ]
+        return f"{', '.join(unable)} cannot read {app_protocol}" if unable else ""
+
+
+def parser_settings(
+    references: Sequence[Reference], refer: Callable[[str, str], Any], structs: Mapping[str, Any]
+) -> ParserSettings:
+    """Return the settings that the references of a configuration make. Raises `ConfigError`.
+
+    `refer` returns a plug-in by its name and the place that names it, `structs` are all of them.
+    Without references the parsers are the incumbent's default.
+    """
+    kinds: list[type[Parser]] = []
+    warnings: list[str] = []
+    for position, reference in enumerate(references):
+        place = f"{PLACE}[{position}]"
+        if PassthroughParser in kinds:
+            warnings.append(f"{place} reads nothing: the passthrough-parser before it takes all")
+            continue
+        parser = refer(reference.plugin_ref, f"{place}.pluginRef")
+        if not isinstance(parser, Parser):
+            problem = f"`{reference.plugin_ref}` parses nothing; {', '.join(PARSERS)} do"
+            raise ConfigError(problem, f"{place}.pluginRef")
+        if type(parser) in kinds:
+            problem = f"a second {_TYPES[type(parser)]}: one of each type can be here"
+            raise ConfigError(problem, f"{place}.pluginRef")
+        kinds.append(type(parser))
+    kinds = kinds or [*_DEFAULT]
+    for name, parser in structs.items():
+        if isinstance(parser, Parser) and type(parser) not in kinds:
+            warnings.append(f"parser `{name}` reads nothing: {PLACE} does not name it")
+    claims = [kind.claims for kind in kinds]
+    table = ApiTable(claims, passthrough=PassthroughParser in kinds)
+    return ParserSettings(tuple(kinds), table, tuple(warnings))
