@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -34,13 +35,22 @@ class EndpointsFile:
 
     Passes an event of each difference to `apply`, removals first; `Listed` follows the first
     read. While the file is missing or invalid its last valid content counts, and one error is
-    logged. It is read in a thread.
+    logged. It is read in a thread. With `names` addresses may be host names, which are resolved
+    again every `names.interval` seconds.
     """
 
-    def __init__(self, path: Path, apply: Callable[[Event], None], *, poll: float = 0.5) -> None:
+    def __init__(
+        self,
+        path: Path,
+        apply: Callable[[Event], None],
+        *,
+        poll: float = 0.5,
+        names: "HostNames | None" = None,
+    ) -> None:
         self._file = _FollowedFile(path)
         self._apply = apply
         self._poll = poll
+        self._names = names
         self._known: dict[EndpointId, Endpoint] = {}
         self._problem = ""
 
@@ -82,13 +92,15 @@ class EndpointsFile:
 
     def _read(self) -> tuple[Endpoint, ...] | None:
         """Return the endpoints of the file if it changed, else None. Raises `ConfigError`."""
+        if self._names is not None and self._names.due():
+            self._file.forget()
         try:
             text = self._file.changed()
         except OSError as error:
             raise ConfigError(f"cannot read {self._file.path}: {error.strerror}") from error
         if text is None:
             return None
-        steps = endpoints_steps(text)
+        steps = endpoints_steps(text, self._names)
         end = time.perf_counter() + _RUN_SECONDS
         while True:
             try:
@@ -121,6 +133,40 @@ class EndpointsFile:
             if self._known.get(key) != endpoint:
                 self._known[key] = endpoint
                 yield EndpointUpserted(endpoint)
+
+
+class HostNames:
+    """Resolves host names, in the thread that calls it; `clock` returns seconds.
+
+    A name keeps its address as long as the name server lists it, and while it does not answer. A
+    name without an address is logged once, until it has one.
+    """
+
+    def __init__(self, interval: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.interval = interval
+        self._clock = clock
+        self._known: dict[str, str] = {}
+        self._missing: set[str] = set()
+        self._at = clock()
+
+    def due(self) -> bool:
+        """Return whether names are to be resolved again."""
+        return self._clock() - self._at >= self.interval
+
+    def __call__(self, name: str) -> str:
+        """Return an IP address of a name; "" where it has none."""
+        self._at = self._clock()
+        try:
+            found = [str(each[4][0]) for each in socket.getaddrinfo(name, None)]
+        except (OSError, UnicodeError) as error:
+            if name not in self._missing:
+                self._missing.add(name)
+                _log.warning("endpoints_file.unresolved", name=name, error=str(error))
+            return self._known.get(name, "")
+        self._missing.discard(name)
+        if self._known.get(name) not in found:
+            self._known[name] = found[0]
+        return self._known[name]
 
 
 class _FollowedFile:

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Protocol
 
-from epp.adapters.endpoints_file import EndpointsFile
+from epp.adapters.endpoints_file import EndpointsFile, HostNames
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.model.events import Event
 from epp.protocol.routing_table import NO_ROUTING, RoutingTable
@@ -41,8 +41,10 @@ class FileDiscovery:
     ready = True
     routing = NO_ROUTING
 
-    def __init__(self, path: Path, apply: Callable[[Event], None]) -> None:
-        self._file = EndpointsFile(path, apply)
+    def __init__(
+        self, path: Path, apply: Callable[[Event], None], *, host_names: bool = False
+    ) -> None:
+        self._file = EndpointsFile(path, apply, names=HostNames() if host_names else None)
         self.run = self._file.run
 
     async def load(self) -> None:
@@ -54,11 +56,18 @@ class FileDiscovery:
 
 
 def build_discovery(
-    source: Source, apply: Callable[[Event], None], changed: Callable[[], None]
+    source: Source,
+    apply: Callable[[Event], None],
+    changed: Callable[[], None],
+    *,
+    host_names: bool = False,
 ) -> Discovery:
-    """Return the discovery of a source; it calls `changed` whenever `ready` may have changed."""
+    """Return the discovery of a source; it calls `changed` whenever `ready` may have changed.
+
+    With `host_names` the addresses of a file may be names of hosts.
+    """
     if isinstance(source, Path):
-        return FileDiscovery(source, apply)
+        return FileDiscovery(source, apply, host_names=host_names)
     from epp.adapters.kube.kube_discovery import KubeDiscovery  # noqa: PLC0415 (its client takes long)
 
     return KubeDiscovery(source, apply, changed)

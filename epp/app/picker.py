@@ -132,7 +132,12 @@ class EndpointPicker:
         )
         self._fleet.subscribe((EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow)
         self._readiness_changed = asyncio.Event()
-        self._discovery = build_discovery(options.source, self._apply, self._readiness_changed.set)
+        self._discovery = build_discovery(
+            options.source,
+            self._apply,
+            self._readiness_changed.set,
+            host_names=options.settings.host_names,
+        )
         self._health = HealthServices()
         self._extproc = self._ext_proc_server()
         self._health_server = health_server(self._extproc.transport, self._health)

@@ -70,6 +70,7 @@ class Settings(ProducerSettings, frozen=True, kw_only=True):
     """A configuration as the picker uses it, with plug-ins started.
 
     `endpoints_file` is the path that a `file-discovery` plug-in names, empty without one.
+    `host_names`: addresses in it may be names.
     `data_layer` says which pages of endpoints are polled, and for what.
     `report_served`: response headers say which endpoint served (for the conformance suite).
     `parsers` are those that read requests. `propagate_priority`: the priority is written into
@@ -79,6 +80,7 @@ class Settings(ProducerSettings, frozen=True, kw_only=True):
 
     scheduling: Scheduling
     endpoints_file: str
+    host_names: bool
     data_layer: DataLayerSettings
     report_served: bool
     parsers: ParserSettings
@@ -139,12 +141,14 @@ def load(
     request_handler = config.request_handler or RequestHandler()
     refer = partial(plugins.refer, known=PARSERS)
     parsers = parser_settings(request_handler.parsers, refer, plugins.structs)
+    discovery = _discovery(config, plugins)
     producers = producer_settings(plugins.structs.values())
     noted = (*plugins.warnings, *unhonoured_sections(config), *producers.warnings)
     warnings = (*deprecated, *ungated, *noted, *sources.warnings, *parsers.warnings, *unused)
     return Settings(
         scheduling=_scheduling(profiles, handler, plugins),
-        endpoints_file=_endpoints_file(config, plugins),
+        endpoints_file=discovery.path if discovery else "",
+        host_names=discovery is not None and discovery.host_names,
         data_layer=sources,
         report_served=bool(plugins.having(ServedVerifier)),
         parsers=parsers,
@@ -326,12 +330,12 @@ def _expect(name: str, kind: type[object], plugins: Plugins, place: str) -> None
         raise ConfigError(f"`{name}` is no such policy", place)
 
 
-def _endpoints_file(config: EndpointPickerConfig, plugins: Plugins) -> str:
+def _discovery(config: EndpointPickerConfig, plugins: Plugins) -> FileDiscoveryConfig | None:
     layer = config.data_layer
     if layer is None or layer.discovery is None or layer.discovery.endpoints is None:
-        return ""
+        return None
     place = "dataLayer.discovery.endpoints.pluginRef"
     found = plugins.refer(layer.discovery.endpoints.plugin_ref, place)
     if not isinstance(found, FileDiscoveryConfig):
         raise ConfigError("this plug-in discovers no endpoints; `file-discovery` does", place)
-    return found.path
+    return found

@@ -4,7 +4,7 @@ The incumbent's plug-ins have its names, parameters and defaults. Warmpick's own
 `least-ttft-scorer`, `least-ttft-picker`, `least-request-picker` and `round-robin-picker`.
 """
 
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from epp.policy.dataproducers.mapped import (
     SessionStateProducer,
 )
 from epp.policy.dataproducers.predicted_latency import PredictedLatencyProducer
+from epp.policy.effects import without_effect
 from epp.policy.pickers import (
     LeastRequestPicker,
     LeastTtftPicker,
@@ -59,8 +60,16 @@ ENTRY_POINTS = "warmpick.plugins"
 class FileDiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Takes endpoints from the file `path`, which is followed for changes in any case."""
 
+    host_names: ClassVar[bool] = False
+
     path: str
-    watch_file: bool = False
+    watch_file: Annotated[bool, without_effect("the file is always followed")] = False
+
+
+class MulticlusterFileDiscovery(FileDiscoveryConfig, frozen=True):
+    """Takes clusters from a file: their addresses may be host names, which are resolved."""
+
+    host_names: ClassVar[bool] = True
 
 
 PLUGINS: dict[str, type[Any]] = {
@@ -93,6 +102,7 @@ PLUGINS: dict[str, type[Any]] = {
     "request-attribute-reporter": RequestAttributeReporter,
     "k8s-peer-discovery": PeerDiscovery,
     "file-discovery": FileDiscoveryConfig,
+    "multicluster-file-discovery": MulticlusterFileDiscovery,
     "header-based-testing-filter": HeaderBasedTestingFilter,
     "destination-endpoint-served-verifier": ServedVerifier,
     **DATA_LAYER,

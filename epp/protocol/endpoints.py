@@ -1,13 +1,14 @@
 """The endpoints file: a list of model servers, for pickers without Kubernetes."""
 
 import ipaddress
-from collections.abc import Generator, Hashable, Iterator, Sequence
+import re
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
 
 from epp.errors import ConfigError
-from epp.model.endpoint import OFFLOAD_LABEL, RANK_LABEL, Endpoint, is_number
+from epp.model.endpoint import OFFLOAD_LABEL, RANK_LABEL, Endpoint, is_number, target_of
 from epp.protocol.yaml import convert, finish, yaml_steps
 
 MAX_BYTES = 1 << 20
@@ -15,18 +16,32 @@ MAX_BYTES = 1 << 20
 _MAX_ENDPOINTS = 16_384
 _STEP_ENDPOINTS = 64
 """Endpoints of a file, and those between two pauses."""
+_LAST_PORT = 65_535
 
 Name = Annotated[
     str, msgspec.Meta(pattern=r"^[^/\s]+$", max_length=253, description="no slash, no space")
 ]
-Address = Annotated[str, msgspec.Meta(max_length=64)]
-Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Address = Annotated[str, msgspec.Meta(max_length=253)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=_LAST_PORT)]
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=4096)]
 Ranks = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
+METRICS_ADDRESS, METRICS_PORT = "metricsAddress", "metricsPort"
+"""Labels of a cluster: where its metrics are, if not at its address and port."""
+# RFC 1123 §2.1, as Kubernetes reads it: a DNS subdomain in lower case.
+_HOST_NAME = re.compile(
+    r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+)
+
+Resolve = Callable[[str], str]
+"""Returns the IP address of a host name; "" where it has none."""
+
+
 class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """One model server. `address` is an IP address, as Envoy resolves no names of destinations.
+
+    llm-d-router writes ports as text.
 
     With `dataParallelRank` the entry is the engine of that rank alone. With `dataParallelSize` it
     is as many endpoints, `<name>-rank-0` and on, one for each engine behind the port.
@@ -34,7 +49,7 @@ class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
     name: Name
     address: Address
-    port: Port
+    port: Port | str
     namespace: Name = "default"
     labels: dict[str, str] = {}
     data_parallel_rank: Rank | None = None
@@ -48,7 +63,7 @@ class EndpointsDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Each is an `EndpointEntry`."""
 
 
-def parse_endpoints(text: bytes) -> tuple[Endpoint, ...]:
+def parse_endpoints(text: bytes, resolve: Resolve | None = None) -> tuple[Endpoint, ...]:
     """Parse YAML `{endpoints: [{name, namespace, address, port, labels, dataParallel...}]}`.
 
     Defaults: the namespace "default", no labels, and a whole server. Raises `ConfigError` with
@@ -56,11 +71,16 @@ def parse_endpoints(text: bytes) -> tuple[Endpoint, ...]:
     ill-typed fields, labels of ours that are no numbers, an address that is no IP address, names
     or `address:port` pairs that repeat, unless the latter are of different ranks, and for more
     than 16,384 endpoints.
+
+    With `resolve` the entries are clusters, whose addresses may be host names; those without an
+    IP address are left out.
     """
-    return finish(endpoints_steps(text))
+    return finish(endpoints_steps(text, resolve))
 
 
-def endpoints_steps(text: bytes) -> Generator[None, None, tuple[Endpoint, ...]]:
+def endpoints_steps(
+    text: bytes, resolve: Resolve | None = None
+) -> Generator[None, None, tuple[Endpoint, ...]]:
     """Parse as `parse_endpoints` does, with a pause about each millisecond."""
     loaded = yield from yaml_steps(text)
     if loaded is None:
@@ -70,7 +90,7 @@ def endpoints_steps(text: bytes) -> Generator[None, None, tuple[Endpoint, ...]]:
     listed: list[tuple[int, Endpoint]] = []
     for position, entry in enumerate(entries):
         entries[position] = None  # to free all at the end would take a long moment
-        for endpoint in _endpoints(_entry(entry, position), f"endpoints[{position}]"):
+        for endpoint in _endpoints(_entry(entry, position), f"endpoints[{position}]", resolve):
             listed.append((position, endpoint))
             if len(listed) > _MAX_ENDPOINTS:
                 problem = f"more than {_MAX_ENDPOINTS} endpoints in all"
@@ -91,30 +111,53 @@ def _entry(entry: object, position: int) -> EndpointEntry:
         raise ConfigError(error.problem, place) from error
 
 
-def _endpoints(entry: EndpointEntry, place: str) -> Iterator[Endpoint]:
-    """Yield the endpoints of an entry: one, or one for each of its engines."""
+def _endpoints(entry: EndpointEntry, place: str, resolve: Resolve | None) -> Iterator[Endpoint]:
+    """Yield the endpoints of an entry: one, or one for each of its engines; none without IP."""
     for label in (RANK_LABEL, OFFLOAD_LABEL):
         if label in entry.labels and not is_number(entry.labels[label]):
             raise ConfigError(f"the label {label} is no number", f"{place}.labels")
     size, rank = entry.data_parallel_size, entry.data_parallel_rank
+    address = _address(entry.address, f"{place}.address", resolve)
+    if not address:
+        return
     if size is None:
-        yield _endpoint(entry, entry.name, rank, place)
+        yield _endpoint(entry, entry.name, address, rank, place, clusters=resolve is not None)
         return
     if rank is not None or RANK_LABEL in entry.labels:
         raise ConfigError("an entry for all ranks has none itself", f"{place}.dataParallelSize")
     for each in range(size):
-        yield _endpoint(entry, f"{entry.name}-rank-{each}", each, place)
+        yield _endpoint(entry, f"{entry.name}-rank-{each}", address, each, place, clusters=False)
 
 
-def _endpoint(entry: EndpointEntry, name: str, rank: int | None, place: str) -> Endpoint:
+def _endpoint(  # noqa: PLR0913 (what an entry says, and what is made of it)
+    entry: EndpointEntry, name: str, address: str, rank: int | None, place: str, *, clusters: bool
+) -> Endpoint:
+    port = _port(entry.port, f"{place}.port")
     return Endpoint(
         namespace=entry.namespace,
         name=name,
-        address=_address(entry.address, f"{place}.address"),
-        port=entry.port,
+        address=address,
+        port=port,
         labels=entry.labels,
         rank=rank,
+        metrics_host=_metrics_host(entry, port, f"{place}.labels") if clusters else "",
     )
+
+
+def _port(value: int | str, place: str) -> int:
+    port = value if isinstance(value, int) else int(value) if is_number(value) else 0
+    if not 1 <= port <= _LAST_PORT:
+        raise ConfigError(f"{value!r} is no port, 1 to {_LAST_PORT}", place)
+    return port
+
+
+def _metrics_host(entry: EndpointEntry, port: int, place: str) -> str:
+    """Return where a cluster's metrics are, by its labels; at its own name, which TLS verifies."""
+    host = entry.labels.get(METRICS_ADDRESS, "") or entry.address
+    text = entry.labels.get(METRICS_PORT, "") if entry.labels.get(METRICS_ADDRESS) else ""
+    if not _is_ip(host) and not _HOST_NAME.fullmatch(host):
+        raise ConfigError(f"{host!r} is neither an IP address nor a host name", place)
+    return target_of(host, _port(text or port, place))
 
 
 def _refuse_shared_targets(listed: Sequence[tuple[int, Endpoint]]) -> None:
@@ -127,14 +170,26 @@ def _refuse_shared_targets(listed: Sequence[tuple[int, Endpoint]]) -> None:
     _refuse_repeats(ranks, "address")
 
 
-def _address(text: str, place: str) -> str:
-    """Return an IP address in its canonical form."""
+def _address(text: str, place: str, resolve: Resolve | None) -> str:
+    """Return an IP address in its canonical form; "" for a host name that has none."""
     try:
         # RFC 5952 §4: the form in which Envoy reports the served endpoint back.
         return str(ipaddress.ip_address(text))
     except ValueError as error:
-        problem = f"{text!r} is not an IP address, and host names are not resolved"
-        raise ConfigError(problem, place) from error
+        if resolve is None:
+            problem = f"{text!r} is not an IP address, and host names are not resolved"
+            raise ConfigError(problem, place) from error
+    if not _HOST_NAME.fullmatch(text):
+        raise ConfigError(f"{text!r} is neither an IP address nor a host name", place)
+    return resolve(text)
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse_repeats(values: Sequence[tuple[int, Hashable]], field: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from epp.adapters.endpoints_file import EndpointsFile
+from epp.adapters.endpoints_file import EndpointsFile, HostNames
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
 
@@ -280,7 +280,7 @@ SHORTAGE = """
 import asyncio, os, resource, sys
 from pathlib import Path
 from structlog.testing import capture_logs
-from epp.adapters.endpoints_file import EndpointsFile
+from epp.adapters.endpoints_file import EndpointsFile, HostNames
 
 async def main(path):
     events = []
@@ -321,3 +321,26 @@ def test_a_change_during_a_shortage_of_descriptors_is_read_after_it(path):
     assert rejected.startswith("endpoints_file.rejected cannot read ")
     assert rejected.endswith("Too many open files")
     assert events == "EndpointRemoved EndpointUpserted"
+
+
+async def test_clusters_are_resolved_again_and_those_without_an_address_are_left_out(tmp_path):
+    path, told, now = tmp_path / "endpoints.yaml", Told(), 0.0
+    names = HostNames(30.0, lambda: now)
+    write(path, here="localhost:1", lost="no-such-host.invalid:2")
+    made = EndpointsFile(path, told, poll=POLL, names=names)
+    with capture_logs() as logs:
+        await made.load()
+        (up, listed) = told.take()
+        assert up[:2] == ("up", "default/here")
+        assert up[2] in {"127.0.0.1:1", "[::1]:1"}
+        assert listed == ("listed",)
+        await made._refresh()
+        assert not names.due()
+        now = 30.0
+        assert names.due()
+        await made._refresh()
+        assert not names.due()
+    assert told.take() == []
+    assert [(entry["event"], entry["name"]) for entry in logs] == [
+        ("endpoints_file.unresolved", "no-such-host.invalid")
+    ]

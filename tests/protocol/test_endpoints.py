@@ -29,6 +29,64 @@ def test_an_empty_list_is_a_list():
     assert parse_endpoints(b"endpoints: []") == ()
 
 
+def test_ports_may_be_text_as_llm_d_router_writes_them():
+    assert rows('endpoints: [{name: a, address: 10.0.0.1, port: "8000"}]') == [
+        ("default/a", "10.0.0.1:8000", None)
+    ]
+
+
+ADDRESSES = {"eu.example.com": "192.0.2.1", "us.example.com": "2001:db8::1"}
+
+
+def clusters(text):
+    found = parse_endpoints(text.encode(), lambda name: ADDRESSES.get(name, ""))
+    return [(each.name, each.target, each.metrics_host) for each in found]
+
+
+def test_a_cluster_has_the_address_of_its_name_and_its_metrics_at_the_name():
+    assert clusters(
+        """endpoints:
+        - {name: eu, address: eu.example.com, port: "443"}
+        - {name: us, address: us.example.com, port: 443, labels: {metricsAddress: m.us.example.com}}
+        - {name: ip, address: 10.0.0.1, port: 443,
+           labels: {metricsAddress: "fd00::1", metricsPort: "9090"}}
+        - {name: odd, address: 10.0.0.2, port: 443, labels: {metricsPort: "9090"}}
+        - {name: lost, address: nowhere.example.com, port: 443}
+        """
+    ) == [
+        ("eu", "192.0.2.1:443", "eu.example.com:443"),
+        ("us", "[2001:db8::1]:443", "m.us.example.com:443"),
+        ("ip", "10.0.0.1:443", "[fd00::1]:9090"),
+        ("odd", "10.0.0.2:443", "10.0.0.2:443"),
+    ]
+
+
+def test_the_labels_of_clusters_mean_nothing_for_pods():
+    text = b"endpoints: [{name: a, address: 10.0.0.1, port: 1, labels: {metricsAddress: x y}}]"
+    assert parse_endpoints(text)[0].metrics_host == ""
+
+
+@pytest.mark.parametrize(
+    ("entry", "place", "problem"),
+    [
+        ("address: Eu.Example.com, port: 1", "address", "neither an IP address nor a host name"),
+        ("address: a..b, port: 1", "address", "neither an IP address nor a host name"),
+        ("address: a/b, port: 1", "address", "neither an IP address nor a host name"),
+        ("address: 10.0.0.1, port: 1, labels: {metricsAddress: 'a b'}", "labels", "neither"),
+        (
+            "address: 10.0.0.1, port: 1, labels: {metricsAddress: a, metricsPort: '0'}",
+            "labels",
+            "'0' is no port",
+        ),
+        ("address: eu.example.com, port: '70000'", "port", "'70000' is no port"),
+    ],
+)
+def test_what_is_no_cluster_names_its_place(entry, place, problem):
+    with pytest.raises(ConfigError, match=problem) as error:
+        clusters(f"endpoints: [{{name: a, {entry}}}]")
+    assert error.value.place == f"endpoints[0].{place}"
+
+
 def test_one_name_in_two_namespaces_is_two_endpoints():
     one = {"name": "a", "address": "10.0.0.1", "port": 1}
     text = yaml.safe_dump({"endpoints": [one, {**one, "namespace": "x", "port": 2}]}).encode()
@@ -77,16 +135,16 @@ GOOD = "{name: z, address: 10.9.9.9, port: 9}"
         ("[" * 100_000, "line 1, column 17", "nested too deeply"),
         ("- " * 100_000, "line 1, column 33", "nested too deeply"),
         (
-            "endpoints: [{name: a, address: 2001-02-30, port: 2001-02-30}]",
+            "endpoints: [{name: a, address: 10.0.0.1, port: 2001-02-30}]",
             "endpoints[0].port",
-            "Expected `int`, got `str`",
+            "'2001-02-30' is no port, 1 to 65535",
         ),
         (f"endpoints: [{GOOD}, {{name: a, port: 1}}]", "endpoints[1]", "`address`"),
         (f"endpoints: [{GOOD}, 3]", "endpoints[1]", "Expected `object`, got `int`"),
         (
             f"endpoints: [{GOOD}, {{name: a, address: 10.0.0.1, port: x}}]",
             "endpoints[1].port",
-            "Expected `int`, got `str`",
+            "'x' is no port, 1 to 65535",
         ),
         (
             f"endpoints: [{GOOD}, {{name: a, address: 10.0.0.1, port: 0}}]",
