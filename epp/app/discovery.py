@@ -60,17 +60,19 @@ def build_discovery(
     apply: Callable[[Event], None],
     changed: Callable[[], None],
     *,
+    protocol_fault: Callable[[str], str],
     host_names: bool = False,
 ) -> Discovery:
     """Return the discovery of a source; it calls `changed` whenever `ready` may have changed.
 
-    With `host_names` the addresses of a file may be names of hosts.
+    With `host_names` the addresses of a file may be names of hosts. A pool is never ready whose
+    `appProtocol` has a fault.
     """
     if isinstance(source, Path):
         return FileDiscovery(source, apply, host_names=host_names)
     from epp.adapters.kube.kube_discovery import KubeDiscovery  # noqa: PLC0415 (its client takes long)
 
-    return KubeDiscovery(source, apply, changed)
+    return KubeDiscovery(source, apply, changed, protocol_fault)
 
 
 class Reviewer(Protocol):

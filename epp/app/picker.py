@@ -136,6 +136,7 @@ class EndpointPicker:
             options.source,
             self._apply,
             self._readiness_changed.set,
+            protocol_fault=options.settings.parsers.fault,
             host_names=options.settings.host_names,
         )
         self._health = HealthServices()

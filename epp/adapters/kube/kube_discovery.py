@@ -36,8 +36,9 @@ class KubeDiscovery:
     """Passes events of the pool's endpoints to `apply`; `load` comes before `run`.
 
     `ready` is true once all endpoints and routing objects have been applied, while this replica
-    leads, where one is elected; `changed` is called when it changes. `routing` is replaced as a
-    whole.
+    leads, where one is elected; `changed` is called when it changes. `protocol_fault` returns why
+    requests of a pool with an `appProtocol` cannot be read, and it is not ready; empty: they can.
+    `routing` is replaced as a whole.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class KubeDiscovery:
         settings: KubeSettings,
         apply: Callable[[Event], None],
         changed: Callable[[], None],
+        protocol_fault: Callable[[str], str] = lambda _: "",
     ) -> None:
         self.routing: RoutingTable = NO_ROUTING
         self._settings = settings
         self._apply = apply
         self._changed = changed
+        self._protocol_fault = protocol_fault
         self._connection = ApiConnection(settings.access)
         self._warnings = ObjectWarnings()
         self._pool = PoolState(self._warnings)
@@ -125,10 +128,23 @@ class KubeDiscovery:
                 self._applied = False
                 self._notify()
             await self._apply_events()
+            readable = self._is_readable()
             for warning in self._warnings.drain():
                 _log.warning(warning.event, **warning.fields)
-            self._applied = self._pool.complete and self._routers.complete
+            self._applied = self._pool.complete and self._routers.complete and readable
             self._notify()
+
+    def _is_readable(self) -> bool:
+        """Whether requests of the pool can be read; warn of a pool that speaks another protocol."""
+        name, protocol = f"pool/{self._settings.pool}", self._pool.app_protocol
+        fault = self._protocol_fault(protocol)
+        if not fault:
+            self._warnings.clear(name)
+            return True
+        self._warnings.add(
+            name, protocol, "pool.app_protocol_unreadable", why=fault, instead="NOT_SERVING"
+        )
+        return False
 
     async def _apply_events(self) -> None:
         """Apply all events in order; other tasks run in between."""

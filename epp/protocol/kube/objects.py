@@ -93,10 +93,14 @@ class TargetPort(msgspec.Struct, frozen=True):
 
 
 class PoolSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """The labels of a pool's pods, and the ports (1 to 8, all different) at which they serve."""
+    """The labels of a pool's pods, and the ports (1 to 8, all different) at which they serve.
+
+    `app_protocol` is what they speak there; empty: the pool does not say.
+    """
 
     selector: Selector = Selector()
     target_ports: tuple[TargetPort, ...] = ()
+    app_protocol: str = ""
 
     @property
     def pod_labels(self) -> dict[str, str]:
@@ -120,6 +124,7 @@ class LegacyPoolSpec(msgspec.Struct, frozen=True, rename="camel"):
 
     selector: dict[str, str] = {}
     target_port_number: int = 0
+    app_protocol = ""
 
     @property
     def pod_labels(self) -> dict[str, str]:

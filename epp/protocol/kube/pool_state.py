@@ -25,6 +25,7 @@ class PoolState:
         self.selector: Selector | None = None
         self.labels: Mapping[str, str] | None = None
         self.ports: tuple[int, ...] = ()
+        self.app_protocol = ""
         self._warnings = warnings
         self._claims = AddressClaims()
         self._pods: dict[str, KubePod] = {}
@@ -51,6 +52,7 @@ class PoolState:
     def set_pool(self, pool: AnyPool) -> None:
         """Set the pool. Pods of an earlier selector stay until those of this one are listed."""
         self.labels = pool.metadata.labels
+        self.app_protocol = pool.spec.app_protocol
         self.select(pool.spec.pod_labels, pool.spec.ports)
 
     def select(self, selector: Selector, ports: tuple[int, ...]) -> None:

@@ -5,8 +5,10 @@ import contextlib
 from pathlib import Path
 
 from epp.adapters.kube.api_connection import ApiConnection
-from epp.adapters.kube.kube_settings import KubeAccess, ReflectorSettings
+from epp.adapters.kube.kube_discovery import KubeDiscovery
+from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings, ReflectorSettings
 from epp.adapters.kube.reflector import Reflector, Sink
+from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
 from epp.protocol.kube.resources import Selection, pods
 from tests.kubeapi import FakeKubernetes
 from tests.protocol.kube import objects
@@ -114,3 +116,53 @@ async def following(connection, resource=None, selection=None, settings=QUICK):
 async def watched(api, resource="pods", after=0):
     """Wait until a watch of the resource is open, past so many requests."""
     return await api.asked(lambda ask: (ask.verb, ask.resource) == ("watch", resource), after=after)
+
+
+class StandInFleet(Changed):
+    """A stand-in for the fleet: the endpoints of the events that it was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.endpoints = {}
+        self.listed = 0
+        self.ready = []
+
+    def apply(self, event):
+        match event:
+            case EndpointUpserted(endpoint):
+                self.endpoints[endpoint.id] = endpoint
+            case EndpointRemoved(endpoint_id):
+                del self.endpoints[endpoint_id]
+            case Listed():
+                self.listed += 1
+            case _:
+                raise AssertionError(event)
+        self()
+
+    @property
+    def targets(self):
+        return sorted(each.target for each in self.endpoints.values())
+
+
+@contextlib.asynccontextmanager
+async def discovering(api, folder, protocol_fault=lambda _: "", **settings):
+    """A discovery of the pool `pool` at work, and the fleet that it tells."""
+    path = api.kubeconfig(folder / "kubeconfig")
+    fleet = StandInFleet()
+
+    def changed():
+        fleet.ready.append(made.ready)
+        fleet()
+
+    made = KubeDiscovery(
+        KubeSettings(
+            **{"namespace": "default", "pool": "pool", "reflector": QUICK, **settings},
+            access=KubeAccess(kubeconfig=str(path), environ={}),
+        ),
+        fleet.apply,
+        changed,
+        protocol_fault,
+    )
+    await made.load()
+    async with running(made.run()):
+        yield made, fleet

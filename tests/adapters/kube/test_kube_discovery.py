@@ -1,7 +1,6 @@
 """Discovery of a pool in Kubernetes: events of endpoints, the routing table, readiness."""
 
 import asyncio
-import contextlib
 import itertools
 
 import msgspec
@@ -12,9 +11,18 @@ from structlog.testing import capture_logs
 from epp.adapters.kube.kube_discovery import KubeDiscovery
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.errors import ConfigError
-from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
+from epp.model.events import EndpointUpserted
 from epp.protocol.kube.election import LeaderElectionConfig
-from tests.adapters.kube.rig import CRDS, QUICK, Changed, pod, rewrite, running, watched
+from tests.adapters.kube.rig import (
+    CRDS,
+    QUICK,
+    StandInFleet,
+    discovering,
+    pod,
+    rewrite,
+    running,
+    watched,
+)
 from tests.kubeapi import FakeKubernetes, faults
 from tests.protocol.kube.objects import legacy_pool, objective, objective_v1, pool
 
@@ -29,55 +37,6 @@ LEGACY = "inference.networking.x-k8s.io"
 async def api():
     async with FakeKubernetes(crds=CRDS) as made:
         yield made
-
-
-class Fleet(Changed):
-    """A stand-in for the fleet: the endpoints of the events that it was given."""
-
-    def __init__(self):
-        super().__init__()
-        self.endpoints = {}
-        self.listed = 0
-        self.ready = []
-
-    def apply(self, event):
-        match event:
-            case EndpointUpserted(endpoint):
-                self.endpoints[endpoint.id] = endpoint
-            case EndpointRemoved(endpoint_id):
-                del self.endpoints[endpoint_id]
-            case Listed():
-                self.listed += 1
-            case _:
-                raise AssertionError(event)
-        self()
-
-    @property
-    def targets(self):
-        return sorted(each.target for each in self.endpoints.values())
-
-
-@contextlib.asynccontextmanager
-async def discovering(api, folder, **settings):
-    """A discovery of the pool `pool` at work, and the fleet that it tells."""
-    path = api.kubeconfig(folder / "kubeconfig")
-    fleet = Fleet()
-
-    def changed():
-        fleet.ready.append(made.ready)
-        fleet()
-
-    made = KubeDiscovery(
-        KubeSettings(
-            **{"namespace": "default", "pool": "pool", "reflector": QUICK, **settings},
-            access=KubeAccess(kubeconfig=str(path), environ={}),
-        ),
-        fleet.apply,
-        changed,
-    )
-    await made.load()
-    async with running(made.run()):
-        yield made, fleet
 
 
 async def test_a_pool_is_applied_before_it_is_ready(api, tmp_path):
@@ -379,7 +338,7 @@ async def test_without_access_to_an_api_server_nothing_starts():
 async def test_a_discovery_that_failed_goes_on_where_it_is_run_again(api, tmp_path):
     api.put(pool())
     api.put(pod("a", "10.0.0.1"))
-    fleet = Fleet()
+    fleet = StandInFleet()
 
     def apply(event):
         fleet.apply(event)
