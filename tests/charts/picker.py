@@ -1,14 +1,15 @@
 """The picker as the chart starts it."""
 
 from epp.cli.main import _parser
-from tests.charts.helm import only
 
 
 def container(things):
     """The picker's container."""
     (found,) = [
         each
-        for each in only(things, "Deployment")["spec"]["template"]["spec"]["containers"]
+        for thing in things
+        if thing["kind"] == "Deployment"
+        for each in thing["spec"]["template"]["spec"]["containers"]
         if each["name"] == "epp"
     ]
     return found

@@ -86,7 +86,7 @@ def test_the_whole_of_a_values_file_as_upstream_has_it_renders():
     assert [found for thing in things for found in complaints(thing)] == []
     container = only(things, "Deployment")["spec"]["template"]["spec"]["containers"][0]
     assert container["image"] == "r.example/epp:main"
-    assert {"--ha-enable-leader-election=true", "--log-level=debug"} <= set(container["args"])
+    assert {"--ha-enable-leader-election=true", "--v=4"} <= set(container["args"])
     picker = only(things, "InferencePool")["spec"]["endpointPickerRef"]
     assert (picker["port"]["number"], picker["failureMode"]) == (9012, "FailClose")
 

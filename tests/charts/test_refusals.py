@@ -2,10 +2,10 @@
 
 import pytest
 
+from tests.charts import router_values as r
 from tests.charts import values as v
 from tests.charts.helm import refused_or_rendered
-
-GRPC = {"inferencePool": {"modelServerProtocol": "grpc"}}
+from tests.charts.values import both
 
 
 def ports(given):
@@ -71,22 +71,96 @@ def pool_ports(*numbers):
             v.epp(endpointsServer={"endpointSelector": "app in (a, b)"}),
             "write labels and values as app=vllm,role=decode",
         ),
-        (v.POOL, v.epp(tracing={"enabled": True}), "leave it false"),
-        (v.POOL, v.epp(latencyPredictor={"enabled": True}), "leave it false"),
-        (v.POOL, v.epp(metricsDataSource={"scheme": "https"}), "http://POD:PORT/metrics only"),
-        (v.POOL, GRPC, "set it to http"),
-        (v.POOL, {"inferencePool": {"parser": "vllmgrpc-parser"}}, "leave it empty"),
         (
-            v.POOL,
+            v.merged(v.POOL, pool_ports(8000, 8001)),
             {"inferencePool": {"apiVersion": "inference.networking.x-k8s.io/v1alpha2"}},
-            "upgrade the CRDs",
+            "whose pools have one port",
         ),
         (v.POOL, {"provider": {"name": "traefik"}}, "must be one of 'gke', 'istio'"),
         (v.POOL, {"inferenceObjectives": [{"name": "a"}]}, "missing property 'priority'"),
-        (v.POOL, {"httpRoute": {"create": True}}, "additional properties 'httpRoute' not allowed"),
+        (v.POOL, {"httpRoute": {"enabled": True}}, "additional properties 'enabled' not allowed"),
     ],
 )
 def test_bad_values_are_refused(base, values, words):
     things, reason = refused_or_rendered("warmpick", v.merged(base, values))
+    assert things == []
+    assert words in reason
+
+
+def proxy(**values):
+    return r.router(proxy=values)
+
+
+def scaling(**values):
+    return r.epp(autoscaling={"enabled": True, **values})
+
+
+MISSPELT_PORT = [{"name": "http-metrics", "port": 9090}]
+
+
+@pytest.mark.parametrize(
+    ("base", "values", "words"),
+    [
+        ({}, r.router(modelServers={}), "router.modelServers.matchLabels is needed"),
+        (
+            {},
+            r.router(inferencePool={"create": False}),
+            "router.modelServers.matchLabels is needed",
+        ),
+        (r.STANDALONE, proxy(proxyType="agentgateway"), 'router.proxy.proxyType is "agentgateway"'),
+        (r.STANDALONE, proxy(proxyType="nginx"), "router.proxy.enabled=false"),
+        (r.STANDALONE, proxy(mode="daemon"), "at '/router/proxy/mode'"),
+        (r.STANDALONE, proxy(failOpen="yes"), "at '/router/proxy/failOpen'"),
+        (r.SERVICE, proxy(priorityRouting={"enabled": True}), "router.epp.replicas=2"),
+        (r.STANDALONE, proxy(autoscaling={"enabled": True}), "set router.proxy.mode=service"),
+        (r.SERVICE, r.epp(autoscaling={"enabled": True, "minReplicas": 0}), "it is 1 or more"),
+        (r.POOL, scaling(minReplicas=6), "router.epp.autoscaling.minReplicas is more than"),
+        (r.POOL, scaling(targetCPUUtilizationPercentage=101), "is 101; it is 1 to 100"),
+        (r.POOL, scaling(targetMemoryUtilizationPercentage=0), "is 0; it is 1 to 100"),
+        (
+            both(r.POOL, scaling()),
+            r.epp(flags={"ha-enable-leader-election": "True"}),
+            "leave out router.epp.flags.ha-enable-leader-election",
+        ),
+        (r.POOL, {"provider": {"name": "traefik"}}, "must be one of 'gke', 'istio'"),
+        (
+            r.POOL,
+            {"provider": {"name": "gke", "gke": {"preferredBackends": {"enabled": True}}}},
+            "provider.gke.preferredBackends.enabled",
+        ),
+        (
+            r.POOL,
+            r.router(extraServicePorts=MISSPELT_PORT),
+            '"http-metrics", which the Service has',
+        ),
+        (
+            r.POOL,
+            r.epp(
+                pluginsConfigFile="m.yaml",
+                pluginsConfig={"a": 1},
+                pluginsCustomConfig={"m.yaml": ""},
+            ),
+            'both have "m.yaml"',
+        ),
+        (r.POOL, r.epp(pluginsConfigFile="m.yaml"), 'router.epp.pluginsConfigFile is "m.yaml"'),
+        (r.POOL, r.router(tokenizer={"enabled": True}), "router.tokenizer.modelName is needed"),
+        (r.TOKENIZER, r.router(tokenizer={"flavor": "go"}), "at '/router/tokenizer/flavor'"),
+        (r.STANDALONE, {"httpRoute": {"create": True}}, "httpRoute.create needs an InferencePool"),
+        (
+            r.STANDALONE,
+            r.router(inferenceObjectives=[{"name": "a", "priority": 1}]),
+            "router.inferenceObjectives needs an InferencePool",
+        ),
+        (
+            r.SCRAPED,
+            r.router(monitoring={"provider": {"name": "datadog"}}),
+            'router.monitoring.provider.name is "datadog"',
+        ),
+        (r.POOL, r.epp(replicas="two"), "at '/router/epp/replicas'"),
+        (r.POOL, r.router(modelServers={"type": "ollama"}), "at '/router/modelServers/type'"),
+    ],
+)
+def test_values_of_llm_d_router_that_would_mislead_are_refused(base, values, words):
+    things, reason = refused_or_rendered("warmpick", both(base, values))
     assert things == []
     assert words in reason

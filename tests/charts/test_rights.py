@@ -11,8 +11,9 @@ from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.cli.pool_flags import pool_of
 from epp.protocol.kube.election import LeaderElectionConfig
 from tests.adapters.kube.rig import CRDS, QUICK, Changed, pod, running
+from tests.charts import router_values as r
 from tests.charts import values as v
-from tests.charts.helm import objects, only
+from tests.charts.helm import objects
 from tests.charts.picker import arguments
 from tests.kubeapi import FakeKubernetes
 
@@ -32,7 +33,8 @@ async def kubernetes(things):
 
 
 def role(things):
-    return only(things, "Role", "rel-epp")["rules"]
+    """The rules of the picker's Roles, together."""
+    return [rule for thing in things if thing["kind"] == "Role" for rule in thing["rules"]]
 
 
 def settings_of(things, api, path, rules):
@@ -94,7 +96,9 @@ def granted(rules):
     }
 
 
-CASES = ["objectives", "leader", "selector", "selector-leader"]
+CASES = {name: v.CASES[name] for name in ("objectives", "leader", "selector", "selector-leader")}
+CASES |= {f"router-{name}": r.CASES[name] for name in ("leader", "objectives", "standalone")}
+CASES["v1alpha2"] = v.merged(v.CASES["objectives"], v.OLD_POOL)
 
 
 @contextlib.asynccontextmanager
@@ -110,7 +114,7 @@ async def picking(settings):
 
 @pytest.mark.parametrize("name", CASES)
 async def test_the_picker_asks_for_all_that_it_is_granted_and_for_nothing_else(name, tmp_path):
-    things = objects("warmpick", v.CASES[name])
+    things = objects("warmpick", CASES[name])
     async with kubernetes(things) as api:
         settings = settings_of(things, api, tmp_path / "kubeconfig", role(things))
         with listening() as missed:
@@ -129,7 +133,7 @@ def without_one(rules):
 
 @pytest.mark.parametrize("name", CASES)
 async def test_the_log_says_which_rule_is_missing(name, tmp_path):
-    things = objects("warmpick", v.CASES[name])
+    things = objects("warmpick", CASES[name])
     for rule, rest in without_one(role(things)):
         async with kubernetes(things) as api:
             settings = settings_of(things, api, tmp_path / "kubeconfig", rest)
@@ -137,3 +141,35 @@ async def test_the_log_says_which_rule_is_missing(name, tmp_path):
                 async with picking(settings):
                     await missed.until(lambda it=missed: it.rules)
         assert any(plural in each for each in missed.rules for plural in rule["resources"])
+
+
+def llm_d_routers(*groups):
+    """The rules of llm-d-router's own Roles, with the groups of objectives that they have."""
+    verbs = ["get", "watch", "list"]
+    kinds = ["inferenceobjectives", "inferencemodelrewrites"]
+    pools = {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"]}
+    objects_of = [{"apiGroups": [group], "resources": kinds, "verbs": verbs} for group in groups]
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": verbs}
+    return [pods, *([pools | {"verbs": verbs}, *objects_of] if groups else [])]
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "missing"),
+    [
+        ("objectives", ("llm-d.ai", "inference.networking.x-k8s.io"), set()),
+        ("objectives", ("llm-d.ai",), {"inference.networking.x-k8s.io"}),
+        ("selector", (), {"llm-d.ai", "inference.networking.x-k8s.io"}),
+    ],
+)
+async def test_the_rights_of_llm_d_routers_chart_are_enough(name, groups, missing, tmp_path):
+    things = objects("warmpick", CASES[name])
+    async with kubernetes(things) as api:
+        rules = llm_d_routers(*groups)
+        settings = settings_of(things, api, tmp_path / "kubeconfig", rules)
+        with listening() as missed:
+            async with picking(settings) as (discovery, told):
+                await told.until(lambda: discovery.ready)
+                assert [each.endpoint.target for each in told.events if hasattr(each, "endpoint")]
+                priorities = {"high": 5, "batch": -1} if name == "objectives" else {}
+                assert discovery.routing.priorities == priorities
+        assert {rule.split('"')[1] for rule in missed.rules} == missing

@@ -109,9 +109,11 @@ def test_ports_that_are_named_are_there(name):
         if thing["kind"] == "PodMonitoring":
             assert thing["spec"]["endpoints"][0]["port"] in named
     if name not in {"selector", "selector-leader", "standalone", "pool-of-ones-own"}:
-        picker = only(things, "InferencePool")["spec"]["endpointPickerRef"]
+        pool = only(things, "InferencePool")["spec"]
+        picker = pool.get("endpointPickerRef") or pool["extensionRef"]
         assert picker["name"] == only(things, "Service")["metadata"]["name"]
-        assert picker["port"]["number"] in {port["port"] for port in service}
+        port = picker["port"]["number"] if "port" in picker else picker["portNumber"]
+        assert port in {each["port"] for each in service}
 
 
 @EVERY

@@ -13,6 +13,7 @@ PROVIDERS = (
     "none",
 )
 POOL = {"inferencePool": {"modelServers": {"matchLabels": {"app": "vllm"}}}}
+OLD_POOL = {"inferencePool": {"apiVersion": "inference.networking.x-k8s.io/v1alpha2"}}
 SELECTOR = {
     "inferenceExtension": {
         "endpointsServer": {"createInferencePool": False, "endpointSelector": "app=vllm,tier=gpu"}
@@ -125,6 +126,20 @@ CASES = {
             ]
         },
     ),
+    "v1-objectives": merged(
+        POOL,
+        {
+            "inferenceObjectives": [{"name": "high", "priority": 5}],
+            "inferenceObjectiveApiVersion": "llm-d.ai/v1",
+        },
+    ),
+    "v1alpha2": merged(POOL, OLD_POOL, {"inferenceObjectives": [{"name": "a", "priority": 1}]}),
+    "upstreams-policy": merged(
+        POOL,
+        epp(policy="llm-d", metricsDataSource={"path": "/stats"}),
+        {"inferencePool": {"modelServerType": "sglang"}},
+    ),
+    "parsed": merged(POOL, {"inferencePool": {"parser": "openai-parser"}}),
     "old-objectives": merged(
         POOL,
         {

@@ -4,18 +4,26 @@
 {{- $pool := .Values.inferencePool -}}
 {{- $leader := include "warmpick.leaderElection" . -}}
 {{- $isPool := $epp.endpointsServer.createInferencePool -}}
+{{- $router := .Values.fromIncumbent -}}
+{{- $proxy := ternary "router.proxy" "inferenceExtension.sidecar" (not (not $router)) -}}
+{{- $renderer := ternary "router.tokenizer" "inferenceExtension.renderer" (not (not $router)) -}}
+{{- $picker := ternary "router.epp" "inferenceExtension" (not (not $router)) -}}
 
 {{- if and $isPool (or $pool.create $epp.networkPolicy.enabled) (not (dig "matchLabels" dict $pool.modelServers)) -}}
-{{- fail "inferencePool.modelServers.matchLabels is needed: the labels of your model servers' pods, such as --set inferencePool.modelServers.matchLabels.app=vllm-qwen3-32b" -}}
+{{- $where := ternary "router.modelServers" "inferencePool.modelServers" (not (not $router)) -}}
+{{- fail (printf "%s.matchLabels is needed: the labels of your model servers' pods, such as --set %s.matchLabels.app=vllm-qwen3-32b" $where $where) -}}
 {{- end -}}
 {{- if and (not $isPool) (not $epp.endpointsServer.endpointSelector) -}}
+{{- if $router }}{{ fail "router.modelServers.matchLabels is needed: the labels of your model servers' pods, such as --set router.modelServers.matchLabels.app=vllm-qwen3-32b" }}{{ end -}}
 {{- fail "inferenceExtension.endpointsServer.endpointSelector is needed where createInferencePool is false: the labels of your model servers' pods, such as app=vllm-qwen3-32b" -}}
 {{- end -}}
 {{- if and (not $isPool) .Values.experimentalHttpRoute.enabled -}}
-{{- fail "experimentalHttpRoute.enabled needs an InferencePool to route to: set inferenceExtension.endpointsServer.createInferencePool=true, or send clients to the sidecar" -}}
+{{- $create := ternary "router.inferencePool.create" "inferenceExtension.endpointsServer.createInferencePool" (not (not $router)) -}}
+{{- fail (printf "%s needs an InferencePool to route to: set %s=true, or send clients to the sidecar" (ternary "httpRoute.create" "experimentalHttpRoute.enabled" (not (not $router))) $create) -}}
 {{- end -}}
 {{- if and (not $isPool) .Values.inferenceObjectives -}}
-{{- fail "inferenceObjectives needs an InferencePool to refer to: set inferenceExtension.endpointsServer.createInferencePool=true, or leave it empty" -}}
+{{- $create := ternary "router.inferencePool.create" "inferenceExtension.endpointsServer.createInferencePool" (not (not $router)) -}}
+{{- fail (printf "%sinferenceObjectives needs an InferencePool to refer to: set %s=true, or leave it empty" (ternary "router." "" (not (not $router))) $create) -}}
 {{- end -}}
 {{- $ports := splitList "," (include "warmpick.targetPorts" .) -}}
 {{- if gt (len $ports) 8 -}}
@@ -29,15 +37,17 @@
 {{- fail (printf "target ports are numbers from 1 to 65535: write targetPorts: [8000] or \"8000,8001\", not %q" (toString $epp.endpointsServer.targetPorts)) -}}
 {{- end -}}
 {{- end -}}
-{{- if not (or (eq $epp.pluginsConfigFile "default-plugins.yaml") (hasKey $epp.pluginsCustomConfig $epp.pluginsConfigFile)) -}}
-{{- fail (printf "inferenceExtension.pluginsConfigFile is %q, which inferenceExtension.pluginsCustomConfig has not; it has: %s" $epp.pluginsConfigFile (keys $epp.pluginsCustomConfig | sortAlpha | join ", " | default "nothing")) -}}
+{{- $files := include "warmpick.configuration" . | fromYaml -}}
+{{- if not (hasKey $files $epp.pluginsConfigFile) -}}
+{{- fail (printf "%s.pluginsConfigFile is %q, which %s.pluginsCustomConfig has not; there are: %s" $picker $epp.pluginsConfigFile $picker (keys $files | sortAlpha | join ", ")) -}}
 {{- end -}}
 
 {{- if and $epp.autoscaling.enabled $leader -}}
-{{- fail "inferenceExtension.autoscaling is for replicas that all serve: set inferenceExtension.leaderElection=false with it, or leave it off" -}}
+{{- $remedy := ternary "leave out router.epp.flags.ha-enable-leader-election" "set inferenceExtension.leaderElection=false with it, or leave it off" (not (not $router)) -}}
+{{- fail (printf "%s.autoscaling is for replicas that all serve: %s" $picker $remedy) -}}
 {{- end -}}
 {{- if and $epp.autoscaling.enabled (gt (int $epp.autoscaling.minReplicas) (int $epp.autoscaling.maxReplicas)) -}}
-{{- fail "inferenceExtension.autoscaling.minReplicas is more than maxReplicas" -}}
+{{- fail (printf "%s.autoscaling.minReplicas is more than maxReplicas" $picker) -}}
 {{- end -}}
 {{- if and $epp.podDisruptionBudget.enabled $leader -}}
 {{- fail "inferenceExtension.podDisruptionBudget would keep nodes from draining: only the leader is ever ready. Leave it off, or set inferenceExtension.leaderElection=false" -}}
@@ -54,14 +64,14 @@
 {{- if and $epp.tokenizer.path (not $epp.tokenizer.modelName) -}}
 {{- fail "inferenceExtension.tokenizer.modelName is needed: the model's name in requests" -}}
 {{- end -}}
-{{- if and (or $epp.kvEvents.enabled $epp.tokenizer.path) (ne $epp.pluginsConfigFile "default-plugins.yaml") -}}
+{{- if and (or $epp.kvEvents.enabled $epp.tokenizer.path) (not (has $epp.pluginsConfigFile (list "default-plugins.yaml" "least-ttft.yaml"))) -}}
 {{- fail "inferenceExtension.tokenizer and kvEvents go into default-plugins.yaml, which pluginsConfigFile does not name: write token-producer and precise-prefix-cache-producer into your own file" -}}
 {{- end -}}
-{{- if and (eq .Values.provider.name "gke") (not $isPool) -}}
+{{- if and (eq .Values.provider.name "gke") (not $isPool) (not $router) -}}
 {{- fail "provider.name=gke is about InferencePools: set it to none where createInferencePool is false" -}}
 {{- end -}}
 {{- if and $epp.sidecar.enabled (not (has (lower $epp.sidecar.proxyType) (list "" "envoy"))) -}}
-{{- fail (printf "inferenceExtension.sidecar.proxyType is %q; this chart knows envoy. For another proxy leave it empty and give name, image and args yourself" $epp.sidecar.proxyType) -}}
+{{- fail (printf "%s.proxyType is %q; this chart knows envoy. For another proxy %s" $proxy $epp.sidecar.proxyType (ternary "install it yourself, with router.proxy.enabled=false here" "leave it empty and give name, image and args yourself" (not (not $router)))) -}}
 {{- end -}}
 {{- if and $epp.sidecar.enabled (not $epp.sidecar.proxyType) (not (and $epp.sidecar.name $epp.sidecar.image)) -}}
 {{- fail "inferenceExtension.sidecar.enabled needs proxyType=envoy, or a container of your own with name and image" -}}
@@ -71,22 +81,61 @@
 {{- fail (printf "inferenceExtension.endpointsServer.endpointSelector is %q; write labels and values as app=vllm,role=decode" $epp.endpointsServer.endpointSelector) -}}
 {{- end -}}
 
-{{- if $epp.tracing.enabled -}}
-{{- fail "inferenceExtension.tracing.enabled: this version exports no traces; leave it false" -}}
+{{- if and $epp.sidecar.enabled (not (has $epp.sidecar.mode (list "sidecar" "service"))) -}}
+{{- fail (printf "%s.mode is %q; it is sidecar (beside the picker) or service (a Deployment of its own)" $proxy $epp.sidecar.mode) -}}
 {{- end -}}
-{{- if $epp.latencyPredictor.enabled -}}
-{{- fail "inferenceExtension.latencyPredictor.enabled: there is no such sidecar here, the default policy predicts latency itself; leave it false" -}}
+{{- if and $epp.sidecar.enabled (eq $epp.sidecar.mode "service") (not (include "warmpick.envoy" .)) -}}
+{{- fail (printf "%s.mode=service is for the chart's own Envoy: set %s.proxyType=envoy" $proxy $proxy) -}}
 {{- end -}}
-{{- if or (ne $epp.metricsDataSource.scheme "http") (ne $epp.metricsDataSource.path "/metrics") -}}
-{{- fail "inferenceExtension.metricsDataSource: this version reads metrics from http://POD:PORT/metrics only; leave scheme and path as they are" -}}
+{{- range $ports := list $epp.extraServicePorts -}}
+{{- range $ports -}}
+{{- if has .name (list "http-metrics" "grpc-ext-proc") -}}
+{{- fail (printf "extraServicePorts has %q, which the Service has anyway: leave it out" .name) -}}
 {{- end -}}
-{{- if ne $pool.modelServerProtocol "http" -}}
-{{- fail "inferencePool.modelServerProtocol: this version speaks HTTP to model servers; set it to http" -}}
 {{- end -}}
-{{- if not (has $pool.parser (list "" "openai-parser" "passthrough-parser")) -}}
-{{- fail (printf "inferencePool.parser is %q; this version has openai-parser and passthrough-parser, both always on: leave it empty" $pool.parser) -}}
 {{- end -}}
-{{- if and $pool.apiVersion (ne $pool.apiVersion "inference.networking.k8s.io/v1") -}}
-{{- fail (printf "inferencePool.apiVersion is %q; this version knows inference.networking.k8s.io/v1: upgrade the CRDs (manifests/crds) and set it to that" $pool.apiVersion) -}}
+{{- if and $epp.pluginsConfig (hasKey $epp.pluginsCustomConfig $epp.pluginsConfigFile) -}}
+{{- fail (printf "pluginsConfig and pluginsCustomConfig both have %q: keep one" $epp.pluginsConfigFile) -}}
+{{- end -}}
+{{- if and $epp.renderer.enabled (not $epp.renderer.modelName) -}}
+{{- fail (printf "%s.modelName is needed: whose requests are rendered" $renderer) -}}
+{{- end -}}
+{{- if and $epp.renderer.enabled (not (has ($epp.renderer.flavor | default "python") (list "python" "rust"))) -}}
+{{- fail (printf "%s.flavor is %q; it is python (vllm launch render) or rust (vllm-rs render)" $renderer $epp.renderer.flavor) -}}
+{{- end -}}
+{{- if and (eq $pool.apiVersion "inference.networking.x-k8s.io/v1alpha2") (gt (len $pool.targetPorts) 1) -}}
+{{- fail "inferencePool.apiVersion is inference.networking.x-k8s.io/v1alpha2, whose pools have one port: leave one in inferencePool.targetPorts, or set it to inference.networking.k8s.io/v1" -}}
+{{- end -}}
+{{- with .Values.fromIncumbent }}{{ include "warmpick.incumbentChecks" (dict "root" $ "router" .router) }}{{ end -}}
+{{- end -}}
+
+{{- /* What llm-d-router's charts can and this one cannot. */ -}}
+{{- define "warmpick.incumbentChecks" -}}
+{{- $provider := .root.Values.provider -}}
+{{- if dig "gke" "preferredBackends" "enabled" false $provider -}}
+{{- fail "provider.gke.preferredBackends.enabled: this chart installs no StatefulSet with a Service for each picker; leave it false, and set router.epp.replicas=2 for a leader and one that stands by" -}}
+{{- end -}}
+{{- with .router -}}
+{{- if .proxy.priorityRouting.enabled -}}
+{{- fail "router.proxy.priorityRouting.enabled: this chart installs no StatefulSet of pickers in an order; leave it false, and set router.epp.replicas=2 for a leader and one that stands by" -}}
+{{- end -}}
+{{- if and .proxy.autoscaling.enabled (ne .proxy.mode "service") -}}
+{{- fail "router.proxy.autoscaling is for proxies of their own: set router.proxy.mode=service" -}}
+{{- end -}}
+{{- if not (has (lower .monitoring.provider.name) (list "" "gmp" "prometheusoperator")) -}}
+{{- fail (printf "router.monitoring.provider.name is %q; it is gmp or prometheusoperator" .monitoring.provider.name) -}}
+{{- end -}}
+{{- range $path, $scaling := dict "router.epp.autoscaling" .epp.autoscaling "router.proxy.autoscaling" .proxy.autoscaling -}}
+{{- if $scaling.enabled -}}
+{{- if lt (int $scaling.minReplicas) 1 }}{{ fail (printf "%s.minReplicas is %v; it is 1 or more" $path $scaling.minReplicas) }}{{ end -}}
+{{- if lt (int $scaling.maxReplicas) (int $scaling.minReplicas) }}{{ fail (printf "%s.minReplicas is more than maxReplicas" $path) }}{{ end -}}
+{{- range $name := list "targetCPUUtilizationPercentage" "targetMemoryUtilizationPercentage" -}}
+{{- $percent := get $scaling $name -}}
+{{- if and (not (kindIs "invalid" $percent)) (ne (toString $percent) "") (or (lt (int $percent) 1) (gt (int $percent) 100)) -}}
+{{- fail (printf "%s.%s is %v; it is 1 to 100" $path $name $percent) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,15 +1,19 @@
 {{- /*
 The flags of `epp serve`, as a YAML map. What `inferenceExtension.flags` has wins, so that every
-flag can be set; `v`, `zap-encoder` and `tracing` are the incumbent's, and become ours.
+flag can be set.
 */ -}}
 {{- define "warmpick.flags" -}}
 {{- $epp := .Values.inferenceExtension -}}
 {{- $flags := dict
       "config-file" (printf "/config/%s" $epp.pluginsConfigFile)
-      "log-format" "json"
+      "zap-encoder" "json"
+      "grpc-health-port" (int $epp.grpcHealthPort)
       "metrics-endpoint-auth" (eq (include "warmpick.metricsAuth" .) "true") -}}
+{{- if .Values.fromIncumbent -}}
+{{- $_ := set $flags "tracing" $epp.tracing.enabled -}}
+{{- end -}}
 {{- /* Streams may take all of the grace period but what stopping takes, and preStop. */ -}}
-{{- $pause := ternary 20 0 (eq (include "warmpick.envoy" .) "true") -}}
+{{- $pause := ternary 20 0 (and (include "warmpick.envoy" .) (include "warmpick.sidecarRuns" .) | not | not) -}}
 {{- $_ := set $flags "drain-timeout" (printf "%ds" (max 0 (sub (int $epp.terminationGracePeriodSeconds) (add $pause 5)))) -}}
 {{- if $epp.endpointsServer.createInferencePool -}}
 {{- $_ := set $flags "pool-name" .Release.Name -}}
@@ -28,14 +32,7 @@ flag can be set; `v`, `zap-encoder` and `tracing` are the incumbent's, and becom
 {{- if include "warmpick.envoy" . -}}
 {{- $_ := set $flags "health-checking" true -}}
 {{- end -}}
-{{- $given := deepCopy $epp.flags -}}
-{{- if hasKey $given "v" -}}
-{{- $_ := set $flags "log-level" (ternary "debug" "info" (gt (int $given.v) 3)) -}}
-{{- end -}}
-{{- if hasKey $given "zap-encoder" -}}
-{{- $_ := set $flags "log-format" (index $given "zap-encoder") -}}
-{{- end -}}
-{{- range $name, $value := omit $given "v" "zap-encoder" "tracing" -}}
+{{- range $name, $value := $epp.flags -}}
 {{- /* Values files know one kind of number: write 67108864, not 6.7108864e+07. */ -}}
 {{- if kindIs "float64" $value -}}
 {{- $value = ternary (int64 $value) $value (eq (floor $value) $value) -}}
@@ -43,6 +40,31 @@ flag can be set; `v`, `zap-encoder` and `tracing` are the incumbent's, and becom
 {{- $_ := set $flags $name (toString $value) -}}
 {{- end -}}
 {{- toYaml $flags -}}
+{{- end -}}
+
+{{- /* What llm-d-router's chart sets for OpenTelemetry. */ -}}
+{{- define "warmpick.tracingEnv" -}}
+{{- $tracing := .Values.inferenceExtension.tracing -}}
+- name: OTEL_SERVICE_NAME
+  value: llm-d-router/epp
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ $tracing.otelExporterEndpoint | quote }}
+- name: OTEL_TRACES_EXPORTER
+  value: otlp
+- name: OTEL_RESOURCE_ATTRIBUTES_NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+- name: OTEL_RESOURCE_ATTRIBUTES_POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: OTEL_RESOURCE_ATTRIBUTES
+  value: k8s.namespace.name=$(NAMESPACE),k8s.node.name=$(OTEL_RESOURCE_ATTRIBUTES_NODE_NAME),k8s.pod.name=$(OTEL_RESOURCE_ATTRIBUTES_POD_NAME)
+- name: OTEL_TRACES_SAMPLER
+  value: {{ $tracing.sampling.sampler | quote }}
+- name: OTEL_TRACES_SAMPLER_ARG
+  value: {{ $tracing.sampling.samplerArg | quote }}
 {{- end -}}
 
 {{- define "warmpick.secureServing" -}}

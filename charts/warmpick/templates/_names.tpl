@@ -5,15 +5,15 @@
 {{- end -}}
 
 {{- define "warmpick.clusterName" -}}
-{{- printf "%s-%s" (.Release.Namespace | trunc 40 | trimSuffix "-") (include "warmpick.name" .) -}}
+{{- printf "%s-%s-epp" (.Release.Name | lower | trunc 40 | trimSuffix "-") (.Release.Namespace | trunc 40 | trimSuffix "-") -}}
 {{- end -}}
 
 {{- define "warmpick.selectorLabels" -}}
-{{- if .Values.inferenceExtension.endpointsServer.createInferencePool -}}
-inferencepool: {{ include "warmpick.name" . }}
-{{- else -}}
-epp: {{ include "warmpick.name" . }}
-{{- end -}}
+{{- /* A Deployment's selector cannot change: each chart's label, so that releases can move here. */ -}}
+{{- $pool := .Values.inferenceExtension.endpointsServer.createInferencePool -}}
+{{- $key := ternary "inferencepool" "epp" $pool -}}
+{{- if .Values.fromIncumbent }}{{ $key = ternary "llm-d-router-gateway" "llm-d-router-standalone" $pool }}{{ end -}}
+{{ $key }}: {{ include "warmpick.name" . }}
 {{- end -}}
 
 {{- /* Of pods: no versions, so that an upgrade without a reason restarts none. */ -}}
@@ -22,6 +22,9 @@ app.kubernetes.io/name: {{ include "warmpick.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: endpoint-picker
 app.kubernetes.io/part-of: warmpick
+{{- if .Values.fromIncumbent }}
+llm-d.ai/igw-mode: {{ ternary "llm-d-router-gateway" "llm-d-router-standalone" .Values.inferenceExtension.endpointsServer.createInferencePool }}
+{{- end }}
 {{- end -}}
 
 {{- define "warmpick.labels" -}}
@@ -56,6 +59,65 @@ true
 {{- define "warmpick.envoy" -}}
 {{- $sidecar := .Values.inferenceExtension.sidecar -}}
 {{- if and $sidecar.enabled (eq (lower $sidecar.proxyType) "envoy") }}true{{ end -}}
+{{- end -}}
+
+{{- /* The proxy as Deployment and Service of its own, and not in the picker's pod. */ -}}
+{{- define "warmpick.proxyService" -}}
+{{- if and (include "warmpick.envoy" .) (eq .Values.inferenceExtension.sidecar.mode "service") }}true{{ end -}}
+{{- end -}}
+
+{{- define "warmpick.sidecarRuns" -}}
+{{- if and .Values.inferenceExtension.sidecar.enabled (not (include "warmpick.proxyService" .)) }}true{{ end -}}
+{{- end -}}
+
+{{- define "warmpick.proxyName" -}}
+{{- printf "%s-proxy" (.Release.Name | lower | trunc 40 | trimSuffix "-") -}}
+{{- end -}}
+
+{{- define "warmpick.proxyLabels" -}}
+llm-d-router-proxy: {{ include "warmpick.proxyName" . }}
+{{- end -}}
+
+{{- define "warmpick.envoyConfigMap" -}}
+{{- dig "configMap" "name" "" .Values.inferenceExtension.sidecar | default (printf "%s-envoy" (include "warmpick.name" .)) -}}
+{{- end -}}
+
+{{- /* Where the proxy asks for picks. */ -}}
+{{- define "warmpick.pickerHost" -}}
+{{- if include "warmpick.proxyService" . -}}
+{{- printf "%s.%s.svc.%s" (include "warmpick.name" .) .Release.Namespace .Values.inferenceExtension.clusterDomain -}}
+{{- else -}}
+127.0.0.1
+{{- end -}}
+{{- end -}}
+
+{{- define "warmpick.pickerPort" -}}
+{{- if include "warmpick.proxyService" . -}}
+{{- int .Values.inferenceExtension.extProcPort -}}
+{{- else -}}
+{{- include "warmpick.grpcPort" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Of the container. */ -}}
+{{- define "warmpick.grpcPort" -}}
+{{- index .Values.inferenceExtension.flags "grpc-port" | default 9002 | int -}}
+{{- end -}}
+
+{{- /* The Service's ports besides the picker's own; `http` is the proxy's. */ -}}
+{{- define "warmpick.clientPorts" -}}
+{{- $ports := .Values.inferenceExtension.extraServicePorts | default list -}}
+{{- $http := false -}}
+{{- range $ports }}{{ if eq .name "http" }}{{ $http = true }}{{ end }}{{ end -}}
+{{- if and (include "warmpick.envoy" .) (not $http) -}}
+{{- $ports = prepend $ports (dict "name" "http" "protocol" "TCP" "port" 8081 "targetPort" 8081) -}}
+{{- end -}}
+{{- if $ports }}{{ toYaml $ports }}{{ end -}}
+{{- end -}}
+
+{{- /* gmp or prometheusoperator. */ -}}
+{{- define "warmpick.monitoringProvider" -}}
+{{- .Values.inferenceExtension.monitoring.provider | default (ternary "gmp" "prometheusoperator" (eq .Values.provider.name "gke")) -}}
 {{- end -}}
 
 {{- define "warmpick.tlsSecret" -}}

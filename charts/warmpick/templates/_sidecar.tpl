@@ -37,9 +37,109 @@ lifecycle:
     sleep:
       seconds: 15
 volumeMounts:
-- name: envoy
+- name: config
   mountPath: /etc/envoy
   readOnly: true
+{{- end -}}
+
+{{- /* Its volumes; Envoy's configuration, unless a volume of that name is given. */ -}}
+{{- define "warmpick.sidecarVolumes" -}}
+{{- $volumes := .Values.inferenceExtension.sidecar.volumes | default list -}}
+{{- $named := false -}}
+{{- range $volumes }}{{ if eq .name "config" }}{{ $named = true }}{{ end }}{{ end -}}
+{{- if and (include "warmpick.envoy" .) (not $named) }}
+- name: config
+  configMap:
+    name: {{ include "warmpick.envoyConfigMap" . }}
+{{- end }}
+{{- with $volumes }}
+{{ tpl (toYaml .) $ }}
+{{- end }}
+{{- end -}}
+
+{{- /* Envoy's configuration: of the values, where they have one. */ -}}
+{{- define "warmpick.envoyConfig" -}}
+{{- $given := dig "configMap" "data" "envoy.yaml" "" .Values.inferenceExtension.sidecar -}}
+{{- tpl (default (.Files.Get "files/envoy.yaml") $given) . -}}
+{{- end -}}
+
+{{- /*
+vLLM's renderer, which makes of a request the engine's tokens. llm-d-router calls it the tokenizer.
+*/ -}}
+{{- define "warmpick.renderer" -}}
+{{- $renderer := .Values.inferenceExtension.renderer -}}
+{{- $port := int ($renderer.port | default 8000) -}}
+{{- $image := $renderer.image | default dict -}}
+name: vllm-render
+image: {{ printf "%s/%s:%s" ($image.registry | default "docker.io") ($image.repository | default "vllm/vllm-openai-cpu") ($image.tag | default "v0.19.1") }}
+imagePullPolicy: {{ $image.pullPolicy | default "IfNotPresent" }}
+command: {{ $renderer.command | default (ternary (list "vllm-rs" "render") (list "vllm" "launch" "render") (eq $renderer.flavor "rust")) | toJson }}
+{{- $args := $renderer.args | default (list $renderer.modelName (printf "--port=%d" $port)) }}
+args: {{ concat $args ($renderer.extraArgs | default list) | toJson }}
+ports:
+- name: render-http
+  containerPort: {{ $port }}
+readinessProbe:
+  {{- if $renderer.readinessProbe }}
+  {{- toYaml $renderer.readinessProbe | nindent 2 }}
+  {{- else }}
+  httpGet:
+    path: /health
+    port: render-http
+  initialDelaySeconds: 30
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 60
+  {{- end }}
+{{- with $renderer.env }}
+env:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+resources:
+  {{- $renderer.resources | default (dict "requests" (dict "cpu" "4" "memory" "8Gi")) | toYaml | nindent 2 }}
+volumeMounts:
+- name: model-cache
+  mountPath: /root/.cache/huggingface
+{{- with $renderer.volumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* The HorizontalPodAutoscaler of a Deployment. */ -}}
+{{- define "warmpick.autoscaler" -}}
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "warmpick.labels" .root | nindent 4 }}
+spec:
+  scaleTargetRef:
+    apiVersion: apps/v1
+    kind: Deployment
+    name: {{ .name }}
+  minReplicas: {{ int .values.minReplicas }}
+  maxReplicas: {{ int .values.maxReplicas }}
+  metrics:
+  {{- if .values.metrics }}
+  {{- toYaml .values.metrics | nindent 2 }}
+  {{- else }}
+  {{- range $resource, $percent := dict "cpu" .values.targetCPUUtilizationPercentage "memory" .values.targetMemoryUtilizationPercentage }}
+  {{- if $percent }}
+  - type: Resource
+    resource:
+      name: {{ $resource }}
+      target:
+        type: Utilization
+        averageUtilization: {{ int $percent }}
+  {{- end }}
+  {{- end }}
+  {{- end }}
+  {{- with .values.behavior | default .behavior }}
+  behavior:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end -}}
 
 {{- define "warmpick.image" -}}

@@ -1,0 +1,259 @@
+{{- /*
+Values of llm-d-router's charts (`router`, `httpRoute`), put in the words of this chart, which every
+template reads. Each template begins with an include of this; the first one does it for all.
+*/ -}}
+{{- define "warmpick.incumbent" -}}
+{{- if and (or .Values.router .Values.httpRoute) (not .Values.fromIncumbent) -}}
+{{- $router := dict -}}
+{{- if .Values.router }}{{ $router = include "warmpick.router" . | fromYaml }}{{ end -}}
+{{- $words := include "warmpick.translated" (dict "router" $router "root" .) | fromYaml -}}
+{{- if hasKey $words "Error" }}{{ fail (printf "router: %s" $words.Error) }}{{ end -}}
+{{- range $tree, $values := $words -}}
+{{- $_ := set $.Values $tree (include "warmpick.overlaid" (dict "base" (index $.Values $tree) "over" $values "keep" true) | fromYaml) -}}
+{{- end -}}
+{{- with $router.inferenceObjectives }}{{ $_ := set $.Values "inferenceObjectives" . }}{{ end -}}
+{{- $_ := set .Values "fromIncumbent" (dict "router" $router "given" (.Values.router | default dict)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The whole `router`: what is given over the defaults of files/router.yaml. */ -}}
+{{- define "warmpick.router" -}}
+{{- $given := .Values.router | default dict -}}
+{{- $router := include "warmpick.overlaid" (dict "base" (.Files.Get "files/router.yaml" | fromYaml) "over" $given) | fromYaml -}}
+{{- /* A preset is what a proxy is before its own values. */ -}}
+{{- $preset := dig "presets" "envoy" dict $router.proxy -}}
+{{- $proxy := include "warmpick.overlaid" (dict "base" (omit $router.proxy "presets") "over" $preset) | fromYaml -}}
+{{- $proxy = include "warmpick.overlaid" (dict "base" $proxy "over" (dig "proxy" dict $given)) | fromYaml -}}
+{{- $_ := set $proxy "enabled" (eq (include "warmpick.standalone" .) "true") -}}
+{{- $_ := set $router "proxy" $proxy -}}
+{{- if and $proxy.enabled (not (dig "extraServicePorts" list $given)) -}}
+{{- $_ := set $router "extraServicePorts" (list (dict "name" "http" "port" 8081 "protocol" "TCP" "targetPort" 8081)) -}}
+{{- end -}}
+{{- if not $router.modelServers.targetPorts -}}
+{{- $_ := set $router.modelServers "targetPorts" (list (dict "number" $router.modelServers.targetPortNumber)) -}}
+{{- end -}}
+{{- toYaml $router -}}
+{{- end -}}
+
+{{- /*
+Whether the values are for llm-d-router-standalone, which has a proxy, rather than for -gateway.
+`router.proxy.enabled` says it. Guides share files between both charts and leave it to the chart's
+name, so otherwise: a route or a gateway's provider speaks for a gateway, a proxy's values, a port
+for clients, or no pool, for standalone.
+*/ -}}
+{{- define "warmpick.standalone" -}}
+{{- $router := .Values.router | default dict -}}
+{{- $proxy := dig "proxy" dict $router | default dict -}}
+{{- $http := false -}}
+{{- range dig "extraServicePorts" list $router }}{{ if eq (toString .name) "http" }}{{ $http = true }}{{ end }}{{ end -}}
+{{- if kindIs "bool" (get $proxy "enabled") -}}
+{{- if $proxy.enabled }}true{{ end -}}
+{{- else if or .Values.httpRoute (ne .Values.provider.name "none") -}}
+{{- else if or $proxy $http (eq (toString (dig "inferencePool" "create" true $router)) "false") -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{- /* `router` in the words of this chart: a map of its trees. */ -}}
+{{- define "warmpick.translated" -}}
+{{- with .router -}}
+{{- $flags := dict -}}
+{{- range $name, $value := .epp.flags -}}
+{{- /* Guides write `name=false: ""`, to have one argument of it. */ -}}
+{{- $parts := splitList "=" $name -}}
+{{- $_ := set $flags (first $parts) (ternary (last $parts) $value (gt (len $parts) 1)) -}}
+{{- end -}}
+inferenceExtension:
+  policy: {{ ternary "predicted-latency" "llm-d" .latencyPredictor.enabled }}
+  replicas: {{ .epp.replicas }}
+  {{- $image := dict }}
+  {{- range $part, $value := .epp.image }}{{ if not (kindIs "invalid" $value) }}{{ $_ := set $image $part (toString $value) }}{{ end }}{{ end }}
+  image: {{ toJson $image }}
+  imagePullSecrets: {{ toJson .imagePullSecrets }}
+  extProcPort: {{ .epp.extProcPort }}
+  grpcHealthPort: {{ .epp.grpcHealthPort }}
+  metricsPort: {{ .metricsPort }}
+  clusterDomain: {{ .clusterDomain }}
+  failureMode: {{ ternary "FailClose" .inferencePool.failureMode (eq .inferencePool.failureMode "FailClosed") }}
+  flags: {{ toJson $flags }}
+  env: {{ toJson .epp.env }}
+  parsers: {{ toJson .epp.parsers }}
+  metricsDataSource: {{ toJson .epp.metricsDataSource }}
+  extraContainerPorts: {{ toJson .epp.extraContainerPorts }}
+  extraServicePorts: {{ toJson .extraServicePorts }}
+  volumes: {{ toJson .epp.volumes }}
+  volumeMounts: {{ toJson .epp.volumeMounts }}
+  affinity: {{ toJson .epp.affinity }}
+  tolerations: {{ toJson .epp.tolerations }}
+  podAnnotations: {{ toJson .epp.podAnnotations }}
+  pluginsConfigFile: {{ .epp.pluginsConfigFile }}
+  pluginsConfig: {{ toJson .epp.pluginsConfig }}
+  pluginsCustomConfig: {{ toJson .epp.pluginsCustomConfig }}
+  podSecurityContext: {{ toJson .epp.podSecurityContext }}
+  securityContext: {{ toJson .epp.securityContext }}
+  strategy: {{ toJson (.epp.deploymentStrategy | default (ternary dict (dict "type" "Recreate") .epp.autoscaling.enabled)) }}
+  terminationGracePeriodSeconds: {{ .epp.terminationGracePeriodSeconds }}
+  {{- with .epp.resources }}
+  resources: {{ toJson . }}
+  {{- end }}
+  autoscaling: {{ toJson .epp.autoscaling }}
+  {{- if hasKey $flags "ha-enable-leader-election" }}
+  leaderElection: {{ regexMatch "^(1|t|T|true|TRUE|True)$" (index $flags "ha-enable-leader-election" | toString) }}
+  {{- end }}
+  endpointsServer:
+    createInferencePool: {{ .inferencePool.create }}
+    {{- $terms := list }}
+    {{- range $label, $value := .modelServers.matchLabels }}{{ $terms = append $terms (printf "%s=%v" $label $value) }}{{ end }}
+    endpointSelector: {{ join "," $terms | quote }}
+    {{- $ports := list }}
+    {{- range .modelServers.targetPorts }}{{ $ports = append $ports (int .number) }}{{ end }}
+    targetPorts: {{ toJson $ports }}
+    modelServerType: {{ .modelServers.type }}
+  {{- $files := include "warmpick.overlaid" (dict "base" .proxy.configMap.data "over" .proxy.configMapData) | fromYaml }}
+  sidecar: {{ omit .proxy "priorityRouting" "configMapData" | merge (dict "configMap" (dict "name" .proxy.configMap.name "data" $files)) | toJson }}
+  renderer: {{ toJson .tokenizer }}
+  monitoring:
+    interval: {{ .monitoring.interval }}
+    # Unlike the charts of GIE, a gateway on GKE alone makes no PodMonitoring.
+    provider: {{ .monitoring.provider.name | default "prometheusoperator" }}
+    autopilot: {{ .monitoring.provider.gmp.autopilot }}
+    prometheus: {{ toJson .monitoring.prometheus }}
+  tracing: {{ toJson .tracing }}
+  latencyPredictor: {{ toJson .latencyPredictor }}
+inferencePool:
+  targetPorts: {{ toJson .modelServers.targetPorts }}
+  modelServerType: {{ .modelServers.type }}
+  modelServerProtocol: {{ .modelServers.protocol }}
+  modelServers: {{ toJson (dict "matchLabels" .modelServers.matchLabels) }}
+{{- end }}
+{{- with .root.Values.httpRoute }}
+experimentalHttpRoute: {{ merge (dict "enabled" (.create | default false)) (omit . "create") | toJson }}
+{{- end }}
+{{- end -}}
+
+{{- /*
+`base` with what `over` has, deep in maps; null takes a value away. With `keep` an empty map of
+`over` leaves what `base` has.
+*/ -}}
+{{- define "warmpick.overlaid" -}}
+{{- $all := deepCopy (.base | default dict) -}}
+{{- range $key, $value := .over -}}
+{{- $held := get $all $key -}}
+{{- if kindIs "invalid" $value -}}
+{{- $_ := unset $all $key -}}
+{{- else if and (kindIs "map" $held) (kindIs "map" $value) -}}
+{{- if or $value (not $.keep) -}}
+{{- $_ := set $all $key (include "warmpick.overlaid" (dict "base" $held "over" $value "keep" $.keep) | fromYaml) -}}
+{{- end -}}
+{{- else -}}
+{{- $_ := set $all $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
+{{- /* The values below `given` that `known` has not, one a line. */ -}}
+{{- define "warmpick.unknown" -}}
+{{- range $key, $value := .given -}}
+{{- $path := printf "%s.%s" $.path $key -}}
+{{- if not (hasKey $.known $key) }}
+{{ $path }}
+{{- else if and (kindIs "map" $value) (kindIs "map" (index $.known $key)) (index $.known $key) -}}
+{{- include "warmpick.unknown" (dict "known" (index $.known $key) "given" $value "path" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /*
+What is taken and changes nothing here, and why: one a line. Of `router` only what was given.
+*/ -}}
+{{- define "warmpick.withoutEffect" -}}
+{{- $epp := .Values.inferenceExtension -}}
+{{- $lines := list -}}
+{{- $router := .Values.fromIncumbent -}}
+{{- $given := dict -}}
+{{- $tree := "inferenceExtension" -}}
+{{- if $router }}{{ $given = $router.given }}{{ $tree = "router" }}{{ end -}}
+{{- if $epp.tracing.enabled -}}
+{{- $lines = append $lines (printf "%s.tracing: this version exports no traces" $tree) -}}
+{{- end -}}
+{{- if $epp.latencyPredictor.enabled -}}
+{{- $lines = append $lines (printf "%s.latencyPredictor: latency is predicted in the picker's own process; no training\n  and prediction servers are installed, and their values, images and eppEnv mean nothing" $tree) -}}
+{{- end -}}
+{{- if $router -}}
+{{- $proxy := omit (dig "proxy" dict $given | default dict) "enabled" -}}
+{{- if and $proxy (not $router.router.proxy.enabled) -}}
+{{- $lines = append $lines "router.proxy: no proxy is installed, as these values are for a gateway; router.proxy.enabled=true\n  installs one" -}}
+{{- else if and (ne $epp.sidecar.mode "service") (or (hasKey $proxy "replicas") (hasKey $proxy "terminationGracePeriodSeconds")) -}}
+{{- $lines = append $lines "router.proxy.replicas, router.proxy.terminationGracePeriodSeconds: the proxy is in the picker's pod;\n  router.proxy.mode=service makes it a Deployment" -}}
+{{- end -}}
+{{- if and $router.router.proxy.enabled (dig "priorityRouting" dict $proxy) -}}
+{{- $lines = append $lines "router.proxy.priorityRouting: not enabled, and not to be had here" -}}
+{{- end -}}
+{{- if dig "presets" "agentgateway" dict $proxy -}}
+{{- $lines = append $lines "router.proxy.presets.agentgateway: the proxy is Envoy" -}}
+{{- end -}}
+{{- if and $epp.sidecar.enabled $epp.sidecar.failOpen -}}
+{{- $lines = append $lines "router.proxy.failOpen: the proxy goes on when no picker answers, and as it then knows no endpoint,\n  the request ends with 503, as with llm-d-router's own configuration of Envoy" -}}
+{{- end -}}
+{{- $tokenizer := omit (dig "tokenizer" dict $given | default dict) "enabled" -}}
+{{- if and $tokenizer (not $epp.renderer.enabled) -}}
+{{- $lines = append $lines "router.tokenizer: its container is not installed without router.tokenizer.enabled=true" -}}
+{{- end -}}
+{{- if and (dig "monitoring" dict $given | default dict) (not $epp.monitoring.prometheus.enabled) -}}
+{{- $lines = append $lines "router.monitoring: nothing scrapes without router.monitoring.prometheus.enabled=true" -}}
+{{- end -}}
+{{- if dig "monitoring" "provider" "prometheusoperator" dict $given -}}
+{{- $lines = append $lines "router.monitoring.provider.prometheusoperator: it has no values" -}}
+{{- end -}}
+{{- if and (dig "latencyPredictor" dict $given | default dict) (not $epp.latencyPredictor.enabled) -}}
+{{- $lines = append $lines "router.latencyPredictor: not enabled" -}}
+{{- end -}}
+{{- if and (dig "tracing" dict $given | default dict) (not $epp.tracing.enabled) -}}
+{{- $lines = append $lines "router.tracing: not enabled" -}}
+{{- end -}}
+{{- if and (ne .Values.provider.name "none") (not $epp.endpointsServer.createInferencePool) -}}
+{{- $lines = append $lines "provider: it is about InferencePools, and router.inferencePool.create is false" -}}
+{{- end -}}
+{{- if and (dig "modelServers" "targetPortNumber" "" $given) (dig "modelServers" "targetPorts" list $given) -}}
+{{- $lines = append $lines "router.modelServers.targetPortNumber: targetPorts goes before it" -}}
+{{- end -}}
+{{- if and (dig "epp" "parsers" list $given) (eq .Values.inferencePool.modelServerProtocol "grpc") (eq .Values.inferencePool.modelServerType "vllm") -}}
+{{- $lines = append $lines "router.epp.parsers: vLLM with gRPC has vllmgrpc-parser" -}}
+{{- end -}}
+{{- $known := .Files.Get "files/router.yaml" | fromYaml -}}
+{{- range include "warmpick.unknown" (dict "known" $known "given" $given "path" "router") | trim | splitList "\n" -}}
+{{- if . }}{{ $lines = append $lines (printf "%s: not known, neither here nor in llm-d-router's charts" .) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- range $lines }}
+- {{ . }}
+{{- end -}}
+{{- end -}}
+
+{{- /* What Envoy's configuration of a values file may include; the incumbent's templates by name. */ -}}
+{{- define "llm-d-router.proxy.failOpen" -}}
+{{- .Values.inferenceExtension.sidecar.failOpen -}}
+{{- end -}}
+{{- define "llm-d-router.proxy.extProcHost" -}}
+{{- include "warmpick.pickerHost" . -}}
+{{- end -}}
+{{- define "llm-d-router.proxy.extProcClusterType" -}}
+{{- if include "warmpick.proxyService" . }}STRICT_DNS{{ else }}STATIC{{ end -}}
+{{- end -}}
+{{- define "llm-d-router.proxy.envoyExtProcTLSOptions" -}}
+{{- if include "warmpick.secureServing" . -}}
+tls_options:
+  alpn_protocols: ["h2"]
+{{- end -}}
+{{- end -}}
+{{- define "llm-d-router.proxy.envoyExtProcTransportSocket" -}}
+{{- if include "warmpick.secureServing" . -}}
+transport_socket:
+  name: envoy.transport_sockets.tls
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+    common_tls_context:
+      validation_context:
+{{- end -}}
+{{- end -}}
