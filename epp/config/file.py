@@ -5,7 +5,7 @@ as `plugins[2].type`; so is a scorer whose scores the picker ignores. What is re
 effect is a warning.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import isfinite
 
@@ -49,6 +49,7 @@ from epp.policy.plugins import (
     ResponseProcessor,
     Scorer,
     Screener,
+    UnknownProfile,
     uses_totals,
 )
 from epp.policy.profile import Profile, Scheduling, SingleProfileHandler, WeightedScorer
@@ -133,7 +134,7 @@ def load(
     plugins = Plugins(config.plugins, below)
     written = bool(config.scheduling_profiles)
     profiles = _profiles(config, plugins)
-    handler = _handler(plugins, profiles)
+    handler, unrun = _handler(plugins, profiles)
     place = "schedulingProfiles[0].plugins" if written else "plugins"
     unused = [line for each in profiles.values() for line in _check_scores_are_used(each, place)]
     sources = _data_layer(config.data_layer or DataLayer(), plugins)
@@ -144,7 +145,8 @@ def load(
     discovery = _discovery(config, plugins)
     producers = producer_settings(plugins.structs.values())
     noted = (*plugins.warnings, *unhonoured_sections(config), *producers.warnings)
-    warnings = (*deprecated, *ungated, *noted, *sources.warnings, *parsers.warnings, *unused)
+    read = (*sources.warnings, *parsers.warnings)
+    warnings = (*deprecated, *ungated, *noted, *read, *unused, *unrun)
     return Settings(
         scheduling=_scheduling(profiles, handler, plugins),
         endpoints_file=discovery.path if discovery else "",
@@ -242,17 +244,22 @@ def _default_picker(spec: ProfileSpec, plugins: Plugins) -> Picker:
     return picker
 
 
-def _handler(plugins: Plugins, profiles: Mapping[str, Profile]) -> ProfileHandler:
+def _handler(
+    plugins: Plugins, profiles: Mapping[str, Profile]
+) -> tuple[ProfileHandler, Sequence[str]]:
+    """Return the profile handler, and its warnings."""
     handlers = [name for name, each in plugins.items() if isinstance(each, ProfileHandler)]
     if len(handlers) > 1:
         named = " and ".join(f"`{name}`" for name in handlers)
         raise ConfigError(f"{named} are both profile handlers; one is enough", "plugins")
     handler: ProfileHandler = plugins[handlers[0]] if handlers else SingleProfileHandler()
     try:
-        handler.check_profiles(tuple(profiles))
+        return handler, handler.check_profiles(tuple(profiles)) or ()
+    except UnknownProfile as error:
+        place = f"{plugins.place(handlers[0])}.{error.parameter}"
+        raise ConfigError(f"{error}{near(error.profile, profiles)}", place) from None
     except ValueError as error:
         raise ConfigError(str(error), "schedulingProfiles") from None
-    return handler
 
 
 def _scheduling(

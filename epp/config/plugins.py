@@ -103,15 +103,15 @@ class Plugins(Mapping[str, Any]):
             return self._started[name]
         if name in self._starting:
             circle = " -> ".join([*self._starting[self._starting.index(name) :], name])
-            raise ConfigError(f"plug-ins need each other in a circle: {circle}", self._place(name))
+            raise ConfigError(f"plug-ins need each other in a circle: {circle}", self.place(name))
         struct = self.structs[name]
         self._starting.append(name)
         try:
             started = struct.start(self) if isinstance(struct, Startable) else struct
         except ValueError as error:
-            raise ConfigError(str(error), self._place(name)) from None
+            raise ConfigError(str(error), self.place(name)) from None
         except ConfigError as error:
-            raise ConfigError(error.problem, error.place or self._place(name)) from error
+            raise ConfigError(error.problem, error.place or self.place(name)) from error
         finally:
             self._starting.pop()
         self._started[name] = started
@@ -122,7 +122,7 @@ class Plugins(Mapping[str, Any]):
         if default is not None and self._stands_for_default(name):
             return default
         user = self._starting[-1]
-        place = f"{self._place(user)}{_path_to(name, self.structs[user])}"
+        place = f"{self.place(user)}{_path_to(name, self.structs[user])}"
         if name not in self.structs:
             raise ConfigError(f"no plug-in is named `{name}`{near(name, self.structs)}", place)
         found = self._start(name)
@@ -144,7 +144,8 @@ class Plugins(Mapping[str, Any]):
         """Note what a plug-in wants to be notified of (`PluginContext.subscribe`)."""
         self.subscriptions.append((tuple(kinds), listener))
 
-    def _place(self, name: str) -> str:
+    def place(self, name: str) -> str:
+        """Return the path of the parameters of a plug-in."""
         position = next(number for number, each in enumerate(self.specs) if each.name == name)
         return f"plugins[{position}].parameters"
 

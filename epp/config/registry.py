@@ -35,7 +35,18 @@ from epp.policy.dataproducers.mapped import (
     SessionStateProducer,
 )
 from epp.policy.dataproducers.predicted_latency import PredictedLatencyProducer
+from epp.policy.disaggregation.deciders import (
+    AlwaysDisaggMultimodalDecider,
+    AlwaysDisaggPdDecider,
+    PrefixBasedPdDecider,
+)
+from epp.policy.disaggregation.handler import (
+    DisaggHeadersHandler,
+    DisaggProfileHandler,
+    PdProfileHandler,
+)
 from epp.policy.effects import without_effect
+from epp.policy.handlers import DataParallelProfileHandler, HeaderProfileHandler
 from epp.policy.pickers import (
     LeastRequestPicker,
     LeastTtftPicker,
@@ -84,6 +95,15 @@ PLUGINS: dict[str, type[Any]] = {
     "least-request-picker": LeastRequestPicker,
     "round-robin-picker": RoundRobinPicker,
     "single-profile-handler": SingleProfileHandler,
+    "disagg-profile-handler": DisaggProfileHandler,
+    "pd-profile-handler": PdProfileHandler,
+    "disagg-headers-handler": DisaggHeadersHandler,
+    "prefill-header-handler": DisaggHeadersHandler,
+    "header-profile-handler": HeaderProfileHandler,
+    "data-parallel-profile-handler": DataParallelProfileHandler,
+    "always-disagg-pd-decider": AlwaysDisaggPdDecider,
+    "always-disagg-multimodal-decider": AlwaysDisaggMultimodalDecider,
+    "prefix-based-pd-decider": PrefixBasedPdDecider,
     "token-producer": TokenProducer,
     "approx-prefix-cache-producer": ApproxProducer,
     "precise-prefix-cache-producer": PreciseProducer,
@@ -113,27 +133,25 @@ PLUGINS: dict[str, type[Any]] = {
 
 DEPRECATED: dict[str, str] = {
     OLD_CORE_EXTRACTOR: "write `core-metrics-extractor`",
+    "pd-profile-handler": "write `disagg-profile-handler`",
+    "disagg-headers-handler": "leave it out: `disagg-profile-handler` sets the headers",
+    "prefill-header-handler": "leave it out: `disagg-profile-handler` sets the headers",
+    "data-parallel-profile-handler": "leave it out where gateways reach the ports of all ranks",
 }
 """Types that llm-d-router has deprecated or removed, and what to write instead."""
 
 ELSEWHERE = frozenset(
     (
         "active-request-scorer",
-        "always-disagg-multimodal-decider",
-        "always-disagg-pd-decider",
         "by-label",
         "by-label-selector",
         "concurrency-detector",
         "context-length-aware",
-        "data-parallel-profile-handler",
         "decode-filter",
-        "disagg-headers-handler",
-        "disagg-profile-handler",
         "encode-filter",
         "endpoint-attribute-filter",
         "endpoint-attribute-scorer",
         "header-label-affinity-scorer",
-        "header-profile-handler",
         "label-selector-filter",
         "latency-scorer",
         "load-aware-scorer",
@@ -144,11 +162,8 @@ ELSEWHERE = frozenset(
         "multicluster-queue-scorer",
         "multicluster-session-affinity-filter",
         "no-hit-lru-scorer",
-        "pd-profile-handler",
         "precise-prefix-cache-scorer",
         "prefill-filter",
-        "prefill-header-handler",
-        "prefix-based-pd-decider",
         "prefix-cache-affinity-filter",
         "running-requests-size-scorer",
         "session-affinity-filter",

@@ -65,7 +65,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     `subset`, where not None, holds the only targets (`ip:port` or bare `ip`) that may be picked.
     `max_tokens` is the client's limit on generated tokens, None where it gave none. `body` is
     the client's JSON as it came, empty where it was not seen or is none. `peer` is the endpoint
-    that a handler chose before, for another stage of the request.
+    that a handler chose before, for another stage of the request. `multimodal`: it has an image, a
+    video or a sound.
     """
 
     id: RequestId
@@ -83,6 +84,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     body: bytes = b""
     peer: Endpoint | None = None
+    multimodal: bool = False
 
 
 class Score(msgspec.Struct, frozen=True):

@@ -75,6 +75,15 @@ RunProfile = Callable[[str, InferenceRequest], Decision]
 """Runs a profile by its name; raises `NoEndpoints` where its filters leave no candidate."""
 
 
+class UnknownProfile(ValueError):
+    """A parameter of a profile handler names a profile that does not exist."""
+
+    def __init__(self, parameter: str, profile: str) -> None:
+        super().__init__(f"no profile is named `{profile}`")
+        self.parameter = parameter
+        self.profile = profile
+
+
 @runtime_checkable
 class ProfileHandler(Protocol):
     """Decides which profiles run, in which order, and makes one decision of theirs."""
@@ -82,16 +91,20 @@ class ProfileHandler(Protocol):
     def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:
         """Return the decision; a handler may raise any `RequestError`."""
 
-    def check_profiles(self, names: Sequence[str]) -> None:
-        """Raise `ValueError` unless these profiles, in the file's order, are what it runs."""
+    def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
+        """Take the profiles' names, in the file's order, before the first request.
+
+        Returns warnings, such as of profiles that never run. Raises `UnknownProfile` where a
+        parameter names one that is none of them, `ValueError` where they are not what it runs.
+        """
 
 
 @runtime_checkable
 class Decider(Protocol):
     """Says whether a handler runs another stage for a request."""
 
-    def wants(self, request: InferenceRequest, decision: Decision) -> bool:
-        """Return whether the stage runs; `decision` is that of the stage before."""
+    def wants(self, request: InferenceRequest, decision: Decision | None) -> bool:
+        """Return whether the stage runs; `decision` is that of the stage before, if any."""
 
 
 @runtime_checkable

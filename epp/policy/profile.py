@@ -45,13 +45,14 @@ class SingleProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         """Return the decision of the only profile."""
         return run("", request)
 
-    def check_profiles(self, names: Sequence[str]) -> None:
+    def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
         """Raise `ValueError` for several profiles."""
         if len(names) > 1:
             raise ValueError(
                 f"the profiles {', '.join(names)} need a profile handler, such as"
                 " `disagg-profile-handler`; `single-profile-handler` has one"
             )
+        return ()
 
 
 class Scheduling(msgspec.Struct, frozen=True, kw_only=True):

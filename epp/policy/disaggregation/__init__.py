@@ -1,0 +1,1 @@
+"""Requests whose encoding, prefill and decoding run at endpoints of their own."""

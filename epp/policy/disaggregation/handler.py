@@ -1,0 +1,275 @@
+"""The handlers of disaggregation: a request is decoded, prefilled and encoded where each suits.
+
+The request goes to the decoding endpoint, whose sidecar sends the stages before to the endpoints
+that headers name. Types, parameters and rules are llm-d-router's
+(pkg/epp/framework/plugins/scheduling/profilehandler/disagg).
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Annotated, ClassVar
+
+import msgspec
+from msgspec.structs import replace
+
+from epp.errors import NoEndpoints
+from epp.model.request import Decision, InferenceRequest
+from epp.policy.disaggregation.deciders import AlwaysDisaggPdDecider, PrefixBasedPdDecider
+from epp.policy.effects import Effect, mapped_to, without_effect
+from epp.policy.handlers import Port, at_primary_port
+from epp.policy.plugins import Decider, PluginContext, RunProfile, UnknownProfile
+
+PREFILLER = "x-prefiller-host-port"
+ENCODERS = "x-encoder-hosts-ports"
+_ORDERS = {"": False, "decode": False, "decodefirst": False, "prefill": True, "prefillfirst": True}
+_BYTES_PER_TOKEN = 4
+_ONE_INDEX = without_effect("there is one index of caches")
+
+
+class DisaggProfiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The names of the stages' profiles."""
+
+    decode: str = "decode"
+    prefill: str = "prefill"
+    encode: str = "encode"
+
+
+class DisaggDeciders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The names of plug-ins that decide whether a stage runs; of an empty name it does not."""
+
+    prefill: str = ""
+    encode: str = ""
+
+
+_PROFILES, _DECIDERS = DisaggProfiles(), DisaggDeciders()
+
+
+class DisaggProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Runs the profile of decoding, and those of encoding and prefill where deciders want them.
+
+    `stage_order` is `decode-first` or `prefill-first`; case, `-` and `_` count for nothing. The
+    fields below `deciders` are the older schema, which may not be mixed with the others.
+    """
+
+    stage_order: str = "decode-first"
+    profiles: DisaggProfiles = _PROFILES
+    deciders: DisaggDeciders = _DECIDERS
+    decode_profile: Annotated[str, mapped_to("`profiles.decode`")] = ""
+    prefill_profile: Annotated[str, mapped_to("`profiles.prefill`")] = ""
+    encode_profile: Annotated[str, mapped_to("`profiles.encode`")] = ""
+    prefill_decider_plugin_name: Annotated[str, mapped_to("`deciders.prefill`")] = ""
+    encode_decider_plugin_name: Annotated[str, mapped_to("`deciders.encode`")] = ""
+    decider_plugin_name: Annotated[str, mapped_to("`deciders.prefill`")] = ""
+
+    def __post_init__(self) -> None:
+        if self._order not in _ORDERS:
+            raise ValueError(
+                f"`stageOrder` is `decode-first` or `prefill-first`, not `{self.stage_order}`"
+            )
+        if self._is_flat and (self.profiles != _PROFILES or self.deciders != _DECIDERS):
+            raise ValueError("write `profiles` and `deciders`, or the older fields, and not both")
+        if _ORDERS[self._order] and self._stages()[1].prefill:
+            raise ValueError("`prefill-first` has no `deciders.prefill`: prefill always runs")
+
+    @property
+    def _order(self) -> str:
+        return self.stage_order.lower().replace("-", "").replace("_", "")
+
+    @property
+    def _is_flat(self) -> bool:
+        profiles = self.decode_profile or self.prefill_profile or self.encode_profile
+        deciders = self.prefill_decider_plugin_name or self.encode_decider_plugin_name
+        return bool(profiles or deciders or self.decider_plugin_name)
+
+    def _stages(self) -> tuple[DisaggProfiles, DisaggDeciders]:
+        """Return the names of profiles and deciders, of whichever schema."""
+        if not self._is_flat:
+            return self.profiles, self.deciders
+        return (
+            DisaggProfiles(
+                self.decode_profile or "decode",
+                self.prefill_profile or "prefill",
+                self.encode_profile or "encode",
+            ),
+            DisaggDeciders(
+                self.prefill_decider_plugin_name or self.decider_plugin_name,
+                self.encode_decider_plugin_name,
+            ),
+        )
+
+    def start(self, context: PluginContext) -> "Disaggregation":
+        """Return the handler with its deciders. Raises `ConfigError` for unknown ones."""
+        profiles, deciders = self._stages()
+        older = ("decodeProfile", "prefillProfile", "encodeProfile")
+        return Disaggregation(
+            profiles,
+            _decider(context, deciders.prefill),
+            _decider(context, deciders.encode),
+            prefill_first=_ORDERS[self._order],
+            parameters=older if self._is_flat else _PARAMETERS,
+        )
+
+
+class PdProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Runs the profile of decoding, and that of prefill where the decider wants it.
+
+    With a `primary_port` requests go to that port of the pod, and a header names the rank.
+    `threshold`, of versions before deciders, is used where the decider is not listed.
+    """
+
+    decode_profile: str = "decode"
+    prefill_profile: str = "prefill"
+    decider_plugin_name: str = "prefix-based-pd-decider"
+    primary_port: Port = 0
+    threshold: Annotated[
+        float | None,
+        mapped_to("a `prefix-based-pd-decider` of a quarter of it, for it counts bytes"),
+    ] = None
+    prefix_plugin_type: Annotated[str, _ONE_INDEX] = ""
+    prefix_plugin_name: Annotated[str, _ONE_INDEX] = ""
+    prefix_match_info_producer_name: Annotated[str, _ONE_INDEX] = ""
+    hash_block_size: Annotated[int, _ONE_INDEX] = 0
+
+    def __post_init__(self) -> None:
+        if not self.decider_plugin_name:
+            raise ValueError("`deciderPluginName` is empty")
+
+    def start(self, context: PluginContext) -> "Disaggregation":
+        """Return the handler with its decider. Raises `ConfigError` for an unknown one."""
+        threshold = self.threshold
+        default: Decider | None = None
+        if threshold is not None:
+            tokens = ceil(threshold / _BYTES_PER_TOKEN)
+            default = PrefixBasedPdDecider(tokens) if tokens > 0 else AlwaysDisaggPdDecider()
+        return Disaggregation(
+            DisaggProfiles(self.decode_profile, self.prefill_profile),
+            context.plugin(self.decider_plugin_name, Decider, default),
+            None,
+            parameters=("decodeProfile", "prefillProfile", ""),
+            primary_port=self.primary_port,
+        )
+
+
+class DisaggHeadersHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Sets the headers of disaggregation, in versions whose profile handlers do not."""
+
+    effect: ClassVar[Effect] = mapped_to("the profile handler, which sets the headers itself")
+
+    prefill_profile: str = "prefill"
+    encode_profile: str = "encode"
+
+
+def _decider(context: PluginContext, name: str) -> Decider | None:
+    return context.plugin(name, Decider) if name else None
+
+
+_PARAMETERS = ("profiles.decode", "profiles.prefill", "profiles.encode")
+
+
+class Disaggregation:
+    """Runs up to three profiles for a request, and joins them into the decision on decoding.
+
+    Where `prefill_first`, the prefill profile runs first, without a decider. `parameters` are the
+    paths of the parameters that name the profiles of decoding, prefill and encoding.
+    """
+
+    def __init__(  # noqa: PLR0913 (one for each parameter)
+        self,
+        profiles: DisaggProfiles,
+        prefill_decider: Decider | None,
+        encode_decider: Decider | None,
+        *,
+        prefill_first: bool = False,
+        parameters: tuple[str, str, str] = _PARAMETERS,
+        primary_port: int = 0,
+    ) -> None:
+        self._profiles = profiles
+        self._prefill_decider = prefill_decider
+        self._encode_decider = encode_decider
+        self._prefill_first = prefill_first
+        self._parameters = parameters
+        self._primary_port = primary_port
+
+    def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
+        """Warn of profiles that never run; raise `UnknownProfile` for one that is missing."""
+        profiles = self._profiles
+        if profiles.prefill not in names and profiles.prefill == _PROFILES.prefill:
+            self._prefill_first = False
+        prefills = self._prefill_first or self._prefill_decider is not None
+        stages = (
+            (profiles.decode, True, self._parameters[0]),
+            (profiles.prefill, prefills, self._parameters[1]),
+            (profiles.encode, self._encode_decider is not None, self._parameters[2]),
+        )
+        defaults = msgspec.structs.astuple(_PROFILES)
+        for (name, runs, parameter), default in zip(stages, defaults, strict=True):
+            if (runs or name != default) and name not in names:
+                raise UnknownProfile(parameter, name)
+        running = {name for name, runs, _ in stages if runs}
+        return [f"profile `{name}` never runs" for name in names if name not in running]
+
+    def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:
+        """Return the decision on decoding with those on the other stages that ran.
+
+        A stage that finds no endpoint is left to the decoding endpoint. Raises `NoEndpoints` where
+        there is none of these.
+        """
+        profiles = self._profiles
+        prefill: Decision | None = None
+        if self._prefill_first:
+            prefill = _attempt(run, profiles.prefill, request)
+            encode = self._encode(request, prefill, run)
+            peer = prefill and prefill.endpoint
+            decode = self._decode(replace(request, peer=peer), run)
+        else:
+            decode = self._decode(request, run)
+            encode = self._encode(request, decode, run)
+            decider = self._prefill_decider
+            if decider is not None and decider.wants(request, decode):
+                asked = replace(request, peer=decode.endpoint)
+                prefill = _attempt(run, profiles.prefill, asked)
+        return self._joined(decode, encode, prefill)
+
+    def _decode(self, request: InferenceRequest, run: RunProfile) -> Decision:
+        try:
+            return run(self._profiles.decode, request)
+        except NoEndpoints as error:
+            problem = f"no decode endpoint: {error}"
+            after = error.retry_after
+            raise NoEndpoints(problem, reason="no-decode-endpoint", retry_after=after) from error
+
+    def _encode(
+        self, request: InferenceRequest, before: Decision | None, run: RunProfile
+    ) -> Decision | None:
+        decider = self._encode_decider
+        if decider is None or not decider.wants(request, before):
+            return None
+        return _attempt(run, self._profiles.encode, request)
+
+    def _joined(
+        self, decode: Decision, encode: Decision | None, prefill: Decision | None
+    ) -> Decision:
+        if prefill is not None and prefill.endpoint.target == decode.endpoint.target:
+            prefill = None  # one that prefills for itself needs no telling
+        ran = (prefill, encode) if self._prefill_first else (encode, prefill)
+        decision = decode
+        if encode is not None or prefill is not None:
+            decision = replace(decode, stages=tuple(each for each in ran if each is not None))
+        if encode is not None:
+            decision = replace(decision, headers=((ENCODERS, encode.destination),))
+        if prefill is not None:
+            decision = replace(
+                decision,
+                predicted_cached_tokens=prefill.predicted_cached_tokens,
+                predicted_ttft=prefill.predicted_ttft,
+                prefill=prefill.endpoint,
+                headers=(*decision.headers, (PREFILLER, prefill.endpoint.target)),
+            )
+        return at_primary_port(decision, self._primary_port) if self._primary_port else decision
+
+
+def _attempt(run: RunProfile, name: str, request: InferenceRequest) -> Decision | None:
+    try:
+        return run(name, request)
+    except NoEndpoints:
+        return None

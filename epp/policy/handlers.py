@@ -1,0 +1,98 @@
+"""Profile handlers that run one profile: by a header, or for a rank behind a server's first port.
+
+Types, parameters and rules are llm-d-router's
+(pkg/epp/framework/plugins/scheduling/profilehandler).
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec.structs import replace
+
+from epp.errors import MalformedRequest
+from epp.model.endpoint import target_of
+from epp.model.request import Decision, InferenceRequest
+from epp.policy.plugins import PluginContext, RunProfile, UnknownProfile
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+DATA_PARALLEL = "x-data-parallel-host-port"
+"""The header that tells llm-d's sidecar which rank of its pod a request is for."""
+
+
+def at_primary_port(decision: Decision, port: int) -> Decision:
+    """Send a request to `port` of its pod, with a header that names the endpoint itself.
+
+    A port of 0 is the endpoint's own.
+    """
+    endpoints = decision.endpoints
+    return replace(
+        decision,
+        headers=(*decision.headers, (DATA_PARALLEL, decision.endpoint.target)),
+        targets=tuple(target_of(each.address, port or each.port) for each in endpoints),
+    )
+
+
+class DataParallelProfileHandler(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Has the one profile decide, and sends requests to `primary_port`, naming the rank."""
+
+    primary_port: Port = 8000
+
+    def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:
+        """Return the decision of the only profile, at the primary port."""
+        return at_primary_port(run("", request), self.primary_port)
+
+    def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
+        """Raise `ValueError` for several profiles."""
+        if len(names) > 1:
+            raise ValueError(f"`data-parallel-profile-handler` has one profile, not {len(names)}")
+        return ()
+
+
+class HeaderProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Has the profile decide that a request header names.
+
+    Without the header it is `default_profile`; where there is one profile alone, that one.
+    """
+
+    header_name: str = "EPP-Profile"
+    default_profile: str = "decode"
+
+    def start(self, _: PluginContext) -> "HeaderProfiles":
+        """Return the handler; names that are blank are the defaults."""
+        return HeaderProfiles(
+            self.header_name.strip().lower() or "epp-profile",
+            self.default_profile.strip() or "decode",
+        )
+
+
+class HeaderProfiles:
+    """Runs the profile that a header names; `header` is in lower case."""
+
+    def __init__(self, header: str, default: str) -> None:
+        self._header = header
+        self._default = default
+        self._names: Sequence[str] = ()
+
+    def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:
+        """Return the decision of the profile. Raises `MalformedRequest` where there is none."""
+        if len(self._names) == 1:
+            return run("", request)
+        name = request.headers.get(self._header, "").strip() or self._default
+        if name not in self._names:
+            known = ", ".join(self._names)
+            problem = (
+                f"header `{self._header}`: no profile is named {name[:64]!r}; there is {known}"
+            )
+            raise MalformedRequest(problem, reason="unknown-profile")
+        return run(name, request)
+
+    def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
+        """Take the names. Raises `UnknownProfile` where the default is none of several."""
+        if len(names) > 1 and self._default not in names:
+            raise UnknownProfile("defaultProfile", self._default)
+        self._names = tuple(names)
+        return ()
