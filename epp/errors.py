@@ -4,7 +4,9 @@
     ├── ConfigError            what an operator wrote cannot be used
     └── RequestError           answers a client in the model server's place, with an HTTP status
         ├── MalformedRequest   400
+        ├── UnknownModel       404
         ├── RequestTimeout     408
+        ├── NotCached          412
         ├── BodyTooLarge       413
         ├── UnsupportedCoding  415
         ├── Overloaded         429
@@ -63,6 +65,24 @@ class MalformedRequest(RequestError):
     kind = "invalid_request_error"
     code = "BadRequest"
     default_reason = "malformed-request"
+
+
+class UnknownModel(RequestError):
+    """No endpoint serves the model, and all have said which they do."""
+
+    status = 404
+    kind = "invalid_request_error"
+    code = "NotFound"
+    default_reason = "model-not-found"
+
+
+class NotCached(RequestError):
+    """The client wants an endpoint that has its prompt's prefix cached, and there is none."""
+
+    status = 412
+    kind = "invalid_request_error"
+    code = "PreconditionFailed"
+    default_reason = "not-cached"
 
 
 class RequestTimeout(RequestError):

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Final
 
-from epp.errors import NoEndpoints
+from epp.errors import NoEndpoints, NotCached, UnknownModel
 from epp.model.candidate import Candidate
 from epp.model.events import Admitted
 from epp.model.fleet import Fleet
 from epp.model.quote import Quote
-from epp.model.request import Decision, InferenceRequest
+from epp.model.request import Api, Decision, InferenceRequest
 from epp.policy.choice import choose
 from epp.policy.plugins import PickContext
 from epp.policy.profile import Scheduling
+
+_PREFER: Final = "prefer"
 
 
 class Scheduler:
@@ -82,12 +85,28 @@ class Scheduler:
     def route(self, request: InferenceRequest, now: float) -> Decision:
         """Decide on a request and admit it at once, so that a burst spreads.
 
-        Raises `NoEndpoints`.
+        Raises `UnknownModel`, `NoEndpoints`, and `NotCached` where the client wants nothing else.
         """
+        model = request.target_model
+        if model and self._fleet.serves(model) is False:
+            raise UnknownModel(f"the model `{model}` does not exist")
         quote = self.quote(request, now)
         decision = self.decide(request, quote, now)
+        if _PREFER in request.headers and _is_unmet(request, decision):
+            raise NotCached("no endpoint has the prompt's prefix in its cache")
         self.commit(request, quote, decision, now)
         return decision
+
+
+def _is_unmet(request: InferenceRequest, decision: Decision) -> bool:
+    """Whether a request wants a cached prefix or nothing, and goes where nothing of it is cached.
+
+    RFC 7240 §2: a list of preferences, each with parameters; `if-available` is llm-d's.
+    """
+    if decision.predicted_cached_tokens or request.api is Api.OTHER:
+        return False
+    preferences = request.headers.get(_PREFER, "").lower().split(",")
+    return any(each.partition(";")[0].strip() == "if-available" for each in preferences)
 
 
 def _no_candidates(quote: Quote, known: int) -> str:

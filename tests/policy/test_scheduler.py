@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from epp.config.file import POLICIES, load
-from epp.errors import NoEndpoints
+from epp.errors import NoEndpoints, NotCached, UnknownModel
 from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved, Finished, FirstToken
-from epp.model.request import RequestId
+from epp.model.events import EndpointRemoved, Finished, FirstToken, ModelsListed
+from epp.model.request import Api, RequestId
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
 from tests.strategies import request, text
@@ -52,6 +52,50 @@ def test_without_endpoints_the_error_says_so():
 def test_a_subset_without_endpoints_is_named_in_the_error(subset, said):
     with pytest.raises(NoEndpoints, match=f"none of the pool's 4 endpoints .* {said}"):
         Desk().route("r1", "x", subset=subset)
+
+
+def test_a_model_that_no_endpoint_has_is_unknown_once_all_have_said_theirs():
+    desk = Desk(pods=2)
+
+    def listed(pod, *models):
+        event = ModelsListed(EndpointId(f"default/pod-{pod}"), frozenset(models))
+        desk.rig.fleet.apply(event, desk.rig.now)
+
+    listed(0, "one")
+    assert desk.route("r1", "x", target_model="two")
+    listed(1, "one", "adapter")
+    assert desk.route("r2", "x", target_model="adapter")
+    assert desk.route("r3", "x", model="", target_model="")
+    with pytest.raises(UnknownModel, match="`two` does not exist"):
+        desk.route("r4", "x", target_model="two")
+    with pytest.raises(UnknownModel):
+        desk.route("r5", "x", model="one", target_model="two")
+    assert desk.route("r6", "x", model="two", target_model="one")
+
+
+@pytest.mark.parametrize(
+    ("prefer", "refused"),
+    [
+        ("if-available", True),
+        (" wait=5 , If-Available;p=v", True),
+        ("if-available-but-different", False),
+        ("return=minimal", False),
+    ],
+)
+def test_who_prefers_a_cached_prefix_is_refused_without_one(prefer, refused):
+    desk = Desk()
+    words = text(4000)
+    asking = {"headers": {"prefer": prefer}, "api": Api.CHAT}
+    if refused:
+        with pytest.raises(NotCached):
+            desk.route("r1", words, **asking)
+        assert not desk.rig.fleet.in_flight
+    first = desk.route("r2", words)
+    desk.rig.now += 60
+    desk.settle(3)
+    again = desk.route("r3", words, **asking)
+    assert again.endpoint == first.endpoint
+    assert desk.route("r4", words, headers={"prefer": prefer}, api=Api.OTHER)
 
 
 def test_an_endpoint_that_left_is_not_picked():

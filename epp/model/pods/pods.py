@@ -106,9 +106,11 @@ class Pods:
 
     def serves(self, model: str) -> bool | None:
         """Return whether any endpoint serves a model; None while one that may has not said."""
+        if not self._listed:
+            return None
         if self._served[model]:
             return True
-        return None if self._listed < len(self._by_id) or not self._by_id else False
+        return None if self._listed < len(self._by_id) else False
 
     def recount_blocks(self, before: int, after: int) -> None:
         """Count an engine whose blocks have another size, in tokens, than before."""
