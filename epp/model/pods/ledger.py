@@ -48,7 +48,8 @@ class Ledger:
 
     The last scrape gives what others sent: `running` requests in all run there, and
     `external_waiting` that this picker did not send wait. `queued_tokens` are those of prefills
-    that were not over at the last time that anything was asked or recorded with its time.
+    that were not over at the last time that anything was asked or recorded with its time. `sent`
+    counts all requests that were ever sent.
     """
 
     __slots__ = (
@@ -60,12 +61,14 @@ class Ledger:
         "external_waiting",
         "queued_tokens",
         "running",
+        "sent",
     )
 
     def __init__(self) -> None:
         self.external_waiting = 0.0
         self.running = 0.0
         self.queued_tokens = 0
+        self.sent = 0
         self._prefills: OrderedDict[RequestId, _Prefill] = OrderedDict()
         self._queued_seconds = 0.0
         self._head_since = 0.0
@@ -122,12 +125,14 @@ class Ledger:
         self._queued_seconds += seconds
         self.queued_tokens += tokens
         self._requests.add(request)
+        self.sent += 1
 
     def admit_decode(self, request: RequestId, now: float) -> None:
         """Add a request whose prefill is another endpoint's."""
         self.record_first_token(request, now)
         self._elsewhere.add(request)
         self._requests.add(request)
+        self.sent += 1
 
     def record_first_token(self, request: RequestId, now: float) -> None:
         """End a request's prefill; a request without one changes nothing."""

@@ -196,8 +196,9 @@ class Pod:
 
     def close_books(self, now: float) -> None:
         """Compare the last report with the books of the same moment."""
-        self.scheduler.schedule(self.prefill.longest, now)
-        self.books.close(self.load)
+        step = self.prefill.longest
+        self.scheduler.schedule(step, now)
+        self.books.close(self.load, step, now)
 
     def follow(self, changes: Sequence[Change]) -> None:
         """Correct the cache by the engine's own KV events."""

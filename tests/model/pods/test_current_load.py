@@ -18,13 +18,38 @@ def load(rig, name="pod-0"):
 
 
 @given(waiting=COUNTS, running=COUNTS, usage=st.floats(0, 1), sent=st.integers(0, 3))
-def test_a_report_is_the_load_of_its_moment(waiting, running, usage, sent):
-    """The picker's own requests are among those that are reported, as far as these go."""
+def test_reports_that_agree_are_the_load(waiting, running, usage, sent):
+    """A second report a second later says the same: so it is, whatever the books expect."""
     rig = Rig()
     for number in range(min(sent, waiting + running)):
         rig.send("pod-0", f"r{number}", text(100, str(number)), stream=True)
-    rig.report("pod-0", waiting=waiting, running=running, kv_usage=usage)
+    for _ in range(2):
+        rig.report("pod-0", waiting=waiting, running=running, kv_usage=usage)
+        rig.now += 1
     assert load(rig) == (waiting, running, pytest.approx(usage))
+
+
+@given(waiting=COUNTS, running=COUNTS, usage=st.floats(0, 1), data=st.data())
+def test_no_load_is_below_zero_or_lacks_own_requests(waiting, running, usage, data):
+    rig, under_way = Rig(), []
+    for number in range(data.draw(st.integers(1, 12))):
+        match data.draw(st.sampled_from(["send", "begin", "end", "report", "wait"])):
+            case "send":
+                rig.send("pod-0", f"r{number}", text(3000, str(number)), stream=True)
+                under_way.append(RequestId(f"r{number}"))
+            case "begin" if under_way:
+                rig.apply(FirstToken(data.draw(st.sampled_from(under_way))))
+            case "end" if under_way:
+                rig.apply(Finished(under_way.pop()))
+            case "report":
+                rig.report("pod-0", waiting=waiting, running=running, kv_usage=usage)
+            case _:
+                rig.now += data.draw(st.floats(0, 10))
+        said = load(rig)
+        assert said.waiting >= 0
+        assert said.running >= 0
+        assert 0 <= said.kv_usage <= 1
+        assert said.waiting + said.running >= len(under_way)
 
 
 def test_a_request_that_is_sent_after_the_report_counts():
@@ -58,6 +83,26 @@ def test_requests_behind_long_prompts_wait_until_a_step_reaches_them():
     assert load(rig)[:2] == (0, 3)
 
 
+def test_a_report_that_came_too_early_for_a_request_does_not_undo_it():
+    """Engines count a request only after the step in which it came."""
+    rig = Rig()
+    rig.report("pod-0", block_size=16, num_blocks=1001)
+    rig.send("pod-0", "r", text(1600), stream=True)
+    rig.report("pod-0", block_size=16, num_blocks=1001)
+    assert load(rig) == (0, 1, pytest.approx(0.1, abs=0.01))
+
+
+def test_a_report_that_nothing_waits_is_believed_of_what_was_sent_before():
+    rig = Rig()
+    rig.report("pod-0", block_size=16, num_blocks=10_000)
+    for number in range(3):
+        rig.send("pod-0", f"r{number}", text(8000, str(number)), stream=True)
+    rig.report("pod-0", running=3, block_size=16, num_blocks=10_000)
+    assert load(rig)[:2] == (0, 3)
+    rig.send("pod-0", "r3", text(8000, "3"), stream=True)
+    assert load(rig)[:2] == (1, 3)
+
+
 def test_what_others_sent_stays_until_the_next_report():
     rig = Rig()
     rig.report("pod-0", waiting=7, running=2)
@@ -70,9 +115,12 @@ def test_what_others_sent_stays_until_the_next_report():
 
 
 def test_none_waits_whose_first_token_came():
-    """The report said that it waits; nobody else sent anything."""
+    """A report said that it waits, and the next one too; nobody else sent anything."""
     rig = Rig()
     rig.send("pod-0", "r", LONG, stream=True)
+    rig.report("pod-0", waiting=1)
+    assert load(rig)[:2] == (0, 1)
+    rig.now += 1
     rig.report("pod-0", waiting=1)
     assert load(rig)[:2] == (1, 0)
     rig.apply(FirstToken(RequestId("r")))
