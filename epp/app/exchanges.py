@@ -46,6 +46,7 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
         keep_body=keep_body,
         apis=settings.parsers.apis,
         propagate_priority=settings.propagate_priority,
+        reporters=tuple(each.report for each in scheduling.usage_reporters),
         resolve=_resolve_with(
             resolve if heed_subset else _for_all(resolve), scheduling.request_processors
         ),

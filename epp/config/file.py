@@ -50,6 +50,7 @@ from epp.policy.plugins import (
     Scorer,
     Screener,
     UnknownProfile,
+    UsageReporter,
     uses_totals,
 )
 from epp.policy.profile import Profile, Scheduling, SingleProfileHandler, WeightedScorer
@@ -273,6 +274,7 @@ def _scheduling(
         request_processors=plugins.having(RequestProcessor),
         commit_observers=plugins.having(CommitObserver),
         response_processors=plugins.having(ResponseProcessor),
+        usage_reporters=plugins.having(UsageReporter),
         subscriptions=tuple(plugins.subscriptions),
     )
 

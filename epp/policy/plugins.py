@@ -12,6 +12,7 @@ add theirs as classes of these shapes under the entry point group `warmpick.plug
     CommitObserver     is notified of the decision
     SaturationDetector says how busy the pool is
     ResponseProcessor  adds headers to the response
+    UsageReporter      reports numbers about the response to the proxy
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,7 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import Target
 from epp.model.events import Event
 from epp.model.fleet import Listener
-from epp.model.request import Decision, InferenceRequest
+from epp.model.request import Decision, InferenceRequest, Usage
 
 T = TypeVar("T")
 Headers = tuple[tuple[str, str], ...]
@@ -157,6 +158,14 @@ class SaturationDetector(Protocol):
 
     def saturation(self, candidates: Sequence[Candidate]) -> float:
         """Return 0 for idle endpoints, 1 and more for full ones; 1 for none."""
+
+
+@runtime_checkable
+class UsageReporter(Protocol):
+    """Reports numbers about responses to the proxy."""
+
+    def report(self, usage: Usage) -> tuple[str, str, float] | None:
+        """Return a namespace of dynamic metadata, a key and a value; None to report nothing."""
 
 
 class PluginContext(Protocol):

@@ -18,6 +18,7 @@ from epp.policy.plugins import (
     RunProfile,
     Scorer,
     Screener,
+    UsageReporter,
 )
 
 
@@ -69,6 +70,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     request_processors: tuple[RequestProcessor, ...] = ()
     commit_observers: tuple[CommitObserver, ...] = ()
     response_processors: tuple[ResponseProcessor, ...] = ()
+    usage_reporters: tuple[UsageReporter, ...] = ()
     subscriptions: tuple[tuple[tuple[type[Event], ...], Listener], ...] = ()
 
     @property

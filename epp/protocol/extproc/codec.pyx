@@ -15,8 +15,8 @@ from libc.string cimport memcmp, memcpy
 
 from epp.protocol.extproc.errors import unknown_mode
 from epp.protocol.extproc.messages import (
-    BodyMode, BodyReply, Chunk, HeadersReply, ImmediateReply, Modes, RequestBody, RequestHeaders,
-    RequestTrailers, ResponseBody, ResponseHeaders, ResponseTrailers, TrailersReply,
+    BodyMode, BodyReply, Chunk, HeadersReply, ImmediateReply, Modes, Reporting, RequestBody,
+    RequestHeaders, RequestTrailers, ResponseBody, ResponseHeaders, ResponseTrailers, TrailersReply,
 )
 
 cdef extern from "Python.h":
@@ -155,6 +155,7 @@ cdef dict _ENCODERS = {
     BodyReply: _body_reply,
     TrailersReply: _trailers_reply,
     ImmediateReply: _immediate_reply,
+    Reporting: _by_protobuf,
 }
 
 

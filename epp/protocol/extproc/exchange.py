@@ -115,7 +115,7 @@ class Exchange:
         self._request = Request(self.record, settings)
         self._half_closed = False
         self._ends_early = False  # the proxy passes the response on alone once it has begun
-        self._response = Response(self.record, director.observe, settings.header_sources)
+        self._response = Response(self.record, director.observe, settings)
 
     # What a driver calls.
 

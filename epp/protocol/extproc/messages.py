@@ -144,7 +144,17 @@ class ImmediateReply(msgspec.Struct, frozen=True):
     details: str
 
 
-Reply = HeadersReply | BodyReply | Chunk | TrailersReply | ImmediateReply
+class Reporting(msgspec.Struct, frozen=True):
+    """The last reply of a response, with numbers for the proxy's dynamic metadata.
+
+    Each of `reported` is a namespace, a key in it, and a value.
+    """
+
+    reply: BodyReply | Chunk | TrailersReply
+    reported: tuple[tuple[str, str, float], ...]
+
+
+Reply = HeadersReply | BodyReply | Chunk | TrailersReply | ImmediateReply | Reporting
 
 WHOLE_BODIES = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 """Modes in which one message holds all of the body that is shown."""

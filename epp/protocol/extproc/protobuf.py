@@ -18,6 +18,7 @@ from epp.protocol.extproc.messages import (
     Modes,
     Mutation,
     Reply,
+    Reporting,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
@@ -184,10 +185,19 @@ def _immediate_reply(reply: ImmediateReply) -> bytes:
     return message.SerializeToString()
 
 
+def _reporting(reply: Reporting) -> bytes:
+    message = pb.ProcessingResponse.FromString(encode(reply.reply))
+    for namespace, key, value in reply.reported:
+        inner = message.dynamic_metadata.fields[namespace].struct_value
+        inner.fields[key].number_value = value
+    return message.SerializeToString()
+
+
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Chunk: _chunk,
     HeadersReply: _headers_reply,
     BodyReply: _body_reply,
     TrailersReply: _trailers_reply,
     ImmediateReply: _immediate_reply,
+    Reporting: _reporting,
 }

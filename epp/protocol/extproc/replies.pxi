@@ -64,7 +64,7 @@ def _chunk(reply):
 def _headers_reply(reply):
     """Write a `HeadersReply`."""
     if reply.mutation.scores:
-        return _with_scores(reply)
+        return _by_protobuf(reply)
     return _changed(0x12 if reply.response else 0x0a, reply.mutation, b"")
 
 
@@ -72,7 +72,7 @@ def _body_reply(reply):
     """Write a `BodyReply`."""
     mutation = reply.mutation
     if mutation.scores:
-        return _with_scores(reply)
+        return _by_protobuf(reply)
     cdef bytes body = mutation.body
     cdef bytes changed = b""
     if body is not None:
@@ -99,7 +99,8 @@ def _immediate_reply(reply):
     return _nested(0x3a, inside)
 
 
-cdef bytes _with_scores(reply):
+def _by_protobuf(reply):
+    """Write what is rarely said."""
     from epp.protocol.extproc import protobuf  # slow to load, and mostly not needed
 
     return protobuf.encode(reply)

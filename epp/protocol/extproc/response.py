@@ -19,13 +19,14 @@ from epp.protocol.extproc.messages import (
     HeadersReply,
     Mutation,
     Reply,
+    Reporting,
     ResponseBody,
     ResponseHeaders,
     TrailersReply,
     chunks,
 )
 from epp.protocol.extproc.record import RequestRecord
-from epp.protocol.extproc.settings import Headers
+from epp.protocol.extproc.settings import ExchangeSettings, Headers
 from epp.protocol.metrics.orca import parse_orca
 from epp.protocol.openai.apis import FRAMED
 from epp.protocol.openai.model_rewrite import ModelRestorer
@@ -58,18 +59,18 @@ class Response:
         "_header_sources",
         "_observe",
         "_record",
+        "_reporters",
         "_restorer",
         "_usage",
         "_usage_reader",
         "done",
     )
 
-    def __init__(
-        self, record: RequestRecord, observe: Observe, header_sources: tuple[HeaderSource, ...]
-    ) -> None:
+    def __init__(self, record: RequestRecord, observe: Observe, settings: ExchangeSettings) -> None:
         self._record = record
         self._observe = observe
-        self._header_sources = header_sources
+        self._header_sources = settings.header_sources
+        self._reporters = settings.reporters
         self._usage_reader: UsageReader | None = None
         self._usage: Usage | None = None
         self._restorer: ModelRestorer | None = None
@@ -97,7 +98,7 @@ class Response:
 
         A response that is no stream has its usage at the end, a few pieces on.
         """
-        if self._restorer is not None:
+        if self._restorer is not None or self._reporters:
             return False
         request = self._record.request
         lookup = request is None or request.stream or request.api is _OTHER
@@ -148,12 +149,25 @@ class Response:
             if self._usage_reader is not None and (reports := self._usage_reader.feed(data)):
                 self._usage = merge_usage(self._usage, reports)
         last = message.end_of_stream
+        replies = self._passed(data, mode, last=last)
+        return self._reported(replies) if last and self._reporters else replies
+
+    def _passed(self, data: bytes, mode: BodyMode, *, last: bool) -> list[Reply]:
         if mode is _DUPLEX:
             return self._next_chunks(data, last=last)
         if self._restorer is None:
             return [BodyReply(response=True)]
         restored = self._restorer.feed(data, last=last or mode in WHOLE_BODIES)
         return [BodyReply(response=True, mutation=Mutation(body=restored))]
+
+    def _reported(self, replies: list[Reply]) -> list[Reply]:
+        """Add to the last reply of a response what is reported of its usage."""
+        self.record_usage()
+        usage, last = self._record.usage, replies[-1]
+        if usage is None or not isinstance(last, BodyReply | Chunk | TrailersReply):
+            return replies
+        found = [report for each in self._reporters if (report := each(usage)) is not None]
+        return [*replies[:-1], Reporting(last, tuple(found))] if found else replies
 
     def _next_chunks(self, data: bytes, *, last: bool) -> list[Reply]:
         if self._restorer is not None:
@@ -178,12 +192,14 @@ class Response:
         if self._restorer is not None and mode is _DUPLEX:
             held = self._restorer.feed(b"", last=True)
             replies += chunks(held, response=True, last=False) if held else []
-        return [*replies, TrailersReply(response=True)]
+        replies.append(TrailersReply(response=True))
+        return self._reported(replies) if self._reporters else replies
 
     def record_usage(self) -> None:
         """Write the usage that was found in the body into the record."""
         if self._usage_reader is not None:
             self._usage = merge_usage(self._usage, self._usage_reader.end())
+            self._usage_reader = None
         self._record.usage = self._usage
 
 

@@ -4,12 +4,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from epp.model.request import InferenceRequest
+from epp.model.request import InferenceRequest, Usage
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.openai.apis import DEFAULT_APIS, ApiTable
 
 Headers = tuple[tuple[str, str], ...]
 """Names and values of headers to set."""
+
+Reported = tuple[str, str, float]
+"""A namespace of dynamic metadata, a key in it, and a value."""
 
 
 def _unchanged(request: InferenceRequest) -> InferenceRequest:
@@ -25,8 +28,9 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     director the body of a request until it has decided. `resolve` sets what others than the client
     say of a request: its priority, and the model that is asked for. `apis` are the APIs whose
     bodies are read, by path. `propagate_priority` writes a request's priority into its body, for
-    the engine's own scheduler. `end_early`: close the stream once a streamed response has begun,
-    where the proxy goes on alone.
+    the engine's own scheduler. `reporters` give numbers about a response's usage, which the proxy
+    gets as metadata with the last message of the response. `end_early`: close the stream once a
+    streamed response has begun, where the proxy goes on alone.
     """
 
     max_body_bytes: int = 64 << 20
@@ -37,4 +41,5 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     resolve: Callable[[InferenceRequest], InferenceRequest] = _unchanged
     apis: ApiTable = DEFAULT_APIS
     propagate_priority: bool = False
+    reporters: tuple[Callable[[Usage], Reported | None], ...] = ()
     end_early: bool = False
