@@ -113,6 +113,11 @@ class Corridor:
         await asyncio.gather(*(self.start_server(name) for name in plan.simulators))
         self.write_endpoints(*self.targets)
         await self.start_picker()
+        await self.start_gateway()
+
+    async def start_gateway(self) -> None:
+        """Start Envoy, and wait until it is ready."""
+        plan = self.plan
         settings = EnvoySettings(
             listen_port=self.port,
             admin_port=self.admin_port,

@@ -41,12 +41,12 @@ class KubeCorridor(Corridor):
         self.pod_port = quiet_port()
         self._addresses: dict[str, str] = {}
         self._unused = (f"127.0.{third}.{last}" for third in range(1, 9) for last in range(1, 250))
-        self._kubeconfig = api.kubeconfig(directory / "kubeconfig")
+        self.kubeconfig = api.kubeconfig(directory / "kubeconfig")
 
     def source_flags(self) -> tuple[str, ...]:
         """Follow the pool."""
         return (
-            *("--pool-name=pool", f"--kubeconfig={self._kubeconfig}"),
+            *("--pool-name=pool", f"--kubeconfig={self.kubeconfig}"),
             "--metrics-endpoint-auth=false",  # the test reads them
         )
 
@@ -142,14 +142,16 @@ def _pod(name: str, address: str) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def kube_corridor(plan: Plan, directory: Path) -> AsyncIterator[KubeCorridor]:
+async def kube_corridor(
+    plan: Plan, directory: Path, kind: type[KubeCorridor] = KubeCorridor
+) -> AsyncIterator[KubeCorridor]:
     """Start an API server without a pool, and a picker and a gateway; no picker is ready."""
     limit = aiohttp.ClientTimeout(total=DEADLINE * 2)
     async with (
         FakeKubernetes(crds=CRDS) as api,
         aiohttp.ClientSession(timeout=limit, connector=aiohttp.TCPConnector(limit=0)) as client,
     ):
-        made = KubeCorridor(plan, directory, client, api)
+        made = kind(plan, directory, client, api)
         try:
             yield made
         finally:
