@@ -1,12 +1,14 @@
 """The incumbent's flags and variables: each is read, and what has no effect is said."""
 
 import argparse
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from epp.cli.incumbent_flags import FLAGS, VARIABLES, check_removed, notices
+from epp.cli.incumbent_flags import FLAGS, REMOVED, VARIABLES, check_removed, notices
 from epp.cli.serve_flags import add_serve, log_settings
 from epp.errors import ConfigError
 
@@ -55,6 +57,9 @@ DOCUMENTED = {
 """The flags of llm-d-router's main branch, each with a value that its documentation has."""
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "migrate-from-llm-d.md").read_text()
+
+
 def parsed(*words):
     parser = argparse.ArgumentParser()
     add_serve(parser)
@@ -68,6 +73,22 @@ def said(*words, **environ):
 def test_every_flag_is_read():
     parsed(*(f"{name}={value}" for name, value in DOCUMENTED.items()))
     parsed("--config-text=x")
+
+
+def test_the_page_about_moving_over_has_every_flag_and_variable():
+    named = {*DOCUMENTED, *(flag.name for flag in FLAGS), *REMOVED, *VARIABLES}
+    assert [name for name in sorted(named) if f"`{name}" not in PAGE] == []
+    unread = set(re.findall(r"^\| `(--[a-z-]+)", PAGE, re.MULTILINE))
+    parser = argparse.ArgumentParser()
+    add_serve(parser)
+    text = parser.format_help()
+    assert [word for word in sorted(unread) if word not in text] == []
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
+def test_the_page_says_the_effect_of_a_flag(flag):
+    (line,) = [each for each in PAGE.splitlines() if re.match(rf"\| .*`{flag.name}`", each)]
+    assert flag.effect.replace("_", " ") in line
 
 
 def test_nothing_is_said_of_what_was_not_given():
