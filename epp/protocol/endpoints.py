@@ -27,6 +27,8 @@ Rank = Annotated[int, msgspec.Meta(ge=0, lt=4096)]
 Ranks = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
+HostPort = Annotated[str, msgspec.Meta(pattern=r"^[^/\s@]+:\d{1,5}$", max_length=262)]
+
 METRICS_ADDRESS, METRICS_PORT = "metricsAddress", "metricsPort"
 """Labels of a cluster: where its metrics are, if not at its address and port."""
 # RFC 1123 §2.1, as Kubernetes reads it: a DNS subdomain in lower case.
@@ -45,6 +47,7 @@ class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
     With `dataParallelRank` the entry is the engine of that rank alone. With `dataParallelSize` it
     is as many endpoints, `<name>-rank-0` and on, one for each engine behind the port.
+    `metricsHost` is where its metrics page is, if not there.
     """
 
     name: Name
@@ -54,6 +57,7 @@ class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     labels: dict[str, str] = {}
     data_parallel_rank: Rank | None = None
     data_parallel_size: Ranks | None = None
+    metrics_host: HostPort | None = None
 
 
 class EndpointsDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,7 +68,7 @@ class EndpointsDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 def parse_endpoints(text: bytes, resolve: Resolve | None = None) -> tuple[Endpoint, ...]:
-    """Parse YAML `{endpoints: [{name, namespace, address, port, labels, dataParallel...}]}`.
+    """Parse YAML `{endpoints: [{name, namespace, address, port, labels, ...}]}`.
 
     Defaults: the namespace "default", no labels, and a whole server. Raises `ConfigError` with
     the place (for example `endpoints[2].port`) for malformed YAML, for unknown, missing or
@@ -140,7 +144,8 @@ def _endpoint(  # noqa: PLR0913 (what an entry says, and what is made of it)
         port=port,
         labels=entry.labels,
         rank=rank,
-        metrics_host=_metrics_host(entry, port, f"{place}.labels") if clusters else "",
+        metrics_host=entry.metrics_host
+        or (_metrics_host(entry, port, f"{place}.labels") if clusters else ""),
     )
 
 

@@ -293,3 +293,11 @@ async def test_an_endpoint_unwatched_while_its_page_is_read_reports_no_more():
             scraper.unwatch(ranks[0].id)
             await told.loads("r1")
             assert told.of(LoadReported, "r0") == []
+
+
+async def test_the_page_may_be_elsewhere():
+    async with pods(2) as (server, exporter), scraping() as (scraper, told):
+        page_of = exporter.endpoint("x").target
+        scraper.watch(server.endpoint("a", metrics_host=page_of))
+        await told.loads("a", 2)
+        assert (server.requests, exporter.requests >= 2) == (0, True)

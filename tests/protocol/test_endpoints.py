@@ -104,6 +104,11 @@ def test_one_entry_stands_for_all_ranks_of_a_server():
     ]
 
 
+def test_a_metrics_page_may_be_elsewhere():
+    text = b"endpoints: [{name: a, address: 10.0.0.1, port: 1, metricsHost: 'localhost:9400'}]"
+    assert [each.metrics_host for each in parse_endpoints(text)] == ["localhost:9400"]
+
+
 @pytest.mark.parametrize(
     "more", ["dataParallelRank: 3", 'labels: {warmpick.io/data-parallel-rank: "3"}']
 )
@@ -222,6 +227,8 @@ TWO = "dataParallelSize: 2"
         ),
         ([f"{Z}, {TWO}, dataParallelRank: 1"], "[0].dataParallelSize", "has none itself"),
         ([f"{Z}, dataParallelSize: 0"], "[0].dataParallelSize", "Expected `int` >= 1"),
+        ([f"{Z}, metricsHost: 'http://a:1'"], "[0].metricsHost", "matching regex"),
+        ([f"{Z}, metricsHost: a"], "[0].metricsHost", "matching regex"),
         ([f"{Z}, dataParallelRank: -1"], "[0].dataParallelRank", "Expected `int` >= 0"),
         (
             [f"{Z}, {LABELS.format('data-parallel-rank', 'one')}"],
