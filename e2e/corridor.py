@@ -18,7 +18,8 @@ import msgspec
 from multidict import CIMultiDictProxy
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.gateway.envoy import BodyMode, EnvoySettings, Routing, start_envoy
+from epp.gateway.envoy import EnvoySettings, Routing, start_envoy
+from epp.gateway.envoy_parts import BodyMode
 from epp.gateway.processes import Process, spawn
 from tests.native.built import FAULTS
 

@@ -3,27 +3,32 @@
 import importlib.metadata
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from epp.errors import ConfigError
+from epp.gateway.envoy_parts import (
+    CONNECT_SECONDS,
+    DESTINATION,
+    BodyMode,
+    Json,
+    assignment,
+    breakers,
+    ext_proc,
+    http_manager,
+    least_request,
+    override_host,
+    picker_cluster,
+    round_robin,
+    router,
+    socket_address,
+)
 from epp.gateway.processes import Process, spawn
 
 Routing = Literal["original_dst", "override_host", "round_robin", "least_request"]
-BodyMode = Literal["NONE", "BUFFERED", "STREAMED", "FULL_DUPLEX_STREAMED"]
-Json = dict[str, Any]
 
-HEADER = "x-gateway-destination-endpoint"
 READY_SECONDS = 20
-CONNECT_SECONDS = 2
-MESSAGE_SECONDS = 10
-STREAMS = 40_000
-WINDOW = 1 << 20
-
-_HTTP2 = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-_POLICIES = "envoy.extensions.load_balancing_policies"
-_MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 
 
 class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,22 +100,17 @@ async def start_envoy(settings: EnvoySettings, *, log_dir: Path, name: str = "en
 
 def envoy_config(settings: EnvoySettings) -> str:
     """Return the bootstrap configuration as JSON (which is YAML too)."""
-    clusters = [_pool(settings), *([_picker(settings)] if settings.picks else [])]
+    clusters = [
+        _pool(settings),
+        *([picker_cluster(settings.epp_port, tls=settings.epp_tls)] if settings.picks else []),
+    ]
     return json.dumps(
         {
-            "admin": {"address": _address("127.0.0.1", settings.admin_port)},
+            "admin": {"address": socket_address("127.0.0.1", settings.admin_port)},
             "static_resources": {"listeners": [_listener(settings)], "clusters": clusters},
         },
         indent=1,
     )
-
-
-def _typed(kind: str, **fields: Any) -> Json:  # noqa: ANN401 - JSON
-    return {"@type": f"type.googleapis.com/{kind}", **fields}
-
-
-def _address(ip: str, port: int) -> Json:
-    return {"socket_address": {"address": ip, "port_value": port}}
 
 
 _POOL_HOST: Json = {
@@ -121,76 +121,38 @@ _POOL_HOST: Json = {
 
 
 def _listener(settings: EnvoySettings) -> Json:
-    manager = _typed(
-        _MANAGER,
+    modes = (settings.request_body_mode, settings.response_body_mode)
+    picking = [ext_proc(*modes, fail_open=settings.failure_mode_allow)] if settings.picks else []
+    manager = http_manager(
         stat_prefix="gateway",
-        codec_type="AUTO",
         stream_idle_timeout=f"{settings.stream_idle_timeout_s:g}s",
-        http_filters=[
-            *([_ext_proc(settings)] if settings.picks else []),
-            {
-                "name": "envoy.filters.http.router",
-                "typed_config": _typed("envoy.extensions.filters.http.router.v3.Router"),
-            },
-        ],
+        http_filters=[*picking, router()],
         route_config={"virtual_hosts": [_POOL_HOST]},
     )
     return {
         "name": "gateway",
-        "address": _address("127.0.0.1", settings.listen_port),
+        "address": socket_address("127.0.0.1", settings.listen_port),
         # Envoy binds with SO_REUSEPORT by default: two on one port would share its connections.
         "enable_reuse_port": False,
-        "filter_chains": [
-            {
-                "filters": [
-                    {
-                        "name": "envoy.filters.network.http_connection_manager",
-                        "typed_config": manager,
-                    }
-                ]
-            }
-        ],
+        "filter_chains": [manager],
     }
 
 
-def _ext_proc(settings: EnvoySettings) -> Json:
-    return {
-        "name": "envoy.filters.http.ext_proc",
-        "typed_config": _typed(
-            "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
-            grpc_service={"envoy_grpc": {"cluster_name": "epp"}},
-            failure_mode_allow=settings.failure_mode_allow,
-            message_timeout=f"{MESSAGE_SECONDS}s",
-            # envoy.lb carries the subset hint and which endpoint served the request.
-            metadata_options={
-                "forwarding_namespaces": {"untyped": ["envoy.lb"]},
-                "receiving_namespaces": {"untyped": ["envoy.lb"]},
-            },
-            processing_mode={
-                "request_header_mode": "SEND",
-                "response_header_mode": "SEND",
-                "request_body_mode": settings.request_body_mode,
-                "response_body_mode": settings.response_body_mode,
-                "request_trailer_mode": _trailers(settings.request_body_mode),
-                "response_trailer_mode": _trailers(settings.response_body_mode),
-            },
-        ),
-    }
-
-
-def _trailers(body_mode: BodyMode) -> str:
-    # Envoy requires trailer mode SEND with FULL_DUPLEX_STREAMED.
-    return "SEND" if body_mode == "FULL_DUPLEX_STREAMED" else "SKIP"
+_BALANCING = {
+    "override_host": override_host,
+    "round_robin": round_robin,
+    "least_request": least_request,
+}
 
 
 def _pool(settings: EnvoySettings) -> Json:
     cluster: Json = {
         "name": "pool",
         "connect_timeout": f"{CONNECT_SECONDS}s",
-        "circuit_breakers": _breakers(),
+        "circuit_breakers": breakers(),
     }
     if settings.routing == "original_dst":
-        by_header = {"use_http_header": True, "http_header_name": HEADER}
+        by_header = {"use_http_header": True, "http_header_name": DESTINATION}
         return cluster | {
             "type": "ORIGINAL_DST",
             "lb_policy": "CLUSTER_PROVIDED",
@@ -198,74 +160,6 @@ def _pool(settings: EnvoySettings) -> Json:
         }
     return cluster | {
         "type": "STATIC",
-        "load_assignment": _assignment("pool", settings.endpoints),
-        "load_balancing_policy": _balancing(settings.routing),
+        "load_assignment": assignment("pool", settings.endpoints),
+        "load_balancing_policy": _BALANCING[settings.routing](),
     }
-
-
-def _balancing(routing: Routing) -> Json:
-    if routing == "least_request":
-        return _policy("least_request", "v3.LeastRequest")
-    round_robin = _policy("round_robin", "v3.RoundRobin")
-    if routing == "round_robin":
-        return round_robin
-    return _policy(
-        "override_host",
-        "v3.OverrideHost",
-        override_host_sources=[
-            {"metadata": {"key": "envoy.lb", "path": [{"key": HEADER}]}},
-            {"header": HEADER},
-        ],
-        selected_host_key={"key": "envoy.lb", "path": [{"key": f"{HEADER}-served"}]},
-        fallback_policy=round_robin,
-    )
-
-
-def _policy(name: str, kind: str, **fields: Any) -> Json:  # noqa: ANN401 - JSON
-    extension = {
-        "name": f"envoy.load_balancing_policies.{name}",
-        "typed_config": _typed(f"{_POLICIES}.{name}.{kind}", **fields),
-    }
-    return {"policies": [{"typed_extension_config": extension}]}
-
-
-def _picker(settings: EnvoySettings) -> Json:
-    cluster: Json = {
-        "name": "epp",
-        "type": "STATIC",
-        "connect_timeout": f"{CONNECT_SECONDS}s",
-        "circuit_breakers": _breakers(),
-        "load_assignment": _assignment("epp", (f"127.0.0.1:{settings.epp_port}",)),
-        "typed_extension_protocol_options": {
-            _HTTP2: _typed(
-                _HTTP2,
-                explicit_http_config={
-                    "http2_protocol_options": {
-                        "initial_stream_window_size": WINDOW,
-                        "initial_connection_window_size": 16 * WINDOW,
-                    }
-                },
-            )
-        },
-    }
-    if settings.epp_tls:  # without a validation context any certificate is accepted
-        tls = _typed(
-            "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-            common_tls_context={"alpn_protocols": ["h2"]},
-        )
-        cluster["transport_socket"] = {"name": "envoy.transport_sockets.tls", "typed_config": tls}
-    return cluster
-
-
-def _assignment(name: str, targets: tuple[str, ...]) -> Json:
-    hosts = []
-    for target in targets:
-        ip, _, port = target.rpartition(":")
-        hosts.append({"endpoint": {"address": _address(ip.strip("[]"), int(port))}})
-    return {"cluster_name": name, "endpoints": [{"lb_endpoints": hosts}]}
-
-
-def _breakers() -> Json:
-    # Envoy's default limits are 1024 each, and 3 retries.
-    limits = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
-    return {"thresholds": [dict.fromkeys(limits, STREAMS)]}

@@ -1,0 +1,157 @@
+"""Parts of Envoy's configuration that every gateway here has, as JSON."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+BodyMode = Literal["NONE", "BUFFERED", "STREAMED", "FULL_DUPLEX_STREAMED"]
+Json = dict[str, Any]
+
+DESTINATION = "x-gateway-destination-endpoint"
+"""The picker's choice, as a header and as a key of the metadata `envoy.lb`."""
+CONNECT_SECONDS = 2
+MESSAGE_SECONDS = 10
+STREAMS = 40_000
+WINDOW = 1 << 20
+
+HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+EXT_PROC = "envoy.filters.http.ext_proc"
+ROUTER = "envoy.filters.http.router"
+_MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+_POLICIES = "envoy.extensions.load_balancing_policies"
+
+
+def typed(kind: str, **fields: Any) -> Json:  # noqa: ANN401 - JSON
+    """Return a message of a kind in an `Any`."""
+    return {"@type": f"type.googleapis.com/{kind}", **fields}
+
+
+def socket_address(ip: str, port: int) -> Json:
+    """Return an address and a port."""
+    return {"socket_address": {"address": ip, "port_value": port}}
+
+
+def target_address(target: str) -> Json:
+    """Return the address of an `ip:port`; that of IPv6 is in brackets."""
+    ip, _, port = target.rpartition(":")
+    return socket_address(ip.strip("[]"), int(port))
+
+
+def assignment(name: str, targets: Iterable[str]) -> Json:
+    """Return the hosts of a cluster, each an `ip:port`."""
+    hosts = [{"endpoint": {"address": target_address(target)}} for target in targets]
+    return {"cluster_name": name, "endpoints": [{"lb_endpoints": hosts}]}
+
+
+def breakers() -> Json:
+    """Return limits that no ordinary load reaches: Envoy's own are 1,024 each, and 3 retries."""
+    limits = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
+    return {"thresholds": [dict.fromkeys(limits, STREAMS)]}
+
+
+def http_manager(**fields: Any) -> Json:  # noqa: ANN401 - JSON
+    """Return the filter chain of a listener that speaks HTTP, with fields of its manager."""
+    manager = typed(_MANAGER, codec_type="AUTO", **fields)
+    name = "envoy.filters.network.http_connection_manager"
+    return {"filters": [{"name": name, "typed_config": manager}]}
+
+
+def router(**fields: Any) -> Json:  # noqa: ANN401 - JSON
+    """Return the last HTTP filter."""
+    kind = "envoy.extensions.filters.http.router.v3.Router"
+    return {"name": ROUTER, "typed_config": typed(kind, **fields)}
+
+
+def ext_proc(request: BodyMode, response: BodyMode, *, fail_open: bool) -> Json:
+    """Return the filter that asks the picker, which is the cluster `epp`."""
+    return {
+        "name": EXT_PROC,
+        "typed_config": typed(
+            "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
+            grpc_service={"envoy_grpc": {"cluster_name": "epp"}},
+            failure_mode_allow=fail_open,
+            message_timeout=f"{MESSAGE_SECONDS}s",
+            # envoy.lb carries the subset hint and which endpoint served the request.
+            metadata_options={
+                "forwarding_namespaces": {"untyped": ["envoy.lb"]},
+                "receiving_namespaces": {"untyped": ["envoy.lb"]},
+            },
+            processing_mode={
+                "request_header_mode": "SEND",
+                "response_header_mode": "SEND",
+                "request_body_mode": request,
+                "response_body_mode": response,
+                "request_trailer_mode": _trailers(request),
+                "response_trailer_mode": _trailers(response),
+            },
+        ),
+    }
+
+
+def _trailers(body_mode: BodyMode) -> str:
+    # Envoy requires trailer mode SEND with FULL_DUPLEX_STREAMED.
+    return "SEND" if body_mode == "FULL_DUPLEX_STREAMED" else "SKIP"
+
+
+def picker_cluster(port: int, *, tls: bool = False) -> Json:
+    """Return the cluster `epp`: a picker on loopback."""
+    cluster: Json = {
+        "name": "epp",
+        "type": "STATIC",
+        "connect_timeout": f"{CONNECT_SECONDS}s",
+        "circuit_breakers": breakers(),
+        "load_assignment": assignment("epp", [f"127.0.0.1:{port}"]),
+        "typed_extension_protocol_options": {
+            HTTP_OPTIONS: typed(
+                HTTP_OPTIONS,
+                explicit_http_config={
+                    "http2_protocol_options": {
+                        "initial_stream_window_size": WINDOW,
+                        "initial_connection_window_size": 16 * WINDOW,
+                    }
+                },
+            )
+        },
+    }
+    if tls:  # without a validation context any certificate is accepted
+        context = typed(
+            "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            common_tls_context={"alpn_protocols": ["h2"]},
+        )
+        cluster["transport_socket"] = {
+            "name": "envoy.transport_sockets.tls",
+            "typed_config": context,
+        }
+    return cluster
+
+
+def round_robin() -> Json:
+    """Return Envoy's own turn-taking."""
+    return _policy("round_robin", "v3.RoundRobin")
+
+
+def least_request() -> Json:
+    """Return Envoy's own choice of the host with the fewest requests."""
+    return _policy("least_request", "v3.LeastRequest")
+
+
+def override_host(*, by_header: bool = True) -> Json:
+    """Return the picker's choice among a cluster's hosts, and round robin without one.
+
+    Not `by_header`, only metadata counts, which no client can send.
+    """
+    sources: list[Json] = [{"metadata": {"key": "envoy.lb", "path": [{"key": DESTINATION}]}}]
+    return _policy(
+        "override_host",
+        "v3.OverrideHost",
+        override_host_sources=sources + [{"header": DESTINATION}] * by_header,
+        selected_host_key={"key": "envoy.lb", "path": [{"key": f"{DESTINATION}-served"}]},
+        fallback_policy=round_robin(),
+    )
+
+
+def _policy(name: str, kind: str, **fields: Any) -> Json:  # noqa: ANN401 - JSON
+    extension = {
+        "name": f"envoy.load_balancing_policies.{name}",
+        "typed_config": typed(f"{_POLICIES}.{name}.{kind}", **fields),
+    }
+    return {"policies": [{"typed_extension_config": extension}]}
