@@ -55,7 +55,7 @@ def configured(text: str, arguments: argparse.Namespace) -> str:
     parameters = {
         name: value
         for flag, name in _PARAMETERS.items()
-        if (value := getattr(arguments, flag)) not in (None, "", 0) or value is False
+        if (value := getattr(arguments, flag, None)) not in (None, "", 0) or value is False
     }
     if not arguments.feature_gates and not parameters:
         return text

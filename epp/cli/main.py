@@ -17,6 +17,7 @@ from epp.cli.pool_flags import pool_of, unheeded
 from epp.cli.serve_flags import add_serve, log_settings
 from epp.cli.several_pools import parse, pools_of
 from epp.cli.tls_flags import check_metrics_tls
+from epp.cli.up_flags import add_up, up_options
 from epp.config.file import Settings, load
 from epp.config.report import report
 from epp.config.schema import dump
@@ -164,6 +165,11 @@ def _parser() -> argparse.ArgumentParser:
         help="say which modules are compiled, and why others are not",
     )
     check_parser.set_defaults(run=_check, refused=2)
+    up_parser = commands.add_parser(
+        "up", help="one port in front of model servers: Envoy and the picker, from nothing"
+    )
+    add_up(up_parser)
+    up_parser.set_defaults(run=_up, refused=2)
     _add_demo(commands.add_parser("demo", help="Envoy, model servers and the picker on loopback"))
     parser.commands = commands.choices
     return parser
@@ -174,6 +180,13 @@ each inference request should go. The command may be left out: epp FLAGS. Try it
 --endpoints-file endpoints.yaml --secure-serving=false. Several pools: epp serve --pool-name a and
 --pool-name b --grpc-port 9102 --grpc-health-port 9103 --metrics-port 9190; flags that a pool does
 not repeat are the first's."""
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    options = up_options(arguments, _settings(arguments), os.environ)
+    from epp.up.command import run  # noqa: PLC0415 (see `_options`)
+
+    return run(options)
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:

@@ -34,7 +34,8 @@ def observation(text: str) -> Observation:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _add_policy(parser: argparse.ArgumentParser) -> None:
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose the policy."""
     policy = parser.add_argument_group("policy")
     group = policy.add_mutually_exclusive_group()
     group.add_argument(
@@ -58,7 +59,7 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
     """Add every flag of `epp serve`."""
-    _add_policy(parser)
+    add_policy(parser)
     pool = parser.add_argument_group("pool")
     add_pool(pool)
     pool.add_argument(

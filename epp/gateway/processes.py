@@ -76,24 +76,46 @@ class Process:
 
     async def wait_ready_line(self, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109 - deadline of the child, not of the await
         """Return the first JSON object that the child prints as a line of stdout."""
-        await self._before_exit(self._ready_or_ended.wait(), "printed no JSON", timeout)
+        await self.before_exit(self._ready_or_ended.wait(), "printed no JSON", timeout)
         if self._ready is None:
             raise await self._death()
         return self._ready
 
     async def wait_http(self, url: str, timeout: float, status: int = 200) -> None:  # noqa: ASYNC109 - as above
         """Return as soon as `url` answers `status`."""
-        await self._before_exit(_poll(url, status), f"did not answer {status} at {url}", timeout)
+        await self.before_exit(_poll(url, status), f"did not answer {status} at {url}", timeout)
 
     async def wait_exit(self, timeout: float) -> int:  # noqa: ASYNC109 - as above
         """Return the exit code once the child has ended by itself."""
         async with asyncio.timeout(timeout):
             return await asyncio.shield(self._exit)
 
+    async def before_exit(self, work: Awaitable[T], failure: str, limit: float) -> T:
+        """Await `work`. Raises `ProcessDied` where the child ends first or `limit` seconds pass.
+
+        The message of the latter has `failure`, which says what the child did not do.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait(
+                {task, self._exit}, timeout=limit, return_when=asyncio.FIRST_COMPLETED
+            )
+            if task.done():
+                return task.result()
+        finally:
+            task.cancel()
+        if not self.alive():
+            raise await self._death()
+        raise ProcessDied(f"{self.name} {failure} within {limit:g} s{self._tail()}")
+
     async def watch(self) -> NoReturn:
         """Raise `ProcessDied` when the child ends."""
         await asyncio.shield(self._exit)
         raise await self._death()
+
+    def kill(self) -> None:
+        """Send SIGKILL to the child and its whole group."""
+        self._signal(signal.SIGKILL)
 
     async def stop(self, grace: float = 5.0) -> None:
         """End the child and its whole group: SIGTERM, then SIGKILL after `grace` seconds."""
@@ -113,21 +135,6 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
-
-    async def _before_exit(self, work: Awaitable[T], failure: str, limit: float) -> T:
-        """Await `work`. Raises `ProcessDied` where the child ends first or `limit` seconds pass."""
-        task = asyncio.ensure_future(work)
-        try:
-            await asyncio.wait(
-                {task, self._exit}, timeout=limit, return_when=asyncio.FIRST_COMPLETED
-            )
-            if task.done():
-                return task.result()
-        finally:
-            task.cancel()
-        if not self.alive():
-            raise await self._death()
-        raise ProcessDied(f"{self.name} {failure} within {limit:g} s{self._tail()}")
 
     async def _death(self) -> ProcessDied:
         await self._read_to_end(1)  # its last lines

@@ -1,0 +1,254 @@
+"""One command in front of two model servers: affinity, failures, the end."""
+
+import asyncio
+import collections
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from e2e.corridor import CHAT, SERVER, START_SECONDS, chat, until
+from e2e.from_nothing import up
+from epp.gateway.processes import spawn
+from tests.gateway.test_processes import gone
+
+SIMULATOR = (sys.executable, "-m", "model_server.simulator", "--port", "0", "--faults")
+USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+READY = "llm_d_epp_ready_endpoints"
+WORKERS = 8
+
+
+class Servers:
+    """Two simulated model servers, by name."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.processes = {}
+        self.urls = {}
+
+    async def start(self, name):
+        process = await spawn(name, (*SIMULATOR, "--name", name), log_dir=self.folder)
+        self.processes[name] = process
+        line = await process.wait_ready_line(START_SECONDS)
+        self.urls[name] = f"http://127.0.0.1:{line['port']}"
+
+    async def stop(self):
+        await asyncio.gather(*(each.stop(0) for each in self.processes.values()))
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def servers(tmp_path):
+    both = Servers(tmp_path)
+    await asyncio.gather(both.start("a"), both.start("b"))
+    try:
+        yield both
+    finally:
+        await both.stop()
+
+
+async def ask(gateway, body):
+    """Ask for a stream; give its status, its server and whether it came to its end."""
+    async with gateway.client.post(gateway.url + CHAT, json=body) as response:
+        text = await response.read()
+        return response.status, response.headers.get(SERVER), text.endswith(b"data: [DONE]\n\n")
+
+
+def dossier(number):
+    return f"dossier {number}: " + f"a fact about {number}, and another one. " * 100
+
+
+class Clients:
+    """Clients who go on asking for streams until connections are refused."""
+
+    def __init__(self, gateway, tokens=40):
+        self.url = gateway.url + CHAT
+        self.client = gateway.client
+        self.tokens = tokens
+        self.outcomes: collections.Counter[object] = collections.Counter()
+        self.begun = asyncio.Event()
+        self.done = False
+        self.served = []
+
+    async def run(self, number):
+        body = chat(dossier(number), max_tokens=self.tokens, **USAGE)
+        while not self.done:
+            try:
+                async with self.client.post(self.url, json=body) as response:
+                    self.begun.set()
+                    text = await response.read()
+            except aiohttp.ClientConnectorError:
+                return
+            except aiohttp.ServerDisconnectedError:
+                self.outcomes["never begun"] += 1  # on a connection that was closed meanwhile
+                return
+            except aiohttp.ClientError as error:
+                self.outcomes[type(error).__name__] += 1
+                continue
+            whole = text.endswith(b"data: [DONE]\n\n")
+            self.outcomes[response.status if whole or response.status != 200 else "cut"] += 1
+            self.served.append(response.headers.get(SERVER))
+
+    async def answers(self, count):
+        """Wait for so many answers more."""
+        wanted = self.outcomes[200] + count
+
+        async def enough():
+            return self.outcomes[200] >= wanted
+
+        await until(enough)
+
+
+async def test_prompts_go_where_their_prefix_is_and_the_figures_say_so(servers, tmp_path):
+    async with up(tmp_path, *servers.urls.values(), "--debug-headers") as gateway:
+        assert "in front of 2 model servers (least-ttft)" in gateway.said
+        assert gateway.said.count("sim-model") == 3  # with each server, and in the curl
+        homes: dict[int, list[str]] = {}
+        for turn in range(4):
+            for number in range(6):
+                body = chat(dossier(number), *(f"turn {each}" for each in range(2 * turn)), **USAGE)
+                status, server, whole = await ask(gateway, body)
+                assert (status, whole) == (200, True)
+                homes.setdefault(number, []).append(server)
+        assert all(len(set(each)) == 1 for each in homes.values())
+        assert {each[0] for each in homes.values()} == {"a", "b"}
+        assert await gateway.metric("llm_d_epp_request_cached_tokens_sum") > 0
+        assert await gateway.metric(READY) == 2
+        await gateway.says("0 under way")
+        assert "2 of 2 healthy" in gateway.said
+        assert "dossier" not in gateway.said
+
+
+async def test_a_server_that_is_killed_costs_only_what_it_had_begun(servers, tmp_path):
+    async with up(tmp_path, *servers.urls.values()) as gateway, asyncio.TaskGroup() as group:
+        clients = Clients(gateway)
+        for number in range(WORKERS):
+            group.create_task(clients.run(number))
+        await clients.answers(2 * WORKERS)
+        await servers.processes["a"].stop(0)
+        await clients.answers(4 * WORKERS)
+        await gateway.says("is down: Connection refused")
+        clients.done = True
+    assert set(clients.served[-WORKERS:]) == {"b"}
+    assert clients.outcomes["cut"] + clients.outcomes["ClientPayloadError"] <= WORKERS
+    assert set(clients.outcomes) <= {200, "ClientPayloadError", "cut"}
+
+
+async def test_without_its_picker_servers_take_turns_until_it_is_back(servers, tmp_path):
+    async with up(tmp_path, *servers.urls.values()) as gateway:
+        gateway.child("epp serve").kill()
+        await gateway.says("picker ended with exit code -9; it is started again")
+
+        async def answered():
+            return (await ask(gateway, chat("hello", **USAGE)))[::2] == (200, True)
+
+        await until(answered)
+        for _ in range(4):
+            assert await answered()
+        await gateway.says("picker is back")
+        assert await answered()
+
+        async def picked():
+            await answered()
+            return await gateway.metric("warmpick_exchange_outcomes_total") > 0
+
+        await until(picked)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_drain_under_load_loses_nothing_that_had_begun(servers, tmp_path, number):
+    async with up(tmp_path, *servers.urls.values()) as gateway:
+        clients = Clients(gateway, tokens=200)
+        async with asyncio.TaskGroup() as group:
+            for each in range(WORKERS):
+                group.create_task(clients.run(each))
+            await clients.answers(WORKERS)
+            children = [gateway.child(word).pid for word in ("epp serve", "envoy/_bin")]
+            gateway.interrupt(number)
+            assert await gateway.exits() == 0
+        assert set(clients.outcomes) <= {200, "never begun"}
+        assert [await gone(pid) for pid in children] == [True, True]
+        assert list((tmp_path / "tmp").iterdir()) == []
+        assert "draining" in gateway.said
+
+
+async def test_a_second_signal_ends_the_drain(servers, tmp_path):
+    async with up(tmp_path, *servers.urls.values()) as gateway:
+        body = chat("hello", max_tokens=100_000, **USAGE)
+        async with gateway.client.post(gateway.url + CHAT, json=body) as response:
+            await response.content.readany()
+            gateway.interrupt()
+            await gateway.says("draining")
+            assert gateway.process.alive()
+            gateway.interrupt()
+            assert await gateway.exits() == 130
+            with pytest.raises(aiohttp.ClientError):
+                await response.read()
+
+
+async def test_a_drain_has_its_time(servers, tmp_path):
+    async with up(tmp_path, *servers.urls.values(), "--drain-timeout=300ms") as gateway:
+        body = chat("hello", max_tokens=100_000, **USAGE)
+        async with gateway.client.post(gateway.url + CHAT, json=body) as response:
+            await response.content.readany()
+            gateway.interrupt()
+            assert await gateway.exits() == 0
+        assert "1 request was cut off after 0.3 s" in gateway.said
+
+
+async def test_nothing_outlives_a_parent_that_is_killed(servers, tmp_path):
+    async with up(tmp_path, *servers.urls.values()) as gateway:
+        children = [gateway.child(word).pid for word in ("epp serve", "envoy/_bin")]
+        os.kill(gateway.process.pid, signal.SIGKILL)
+        assert [await gone(pid) for pid in children] == [True, True]
+
+
+async def test_servers_that_are_down_are_said_and_taken_in_when_they_come(tmp_path):
+    both = Servers(tmp_path)
+    await both.start("a")
+    port = int(both.urls["a"].rpartition(":")[2])
+    await both.processes["a"].stop(0)
+    try:
+        async with up(tmp_path, both.urls["a"], "http://nowhere.invalid:8000") as gateway:
+            assert "does not answer (" in gateway.said
+            assert "nowhere.invalid cannot be resolved" in gateway.said
+            assert (await ask(gateway, chat("hello")))[0] == 503
+            again = (*SIMULATOR, "--port", str(port), "--name", "a")
+            both.processes["a"] = await spawn("a", again, log_dir=tmp_path)
+            await gateway.says("is up")
+            assert (await ask(gateway, chat("hello", **USAGE))) == (200, "a", True)
+    finally:
+        await both.stop()
+
+
+async def test_an_endpoints_file_is_followed(servers, tmp_path):
+    path = tmp_path / "endpoints.yaml"
+    ports = {name: url.rpartition(":")[2] for name, url in servers.urls.items()}
+
+    def write(*names):
+        entries = (f"- {{name: {each}, address: 127.0.0.1, port: {ports[each]}}}" for each in names)
+        draft = Path(tempfile.mkstemp(dir=tmp_path)[1])
+        draft.write_text("\n".join(["endpoints:", *entries]))
+        draft.replace(path)
+
+    write("a")
+    async with up(tmp_path, f"--endpoints-file={path}", "--policy=round-robin") as gateway:
+        assert "1 model server (round-robin)" in gateway.said
+
+        async def answers_of(name):
+            return (await ask(gateway, chat("hello", **USAGE)))[1] == name
+
+        assert await answers_of("a")
+        write("a", "b")
+        await gateway.says("added b")
+        await until(lambda: answers_of("b"))
+        path.write_text("endpoints: [{name: oops")
+        await gateway.says("endpoints")
+        write("b")
+        await gateway.says("removed a")
+        await until(lambda: answers_of("b"))
+        assert await answers_of("b")

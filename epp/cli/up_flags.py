@@ -1,0 +1,250 @@
+"""The flags of `epp up`; where `epp serve` has the same, under the same name."""
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from epp.cli.serve_flags import add_policy, observation
+from epp.cli.types import add_boolean, duration, interval, port_number, size
+from epp.config.file import DEFAULT_POLICY, Settings
+from epp.errors import ConfigError
+from epp.up.options import UpOptions
+from epp.up.servers import ModelServer, model_servers
+
+_DESCRIPTION = """\
+Put one port in front of model servers: Envoy takes requests in, and the picker chooses the server
+whose cache is warm for each prompt. Nothing else is needed, no cluster and no configuration:
+
+  epp up http://10.0.0.11:8000 http://10.0.0.12:8000
+
+Servers that are down get no requests until they are back; names are resolved again every 5
+seconds. Where the picker fails, it is started again, and servers take turns meanwhile. Clients'
+headers, API keys among them, are passed on as they come. Needs Envoy: pip install 'warmpick[up]'.
+
+Exit status: 0 after a drain; 1 something did not start; 2 an option cannot be used; 3 Envoy is
+missing; 130 or 143 stopped without a drain."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def add_up(parser: argparse.ArgumentParser) -> None:
+    """Add every flag of `epp up`."""
+    parser.description = _DESCRIPTION
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    _add_servers(parser)
+    _add_clients(parser.add_argument_group("clients"))
+    add_policy(parser)
+    _add_behaviour(parser.add_argument_group("behaviour"))
+
+
+def _add_servers(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model servers")
+    group.add_argument(
+        "urls",
+        nargs="*",
+        default=[],
+        metavar="URL",
+        help="http://HOST:PORT or https://HOST:PORT of a server; all addresses of a name are used",
+    )
+    group.add_argument(
+        "--worker-urls",
+        nargs="+",
+        default=[],
+        action="extend",
+        metavar="URL",
+        help="the same, as vllm-router and smg have it",
+    )
+    group.add_argument(
+        "--endpoints-file",
+        type=Path,
+        metavar="FILE",
+        help="instead of URLs: endpoints: [{name, address, port, labels}] as YAML; followed for"
+        " changes",
+    )
+    group.add_argument(
+        "--upstream-api-key-env",
+        default="",
+        metavar="NAME",
+        help="the environment variable with a key that servers want: requests are sent with it,"
+        " in place of what the client sent",
+    )
+    group.add_argument(
+        "--upstream-ca-file",
+        type=Path,
+        metavar="FILE",
+        help="authorities (PEM) that certificates of https servers are checked against"
+        " (default: the system's)",
+    )
+    add_boolean(
+        group, "--insecure-upstream", default=False, help="accept any certificate of https servers"
+    )
+
+
+def _add_clients(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="where clients connect (default: %(default)s, this machine only; 0.0.0.0: anybody)",
+    )
+    group.add_argument(
+        "--port",
+        type=port_number,
+        default=8080,
+        metavar="PORT",
+        help="(default: %(default)s; 0: any free one)",
+    )
+    group.add_argument(
+        "--tls-cert",
+        "--ssl-certfile",
+        type=Path,
+        metavar="FILE",
+        help="serve https with this chain (PEM); followed for changes",
+    )
+    group.add_argument(
+        "--tls-key", "--ssl-keyfile", type=Path, metavar="FILE", help="its private key (PEM)"
+    )
+    group.add_argument(
+        "--metrics-port",
+        type=port_number,
+        default=0,
+        metavar="PORT",
+        help="/metrics, /healthz and /readyz on 127.0.0.1 (default: a free one)",
+    )
+
+
+def _add_behaviour(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--drain-timeout",
+        type=duration,
+        default=30.0,
+        metavar="TIME",
+        help="after Ctrl-C or SIGTERM, how long answers under way may take to end (default: 30s)",
+    )
+    group.add_argument(
+        "--scrape-interval",
+        type=interval,
+        default=1.0,
+        metavar="TIME",
+        help="how often each server's /metrics is read (default: 1s)",
+    )
+    group.add_argument(
+        "--observe-responses",
+        type=observation,
+        default="all",
+        metavar="WHICH",
+        help="streamed answers to watch to the end: all, first (chunk of each) or sample:1/N"
+        " (default: all)",
+    )
+    group.add_argument(
+        "--max-body-bytes",
+        type=size,
+        default=64 << 20,
+        metavar="SIZE",
+        help="larger request bodies get 413 (default: 64Mi)",
+    )
+    add_boolean(
+        group,
+        "--debug-headers",
+        default=False,
+        help="write the decision into the response header x-warmpick-decision",
+    )
+    group.add_argument(
+        "--log-level",
+        default="warning",
+        choices=("debug", "info", "warning", "error"),
+        help="of the picker's lines that are shown; never a prompt or a key (default: warning)",
+    )
+
+
+def up_options(
+    arguments: argparse.Namespace, settings: Settings, environ: Mapping[str, str]
+) -> UpOptions:
+    """Return what the flags ask for. Raises `ConfigError` for those that do not fit together."""
+    urls = [*arguments.urls, *arguments.worker_urls]
+    path = arguments.endpoints_file or (
+        Path(settings.endpoints_file) if settings.endpoints_file and not urls else None
+    )
+    if urls and path:
+        raise ConfigError("one of these is enough", "--endpoints-file and URLs")
+    if not urls and not path:
+        raise ConfigError(
+            "no model servers: epp up http://10.0.0.11:8000 http://10.0.0.12:8000,"
+            " or --endpoints-file"
+        )
+    servers = model_servers(urls)
+    _check_tls(arguments, servers)
+    return UpOptions(
+        servers=servers,
+        endpoints_path=path.absolute() if path else None,
+        host=arguments.host,
+        port=arguments.port,
+        metrics_port=arguments.metrics_port,
+        policy=_policy_name(arguments),
+        picker_flags=tuple(_picker_flags(arguments)),
+        tls_cert=arguments.tls_cert,
+        tls_key=arguments.tls_key,
+        ca_file=arguments.upstream_ca_file,
+        insecure_upstream=arguments.insecure_upstream,
+        api_key_env=_variable(arguments.upstream_api_key_env, environ),
+        drain_timeout=arguments.drain_timeout,
+        log_level=arguments.log_level,
+    )
+
+
+def _check_tls(arguments: argparse.Namespace, servers: Sequence[ModelServer]) -> None:
+    if (arguments.tls_cert is None) != (arguments.tls_key is None):
+        missing = "--tls-key" if arguments.tls_key is None else "--tls-cert"
+        raise ConfigError("a certificate and its key are given together", missing)
+    if arguments.upstream_ca_file and arguments.insecure_upstream:
+        raise ConfigError("one excludes the other", "--upstream-ca-file and --insecure-upstream")
+    for flag, given in (
+        ("--upstream-ca-file", arguments.upstream_ca_file),
+        ("--insecure-upstream", arguments.insecure_upstream),
+    ):
+        if given and not any(each.scheme == "https" for each in servers):
+            raise ConfigError("no server is https", flag)
+
+
+def _variable(name: str, environ: Mapping[str, str]) -> str:
+    """Return the name of an environment variable that has a key; the key is never told."""
+    if not name:
+        return ""
+    flag = "--upstream-api-key-env"
+    if not _VARIABLE.fullmatch(name):
+        raise ConfigError("this is no name of an environment variable; the key is its value", flag)
+    key = environ.get(name, "")
+    if not key:
+        raise ConfigError(f"the environment variable {name} is empty or not set", flag)
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise ConfigError(f"what is in {name} is no API key: a space or control character", flag)
+    return name
+
+
+def _policy_name(arguments: argparse.Namespace) -> str:
+    if arguments.config_file is not None:
+        return str(arguments.config_file)
+    return "--config-text" if arguments.config_text is not None else _named(arguments)
+
+
+def _named(arguments: argparse.Namespace) -> str:
+    return arguments.policy or DEFAULT_POLICY
+
+
+def _picker_flags(arguments: argparse.Namespace) -> list[str]:
+    """Return the flags of `epp serve` that say the same."""
+    if arguments.config_file is not None:
+        policy = f"--config-file={arguments.config_file.absolute()}"
+    elif arguments.config_text is not None:
+        policy = f"--config-text={arguments.config_text}"
+    else:
+        policy = f"--policy={_named(arguments)}"
+    return [
+        policy,
+        *(f"--feature-gates={gate}" for gate in arguments.feature_gates),
+        f"--scrape-interval={arguments.scrape_interval}",
+        f"--observe-responses={arguments.observe_responses}",
+        f"--max-body-bytes={arguments.max_body_bytes}",
+        f"--debug-headers={str(arguments.debug_headers).lower()}",
+        "--drain-timeout=0",
+    ]

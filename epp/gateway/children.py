@@ -1,0 +1,113 @@
+"""Processes that are started again when they end, and whose logs are passed on."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from epp.gateway.processes import Process, ProcessDied, spawn
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 15.0
+"""Seconds before a process is started again: doubled each time, until it lasts a minute."""
+_LASTING_SECONDS = 60.0
+_MOST_LOG_BYTES = 1 << 20
+_LOG_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What a child calls.
+
+    `ready` waits until the process serves. `changed` is given True whenever it does, and False
+    when it has ended; `say` lines for people, `line` each line that the process logs.
+    """
+
+    ready: Callable[[Process], Awaitable[None]]
+    changed: Callable[[bool], Awaitable[None]]
+    say: Callable[[str], None]
+    line: Callable[[str], None]
+
+
+class Child:
+    """One process, kept running."""
+
+    def __init__(self, name: str, argv: Sequence[str], folder: Path, hooks: Hooks) -> None:
+        self.name = name
+        self._argv, self._folder, self._hooks = argv, folder, hooks
+        self._process: Process | None = None
+        self._read = 0
+
+    async def start(self) -> None:
+        """Start it. Raises `ProcessDied` where it ends, or is not ready in time."""
+        self._read = 0
+        self._process = await spawn(self.name, self._argv, log_dir=self._folder)
+        try:
+            await self._hooks.ready(self._process)
+        except ProcessDied:
+            await self._process.stop(0)
+            raise
+        await self._hooks.changed(True)  # noqa: FBT003 (its only argument)
+
+    async def run(self) -> NoReturn:
+        """Keep it running, once it was started, until cancelled."""
+        pause, began = _FIRST_PAUSE, time.monotonic()
+        while True:
+            problem = await self._lost()
+            await self._hooks.changed(False)  # noqa: FBT003 (as above)
+            if time.monotonic() - began > _LASTING_SECONDS:
+                pause = _FIRST_PAUSE
+            self._hooks.say(f"{problem}; it is started again")
+            await asyncio.sleep(pause)
+            pause, began = min(2 * pause, _LONGEST_PAUSE), time.monotonic()
+            try:
+                await self.start()
+            except ProcessDied as error:
+                self._hooks.say(str(error))
+            else:
+                self._hooks.say(f"{self.name} is back")
+
+    async def _lost(self) -> str:
+        if self._process is None:
+            return f"{self.name} was not started"
+        try:
+            await self._process.watch()
+        except ProcessDied as error:
+            return str(error).partition("\n")[0].removesuffix(" (and logged nothing)")
+
+    async def follow_log(self) -> NoReturn:
+        """Pass on what it logs, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOG_SECONDS)
+            self.pass_on()
+
+    def pass_on(self) -> None:
+        """Pass on what it has logged since; a long log is emptied."""
+        if self._process is None:
+            return
+        path = self._process.log_path
+        try:
+            with path.open("rb") as log:
+                log.seek(self._read)
+                text = log.read()
+        except OSError:
+            return
+        whole, _, _ = text.rpartition(b"\n")
+        self._read += len(whole) + bool(whole)
+        if len(whole) + 1 == len(text) and self._read > _MOST_LOG_BYTES:
+            path.write_bytes(b"")  # it is appended to: what comes next is its beginning
+            self._read = 0
+        for line in whole.decode(errors="replace").splitlines():
+            self._hooks.line(line)
+
+    def kill(self) -> None:
+        """End it as it is, because it hangs."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def stop(self, grace: float) -> None:
+        """End it for good: SIGTERM, and SIGKILL after `grace` seconds."""
+        self.pass_on()
+        if self._process is not None:
+            await self._process.stop(grace)

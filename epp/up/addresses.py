@@ -1,0 +1,166 @@
+"""The addresses behind what `epp up` was given: names resolved, a file read, both followed.
+
+They are written to two files: the picker's endpoints file, and Envoy's `SERVERS_FILE`.
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from epp.errors import ConfigError
+from epp.protocol.endpoints import MAX_BYTES, parse_endpoints
+from epp.up.proxy import SERVERS_FILE, servers_file
+from epp.up.relay import MetricsRelay
+from epp.up.servers import Address, ModelServer, addresses_of
+
+ENDPOINTS_FILE = "endpoints.json"
+RESOLVE_SECONDS = 5.0
+FILE_SECONDS = 0.5
+
+Say = Callable[[str], None]
+Resolve = Callable[[str], Awaitable[Iterable[str]]]
+"""Returns the IP addresses of a name. Raises `OSError` or `UnicodeError`."""
+
+
+class AddressBook:
+    """The addresses of `servers`, or of the endpoints file `path` where there are none.
+
+    Both are followed for changes by `run`; `say` is told of what changes and of what cannot be
+    resolved or read, whose last addresses then stay.
+    """
+
+    def __init__(
+        self,
+        servers: tuple[ModelServer, ...],
+        path: Path | None,
+        folder: Path,
+        resolve: Resolve | None = None,
+    ) -> None:
+        self.addresses: tuple[Address, ...] = ()
+        self._servers, self._path, self._folder = servers, path, folder
+        self._resolve_name = resolve or _resolve
+        self._found: dict[ModelServer, tuple[str, ...]] = {}
+        self._problems: dict[str, str] = {}
+        self._text = b""
+
+    @property
+    def endpoints_path(self) -> Path:
+        """The file that the picker reads its endpoints from."""
+        return self._path or self._folder / ENDPOINTS_FILE
+
+    async def load(self, say: Say, relay: MetricsRelay | None) -> None:
+        """Find the addresses for the first time. Raises `ConfigError` for a file it cannot read."""
+        self._say, self._relay = say, relay
+        await self._write(await self._look())
+
+    async def run(self) -> NoReturn:
+        """Follow changes until cancelled."""
+        while True:
+            await asyncio.sleep(FILE_SECONDS if self._path else RESOLVE_SECONDS)
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Take in what has changed."""
+        try:
+            found = await self._look()
+        except ConfigError as error:
+            self._trouble(str(self._path), str(error))
+            return
+        self._problems.pop(str(self._path), None)
+        if found != self.addresses:
+            self._tell(found)
+            await self._write(found)
+
+    async def _look(self) -> tuple[Address, ...]:
+        """Return the addresses as of this moment. Raises `ConfigError`."""
+        if self._path is None:
+            return await self._resolved()
+        return await asyncio.to_thread(self._read, self._path)
+
+    # Of a file.
+
+    def _read(self, path: Path) -> tuple[Address, ...]:
+        try:
+            with path.open("rb") as file:
+                text = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        if text == self._text:
+            return self.addresses
+        found = tuple(
+            Address(endpoint.name, endpoint.address, endpoint.port)
+            for endpoint in parse_endpoints(text)
+        )
+        self._text = text
+        return found
+
+    # Of names.
+
+    async def _resolved(self) -> tuple[Address, ...]:
+        await asyncio.gather(*(self._resolve(server) for server in self._servers))
+        found: tuple[Address, ...] = ()
+        for server in self._servers:
+            found += addresses_of(server, self._found.get(server, ()), found)
+        return found
+
+    async def _resolve(self, server: ModelServer) -> None:
+        if server.address:
+            self._found[server] = (server.address,)
+            return
+        try:
+            found = await self._resolve_name(server.host)
+        except (OSError, UnicodeError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            self._trouble(server.host, f"{server.host} cannot be resolved: {reason}")
+            return
+        self._problems.pop(server.host, None)
+        self._found[server] = tuple(found)
+
+    # What follows.
+
+    async def _write(self, addresses: tuple[Address, ...]) -> None:
+        self.addresses = addresses
+        pages = await self._relay.hosts(addresses) if self._relay else {}
+        _replace(self._folder / SERVERS_FILE, servers_file(addresses))
+        if self._path is None:
+            _replace(self.endpoints_path, _endpoints_file(addresses, pages))
+
+    def _tell(self, found: tuple[Address, ...]) -> None:
+        before, after = set(self.addresses), set(found)
+        for kind, some in (("added", after - before), ("removed", before - after)):
+            for each in sorted(some, key=lambda address: address.name):
+                self._say(f"{kind} {_told(each)}")
+
+    def _trouble(self, subject: str, problem: str) -> None:
+        if self._problems.get(subject) != problem:
+            self._problems[subject] = problem
+            self._say(problem)
+
+
+async def _resolve(host: str) -> Iterable[str]:
+    infos = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [str(info[4][0]) for info in infos]
+
+
+def _told(address: Address) -> str:
+    return address.name if address.name == address.target else f"{address.name} ({address.target})"
+
+
+def _endpoints_file(addresses: Iterable[Address], pages: Mapping[str, str]) -> str:
+    """Return the picker's endpoints file as JSON, which is YAML too; `pages` are by name."""
+    entries = [
+        {"name": each.name, "address": each.ip, "port": each.port}
+        | ({"metricsHost": pages[each.name]} if each.name in pages else {})
+        for each in addresses
+    ]
+    return json.dumps({"endpoints": entries})
+
+
+def _replace(path: Path, text: str) -> None:
+    """Put a file where another is, in one step: Envoy reads what is moved to its place."""
+    draft = path.with_name(path.name + ".draft")
+    draft.write_text(text)
+    draft.replace(path)

@@ -1,0 +1,119 @@
+"""TLS of `epp up`: what clients are shown, and whom servers' certificates are checked against."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from epp.errors import ConfigError
+from epp.up.proxy import CERTIFICATE_FILE, certificate_file
+
+FOLLOW_SECONDS = 10.0
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Alpine
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora
+    "/etc/ssl/cert.pem",
+)
+
+
+class ServedCertificate:
+    """The certificate and the key (PEM) that clients are shown, followed for changes.
+
+    Envoy is given the paths of the two, so that no copy of the key lies about.
+    """
+
+    def __init__(self, chain: Path, key: Path, folder: Path) -> None:
+        self._chain, self._key, self._folder = chain.absolute(), key.absolute(), folder
+        self._texts = ("", "")
+        self._turn = 0
+
+    def load(self) -> bool:
+        """Let Envoy read the files where they have changed; return whether they have.
+
+        Raises `ConfigError` for files that do not fit together.
+        """
+        texts = read_text(self._chain, "--tls-cert"), read_text(self._key, "--tls-key")
+        if texts == self._texts:
+            return False
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            # A password is not asked for: this may run without a terminal.
+            context.load_cert_chain(self._chain, self._key, password=lambda: b"")
+        except (ssl.SSLError, OSError, ValueError) as error:
+            problem = getattr(error, "reason", None) or str(error)
+            raise ConfigError(
+                f"no certificate and its key (PEM, no password): {problem}",
+                "--tls-cert and --tls-key",
+            ) from None
+        # Envoy reads files again whose paths differ: `/x/./cert.pem` and `/x/cert.pem`.
+        self._turn = 1 - self._turn
+        chain, key = (
+            f"{each.parent}/{'./' * self._turn}{each.name}" for each in (self._chain, self._key)
+        )
+        draft = self._folder / "certificate.draft"
+        draft.write_text(certificate_file(chain, key))
+        draft.replace(self._folder / CERTIFICATE_FILE)
+        self._texts = texts
+        return True
+
+    async def run(self, say: Callable[[str], None]) -> NoReturn:
+        """Follow the files until cancelled; what cannot be used is told once."""
+        told = ""
+        while True:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            try:
+                if await asyncio.to_thread(self.load):
+                    say("the certificate was renewed")
+                told = ""
+            except ConfigError as error:
+                if str(error) != told:
+                    told = str(error)
+                    say(f"the certificate stays as it was: {told}")
+
+
+def authorities(given: Path | None) -> Path:
+    """Return the bundle that servers' certificates are checked against: the given or the system's.
+
+    Raises `ConfigError` for one that cannot be used, and where the system has none.
+    """
+    if given is not None:
+        _check_authorities(given)
+        return given.absolute()
+    paths = ssl.get_default_verify_paths()
+    candidates = (os.environ.get("SSL_CERT_FILE"), paths.cafile, *_BUNDLES)
+    for each in candidates:
+        if each and Path(each).is_file():
+            return Path(each)
+    raise ConfigError("this system has no bundle of authorities; give one", "--upstream-ca-file")
+
+
+def _check_authorities(path: Path) -> None:
+    text = read_text(path, "--upstream-ca-file")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(
+            f"{path} has no certificate (PEM): {error}", "--upstream-ca-file"
+        ) from None
+
+
+def client_context(ca_file: Path | None) -> ssl.SSLContext:
+    """Return how this process speaks TLS to servers: unverified without authorities."""
+    if ca_file is not None:
+        return ssl.create_default_context(cafile=str(ca_file))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def read_text(path: Path, flag: str) -> str:
+    """Return the text of a file. Raises `ConfigError` with the flag that named it."""
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", flag) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no text (PEM)", flag) from None

@@ -1,0 +1,64 @@
+"""Envoy's admin interface, on a socket that only this user can reach."""
+
+import asyncio
+from http import HTTPStatus
+from pathlib import Path
+
+import aiohttp
+
+from epp.up.figures import ProxyPage, proxy_page
+from epp.up.proxy import ADMIN_SOCKET, PICKS
+
+_SECONDS = 2.0
+_POLL_SECONDS = 0.05
+_STATS = "/stats?filter=^http\\.gateway\\.downstream_rq_(active|total)$"
+
+
+class EnvoyAdmin:
+    """A client of the admin interface in a folder; each call takes `_SECONDS` at most."""
+
+    def __init__(self, folder: Path) -> None:
+        self._session = aiohttp.ClientSession(
+            "http://envoy",
+            connector=aiohttp.UnixConnector(str(folder / ADMIN_SOCKET)),
+            timeout=aiohttp.ClientTimeout(total=_SECONDS),
+        )
+
+    async def ready(self) -> None:
+        """Return as soon as Envoy takes requests."""
+        while True:
+            try:
+                async with self._session.get("/ready") as response:
+                    if response.status == HTTPStatus.OK:
+                        return
+            except (aiohttp.ClientError, TimeoutError, OSError):
+                pass
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def requests(self) -> ProxyPage | None:
+        """Return the counts of requests; None where Envoy does not answer."""
+        try:
+            async with self._session.get(_STATS) as response:
+                return proxy_page(await response.text())
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
+
+    async def set_picking(self, *, picking: bool) -> bool:
+        """Ask the picker for all requests, or for none; return whether Envoy took it in."""
+        return await self._post(f"/runtime_modify?{PICKS}={100 * picking}")
+
+    async def drain(self) -> None:
+        """Take no new connections, and close those that are there after their answer."""
+        await self._post("/healthcheck/fail")
+        await self._post("/drain_listeners")
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._session.close()
+
+    async def _post(self, path: str) -> bool:
+        try:
+            async with self._session.post(path) as response:
+                return response.status == HTTPStatus.OK
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False

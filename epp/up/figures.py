@@ -1,0 +1,165 @@
+"""What `epp up` shows of itself: figures of the last half minute, from the pages of both processes.
+
+Requests are Envoy's, which counts them whether the picker was asked or not; the rest is the
+picker's.
+"""
+
+import math
+import re
+from collections import deque
+from collections.abc import Mapping
+
+import msgspec
+
+WINDOW_SECONDS, RECENT_SECONDS = 30.0, 5.0
+
+_SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)", re.MULTILINE)
+_LE = re.compile(r'\ble="([^"]+)"')
+_TTFT = "llm_d_epp_request_ttft_seconds_bucket"
+_SUMS = {
+    "llm_d_epp_ready_endpoints": "healthy",
+    "llm_d_epp_request_input_tokens_sum": "prompt_tokens",
+    "llm_d_epp_request_cached_tokens_sum": "cached_tokens",
+    "llm_d_epp_request_cached_tokens_count": "cached_answers",
+}
+_STAT = re.compile(r"^http\.gateway\.downstream_rq_(active|total): (\d+)$", re.MULTILINE)
+
+
+class PickerPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Totals of the picker's metrics page.
+
+    `ttft` has for each upper bound, in seconds, how many streamed answers began within it.
+    """
+
+    healthy: float = 0
+    prompt_tokens: float = 0
+    cached_tokens: float = 0
+    cached_answers: float = 0
+    ttft: dict[float, float] = {}
+
+
+class ProxyPage(msgspec.Struct, frozen=True):
+    """Envoy's count of requests of clients: those under way, and all since its start."""
+
+    active: int = 0
+    total: int = 0
+
+
+class LiveFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of the live line; None where there is nothing to tell them from.
+
+    `per_second` is that of the last seconds, `ttft` the median in seconds of streamed answers,
+    `cached` the share of prompt tokens that model servers had cached.
+    """
+
+    active: int
+    per_second: float
+    ttft: float | None
+    cached: float | None
+    healthy: int
+
+
+def picker_page(text: str) -> PickerPage:
+    """Read the page of the picker; series that it lacks are 0."""
+    sums = dict.fromkeys(_SUMS.values(), 0.0)
+    ttft: dict[float, float] = {}
+    for name, labels, value in _SAMPLE.findall(text):
+        if name in _SUMS:
+            sums[_SUMS[name]] += float(value)
+        elif name == _TTFT and 'streaming="true"' in labels and (bound := _LE.search(labels)):
+            at = float(bound[1])
+            ttft[at] = ttft.get(at, 0.0) + float(value)
+    return PickerPage(ttft=ttft, **sums)
+
+
+def proxy_page(text: str) -> ProxyPage:
+    """Read Envoy's `/stats` in its plain form."""
+    found = {name: int(value) for name, value in _STAT.findall(text)}
+    return ProxyPage(found.get("active", 0), found.get("total", 0))
+
+
+class Window:
+    """The pages of the last `WINDOW_SECONDS`, of which it tells figures."""
+
+    def __init__(self) -> None:
+        self._pages: deque[tuple[float, PickerPage, ProxyPage]] = deque()
+
+    def add(self, now: float, picker: PickerPage, proxy: ProxyPage) -> None:
+        """Add the pages of a moment, in seconds of a clock; counts of a new process begin at 0."""
+        if self._pages:
+            _, last_picker, last_proxy = self._pages[-1]
+            if proxy.total < last_proxy.total or _began_again(last_picker, picker):
+                self._pages.clear()
+        self._pages.append((now, picker, proxy))
+        while now - self._pages[0][0] > WINDOW_SECONDS:
+            self._pages.popleft()
+
+    def figures(self) -> LiveFigures:
+        """Return the figures as of the last `add`."""
+        _, first, _ = self._pages[0]
+        now, picker, proxy = self._pages[-1]
+        before, _, recent = next(
+            page
+            for page in self._pages
+            if now - page[0] <= RECENT_SECONDS or page is self._pages[-1]
+        )
+        seconds = now - before
+        return LiveFigures(
+            active=proxy.active,
+            per_second=(proxy.total - recent.total) / seconds if seconds else 0.0,
+            ttft=median({at: count - first.ttft.get(at, 0) for at, count in picker.ttft.items()}),
+            cached=_cached(first, picker),
+            healthy=int(picker.healthy),
+        )
+
+
+def _began_again(before: PickerPage, after: PickerPage) -> bool:
+    return after.ttft.get(math.inf, 0) < before.ttft.get(math.inf, 0)
+
+
+def _cached(before: PickerPage, after: PickerPage) -> float | None:
+    """Return the cached share; None where no server reported one (vLLM does where it is asked)."""
+    prompt = after.prompt_tokens - before.prompt_tokens
+    if prompt <= 0 or after.cached_answers <= before.cached_answers:
+        return None
+    return max(0.0, min(1.0, (after.cached_tokens - before.cached_tokens) / prompt))
+
+
+def median(cumulative: Mapping[float, float]) -> float | None:
+    """Return the median of a histogram with cumulative counts by upper bound; None when empty.
+
+    Within a bucket values are taken to be spread evenly, as Prometheus' `histogram_quantile` does.
+    """
+    bounds = sorted(cumulative)
+    if not bounds or cumulative[bounds[-1]] <= 0:
+        return None
+    wanted = cumulative[bounds[-1]] / 2
+    low = under = 0.0
+    for bound in bounds:
+        count = cumulative[bound]
+        if count >= wanted:
+            if math.isinf(bound):
+                return low
+            return low + (bound - low) * (wanted - under) / (count - under)
+        low, under = bound, count
+    return low
+
+
+def status_line(figures: LiveFigures, servers: int, *, picking: bool) -> str:
+    """Return the live line; not `picking`, requests go past the picker."""
+    parts = [
+        f"{figures.active} under way",
+        f"{figures.per_second:.1f}/s",
+        f"TTFT p50 {_time(figures.ttft)}",
+        "cached -" if figures.cached is None else f"cached {figures.cached:.0%}",
+        f"{figures.healthy} of {servers} healthy",
+    ]
+    if not picking:
+        parts[2:] = ["no picker: servers take turns"]
+    return ", ".join(parts)
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"

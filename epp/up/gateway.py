@@ -1,0 +1,274 @@
+"""`epp up` at work: the picker and Envoy, started in order, watched over, drained and stopped."""
+
+import asyncio
+import os
+import ssl
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NoReturn
+
+import aiohttp
+
+from epp.gateway.children import Child, Hooks
+from epp.gateway.envoy import envoy_binary
+from epp.gateway.processes import Process, free_port
+from epp.up.addresses import AddressBook
+from epp.up.certificates import ServedCertificate, authorities, client_context
+from epp.up.envoy_admin import EnvoyAdmin
+from epp.up.figures import PickerPage, ProxyPage, Window, picker_page, status_line
+from epp.up.lines import Front, envoy_line, introduction, picker_line
+from epp.up.listening import free_listener, listening_ip
+from epp.up.options import UpOptions
+from epp.up.probe import Probe, probe
+from epp.up.proxy import ProxySettings, proxy_config
+from epp.up.relay import MetricsRelay
+from epp.up.terminal import Terminal
+
+READY_SECONDS = 30.0
+STATUS_SECONDS, PAGE_SECONDS = 1.0, 2.0
+HUNG_AFTER = 4
+"""Metrics pages of the picker that may fail in a row before it counts as hung."""
+QUIET_SECONDS, DRAIN_POLL_SECONDS = 0.3, 0.05
+"""How long no request may have been under way before a drain ends: clients reuse connections."""
+ENVOY_THREADS, ENVOY_GRACE_SECONDS = 4, 2.0
+
+
+class Gateway:
+    """Everything that runs, with its files in `folder`.
+
+    Raises `ConfigError` for options that cannot be used.
+    """
+
+    def __init__(self, options: UpOptions, folder: Path, terminal: Terminal) -> None:
+        self.started = False
+        self._options, self._folder, self._terminal = options, folder, terminal
+        ip = listening_ip(options.host)
+        self._port = free_listener(ip, options.port, "--port")
+        self._metrics_port = free_listener("127.0.0.1", options.metrics_port, "--metrics-port")
+        self._picker_port, self._health_port = free_port(), free_port()
+        self._settings = ProxySettings(
+            ip=ip,
+            port=self._port,
+            picker_port=self._picker_port,
+            folder=folder,
+            servers=options.servers,
+            tls=options.tls_cert is not None,
+            ca_file=self._authorities(),
+            api_key_env=options.api_key_env,
+        )
+        self._certificate = self._served_certificate()
+        self._addresses = AddressBook(options.servers, options.endpoints_path, folder)
+        self._relay: MetricsRelay | None = None
+        self._picker = Child("picker", self._picker_argv(), folder, self._picker_hooks())
+        self._envoy = Child("envoy", self._envoy_argv(), folder, self._envoy_hooks())
+        self._admin = EnvoyAdmin(folder)
+        limit = aiohttp.ClientTimeout(total=PAGE_SECONDS)
+        self._client = aiohttp.ClientSession(timeout=limit)
+        self._picker_up = self._picking = False
+        self._window = Window()
+
+    def _authorities(self) -> Path | None:
+        options = self._options
+        if options.scheme != "https" or options.insecure_upstream:
+            return None
+        return authorities(options.ca_file)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext | None:
+        """How this process speaks to servers itself."""
+        return client_context(self._settings.ca_file) if self._options.scheme == "https" else None
+
+    @property
+    def _api_key(self) -> str:
+        name = self._options.api_key_env
+        return os.environ.get(name, "") if name else ""
+
+    def _served_certificate(self) -> ServedCertificate | None:
+        chain, key = self._options.tls_cert, self._options.tls_key
+        if chain is None or key is None:
+            return None
+        served = ServedCertificate(chain, key, self._folder)
+        served.load()
+        return served
+
+    # The two processes.
+
+    def _picker_argv(self) -> list[str]:
+        return [
+            *(sys.executable, "-m", "epp", "serve"),
+            f"--endpoints-file={self._addresses.endpoints_path}",
+            "--bind-address=127.0.0.1",
+            f"--grpc-port={self._picker_port}",
+            f"--grpc-health-port={self._health_port}",
+            f"--metrics-port={self._metrics_port}",
+            "--metrics-endpoint-auth=false",
+            "--secure-serving=false",
+            "--log-format=json",
+            f"--log-level={'debug' if self._options.log_level == 'debug' else 'info'}",
+            *self._options.picker_flags,
+        ]
+
+    def _envoy_argv(self) -> list[str]:
+        path = self._folder / "envoy.json"
+        path.write_text(proxy_config(self._settings))
+        return [
+            *(str(envoy_binary()), "--config-path", str(path), "--disable-hot-restart"),
+            *("--concurrency", str(min(os.cpu_count() or 1, ENVOY_THREADS))),
+            # ext_proc warns of every request while the picker is away.
+            *("--log-level", "warning", "--component-log-level", "ext_proc:error"),
+        ]
+
+    def _picker_hooks(self) -> Hooks:
+        async def ready(process: Process) -> None:
+            await process.wait_http(f"{self._metrics_url()}/readyz", READY_SECONDS)
+
+        async def changed(up: bool) -> None:  # noqa: FBT001 (see `Hooks`)
+            self._picker_up = up
+            await self._set_picking(picking=up)
+
+        def line(text: str) -> None:
+            if told := picker_line(text, self._options.log_level):
+                self._terminal.say(told)
+
+        return Hooks(ready, changed, self._terminal.say, line)
+
+    def _envoy_hooks(self) -> Hooks:
+        async def ready(process: Process) -> None:
+            await process.before_exit(self._admin.ready(), "was not ready", READY_SECONDS)
+
+        async def changed(up: bool) -> None:  # noqa: FBT001 (see `Hooks`)
+            if up:
+                await self._admin.set_picking(picking=self._picking)
+
+        def line(text: str) -> None:
+            self._terminal.say(envoy_line(text))
+
+        return Hooks(ready, changed, self._terminal.say, line)
+
+    def _metrics_url(self) -> str:
+        return f"http://127.0.0.1:{self._metrics_port}"
+
+    # The run.
+
+    async def run(self) -> NoReturn:
+        """Start, say so, and watch over everything until cancelled.
+
+        Raises `ConfigError` for an endpoints file that cannot be read, `ProcessDied` where a
+        process does not start.
+        """
+        await self._addresses.load(self._terminal.say, self._started_relay())
+        probes, _ = await asyncio.gather(self._probe(), self._picker.start())
+        await self._envoy.start()
+        self.started = True
+        self._terminal.introduce(introduction(self._front(), probes))
+        await asyncio.gather(*(self._kept(name, job) for name, job in self._jobs()))
+        raise AssertionError("none of the jobs ends")
+
+    def _jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[NoReturn]]]]:
+        yield "following addresses", self._addresses.run
+        for child in (self._picker, self._envoy):
+            yield f"watching over {child.name}", child.run
+            yield f"the log of {child.name}", child.follow_log
+        yield "status", self._show_status
+        if self._certificate is not None:
+            certificate = self._certificate
+            yield "following the certificate", lambda: certificate.run(self._terminal.say)
+
+    async def _kept(self, name: str, job: Callable[[], Awaitable[NoReturn]]) -> NoReturn:
+        """Run a job for ever: whatever ends one must not end what serves traffic."""
+        while True:
+            try:
+                await job()
+            except Exception as error:  # noqa: BLE001 (as above)
+                self._terminal.say(f"{name} failed and goes on: {error!r}")
+                await asyncio.sleep(STATUS_SECONDS)
+
+    async def _probe(self) -> Sequence[Probe]:
+        scheme = self._options.scheme
+        return await probe(self._addresses.addresses, scheme, self._tls, self._api_key)
+
+    def _started_relay(self) -> MetricsRelay | None:
+        """Return what gets metrics pages for the picker, which knows neither keys nor names."""
+        servers = self._options.servers
+        if servers and (self._options.scheme == "https" or self._api_key):
+            self._relay = MetricsRelay(servers, self._tls, self._api_key)
+        return self._relay
+
+    def _front(self) -> Front:
+        options = self._options
+        return Front(
+            ip=self._settings.ip,
+            port=self._port,
+            tls=self._settings.tls,
+            metrics_port=self._metrics_port,
+            policy=options.policy,
+            key_added=bool(options.api_key_env),
+        )
+
+    async def _set_picking(self, *, picking: bool) -> None:
+        self._picking = picking
+        await self._admin.set_picking(picking=picking)
+
+    async def _show_status(self) -> NoReturn:
+        failures = 0
+        while True:
+            await asyncio.sleep(STATUS_SECONDS)
+            page, proxy = await asyncio.gather(self._picker_page(), self._admin.requests())
+            failures = failures + 1 if self._picker_up and page is None else 0
+            await self._avoid_hung_picker(failures)
+            self._window.add(time.monotonic(), page or PickerPage(), proxy or ProxyPage())
+            count = len(self._addresses.addresses)
+            line = status_line(self._window.figures(), count, picking=self._picking)
+            self._terminal.show(line)
+
+    async def _avoid_hung_picker(self, failures: int) -> None:
+        """Go past a picker whose page failed so many times in a row; kill it in the end."""
+        answers = self._picker_up and not failures
+        if self._picking != answers:
+            await self._set_picking(picking=answers)
+        if failures == HUNG_AFTER:
+            self._terminal.say("the picker does not answer: it is killed")
+            self._picker.kill()
+
+    async def _picker_page(self) -> PickerPage | None:
+        try:
+            async with self._client.get(f"{self._metrics_url()}/metrics") as response:
+                return picker_page(await response.text())
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
+
+    # The end.
+
+    async def drain(self) -> None:
+        """Take no new connections; return when what is under way has ended, or its time is up."""
+        limit = self._options.drain_timeout
+        self._terminal.say(
+            f"draining: what is under way has {limit:g} s to end; Ctrl-C again stops at once"
+        )
+        await self._admin.drain()
+        end, quiet_since = time.monotonic() + limit, time.monotonic()
+        while time.monotonic() < end:
+            page = await self._admin.requests()
+            if page is None:
+                return
+            if page.active:
+                quiet_since = time.monotonic()
+            elif time.monotonic() - quiet_since >= QUIET_SECONDS:
+                return
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
+        page = await self._admin.requests()
+        if page is not None and page.active:
+            cut = f"{page.active} request{' was' if page.active == 1 else 's were'}"
+            self._terminal.say(f"{cut} cut off after {limit:g} s")
+
+    async def stop(self, *, at_once: bool) -> None:
+        """End both processes, and everything that is open."""
+        await self._envoy.stop(0 if at_once else ENVOY_GRACE_SECONDS)
+        await self._picker.stop(0)
+        await self._admin.close()
+        await self._client.close()
+        if self._relay is not None:
+            await self._relay.close()

@@ -1,0 +1,116 @@
+"""What `epp up` says: its first lines, and the picker's log for people."""
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+
+import msgspec
+
+from epp.up.probe import Probe
+
+_LEVELS = ("debug", "info", "warning", "error", "critical")
+_EVENTS = {
+    "endpoint.unreachable": "{endpoint} is down: {error}",
+    "endpoint.recovered": "{endpoint} is up",
+}
+"""Events of the picker's log that are told whatever the level."""
+_ENVOY_LINE = re.compile(r"\[[^]]*\]\[\d+\]\[\w+\]\[\w+\] (?:\[[^]]*\] )?(.*)")
+_ERRNO = re.compile(r"^\[Errno \d+\] ")
+_OMITTED = {"event", "level", "timestamp"}
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (it is recognised, not bound)
+
+
+class Front(msgspec.Struct, frozen=True, kw_only=True):
+    """What the first lines tell: where clients come, and how requests are picked for.
+
+    `opened`: others than this machine can connect. `key_added`: requests get a key of ours.
+    """
+
+    ip: str
+    port: int
+    tls: bool
+    metrics_port: int
+    policy: str
+    key_added: bool
+
+    @property
+    def url(self) -> str:
+        """The base URL for clients on this machine."""
+        ip = _ANY_ADDRESS.get(self.ip, self.ip)
+        host = f"[{ip}]" if ":" in ip else ip
+        return f"http{'s' * self.tls}://{host}:{self.port}"
+
+    @property
+    def opened(self) -> bool:
+        """Whether other machines can connect."""
+        return not (self.ip.startswith("127.") or self.ip == "::1")
+
+
+def introduction(front: Front, probes: Sequence[Probe]) -> str:
+    """Return the first lines: what there is, a `curl`, and how to stop."""
+    servers = f"{len(probes)} model server{'s' * (len(probes) != 1)}"
+    lines = [f"{front.url} in front of {servers} ({front.policy})", ""]
+    width = max((len(each.address.name) for each in probes), default=0)
+    lines += [f"  {each.address.name:{width}}  {_told(each)}" for each in probes]
+    lines += ["", "Try it:", "", f"  {curl(front, probes)}", ""]
+    lines.append(f"Metrics: http://127.0.0.1:{front.metrics_port}/metrics")
+    if front.opened and front.key_added:
+        lines.append("Whoever reaches this port uses the servers' API key.")
+    if not front.opened:
+        lines.append("Only this machine can connect; --host 0.0.0.0 lets others in.")
+    lines += ["Ctrl-C drains and stops.", ""]
+    return "\n".join(lines)
+
+
+def _told(probe: Probe) -> str:
+    if probe.problem:
+        return probe.problem
+    if probe.wants_key:
+        return "wants an API key: clients' keys are passed on, or see --upstream-api-key-env"
+    return ", ".join(probe.models) or "lists no models"
+
+
+def curl(front: Front, probes: Sequence[Probe]) -> str:
+    """Return a command that asks a model that is there."""
+    model = next((name for each in probes for name in each.models), "MODEL")
+    question = {"role": "user", "content": "What is a prefix cache good for?"}
+    body = {"model": model, "messages": [question], "max_tokens": 64, "stream": True}
+    key = any(each.wants_key for each in probes) and not front.key_added
+    return " ".join(
+        [
+            f"curl -N {front.url}/v1/chat/completions",
+            "-H 'content-type: application/json'",
+            *(['-H "authorization: Bearer $API_KEY"'] if key else []),
+            f"-d {shlex.quote(json.dumps(body))}",
+        ]
+    )
+
+
+def picker_line(text: str, level: str) -> str:
+    """Return a line of the picker's log for people; empty where it is below `level`.
+
+    Lines that are no JSON, a traceback for instance, are passed on.
+    """
+    try:
+        line = json.loads(text)
+        event, severity = str(line["event"]), str(line["level"])
+    except (ValueError, KeyError, TypeError):
+        return f"picker: {text}"
+    if event in _EVENTS and line.get("endpoint"):
+        name = str(line["endpoint"]).removeprefix("default/")
+        return _EVENTS[event].format(endpoint=name, error=_reason(line))
+    if severity in _LEVELS and _LEVELS.index(severity) < _LEVELS.index(level):
+        return ""
+    details = " ".join(f"{key}={value}" for key, value in line.items() if key not in _OMITTED)
+    return f"picker: {event} {details}".rstrip()
+
+
+def envoy_line(text: str) -> str:
+    """Return a line of Envoy's log without its time, thread and place."""
+    found = _ENVOY_LINE.match(text)
+    return f"envoy: {found[1]}" if found else f"envoy: {text}"
+
+
+def _reason(line: dict[str, object]) -> str:
+    return _ERRNO.sub("", str(line.get("error", "")))

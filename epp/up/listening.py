@@ -1,0 +1,40 @@
+"""The ports that `epp up` listens on: looked at before anything is started."""
+
+import errno
+import socket
+
+from epp.errors import ConfigError
+from epp.up.servers import ip_or_none
+
+_REASONS = {
+    errno.EADDRINUSE: "another process listens there; choose another port",
+    errno.EACCES: "this user may not listen there; choose a port over 1023",
+    errno.EADDRNOTAVAIL: "this machine has no such address",
+}
+
+
+def listening_ip(host: str) -> str:
+    """Return the IP address to listen on. Raises `ConfigError` for a name that has none."""
+    if (ip := ip_or_none(host.strip("[]"))) is not None:
+        return ip
+    try:
+        infos = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise ConfigError(f"`{host}` is no address of this machine", "--host") from None
+    found = sorted((info[4][0] for info in infos), key=lambda ip: ":" in str(ip))
+    return str(found[0])
+
+
+def free_listener(ip: str, port: int, flag: str) -> int:
+    """Return the port, or for 0 a free one. Raises `ConfigError` where nobody may listen there."""
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((ip, port))
+            listener.listen()
+        except OSError as error:
+            reason = _REASONS.get(error.errno or 0, error.strerror)
+            raise ConfigError(f"cannot listen on {ip}:{port}: {reason}", flag) from None
+        chosen: int = listener.getsockname()[1]
+        return chosen

@@ -1,0 +1,79 @@
+"""The first look at model servers: which models they serve, and what would keep traffic away."""
+
+import asyncio
+import ssl
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from epp.up.servers import Address
+
+PROBE_SECONDS = 3.0
+_MOST_BYTES = 1 << 20
+_REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """What one address answered: the names of its models, and what is wrong, for people.
+
+    `wants_key`: it refuses requests without another API key than the one it was sent, if any.
+    """
+
+    address: Address
+    models: tuple[str, ...] = ()
+    problem: str = ""
+    wants_key: bool = False
+
+
+async def probe(
+    addresses: Iterable[Address], scheme: str, context: ssl.SSLContext | None, api_key: str
+) -> Sequence[Probe]:
+    """Ask all addresses at once for `/v1/models` and `/metrics`; takes `PROBE_SECONDS` at most."""
+    limit = aiohttp.ClientTimeout(total=PROBE_SECONDS)
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    connector = aiohttp.TCPConnector(ssl=context or True, limit=0)
+    async with aiohttp.ClientSession(
+        timeout=limit, headers=headers, connector=connector
+    ) as session:
+        return await asyncio.gather(*(_probe(session, each, scheme) for each in addresses))
+
+
+async def _probe(session: aiohttp.ClientSession, address: Address, scheme: str) -> Probe:
+    base = f"{scheme}://{address.server or address.target}"
+    try:
+        status, body = await _get(session, f"{base}/v1/models")
+        page, _ = await _get(session, f"{base}/metrics")
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        return Probe(address=address, problem=f"does not answer ({_told(error)})")
+    if page != HTTPStatus.OK:
+        hint = "vLLM has one, SGLang with --enable-metrics"
+        problem = f"has no metrics page (HTTP status {page}) and counts as down; {hint}"
+        return Probe(address=address, problem=problem, wants_key=status in _REFUSED)
+    return Probe(address=address, models=_models(body), wants_key=status in _REFUSED)
+
+
+async def _get(session: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
+    async with session.get(url, allow_redirects=False) as response:
+        return response.status, await response.content.read(_MOST_BYTES)
+
+
+def _models(body: bytes) -> tuple[str, ...]:
+    """Return the ids in OpenAI's list of models; none of what is no such list."""
+    try:
+        listed: Any = msgspec.json.decode(body)
+        return tuple(str(model["id"]) for model in listed["data"])
+    except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError):
+        return ()
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"nothing within {PROBE_SECONDS:g} s"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not accepted: {error.certificate_error}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.strerror or str(error.os_error)
+    return str(error) or type(error).__name__

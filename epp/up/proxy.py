@@ -1,0 +1,271 @@
+"""Envoy's configuration for `epp up`: one port for clients, the picker, and model servers.
+
+Envoy follows two files for changes: `SERVERS_FILE` with the model servers' addresses (EDS) and
+`CERTIFICATE_FILE` with what clients are shown (SDS). Its admin interface is a socket in the same
+folder, which nobody else can enter.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from epp.gateway.envoy_parts import (
+    CONNECT_SECONDS,
+    DESTINATION,
+    EXT_PROC,
+    HTTP_OPTIONS,
+    STREAMS,
+    Json,
+    breakers,
+    ext_proc,
+    http_manager,
+    override_host,
+    picker_cluster,
+    router,
+    socket_address,
+    target_address,
+    typed,
+)
+from epp.up.servers import Address, ModelServer, ip_or_none
+
+ADMIN_SOCKET = "admin.sock"
+SERVERS_FILE = "servers.json"
+CERTIFICATE_FILE = "certificate.json"
+PICKS = "up.picks"
+"""The runtime key of the share, 0 or 100, of requests that the picker is asked for."""
+STAT = "gateway"
+"""The prefix of Envoy's statistics of clients: `http.gateway.downstream_rq_active`."""
+
+_IDLE_SECONDS = 3
+"""How long a connection to a model server is kept: uvicorn, which vLLM runs on, closes after 5."""
+_CERTIFICATE = "clients"
+_TLS = "envoy.extensions.transport_sockets.tls.v3"
+_MATCH = "envoy.transport_socket_match"
+
+
+class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One Envoy: clients come to `ip:port`, the picker is at `picker_port` of loopback.
+
+    `folder` holds the files of this module. With `tls` clients speak TLS. Of `servers` that are
+    https the certificates are checked against the authorities in `ca_file`; not at all without.
+    The environment variable `api_key_env`, where not empty, has the key that requests are sent
+    with in place of what the client sent.
+    """
+
+    ip: str
+    port: int
+    picker_port: int
+    folder: Path
+    servers: tuple[ModelServer, ...] = ()
+    tls: bool = False
+    ca_file: Path | None = None
+    api_key_env: str = ""
+
+
+def proxy_config(settings: ProxySettings) -> str:
+    """Return the bootstrap configuration as JSON."""
+    return json.dumps(
+        {
+            "node": {"id": "epp-up", "cluster": "epp-up"},
+            "admin": {"address": {"pipe": {"path": str(settings.folder / ADMIN_SOCKET)}}},
+            "layered_runtime": {"layers": [{"name": "admin", "admin_layer": {}}]},
+            "overload_manager": {"resource_monitors": [_most_connections()]},
+            "static_resources": {
+                "listeners": [_listener(settings)],
+                "clusters": [_pool(settings), picker_cluster(settings.picker_port)],
+            },
+        },
+        indent=1,
+    )
+
+
+def servers_file(addresses: Iterable[Address]) -> str:
+    """Return the content of `SERVERS_FILE`: each address once, whatever endpoints share it."""
+    unique = {address.target: address for address in addresses}
+    hosts = [
+        {
+            # The host header of requests, where a name was given: it may choose a virtual host.
+            "endpoint": {"address": target_address(target), "hostname": _hostname(address)},
+            "metadata": {"filter_metadata": {_MATCH: {"server": address.server}}},
+        }
+        for target, address in unique.items()
+    ]
+    kind = "envoy.config.endpoint.v3.ClusterLoadAssignment"
+    loaded = typed(kind, cluster_name="pool", endpoints=[{"lb_endpoints": hosts}])
+    return json.dumps({"resources": [loaded]})
+
+
+def certificate_file(certificate: str, key: str) -> str:
+    """Return the content of `CERTIFICATE_FILE` for the paths of a chain and of its key (PEM)."""
+    pair = {"certificate_chain": {"filename": certificate}, "private_key": {"filename": key}}
+    secret = typed(f"{_TLS}.Secret", name=_CERTIFICATE, tls_certificate=pair)
+    return json.dumps({"resources": [secret]})
+
+
+def _hostname(address: Address) -> str:
+    host, _, _ = address.server.rpartition(":")
+    return address.server if host and ip_or_none(host.strip("[]")) is None else ""
+
+
+def _most_connections() -> Json:
+    name = "envoy.resource_monitors.global_downstream_max_connections"
+    kind = (
+        "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
+    )
+    return {
+        "name": name,
+        "typed_config": typed(kind, max_active_downstream_connections=STREAMS),
+    }
+
+
+def _listener(settings: ProxySettings) -> Json:
+    chain = http_manager(
+        stat_prefix=STAT,
+        http_filters=[
+            ext_proc("FULL_DUPLEX_STREAMED", "STREAMED", fail_open=True),
+            router(suppress_envoy_headers=True),
+        ],
+        route_config={"virtual_hosts": [_host(settings)]},
+        # A long answer that is not streamed sends nothing for minutes.
+        stream_idle_timeout="0s",
+        request_headers_timeout="60s",
+        use_remote_address=True,
+        preserve_external_request_id=True,
+        server_header_transformation="PASS_THROUGH",
+    )
+    if settings.tls:
+        chain["transport_socket"] = _client_tls(settings.folder)
+    address = socket_address(settings.ip, settings.port)
+    if settings.ip == "::":
+        address["socket_address"]["ipv4_compat"] = True
+    # Envoy binds with SO_REUSEPORT by default: two on one port would share its connections.
+    return {
+        "name": STAT,
+        "address": address,
+        "enable_reuse_port": False,
+        "filter_chains": [chain],
+    }
+
+
+def _host(settings: ProxySettings) -> Json:
+    """Return the routes: past the picker while `PICKS` is 0, so that Envoy takes turns alone."""
+    whole = {"numerator": 100, "denominator": "HUNDRED"}
+    asked = {"default_value": whole, "runtime_key": PICKS}
+    without = typed("envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute", disabled=True)
+    to_pool = {
+        "cluster": "pool",
+        "timeout": "0s",
+        "auto_host_rewrite": True,
+        "retry_policy": _retries(),
+    }
+    host: Json = {
+        "name": "pool",
+        "domains": ["*"],
+        "request_headers_to_remove": [DESTINATION],
+        "routes": [
+            {"match": {"prefix": "/", "runtime_fraction": asked}, "route": to_pool},
+            {
+                "match": {"prefix": "/"},
+                "route": to_pool,
+                "typed_per_filter_config": {EXT_PROC: without},
+            },
+        ],
+    }
+    if settings.api_key_env:
+        key = {"key": "authorization", "value": f"Bearer %ENVIRONMENT({settings.api_key_env})%"}
+        host["request_headers_to_add"] = [
+            {"header": key, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+        ]
+    return host
+
+
+def _retries() -> Json:
+    """Return when another server is tried: when nothing of the request has been sent."""
+    return {
+        "retry_on": "connect-failure,reset-before-request",
+        "num_retries": 3,
+        "retry_host_predicate": [
+            {
+                "name": "envoy.retry_host_predicates.previous_hosts",
+                "typed_config": typed(
+                    "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
+                ),
+            }
+        ],
+        "host_selection_retry_max_attempts": 5,
+        "retry_back_off": {"base_interval": "0.025s", "max_interval": "0.25s"},
+    }
+
+
+def _client_tls(folder: Path) -> Json:
+    """Return TLS with the certificate of `CERTIFICATE_FILE`, for HTTP/1.1 and HTTP/2."""
+    followed = _followed(folder / CERTIFICATE_FILE)
+    common = {
+        "alpn_protocols": ["h2", "http/1.1"],
+        "tls_certificate_sds_secret_configs": [{"name": _CERTIFICATE, "sds_config": followed}],
+    }
+    return _tls("DownstreamTlsContext", common_tls_context=common)
+
+
+def _pool(settings: ProxySettings) -> Json:
+    options = typed(
+        HTTP_OPTIONS,
+        explicit_http_config={"http_protocol_options": {}},
+        common_http_protocol_options={"idle_timeout": f"{_IDLE_SECONDS}s"},
+    )
+    cluster: Json = {
+        "name": "pool",
+        "type": "EDS",
+        "eds_cluster_config": {"eds_config": _followed(settings.folder / SERVERS_FILE)},
+        "connect_timeout": f"{CONNECT_SECONDS}s",
+        "circuit_breakers": breakers(),
+        "load_balancing_policy": override_host(by_header=False),
+        "typed_extension_protocol_options": {HTTP_OPTIONS: options},
+    }
+    secure = [each for each in settings.servers if each.scheme == "https"]
+    if secure:
+        cluster["transport_socket_matches"] = _server_tls(secure, settings.ca_file)
+    return cluster
+
+
+def _server_tls(servers: Sequence[ModelServer], ca_file: Path | None) -> list[Json]:
+    """Return how each server is spoken to: its name as SNI, and in its certificate."""
+    return [
+        {
+            "name": server.authority,
+            "match": {"server": server.authority},
+            "transport_socket": _tls(
+                "UpstreamTlsContext",
+                common_tls_context=_verified(server, ca_file) if ca_file else {},
+                # RFC 6066 §3: an IP address is no server name.
+                **({} if server.address else {"sni": server.host}),
+            ),
+        }
+        for server in servers
+    ]
+
+
+def _verified(server: ModelServer, ca_file: Path) -> Json:
+    kind: Literal["DNS", "IP_ADDRESS"] = "IP_ADDRESS" if server.address else "DNS"
+    names = [{"san_type": kind, "matcher": {"exact": server.host}}]
+    return {
+        "validation_context": {
+            "trusted_ca": {"filename": str(ca_file)},
+            "match_typed_subject_alt_names": names,
+        }
+    }
+
+
+def _tls(kind: str, **fields: object) -> Json:
+    return {
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": typed(f"{_TLS}.{kind}", **fields),
+    }
+
+
+def _followed(path: Path) -> Json:
+    """Return a source of configuration: a file, read again when another is moved to its place."""
+    return {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"}

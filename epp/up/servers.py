@@ -1,0 +1,147 @@
+"""The model servers of `epp up`: their URLs, and the addresses that these stand for."""
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from epp.errors import ConfigError
+
+_PORTS = {"http": 80, "https": 443}
+_LAST_PORT = 65_535
+_LONGEST_NAME, _LONGEST_LABEL = 253, 63
+
+
+class ModelServer(msgspec.Struct, frozen=True):
+    """What a URL names: `host` is an IP address (IPv6 without brackets) or a host's name."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @property
+    def authority(self) -> str:
+        """The host and the port, as a URL has them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The base URL."""
+        return f"{self.scheme}://{self.authority}"
+
+    @property
+    def address(self) -> str | None:
+        """The IP address in its canonical form; None where the host is a name."""
+        return ip_or_none(self.host)
+
+
+class Address(msgspec.Struct, frozen=True):
+    """One place where a model server listens; `name` tells it from all others.
+
+    `server` is the authority of the URL that it comes from, empty for one of an endpoints file.
+    """
+
+    name: str
+    ip: str
+    port: int
+    server: str = ""
+
+    @property
+    def target(self) -> str:
+        """The address as `ip:port`, that of IPv6 in brackets."""
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+
+
+def model_servers(urls: Sequence[str]) -> tuple[ModelServer, ...]:
+    """Parse URLs (`http://10.0.0.11:8000`, `https://gpu1`).
+
+    Raises `ConfigError`, with the URL as its place, for what is no URL of a server, for a path,
+    user or query in it, and for one that is given twice; also where some are http and others https.
+    """
+    servers: dict[str, ModelServer] = {}
+    for url in urls:
+        server = _model_server(url)
+        if server.authority in servers:
+            raise ConfigError("this server is given twice", url)
+        servers[server.authority] = server
+    if len({server.scheme for server in servers.values()}) > 1:
+        raise ConfigError("all servers must be http, or all https: run one `epp up` for each")
+    return tuple(servers.values())
+
+
+def _model_server(url: str) -> ModelServer:
+    example = "write http://10.0.0.11:8000"
+    if "://" not in url:
+        raise ConfigError(f"no http:// or https:// before the host; {example}", url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ConfigError(f"this is no URL of a server; {example}", url) from None
+    if parts.scheme not in _PORTS:
+        raise ConfigError(f"`{parts.scheme}` is neither http nor https; {example}", url)
+    if parts.username is not None or parts.password is not None:
+        told = url.replace(parts.netloc.rpartition("@")[0], "...")
+        raise ConfigError("a user in the URL is not passed on; see --upstream-api-key-env", told)
+    _refuse_path(parts, url)
+    host = (parts.hostname or "").rstrip(".")
+    known = ip_or_none(host)
+    if known is None and not _is_name(host):
+        raise ConfigError(f"`{host}` is no name of a host; {example}", url)
+    if port == 0:
+        raise ConfigError(f"port 0 is no server's; write 1 to {_LAST_PORT}", url)
+    return ModelServer(parts.scheme, known or host, port or _PORTS[parts.scheme])
+
+
+def _refuse_path(parts: SplitResult, url: str) -> None:
+    if parts.path not in {"", "/"} or parts.query or parts.fragment:
+        extra = parts.path + ("?..." if parts.query else "")
+        raise ConfigError(
+            f"leave `{extra}` away: clients' paths are passed on as they are",
+            url.partition("?")[0],
+        )
+
+
+def _is_name(host: str) -> bool:
+    """Return whether a text may be a host's name (RFC 1123 §2.1, and `_`, as Compose has it)."""
+    labels = host.split(".")
+    return len(host) <= _LONGEST_NAME and all(
+        0 < len(label) <= _LONGEST_LABEL
+        and label.isascii()
+        and label.replace("-", "").replace("_", "").isalnum()
+        and label.strip("-") == label
+        for label in labels
+    )
+
+
+def ip_or_none(text: str) -> str | None:
+    """Return an IP address in its canonical form (RFC 5952), None for anything else."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return None
+
+
+def addresses_of(
+    server: ModelServer, found: Iterable[str], taken: Iterable[Address] = ()
+) -> tuple[Address, ...]:
+    """Return the addresses of a server whose host was resolved to the IP addresses `found`.
+
+    Those of IPv4 where there are any: a server often listens on IPv4 alone. Without those that
+    are `taken`. One is named after the URL, several after their IP addresses too.
+    """
+    every = sorted({ip for ip in map(ip_or_none, found) if ip is not None})
+    chosen = [ip for ip in every if ":" not in ip] or every
+    targets = {each.target for each in taken}
+    made = (
+        Address(
+            server.authority if len(chosen) == 1 else f"{server.authority}-{ip}",
+            ip,
+            server.port,
+            server.authority,
+        )
+        for ip in chosen
+    )
+    return tuple(each for each in made if each.target not in targets)

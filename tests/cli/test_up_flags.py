@@ -1,0 +1,111 @@
+import argparse
+from pathlib import Path
+
+import pytest
+
+from epp.cli.up_flags import add_up, up_options
+from epp.config.file import POLICIES, load
+from epp.errors import ConfigError
+from epp.up.servers import ModelServer
+
+URL = "http://10.0.0.11:8000"
+NO_FILE = load(POLICIES["least-ttft"])
+
+
+def options(*argv, settings=NO_FILE, **environ):
+    parser = argparse.ArgumentParser()
+    add_up(parser)
+    return up_options(parser.parse_args(argv), settings, environ)
+
+
+def test_a_url_is_enough():
+    found = options(URL)
+    assert found.servers == (ModelServer("http", "10.0.0.11", 8000),)
+    assert (found.host, found.port, found.metrics_port) == ("127.0.0.1", 8080, 0)
+    assert found.policy == "least-ttft"
+    assert found.picker_flags == (
+        "--policy=least-ttft",
+        "--scrape-interval=1.0",
+        "--observe-responses=all",
+        "--max-body-bytes=67108864",
+        "--debug-headers=false",
+        "--drain-timeout=0",
+    )
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [URL, "http://10.0.0.12:8000"],
+        ["--worker-urls", URL, "http://10.0.0.12:8000"],
+        ["--worker-urls", URL, "--worker-urls", "http://10.0.0.12:8000"],
+        [URL, "--worker-urls", "http://10.0.0.12:8000", "--port", "1"],
+    ],
+)
+def test_servers_are_named_as_other_routers_have_it(argv):
+    assert [each.host for each in options(*argv).servers] == ["10.0.0.11", "10.0.0.12"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "name", "flag"),
+    [
+        (["--policy=linear"], "linear", "--policy=linear"),
+        (["--config-file=/x.yaml"], "/x.yaml", "--config-file=/x.yaml"),
+        (["--config-text=a: b"], "--config-text", "--config-text=a: b"),
+    ],
+)
+def test_the_policy_is_the_pickers(argv, name, flag):
+    found = options(URL, *argv)
+    assert (found.policy, found.picker_flags[0]) == (name, flag)
+
+
+def test_a_configuration_may_name_the_endpoints_file():
+    settings = load(
+        "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+        "plugins:\n- {type: file-discovery, parameters: {path: /e.yaml}}\n"
+        "dataLayer: {discovery: {pluginRef: file-discovery}}\n"
+    )
+    assert options(settings=settings).endpoints_path == Path("/e.yaml")
+    assert options(URL, settings=settings).endpoints_path is None
+
+
+def test_the_key_stays_where_it_is():
+    found = options(URL, "--upstream-api-key-env=KEY", KEY="sk-1")
+    assert found.api_key_env == "KEY"
+    assert "sk-1" not in repr(found)
+
+
+REFUSED = {
+    "nothing": ([], "no model servers: epp up http://10.0.0.11:8000"),
+    "both": ([URL, "--endpoints-file=x"], "--endpoints-file and URLs: one of these is enough"),
+    "half": ([URL, "--tls-key=x"], "--tls-cert: a certificate and its key are given together"),
+    "no https": ([URL, "--insecure-upstream"], "--insecure-upstream: no server is https"),
+    "no https to check": ([URL, "--upstream-ca-file=x"], "--upstream-ca-file: no server is https"),
+    "checked and not": (
+        ["https://a", "--upstream-ca-file=x", "--insecure-upstream"],
+        "one excludes the other",
+    ),
+    "a key": ([URL, "--upstream-api-key-env=sk-1"], "no name of an environment variable"),
+    "no key": ([URL, "--upstream-api-key-env=NONE"], "NONE is empty or not set"),
+    "two lines": ([URL, "--upstream-api-key-env=TWO"], "what is in TWO is no API key"),
+    "a path": ([f"{URL}/v1"], "leave `/v1` away"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused(name):
+    argv, said = REFUSED[name]
+    with pytest.raises(ConfigError) as caught:
+        options(*argv, TWO="sk-1\nx: y")
+    assert said in str(caught.value)
+    assert "sk-1" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "argv", [["--port=http"], ["--port=65536"], ["--drain-timeout=long"], ["--policy=cache_aware"]]
+)
+def test_values_of_another_kind_are_usage_errors(argv, capsys):
+    with pytest.raises(SystemExit) as caught:
+        options(URL, *argv)
+    assert caught.value.code == 2
+    assert argv[0].partition("=")[0] in capsys.readouterr().err

@@ -1,0 +1,116 @@
+import json
+
+import pytest
+
+from epp.errors import ConfigError
+from epp.protocol.endpoints import parse_endpoints
+from epp.up.addresses import AddressBook
+from epp.up.proxy import SERVERS_FILE
+from epp.up.servers import model_servers
+
+FILE = "endpoints: [{name: %s, address: 10.0.0.1, port: 8000}]"
+
+
+class Names:
+    """A resolver whose answers a test sets."""
+
+    def __init__(self, **known):
+        self.known = known
+
+    async def resolve(self, host):
+        found = self.known.get(host)
+        if found is None:
+            raise OSError(-2, "Name or service not known")
+        return found
+
+
+def in_front(folder):
+    """The hosts that Envoy has, and the endpoints that the picker has."""
+    (loaded,) = json.loads((folder / SERVERS_FILE).read_text())["resources"]
+    hosts = loaded["endpoints"][0]["lb_endpoints"]
+    sockets = [each["endpoint"]["address"]["socket_address"] for each in hosts]
+    endpoints = parse_endpoints((folder / "endpoints.json").read_bytes())
+    return [f"{each['address']}:{each['port_value']}" for each in sockets], [
+        (each.name, each.target) for each in endpoints
+    ]
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+async def test_names_are_resolved_and_followed(tmp_path, said):
+    names = Names(gpu1=["10.0.0.1"], gpu2=["10.0.0.2"])
+    servers = model_servers(["http://gpu1:8000", "http://gpu2:8000", "http://10.0.0.3:8000"])
+    book = AddressBook(servers, None, tmp_path, names.resolve)
+    await book.load(said.append, None)
+    assert in_front(tmp_path) == (
+        ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"],
+        [
+            ("gpu1:8000", "10.0.0.1:8000"),
+            ("gpu2:8000", "10.0.0.2:8000"),
+            ("10.0.0.3:8000", "10.0.0.3:8000"),
+        ],
+    )
+    await book.refresh()
+    assert said == []
+    names.known = {"gpu1": ["10.0.0.1"], "gpu2": ["10.0.0.9"]}
+    await book.refresh()
+    assert in_front(tmp_path)[0] == ["10.0.0.1:8000", "10.0.0.9:8000", "10.0.0.3:8000"]
+    assert said == ["added gpu2:8000 (10.0.0.9:8000)", "removed gpu2:8000 (10.0.0.2:8000)"]
+
+
+async def test_a_name_that_is_lost_keeps_its_address_and_is_said_once(tmp_path, said):
+    names = Names(gpu1=["10.0.0.1"])
+    book = AddressBook(model_servers(["http://gpu1:8000"]), None, tmp_path, names.resolve)
+    await book.load(said.append, None)
+    names.known = {}
+    await book.refresh()
+    await book.refresh()
+    assert said == ["gpu1 cannot be resolved: Name or service not known"]
+    assert in_front(tmp_path)[0] == ["10.0.0.1:8000"]
+    names.known = {"gpu1": ["10.0.0.1"]}
+    await book.refresh()
+    names.known = {}
+    await book.refresh()
+    assert len(said) == 2  # it is lost a second time
+
+
+async def test_names_that_nobody_knows_leave_no_servers(tmp_path, said):
+    book = AddressBook(model_servers(["http://gpu1:8000"]), None, tmp_path, Names().resolve)
+    await book.load(said.append, None)
+    assert in_front(tmp_path) == ([], [])
+
+
+async def test_two_names_of_one_server_are_one_endpoint(tmp_path, said):
+    names = Names(gpu1=["10.0.0.1"], alias=["10.0.0.1"])
+    servers = model_servers(["http://gpu1:8000", "http://alias:8000"])
+    await AddressBook(servers, None, tmp_path, names.resolve).load(said.append, None)
+    assert in_front(tmp_path)[1] == [("gpu1:8000", "10.0.0.1:8000")]
+
+
+async def test_an_endpoints_file_is_followed_and_its_last_good_content_stays(tmp_path, said):
+    path = tmp_path / "file.yaml"
+    path.write_text(FILE % "a")
+    book = AddressBook((), path, tmp_path)
+    await book.load(said.append, None)
+    assert book.endpoints_path == path
+    assert [each.name for each in book.addresses] == ["a"]
+    path.write_text(FILE % "/")
+    await book.refresh()
+    await book.refresh()
+    assert len(said) == 1
+    assert "endpoints[0].name" in said[0]
+    assert [each.name for each in book.addresses] == ["a"]
+    path.write_text(FILE % "b")
+    await book.refresh()
+    assert [each.name for each in book.addresses] == ["b"]
+    path.unlink()
+    await book.refresh()
+    assert said[-1] == f"cannot read {path}: No such file or directory"
+
+
+async def test_a_file_that_cannot_be_read_is_refused_at_first(tmp_path, said):
+    with pytest.raises(ConfigError, match="No such file"):
+        await AddressBook((), tmp_path / "none", tmp_path).load(said.append, None)

@@ -1,0 +1,123 @@
+import io
+import json
+
+import pytest
+
+from epp.up.lines import Front, curl, envoy_line, introduction, picker_line
+from epp.up.probe import Probe
+from epp.up.servers import Address
+from epp.up.terminal import Terminal
+
+HERE = Front(ip="127.0.0.1", port=8080, tls=False, metrics_port=1234, policy="p", key_added=False)
+OPEN = Front(ip="0.0.0.0", port=8080, tls=True, metrics_port=1234, policy="p", key_added=True)
+SIX = Front(ip="::", port=8080, tls=False, metrics_port=1234, policy="p", key_added=False)
+UP = Probe(address=Address("a:1", "10.0.0.1", 1), models=("it's", "lora"))
+DOWN = Probe(address=Address("longer:1", "10.0.0.2", 1), problem="does not answer (no)")
+SHY = Probe(address=Address("b:1", "10.0.0.3", 1), wants_key=True)
+
+
+def test_the_first_lines_say_what_is_there():
+    said = introduction(HERE, [UP, DOWN])
+    assert said.startswith("http://127.0.0.1:8080 in front of 2 model servers (p)\n")
+    assert "\n  a:1       it's, lora\n  longer:1  does not answer (no)\n" in said
+    assert "Metrics: http://127.0.0.1:1234/metrics" in said
+    assert "Only this machine can connect" in said
+
+
+def test_who_opens_a_port_with_a_key_is_told():
+    said = introduction(OPEN, [UP])
+    assert "https://127.0.0.1:8080 in front of 1 model server (p)" in said
+    assert "Whoever reaches this port uses the servers' API key." in said
+    assert "Only this machine" not in said
+
+
+def test_the_curl_asks_for_a_model_that_is_there():
+    assert curl(SIX, [DOWN, UP]).startswith("curl -N http://[::1]:8080/v1/chat/completions -H ")
+    quoted = curl(HERE, [UP]).rpartition(" -d ")[2]
+    body = json.loads(quoted[1:-1].replace("'\"'\"'", "'"))
+    assert (body["model"], body["stream"]) == ("it's", True)
+    assert '"model": "MODEL"' in curl(HERE, [DOWN])
+
+
+@pytest.mark.parametrize(("front", "asked"), [(HERE, True), (OPEN, False)])
+def test_a_key_is_asked_for_where_none_is_added(front, asked):
+    assert ("$API_KEY" in curl(front, [SHY])) == asked
+
+
+def logged(event, level="info", **more):
+    return json.dumps({"event": event, "level": level, "timestamp": "t", **more})
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "expected"),
+    [
+        (logged("serving", port=1), "warning", ""),
+        (logged("serving", port=1), "info", "picker: serving port=1"),
+        (logged("odd", "warning", why="x"), "warning", "picker: odd why=x"),
+        (logged("odd", "warning"), "error", ""),
+        (
+            logged(
+                "endpoint.unreachable",
+                "warning",
+                endpoint="default/a:1",
+                error="[Errno 111] Connection refused",
+            ),
+            "error",
+            "a:1 is down: Connection refused",
+        ),
+        (logged("endpoint.recovered", endpoint="default/a:1"), "error", "a:1 is up"),
+        ("Traceback (most recent call last):", "error", "picker: Traceback (most recent call"),
+        ("[1]", "error", "picker: [1]"),
+    ],
+)
+def test_the_pickers_log_is_told_for_people(text, level, expected):
+    assert picker_line(text, level).startswith(expected)
+    assert bool(picker_line(text, level)) == bool(expected)
+
+
+def test_envoys_log_is_told_without_its_frills():
+    line = "[2026-11-22 14:30:53.228][13250][warning][misc] [source/a.cc:7] it is odd"
+    assert envoy_line(line) == "envoy: it is odd"
+    assert envoy_line("it is odd") == "envoy: it is odd"
+
+
+class Tty(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Broken(io.StringIO):
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_on_a_terminal_the_last_line_is_live():
+    stream = Tty()
+    terminal = Terminal(stream)
+    terminal.show("one")
+    terminal.show("two")
+    terminal.say("said")
+    terminal.show("x" * 200)
+    terminal.close()
+    clear = "\r\x1b[2K"
+    wide = "x" * 79
+    assert stream.getvalue() == f"{clear}one{clear}two{clear}said\ntwo{clear}{wide}\n"
+
+
+def test_elsewhere_lines_have_the_time_and_the_live_one_comes_now_and_then():
+    stream = io.StringIO()
+    terminal = Terminal(stream)
+    terminal.introduce("as it is\n")
+    terminal.say("said\ntwice")
+    terminal.show("one")  # its ten seconds have not passed
+    terminal.close()
+    lines = stream.getvalue().splitlines()
+    assert lines[:2] == ["as it is", ""]
+    assert [line.partition(" ")[2] for line in lines[2:]] == ["said", "twice"]
+
+
+def test_a_reader_that_has_gone_ends_nothing():
+    terminal = Terminal(Broken())
+    terminal.say("said")
+    terminal.show("one")
+    terminal.close()

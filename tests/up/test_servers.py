@@ -1,0 +1,109 @@
+import pytest
+
+from epp.errors import ConfigError
+from epp.up.servers import Address, ModelServer, addresses_of, model_servers
+
+TAKEN = {
+    "http://10.0.0.11:8000": ModelServer("http", "10.0.0.11", 8000),
+    "http://10.0.0.11:8000/": ModelServer("http", "10.0.0.11", 8000),
+    "http://gpu1": ModelServer("http", "gpu1", 80),
+    "https://gpu1.example.com": ModelServer("https", "gpu1.example.com", 443),
+    "HTTPS://GPU1:8443": ModelServer("https", "gpu1", 8443),
+    "http://gpu1.:8000": ModelServer("http", "gpu1", 8000),
+    "http://model_server-1:8000": ModelServer("http", "model_server-1", 8000),
+    "http://[fd00:0::1]:8000": ModelServer("http", "fd00::1", 8000),
+    "http://localhost:1": ModelServer("http", "localhost", 1),
+}
+REFUSED = {
+    "10.0.0.11:8000": "no http:// or https:// before the host; write http://10.0.0.11:8000",
+    "gpu1": "no http:// or https://",
+    "": "no http:// or https://",
+    "ftp://gpu1": "`ftp` is neither http nor https",
+    "grpc://gpu1:9000": "`grpc` is neither",
+    "http://": "`` is no name of a host",
+    "http://:8000": "`` is no name of a host",
+    "http://gpu 1:8000": "`gpu 1` is no name of a host",
+    "http://-gpu:8000": "`-gpu` is no name of a host",
+    "http://gpü:8000": "`gpü` is no name of a host",
+    f"http://{'a' * 64}:8000": "is no name of a host",
+    "http://gpu1:0": "port 0 is no server's",
+    "http://gpu1:65536": "this is no URL of a server",
+    "http://gpu1:eight": "this is no URL of a server",
+    "http://[::1:8000": "this is no URL of a server",
+    "http://gpu1:8000/v1": "leave `/v1` away",
+    "http://gpu1:8000/v1/chat/completions": "leave `/v1/chat/completions` away",
+    "http://gpu1:8000?a=b": "leave `?...` away",
+    "http://gpu1:8000/#a": "leave `/` away",
+    "http://me:sk-1@gpu1:8000": "a user in the URL is not passed on",
+}
+
+
+@pytest.mark.parametrize("url", TAKEN)
+def test_a_url_names_a_server(url):
+    assert model_servers([url]) == (TAKEN[url],)
+
+
+@pytest.mark.parametrize("url", REFUSED)
+def test_what_names_none_is_refused(url):
+    with pytest.raises(ConfigError) as caught:
+        model_servers(["http://good:1", url])
+    assert REFUSED[url] in caught.value.problem
+
+
+def test_a_password_is_not_repeated():
+    with pytest.raises(ConfigError) as caught:
+        model_servers(["http://me:sk-1@gpu1:8000"])
+    assert "sk-1" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("urls", "problem"),
+    [
+        (["http://a:80", "http://a"], "this server is given twice"),
+        (["http://[::1]:80", "http://[0::1]:80"], "this server is given twice"),
+        (["http://a:80", "https://b"], "all servers must be http, or all https"),
+    ],
+)
+def test_servers_that_do_not_fit_together(urls, problem):
+    with pytest.raises(ConfigError, match=problem):
+        model_servers(urls)
+
+
+def test_a_server_can_be_written_again():
+    (six, name) = model_servers(["http://[::1]:8000", "http://gpu1"])
+    assert (six.url, six.address) == ("http://[::1]:8000", "::1")
+    assert (name.url, name.address) == ("http://gpu1:80", None)
+
+
+GPU = ModelServer("http", "gpu", 8000)
+
+
+def listed(addresses):
+    return [(each.name, each.target) for each in addresses]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([], []),
+        (["10.0.0.1"], [("gpu:8000", "10.0.0.1:8000")]),
+        (["10.0.0.1", "10.0.0.1"], [("gpu:8000", "10.0.0.1:8000")]),
+        (["::1", "127.0.0.1"], [("gpu:8000", "127.0.0.1:8000")]),
+        (["fd00::1"], [("gpu:8000", "[fd00::1]:8000")]),
+        (
+            ["10.0.0.2", "10.0.0.1"],
+            [("gpu:8000-10.0.0.1", "10.0.0.1:8000"), ("gpu:8000-10.0.0.2", "10.0.0.2:8000")],
+        ),
+        (["fe80::1%eth0"], [("gpu:8000", "[fe80::1%eth0]:8000")]),
+        (["what"], []),
+    ],
+)
+def test_the_addresses_of_a_name(found, expected):
+    assert listed(addresses_of(GPU, found)) == expected
+
+
+def test_an_address_is_one_endpoint_whatever_names_it_has():
+    taken = addresses_of(ModelServer("http", "first", 8000), ["10.0.0.1"])
+    assert addresses_of(GPU, ["10.0.0.1"], taken) == ()
+    assert listed(addresses_of(GPU, ["10.0.0.2"], taken)) == [("gpu:8000", "10.0.0.2:8000")]
+    assert Address("a", "::1", 1).target == "[::1]:1"
