@@ -21,6 +21,7 @@ from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.events import Event
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
+from epp.protocol.kube.label_selector import parse_label_selector
 
 if TYPE_CHECKING:  # it needs an extra
     from epp.adapters.kvevents.kv_event_listener import KvEventListener
@@ -105,7 +106,7 @@ def kv_events_or_none(
     ids. Beside prompts that are text they would count every block twice, so a listener without a
     tokenizer has no use.
     """
-    if config is None:
+    if config is None or not config.heard:
         return None
     if tokenizer is None:
         _log.error("kv_events.useless", reason="no token-producer makes tokens of prompts")
@@ -121,16 +122,17 @@ def kv_events_or_none(
 
 
 def subscription_settings(config: KvEventsConfig, base_model: str) -> SubscriptionSettings:
-    """Return where engines publish. `engineType` decides nothing.
-
-    The events of vLLM and SGLang are recognised by their form (`epp.protocol.kvevents.batches`).
-    """
+    """Return where engines publish, and which of them are subscribed to."""
     pods = config.pod_discovery_config
     return SubscriptionSettings(
         port=pods.socket_port,
         replay_port=pods.replay_socket_port if pods.replay_socket_port > 0 else None,
         topic_prefix=config.topic_filter,
         model=base_model,
+        central=config.zmq_endpoint,
+        each=config.discover_pods,
+        selector=parse_label_selector(pods.pod_label_selector) if pods.pod_label_selector else None,
+        namespace=pods.pod_namespace,
     )
 
 

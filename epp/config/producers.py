@@ -11,18 +11,21 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from epp.config.estimates import MediaEstimates
 from epp.config.quantities import seconds
 from epp.errors import ConfigError
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.dataproducers.lru_prefixes import LruPrefixes
-from epp.policy.effects import without_effect
+from epp.policy.effects import mapped_to, without_effect
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import COLUMNS, PrefixMatch, PrefixMatchInfo
+from epp.protocol.kube.label_selector import parse_label_selector
 
 _ENTRY_TOKENS = 64
 """Tokens of an entry of the incumbent's index, which raises smaller block sizes to 64."""
 _LAST_PORT = 65_535
+_ZMQ_ADDRESS = re.compile(r"(tcp://\S+:(\d{1,5}|\*)|ipc://\S+)")
 
 
 class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +70,7 @@ class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     """
 
     model_name: str = ""
-    estimate: dict[str, Any] | None = None
+    estimate: MediaEstimates | None = None
     vllm: RenderEndpoint | None = None
     tokenizer: str = ""
     chat_template: str = ""
@@ -103,13 +106,16 @@ class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
         )
 
 
+_HASHED_AGAIN = without_effect("events carry the tokens, which are hashed again")
+
+
 class TokenProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Length and hashing of blocks of token ids."""
 
     block_size_tokens: int = 16
     block_size: int = 0
-    hash_seed: str = ""
-    hash_algorithm: Literal["", "cbor-fnv", "xxh64"] = ""
+    hash_seed: Annotated[str, _HASHED_AGAIN] = ""
+    hash_algorithm: Annotated[Literal["", "cbor-fnv", "xxh64"], _HASHED_AGAIN] = ""
 
     def __post_init__(self) -> None:
         if self.block_size_tokens < 0 or self.block_size < 0:
@@ -130,26 +136,33 @@ class PodDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     pod_namespace: str = ""
 
     def __post_init__(self) -> None:
+        parse_label_selector(self.pod_label_selector)
         if not (0 < self.socket_port <= _LAST_PORT and self.replay_socket_port <= _LAST_PORT):
             raise ValueError(f"a port is beyond 1 to {_LAST_PORT}")
 
 
-class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Subscriptions to the KV events of engines.
+_BY_FORM = without_effect("the events of vLLM and SGLang are recognised by their form")
 
-    `engine_type` decides nothing: the events of vLLM and SGLang are recognised by their form.
-    """
+
+class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Subscriptions to the KV events of engines: to each pod, and at an address of the picker's."""
 
     zmq_endpoint: str = ""
     topic_filter: str = "kv@"
-    concurrency: int = 4
-    engine_type: Literal["vllm", "sglang"] = "vllm"
+    concurrency: Annotated[int, without_effect("one event loop reads all events")] = 4
+    engine_type: Annotated[Literal["vllm", "sglang"], _BY_FORM] = "vllm"
     discover_pods: bool = True
     pod_discovery_config: PodDiscovery = PodDiscovery()
 
     def __post_init__(self) -> None:
-        if not self.discover_pods:
-            raise ValueError("engines are subscribed to one by one; `discoverPods` cannot be false")
+        if self.zmq_endpoint and not _ZMQ_ADDRESS.fullmatch(self.zmq_endpoint):
+            problem = "is no address of ZMQ; write tcp://0.0.0.0:5557"
+            raise ValueError(f"`zmqEndpoint`: `{self.zmq_endpoint}` {problem}")
+
+    @property
+    def heard(self) -> bool:
+        """Whether anything is listened to."""
+        return bool(self.discover_pods or self.zmq_endpoint)
 
 
 class IndexProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -162,18 +175,72 @@ class IndexProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
         return COLUMNS.prefix_matches(request, candidates)
 
 
+_OWN_INDEX = without_effect("the index is in memory, and as large as the endpoints' caches")
+_METRICS = without_effect("metrics of the index are always there")
+_TIERS = without_effect("tiers are known by what engines report of them")
+_EVENTS_SAY = mapped_to("a prompt that was sent counting as cached until events deny it")
+
+
+class IndexMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """An index in memory, by the number of its keys and of pods for each."""
+
+    size: int = 100_000_000
+    pod_cache_size: int = 10
+
+
+class IndexServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An index in a Redis server."""
+
+    address: str = ""
+
+
+class IndexBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An index in memory, by its size."""
+
+    size: str = "2GiB"
+
+
+class BlockIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Where block hashes are kept; `metrics_logging_interval` is in nanoseconds."""
+
+    in_memory_config: Annotated[IndexMemory | None, _OWN_INDEX] = None
+    redis_config: Annotated[IndexServer | None, _OWN_INDEX] = None
+    cost_aware_memory_config: Annotated[IndexBytes | None, _OWN_INDEX] = None
+    enable_metrics: Annotated[bool, _METRICS] = False
+    metrics_logging_interval: Annotated[int, _METRICS] = 0
+
+
+class CacheBackend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tier of caches, and what a block in it is worth."""
+
+    name: str
+    weight: float
+
+
+class IndexerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """The index of the incumbent's."""
+
+    kv_block_index_config: BlockIndex | None = None
+    kv_cache_backend_configs: Annotated[list[CacheBackend], _TIERS] = []
+    tokenizers_pool_config: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokenizers_pool_config is not None:
+            raise ValueError("`tokenizersPoolConfig` does not exist; a token-producer makes tokens")
+
+
 class PreciseProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Makes the engines' KV events the source of what their caches hold."""
 
     token_processor_config: TokenProcessor = TokenProcessor()
-    indexer_config: dict[str, Any] = {}
+    indexer_config: IndexerConfig = IndexerConfig()
     kv_events_config: KvEventsConfig = KvEventsConfig()
-    speculative_indexing: bool = False
-    speculative_ttl: str = msgspec.field(default="2s", name="speculativeTTL")
+    speculative_indexing: Annotated[bool, _EVENTS_SAY] = False
+    speculative_ttl: Annotated[str, _EVENTS_SAY] = msgspec.field(
+        default="2s", name="speculativeTTL"
+    )
 
     def __post_init__(self) -> None:
-        if "tokenizersPoolConfig" in self.indexer_config:
-            raise ValueError("`tokenizersPoolConfig` does not exist; a token-producer makes tokens")
         seconds(self.speculative_ttl or "2s")
 
 
@@ -235,9 +302,9 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
-_ENGINE_TYPE_HAS_NO_EFFECT = (
-    "precise-prefix-cache-producer: `kvEventsConfig.engineType` has no effect: the events of vLLM"
-    " and SGLang are recognised by their form"
+_NOTHING_HEARD = (
+    "precise-prefix-cache-producer: no KV events are heard: `kvEventsConfig.discoverPods` is false,"
+    " and there is no `zmqEndpoint`"
 )
 
 
@@ -258,12 +325,11 @@ def producer_settings(plugins: Iterable[object]) -> ProducerSettings:
             "a second `precise-prefix-cache-producer` would subscribe twice", "plugins"
         )
     events = precise[0].kv_events_config if precise else None
-    written = events is not None and events.engine_type != KvEventsConfig().engine_type
     return ProducerSettings(
         tokens=tokens[0] if tokens else None,
         kv_events=events,
         base_model=tokens[0].model if tokens else "",
         token_block=precise[0].token_processor_config.tokens if precise else None,
         capacity=approx[0].capacity if approx else None,
-        warnings=(_ENGINE_TYPE_HAS_NO_EFFECT,) if written else (),
+        warnings=(_NOTHING_HEARD,) if events is not None and not events.heard else (),
     )

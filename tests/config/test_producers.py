@@ -8,6 +8,7 @@ from epp.config.file import load
 from epp.config.producers import TokenSettings
 from epp.config.quantities import seconds
 from epp.errors import ConfigError
+from epp.protocol.kube.label_selector import parse_label_selector
 
 
 def producer(kind, parameters):
@@ -94,10 +95,28 @@ def test_subscription_settings_of_a_producer():
     )
     assert settings.token_block == 64
     assert listening(settings) == SubscriptionSettings(
-        port=6000, replay_port=6001, topic_prefix="kv"
+        port=6000, replay_port=6001, topic_prefix="kv", selector=parse_label_selector("a=b")
     )
-    (warning,) = settings.warnings
-    assert "`kvEventsConfig.engineType` has no effect" in warning
+    said = "\n".join(settings.warnings)
+    for name in ("kvEventsConfig.engineType", "enableMetrics", "hashSeed", "concurrency"):
+        assert f"{name}` is without effect" in said
+    assert "`speculativeIndexing` is mapped to" in said
+
+
+def test_a_central_address_and_pods_of_one_namespace():
+    settings = precise(
+        "{kvEventsConfig: {zmqEndpoint: 'tcp://0.0.0.0:5557', discoverPods: false,"
+        " podDiscoveryConfig: {podNamespace: prod}}}"
+    )
+    assert listening(settings) == SubscriptionSettings(
+        central="tcp://0.0.0.0:5557", each=False, namespace="prod"
+    )
+    assert settings.warnings == ()
+
+
+def test_a_producer_that_hears_nothing_says_so():
+    settings = precise("{kvEventsConfig: {discoverPods: false}}")
+    assert "no KV events are heard" in "\n".join(settings.warnings)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +173,21 @@ def test_assumed_capacity_of_an_endpoint_that_reports_none(parameters, capacity)
         ("precise-prefix-cache-producer", "{kvEventsConfig: {engineType: trt}}", "trt"),
         (
             "precise-prefix-cache-producer",
-            "{kvEventsConfig: {discoverPods: false}}",
-            "discoverPods",
+            "{kvEventsConfig: {zmqEndpoint: x}}",
+            "no address of ZMQ",
         ),
+        (
+            "precise-prefix-cache-producer",
+            "{kvEventsConfig: {podDiscoveryConfig: {podLabelSelector: 'a in b'}}}",
+            "`a in b` is no requirement",
+        ),
+        (
+            "precise-prefix-cache-producer",
+            "{indexerConfig: {kvBlockIndexConfig: {inMemoryConfig: {sise: 1}}}}",
+            "unknown parameter `sise`",
+        ),
+        ("token-producer", "{estimate: {image: {mode: guess}}}", "guess"),
+        ("token-producer", "{estimate: {video: {frames: {sampled: {fps: 1}}}}}", "`fps`"),
         (
             "precise-prefix-cache-producer",
             "{kvEventsConfig: {podDiscoveryConfig: {socketPort: 70000}}}",

@@ -5,8 +5,11 @@ from collections.abc import Callable
 
 import zmq
 
+from epp.adapters.kvevents.cache_feed import CacheEvent
+from epp.adapters.kvevents.central import CentralSubscription
+from epp.adapters.kvevents.inbox import Context
 from epp.adapters.kvevents.publishers import PublisherAddresses, SubscriptionSettings
-from epp.adapters.kvevents.subscription import CacheEvent, Context, Subscription
+from epp.adapters.kvevents.subscription import Subscription
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.protocol.kvevents.notices import FeedCounts
 
@@ -18,7 +21,8 @@ class KvEventListener:
     """Subscribes to watched endpoints and passes events of their caches to `apply`.
 
     A publisher that cannot be reached is lost until it can. Each kind of anomaly of one is logged
-    once.
+    once. With a central address engines publish there, too; an endpoint from which anything comes
+    there is no longer subscribed to by itself.
     """
 
     def __init__(
@@ -28,15 +32,22 @@ class KvEventListener:
         self._settings = settings or SubscriptionSettings()
         self._subscriptions: dict[EndpointId, Subscription] = {}
         self._start: Callable[[Subscription], None] | None = None
+        self._central: CentralSubscription | None = None
+        if self._settings.central:
+            self._central = CentralSubscription(self._settings, apply, self._unsubscribe)
 
     def watch(self, endpoint: Endpoint) -> None:
         """Subscribe to an endpoint; again if it is another engine or has other addresses."""
+        if self._central is not None:
+            self._central.watch(endpoint)
+            if endpoint.id in self._central.streams:
+                return
         addresses = PublisherAddresses.of(endpoint, self._settings)
         before = self._subscriptions.get(endpoint.id)
         if before and (before.endpoint.engine, before.addresses) == (endpoint.engine, addresses):
             return
-        self.unwatch(endpoint.id)
-        if addresses is None:
+        self._unsubscribe(endpoint.id)
+        if addresses is None or not self._settings.subscribes_to(endpoint):
             return
         subscription = Subscription(endpoint, addresses, self._settings, self._apply)
         self._subscriptions[endpoint.id] = subscription
@@ -45,13 +56,21 @@ class KvEventListener:
 
     def unwatch(self, endpoint_id: EndpointId) -> None:
         """Cancel the subscription to an endpoint; no event of it follows."""
+        if self._central is not None:
+            self._central.unwatch(endpoint_id)
+        self._unsubscribe(endpoint_id)
+
+    def _unsubscribe(self, endpoint_id: EndpointId) -> None:
         subscription = self._subscriptions.pop(endpoint_id, None)
         if subscription and subscription.task:
             subscription.task.cancel()
 
     def counts(self) -> dict[EndpointId, FeedCounts]:
         """Return the counts of each endpoint's stream."""
-        return {each.endpoint.id: each.feed.counts for each in self._subscriptions.values()}
+        streams = [each.stream for each in self._subscriptions.values()]
+        if self._central is not None:
+            streams += self._central.streams.values()
+        return {each.endpoint.id: each.feed.counts for each in streams}
 
     async def run(self) -> None:
         """Receive events until cancelled; never returns."""
@@ -68,6 +87,8 @@ class KvEventListener:
                 for subscription in self._subscriptions.values():
                     start(subscription)
                 self._start = start
+                if self._central is not None:
+                    tasks.create_task(self._central.run(context), name="kv events of all")
                 await asyncio.Event().wait()
         finally:
             self._start = None

@@ -3,6 +3,7 @@
 import msgspec
 
 from epp.model.endpoint import Endpoint, target_of
+from epp.protocol.kube.objects import LabelSelector
 
 PORT_LABEL = "warmpick.io/kv-events-port"
 """Label with an endpoint's KV event port; 0: it publishes nothing. Default: the settings' port."""
@@ -19,6 +20,10 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True):
     start with `topic_prefix`; `model` is the base model of topics that name none. A publisher
     that is not connected for `patience` seconds is lost. A replay ends after `replay_timeout`
     seconds without a message. `max_bytes` limits one message.
+
+    With `central`, an address of ZMQ, engines may publish there. Only endpoints of `namespace`
+    that `selector` selects are subscribed to by themselves; empty and None stand for all. With
+    `each` False none is.
     """
 
     port: int = 5557
@@ -28,8 +33,17 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True):
     patience: float = 5.0
     replay_timeout: float = 3.0
     max_bytes: int = 1 << 20
+    central: str = ""
+    each: bool = True
+    selector: LabelSelector | None = None
+    namespace: str = ""
     reconnect: tuple[float, float] = (0.1, 5.0)
     """Seconds between attempts to connect: the first interval, and the limit of its doubling."""
+
+    def subscribes_to(self, endpoint: Endpoint) -> bool:
+        """Return whether an endpoint is subscribed to by itself."""
+        selected = self.selector is None or self.selector.selects(endpoint.labels)
+        return self.each and selected and self.namespace in {"", endpoint.namespace}
 
 
 class PublisherAddresses(msgspec.Struct, frozen=True):

@@ -177,6 +177,14 @@ def time_of(payload: bytes) -> float | None:
         return None
 
 
+def rank_of(payload: bytes) -> int | None:
+    """Return the data-parallel rank of a batch; None if it has none, or the payload is no batch."""
+    try:
+        return _BATCH.decode(payload).rank
+    except msgspec.MsgspecError:
+        return None
+
+
 def _read_event(event: msgspec.Raw, model: str) -> Change | None:
     """Decode one event; None for an unknown type."""
     forms = _MAPS if memoryview(event)[0] in _MAP_BYTES else _ARRAYS

@@ -45,6 +45,13 @@ def read_message(frames: Sequence[bytes], topic_prefix: str) -> PublishedMessage
     return PublishedMessage(int.from_bytes(frames[1], "big"), frames[2], model)
 
 
+def publisher_of(frames: Sequence[bytes], topic_prefix: str) -> str:
+    """Return who published a message, by its topic: a pod's address, or its name; "" for nobody."""
+    topic = frames[0].decode("utf-8", "replace") if len(frames) == FRAMES else ""
+    parts = topic.split("@", 2)
+    return parts[1] if topic.startswith(topic_prefix) and len(parts) > 1 else ""
+
+
 class Backlog:
     """Messages that wait for earlier ones, limited to `most` messages and `most_bytes` bytes."""
 

@@ -1,0 +1,125 @@
+"""One socket to which engines publish the KV events of all endpoints."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+import structlog
+import zmq
+
+from epp.adapters.kvevents.cache_feed import CacheEvent, CacheFeed
+from epp.adapters.kvevents.inbox import Context, Inbox, in_turns, subscriber
+from epp.adapters.kvevents.publishers import SubscriptionSettings
+from epp.model.endpoint import Endpoint, EndpointId
+from epp.protocol.kvevents.batches import rank_of
+from epp.protocol.kvevents.published_messages import publisher_of
+
+_log = structlog.get_logger(__name__)
+
+_BIND_SECONDS = 5.0
+"""Seconds between two attempts to listen."""
+_MOST_STRANGERS = 100
+"""Unknown publishers that are logged."""
+
+
+class CentralSubscription:
+    """Listens at `settings.central`, and passes events of the caches of known endpoints to `apply`.
+
+    A message is of the endpoint that its topic names: by `ip:port`, by IP address, or by the name
+    of its pod or its own. Of several (ranks that share a port) it is the one of the batch's rank.
+    `heard` is called with an endpoint when its first message comes. Nothing can be replayed.
+    """
+
+    def __init__(
+        self,
+        settings: SubscriptionSettings,
+        apply: Callable[[CacheEvent], None],
+        heard: Callable[[EndpointId], None],
+    ) -> None:
+        self._settings = settings
+        self._apply = apply
+        self._heard = heard
+        self._endpoints: dict[EndpointId, Endpoint] = {}
+        self._named: dict[str, list[Endpoint]] = {}
+        self._strangers: set[str] = set()
+        self._problem = ""
+        self.streams: dict[EndpointId, CacheFeed] = {}
+        """The streams of endpoints from which anything came."""
+
+    def watch(self, endpoint: Endpoint) -> None:
+        """Take messages of an endpoint; another engine under its id starts afresh."""
+        before = self._endpoints.get(endpoint.id)
+        if before is not None and before.engine == endpoint.engine:
+            return
+        self.unwatch(endpoint.id)
+        self._endpoints[endpoint.id] = endpoint
+        for name in _names(endpoint):
+            self._named.setdefault(name, []).append(endpoint)
+
+    def unwatch(self, endpoint_id: EndpointId) -> None:
+        """Take no more messages of an endpoint."""
+        endpoint = self._endpoints.pop(endpoint_id, None)
+        self.streams.pop(endpoint_id, None)
+        if endpoint is None:
+            return
+        for name in _names(endpoint):
+            self._named[name].remove(endpoint)
+            if not self._named[name]:
+                del self._named[name]
+
+    async def run(self, context: Context) -> None:
+        """Listen until cancelled."""
+        while True:
+            socket = subscriber(context, self._settings)
+            try:
+                socket.bind(self._settings.central)
+            except zmq.ZMQError as error:
+                socket.close(linger=0)
+                self._report(str(error))
+                await asyncio.sleep(_BIND_SECONDS)
+                continue
+            self._report("")
+            inbox = Inbox(socket)
+            try:
+                while True:
+                    await in_turns(await inbox.receive(), self._receive)
+            finally:
+                inbox.close()
+
+    def _report(self, problem: str) -> None:
+        if problem and problem != self._problem:
+            _log.error("kv_events.cannot_listen", address=self._settings.central, error=problem)
+        if self._problem and not problem:
+            _log.info("kv_events.listening", address=self._settings.central)
+        self._problem = problem
+
+    def _receive(self, frames: Sequence[bytes]) -> None:
+        """Handle one message."""
+        endpoint = self._endpoint_of(frames)
+        if endpoint is None:
+            return
+        stream = self.streams.get(endpoint.id)
+        if stream is None:
+            stream = self.streams[endpoint.id] = CacheFeed(endpoint, self._settings, self._apply)
+            self._heard(endpoint.id)
+            stream.handle(stream.feed.connected())
+        stream.handle(stream.feed.receive(frames))
+
+    def _endpoint_of(self, frames: Sequence[bytes]) -> Endpoint | None:
+        publisher = publisher_of(frames, self._settings.topic_prefix)
+        found = self._named.get(publisher, [])
+        if len(found) > 1:
+            rank = rank_of(frames[-1])
+            found = [each for each in found if rank is not None and each.rank == rank]
+        if len(found) == 1:
+            return found[0]
+        if publisher not in self._strangers and len(self._strangers) < _MOST_STRANGERS:
+            self._strangers.add(publisher)
+            _log.warning("kv_events.stranger", publisher=publisher[:200])
+        return None
+
+
+def _names(endpoint: Endpoint) -> Iterator[str]:
+    """Yield what a topic may call an endpoint, each name once."""
+    yield from dict.fromkeys(
+        (endpoint.target, endpoint.address, endpoint.name, endpoint.pod or endpoint.name)
+    )

@@ -1,0 +1,189 @@
+"""Engines that publish their KV events to one address of the picker's, on real ZMQ sockets."""
+
+import asyncio
+import contextlib
+from collections import Counter
+
+import msgspec
+import pytest
+import zmq
+import zmq.asyncio
+from structlog.testing import capture_logs
+
+from epp.adapters.kvevents.publishers import PORT_LABEL
+from epp.model.kv_changes import CacheFeedUp
+from epp.protocol.kube.label_selector import parse_label_selector
+from tests.adapters.test_kvevents import FAST, at, free_port, listening
+from tests.adapters.zmq_publisher import ZmqPublisher
+from tests.kvpublisher import Publisher, stored
+from tests.strategies import endpoint
+
+DEADLINE = 10
+
+
+class Engine:
+    """Connects to an address and publishes there, as vLLM does where its endpoint is no `*`."""
+
+    def __init__(self, context, address, topic):
+        self.publisher = Publisher()
+        self._socket = context.socket(zmq.XPUB)
+        self._socket.setsockopt(zmq.XPUB_VERBOSER, 1)
+        self._socket.connect(address)
+        self._topic = topic.encode()
+
+    async def heard(self):
+        async with asyncio.timeout(DEADLINE):
+            await self._socket.recv()
+
+    async def store(self, *names, rank=None):
+        for name in names:
+            _, number, content = self.publisher.publish(stored([name]))
+            if rank is not None:
+                content = msgspec.msgpack.encode([*msgspec.msgpack.decode(content)[:2], rank])
+            await self._socket.send_multipart([self._topic, number, content])
+
+
+@contextlib.asynccontextmanager
+async def central(*topics, **more):
+    """Engines that publish to a listener with a central address, which hears all of them."""
+    address = f"tcp://127.0.0.1:{free_port()}"
+    settings = msgspec.structs.replace(FAST, **{"central": address, "each": False, **more})
+    context = zmq.asyncio.Context()
+    async with listening(settings) as (listener, told):
+        engines = [Engine(context, address, topic) for topic in topics]
+        try:
+            for engine in engines:
+                await engine.heard()
+            yield listener, told, engines
+        finally:
+            context.destroy(linger=0)
+
+
+async def test_the_topic_names_the_engine():
+    topics = ("kv@10.0.0.1:8000@m", "kv@10.0.0.2@m", "kv@pod-c@m", "kv@[fd00::4]:8000@m")
+    async with central(*topics) as (listener, told, engines):
+        listener.watch(endpoint("a-rank-0", "10.0.0.1", pod="a"))
+        listener.watch(endpoint("b-rank-0", "10.0.0.2", pod="b"))
+        listener.watch(endpoint("c-rank-0", "10.0.0.3", pod="pod-c"))
+        listener.watch(endpoint("d-rank-0", "fd00::4", pod="d"))
+        for number, engine in enumerate(engines):
+            await engine.store(number, number + 100)
+        for number, pod in enumerate("abcd"):
+            await told.holds(number, number + 100, pod=f"{pod}-rank-0")
+        counts = listener.counts()
+        assert {each.batches for each in counts.values()} == {2}
+        assert len(counts) == 4
+
+
+async def test_of_ranks_that_share_a_port_the_batch_names_its_own():
+    async with central("kv@10.0.0.1:8000@m", "kv@10.0.0.1:8000@m") as (listener, told, engines):
+        for rank in range(2):
+            listener.watch(endpoint(f"r{rank}", "10.0.0.1", rank=rank))
+        for rank, engine in enumerate(engines):
+            await engine.store(rank, rank=rank)
+        for rank in range(2):
+            await told.holds(rank, pod=f"r{rank}")
+
+
+async def test_strangers_are_logged_once_and_change_nothing():
+    with capture_logs() as logs:
+        async with central("kv@10.9.9.9:1@m", "kv@10.0.0.1:8000@m") as (listener, told, engines):
+            listener.watch(endpoint("a", "10.0.0.1"))
+            stranger, known = engines
+            await stranger.store(1, 2, 3)
+            await known.store(4)
+            await told.holds(4, pod="a")
+            async with asyncio.timeout(DEADLINE):
+                while not strange(logs):
+                    await asyncio.sleep(0)
+            await stranger.store(5)
+            await known.store(6)
+            await told.holds(4, 6, pod="a")
+    assert set(told.caches) == {"default/a"}
+    assert strange(logs) == ["10.9.9.9:1"]
+
+
+def strange(logs):
+    return [entry["publisher"] for entry in logs if entry["event"] == "kv_events.stranger"]
+
+
+async def test_another_engine_under_the_name_starts_afresh_and_a_removed_one_is_gone():
+    async with central("kv@10.0.0.1:8000@m", "kv@10.0.0.2:8000@m") as (listener, told, engines):
+        first, second = engines
+        listener.watch(endpoint("a", "10.0.0.1"))
+        await first.store(1)
+        await told.holds(1, pod="a")
+        listener.watch(endpoint("a", "10.0.0.2"))
+        assert listener.counts() == {}
+        told.caches.clear()
+        await first.store(2)
+        await second.store(3)
+        await told.holds(3, pod="a")
+        listener.unwatch(endpoint("a").id)
+        assert listener.counts() == {}
+
+
+async def test_a_missing_batch_invalidates_what_was_reported():
+    async with central("kv@10.0.0.1:8000@m") as (listener, told, (engine,)):
+        listener.watch(endpoint("a", "10.0.0.1"))
+        await engine.store(1, 2)
+        await told.holds(1, 2, pod="a")
+        engine.publisher.publish(stored([3]))  # nobody hears it
+        await engine.store(4)
+        await told.holds(4, pod="a")
+        assert not told.of(CacheFeedUp)[-1].complete
+
+
+async def test_an_engine_that_is_heard_there_is_no_longer_subscribed_to():
+    async with ZmqPublisher().open() as own:
+        topic = "kv@127.0.0.1:8000@m"
+        async with central(topic, each=True) as (listener, told, (engine,)):
+            pod = at(own)
+            listener.watch(pod)
+            await own.heard()
+            await own.store(1)
+            await told.holds(1)
+            await engine.store(2)
+            await told.until(lambda: told.held()[2])
+            listener.watch(pod)
+            assert len(listener._subscriptions) == 0
+            assert listener.counts()[pod.id].batches == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "subscribed"),
+    [
+        ({}, True),
+        ({"each": False}, False),
+        ({"selector": parse_label_selector("app=vllm")}, True),
+        ({"selector": parse_label_selector("app=other")}, False),
+        ({"namespace": "default"}, True),
+        ({"namespace": "elsewhere"}, False),
+    ],
+)
+async def test_which_pods_are_subscribed_to(more, subscribed):
+    async with listening(msgspec.structs.replace(FAST, **more)) as (listener, _):
+        labels = {"app": "vllm", PORT_LABEL: str(free_port())}
+        listener.watch(endpoint("a", "127.0.0.1", labels=labels))
+        assert len(listener.counts()) == subscribed
+
+
+async def test_an_address_that_cannot_be_listened_at_is_logged():
+    with capture_logs() as logs:
+        settings = msgspec.structs.replace(FAST, central="tcp://192.0.2.1:1")
+        async with listening(settings), asyncio.timeout(DEADLINE):
+            while not logs:
+                await asyncio.sleep(0)
+    assert logs[0]["event"] == "kv_events.cannot_listen"
+    assert logs[0]["address"] == "tcp://192.0.2.1:1"
+
+
+async def test_garbage_changes_nothing():
+    async with central("kv@10.0.0.1:8000@m") as (listener, told, (engine,)):
+        listener.watch(endpoint("a", "10.0.0.1"))
+        topic = b"kv@10.0.0.1:8000@m"
+        for frames in ([b""], [topic], [b"\xff", b"", b""], [topic, b"1", b""], [b"kv@", b"", b""]):
+            await engine._socket.send_multipart(frames)
+        await engine.store(1)
+        await told.holds(1, pod="a")
+        assert told.caches["default/a"] == Counter([1])
