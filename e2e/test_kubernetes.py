@@ -235,7 +235,7 @@ async def test_one_replica_leads_and_another_follows_it(tmp_path):
     ("flags", "said"),
     [
         (("--pool-name=pool", "--kubeconfig=/nowhere"), "there is no kubeconfig at /nowhere"),
-        (("--pool-name=pool", "--pool-group=example.com"), "--pool-group: pools of `example.com`"),
+        (("--pool-name=pool", "--pool-group=example.com"), "--pool-group: no InferencePools"),
     ],
 )
 async def test_without_a_way_to_its_pool_it_does_not_start(flags, said):

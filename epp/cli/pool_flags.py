@@ -163,9 +163,10 @@ def _selected(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Pool
     """Return the pool of the flags that replace an InferencePool: a selector and ports."""
     if arguments.pool_name:
         raise ConfigError("one of these is enough", "--endpoint-selector and --pool-name")
-    ports = tuple(port for each in arguments.endpoint_target_ports or () for port in each)
-    if not 1 <= len(ports) <= _MAX_PORTS or len(set(ports)) < len(ports):
-        raise ConfigError("takes 1 to 8 different ports", "--endpoint-target-ports")
+    given = (port for each in arguments.endpoint_target_ports or () for port in each)
+    ports = tuple(dict.fromkeys(given))
+    if not 1 <= len(ports) <= _MAX_PORTS:
+        raise ConfigError("takes 1 to 8 ports", "--endpoint-target-ports")
     name = _deployment(environ.get("POD_NAME", "")) or "default"
     settings = _settings(arguments, environ, name)
     selection = {"selector": arguments.endpoint_selector, "ports": ports}

@@ -14,6 +14,7 @@ from epp.cli.types import (
     interval,
     port_number,
     quantity,
+    refresh_interval,
     size,
     verbosity,
     words,
@@ -64,11 +65,18 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add_pool(pool)
     pool.add_argument(
         "--scrape-interval",
-        "--refresh-metrics-interval",
         type=interval,
         default=1.0,
         metavar="TIME",
         help="how often each endpoint's /metrics is read (default: 1s)",
+    )
+    pool.add_argument(
+        "--refresh-metrics-interval",
+        dest="scrape_interval",
+        type=refresh_interval,
+        default=argparse.SUPPRESS,
+        metavar="TIME",
+        help="llm-d-router's: the same, but at least 50ms",
     )
     _add_listen(parser)
     behaviour = parser.add_argument_group("behaviour")

@@ -83,6 +83,14 @@ def interval(text: str) -> float:
     return seconds
 
 
+_LEAST_REFRESH = 0.05
+
+
+def refresh_interval(text: str) -> float:
+    """Return a duration in seconds; one that is shorter than 50 ms counts as that."""
+    return max(duration(text), _LEAST_REFRESH)
+
+
 def boolean(text: str) -> bool:
     """Return a boolean in one of Go's spellings, or yes or no."""
     if text.lower() not in _TRUE | _FALSE:

@@ -109,3 +109,11 @@ def test_what_cannot_be_read_is_exit_code_2(words, said, capsys):
     told = capsys.readouterr().err
     assert said in told
     assert told.startswith("usage: epp [serve] FLAGS")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("5s", 5), ("50ms", 0.05), ("1ms", 0.05), ("0", 0.05)]
+)
+def test_metrics_are_read_every_50_ms_at_the_most_by_the_incumbents_flag(text, seconds):
+    assert parsed(f"--refresh-metrics-interval={text}").scrape_interval == seconds
+    assert parsed("--scrape-interval=1ms").scrape_interval == 0.001
