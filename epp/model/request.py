@@ -49,12 +49,13 @@ class Prompt(msgspec.Struct, frozen=True):
     `exact` prompts hold token ids, `TOKEN_BYTES` each; others hold canonical text, whose bytes a
     token are learned. `marks` are the ends of the messages of a conversation, ascending: offsets
     in tokens into exact prompts, in bytes into others. The bytes before a mark do not depend on
-    those after it.
+    those after it. `multimodal`: some stand for an image, a video or a sound.
     """
 
     data: bytes
     exact: bool = False
     marks: Sequence[int] = ()
+    multimodal: bool = False
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +66,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     `subset`, where not None, holds the only targets (`ip:port` or bare `ip`) that may be picked.
     `max_tokens` is the client's limit on generated tokens, None where it gave none. `body` is
     the client's JSON as it came, empty where it was not seen or is none. `peer` is the endpoint
-    that a handler chose before, for another stage of the request. `multimodal`: it has an image, a
-    video or a sound.
+    that a handler chose before, for another stage of the request. `multimodal`: its messages have
+    an image, a video or a sound.
     """
 
     id: RequestId

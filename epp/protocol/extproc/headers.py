@@ -116,6 +116,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
             stream=parsed.stream,
             max_tokens=parsed.max_tokens,
             cache_salt=parsed.cache_salt,
+            multimodal=parsed.multimodal,
             headers=self.headers,
             subset=subset,
             objective=objective,

@@ -87,7 +87,7 @@ class Body:
         found = reader.finish(whole)
         if found is not None:
             with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-                parsed = _parsed(self._api, found)
+                parsed = _parsed(self._api, found, multimodal=reader.multimodal)
                 check_model(self._api, parsed.model)
                 return parsed
         if sum(map(len, reader.pieces)) > _LONG_BYTES:
@@ -176,17 +176,20 @@ def _outlined(api: Api, found: Found) -> Parsed:
     return parsed
 
 
-def _parsed(api: Api, found: Found) -> Parsed:
+def _parsed(api: Api, found: Found, *, multimodal: bool = False) -> Parsed:
     """Read what was found as JSON. Raises what msgspec does."""
     model, stream, salt, user, total, completion, output, sampling, features, prompts = found
     limits = _number(completion), _number(total), _number(output)
-    made = tuple([Prompt(data, exact, marks or ()) for data, exact, marks in prompts])
+    made = tuple([Prompt(data, exact, marks or (), multimodal) for data, exact, marks in prompts])
+    if features:
+        made = with_media(made, features)
+        multimodal = multimodal or any(prompt.multimodal for prompt in made)
     if model == b"null" and api in NAMELESS:
         model = b""
     salt_text = salt_of(salt) if api is _SGLANG else (salt and _perhaps_text(salt)) or ""
     return Parsed(
         model=_text(model) if model else "",
-        prompts=with_media(made, features) if features else made,
+        prompts=made,
         stream=bool(stream and _perhaps_flag(stream)),
         max_tokens=limits[0]
         or limits[1]
@@ -194,6 +197,7 @@ def _parsed(api: Api, found: Found) -> Parsed:
         or (limit_of(sampling) if sampling else None),
         cache_salt=salt_text,
         user=(user and _perhaps_text(user)) or "",
+        multimodal=multimodal,
     )
 
 

@@ -33,7 +33,8 @@ class BodyReader:
     out. Nothing that is fed raises. `pieces` is what was fed, in order. `model` is where the
     model's name lies in it, quotes included: start and end in bytes, None where that is not known;
     `priority` is where the priority lies, (-1, -1) in a body without one. `unread` is how many
-    bytes `read_on` has left to read. `broken_at` is the offset in bytes of the first byte that
+    bytes `read_on` has left to read. `multimodal`: a message that was read has an image, a video or
+    a sound. `broken_at` is the offset in bytes of the first byte that
     makes no JSON, or of an end that comes too early, -1 where that is not known. `enough`: more of
     the body changes nothing in the prompts, and the model is known where there must be one.
     """
@@ -43,6 +44,7 @@ class BodyReader:
         self.model: tuple[int, int] | None = None
         self.priority: tuple[int, int] | None = None
         self.unread = 0
+        self.multimodal = False
         self.broken_at = -1
         self.enough = False
 

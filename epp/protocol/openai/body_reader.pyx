@@ -59,6 +59,11 @@ cdef class BodyReader(PromptReader):
             return None
         return span.start, span.end
 
+    @property
+    def multimodal(self):
+        """Whether a message that was read has an image, a video or a sound."""
+        return self._draft.multimodal
+
     def feed(self, bytes piece not None):
         """Take the next bytes; long ones are left for `read_on`."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(piece)

@@ -42,10 +42,14 @@ class Block(msgspec.Struct):
 _block = msgspec.json.Decoder(Block)
 
 
+class Multimodal(bytes):
+    """Bytes of a prompt that stand for a medium, or have such among them."""
+
+
 def medium(raw: bytes) -> bytes:
     """Return what stands for a medium: its digest, repeated up to `MEDIUM_BYTES`."""
     digest = xxhash.xxh3_128_digest(raw)
-    return (digest * (MEDIUM_BYTES // len(digest) + 1))[:MEDIUM_BYTES]
+    return Multimodal((digest * (MEDIUM_BYTES // len(digest) + 1))[:MEDIUM_BYTES])
 
 
 def block_bytes(raw: bytes) -> bytes:
@@ -64,7 +68,8 @@ def block_bytes(raw: bytes) -> bytes:
     for start, end in _data_spans(content):
         pieces += [content[at:start], medium(content[start:end])]
         at = end
-    return b"".join([*pieces, content[at:]])
+    joined = b"".join([*pieces, content[at:]])
+    return Multimodal(joined) if at else joined
 
 
 def _data_spans(content: bytes) -> Iterator[tuple[int, int]]:

@@ -37,11 +37,13 @@ cdef class Draft:
     """Steps that write prompts, and the token ids that some of them write.
 
     `size` is what they write, in bytes. Beyond `_MOST_STEPS` only ends of prompts are added.
+    `multimodal`: some write a medium.
     """
 
     cdef Step* steps
     cdef Py_ssize_t count
     cdef Py_ssize_t size
+    cdef bint multimodal
     cdef Py_ssize_t _room
     cdef uint8_t* tokens  # little-endian
     cdef Py_ssize_t token_count
@@ -65,11 +67,12 @@ cdef class Draft:
         self.steps[self.count].span.start = start
         self.steps[self.count].span.end = end
         self.size += _bytes_of(self.steps[self.count])
+        self.multimodal |= what == _MEDIUM
         self.count += 1
         return 0
 
     cdef int clear(self) noexcept:
-        self.count = self.size = 0
+        self.count = self.size = self.multimodal = 0
         return 0
 
     cdef int extend(self, Draft other) except -1:

@@ -66,6 +66,7 @@ def parse_generate(message: bytes) -> Parsed:
         stream=read.stream,
         max_tokens=limit.max_tokens if limit.HasField("max_tokens") else None,
         cache_salt="",
+        multimodal=bool(read.mm_inputs.mm_hashes),
     )
 
 

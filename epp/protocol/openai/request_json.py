@@ -19,7 +19,7 @@ import msgspec
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
 from epp.protocol.openai.apis import NAMELESS
-from epp.protocol.openai.content_blocks import billing_span, block_bytes, medium
+from epp.protocol.openai.content_blocks import Multimodal, billing_span, block_bytes, medium
 from epp.protocol.openai.token_prompts import limit_of, salt_of, with_media
 
 _Piece = bytes | memoryview | msgspec.Raw
@@ -43,7 +43,7 @@ LONGEST_MODEL = 1024
 
 
 class Parsed(msgspec.Struct, frozen=True):
-    """The fields of a body that routing reads."""
+    """The fields of a body that routing reads; `multimodal` as of `InferenceRequest`."""
 
     model: str
     prompts: tuple[Prompt, ...]
@@ -51,6 +51,7 @@ class Parsed(msgspec.Struct, frozen=True):
     max_tokens: int | None
     cache_salt: str
     user: str = ""
+    multimodal: bool = False
 
 
 class _Message(msgspec.Struct):
@@ -176,13 +177,15 @@ def parse_request(api: Api, body: bytes) -> Parsed:
     # vLLM `ChatCompletionRequest`: `max_completion_tokens` before the deprecated `max_tokens`;
     # `max_output_tokens` is the Responses API's.
     limit = parsed.max_completion_tokens or parsed.max_tokens or parsed.max_output_tokens
+    prompts = with_media(prompts, bytes(getattr(parsed, "features", _RAW)))
     return Parsed(
         model=model,
-        prompts=with_media(prompts, bytes(getattr(parsed, "features", _RAW))),
+        prompts=prompts,
         stream=bool(parsed.stream),
         max_tokens=limit or limit_of(sampling),
         cache_salt=salt,
         user=parsed.user or "",
+        multimodal=any(prompt.multimodal for prompt in prompts),
     )
 
 
@@ -236,7 +239,11 @@ def _conversation(
         pieces += parts
         size += sum([memoryview(part).nbytes for part in parts])
         marks.append(size)
-    return Prompt(b"".join(pieces), marks=marks)
+    return Prompt(b"".join(pieces), marks=marks, multimodal=_multimodal(pieces))
+
+
+def _multimodal(pieces: Iterable[_Piece]) -> bool:
+    return any(isinstance(piece, Multimodal) for piece in pieces)
 
 
 def _shortened(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
@@ -246,7 +253,7 @@ def _shortened(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
     left, kept = LONGEST_PROMPT, []
     for prompt in prompts:
         marks = [mark for mark in prompt.marks if mark <= left]
-        kept.append(Prompt(prompt.data[:left], prompt.exact, marks or ()))
+        kept.append(Prompt(prompt.data[:left], prompt.exact, marks or (), prompt.multimodal))
         left -= len(kept[-1].data)
     return tuple(kept)
 
@@ -254,11 +261,10 @@ def _shortened(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
 def _parts(message: _Message, part_bytes: _PartBytes) -> tuple[_Piece, ...]:
     content = memoryview(message.content)
     is_list = content[:1].tobytes() == b"["
+    parts = [part_bytes(bytes(each)) for each in _raw_items.decode(content)] if is_list else ()
     return (
         f"\n<{message.role}>".encode(),
-        b"".join([part_bytes(bytes(each)) for each in _raw_items.decode(content)])
-        if is_list
-        else content,
+        *(parts if is_list else (content,)),
         message.reasoning_content,
         message.tool_calls,
         message.tool_call_id,
@@ -329,7 +335,8 @@ def _item_prompts(raw: bytes, field: str, head: bytes) -> tuple[Prompt, ...]:
     items = _raw_items.decode(raw)[:_MOST_MESSAGES]
     pieces = [head, *(_response_item(bytes(item)) for item in items)]
     marks = list(accumulate(map(len, pieces)))
-    return (Prompt(b"".join(pieces), marks=marks if head else marks[1:]),)
+    marks = marks if head else marks[1:]
+    return (Prompt(b"".join(pieces), marks=marks, multimodal=_multimodal(pieces)),)
 
 
 def _response_item(raw: bytes) -> bytes:
@@ -338,7 +345,11 @@ def _response_item(raw: bytes) -> bytes:
         message = msgspec.json.decode(raw, type=_Message)
     except msgspec.ValidationError:
         return raw
-    return b"".join(_parts(message, _part_bytes)) if message.role else raw
+    if not message.role:
+        return raw
+    parts = _parts(message, _part_bytes)
+    joined = b"".join(parts)
+    return Multimodal(joined) if _multimodal(parts) else joined
 
 
 def _conversation_items(body: _Conversations) -> tuple[Prompt, ...]:

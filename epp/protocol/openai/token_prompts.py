@@ -60,7 +60,7 @@ def with_media(prompts: tuple[Prompt, ...], features: bytes) -> tuple[Prompt, ..
     """
     if not features or len(prompts) != 1 or not prompts[0].exact:
         return prompts
-    data = bytearray(prompts[0].data)
+    data, multimodal = bytearray(prompts[0].data), False
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
         found = _features.decode(features)
         for modality, places in found.mm_placeholders.items():
@@ -70,4 +70,5 @@ def with_media(prompts: tuple[Prompt, ...], features: bytes) -> tuple[Prompt, ..
                 if name is not None and 0 <= start < end <= len(data):
                     digest = xxhash.xxh3_128_digest(name.encode())
                     data[start:end] = (digest * ((end - start) // len(digest) + 1))[: end - start]
-    return (Prompt(bytes(data), exact=True),)
+                    multimodal = True
+    return (Prompt(bytes(data), exact=True, multimodal=multimodal),)

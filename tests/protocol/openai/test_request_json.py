@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
+from epp.protocol.openai.body import Body
 from epp.protocol.openai.request_json import parse_request
 
 TEXT = {"role": "user", "content": "hi"}
@@ -134,3 +135,40 @@ def test_any_bytes_are_refused_or_read(data, api):
         parse_request(api, data)
     except MalformedRequest as error:
         assert error.status == 400  # noqa: PT017 (either outcome will do)
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,x"}}
+BLOCK = {"type": "image", "source": {"type": "base64", "data": "eA=="}}
+
+
+@pytest.mark.parametrize(
+    ("api", "content", "multimodal"),
+    [
+        (Api.CHAT, "an image", False),
+        (Api.CHAT, [{"type": "text", "text": "image_url"}], False),
+        (Api.CHAT, [{"type": "text", "text": "this:"}, IMAGE], True),
+        (Api.CHAT, [{"type": "input_audio", "input_audio": {"data": "eA=="}}], True),
+        (Api.CHAT, [{"type": "video_url", "video_url": {"url": "data:,x"}}], True),
+        (Api.MESSAGES, [{"type": "text", "text": "image"}], False),
+        (Api.MESSAGES, [BLOCK], True),
+        (Api.MESSAGES, [{"type": "tool_result", "tool_use_id": "t", "content": [BLOCK]}], True),
+        (Api.MESSAGES, [{"type": "tool_result", "tool_use_id": "t", "content": "x"}], False),
+        (Api.RESPONSES, [{"type": "input_text", "text": "x"}], False),
+        (Api.RESPONSES, [{"type": "input_image", "image_url": "data:,x"}], True),
+    ],
+)
+def test_media_are_noticed(api, content, multimodal):
+    field = "input" if api is Api.RESPONSES else "messages"
+    body = json.dumps({"model": "m", field: [{"role": "user", "content": content}]}).encode()
+    assert parse_request(api, body).multimodal is multimodal
+    read = Body(api)
+    read.feed(body)
+    assert read.parse().multimodal is multimodal
+
+
+@pytest.mark.parametrize("hashes", [["a"], []])
+def test_media_of_token_ids_are_noticed(hashes):
+    places = [{"offset": 1, "length": 2} for _ in hashes]
+    features = {"mm_hashes": {"image": hashes}, "mm_placeholders": {"image": places}}
+    body = json.dumps({"token_ids": [1, 2, 3, 4], "features": features}).encode()
+    assert parse_request(Api.GENERATE, body).multimodal is bool(hashes)
