@@ -30,6 +30,7 @@ from epp.protocol.extproc.settings import ExchangeSettings, Headers
 from epp.protocol.metrics.orca import parse_orca
 from epp.protocol.openai.apis import FRAMED
 from epp.protocol.openai.model_rewrite import ModelRestorer
+from epp.protocol.openai.object_scanner import ObjectScanner
 from epp.protocol.openai.usage import merge_usage
 from epp.protocol.openai.usage_reader import UsageReader, usage_reader
 
@@ -40,6 +41,8 @@ _PROGRESS_CHUNKS: Final = 32
 """Chunks from one report of a stream's progress to the next: about two blocks of 16 tokens."""
 _EVENTS: Final = "text/event-stream"
 _GRPC: Final = "application/grpc"
+_USAGE_AT_TOP: Final = (Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS)
+"""APIs whose events have `usage` at their top level."""
 _DONE: Final = b"data: [DONE]\n\n"
 """The last event of a stream (OpenAI API, `stream`)."""
 
@@ -87,7 +90,10 @@ class Response:
         if request is not None and content_type.startswith(_GRPC):
             record.streaming = request.stream
         if "content-encoding" not in headers:
-            self._usage_reader = usage_reader(api, content_type, streaming=record.streaming)
+            if record.streaming and api in _USAGE_AT_TOP:
+                self._usage_reader = ObjectScanner(1, True)  # noqa: FBT003 (`lines`)
+            else:
+                self._usage_reader = usage_reader(api, content_type, streaming=record.streaming)
             self._restorer = None if message.end_of_stream else self._restoration()
         self._report_load(headers, now)
         return [HeadersReply(response=True, mutation=self._mutation())]

@@ -311,7 +311,7 @@ cdef class BodyReader(PromptReader):
         if self.depth == _IN_MESSAGE + 1:
             self._part, self._is_text, self._part_field = at, True, _NONE
             self._is_block = False
-            _forget(self._text_part, self._part_fields)
+            _forget(self._text_part, _PART_FIELDS if self._has_blocks else _SOURCE)
             if self._has_blocks:
                 self._begin_block()
             if kind != _OBJECT:
@@ -337,12 +337,14 @@ cdef class BodyReader(PromptReader):
     cdef int _end_in_parts(self, Py_ssize_t at) except -1:
         cdef Span words = self._text_part[_WORDS]
         cdef int size
+        cdef tuple texts
         if self.depth == _IN_PART:
             if self._part_field != _NONE:
                 self._text_part[self._part_field].end = at
                 if self._part_field == _TYPE:
                     size = self._end_told()
-                    self._is_text = _look_up(self._text_parts, self._told, size) >= 0
+                    texts = _TEXT_BLOCKS if self._has_blocks else _TEXT_PARTS
+                    self._is_text = _look_up(texts, self._told, size) >= 0
                     self._is_block = (
                         self._has_blocks and _look_up(_MEDIA_BLOCKS, self._told, size) < 0
                     )

@@ -80,7 +80,18 @@ cdef dict _WANTED = {
 _ITEMS_ARE_MESSAGES = frozenset(("responses", "conversations", "raw"))
 
 
-cdef int _look_up(tuple keys, const char* key, int size) except -2:
+def _form(api, wanted):
+    """Return all that is particular to an API, in one tuple: it is unpacked for every body."""
+    names = _OTHER_NAMES.get(api, {})
+    keys = tuple([names.get(key, key) for key in _BODY_KEYS])
+    return wanted, keys, api in _ITEMS_ARE_MESSAGES, api == "messages"
+
+
+cdef dict _FORMS = {api: _form(api, wanted) for api, wanted in _WANTED.items()}
+cdef tuple _NO_FORM = _form("", 0)
+
+
+cdef inline int _look_up(tuple keys, const char* key, int size) except -2:
     """Return the place of a key, or _NONE."""
     cdef int place
     cdef bytes each
@@ -102,8 +113,7 @@ cdef class Outline(Grammar):
     """Knows which field is being read, and where those that were read lie."""
 
     cdef int _wanted
-    cdef tuple _keys, _part_keys, _text_parts
-    cdef int _part_fields
+    cdef tuple _keys
     cdef bint _has_blocks  # parts are Anthropic's
     cdef bint _items_are_messages
     cdef bint _is_data  # the key under which a medium's bytes stand was read last
@@ -119,15 +129,9 @@ cdef class Outline(Grammar):
     cdef int _told_size
 
     def __cinit__(self, str api not None, Py_ssize_t longest, bint nameless=False):
-        self._wanted = _WANTED.get(api, 0)
-        self._keys = _BODY_KEYS
-        if api in _OTHER_NAMES:
-            self._keys = tuple([_OTHER_NAMES[api].get(key, key) for key in _BODY_KEYS])
-        self._items_are_messages = api in _ITEMS_ARE_MESSAGES
-        self._has_blocks = api == "messages"
-        self._part_keys = _BLOCK_KEYS if self._has_blocks else _PART_KEYS
-        self._text_parts = _TEXT_BLOCKS if self._has_blocks else _TEXT_PARTS
-        self._part_fields = _PART_FIELDS if self._has_blocks else _SOURCE
+        self._wanted, self._keys, self._items_are_messages, self._has_blocks = _FORMS.get(
+            api, _NO_FORM
+        )
         if not self._wanted:
             self.state = _BROKEN
         self._field = _NONE
@@ -141,6 +145,7 @@ cdef class Outline(Grammar):
 
     cdef int named(self) except -1:
         cdef int size = self._told_size, field
+        cdef tuple keys
         self._told_size = 0
         if self.depth == _IN_BODY:
             field = self._find(self._keys, size, self._body)
@@ -150,7 +155,8 @@ cdef class Outline(Grammar):
         elif self.depth == _IN_MESSAGE and self._is_conversation and self._field >= _MESSAGES:
             self._message_field = self._find(_MESSAGE_KEYS, size, self._message)
         elif self.depth == _IN_PART and self._has_parts:
-            self._part_field = self._find(self._part_keys, size, self._text_part)
+            keys = _BLOCK_KEYS if self._has_blocks else _PART_KEYS
+            self._part_field = self._find(keys, size, self._text_part)
         elif self._has_blocks and self.depth == _IN_SOURCE and self._part_field == _RESULT:
             self._is_data = not self.escaped and size == 4 and memcmp(self._told, b"data", 4) == 0
         return 0

@@ -13,8 +13,6 @@ from epp.protocol.openai.object_scanner import ObjectScanner
 
 _JSON: Final = "application/json"
 _GRPC: Final = "application/grpc"
-_USAGE_AT_TOP: Final = (Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS)
-"""APIs whose events have `usage` at their top level."""
 _META: Final = b'"meta_info"'
 _META_BEGINS: Final = re.compile(rb'"meta_info"\s*:\s*')
 _LONGEST_META: Final = 64 << 10
@@ -36,6 +34,8 @@ class UsageReader(Protocol):
 def usage_reader(api: Api | None, content_type: str, *, streaming: bool) -> UsageReader | None:
     """Return what finds usage where it may stand in a body, and nowhere else.
 
+    Streams whose events have it at their top alone are another's to read.
+
     `content_type` is in lower case; None for a body of a type that has no usage.
     """
     if content_type.startswith(_GRPC):
@@ -46,8 +46,6 @@ def usage_reader(api: Api | None, content_type: str, *, streaming: bool) -> Usag
         return MetaInfoUsage()
     if not streaming:
         return ObjectScanner()
-    if api in _USAGE_AT_TOP:
-        return ObjectScanner(1, True)  # noqa: FBT003 (`lines`)
     # Responses API, event `response.completed`: `response.usage`; Anthropic Messages API, event
     # `message_start`: `message.usage`.
     return ObjectScanner(2, True)  # noqa: FBT003 (`lines`)
