@@ -37,6 +37,9 @@ class DataSources:
         self._scrapers = [
             Scraper(apply, clock, _page_source(each, interval, retry)) for each in settings.pages
         ]
+        self._kinds: dict[str, list[Scraper]] = {}
+        for pages, scraper in zip(settings.pages, self._scrapers, strict=True):
+            self._kinds.setdefault(pages.source.kind, []).append(scraper)
         self._vital = [each for each in self._scrapers if each.source.vital]
 
     def watch(self, endpoint: Endpoint) -> None:
@@ -60,8 +63,8 @@ class DataSources:
             await each.polled_once(seconds)
 
     def errors(self) -> dict[str, int]:
-        """Return how many polls of each source failed."""
-        return {each.source.name: each.errors for each in self._scrapers}
+        """Return how many polls failed, by the type of their source."""
+        return {kind: sum(each.errors for each in found) for kind, found in self._kinds.items()}
 
     async def run(self) -> None:
         """Poll until cancelled; never returns."""

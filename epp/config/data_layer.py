@@ -33,15 +33,18 @@ from epp.policy.plugins import Plugin
 from epp.protocol.metrics.attribute_reader import AttributeMetric
 from epp.protocol.metrics.metric_names import BUILT_IN_ENGINES, EngineCatalog
 
-METRICS_SOURCE = "metrics-data-source"
+METRICS_SOURCE = MetricsDataSource.kind
 OLD_CORE_EXTRACTOR = "model-server-protocol-metrics"
 """The name of `core-metrics-extractor` in GIE up to 1.4."""
 
 DATA_LAYER: dict[str, type[Any]] = {
-    METRICS_SOURCE: MetricsDataSource,
-    "multicluster-metrics-data-source": MulticlusterMetricsDataSource,
-    "models-data-source": ModelsDataSource,
-    "dcgm-data-source": DcgmDataSource,
+    **{
+        kind.kind: kind
+        for kind in (
+            *(MetricsDataSource, MulticlusterMetricsDataSource),
+            *(ModelsDataSource, DcgmDataSource),
+        )
+    },
     "endpoint-notification-source": EndpointNotificationSource,
     "k8s-notification-source": K8sNotificationSource,
     CORE_EXTRACTOR: CoreMetricsExtractor,

@@ -22,12 +22,14 @@ Content = Literal["metrics", "models"]
 class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A source of pages: of metrics in Prometheus' text format, or of OpenAI's list of models.
 
+    `kind` is the type of its plug-in, `name` the plug-in's own.
     `interval` is in seconds; None: the picker's own. Without a `port` pages are at the endpoint's.
     With `use_node_address` they are on the endpoint's node. Paths of files are empty where there
     are none. A page of more than `max_bytes` is refused.
     """
 
     name: str
+    kind: str
     content: Content
     scheme: Literal["http", "https"]
     path: str
@@ -42,8 +44,9 @@ class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolledSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Pages that are polled. `content` says what they hold, `most_bytes` how long they may be."""
+    """Pages that are polled: `content` of at most `most_bytes`; `kind` is the plug-in's type."""
 
+    kind: ClassVar[str] = ""
     content: ClassVar[Content] = "metrics"
     most_bytes: ClassVar[int] = _MAX_METRICS_BYTES
 
@@ -67,6 +70,7 @@ class PolledSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
         """Return the source under the name of its plug-in."""
         return SourceSettings(
             name=name,
+            kind=self.kind,
             content=self.content,
             scheme=self.scheme,
             path=self.path if self.path.startswith("/") else f"/{self.path}",
@@ -112,6 +116,8 @@ class _CertifiedSource(PolledSource, frozen=True, rename="camel"):
 class MetricsDataSource(_CertifiedSource, frozen=True, rename="camel"):
     """The metrics pages of endpoints."""
 
+    kind: ClassVar[str] = "metrics-data-source"
+
     port: Port | None = None
 
     def settings(self, name: str) -> SourceSettings:
@@ -122,6 +128,7 @@ class MetricsDataSource(_CertifiedSource, frozen=True, rename="camel"):
 class MulticlusterMetricsDataSource(MetricsDataSource, frozen=True, rename="camel"):
     """The metrics pages of other clusters' pickers."""
 
+    kind: ClassVar[str] = "multicluster-metrics-data-source"
     most_bytes: ClassVar[int] = _MAX_CLUSTER_BYTES
 
     scheme: Literal["http", "https"] = "https"
@@ -131,6 +138,7 @@ class MulticlusterMetricsDataSource(MetricsDataSource, frozen=True, rename="came
 class ModelsDataSource(_CertifiedSource, frozen=True, rename="camel"):
     """The lists of the models that endpoints serve."""
 
+    kind: ClassVar[str] = "models-data-source"
     content: ClassVar[Content] = "models"
     most_bytes: ClassVar[int] = _MAX_MODELS_BYTES
 
@@ -139,6 +147,8 @@ class ModelsDataSource(_CertifiedSource, frozen=True, rename="camel"):
 
 class DcgmDataSource(PolledSource, frozen=True, rename="camel"):
     """The pages of NVIDIA's DCGM exporter, in the pod or, with `use_node_address`, on its node."""
+
+    kind: ClassVar[str] = "dcgm-data-source"
 
     port: Port = 9400
     use_node_address: bool = False

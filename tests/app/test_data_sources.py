@@ -293,6 +293,40 @@ async def test_gpus_are_those_of_the_pod_on_the_page_of_its_node():
         assert node.requests <= 2
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"\xff\x00" * 500,
+        b"DCGM_FI_DEV_GPU_UTIL",
+        b'DCGM_FI_DEV_GPU_UTIL{pod="a"',
+        b'DCGM_FI_DEV_GPU_UTIL{pod="a"} -1\n',
+        b'DCGM_FI_DEV_GPU_UTIL{pod="a"} 1e300\n',
+        b'DCGM_FI_DEV_GPU_UTIL{pod="a"} NaN\n',
+        b'DCGM_FI_DEV_GPU_UTIL{pod="b"} 10\n',
+        b"x" * (5 << 20),
+        None,
+    ],
+    ids=lambda body: str(body[:30]) if body is not None else "not found",
+)
+async def test_a_bad_page_of_gpus_changes_nothing_and_stops_nobody(body):
+    async with Pages(metrics=GPUS).serving() as gpus, Pages(metrics=vllm_page()).serving() as pod:
+        source = f"{{port: {gpus.port}}}"
+        layer = settings(("dcgm-data-source", source, "dcgm-extractor"), inject=True)
+        async with polling(layer, pod.endpoint("a")) as (told, sources):
+            await first(told, AttributesReported)
+            await first(told, LoadReported)
+            gpus.pages["/metrics"] = body
+            await gpus.asked_again(2)
+            told.events.clear()
+            await gpus.asked_again(2)
+            assert (await first(told, LoadReported)).load.waiting == 3
+            assert {type(event) for event in told.events} == {LoadReported}
+            failed = body is None or len(body) > 4 << 20
+            assert (sources.errors()["dcgm-data-source"] > 0) is failed
+
+
 async def test_another_cluster_is_asked_at_its_own_metrics_host():
     page = b'llm_d_epp_average_queue_size{name="pool"} 2.5\n'
     page += b'llm_d_epp_average_kv_cache_utilization{name="pool"} 0.75\n'
