@@ -1,10 +1,13 @@
 """Command lines as manifests of the incumbent have them."""
 
+import ssl
+
 import pytest
 
 from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.main import main
 from epp.cli.serve_flags import add_serve
+from epp.cli.tls_flags import _SUITES
 
 
 def parsed(*words):
@@ -117,3 +120,22 @@ def test_what_cannot_be_read_is_exit_code_2(words, said, capsys):
 def test_metrics_are_read_every_50_ms_at_the_most_by_the_incumbents_flag(text, seconds):
     assert parsed(f"--refresh-metrics-interval={text}").scrape_interval == seconds
     assert parsed("--scrape-interval=1ms").scrape_interval == 0.001
+
+
+def test_cipher_suites_have_gos_names():
+    given = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS_AES_128_GCM_SHA256"
+    more = "--tls-cipher-suites=TLS_RSA_WITH_AES_256_CBC_SHA"
+    found = parsed("--tls-cipher-suites", given, more).tls_cipher_suites
+    assert found == ["ECDHE-RSA-AES128-GCM-SHA256", "AES256-SHA"]  # 1.3's are always there
+
+
+@pytest.mark.parametrize("name", sorted(_SUITES))
+def test_openssl_knows_every_suite(name):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers(_SUITES[name])
+    assert _SUITES[name] in [each["name"] for each in context.get_ciphers()]
+
+
+def test_certificates_of_readers_need_one_of_the_port(capsys):
+    assert main(["--endpoints-file=x", "--metrics-client-ca-file=/ca.crt"]) == 1
+    assert "--metrics-client-ca-file: needs --metrics-cert-dir" in capsys.readouterr().err
