@@ -10,6 +10,7 @@ import yaml
 
 from e2e.corridor import CHAT, Plan, chat, quiet_port
 from e2e.echo import HELD, PIECES, event
+from e2e.from_nothing import up
 from epp.gateway.envoy import envoy_binary
 from epp.gateway.processes import spawn
 
@@ -45,8 +46,8 @@ async def documented_envoy(picker, folder):
         await envoy.stop(0)
 
 
-async def test_1500_streamed_answers_at_once(echo, start):
-    plan = Plan(others=(echo.target,), routing="original_dst")
+async def all_at_once(client, url, echo):
+    """Ask for so many streams that all have begun before any ends; check that each is whole."""
     headers = {PIECES: "3", HELD: "1"}
     statuses: collections.Counter[int] = collections.Counter()
     refusals: set[str] = set()
@@ -54,28 +55,36 @@ async def test_1500_streamed_answers_at_once(echo, start):
     everyone = asyncio.Event()
     echo.release.clear()
 
-    async with (
-        start(plan) as gateway,
-        documented_envoy(gateway.grpc_port, gateway.directory) as url,
-        asyncio.timeout(SECONDS),
-        asyncio.TaskGroup() as tasks,
-    ):
+    async def ask(number):
+        nonlocal begun
+        body = chat(f"question {number}", stream=True)
+        async with client.post(url + CHAT, json=body, headers=headers) as response:
+            begun += 1
+            if begun == AT_ONCE:
+                everyone.set()
+            statuses[response.status] += 1
+            if response.status == 200:
+                assert await response.read() == b"".join(map(event, range(3)))
+            else:
+                refusals.add(await response.text())
 
-        async def ask(number):
-            nonlocal begun
-            body = chat(f"question {number}", stream=True)
-            async with gateway.client.post(url + CHAT, json=body, headers=headers) as response:
-                begun += 1
-                if begun == AT_ONCE:
-                    everyone.set()
-                statuses[response.status] += 1
-                if response.status == 200:
-                    assert await response.read() == b"".join(map(event, range(3)))
-                else:
-                    refusals.add(await response.text())
-
+    async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tasks:
         for number in range(AT_ONCE):
             tasks.create_task(ask(number))
         await everyone.wait()  # every answer has begun, and none has ended
         echo.release.set()
     assert statuses == {200: AT_ONCE}, refusals
+
+
+async def test_1500_streamed_answers_at_once(echo, start):
+    plan = Plan(others=(echo.target,), routing="original_dst")
+    async with (
+        start(plan) as gateway,
+        documented_envoy(gateway.grpc_port, gateway.directory) as url,
+    ):
+        await all_at_once(gateway.client, url, echo)
+
+
+async def test_1500_streamed_answers_at_once_from_nothing(echo, tmp_path):
+    async with up(tmp_path, f"http://{echo.target}") as gateway:
+        await all_at_once(gateway.client, gateway.url, echo)

@@ -214,7 +214,7 @@ async def test_servers_that_are_down_are_said_and_taken_in_when_they_come(tmp_pa
     await both.processes["a"].stop(0)
     try:
         async with up(tmp_path, both.urls["a"], "http://nowhere.invalid:8000") as gateway:
-            assert "does not answer (" in gateway.said
+            assert "does not answer (Connection refused)" in gateway.said
             assert "nowhere.invalid cannot be resolved" in gateway.said
             assert (await ask(gateway, chat("hello")))[0] == 503
             again = (*SIMULATOR, "--port", str(port), "--name", "a")

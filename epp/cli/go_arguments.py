@@ -18,10 +18,12 @@ _SERVE = "serve"
 class GoArgumentParser(argparse.ArgumentParser):
     """A parser that reads Go's forms of flags, and names what an unknown word resembles.
 
-    `commands`, where there are any, are the words that it may begin with.
+    `commands`, where there are any, are the words that it may begin with. `words_go_to` names the
+    argument that takes words wherever they stand among flags.
     """
 
     commands: Collection[str] = ()
+    words_go_to = ""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 (argparse's own)
         super().__init__(*arguments, **more | {"allow_abbrev": False})
@@ -55,6 +57,10 @@ class GoArgumentParser(argparse.ArgumentParser):
             hint = near(args[0], self.commands) or f": choose from {known}"
             self.error(f"argument COMMAND: invalid choice: {args[0]!r}{hint}")
         found, unknown = super().parse_known_args(args, namespace)
+        if self.words_go_to:  # argparse takes those of one place only
+            words = [word for word in unknown if not word.startswith("-")]
+            setattr(found, self.words_go_to, [*getattr(found, self.words_go_to), *words])
+            unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
             hint = near(unknown[0].partition("=")[0], self._option_string_actions)
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")

@@ -5,8 +5,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.serve_flags import add_policy, observation
-from epp.cli.types import add_boolean, duration, interval, port_number, size
+from epp.cli.types import duration, interval, port_number, size
 from epp.config.file import DEFAULT_POLICY, Settings
 from epp.errors import ConfigError
 from epp.up.options import UpOptions
@@ -27,8 +28,9 @@ missing; 130 or 143 stopped without a drain."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def add_up(parser: argparse.ArgumentParser) -> None:
+def add_up(parser: GoArgumentParser) -> None:
     """Add every flag of `epp up`."""
+    parser.words_go_to = "urls"
     parser.description = _DESCRIPTION
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     _add_servers(parser)
@@ -75,8 +77,8 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
         help="authorities (PEM) that certificates of https servers are checked against"
         " (default: the system's)",
     )
-    add_boolean(
-        group, "--insecure-upstream", default=False, help="accept any certificate of https servers"
+    group.add_argument(
+        "--insecure-upstream", action="store_true", help="accept any certificate of https servers"
     )
 
 
@@ -143,10 +145,9 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         metavar="SIZE",
         help="larger request bodies get 413 (default: 64Mi)",
     )
-    add_boolean(
-        group,
+    group.add_argument(
         "--debug-headers",
-        default=False,
+        action="store_true",  # a boolean that takes a value would take the URL behind it
         help="write the decision into the response header x-warmpick-decision",
     )
     group.add_argument(

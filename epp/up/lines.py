@@ -13,6 +13,7 @@ _LEVELS = ("debug", "info", "warning", "error", "critical")
 _EVENTS = {
     "endpoint.unreachable": "{endpoint} is down: {error}",
     "endpoint.recovered": "{endpoint} is up",
+    "endpoint.metrics_unknown": "{endpoint} tells nothing known of its load",
 }
 """Events of the picker's log that are told whatever the level."""
 _ENVOY_LINE = re.compile(r"\[[^]]*\]\[\d+\]\[\w+\]\[\w+\] (?:\[[^]]*\] )?(.*)")

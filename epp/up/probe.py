@@ -1,6 +1,7 @@
 """The first look at model servers: which models they serve, and what would keep traffic away."""
 
 import asyncio
+import os
 import ssl
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
@@ -74,6 +75,9 @@ def _told(error: Exception) -> str:
         return f"nothing within {PROBE_SECONDS:g} s"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"its certificate is not accepted: {error.certificate_error}"
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and number > 0:  # aiohttp's own text repeats the address
+        return os.strerror(number)
     if isinstance(error, aiohttp.ClientConnectorError):
-        return error.strerror or str(error.os_error)
+        return str(error.os_error.strerror or error.os_error)
     return str(error) or type(error).__name__

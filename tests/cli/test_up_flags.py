@@ -1,8 +1,8 @@
-import argparse
 from pathlib import Path
 
 import pytest
 
+from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.up_flags import add_up, up_options
 from epp.config.file import POLICIES, load
 from epp.errors import ConfigError
@@ -13,7 +13,7 @@ NO_FILE = load(POLICIES["least-ttft"])
 
 
 def options(*argv, settings=NO_FILE, **environ):
-    parser = argparse.ArgumentParser()
+    parser = GoArgumentParser()
     add_up(parser)
     return up_options(parser.parse_args(argv), settings, environ)
 
@@ -40,6 +40,7 @@ def test_a_url_is_enough():
         ["--worker-urls", URL, "http://10.0.0.12:8000"],
         ["--worker-urls", URL, "--worker-urls", "http://10.0.0.12:8000"],
         [URL, "--worker-urls", "http://10.0.0.12:8000", "--port", "1"],
+        [URL, "--debug-headers", "http://10.0.0.12:8000"],
     ],
 )
 def test_servers_are_named_as_other_routers_have_it(argv):
@@ -102,7 +103,14 @@ def test_what_does_not_fit_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    "argv", [["--port=http"], ["--port=65536"], ["--drain-timeout=long"], ["--policy=cache_aware"]]
+    "argv",
+    [
+        ["--pory", "1"],
+        ["--port=http"],
+        ["--port=65536"],
+        ["--drain-timeout=long"],
+        ["--policy=cache_aware"],
+    ],
 )
 def test_values_of_another_kind_are_usage_errors(argv, capsys):
     with pytest.raises(SystemExit) as caught:
