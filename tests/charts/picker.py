@@ -1,5 +1,6 @@
 """The picker as the chart starts it."""
 
+from epp.cli.go_arguments import with_command
 from epp.cli.main import _parser
 
 
@@ -8,7 +9,7 @@ def container(things):
     (found,) = [
         each
         for thing in things
-        if thing["kind"] == "Deployment"
+        if thing["kind"] in {"Deployment", "StatefulSet"}
         for each in thing["spec"]["template"]["spec"]["containers"]
         if each["name"] == "epp"
     ]
@@ -17,4 +18,4 @@ def container(things):
 
 def arguments(things):
     """The rendered arguments as the picker's own parser reads them."""
-    return _parser().parse_args(container(things)["args"])
+    return _parser().parse_args(with_command(container(things)["args"]))

@@ -69,6 +69,10 @@ TOKENIZER = both(POOL, router(tokenizer={"enabled": True, "modelName": "Qwen/Qwe
 TRACED = both(POOL, router(tracing={"enabled": True}))
 PREDICTED = both(POOL, router(latencyPredictor={"enabled": True}))
 SCALED = both(POOL, epp(autoscaling={"enabled": True}))
+PRIORITY = both(SERVICE, router(proxy={"priorityRouting": {"enabled": True}}))
+PREFERRED = both(
+    POOL, at("provider", {"name": "gke", "gke": {"preferredBackends": {"enabled": True}}})
+)
 SCALED_PROXY = both(SERVICE, router(proxy={"autoscaling": {"enabled": True}}))
 ISTIO = both(POOL, {"provider": {"name": "istio"}})
 ROUTED = both(POOL, {"httpRoute": {"create": True}})
@@ -125,6 +129,8 @@ CASES = {
     "standalone-guide": merged(BASE, POOL, router(extraServicePorts=HTTP)),
     "service": SERVICE,
     "service-scaled": SCALED_PROXY,
+    "priority": PRIORITY,
+    "preferred": PREFERRED,
     "payload-agnostic": both(STANDALONE, epp(pluginsConfigFile="payload-agnostic.yaml")),
     "least-ttft": both(STANDALONE, epp(pluginsConfigFile="least-ttft.yaml")),
     "structured": both(
@@ -230,8 +236,15 @@ KEYS = {
     "proxy.configMapData": ({"more.yaml": "a: b"}, STANDALONE),
     "proxy.terminationGracePeriodSeconds": (30, SERVICE),
     "proxy.priorityRouting.enabled": (True, SERVICE),
-    "proxy.priorityRouting.primaryReplicas": (2, SERVICE),
-    "proxy.priorityRouting.standbyReplicas": (2, SERVICE),
+    "proxy.priorityRouting.primaryReplicas": (2, PRIORITY),
+    "proxy.priorityRouting.standbyReplicas": (2, PRIORITY),
+    "proxy.priorityRouting.healthyPanicThreshold": (50, PRIORITY),
+    "proxy.priorityRouting.dnsRefreshRate": ("1s", PRIORITY),
+    "proxy.priorityRouting.connectTimeout": ("1s", PRIORITY),
+    "proxy.healthCheckInterval": ("10s", STANDALONE),
+    "proxy.healthCheckTimeout": ("2s", STANDALONE),
+    "proxy.healthCheckUnhealthyThreshold": (5, STANDALONE),
+    "proxy.healthCheckHealthyThreshold": (2, STANDALONE),
     "proxy.autoscaling.enabled": (True, SERVICE),
     "proxy.autoscaling.minReplicas": (2, SCALED_PROXY),
     "proxy.autoscaling.maxReplicas": (9, SCALED_PROXY),

@@ -95,7 +95,7 @@ def scaling(**values):
     return r.epp(autoscaling={"enabled": True, **values})
 
 
-MISSPELT_PORT = [{"name": "http-metrics", "port": 9090}]
+METRICS = [{"name": "http-metrics", "port": 9090}]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,14 @@ MISSPELT_PORT = [{"name": "http-metrics", "port": 9090}]
         (r.STANDALONE, proxy(proxyType="nginx"), "router.proxy.enabled=false"),
         (r.STANDALONE, proxy(mode="daemon"), "at '/router/proxy/mode'"),
         (r.STANDALONE, proxy(failOpen="yes"), "at '/router/proxy/failOpen'"),
-        (r.SERVICE, proxy(priorityRouting={"enabled": True}), "router.epp.replicas=2"),
+        (r.STANDALONE, proxy(priorityRouting={"enabled": True}), "set router.proxy.mode=service"),
+        (r.PRIORITY, scaling(), "router.proxy.priorityRouting makes a StatefulSet"),
+        (r.PREFERRED, scaling(), "provider.gke.preferredBackends makes a StatefulSet"),
+        (
+            r.STANDALONE,
+            r.epp(flags={"health-checking": False}),
+            "router.epp.flags.health-checking is false",
+        ),
         (r.STANDALONE, proxy(autoscaling={"enabled": True}), "set router.proxy.mode=service"),
         (r.SERVICE, r.epp(autoscaling={"enabled": True, "minReplicas": 0}), "it is 1 or more"),
         (r.POOL, scaling(minReplicas=6), "router.epp.autoscaling.minReplicas is more than"),
@@ -125,12 +132,7 @@ MISSPELT_PORT = [{"name": "http-metrics", "port": 9090}]
         (r.POOL, {"provider": {"name": "traefik"}}, "must be one of 'gke', 'istio'"),
         (
             r.POOL,
-            {"provider": {"name": "gke", "gke": {"preferredBackends": {"enabled": True}}}},
-            "provider.gke.preferredBackends.enabled",
-        ),
-        (
-            r.POOL,
-            r.router(extraServicePorts=MISSPELT_PORT),
+            r.router(extraServicePorts=METRICS),
             '"http-metrics", which the Service has',
         ),
         (

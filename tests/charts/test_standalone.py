@@ -11,8 +11,10 @@ import yaml
 
 from epp.gateway.envoy import envoy_binary
 from epp.gateway.processes import free_port, spawn
+from tests.charts import router_values as r
 from tests.charts import values as v
 from tests.charts.helm import objects, only
+from tests.charts.picker import container
 
 SECONDS = 60
 HERE = "127.0.0.1"
@@ -50,11 +52,11 @@ async def running(process):
 class Pod:
     """A model server, and the picker's pod: the picker with the chart's flags, and its proxy."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, values, proxy):
         self.folder = folder
+        self.proxy = proxy
         self.ports = {port: free_port() for port in (8081, 9002, 9003, 9090, 19000, 19001)}
-        self.things = objects("warmpick", v.merged(v.CASES["standalone"], v.OPEN))
-        self.flags = only(self.things, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+        self.things = objects("warmpick", values)
 
     def url(self, port, path):
         return f"http://{HERE}:{self.ports[port]}{path}"
@@ -70,12 +72,13 @@ class Pod:
             f"--grpc-health-port={self.ports[9003]}",
             f"--metrics-port={self.ports[9090]}",
         ]
-        kept = [flag for flag in self.flags["args"] if flag.startswith("--health-checking")]
+        args = container(self.things)["args"]
+        kept = [flag for flag in args if flag.startswith("--health-checking")]
         assert kept == ["--health-checking=true"]
         return spawn("epp", [*serving, *kept], log_dir=self.folder)
 
     def envoy(self):
-        text = only(self.things, "ConfigMap", "rel-epp-envoy")["data"]["envoy.yaml"]
+        text = only(self.things, "ConfigMap", self.proxy)["data"]["envoy.yaml"]
         path = self.folder / "envoy.yaml"
         path.write_text(here(text, self.ports))
         argv = [str(envoy_binary()), "--config-path", str(path), "--disable-hot-restart"]
@@ -98,17 +101,31 @@ async def becomes(client, url, wanted):
             await asyncio.sleep(0.05)
 
 
-async def test_requests_go_where_the_picker_says_and_nowhere_while_it_is_gone(client, tmp_path):
-    pod = Pod(tmp_path)
+CLOSED = r.router(proxy={"failOpen": False})
+
+
+@pytest.mark.parametrize(
+    ("values", "proxy", "without"),
+    [
+        (v.merged(v.CASES["standalone"], v.OPEN), "rel-epp-envoy", 503),
+        (v.both(r.STANDALONE, CLOSED), "envoy", 503),
+        (r.STANDALONE, "envoy", 200),  # fails open: ready with or without a picker
+    ],
+)
+async def test_requests_go_where_the_picker_says_and_nowhere_while_it_is_gone(
+    values, proxy, without, client, tmp_path
+):
+    pod = Pod(tmp_path, values, proxy)
     server = spawn(
         "server", [sys.executable, "-m", "model_server.simulator", "--port", "0"], log_dir=tmp_path
     )
     async with running(server) as engine, running(pod.envoy()) as envoy:
         line = await engine.wait_ready_line(SECONDS)
         await envoy.wait_http(pod.url(19000, "/ready"), SECONDS)
-        await becomes(client, pod.url(19001, "/ready"), 503)
+        await becomes(client, pod.url(19001, "/ready"), without)
         async with running(pod.picker(f"{HERE}:{line['port']}")):
             await becomes(client, pod.url(19001, "/ready"), 200)
+            await becomes(client, pod.url(8081, "/v1/models"), 200)
             url = pod.url(8081, "/v1/chat/completions")
             elsewhere = {TARGET: f"{HERE}:{pod.ports[19000]}"}
             async with client.post(url, json=CHAT, headers=elsewhere) as response:
@@ -118,4 +135,4 @@ async def test_requests_go_where_the_picker_says_and_nowhere_while_it_is_gone(cl
                 assert response.status == 200
         async with client.get(pod.url(8081, "/v1/models"), headers=elsewhere) as response:
             assert response.status in {500, 503}
-        await becomes(client, pod.url(19001, "/ready"), 503)
+        await becomes(client, pod.url(19001, "/ready"), without)

@@ -106,19 +106,25 @@
 {{- if and (eq $pool.apiVersion "inference.networking.x-k8s.io/v1alpha2") (gt (len $pool.targetPorts) 1) -}}
 {{- fail "inferencePool.apiVersion is inference.networking.x-k8s.io/v1alpha2, whose pools have one port: leave one in inferencePool.targetPorts, or set it to inference.networking.k8s.io/v1" -}}
 {{- end -}}
+{{- if and $epp.sidecar.enabled $epp.sidecar.priorityRouting.enabled (ne $epp.sidecar.mode "service") -}}
+{{- fail (printf "%s.priorityRouting is for a proxy of its own: set %s.mode=service" $proxy $proxy) -}}
+{{- end -}}
+{{- if include "warmpick.ordered" . -}}
+{{- $why := ternary "provider.gke.preferredBackends" (printf "%s.priorityRouting" $proxy) (eq (include "warmpick.preferred" .) "true") -}}
+{{- if $epp.autoscaling.enabled -}}
+{{- fail (printf "%s.autoscaling is for a Deployment, and %s makes a StatefulSet: keep one" $picker $why) -}}
+{{- end -}}
+{{- end -}}
+{{- $own := dig "configMap" "data" "envoy.yaml" "" $epp.sidecar -}}
+{{- if and (include "warmpick.envoy" .) (not $own) (eq (index $epp.flags "health-checking" | toString) "false") -}}
+{{- fail (printf "%s.flags.health-checking is false, and the proxy asks for the picker's health at its port for picks: leave it out" $picker) -}}
+{{- end -}}
 {{- with .Values.fromIncumbent }}{{ include "warmpick.incumbentChecks" (dict "root" $ "router" .router) }}{{ end -}}
 {{- end -}}
 
-{{- /* What llm-d-router's charts can and this one cannot. */ -}}
+{{- /* What the charts of llm-d-router refuse, too. */ -}}
 {{- define "warmpick.incumbentChecks" -}}
-{{- $provider := .root.Values.provider -}}
-{{- if dig "gke" "preferredBackends" "enabled" false $provider -}}
-{{- fail "provider.gke.preferredBackends.enabled: this chart installs no StatefulSet with a Service for each picker; leave it false, and set router.epp.replicas=2 for a leader and one that stands by" -}}
-{{- end -}}
 {{- with .router -}}
-{{- if .proxy.priorityRouting.enabled -}}
-{{- fail "router.proxy.priorityRouting.enabled: this chart installs no StatefulSet of pickers in an order; leave it false, and set router.epp.replicas=2 for a leader and one that stands by" -}}
-{{- end -}}
 {{- if and .proxy.autoscaling.enabled (ne .proxy.mode "service") -}}
 {{- fail "router.proxy.autoscaling is for proxies of their own: set router.proxy.mode=service" -}}
 {{- end -}}

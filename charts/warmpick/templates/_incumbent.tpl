@@ -110,7 +110,7 @@ inferenceExtension:
     targetPorts: {{ toJson $ports }}
     modelServerType: {{ .modelServers.type }}
   {{- $files := include "warmpick.overlaid" (dict "base" .proxy.configMap.data "over" .proxy.configMapData) | fromYaml }}
-  sidecar: {{ omit .proxy "priorityRouting" "configMapData" | merge (dict "configMap" (dict "name" .proxy.configMap.name "data" $files)) | toJson }}
+  sidecar: {{ omit .proxy "configMapData" | merge (dict "configMap" (dict "name" .proxy.configMap.name "data" $files)) | toJson }}
   renderer: {{ toJson .tokenizer }}
   monitoring:
     interval: {{ .monitoring.interval }}
@@ -132,15 +132,15 @@ experimentalHttpRoute: {{ merge (dict "enabled" (.create | default false)) (omit
 {{- end -}}
 
 {{- /*
-`base` with what `over` has, deep in maps; null takes a value away. With `keep` an empty map of
-`over` leaves what `base` has.
+`base` with what `over` has, deep in maps; null takes a value away. With `keep` null and an empty
+map leave what `base` has.
 */ -}}
 {{- define "warmpick.overlaid" -}}
 {{- $all := deepCopy (.base | default dict) -}}
 {{- range $key, $value := .over -}}
 {{- $held := get $all $key -}}
 {{- if kindIs "invalid" $value -}}
-{{- $_ := unset $all $key -}}
+{{- if not $.keep }}{{ $_ := unset $all $key }}{{ end -}}
 {{- else if and (kindIs "map" $held) (kindIs "map" $value) -}}
 {{- if or $value (not $.keep) -}}
 {{- $_ := set $all $key (include "warmpick.overlaid" (dict "base" $held "over" $value "keep" $.keep) | fromYaml) -}}
@@ -187,8 +187,14 @@ What is taken and changes nothing here, and why: one a line. Of `router` only wh
 {{- else if and (ne $epp.sidecar.mode "service") (or (hasKey $proxy "replicas") (hasKey $proxy "terminationGracePeriodSeconds")) -}}
 {{- $lines = append $lines "router.proxy.replicas, router.proxy.terminationGracePeriodSeconds: the proxy is in the picker's pod;\n  router.proxy.mode=service makes it a Deployment" -}}
 {{- end -}}
-{{- if and $router.router.proxy.enabled (dig "priorityRouting" dict $proxy) -}}
-{{- $lines = append $lines "router.proxy.priorityRouting: not enabled, and not to be had here" -}}
+{{- if and $router.router.proxy.enabled (dig "priorityRouting" dict $proxy) (not $epp.sidecar.priorityRouting.enabled) -}}
+{{- $lines = append $lines "router.proxy.priorityRouting: not enabled" -}}
+{{- end -}}
+{{- if and (include "warmpick.ordered" .) (hasKey (dig "epp" dict $given) "replicas") -}}
+{{- $lines = append $lines "router.epp.replicas: preferredBackends or priorityRouting say how many there are" -}}
+{{- end -}}
+{{- if and (dig "gke" "preferredBackends" "enabled" false .Values.provider) (not (include "warmpick.preferred" .)) -}}
+{{- $lines = append $lines "provider.gke.preferredBackends: provider.name is not gke, or there is no InferencePool" -}}
 {{- end -}}
 {{- if dig "presets" "agentgateway" dict $proxy -}}
 {{- $lines = append $lines "router.proxy.presets.agentgateway: the proxy is Envoy" -}}

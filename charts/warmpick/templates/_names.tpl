@@ -47,7 +47,7 @@ labels:
 {{- $epp := .Values.inferenceExtension -}}
 {{- if kindIs "bool" $epp.leaderElection -}}
 {{- if $epp.leaderElection }}true{{ end -}}
-{{- else if and (gt (int $epp.replicas) 1) (not $epp.autoscaling.enabled) -}}
+{{- else if and (gt (int $epp.replicas) 1) (not $epp.autoscaling.enabled) (not (include "warmpick.ordered" .)) -}}
 true
 {{- end -}}
 {{- end -}}
@@ -68,6 +68,41 @@ true
 
 {{- define "warmpick.sidecarRuns" -}}
 {{- if and .Values.inferenceExtension.sidecar.enabled (not (include "warmpick.proxyService" .)) }}true{{ end -}}
+{{- end -}}
+
+{{- /* GKE's load balancer knows the pickers one by one, and prefers some. */ -}}
+{{- define "warmpick.preferred" -}}
+{{- $gke := .Values.provider.gke.preferredBackends -}}
+{{- if and $gke.enabled (eq .Values.provider.name "gke") .Values.inferenceExtension.endpointsServer.createInferencePool }}true{{ end -}}
+{{- end -}}
+
+{{- /* How many pickers a StatefulSet has, where there is one. */ -}}
+{{- define "warmpick.ordered" -}}
+{{- $priority := .Values.inferenceExtension.sidecar.priorityRouting -}}
+{{- if include "warmpick.preferred" . -}}
+{{- with .Values.provider.gke.preferredBackends }}{{ add (int .preferredReplicas) (int .defaultReplicas) }}{{ end -}}
+{{- else if and (include "warmpick.proxyService" .) $priority.enabled -}}
+{{- add (int $priority.primaryReplicas) (int $priority.standbyReplicas) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* What follows a name that is of picker `ordinal` of those that GKE prefers or not. */ -}}
+{{- define "warmpick.preferredSuffix" -}}
+{{- $preferred := int .root.Values.provider.gke.preferredBackends.preferredReplicas -}}
+{{- $ordinal := int .ordinal -}}
+{{- if eq $ordinal 0 -}}
+{{- else if lt $ordinal $preferred -}}
+-preferred-{{ $ordinal }}
+{{- else if eq $ordinal $preferred -}}
+-backup
+{{- else -}}
+-backup-{{ sub $ordinal $preferred }}
+{{- end -}}
+{{- end -}}
+
+{{- /* The Service that the pool names. */ -}}
+{{- define "warmpick.pickerService" -}}
+{{- include "warmpick.name" . }}{{ if include "warmpick.preferred" . }}-backup{{ end -}}
 {{- end -}}
 
 {{- define "warmpick.proxyName" -}}
