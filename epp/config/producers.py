@@ -63,6 +63,11 @@ class RenderEndpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
         seconds(self.mm_timeout or "30s")
 
 
+_NO_SIDECAR = without_effect(
+    "the sidecar behind this socket is not asked: prompts stay text; write `vllm` or `tokenizer`"
+)
+
+
 class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Configures tokenization; without `tokenizer`, `vllm` and `modelName` prompts stay text.
 
@@ -72,6 +77,7 @@ class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     model_name: str = ""
     estimate: MediaEstimates | None = None
     vllm: RenderEndpoint | None = None
+    uds_tokenizer_config: Annotated[dict[str, Any] | None, _NO_SIDECAR] = None
     tokenizer: str = ""
     chat_template: str = ""
     chat_template_kwargs: dict[str, Any] = {}
@@ -80,8 +86,10 @@ class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     patience: str = "2s"
 
     def __post_init__(self) -> None:
-        rendered = self.vllm is not None or (self.model_name and not self.tokenizer)
-        if (self.estimate is not None) + bool(rendered) + bool(self.tokenizer) > 1:
+        sidecar = bool(self.uds_tokenizer_config)
+        alone = self.model_name and not (self.tokenizer or sidecar)
+        rendered = self.vllm is not None or bool(alone)
+        if (self.estimate is not None) + rendered + bool(self.tokenizer) + sidecar > 1:
             raise ValueError("only one of `estimate`, `vllm` (or `modelName`) and `tokenizer`")
         if min(self.max_bytes, self.cache_bytes) < 0:
             raise ValueError("a size is less than nothing")
@@ -89,7 +97,7 @@ class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
     def settings(self) -> TokenSettings | None:
         """Return the settings of the tokenizer; None: prompts stay text."""
-        if not (self.tokenizer or self.vllm or self.model_name):
+        if not (self.tokenizer or self.vllm or self.model_name) or self.uds_tokenizer_config:
             return None
         endpoint = self.vllm or RenderEndpoint()
         return TokenSettings(

@@ -105,6 +105,7 @@ PLUGINS: dict[str, type[Any]] = {
     "always-disagg-multimodal-decider": AlwaysDisaggMultimodalDecider,
     "prefix-based-pd-decider": PrefixBasedPdDecider,
     "token-producer": TokenProducer,
+    "tokenizer": TokenProducer,
     "approx-prefix-cache-producer": ApproxProducer,
     "precise-prefix-cache-producer": PreciseProducer,
     "multicluster-approx-prefix-cache-producer": MulticlusterApproxProducer,
@@ -133,6 +134,7 @@ PLUGINS: dict[str, type[Any]] = {
 
 DEPRECATED: dict[str, str] = {
     OLD_CORE_EXTRACTOR: "write `core-metrics-extractor`",
+    "tokenizer": "write `token-producer`",
     "pd-profile-handler": "write `disagg-profile-handler`",
     "disagg-headers-handler": "leave it out: `disagg-profile-handler` sets the headers",
     "prefill-header-handler": "leave it out: `disagg-profile-handler` sets the headers",

@@ -43,6 +43,7 @@ IN_PROCESS = """{tokenizer: /m, modelName: m, chatTemplate: /t, chatTemplateKwar
         ("{}", None),
         ("{estimate: {}}", None),
         ("{estimate: {image: {mode: static, static: {staticToken: 5}}}}", None),
+        ("{modelName: m, udsTokenizerConfig: {socketFile: /tmp/t}}", None),
         ("{modelName: m}", TokenSettings(url="http://localhost:8000", model="m")),
         ("{vllm: {}}", TokenSettings(url="http://localhost:8000")),
         (
@@ -66,6 +67,12 @@ IN_PROCESS = """{tokenizer: /m, modelName: m, chatTemplate: /t, chatTemplateKwar
 )
 def test_how_prompts_become_tokens(parameters, settings):
     assert tokens(parameters) == settings
+
+
+def test_the_old_name_of_the_producer_is_deprecated():
+    settings = load(producer("tokenizer", "{modelName: m}"))
+    assert settings.tokens == TokenSettings(url="http://localhost:8000", model="m")
+    assert "`tokenizer` is deprecated: write `token-producer`" in "\n".join(settings.warnings)
 
 
 def test_without_a_producer_prompts_stay_text():
@@ -155,7 +162,6 @@ def test_assumed_capacity_of_an_endpoint_that_reports_none(parameters, capacity)
     ("kind", "parameters", "words"),
     [
         ("token-producer", "{modelname: m}", "did you mean `modelName`"),
-        ("token-producer", "{udsTokenizerConfig: {}}", "unknown parameter `udsTokenizerConfig`"),
         ("token-producer", "{vllm: {timout: 5s}}", "timout"),
         ("token-producer", "{vllm: {timeout: 5}}", "str"),
         ("token-producer", "{vllm: {timeout: soon}}", "`soon` is no duration"),
