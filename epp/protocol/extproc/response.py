@@ -29,7 +29,7 @@ from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
 from epp.protocol.metrics.orca import parse_orca
 from epp.protocol.openai.apis import FRAMED
-from epp.protocol.openai.model_rewrite import ModelRestorer
+from epp.protocol.openai.model_rewrite import ModelRestorer, Restorer
 from epp.protocol.openai.object_scanner import ObjectScanner
 from epp.protocol.openai.usage import merge_usage
 from epp.protocol.openai.usage_reader import UsageReader, usage_reader
@@ -76,7 +76,7 @@ class Response:
         self._reporters = settings.reporters
         self._usage_reader: UsageReader | None = None
         self._usage: Usage | None = None
-        self._restorer: ModelRestorer | None = None
+        self._restorer: Restorer | None = None
         self.done = False
 
     def headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
@@ -110,12 +110,16 @@ class Response:
         lookup = request is None or request.stream or request.api is _OTHER
         return lookup or self._record.streaming
 
-    def _restoration(self) -> ModelRestorer | None:
+    def _restoration(self) -> Restorer | None:
         request = self._record.request
         if self._record.decision is None or request is None:
             return None
-        if request.model == request.target_model or not request.model or request.api in FRAMED:
+        if request.model == request.target_model or not request.model:
             return None
+        if request.api in FRAMED:
+            from epp.protocol.openai.grpc_body import FrameRestorer  # noqa: PLC0415 (slow to load)
+
+            return FrameRestorer(request.model)
         return ModelRestorer(request.model, sse=self._record.streaming)
 
     def _mutation(self) -> Mutation:

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from epp._pb import engine_api_pb2 as pb
 from epp.errors import MalformedRequest
 from epp.model.request import TOKEN_BYTES, Api, Prompt
+from epp.protocol.openai.model_rewrite import replace_in_line, replace_model
 from epp.protocol.openai.request_json import LONGEST_PROMPT, Parsed
 
 _HEAD: Final = 5
@@ -127,6 +128,50 @@ class Frames:
                 yield data[at + _HEAD : end]
             at = end
         self._held = data[at:]
+
+
+class FrameRestorer:
+    """Restores the client's model name in answers of Vertex AI's (`Restorer`).
+
+    A frame that is compressed, or longer than a megabyte, passes on as it is.
+    """
+
+    __slots__ = ("_held", "_name", "_passing")
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._held = b""
+        self._passing = 0
+
+    def feed(self, chunk: bytes, *, last: bool) -> bytes:
+        """Return the frames that end with `chunk`; with `last` all that is held."""
+        passed = chunk[: self._passing]
+        self._passing -= len(passed)
+        data, done, at = self._held + chunk[len(passed) :], [passed], 0
+        while len(data) - at >= _HEAD:
+            end = at + _HEAD + int.from_bytes(data[at + 1 : at + _HEAD], "big")
+            unread = data[at] or end - at > _LONGEST_ANSWER
+            if not unread and end > len(data):
+                break
+            frame = data[at:end]
+            done.append(frame if unread else self._restored(frame))
+            self._passing = end - at - len(frame)
+            at += len(frame)
+        self._held = b"" if last else data[at:]
+        return b"".join([*done, data[at:]] if last else done)
+
+    def _restored(self, frame: bytes) -> bytes:
+        data = answer_of(frame[_HEAD:])
+        if b'"model"' not in data:
+            return frame
+        if data.lstrip()[:1] == b"{":
+            data = replace_model(data, self._name)
+        else:
+            lines = data.splitlines(keepends=True)
+            data = b"".join([replace_in_line(line, self._name) for line in lines])
+        read = pb.HttpBody.FromString(frame[_HEAD:])
+        read.data = data
+        return framed(read.SerializeToString())
 
 
 def usage_of(api: Api, message: bytes) -> bytes | None:

@@ -10,6 +10,7 @@ content.
 import json
 import re
 from itertools import islice
+from typing import Protocol
 
 _TOKEN = re.compile(rb'"(?:[^"\\]+|\\.)*+"|[{}\[\]:]', re.DOTALL)
 _NUMBER = re.compile(rb"\s*(-?[0-9.eE+-]+|null)")
@@ -97,6 +98,13 @@ def priority_spans(data: bytes) -> list[Span]:
     return spans
 
 
+class Restorer(Protocol):
+    """Restores the client's model name in a response as its chunks pass."""
+
+    def feed(self, chunk: bytes, *, last: bool) -> bytes:
+        """Return the bytes to pass on after `chunk`; with `last` all that are held."""
+
+
 class ModelRestorer:
     """Restores the client's model name in a response as its chunks pass.
 
@@ -141,7 +149,12 @@ class ModelRestorer:
         return data
 
     def _line(self, line: bytes) -> bytes:
-        # WHATWG HTML, "Interpreting an event stream": the space after the colon is optional.
-        if line.startswith(b"data:") and b'"model"' in line:
-            return replace_model(line, self._name)
-        return line
+        return replace_in_line(line, self._name)
+
+
+def replace_in_line(line: bytes, name: str) -> bytes:
+    """Return a line of an event stream with every `model` in its data replaced by `name`."""
+    # WHATWG HTML, "Interpreting an event stream": the space after the colon is optional.
+    if line.startswith(b"data:") and b'"model"' in line:
+        return replace_model(line, name)
+    return line

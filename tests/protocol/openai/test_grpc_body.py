@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
 from epp.protocol.openai.body import Body
-from epp.protocol.openai.grpc_body import framed
+from epp.protocol.openai.grpc_body import FrameRestorer, framed
 
 # Protobuf: a key is the field's number times 8, plus 0 for a number and 2 for bytes.
 IDS = b"\x12\x06" + b"\x12\x04\x01\xac\x02\x07"  # tokenized = 2 {input_ids = 2: 1, 300, 7}
@@ -84,6 +84,30 @@ def test_vertex_holds_json_which_is_rewritten_in_its_place(api, size):
     other = CHAT.replace(b'"m"', b'"other"')
     new = field(1, b"e") + field(2, field(1, b"application/json") + field(2, other)) + UNKNOWN
     assert b"".join(body.rewritten("other")) == framed(new)
+
+
+ANSWERS = {
+    "JSON": (b'{"model":"other","choices":[]}', b'{"model":"m","choices":[]}'),
+    "events": (b'event: x\ndata: {"model":"other"}\n\n', b'event: x\ndata: {"model":"m"}\n\n'),
+    "content": (b'{"text":"\\"model\\":\\"other\\""}', b'{"text":"\\"model\\":\\"other\\""}'),
+    "nothing": (b"", b""),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+@pytest.mark.parametrize("size", [1, 7, 64, 200])
+def test_answers_of_vertex_name_the_clients_model(case, size):
+    came, wanted = ANSWERS[case]
+    others = b"\1" + framed(b"compressed")[1:] + framed(bytes(2 << 20)) + framed(b"\xff")
+    data = framed(field(2, came) + UNKNOWN) + others + framed(field(2, came)) + b"\0\0"
+    restorer = FrameRestorer("m")
+    step = size * (1 << 14)
+    first = [data[at : at + size] for at in range(0, 200, size)]
+    at = len(b"".join(first))
+    pieces = [*first, *(data[place : place + step] for place in range(at, len(data), step))]
+    passed = [restorer.feed(each, last=False) for each in pieces]
+    expected = framed(field(2, wanted) + UNKNOWN) + others + framed(field(2, wanted)) + b"\0\0"
+    assert b"".join([*passed, restorer.feed(b"", last=True)]) == expected
 
 
 def test_vertex_without_json_is_refused():
