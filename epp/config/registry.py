@@ -45,6 +45,8 @@ from epp.policy.disaggregation.handler import (
     DisaggProfileHandler,
     PdProfileHandler,
 )
+from epp.policy.disaggregation.kv_source import P2pSourceProducer
+from epp.policy.disaggregation.rollout import DisaggregatedSetRolloutScreener
 from epp.policy.effects import without_effect
 from epp.policy.handlers import DataParallelProfileHandler, HeaderProfileHandler
 from epp.policy.pickers import (
@@ -104,6 +106,8 @@ PLUGINS: dict[str, type[Any]] = {
     "always-disagg-pd-decider": AlwaysDisaggPdDecider,
     "always-disagg-multimodal-decider": AlwaysDisaggMultimodalDecider,
     "prefix-based-pd-decider": PrefixBasedPdDecider,
+    "p2p-source-producer": P2pSourceProducer,
+    "disaggregatedset-rollout-screener": DisaggregatedSetRolloutScreener,
     "token-producer": TokenProducer,
     "tokenizer": TokenProducer,
     "approx-prefix-cache-producer": ApproxProducer,

@@ -9,6 +9,7 @@ add theirs as classes of these shapes under the entry point group `warmpick.plug
     Admitter           refuses requests
     ProfileHandler     runs profiles, each of Filters, Scorers and a Picker, and joins their results
     Decider            says whether a handler runs a stage
+    RequestHeaderSource adds headers to the request
     CommitObserver     is notified of the decision
     SaturationDetector says how busy the pool is
     ResponseProcessor  adds headers to the response
@@ -132,6 +133,16 @@ class RequestProcessor(Protocol):
 
     def process_request(self, request: InferenceRequest) -> InferenceRequest:
         """Return the request, perhaps with other fields; its prompts are not to be changed."""
+
+
+@runtime_checkable
+class RequestHeaderSource(Protocol):
+    """Adds headers to requests, once they are decided on."""
+
+    def request_headers(
+        self, request: InferenceRequest, decision: Decision, candidates: Sequence[Candidate]
+    ) -> Headers:
+        """Return headers for the model server; `candidates` are those that profiles saw."""
 
 
 @runtime_checkable

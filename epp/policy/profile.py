@@ -13,6 +13,7 @@ from epp.policy.plugins import (
     Filter,
     Picker,
     ProfileHandler,
+    RequestHeaderSource,
     RequestProcessor,
     ResponseProcessor,
     RunProfile,
@@ -67,6 +68,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     handler: ProfileHandler = SingleProfileHandler()
     screeners: tuple[Screener, ...] = ()
     admitters: tuple[Admitter, ...] = ()
+    request_header_sources: tuple[RequestHeaderSource, ...] = ()
     request_processors: tuple[RequestProcessor, ...] = ()
     commit_observers: tuple[CommitObserver, ...] = ()
     response_processors: tuple[ResponseProcessor, ...] = ()
@@ -81,5 +83,5 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def plain(self) -> bool:
         """Whether a decision is one run of the one profile."""
-        around = self.screeners or self.admitters
+        around = self.screeners or self.admitters or self.request_header_sources
         return isinstance(self.handler, SingleProfileHandler) and not around

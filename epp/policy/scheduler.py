@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
 
+from msgspec.structs import replace
+
 from epp.errors import NoEndpoints, NotCached, UnknownModel
 from epp.model.candidate import Candidate
 from epp.model.events import Admitted
@@ -65,12 +67,16 @@ class Scheduler:
         for admitter in scheduling.admitters:
             admitter.admit(request, candidates)
         remaining, profiles, first = candidates, scheduling.profiles, self._profile
-        return scheduling.handler.schedule(
+        decision = scheduling.handler.schedule(
             request,
             lambda name, asked: choose(
                 profiles[name] if name else first, asked, remaining, context
             ),
         )
+        headers = decision.headers
+        for source in scheduling.request_header_sources:
+            headers += source.request_headers(request, decision, candidates)
+        return replace(decision, headers=headers) if scheduling.request_header_sources else decision
 
     def commit(
         self, request: InferenceRequest, quote: Quote, decision: Decision, now: float

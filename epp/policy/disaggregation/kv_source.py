@@ -1,0 +1,90 @@
+"""Where an endpoint may copy the blocks of a prompt from, rather than compute them.
+
+Type, parameters and rule are llm-d-router's
+(pkg/epp/framework/plugins/requestcontrol/dataproducer/p2psource).
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.request import Decision, InferenceRequest
+from epp.policy.plugins import Headers, PluginContext
+from epp.policy.producers import PrefixMatchInfo, prefix_match_info
+
+KV_SOURCE = "x-kv-cache-source-host-port"
+_BLOCK_TOKENS = 16
+_FNV_OFFSET, _FNV_PRIME, _FNV_BITS = 0x811C9DC5, 0x01000193, 32
+
+
+class P2pSourceProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Names an endpoint that has more of the prompt cached than the one that computes it.
+
+    It has to have `min_cached_token_delta` tokens more. `prefill_profile_name` is the profile whose
+    endpoint computes the prompt, where it ran.
+    """
+
+    min_cached_token_delta: Annotated[int, msgspec.Meta(ge=1)] = 1
+    prefill_profile_name: str = "prefill"
+    prefix_match_info_producer_name: str = ""
+
+    def start(self, context: PluginContext) -> "P2pSource":
+        """Return the plug-in. Raises `ConfigError` for an unknown producer."""
+        producer = prefix_match_info(context, self.prefix_match_info_producer_name)
+        profile = self.prefill_profile_name or "prefill"
+        return P2pSource(producer, self.min_cached_token_delta, profile)
+
+
+class P2pSource:
+    """Adds the header of the source to requests."""
+
+    def __init__(self, producer: PrefixMatchInfo, least: int, profile: str) -> None:
+        self._producer = producer
+        self._least = least
+        self._profile = profile
+
+    def request_headers(
+        self, request: InferenceRequest, decision: Decision, candidates: Sequence[Candidate]
+    ) -> Headers:
+        """Return the header, where a source has enough more than the endpoint that computes."""
+        matches = self._producer.prefix_matches(request, candidates)
+        cached = {
+            each.endpoint.id: match.matched for each, match in zip(candidates, matches, strict=True)
+        }
+        most = max(cached.values(), default=0)
+        if not most:
+            return ()
+        near = [
+            each
+            for each in candidates
+            if (tokens := cached[each.endpoint.id]) and tokens + _block(each) >= most
+        ]
+        source = _drawn(near, request.id).endpoint
+        computing = (decision.of(self._profile) or decision).endpoint
+        more = cached[source.id] - cached.get(computing.id, 0)
+        return ((KV_SOURCE, source.target),) if more >= self._least else ()
+
+
+def _block(candidate: Candidate) -> int:
+    return candidate.load.block_size or _BLOCK_TOKENS
+
+
+def _drawn(sources: Sequence[Candidate], request: str) -> Candidate:
+    """Return one, drawn by the request's id with weights of `1 / (1 + waiting)`."""
+    weights = [1 / (1 + int(each.waiting)) for each in sources]
+    left = fnv32a(request.encode()) / (1 << _FNV_BITS) * sum(weights)
+    for each, weight in zip(sources, weights, strict=True):
+        if left < weight:
+            return each
+        left -= weight
+    return sources[-1]
+
+
+def fnv32a(data: bytes) -> int:
+    """Return the 32-bit FNV-1a hash."""
+    value = _FNV_OFFSET
+    for byte in data:
+        value = (value ^ byte) * _FNV_PRIME % (1 << _FNV_BITS)
+    return value

@@ -1,0 +1,228 @@
+"""Rollouts of disaggregated sets: a request stays with the pods of one revision.
+
+Type, parameters and rules are llm-d-router's
+(pkg/epp/framework/plugins/requestcontrol/screener/disaggregatedsetrollout).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import Endpoint, EndpointId, Target
+from epp.model.events import EndpointRemoved, EndpointUpserted, Event
+from epp.model.request import Decision, InferenceRequest
+from epp.policy.plugins import Headers, PluginContext
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_DRAWS = 1 << 32
+_KEY = r"[A-Za-z0-9](?:[-A-Za-z0-9_./]*[A-Za-z0-9])?"
+_VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
+_OUTSIDE = re.compile(r",(?![^(]*\))")
+_REQUIREMENT = re.compile(
+    rf"(?P<no>!\s*)?(?P<key>{_KEY})"
+    rf"(?:\s*(?P<sign>!?==?)\s*(?P<value>{_VALUE})"
+    rf"|\s+(?P<word>in|notin)\s*\((?P<values>[^()]*)\))?"
+)
+
+Wants = Callable[[Mapping[str, str]], bool]
+
+
+def label_selector(text: str) -> Wants:
+    """Return what a Kubernetes label selector says of labels. Raises `ValueError`.
+
+    `a=b`, `a==b`, `a!=b`, `a in (b,c)`, `a notin (b,c)`, `a` and `!a`, with commas between them.
+    """
+    requirements = [_requirement(part.strip()) for part in _OUTSIDE.split(text)]
+    return lambda labels: all(wants(labels) for wants in requirements)
+
+
+def _requirement(text: str) -> Wants:
+    found = _REQUIREMENT.fullmatch(text)
+    if found is None or (found["no"] and (found["sign"] or found["word"])):
+        raise ValueError(f"`{text}` is no requirement of a label selector")
+    key = found["key"]
+    if found["sign"] is None and found["word"] is None:
+        there = not found["no"]
+        return lambda labels: (key in labels) is there
+    values = {each.strip() for each in (found["value"] or found["values"] or "").split(",")}
+    if found["word"] == "notin" or (found["sign"] or "").startswith("!"):
+        return lambda labels: labels.get(key) not in values
+    return lambda labels: labels.get(key) in values
+
+
+class RolloutScope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """The pods that count."""
+
+    label_selector: _Text
+
+    def __post_init__(self) -> None:
+        label_selector(self.label_selector)
+
+
+class RolloutHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A request header whose value is a label's; without a match a `strict` one leaves nobody."""
+
+    name: _Text
+    header_name: _Text
+    label_key: _Text
+    mode: Literal["strict", "prefer"]
+
+
+class RequiredRoles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The roles of which a revision needs a pod each."""
+
+    values: list[_Text]
+
+    def __post_init__(self) -> None:
+        if not self.values or len(set(self.values)) < len(self.values):
+            raise ValueError("`values` wants roles, each once")
+
+
+class RevisionGating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """How a revision is chosen: by the pods of all roles, or of the role that has the most."""
+
+    mode: Literal["sum", "max-role", "disabled"]
+    revision_label_key: str = "disaggregatedset.x-k8s.io/revision"
+    role_label_key: str = "disaggregatedset.x-k8s.io/role"
+    require_roles: RequiredRoles | None = None
+
+    def __post_init__(self) -> None:
+        if self.require_roles is None and self.mode != "disabled":
+            raise ValueError(f"`requireRoles` is required where `mode` is `{self.mode}`")
+
+    @property
+    def roles(self) -> Sequence[str]:
+        """The roles that are required; none where gating is off."""
+        if self.require_roles is None or self.mode == "disabled":
+            return ()
+        return self.require_roles.values
+
+
+class DisaggregatedSetRolloutScreener(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Keeps the endpoints of one revision that has pods of every role."""
+
+    scope: RolloutScope
+    revision_gating: RevisionGating
+    header_selectors: list[RolloutHeader] = []
+
+    def __post_init__(self) -> None:
+        for field in ("name", "header_name"):
+            values = [getattr(each, field).lower() for each in self.header_selectors]
+            if len(set(values)) < len(values):
+                raise ValueError(f"two `headerSelectors` have the same {field.replace('_', ' ')}")
+
+    def start(self, context: PluginContext) -> "Rollout":
+        """Return the screener, which follows the fleet's endpoints."""
+        rollout = Rollout(self, context.below)
+        context.subscribe((EndpointUpserted, EndpointRemoved), rollout.hear)
+        return rollout
+
+
+class Rollout:
+    """Follows the pods of each revision, and screens endpoints by it. `below` draws a number."""
+
+    def __init__(
+        self, parameters: DisaggregatedSetRolloutScreener, below: Callable[[int], int]
+    ) -> None:
+        self._gating = parameters.revision_gating
+        self._headers = [(each.header_name.lower(), each) for each in parameters.header_selectors]
+        self._counts = label_selector(parameters.scope.label_selector)
+        self._below = below
+        self._endpoints: dict[EndpointId, Endpoint] = {}
+        self._targets: dict[Target, Endpoint] = {}
+        self._weights: Mapping[str, int] | None = None
+
+    def hear(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a listener)
+        """Take note of endpoints that come, change and go."""
+        if isinstance(event, EndpointUpserted):
+            self._endpoints[event.endpoint.id] = event.endpoint
+            self._targets[event.endpoint.target] = event.endpoint
+        elif isinstance(event, EndpointRemoved):
+            gone = self._endpoints.pop(event.endpoint_id, None)
+            if gone is not None and self._targets.get(gone.target) == gone:
+                del self._targets[gone.target]
+        self._weights = None
+
+    @property
+    def weights(self) -> Mapping[str, int]:
+        """The weight of each revision that has a pod of every required role."""
+        if self._weights is None:
+            self._weights = self._weigh()
+        return self._weights
+
+    def _weigh(self) -> Mapping[str, int]:
+        gating, pods = self._gating, {}
+        for each in self._endpoints.values():
+            if self._counts(each.labels):
+                pod = each.namespace, each.pod or each.name
+                pods[pod] = tuple(
+                    each.labels.get(key, "")
+                    for key in (gating.revision_label_key, gating.role_label_key)
+                )
+        counts = Counter(pods.values())
+        complete = {
+            revision: [counts[revision, role] for role in gating.roles]
+            for revision, _ in counts
+            if revision and all(counts[revision, role] for role in gating.roles)
+        }
+        if gating.mode == "sum":
+            return {revision: sum(numbers) for revision, numbers in complete.items()}
+        totals = [sum(numbers) for numbers in zip(*complete.values(), strict=True)]
+        return {
+            revision: numbers[totals.index(max(totals))] for revision, numbers in complete.items()
+        }
+
+    def screen(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Return the endpoints of one revision, or of those that strict headers name."""
+        wanted = [
+            (each.label_key, value)
+            for header, each in self._headers
+            if each.mode == "strict" and (value := request.headers.get(header))
+        ]
+        if self._gating.roles:
+            candidates = self._of_revisions(candidates, alone=not wanted)
+        return [
+            each
+            for each in candidates
+            if all(each.endpoint.labels.get(key) == value for key, value in wanted)
+        ]
+
+    def _of_revisions(self, candidates: Sequence[Candidate], *, alone: bool) -> list[Candidate]:
+        """Return the endpoints of complete revisions; where `alone`, of one that is drawn."""
+        key, weights = self._gating.revision_label_key, self.weights
+        revisions = [each.endpoint.labels.get(key, "") for each in candidates]
+        kept = sorted({each for each in revisions if each in weights})
+        if alone and len(kept) > 1:
+            kept = [self._draw(kept)]
+        return [
+            each for each, revision in zip(candidates, revisions, strict=True) if revision in kept
+        ]
+
+    def _draw(self, revisions: Sequence[str]) -> str:
+        left = self._below(_DRAWS) / _DRAWS * sum(self.weights[each] for each in revisions)
+        for each in revisions:
+            left -= self.weights[each]
+            if left < 0:
+                return each
+        return revisions[-1]
+
+    def response_headers(
+        self, _: InferenceRequest, decision: Decision, served: Target | None
+    ) -> Headers:
+        """Return the labels of the endpoint that served, under the selectors' headers."""
+        target = None if served is None else decision.served_at(served)
+        endpoint = self._targets.get(target or Target(""), decision.endpoint)
+        labels = endpoint.labels
+        return tuple(
+            (header, labels[each.label_key])
+            for header, each in self._headers
+            if labels.get(each.label_key)
+        )
