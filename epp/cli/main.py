@@ -60,9 +60,9 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     configure_logs(*log_settings(arguments))
     log = structlog.get_logger(__name__)
-    said = [notices(arguments, os.environ)]
+    said = [notices(flags, os.environ) for flags in pools]
     said += [unheeded(flags, pool.source) for flags, pool in zip(pools, every, strict=True)]
-    for notice in chain.from_iterable(said):
+    for notice in dict.fromkeys(chain.from_iterable(said)):
         log.info(notice.event, name=notice.name, reason=notice.why)
     uvloop.run(serve(every))
     return 0
