@@ -35,6 +35,7 @@ MODULES: dict[str, Compiler] = {
     "epp.adapters.extproc.http2.framing": "cython",
     "epp.adapters.extproc.http2.session": "cython",
     "epp.adapters.telemetry.cardinality": "mypyc",
+    "epp.adapters.telemetry.decisions": "mypyc",
     "epp.adapters.telemetry.histogram": "mypyc",
     "epp.adapters.telemetry.metrics": "mypyc",
     "epp.adapters.telemetry.requests": "mypyc",

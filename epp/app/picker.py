@@ -33,6 +33,7 @@ from epp.app.director import PickerDirector, exchange_factory
 from epp.app.discovery import Source, build_discovery, build_reviewer
 from epp.app.exchanges import exchange_settings
 from epp.app.jobs import attempt, keep_running
+from epp.app.plugin_timing import PluginTimes
 from epp.app.process import collect_garbage, freeze_long_lived_objects, stop_signals
 from epp.config.file import Settings
 from epp.errors import ConfigError
@@ -96,6 +97,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout: float = 30.0
     show_decision: bool = False
     emit_scores: bool = False
+    stream_metrics: bool = False
     heed_subset: bool = True
     request_orca: bool = False
     hash_secret: bytes = b""
@@ -117,8 +119,11 @@ class EndpointPicker:
             self._apply,
         )
         self._loop_delay = LoopDelay()
+        self._plugin_times = PluginTimes()
         self._telemetry = Telemetry(self._metric_sources())
-        scheduler = Scheduler(self._fleet, options.settings.scheduling, random.Random().randrange)  # noqa: S311 (chance, not secrets)
+        chance, scheduling = random.Random().randrange, options.settings.scheduling  # noqa: S311 (chance, not secrets)
+        scheduler = Scheduler(self._fleet, scheduling, chance)
+        timed = Scheduler(self._fleet, self._plugin_times.timed(scheduling), chance)
         self._sources = DataSources(
             options.settings.data_layer, options.scrape_interval, self._apply, self._clock
         )
@@ -128,6 +133,7 @@ class EndpointPicker:
             self._telemetry,
             self._clock,
             self._tokenizer,
+            timed=timed,
             poll_now=self._sources.poll_now,
         )
         self._fleet.subscribe((EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow)
@@ -167,6 +173,13 @@ class EndpointPicker:
             lambda: untokenized_prompts(self._tokenizer),
             self._fleet.is_in_flight,
             self._loop_delay.collect,
+            in_flight=lambda: [
+                (name, each.pod.endpoint, each.unprefilled)
+                for name, each in self._fleet.in_flight.items()
+            ],
+            plugins=self._plugin_times.collect,
+            streams=(lambda: self._extproc.streams) if self._options.stream_metrics else None,
+            predicts_latency=self._options.settings.predicts_latency,
         )
 
     @property

@@ -75,13 +75,6 @@ FLAGS = (
         "the pool's gauges count the endpoints whose last report was read",
     ),
     AcceptedFlag(
-        "--enable-grpc-stream-metrics",
-        boolean,
-        "without_effect",
-        "/metrics has no extproc_* families",
-        quiet=(False,),
-    ),
-    AcceptedFlag(
         "--grpc-max-send-msg-size",
         quantity,
         "without_effect",

@@ -104,6 +104,7 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         drain_timeout=arguments.drain_timeout,
         show_decision=arguments.debug_headers,
         emit_scores=arguments.emit_endpoint_scores,
+        stream_metrics=arguments.enable_grpc_stream_metrics,
         heed_subset=not arguments.disable_endpoint_subset_filter,
         request_orca=arguments.request_orca,
         hash_secret=_read(secret, "--hash-secret-file").strip()[:64] if secret else b"",

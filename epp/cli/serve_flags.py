@@ -179,6 +179,12 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
     )
     add_boolean(
         group,
+        "--enable-grpc-stream-metrics",
+        default=False,
+        help="count ext_proc streams in /metrics",
+    )
+    add_boolean(
+        group,
         "--emit-endpoint-scores",
         default=False,
         help="write the endpoints' scores into the dynamic metadata of a request",

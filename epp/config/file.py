@@ -37,6 +37,7 @@ from epp.config.schema import (
 )
 from epp.errors import ConfigError
 from epp.policy.conformance import ServedVerifier
+from epp.policy.dataproducers.predicted_latency import PredictedLatencyProducer
 from epp.policy.pickers import LeastTtftPicker, RandomPicker
 from epp.policy.plugins import (
     Admitter,
@@ -90,6 +91,11 @@ class Settings(ProducerSettings, frozen=True, kw_only=True):
     propagate_priority: bool
     plugins: Mapping[str, object]
     effective: EndpointPickerConfig
+
+    @property
+    def predicts_latency(self) -> bool:
+        """Whether a `predicted-latency-producer` is configured."""
+        return any(isinstance(each, PredictedLatencyProducer) for each in self.plugins.values())
 
     @property
     def profile(self) -> Profile:
@@ -278,6 +284,7 @@ def _scheduling(
         response_processors=plugins.having(ResponseProcessor),
         usage_reporters=plugins.having(UsageReporter),
         subscriptions=tuple(plugins.subscriptions),
+        plugin_names={id(plugins[each.name]): (each.type, each.name) for each in plugins.specs},
     )
 
 

@@ -67,7 +67,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     `max_tokens` is the client's limit on generated tokens, None where it gave none. `body` is
     the client's JSON as it came, empty where it was not seen or is none. `peer` is the endpoint
     that a handler chose before, for another stage of the request. `multimodal`: its messages have
-    an image, a video or a sound.
+    an image, a video or a sound. `rewrite` names the InferenceModelRewrite that set the target
+    model.
     """
 
     id: RequestId
@@ -86,6 +87,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes = b""
     peer: Endpoint | None = None
     multimodal: bool = False
+    rewrite: str = ""
 
 
 class Score(msgspec.Struct, frozen=True):

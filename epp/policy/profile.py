@@ -62,6 +62,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
 
     `profiles` by their names, in the order of the file. Of an empty name a handler means the
     first. The events of `subscriptions` are those of the fleet that is scheduled over.
+    `plugin_names` are a plug-in's type and name by its `id`.
     """
 
     profiles: Mapping[str, Profile]
@@ -74,6 +75,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     response_processors: tuple[ResponseProcessor, ...] = ()
     usage_reporters: tuple[UsageReporter, ...] = ()
     subscriptions: tuple[tuple[tuple[type[Event], ...], Listener], ...] = ()
+    plugin_names: Mapping[int, tuple[str, str]] = {}
 
     @property
     def profile(self) -> Profile:

@@ -13,19 +13,20 @@ Below = Callable[[int], int]
 
 
 class WeightedTargets(msgspec.Struct, frozen=True):
-    """Models, one of which is drawn by weight.
+    """Models, one of which is drawn by weight; `name` is that of the rewrite.
 
     `bounds` are the cumulative weights of `models`; both have the same length, at least 1.
     """
 
     models: Sequence[str]
     bounds: Sequence[int]
+    name: str = ""
 
     @classmethod
-    def of(cls, weighted: Sequence[tuple[str, int]]) -> "WeightedTargets":
+    def of(cls, weighted: Sequence[tuple[str, int]], name: str = "") -> "WeightedTargets":
         """Return the targets of (model, weight) pairs; weights are 1 or more."""
         models = [model for model, _ in weighted]
-        return cls(models, list(accumulate(weight for _, weight in weighted)))
+        return cls(models, list(accumulate(weight for _, weight in weighted)), name)
 
     def draw(self, below: Below) -> str:
         """Return a random model, by weight."""
@@ -55,7 +56,8 @@ class RoutingTable(msgspec.Struct, frozen=True):
         priority = self.priorities.get(request.objective, 0)
         targets = self.exact.get(request.model, self.other) if request.model else None
         if targets is not None:
-            return replace(request, priority=priority, target_model=targets.draw(below))
+            target = targets.draw(below)
+            return replace(request, priority=priority, target_model=target, rewrite=targets.name)
         return replace(request, priority=priority) if priority else request
 
 

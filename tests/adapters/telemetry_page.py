@@ -4,8 +4,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
+from epp.app.plugin_timing import PluginTimes
+from epp.config.file import load
 from epp.model.endpoint import UNREPORTED, CacheStats, Endpoint, Load
 from epp.model.request import Decision, InferenceRequest, RequestId, Usage
+from epp.policy.plugins import PickContext
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
 A = Endpoint("prod", "a", "10.0.0.1", 8000)
@@ -22,6 +25,14 @@ BELIEFS = [
 ]
 
 
+def times():
+    """Plug-ins that were timed once."""
+    timed = PluginTimes()
+    profile = timed.timed(load("plugins: [{type: max-score-picker}]").scheduling).profile
+    profile.picker.pick([], [0.5], PickContext(lambda _: 0, 0))
+    return timed
+
+
 def telemetry(pool=POOL, under_way=lambda _: False):
     return Telemetry(
         MetricSources(
@@ -33,10 +44,24 @@ def telemetry(pool=POOL, under_way=lambda _: False):
             lambda: {"media": 4},
             under_way=under_way,
             event_loop=LoopDelay().collect,
+            in_flight=lambda: [(RequestId("9"), A, 40)],
+            plugins=times().collect,
+            streams=lambda: 3,
+            predicts_latency=True,
             commit="abc",
             build_ref="v1",
         )
     )
+
+
+DECIDED = Decision(
+    endpoints=(A,),
+    profile="decode",
+    prompt_tokens=96,
+    predicted_cached_tokens=48,
+    predicted_ttft=0.3,
+    stages=(Decision(endpoints=(B,), profile="prefill"),),
+)
 
 
 def request(number=1, **fields):
@@ -47,7 +72,7 @@ def request(number=1, **fields):
 def record(number=1, **fields):
     defaults = {
         "request": request(number),
-        "decision": Decision(endpoints=(A,), predicted_cached_tokens=48),
+        "decision": DECIDED,
         "outcome": Outcome.COMPLETED,
         "received_at": 100.0,
         "decided_at": 100.003,
@@ -57,6 +82,7 @@ def record(number=1, **fields):
         "streaming": True,
         "request_bytes": 500,
         "response_bytes": 9,
+        "response_chunks": 5,
         "usage": Usage(prompt_tokens=100, completion_tokens=11, cached_tokens=32),
     }
     return RequestRecord(id=RequestId(str(number)), **{**defaults, **fields})

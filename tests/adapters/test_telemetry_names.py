@@ -5,7 +5,7 @@ import math
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
-from tests.adapters.telemetry_page import read, record, serve, telemetry
+from tests.adapters.telemetry_page import read, record, request, serve, telemetry
 
 M = ("model_name", "target_model_name", "fairness_id", "priority")
 MT = M[:2]
@@ -24,6 +24,15 @@ SCHEDULER = ".0001 .0002 .0005 .001 .002 .005 .01 .02 .05 .1"
 PROCESSING = ".0005 .001 .002 .005 .01 .015 .025 .04 .06 .1 .25 .5 1 2.5 5 10"
 ERROR = "-65536 -16384 -4096 -1024 -256 -64 -16 -1 0 1 16 64 256 1024 4096 16384 65536"
 LOOP = ".001 .005 .01 .025 .05 .1 .25 .5 1 2.5 5 10"
+ITL = ".001 .005 .01 .02 .04 .06 .08 .1 .15 .2 .3 .5 .75 1 2"
+RATIO = "0 .1 .2 .3 .4 .5 .6 .7 .8 .9 1"
+BYTES = "0 16 32 64 128 256 512 1024 2048 4096 8192 16384 32768 65536"
+OPEN = ".001 .005 .01 .05 .1 .5 1 5 10 30 60 120 300 600"
+PLUGIN = ("plugin_name", "plugin_type")
+POINT = ("extension_point", "plugin_type", "plugin_name")
+REWRITE = ("model_rewrite_name", "model_name", "target_model")
+STAGE = ("model_name", "decision_type")
+IN_FLIGHT = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
 ATTEMPT = ("status", "target_model_name")
 
 TABLE = [
@@ -39,6 +48,30 @@ TABLE = [
     ("llm_d_epp_request_ntpot_seconds", "histogram", M, NTPOT),
     ("llm_d_epp_request_ttft_seconds", "histogram", (*M, "streaming"), TTFT),
     ("llm_d_epp_request_streaming_tpot_seconds", "histogram", M, STREAMED),
+    ("llm_d_epp_request_streaming_itl_seconds", "histogram", M, ITL),
+    ("inference_objective_request_ttft_seconds", "histogram", MT, TTFT),
+    ("inference_objective_request_tpot_seconds", "histogram", MT, STREAMED),
+    ("llm_d_epp_prefix_indexer_hit_ratio", "histogram", PLUGIN, RATIO),
+    ("inference_extension_prefix_indexer_hit_ratio", "histogram", (), RATIO),
+    ("llm_d_epp_prefix_indexer_hit_bytes", "histogram", PLUGIN, BYTES),
+    ("inference_extension_prefix_indexer_hit_bytes", "histogram", (), BYTES),
+    ("llm_d_epp_model_rewrite_decisions", "counter", REWRITE, ""),
+    ("inference_extension_model_rewrite_decisions", "counter", REWRITE, ""),
+    ("llm_d_epp_disagg_decision", "counter", (*PLUGIN, *STAGE), ""),
+    ("llm_d_inference_scheduler_disagg_decision", "counter", STAGE, ""),
+    ("llm_d_epp_request_predicted_ttft_seconds", "histogram", (*PLUGIN, *MT), LATENCY),
+    ("inference_objective_request_predicted_ttft_seconds", "histogram", MT, LATENCY),
+    ("llm_d_epp_request_slo_violation", "counter", (*PLUGIN, *MT, "type"), ""),
+    ("inference_objective_request_slo_violation", "counter", (*MT, "type"), ""),
+    ("llm_d_epp_inflight_requests", "gauge", IN_FLIGHT, ""),
+    ("llm_d_epp_inflight_tokens", "gauge", IN_FLIGHT, ""),
+    ("llm_d_epp_plugin_duration_seconds", "histogram", POINT, SCHEDULER),
+    ("inference_extension_plugin_duration_seconds", "histogram", POINT, SCHEDULER),
+    ("llm_d_epp_extproc_streams_inflight", "gauge", (), ""),
+    ("llm_d_epp_extproc_stream_duration_seconds", "histogram", (), OPEN),
+    ("llm_d_epp_extproc_streams", "counter", ("code",), ""),
+    ("llm_d_epp_datalayer_poll_errors", "counter", ("source_type",), ""),
+    ("llm_d_inference_scheduler_datalayer_poll_errors", "counter", ("source_type",), ""),
     ("llm_d_epp_average_kv_cache_utilization", "gauge", ("name",), ""),
     ("llm_d_epp_average_queue_size", "gauge", ("name",), ""),
     ("llm_d_epp_average_running_requests", "gauge", ("name",), ""),
@@ -110,6 +143,7 @@ def busy():
     serve(counted, record(1))
     serve(counted, record(2, status=500))
     serve(counted, record(3, streaming=False))
+    serve(counted, record(4, request=request(4, rewrite="r", headers={"x-slo-ttft-ms": "9"})))
     counted.scrape_failed()
     return counted
 

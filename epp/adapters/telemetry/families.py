@@ -23,6 +23,10 @@ TPOT_BOUNDS = (
     *(0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2),
     *(0.3, 0.4, 0.5, 0.6, 0.8, 1, 2),
 )
+ITL_BOUNDS = (*(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2),)
+HIT_RATIO_BOUNDS = (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
+HIT_BYTES_BOUNDS = (0, *(2**power for power in range(4, 17)))
+STREAM_BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600)
 SCHEDULER_BOUNDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 PROCESSING_BOUNDS = (
     *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.25, 0.5),
@@ -120,10 +124,19 @@ TTFT = Family(
     "last ones where it is not streamed.",
     kind="histogram",
     labels=(*FLOW, "streaming"),
+    alias=_objective("request_ttft_seconds", *MODEL),
 )
 TPOT = Family(
     name="llm_d_epp_request_streaming_tpot_seconds",
     help="Seconds per generated token after the first, of streamed responses.",
+    kind="histogram",
+    labels=FLOW,
+    alias=_objective("request_tpot_seconds", *MODEL),
+)
+ITL = Family(
+    name="llm_d_epp_request_streaming_itl_seconds",
+    help="Seconds from one piece of a streamed response to the next: each response's mean, counted"
+    " once for each piece.",
     kind="histogram",
     labels=FLOW,
 )
@@ -238,6 +251,105 @@ INDEX_SIZE = Family(
     kind="gauge",
     labels=("plugin_name", "plugin_type"),
     alias=DeprecatedAlias("inference_extension_prefix_indexer_size"),
+)
+
+
+_PLUGIN = ("plugin_name", "plugin_type")
+HIT_RATIO = Family(
+    name="llm_d_epp_prefix_indexer_hit_ratio",
+    help="Share of a prompt that was predicted to be cached at the endpoint that was picked.",
+    kind="histogram",
+    labels=_PLUGIN,
+    alias=DeprecatedAlias("inference_extension_prefix_indexer_hit_ratio"),
+)
+HIT_BYTES = Family(
+    name="llm_d_epp_prefix_indexer_hit_bytes",
+    help="Bytes of a prompt, four a token, that were predicted to be cached where it was sent.",
+    kind="histogram",
+    labels=_PLUGIN,
+    alias=DeprecatedAlias("inference_extension_prefix_indexer_hit_bytes"),
+)
+REWRITES = Family(
+    name="llm_d_epp_model_rewrite_decisions_total",
+    help="Requests whose model an InferenceModelRewrite replaced.",
+    kind="counter",
+    labels=("model_rewrite_name", "model_name", "target_model"),
+    alias=DeprecatedAlias(
+        "inference_extension_model_rewrite_decisions_total",
+        tuple((name, name) for name in ("model_rewrite_name", "model_name", "target_model")),
+    ),
+)
+STAGES = Family(
+    name="llm_d_epp_disagg_decision_total",
+    help="Disaggregated decisions, by the stages that ran.",
+    kind="counter",
+    labels=(*_PLUGIN, "model_name", "decision_type"),
+    alias=DeprecatedAlias(
+        "llm_d_inference_scheduler_disagg_decision_total",
+        (("model_name", "model_name"), ("decision_type", "decision_type")),
+    ),
+)
+PREDICTED_TTFT = Family(
+    name="llm_d_epp_request_predicted_ttft_seconds",
+    help="Seconds that the first token was predicted to take, at the pick.",
+    kind="histogram",
+    labels=(*_PLUGIN, *MODEL),
+    alias=_objective("request_predicted_ttft_seconds", *MODEL),
+)
+SLO_VIOLATIONS = Family(
+    name="llm_d_epp_request_slo_violation_total",
+    help="Responses that missed an objective that their request named, by objective.",
+    kind="counter",
+    labels=(*_PLUGIN, *MODEL, "type"),
+    alias=_objective("request_slo_violation_total", *MODEL, "type"),
+)
+_IN_FLIGHT = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
+IN_FLIGHT_REQUESTS = Family(
+    name="llm_d_epp_inflight_requests",
+    help="Requests that were sent to an endpoint and have not ended.",
+    kind="gauge",
+    labels=_IN_FLIGHT,
+)
+IN_FLIGHT_TOKENS = Family(
+    name="llm_d_epp_inflight_tokens",
+    help="Uncached tokens of their prompts, until the first token of the response.",
+    kind="gauge",
+    labels=_IN_FLIGHT,
+)
+PLUGIN_SECONDS = Family(
+    name="llm_d_epp_plugin_duration_seconds",
+    help="Seconds that plug-ins took, of one decision in sixty-four.",
+    kind="histogram",
+    labels=("extension_point", "plugin_type", "plugin_name"),
+    alias=DeprecatedAlias(
+        "inference_extension_plugin_duration_seconds",
+        tuple((name, name) for name in ("extension_point", "plugin_type", "plugin_name")),
+    ),
+)
+STREAMS = Family(
+    name="llm_d_epp_extproc_streams_inflight",
+    help="ext_proc streams that are open.",
+    kind="gauge",
+)
+STREAM_SECONDS = Family(
+    name="llm_d_epp_extproc_stream_duration_seconds",
+    help="Seconds that an ext_proc stream stays open.",
+    kind="histogram",
+)
+STREAMS_ENDED = Family(
+    name="llm_d_epp_extproc_streams_total",
+    help="ext_proc streams that have ended, by gRPC status code.",
+    kind="counter",
+    labels=("code",),
+)
+POLL_ERRORS = Family(
+    name="llm_d_epp_datalayer_poll_errors_total",
+    help="Polls of endpoints that failed, by data source.",
+    kind="counter",
+    labels=("source_type",),
+    alias=DeprecatedAlias(
+        "llm_d_inference_scheduler_datalayer_poll_errors_total", (("source_type", "source_type"),)
+    ),
 )
 
 

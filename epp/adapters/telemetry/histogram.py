@@ -3,6 +3,8 @@
 Cumulative buckets, label names and deprecated aliases are computed when a page is written.
 """
 
+from bisect import bisect_left
+
 
 class Histogram:
     """Counts of values by bucket; `bounds` are the inclusive upper bounds, ascending.
@@ -28,6 +30,14 @@ class Histogram:
                 high = middle
         self.counts[low] += 1
         self.total += value
+
+    def observe_many(self, value: float, times: int) -> None:
+        """Count one value several times."""
+        before = self.total
+        self.observe(value)
+        low = bisect_left(self.bounds, value)
+        self.counts[low] += times - 1
+        self.total = before + value * times
 
     def __add__(self, other: "Histogram") -> "Histogram":
         added = Histogram(self.bounds)

@@ -6,6 +6,7 @@ from typing import Final
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import FLOW_BYTES, OTHER
+from epp.adapters.telemetry.decisions import DecisionMetrics, UnderWay
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.pool_gauges import CacheView, PoolGauges, PoolView
 from epp.adapters.telemetry.requests import RequestMetrics
@@ -17,6 +18,7 @@ from epp.protocol.extproc.record import Outcome, RequestRecord
 
 Attempt = tuple[str, str, str, str, str]
 """Label values: status, target model name, endpoint's name, namespace and port."""
+_ABORTED: Final = Outcome.ABORTED
 _INDEX: Final = "prefix-index"
 _ATTEMPT_BYTES: Final = 600_000
 """Bytes of a page for picks by target model and endpoint: a pool of 1,000 endpoints has room."""
@@ -33,7 +35,11 @@ class MetricSources:
     `pool` returns every endpoint with its load and whether it can be picked; `caches` the modelled
     state of their caches; `index_size` the blocks in the prefix index; `kv_events` batches by
     endpoint and outcome; `left_as_text` prompts by cause. `under_way` says whether an unobserved
-    request is modelled as still running. `event_loop` yields what is known of the loop's delays.
+    request is modelled as still running. `event_loop` yields what is known of the loop's delays,
+    `plugins`
+    how long plug-ins took. `in_flight` returns the requests under way. `streams` counts open
+    ext_proc streams; None: streams are not measured. `predicts_latency`: latencies are predicted,
+    and requests name objectives.
     """
 
     pool_name: str
@@ -44,6 +50,10 @@ class MetricSources:
     left_as_text: Callable[[], Mapping[str, int]] = dict
     under_way: Callable[[RequestId], bool] = lambda _: False
     event_loop: Callable[[], Iterator[FamilyText]] = lambda: iter(())
+    in_flight: UnderWay = lambda: ()
+    plugins: Callable[[], Iterator[FamilyText]] = lambda: iter(())
+    streams: Callable[[], int] | None = None
+    predicts_latency: bool = False
     commit: str = "unknown"
     build_ref: str = "unknown"
 
@@ -59,6 +69,10 @@ class Telemetry:
         self._sources = sources
         self._pool = PoolGauges(sources.pool_name, sources.pool, sources.caches)
         self._requests = RequestMetrics(sources.under_way, flow_bytes)
+        self._decisions = DecisionMetrics(sources.in_flight, latency=sources.predicts_latency)
+        self._stream_seconds = Histogram(families.STREAM_BOUNDS)
+        self._streams_ended: dict[tuple[str], int] = {}
+        self._poll_errors: dict[tuple[str], int] = {}
         self._attempts: dict[Attempt, int] = {}
         self._attempt_bytes = 0
         self._outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
@@ -69,6 +83,7 @@ class Telemetry:
     def scheduled(self, request: InferenceRequest, decision: Decision, seconds: float) -> None:
         """Count a pick that took `seconds`; it counts as running until `finished`."""
         self._scheduling.observe(seconds)
+        self._decisions.decided(request, decision)
         model = self._requests.start(request)
         if model is not None:
             self._picked(model, decision.endpoint)
@@ -81,13 +96,24 @@ class Telemetry:
             self._processing.observe(record.decided_at - record.received_at)
         elif isinstance(record.error, NoEndpoints):
             self._attempt(("failure", self._requests.of(record.request).labels[1], "", "", ""))
+        self._decisions.finished(record)
+        if self._sources.streams is not None:
+            self._stream_ended(record)
         model = self._requests.finish(record)
         if model is not None and record.decision is not None:
             self._picked(model, record.decision.endpoint)
 
-    def scrape_failed(self) -> None:
-        """Count a poll of an endpoint that failed."""
+    def _stream_ended(self, record: RequestRecord) -> None:
+        ended_at = record.finished_at or record.received_at
+        self._stream_seconds.observe(ended_at - record.received_at)
+        # llm-d-router ends a stream with OK, or CANCELED where the proxy resets it.
+        code = "Canceled" if record.outcome is _ABORTED else "OK"
+        self._streams_ended[code,] = self._streams_ended.get((code,), 0) + 1
+
+    def scrape_failed(self, source: str = "metrics-data-source") -> None:
+        """Count a poll of an endpoint that failed, by the type of the data source."""
         self._scrape_failures += 1
+        self._poll_errors[source,] = self._poll_errors.get((source,), 0) + 1
 
     def _picked(self, model: str, endpoint: Endpoint) -> None:
         self._attempt(
@@ -135,6 +161,7 @@ class Telemetry:
     def _blocks(self) -> Iterator[FamilyText]:
         self._forget_gone()
         yield from self._requests.collect()
+        yield from self._decisions.collect(self._requests.flow_of)
         yield from self._pool.collect()
         yield from expose(families.SCHEDULER_ATTEMPTS, self._attempts.items())
         yield from expose(families.SCHEDULER_SECONDS, [((), self._scheduling)])
@@ -142,6 +169,9 @@ class Telemetry:
         outcomes = [((outcome.value,), times) for outcome, times in self._outcomes.items()]
         yield from expose(families.OUTCOMES, outcomes)
         yield from expose(families.SCRAPE_FAILURES, [((), self._scrape_failures)])
+        yield from expose(families.POLL_ERRORS, list(self._poll_errors.items()))
+        yield from self._streams()
+        yield from self._sources.plugins()
         yield from self._sources.event_loop()
         size = self._sources.index_size()
         yield from expose(families.INDEX_SIZE, [((_INDEX, _INDEX), size)])
@@ -150,6 +180,14 @@ class Telemetry:
         yield from expose(families.TEXT_INSTEAD, [((cause,), times) for cause, times in causes])
         build = (self._sources.commit, self._sources.build_ref)
         yield from expose(families.INFO, [(build, 1)])
+
+    def _streams(self) -> Iterator[FamilyText]:
+        if self._sources.streams is None:
+            return
+        yield from expose(families.STREAMS, [((), self._sources.streams())])
+        if self._streams_ended:
+            yield from expose(families.STREAM_SECONDS, [((), self._stream_seconds)])
+        yield from expose(families.STREAMS_ENDED, list(self._streams_ended.items()))
 
 
 def _attempt_bytes(labels: Attempt) -> int:

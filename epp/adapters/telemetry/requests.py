@@ -60,6 +60,7 @@ class RequestSeries:
         self.cached_tokens = Histogram(families.PROMPT_TOKEN_BOUNDS)
         self.ntpot = Histogram(families.NTPOT_BOUNDS)
         self.tpot = Histogram(families.TPOT_BOUNDS)
+        self.itl = Histogram(families.ITL_BOUNDS)
         self.ttft_streamed = Histogram(families.TTFT_BOUNDS)
         self.ttft_whole = Histogram(families.TTFT_BOUNDS)
         self.predicted_cached = Histogram(families.PROMPT_TOKEN_BOUNDS)
@@ -88,6 +89,10 @@ class RequestSeries:
             self.ttft_whole.observe(seconds)
         elif first is not None:
             self.ttft_streamed.observe(first - record.received_at)
+            if record.response_chunks > 1:
+                decoding = record.received_at + seconds - first
+                gaps = record.response_chunks - 1
+                self.itl.observe_many(decoding / gaps, gaps)
         if record.usage is not None:
             self._observe_usage(record.usage, seconds)
             if record.streaming and first is not None and record.usage.completion_tokens > 1:
@@ -119,6 +124,7 @@ _HISTOGRAMS: tuple[tuple[Family, str], ...] = (
     (families.CACHED_TOKENS, "cached_tokens"),
     (families.NTPOT, "ntpot"),
     (families.TPOT, "tpot"),
+    (families.ITL, "itl"),
     (families.PREDICTED_CACHED, "predicted_cached"),
     (families.ACTUAL_CACHED, "actual_cached"),
     (families.CACHED_ERROR, "cached_error"),
@@ -267,6 +273,11 @@ class RequestMetrics:
         """Stop counting requests as running that are not under way any more."""
         for each in [each for each in self._unobserved if not self._under_way(each)]:
             self._unobserved.pop(each).running -= 1
+
+    def flow_of(self, request: RequestId) -> Flow | None:
+        """Return the labels of a request that runs; None for any other."""
+        series = self._running.get(request) or self._unobserved.get(request)
+        return None if series is None else series.labels
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families that have samples."""

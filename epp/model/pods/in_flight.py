@@ -85,6 +85,11 @@ class InFlightRequest:
             sequences.append(sequence)
         self.sequences = sequences
 
+    @property
+    def unprefilled(self) -> int:
+        """The uncached tokens of the prompts; 0 once the first token of the response was seen."""
+        return 0 if self.began is not None else self.quote.tokens - self.cached
+
     def record_first_token(self, now: float) -> None:
         """Record the end of the prefill; learn its duration where it met an idle endpoint."""
         self.began = now

@@ -110,8 +110,8 @@ class RoutingState:
             priorities.setdefault(objective.metadata.name, objective.spec.priority or 0)
         exact: dict[str, WeightedTargets] = {}
         other: list[WeightedTargets] = []
-        for rule in _in_order(self.rewrites.of_pool(self.pool_labels)):
-            targets = _targets(rule.targets)
+        for name, rule in _in_order(self.rewrites.of_pool(self.pool_labels)):
+            targets = _targets(rule.targets, name)
             if targets is None:
                 continue
             if not rule.matches:
@@ -122,15 +122,16 @@ class RoutingState:
         return RoutingTable(priorities, exact, other[0] if other else None)
 
 
-def _in_order(rewrites: Iterable[InferenceModelRewrite]) -> Iterator[Rule]:
-    """Yield the rules of all objects, those of older objects first."""
+def _in_order(rewrites: Iterable[InferenceModelRewrite]) -> Iterator[tuple[str, Rule]]:
+    """Yield each object's name with each of its rules, those of older objects first."""
     # GIE: of two rewrites the older one wins. Upstream leaves objects of one second to chance;
     # here their names decide.
     for rewrite in sorted(rewrites, key=lambda each: each.metadata.age):
-        yield from rewrite.spec.rules
+        for rule in rewrite.spec.rules:
+            yield rewrite.metadata.name, rule
 
 
-def _targets(targets: Sequence[TargetModel]) -> WeightedTargets | None:
+def _targets(targets: Sequence[TargetModel], name: str) -> WeightedTargets | None:
     """Return a rule's targets; None if it names no model."""
     # Without any weight all targets count alike; else those without one are never drawn.
     named = [each for each in targets if each.model_rewrite]
@@ -138,7 +139,7 @@ def _targets(targets: Sequence[TargetModel]) -> WeightedTargets | None:
     if not weighted:
         weighted = [(each.model_rewrite, 1) for each in named]
     return (
-        WeightedTargets.of([(model, weight or 1) for model, weight in weighted])
+        WeightedTargets.of([(model, weight or 1) for model, weight in weighted], name)
         if weighted
         else None
     )

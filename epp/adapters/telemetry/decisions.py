@@ -1,0 +1,151 @@
+"""Metrics of decisions: predicted hits, stages, rewrites, objectives, and what is under way.
+
+Compiled by mypyc: every request passes here.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from epp.adapters.telemetry import families
+from epp.adapters.telemetry.cardinality import OTHER, Flow, label
+from epp.adapters.telemetry.histogram import Histogram
+from epp.adapters.telemetry.series import FamilyText, expose
+from epp.model.endpoint import Endpoint
+from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.protocol.extproc.record import RequestRecord
+
+UnderWay = Callable[[], Iterable[tuple[RequestId, Endpoint, int]]]
+"""Returns each request under way, its endpoint, and its uncached tokens while it prefills."""
+
+_INDEX: Final = "prefix-index"
+_INDEX_TYPE: Final = "approx-prefix-cache-producer"
+_LATENCY: Final = "predicted-latency-producer"
+_LOAD: Final = "inflight-load-producer"
+_HANDLER: Final = "disagg-profile-handler"
+_TOKEN_BYTES: Final = 4
+"""Bytes of a token in llm-d-router's `hit_bytes`."""
+_MOST: Final = 1000
+"""Label sets of one family, at most; the clients' words beyond are `other`."""
+_STAGES: Final = (("encode", "encode"), ("prefill", "prefill"))
+_OBJECTIVES: Final = (
+    ("ttft", ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")),
+    ("tpot", ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")),
+)
+
+Counts = dict[tuple[str, ...], int]
+
+
+class DecisionMetrics:
+    """Counts decisions. `under_way` is asked when a page is written.
+
+    `latency`: predicted latencies and missed objectives are counted, as llm-d-router does where a
+    `predicted-latency-producer` is configured.
+    """
+
+    def __init__(self, under_way: UnderWay, *, latency: bool) -> None:
+        self._under_way = under_way
+        self._latency = latency
+        self._hit_ratio = Histogram(families.HIT_RATIO_BOUNDS)
+        self._hit_bytes = Histogram(families.HIT_BYTES_BOUNDS)
+        self._predicted: dict[tuple[str, ...], Histogram] = {}
+        self._rewrites: Counts = {}
+        self._stages: Counts = {}
+        self._violations: Counts = {}
+
+    def decided(self, request: InferenceRequest, decision: Decision) -> None:
+        """Count a decision."""
+        cached, tokens = decision.predicted_cached_tokens, decision.prompt_tokens
+        if tokens:
+            self._hit_ratio.observe(cached / tokens)
+            self._hit_bytes.observe(cached * _TOKEN_BYTES)
+        if request.rewrite:
+            labels = (label(request.rewrite), label(request.model), label(request.target_model))
+            _count(self._rewrites, labels, (labels[0], OTHER, OTHER))
+        if decision.stages or decision.profile == "decode":
+            self._count_stages(request, decision)
+        if self._latency and decision.predicted_ttft is not None:
+            self._observe_predicted(request, decision.predicted_ttft)
+
+    def _count_stages(self, request: InferenceRequest, decision: Decision) -> None:
+        ran = [name for name, profile in _STAGES if decision.of(profile) not in {None, decision}]
+        kind = "-".join([*ran, "decode"]) if ran else "decode-only"
+        model = label(request.model)
+        _count(self._stages, (_HANDLER, _HANDLER, model, kind), (_HANDLER, _HANDLER, OTHER, kind))
+
+    def _observe_predicted(self, request: InferenceRequest, seconds: float) -> None:
+        labels = _models(request)
+        if labels not in self._predicted and len(self._predicted) >= _MOST:
+            labels = (_LATENCY, _LATENCY, OTHER, OTHER)
+        if labels not in self._predicted:
+            self._predicted[labels] = Histogram(families.LATENCY_BOUNDS)
+        self._predicted[labels].observe(seconds)
+
+    def finished(self, record: RequestRecord) -> None:
+        """Count the objectives that a response has missed."""
+        if not self._latency or record.request is None or record.first_byte_at is None:
+            return
+        seen = {"ttft": 1e3 * (record.first_byte_at - record.received_at), "tpot": _tpot(record)}
+        for kind, names in _OBJECTIVES:
+            objective = _objective(record.request, names)
+            if objective and seen[kind] > objective:
+                labels = (*_models(record.request), kind)
+                _count(self._violations, labels, (_LATENCY, _LATENCY, OTHER, OTHER, kind))
+
+    def collect(self, flow_of: Callable[[RequestId], Flow | None]) -> Iterator[FamilyText]:
+        """Yield the families that have samples; `flow_of` returns a running request's labels."""
+        index = (_INDEX, _INDEX_TYPE)
+        for family, histogram in (
+            (families.HIT_RATIO, self._hit_ratio),
+            (families.HIT_BYTES, self._hit_bytes),
+        ):
+            if any(histogram.counts):
+                yield from expose(family, [(index, histogram)])
+        yield from expose(families.REWRITES, list(self._rewrites.items()))
+        yield from expose(families.STAGES, list(self._stages.items()))
+        yield from expose(families.PREDICTED_TTFT, list(self._predicted.items()))
+        yield from expose(families.SLO_VIOLATIONS, list(self._violations.items()))
+        yield from self._in_flight(flow_of)
+
+    def _in_flight(self, flow_of: Callable[[RequestId], Flow | None]) -> Iterator[FamilyText]:
+        requests: Counts = {}
+        tokens: Counts = {}
+        for request, endpoint, uncached in self._under_way():
+            flow = flow_of(request) or ("", "", OTHER, "0")
+            labels = (endpoint.name, endpoint.namespace, _LOAD, flow[2], flow[3])
+            if labels not in requests and len(requests) >= _MOST:
+                labels = (endpoint.name, endpoint.namespace, _LOAD, OTHER, OTHER)
+            requests[labels] = requests.get(labels, 0) + 1
+            tokens[labels] = tokens.get(labels, 0) + uncached
+        yield from expose(families.IN_FLIGHT_REQUESTS, list(requests.items()))
+        yield from expose(families.IN_FLIGHT_TOKENS, list(tokens.items()))
+
+
+def _count(counts: Counts, labels: tuple[str, ...], beyond: tuple[str, ...]) -> None:
+    """Count labels, or `beyond` where there are too many."""
+    if labels not in counts and len(counts) >= _MOST:
+        labels = beyond
+    counts[labels] = counts.get(labels, 0) + 1
+
+
+def _models(request: InferenceRequest) -> tuple[str, ...]:
+    return (_LATENCY, _LATENCY, label(request.model), label(request.target_model))
+
+
+def _tpot(record: RequestRecord) -> float:
+    """Return milliseconds per token of a streamed response; 0 where they are not known."""
+    usage, end, first = record.usage, record.finished_at, record.first_byte_at
+    if usage is None or end is None or first is None or usage.completion_tokens < 2:  # noqa: PLR2004 (no gap)
+        return 0.0
+    return 1e3 * (end - first) / (usage.completion_tokens - 1) if record.streaming else 0.0
+
+
+def _objective(request: InferenceRequest, names: tuple[str, ...]) -> float:
+    """Return an objective in milliseconds; 0 without one."""
+    for name in names:
+        text = request.headers.get(name)
+        if text is not None:
+            try:
+                return float(text)
+            except ValueError:
+                return 0.0
+    return 0.0

@@ -1,0 +1,156 @@
+"""Metrics of decisions: what was predicted, which stages ran, what is under way."""
+
+from msgspec.structs import replace
+
+from epp.adapters.telemetry.decisions import DecisionMetrics
+from epp.adapters.telemetry.histogram import Histogram
+from epp.adapters.telemetry.metrics import MetricSources, Telemetry
+from epp.app.plugin_timing import PluginTimes
+from epp.config.file import load
+from epp.model.request import Decision, RequestId
+from epp.policy.choice import choose
+from epp.policy.plugins import PickContext
+from epp.protocol.extproc.record import Outcome
+from tests.adapters.telemetry_page import DECIDED, A, B, read, record, request, telemetry, value
+from tests.strategies import candidate
+
+
+def served(counted, number=1, decision=DECIDED, **fields):
+    asked = request(number, **fields)
+    counted.scheduled(asked, decision, 0.0001)
+    counted.finished(record(number, request=asked, decision=decision))
+    return counted
+
+
+def test_predicted_hits_are_of_the_endpoint_that_was_picked():
+    counted = served(telemetry())  # 48 of 96 tokens, at four bytes each
+    assert value(counted, "llm_d_epp_prefix_indexer_hit_ratio_sum") == 0.5
+    assert value(counted, "llm_d_epp_prefix_indexer_hit_bytes_sum") == 192
+    served(counted, 2, replace(DECIDED, prompt_tokens=0))
+    assert value(counted, "llm_d_epp_prefix_indexer_hit_ratio_count") == 1
+
+
+def test_the_gaps_of_a_stream_are_their_mean():
+    counted = served(telemetry())  # five pieces from 0.5 s to 2.5 s: four gaps of half a second
+    assert value(counted, "llm_d_epp_request_streaming_itl_seconds_count", priority="3") == 4
+    assert value(counted, "llm_d_epp_request_streaming_itl_seconds_sum", priority="3") == 2.0
+    name = "llm_d_epp_request_streaming_itl_seconds_bucket"
+    assert [value(counted, name, le=end) for end in ("0.3", "0.5")] == [0, 4]
+
+
+def test_many_equal_values_count_as_each():
+    many, one = Histogram((1.0, 2.0)), Histogram((1.0, 2.0))
+    many.observe_many(1.5, 3)
+    for _ in range(3):
+        one.observe(1.5)
+    assert (many.counts, many.total) == (one.counts, one.total)
+
+
+def stages(profile, *others):
+    ran = tuple(Decision(endpoints=(B,), profile=name) for name in others)
+    return Decision(endpoints=(A,), profile=profile, stages=ran)
+
+
+def test_stages_are_counted_by_what_ran():
+    counted = telemetry()
+    for number, decision in enumerate(
+        (
+            stages("decode"),
+            stages("decode", "prefill"),
+            stages("decode", "encode"),
+            stages("decode", "encode", "prefill"),
+            stages("decode", "prefill"),
+            stages("default"),
+        )
+    ):
+        served(counted, number, decision)
+    name, family = "llm_d_epp_disagg_decision_total", "llm_d_epp_disagg_decision"
+    seen = {
+        sample.labels["decision_type"]: sample.value
+        for sample in read(counted)[family].samples
+        if sample.name == name
+    }
+    assert seen == {
+        "decode-only": 1,
+        "prefill-decode": 2,
+        "encode-decode": 1,
+        "encode-prefill-decode": 1,
+    }
+
+
+def test_rewrites_are_counted_by_their_object():
+    counted = served(telemetry(), rewrite="canary")
+    name = "llm_d_epp_model_rewrite_decisions_total"
+    labels = {"model_rewrite_name": "canary", "model_name": "m", "target_model": "t"}
+    assert value(counted, name, **labels) == 1
+
+
+def test_missed_objectives_are_counted_by_kind():
+    # The first token came after 500 ms; ten more took 2 s, 200 ms each.
+    kept = {"x-slo-ttft-ms": "500", "x-llm-d-slo-tpot-ms": "200"}
+    missed = {"x-slo-ttft-ms": "499", "x-llm-d-slo-tpot-ms": "199", "x-slo-tpot-ms": "9000"}
+    counted = telemetry()
+    for number, headers in enumerate((kept, missed, {"x-slo-ttft-ms": "soon"}, {})):
+        served(counted, number, headers=headers)
+    name = "llm_d_epp_request_slo_violation_total"
+    assert [value(counted, name, type=kind) for kind in ("ttft", "tpot")] == [1, 1]
+    assert value(counted, "llm_d_epp_request_predicted_ttft_seconds_count") == 4
+
+
+def test_requests_under_way_are_those_of_the_fleet():
+    under_way = [(RequestId("1"), A, 0), (RequestId("2"), A, 70), (RequestId("3"), B, 5)]
+    counted = Telemetry(
+        MetricSources("pool", list, list, lambda: 0, in_flight=lambda: iter(under_way))
+    )
+    served(counted, 8)
+    for number in (1, 2):
+        counted.scheduled(request(number), DECIDED, 0.0001)
+    place = {"endpoint_name": "a", "namespace": "prod", "priority": "3", "fairness_id": "f"}
+    assert value(counted, "llm_d_epp_inflight_requests", **place) == 2
+    assert value(counted, "llm_d_epp_inflight_tokens", **place) == 70
+    assert value(counted, "llm_d_epp_inflight_tokens", endpoint_name="b") == 5
+
+
+def test_series_of_clients_words_are_bounded():
+    metrics = DecisionMetrics(lambda: (), latency=True)
+    for number in range(3000):
+        asked = request(number, model=f"m{number}", rewrite="r")
+        metrics.decided(asked, DECIDED)
+    page = "".join(block.text(openmetrics=False) for block in metrics.collect(lambda _: None))
+    for family in ("model_rewrite_decisions_total", "disagg_decision_total"):
+        assert page.count(f"\nllm_d_epp_{family}{{") <= 1001
+    assert page.count("llm_d_epp_request_predicted_ttft_seconds_count{") <= 1001
+    assert 'model_rewrite_name="r",model_name="other",target_model="other"} 2000' in page
+
+
+def test_streams_are_counted_where_that_is_asked_for():
+    counted = served(telemetry())
+    counted.finished(record(2, outcome=Outcome.ABORTED, finished_at=100.25))
+    assert value(counted, "llm_d_epp_extproc_streams_total", code="OK") == 1
+    assert value(counted, "llm_d_epp_extproc_streams_total", code="Canceled") == 1
+    assert value(counted, "llm_d_epp_extproc_stream_duration_seconds_sum") == 2.75
+    assert value(counted, "llm_d_epp_extproc_streams_inflight") == 3
+    plain = served(Telemetry(MetricSources("pool", list, list, lambda: 0)))
+    assert not [name for name in read(plain) if "extproc" in name]
+
+
+def test_timed_plug_ins_decide_alike_under_their_own_names():
+    scheduling = load("""
+plugins: [{type: header-based-testing-filter}, {type: queue-scorer, name: q}]
+""").scheduling
+    times = PluginTimes()
+    timed = times.timed(scheduling)
+    asked = [candidate("a"), candidate("b")]
+    decisions = [
+        choose(each.profile, request(), asked, PickContext(lambda _: 0, 0))
+        for each in (scheduling, timed)
+    ]
+    assert decisions[0] == decisions[1]
+    family, _ = times.collect()
+    text = family.text(openmetrics=False)
+    for labels in (
+        'extension_point="Filter",plugin_type="header-based-testing-filter"',
+        'extension_point="Scorer",plugin_type="queue-scorer",plugin_name="q"',
+        'extension_point="Picker",plugin_type="max-score-picker"',
+    ):
+        assert labels in text
