@@ -22,8 +22,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     takes it into account. `chains` are the blocks of the request's prompts.
 
     `load` is the last report, as it came, which may be a second old. Policies that compare load
-    read `waiting`, `running` and `kv_usage`: `current`, where that is known, is the report and
-    what was sent and seen done since.
+    read `waiting`, `running`, `kv_usage` and the adapters here: `current`, where that is known, is
+    the report and what was sent and seen done since.
     """
 
     endpoint: Endpoint
@@ -45,14 +45,24 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waiting(self) -> float:
         """Requests that wait in the engine's queue, whoever sent them."""
-        return self.load.waiting if self.current is None else self.current.waiting
+        return (self.current or self.load).waiting
 
     @property
     def running(self) -> float:
         """Requests that the engine computes, whoever sent them."""
-        return self.load.running if self.current is None else self.current.running
+        return (self.current or self.load).running
 
     @property
     def kv_usage(self) -> float:
         """The share of the KV cache that requests hold, in 0..1."""
-        return self.load.kv_usage if self.current is None else self.current.kv_usage
+        return (self.current or self.load).kv_usage
+
+    @property
+    def running_adapters(self) -> frozenset[str]:
+        """The adapters of requests that the engine computes."""
+        return (self.current or self.load).running_adapters
+
+    @property
+    def waiting_adapters(self) -> frozenset[str]:
+        """The adapters of requests that wait in the engine's queue."""
+        return (self.current or self.load).waiting_adapters

@@ -162,12 +162,15 @@ class CurrentLoad(NamedTuple):
     """What an endpoint bears at one moment: its last report, and what happened since.
 
     `waiting` and `running` requests are those of all clients, never negative; `kv_usage` is the
-    share of the cache that they hold, in 0..1.
+    share of the cache that they hold, in 0..1. The adapters are those of running requests, and of
+    those that wait.
     """
 
     waiting: float
     running: float
     kv_usage: float
+    running_adapters: frozenset[str] = frozenset()
+    waiting_adapters: frozenset[str] = frozenset()
 
 
 class CacheStats(msgspec.Struct, frozen=True):

@@ -91,9 +91,9 @@ class LoraAffinityScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         return [self._affinity(request.target_model, candidate) for candidate in candidates]
 
     def _affinity(self, adapter: str, candidate: Candidate) -> float:
-        load = candidate.load
-        if adapter in load.running_adapters:
+        running, waiting = candidate.running_adapters, candidate.waiting_adapters
+        if adapter in running:
             return _ACTIVE
-        if len(load.running_adapters) + len(load.waiting_adapters) < load.max_adapters:
+        if len(running) + len(waiting) < candidate.load.max_adapters:
             return _ROOM
-        return _WAITING if adapter in load.waiting_adapters else 0.0
+        return _WAITING if adapter in waiting else 0.0

@@ -9,21 +9,29 @@ reached them, for the engine has limits that the books do not know (vLLM `max_nu
 """
 
 from math import inf
+from typing import Final
 
-from epp.model.endpoint import CurrentLoad, Load
+from epp.model.endpoint import UNREPORTED, CurrentLoad, Load
 from epp.model.pods.engine_scheduler import EngineScheduler
 from epp.model.pods.ledger import Ledger
+
+_MOST_ADAPTERS: Final = 10_000
+"""Names of adapters beyond which all are learned anew."""
 
 
 class LoadBooks:
     """One endpoint's load by its last report, and by the books of that moment and of others.
 
-    Until the first report it is what the books say.
+    Until the first report it is what the books say. `adapters` are shared by all endpoints: the
+    names that any of them has ever reported as those of adapters.
     """
 
     __slots__ = (
+        "_adapters",
         "_kv_usage",
         "_ledger",
+        "_load",
+        "_models",
         "_most_waiting",
         "_others",
         "_others_waiting",
@@ -33,9 +41,12 @@ class LoadBooks:
         "_window",
     )
 
-    def __init__(self, ledger: Ledger, scheduler: EngineScheduler) -> None:
+    def __init__(self, ledger: Ledger, scheduler: EngineScheduler, adapters: set[str]) -> None:
         self._ledger = ledger
         self._scheduler = scheduler
+        self._adapters = adapters
+        self._load = UNREPORTED
+        self._models: dict[str, int] = {}
         self._others = 0.0
         self._others_waiting = 0.0
         self._most_waiting = inf  # less what was sent since the start
@@ -45,12 +56,25 @@ class LoadBooks:
         self._unreached = self._unreached_before = 0.0
         self._window = -inf
 
+    def add_request(self, model: str) -> None:
+        """Count a request that was sent, for a model or an adapter."""
+        self._models[model] = self._models.get(model, 0) + 1
+
+    def remove_request(self, model: str) -> None:
+        """Discount a request that has ended; one that was not counted changes nothing."""
+        left = self._models.pop(model, 0) - 1
+        if left > 0:
+            self._models[model] = left
+
     def close(self, load: Load, step: float, now: float) -> None:
         """Compare a report with the books of the same moment.
 
         `step` is the duration of the engine's longest step, in seconds.
         """
         ledger, scheduler = self._ledger, self._scheduler
+        self._load = load
+        if load.running_adapters or load.waiting_adapters:
+            self._learn_adapters(load)
         own, requests = ledger.requests, load.waiting + load.running
         self._others = max(0.0, requests - own)
         beyond = max(0.0, load.waiting - len(scheduler.waiting))
@@ -79,4 +103,21 @@ class LoadBooks:
         )
         waiting = max(0.0, waiting)
         kv_usage = min(1.0, max(0.0, scheduler.usage + self._kv_usage))
-        return CurrentLoad(waiting, max(0.0, requests - waiting), kv_usage)
+        running = max(0.0, requests - waiting)
+        load = self._load
+        if not load.max_adapters:
+            return CurrentLoad(waiting, running, kv_usage)
+        return CurrentLoad(waiting, running, kv_usage, *self._adapters_of(load))
+
+    def _learn_adapters(self, load: Load) -> None:
+        if len(self._adapters) > _MOST_ADAPTERS:
+            self._adapters.clear()
+        self._adapters |= load.running_adapters
+        self._adapters |= load.waiting_adapters
+
+    def _adapters_of(self, load: Load) -> tuple[frozenset[str], frozenset[str]]:
+        """Add those of own requests to the adapters that run, as far as there is room, or wait."""
+        known = load.running_adapters | load.waiting_adapters
+        fresh = [each for each in self._models if each in self._adapters and each not in known]
+        room = max(0, load.max_adapters - len(known))
+        return load.running_adapters.union(fresh[:room]), load.waiting_adapters.union(fresh[room:])

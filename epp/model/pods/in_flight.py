@@ -70,6 +70,7 @@ class InFlightRequest:
         request_id, longest_step = quote.request_id, pod.prefill.longest
         self.pod, self.cached, self.matched = pod, estimate.cached, estimate.matched
         self.met_idle = not ledger.queued_seconds(now)
+        pod.books.add_request(quote.target_model)
         if self.disaggregated:
             ledger.admit_decode(request_id, now)
         else:
@@ -130,6 +131,7 @@ class InFlightRequest:
         """Free what the request holds at its own endpoint; `revoked` as in `release`."""
         pod = self.pod
         pod.ledger.end(self.quote.request_id, now)
+        pod.books.remove_request(self.quote.target_model)
         for sequence in self.sequences:
             pod.scheduler.finish_request(sequence, revoked=revoked)
             pod.scheduler.schedule(pod.prefill.longest, now)

@@ -49,13 +49,14 @@ class Pod:
     that it listed, None before.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (one endpoint, and what all of them share)
         self,
         endpoint: Endpoint,
         index: PrefixIndex,
         prefill: PrefillModel,
         hasher: BlockHasher,
         unknown: CacheSpec,
+        adapters: set[str],
     ) -> None:
         self.endpoint = endpoint
         self.prefill = prefill
@@ -67,7 +68,7 @@ class Pod:
         self.mirror: KvEventMirror | None = None
         self.models: frozenset[str] | None = None
         self.scheduler = EngineScheduler(index, self.ledger, self._spec(UNREPORTED, unknown))
-        self.books = LoadBooks(self.ledger, self.scheduler)
+        self.books = LoadBooks(self.ledger, self.scheduler, adapters)
         self.speed = prefill.speed(self.engine_block)
         self._hasher = hasher
         self._reported = False

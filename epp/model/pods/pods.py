@@ -41,6 +41,7 @@ class Pods:
         self._index = index
         self._hasher = hasher
         self._unknown = CacheSpec(model=DEFAULT_MODEL, capacity=capacity, block=TOKEN_BLOCK)
+        self._adapters: set[str] = set()
         self._by_id: dict[EndpointId, Pod] = {}
         self._by_target: dict[Target, Pod] | None = None
         self._prefill: dict[str, PrefillModel] = {}
@@ -75,7 +76,7 @@ class Pods:
             pod.relabel(endpoint, prefill)
             return
         self.remove(endpoint.id)
-        pod = Pod(endpoint, self._index, prefill, self._hasher, self._unknown)
+        pod = Pod(endpoint, self._index, prefill, self._hasher, self._unknown, self._adapters)
         self._by_id[endpoint.id] = pod
         self._by_target = None
         self.engine_blocks[pod.engine_block] += 1

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.endpoint import CurrentLoad
 from epp.model.events import Aborted, Finished, FirstToken, OrcaReported
 from epp.model.request import RequestId
 from tests.model.rig import LONG, Rig
@@ -14,7 +13,8 @@ COUNTS = st.integers(0, 50)
 
 
 def load(rig, name="pod-0"):
-    return rig.ask()[name].current
+    """Return how many wait and run, and the use of the cache."""
+    return rig.ask()[name].current[:3]
 
 
 @given(waiting=COUNTS, running=COUNTS, usage=st.floats(0, 1), sent=st.integers(0, 3))
@@ -45,11 +45,11 @@ def test_no_load_is_below_zero_or_lacks_own_requests(waiting, running, usage, da
                 rig.report("pod-0", waiting=waiting, running=running, kv_usage=usage)
             case _:
                 rig.now += data.draw(st.floats(0, 10))
-        said = load(rig)
-        assert said.waiting >= 0
-        assert said.running >= 0
-        assert 0 <= said.kv_usage <= 1
-        assert said.waiting + said.running >= len(under_way)
+        waiting_now, running_now, usage_now = load(rig)
+        assert waiting_now >= 0
+        assert running_now >= 0
+        assert 0 <= usage_now <= 1
+        assert waiting_now + running_now >= len(under_way)
 
 
 def test_a_request_that_is_sent_after_the_report_counts():
@@ -68,8 +68,8 @@ def test_a_request_that_ended_after_the_report_does_not():
     before = load(rig)
     rig.apply(Finished(RequestId("r")))
     after = load(rig)
-    assert (before.running, after.running) == (3, 2)
-    assert after.kv_usage < before.kv_usage
+    assert (before[1], after[1]) == (3, 2)
+    assert after[2] < before[2]
 
 
 def test_requests_behind_long_prompts_wait_until_a_step_reaches_them():
@@ -131,7 +131,7 @@ def test_an_endpoint_that_never_reported_bears_what_was_sent():
     rig = Rig()
     rig.send("pod-0", "r", LONG, stream=True)
     assert load(rig)[:2] == (0, 1)
-    assert load(rig, "pod-1") == CurrentLoad(0, 0, 0)
+    assert load(rig, "pod-1") == (0, 0, 0)
 
 
 def test_a_response_that_reports_load_is_a_report():
@@ -140,3 +140,35 @@ def test_a_response_that_reports_load_is_a_report():
     target = rig.ask()["pod-0"].endpoint.target
     rig.apply(OrcaReported(target, kv_usage=0.2, waiting=1.0))
     assert load(rig) == (1, 5, pytest.approx(0.2))
+
+
+def adapters(rig, name="pod-0"):
+    said = rig.ask()[name]
+    return said.running_adapters, said.waiting_adapters
+
+
+def test_an_adapter_runs_where_a_request_for_it_was_sent():
+    """That `x` names an adapter is known of another endpoint; `base` never was one's name."""
+    rig = Rig()
+    rig.report("pod-1", running_adapters=frozenset({"x"}), max_adapters=2)
+    rig.report("pod-0", running_adapters=frozenset({"a"}), max_adapters=2)
+    rig.send("pod-0", "r0", LONG, target_model="base")
+    assert adapters(rig) == ({"a"}, set())
+    rig.send("pod-0", "r1", LONG, target_model="x")
+    rig.send("pod-0", "r2", LONG, target_model="x")
+    assert adapters(rig) == ({"a", "x"}, set())
+    assert adapters(rig, "pod-1") == ({"x"}, set())
+    rig.apply(Finished(RequestId("r1")))
+    assert adapters(rig) == ({"a", "x"}, set())
+    rig.apply(Finished(RequestId("r2")))
+    assert adapters(rig) == ({"a"}, set())
+
+
+def test_an_adapter_for_which_there_is_no_room_waits():
+    rig = Rig()
+    rig.report("pod-1", running_adapters=frozenset({"x"}), max_adapters=1)
+    rig.report("pod-0", running_adapters=frozenset({"a"}), max_adapters=1)
+    rig.send("pod-0", "r", LONG, target_model="x")
+    assert adapters(rig) == ({"a"}, {"x"})
+    rig.report("pod-0", running_adapters=frozenset({"x"}), max_adapters=1)
+    assert adapters(rig) == ({"x"}, set())
