@@ -18,6 +18,7 @@ from bench.accuracy.identities import Identity
 from bench.adversary.benchmark import measure as measure_adversary
 from bench.extproc.benchmark import measure as measure_extproc
 from bench.figures import Report
+from bench.freshness.benchmark import measure as measure_freshness
 from bench.index.benchmark import measure as measure_index
 from bench.kube.benchmark import measure as measure_kube
 from bench.machine import describe
@@ -71,6 +72,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
         "predicted against actual cached tokens, on real vLLM under eviction pressure",
         measure_accuracy,
     ),
+    "freshness": (
+        "time to first token by reported load, once a second and every 50 ms, in virtual time",
+        measure_freshness,
+    ),
     "adversary": (
         "attacks, each with bounds on what others feel of it and on what remains",
         measure_adversary,
@@ -79,6 +84,8 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
 EVERYTHING = "all"
 JUDGED = ("adversary",)
 """Those that pass or fail, which `all` leaves out."""
+REPLAYED = ("freshness",)
+"""Those that need a trace."""
 _TERMINAL_COLUMNS = 160
 _TRANSPORTS: dict[str, tuple[Transport, ...]] = {
     "native": ("native",),
@@ -108,7 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             console.print(f"{name:10} {sentence}")
         return 0
     try:
-        everything = [name for name in BENCHMARKS if name not in JUDGED]
+        left_out = JUDGED if options.trace else (*JUDGED, *REPLAYED)
+        everything = [name for name in BENCHMARKS if name not in left_out]
         names = everything if options.name == EVERYTHING else [options.name]
         return max(_run(name, options, console) for name in names)
     except WarmpickError as error:
@@ -168,7 +176,7 @@ def _command(name: str, asked: argparse.Namespace) -> str:
         words.append(f"--engine {asked.engine}")
     if name == "accuracy":
         words += [f"--identity {identity}" for identity in asked.identity]
-    if name == "accuracy" and asked.trace:
+    if name in {"accuracy", *REPLAYED} and asked.trace:
         words.append(f"--trace {asked.trace.name}")
     if name == "accuracy" and asked.observe:
         shares = (str(each).removeprefix("sample:") for each in asked.observe)
@@ -213,7 +221,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path(traces) if traces else None,
         metavar="PATH",
-        help="replay a trace too, or all in a folder (default: $WARMPICK_TRACES, if set)",
+        help="accuracy: replay a trace too, or all in a folder; freshness: the trace to replay"
+        " (default: $WARMPICK_TRACES, if set)",
     )
     accuracy.add_argument(
         "--observe",

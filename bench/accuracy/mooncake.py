@@ -7,7 +7,7 @@ next blocks are made of the earlier one's answer, as they must have been.
 
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
@@ -23,7 +23,9 @@ PODS, BLOCKS = 8, 25_600
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 
 
-class _Line(msgspec.Struct, frozen=True):
+class Line(msgspec.Struct, frozen=True):
+    """One request of the trace. Times are in milliseconds, at the start of their bucket."""
+
     timestamp: int
     input_length: int
     output_length: int
@@ -66,7 +68,7 @@ def drawn(name: str, count: int) -> "array[int]":
 class _Prompt(msgspec.Struct, frozen=True):
     """A line's place among the others: the one it goes on with, and where its messages end."""
 
-    line: _Line
+    line: Line
     number: int
     after: int | None
     marks: tuple[int, ...]
@@ -80,6 +82,10 @@ class _Prompt(msgspec.Struct, frozen=True):
     def answer(self) -> "array[int]":
         return drawn(f"answer {self.number}", max(1, self.line.output_length))
 
+    def tokens(self, book: Book) -> Content:
+        """Return the content without its text, which takes longest to write."""
+        return Content(self.ids(book), b"", self.answer(), self.marks)
+
     def content(self, book: Book) -> Content:
         ids = self.ids(book)
         pieces = book.pieces(ids)
@@ -90,14 +96,27 @@ class _Prompt(msgspec.Struct, frozen=True):
 
 def read(path: Path, count: int | None = None) -> Trace:
     """Read the first `count` requests. Raises `ConfigError`."""
-    lines = decompressed(path).splitlines()[:count]
-    decoder = msgspec.json.Decoder(_Line)
-    return trace([decoder.decode(line) for line in lines])
+    lines, jitter = read_lines(path, count), random.Random(0)
+    times = [(line.timestamp + jitter.uniform(0, BUCKET_MS)) / 1000 for line in lines]
+    return trace(lines, times, _Prompt.content)
 
 
-def trace(lines: Sequence[_Line]) -> Trace:
+def read_lines(path: Path, count: int | None = None) -> list[Line]:
+    """Read the first `count` requests as they are written. Raises `ConfigError`."""
+    decoder = msgspec.json.Decoder(Line)
+    return [decoder.decode(line) for line in decompressed(path).splitlines()[:count]]
+
+
+def tokens_of(lines: Sequence[Line], times: Sequence[float]) -> Trace:
+    """Make calls without text of lines, which come at `times` in seconds."""
+    return trace(lines, times, _Prompt.tokens)
+
+
+def trace(
+    lines: Sequence[Line], times: Sequence[float], content: Callable[[_Prompt, Book], Content]
+) -> Trace:
     """Find out who goes on with whom, and write the answers into the prompts that follow."""
-    book, jitter = Book(), random.Random(0)
+    book = Book()
     prompts: list[_Prompt] = []
     seen: set[int] = set()
     open_ends: dict[int, int] = {}  # last whole block of a prompt: the prompt
@@ -113,14 +132,14 @@ def trace(lines: Sequence[_Line]) -> Trace:
         seen.update(line.hash_ids)
         if len(line.whole) > 1:
             open_ends[line.whole[-1]] = number
-    calls = []
-    for prompt in prompts:
-        at = (prompt.line.timestamp + jitter.uniform(0, BUCKET_MS)) / 1000
-        calls.append(Call(at, partial(prompt.content, book), prompt.after))
+    calls = [
+        Call(at, partial(content, prompt, book), prompt.after)
+        for at, prompt in zip(times, prompts, strict=True)
+    ]
     return Trace(name="conversation", calls=calls, pods=PODS, blocks=BLOCKS)
 
 
-def _continued(line: _Line, prompts: Sequence[_Prompt], open_ends: dict[int, int]) -> int | None:
+def _continued(line: Line, prompts: Sequence[_Prompt], open_ends: dict[int, int]) -> int | None:
     """Return the longest earlier prompt that this one holds, with room for its answer.
 
     A single common block is the service's own preamble, which all requests share.
@@ -134,7 +153,7 @@ def _continued(line: _Line, prompts: Sequence[_Prompt], open_ends: dict[int, int
     return None
 
 
-def _write(book: Book, before: _Prompt, line: _Line, seen: set[int]) -> None:
+def _write(book: Book, before: _Prompt, line: Line, seen: set[int]) -> None:
     """Put the end of the earlier prompt, and its answer, into the blocks that follow it."""
     whole = len(before.line.whole)
     said = before.ids(book)[whole * BLOCK :] + before.answer()
