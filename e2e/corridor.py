@@ -51,6 +51,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     server_flags: tuple[str, ...] = ()
     stop_seconds: float = 0
     routing: Routing = "override_host"
+    h2c: bool = False
     request_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
     response_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
     tls: bool = False
@@ -125,6 +126,7 @@ class Corridor:
             epp_port=self.grpc_port,
             endpoints=tuple(self.targets.values()) or (f"127.0.0.1:{quiet_port()}",),
             routing=plan.routing,
+            h2c=plan.h2c,
             epp_tls=plan.tls,
             failure_mode_allow=plan.failure_mode_allow,
             request_body_mode=plan.request_body_mode,

@@ -16,6 +16,7 @@ from epp.gateway.envoy_parts import (
     assignment,
     breakers,
     ext_proc,
+    http2_options,
     http_manager,
     least_request,
     override_host,
@@ -36,7 +37,7 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `endpoints` are `ip:port`. Under `round_robin` and `least_request` Envoy balances alone and
     never calls the picker. `original_dst` follows the picker's header to any address,
-    `override_host` only to one of `endpoints`.
+    `override_host` only to one of `endpoints`. `h2c`: model servers speak HTTP/2 alone.
     """
 
     listen_port: int
@@ -44,6 +45,7 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     epp_port: int
     endpoints: tuple[str, ...]
     routing: Routing = "override_host"
+    h2c: bool = False
     epp_tls: bool = False
     failure_mode_allow: bool = False
     request_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
@@ -151,6 +153,8 @@ def _pool(settings: EnvoySettings) -> Json:
         "connect_timeout": f"{CONNECT_SECONDS}s",
         "circuit_breakers": breakers(),
     }
+    if settings.h2c:
+        cluster["typed_extension_protocol_options"] = http2_options()
     if settings.routing == "original_dst":
         by_header = {"use_http_header": True, "http_header_name": DESTINATION}
         return cluster | {

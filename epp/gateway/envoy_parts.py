@@ -92,6 +92,16 @@ def _trailers(body_mode: BodyMode) -> str:
     return "SEND" if body_mode == "FULL_DUPLEX_STREAMED" else "SKIP"
 
 
+def http2_options() -> Json:
+    """Return the options of a cluster that speaks HTTP/2 without being asked."""
+    windows = {
+        "initial_stream_window_size": WINDOW,
+        "initial_connection_window_size": 16 * WINDOW,
+    }
+    config = {"http2_protocol_options": windows}
+    return {HTTP_OPTIONS: typed(HTTP_OPTIONS, explicit_http_config=config)}
+
+
 def picker_cluster(port: int, *, tls: bool = False) -> Json:
     """Return the cluster `epp`: a picker on loopback."""
     cluster: Json = {
@@ -100,17 +110,7 @@ def picker_cluster(port: int, *, tls: bool = False) -> Json:
         "connect_timeout": f"{CONNECT_SECONDS}s",
         "circuit_breakers": breakers(),
         "load_assignment": assignment("epp", [f"127.0.0.1:{port}"]),
-        "typed_extension_protocol_options": {
-            HTTP_OPTIONS: typed(
-                HTTP_OPTIONS,
-                explicit_http_config={
-                    "http2_protocol_options": {
-                        "initial_stream_window_size": WINDOW,
-                        "initial_connection_window_size": 16 * WINDOW,
-                    }
-                },
-            )
-        },
+        "typed_extension_protocol_options": http2_options(),
     }
     if tls:  # without a validation context any certificate is accepted
         context = typed(
