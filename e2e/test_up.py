@@ -159,6 +159,24 @@ async def test_without_its_picker_servers_take_turns_until_it_is_back(servers, t
         await until(picked)
 
 
+async def test_a_picker_that_hangs_is_gone_past_and_killed(servers, tmp_path):
+    async with up(tmp_path, *servers.urls.values()) as gateway:
+        gateway.child("epp serve").suspend()
+
+        async def answered():
+            try:
+                async with asyncio.timeout(1):
+                    return (await ask(gateway, chat("hello", **USAGE)))[::2] == (200, True)
+            except TimeoutError:
+                return False
+
+        await until(answered)
+        assert "killed" not in gateway.said
+        await gateway.says("the picker does not answer: it is killed")
+        await gateway.says("picker is back")
+        await until(answered)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_drain_under_load_loses_nothing_that_had_begun(servers, tmp_path, number):
     async with up(tmp_path, *servers.urls.values()) as gateway:

@@ -54,7 +54,8 @@ class GoArgumentParser(argparse.ArgumentParser):
             args = self.plain(args)
         elif args and not args[0].startswith("-") and args[0] not in self.commands:
             known = ", ".join(self.commands)
-            hint = near(args[0], self.commands) or f": choose from {known}"
+            hint = near("up" if "://" in args[0] else args[0], self.commands)
+            hint = hint or f": choose from {known}"
             self.error(f"argument COMMAND: invalid choice: {args[0]!r}{hint}")
         found, unknown = super().parse_known_args(args, namespace)
         if self.words_go_to:  # argparse takes those of one place only

@@ -103,7 +103,11 @@ class AddressBook:
         await asyncio.gather(*(self._resolve(server) for server in self._servers))
         found: tuple[Address, ...] = ()
         for server in self._servers:
-            found += addresses_of(server, self._found.get(server, ()), found)
+            known = self._found.get(server, ())
+            own = addresses_of(server, known, found)
+            if known and not own:
+                self._trouble(server.authority, f"{server.authority} is another URL's server too")
+            found += own
         return found
 
     async def _resolve(self, server: ModelServer) -> None:

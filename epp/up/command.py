@@ -62,7 +62,9 @@ class Signals:
     def handled(self) -> Iterator[None]:
         """Handle them while the context lasts."""
         loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else nohup(1) has started it
+            numbers.append(signal.SIGHUP)
         for number in numbers:
             loop.add_signal_handler(number, self._handle, number)
         try:

@@ -88,6 +88,7 @@ async def test_two_names_of_one_server_are_one_endpoint(tmp_path, said):
     servers = model_servers(["http://gpu1:8000", "http://alias:8000"])
     await AddressBook(servers, None, tmp_path, names.resolve).load(said.append, None)
     assert in_front(tmp_path)[1] == [("gpu1:8000", "10.0.0.1:8000")]
+    assert said == ["alias:8000 is another URL's server too"]
 
 
 async def test_an_endpoints_file_is_followed_and_its_last_good_content_stays(tmp_path, said):
