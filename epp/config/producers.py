@@ -6,7 +6,7 @@ which nothing exists here is accepted where it would change nothing, and refused
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,12 +14,10 @@ import msgspec
 from epp.config.estimates import MediaEstimates
 from epp.config.quantities import seconds
 from epp.errors import ConfigError
-from epp.model.candidate import Candidate
-from epp.model.request import InferenceRequest
 from epp.policy.dataproducers.lru_prefixes import LruPrefixes
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import COLUMNS, PrefixMatch, PrefixMatchInfo
+from epp.policy.producers import COLUMNS, PrefixMatchInfo
 from epp.protocol.kube.label_selector import parse_label_selector
 
 _ENTRY_TOKENS = 64
@@ -176,11 +174,9 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 class IndexProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """A producer of matches of prefixes. There is one index, and each answers from it."""
 
-    def prefix_matches(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[PrefixMatch]:
-        """Return what the index predicts of each candidate (`PrefixMatchInfo`)."""
-        return COLUMNS.prefix_matches(request, candidates)
+    def start(self, context: PluginContext) -> Any:  # noqa: ANN401 (what it answers)
+        """Return what answers from the fleet's index (`PrefixMatchInfo`)."""
+        return COLUMNS
 
 
 _OWN_INDEX = without_effect("the index is in memory, and as large as the endpoints' caches")
@@ -324,7 +320,8 @@ def producer_settings(plugins: Iterable[object]) -> ProducerSettings:
     each = list(plugins)
     makers = [plugin.settings() for plugin in each if isinstance(plugin, TokenProducer)]
     tokens = [settings for settings in makers if settings is not None]
-    precise = [plugin for plugin in each if isinstance(plugin, PreciseProducer)]
+    precise = [plugin for plugin in each if type(plugin) is PreciseProducer]
+    precise = precise or [plugin for plugin in each if isinstance(plugin, PreciseProducer)]
     approx = [plugin for plugin in each if isinstance(plugin, ApproxProducer)]
     if len(tokens) > 1:
         raise ConfigError("a second `token-producer` makes tokens of the same prompts", "plugins")

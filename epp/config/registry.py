@@ -17,10 +17,11 @@ from epp.config.producers import (
     PreciseProducer,
     TokenProducer,
 )
+from epp.config.scheduling_types import FILTERS, PICKERS, REPLACED_TYPES, SCORERS
 from epp.config.schema import near
 from epp.errors import ConfigError
 from epp.policy.admitters import LatencySloAdmitter, ProbabilisticAdmitter
-from epp.policy.conformance import HeaderBasedTestingFilter, ServedVerifier
+from epp.policy.conformance import ServedVerifier
 from epp.policy.dataproducers.identity import (
     AgentIdentity,
     OutputLengthBucket,
@@ -49,22 +50,8 @@ from epp.policy.disaggregation.kv_source import P2pSourceProducer
 from epp.policy.disaggregation.rollout import DisaggregatedSetRolloutScreener
 from epp.policy.effects import without_effect
 from epp.policy.handlers import DataParallelProfileHandler, HeaderProfileHandler
-from epp.policy.pickers import (
-    LeastRequestPicker,
-    LeastTtftPicker,
-    MaxScorePicker,
-    RandomPicker,
-    RoundRobinPicker,
-)
 from epp.policy.profile import SingleProfileHandler
 from epp.policy.reporter import RequestAttributeReporter
-from epp.policy.scorers import (
-    KvCacheUtilizationScorer,
-    LeastTtftScorer,
-    LoraAffinityScorer,
-    PrefixCacheScorer,
-    QueueScorer,
-)
 
 ENTRY_POINTS = "warmpick.plugins"
 """The entry point group of users' plug-ins."""
@@ -86,16 +73,9 @@ class MulticlusterFileDiscovery(FileDiscoveryConfig, frozen=True):
 
 
 PLUGINS: dict[str, type[Any]] = {
-    "queue-scorer": QueueScorer,
-    "kv-cache-utilization-scorer": KvCacheUtilizationScorer,
-    "prefix-cache-scorer": PrefixCacheScorer,
-    "lora-affinity-scorer": LoraAffinityScorer,
-    "least-ttft-scorer": LeastTtftScorer,
-    "max-score-picker": MaxScorePicker,
-    "random-picker": RandomPicker,
-    "least-ttft-picker": LeastTtftPicker,
-    "least-request-picker": LeastRequestPicker,
-    "round-robin-picker": RoundRobinPicker,
+    **SCORERS,
+    **FILTERS,
+    **PICKERS,
     "single-profile-handler": SingleProfileHandler,
     "disagg-profile-handler": DisaggProfileHandler,
     "pd-profile-handler": PdProfileHandler,
@@ -128,7 +108,6 @@ PLUGINS: dict[str, type[Any]] = {
     "k8s-peer-discovery": PeerDiscovery,
     "file-discovery": FileDiscoveryConfig,
     "multicluster-file-discovery": MulticlusterFileDiscovery,
-    "header-based-testing-filter": HeaderBasedTestingFilter,
     "destination-endpoint-served-verifier": ServedVerifier,
     **DATA_LAYER,
     **FLOW_CONTROL,
@@ -143,46 +122,11 @@ DEPRECATED: dict[str, str] = {
     "disagg-headers-handler": "leave it out: `disagg-profile-handler` sets the headers",
     "prefill-header-handler": "leave it out: `disagg-profile-handler` sets the headers",
     "data-parallel-profile-handler": "leave it out where gateways reach the ports of all ranks",
+    **REPLACED_TYPES,
 }
 """Types that llm-d-router has deprecated or removed, and what to write instead."""
 
-ELSEWHERE = frozenset(
-    (
-        "active-request-scorer",
-        "by-label",
-        "by-label-selector",
-        "concurrency-detector",
-        "context-length-aware",
-        "decode-filter",
-        "encode-filter",
-        "endpoint-attribute-filter",
-        "endpoint-attribute-scorer",
-        "header-label-affinity-scorer",
-        "label-selector-filter",
-        "latency-scorer",
-        "load-aware-scorer",
-        "mm-embeddings-cache-producer",
-        "mm-embeddings-cache-scorer",
-        "multicluster-kv-cache-utilization-scorer",
-        "multicluster-prefix-cache-scorer",
-        "multicluster-queue-scorer",
-        "multicluster-session-affinity-filter",
-        "no-hit-lru-scorer",
-        "precise-prefix-cache-scorer",
-        "prefill-filter",
-        "prefix-cache-affinity-filter",
-        "running-requests-size-scorer",
-        "session-affinity-filter",
-        "session-affinity-scorer",
-        "slo-headroom-tier-filter",
-        "token-load-scorer",
-        "topology-affinity-filter",
-        "topology-affinity-scorer",
-        "utilization-detector",
-        "utilization-filter",
-        "weighted-random-picker",
-    )
-)
+ELSEWHERE = frozenset(("mm-embeddings-cache-producer",))
 """The incumbent's plug-ins that do not exist here, so that the error can say so."""
 
 

@@ -19,6 +19,12 @@ RANK_LABEL = "warmpick.io/data-parallel-rank"
 OFFLOAD_LABEL = "warmpick.io/offload-tokens"
 """The capacity of the second tier of an endpoint's cache, in tokens, where no metric has it."""
 
+ROLE_LABEL = "llm-d.ai/role"
+"""Which stages of requests an endpoint takes (llm-d-router); all of them without the label."""
+
+PARTIAL_ROLES = frozenset(("prefill", "encode", "encode-prefill"))
+"""Roles of endpoints that serve no whole request: others generate what they prepare."""
+
 VLLM = "vllm"
 """The value of `Load.engine` for vLLM."""
 
@@ -66,6 +72,11 @@ class Endpoint:
     def engine(self) -> tuple[str, Target, int | None]:
         """The identity of the engine: an endpoint that changes in it has an empty cache."""
         return self.uid, self.target, self.rank
+
+    @property
+    def partial(self) -> bool:
+        """Whether its role is one that serves no whole request."""
+        return self.labels.get(ROLE_LABEL) in PARTIAL_ROLES
 
     @property
     def offload_tokens(self) -> int | None:

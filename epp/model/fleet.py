@@ -118,15 +118,16 @@ class Fleet:
             self._catch_up(now)
         return self._prompts.quote(request, now, self._learn_repeated)
 
-    def candidates(self, quote: Quote, now: float) -> Candidates:
+    def candidates(self, quote: Quote, now: float, *, whole: bool = False) -> Candidates:
         """Return the endpoints that may be picked, with their predicted costs for a request.
 
         The caches are looked up as they are at `now`, however old the quote. Endpoints outside
-        the quote's subset are left out; those that do not answer too, as long as others do.
+        the quote's subset are left out; those that do not answer too, as long as others do, and
+        of a `whole` request those whose roles are for parts of requests.
         """
         if now >= self._unobserved.due:
             self._catch_up(now)
-        eligible = self.pods.eligible(quote.subset)
+        eligible = self.pods.eligible(quote.subset, whole=whole)
         # Prompts that an engine has reached since then are in its cache by now.
         for pod in [pod for pod in eligible.pods if pod.scheduler.waiting]:
             pod.scheduler.schedule(pod.prefill.longest, now)

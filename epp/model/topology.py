@@ -27,6 +27,11 @@ class Topology(NamedTuple):
     zone: str
     region: str
 
+    def shared(self, other: "Topology") -> str:
+        """Return the field of the narrowest place that both are in; empty for none."""
+        both = zip(self._fields, self, other, strict=True)
+        return next((name for name, mine, theirs in both if mine and mine == theirs), "")
+
 
 def topology_of(endpoint: Endpoint, labels: TopologyLabels = TOPOLOGY_LABELS) -> Topology | None:
     """Return where an endpoint runs; None where nothing says so.

@@ -1,17 +1,18 @@
 """The built-in pickers: by score, by predicted time to first token, or by simpler means.
 
-`max-score-picker` and `random-picker` are the incumbent's. Each names `maxNumOfEndpoints`
-endpoints, best first, and breaks ties at random.
+`max-score-picker`, `weighted-random-picker` and `random-picker` are the incumbent's. Each names
+`maxNumOfEndpoints` endpoints, best first, and breaks ties at random.
 """
 
 from collections.abc import Sequence
+from math import inf, log
 from typing import ClassVar
 
 import msgspec
 
 from epp.model.candidate import Candidate
 from epp.policy.choice import best, ttft_costs
-from epp.policy.plugins import PickContext
+from epp.policy.plugins import PickContext, uniform
 
 
 class MaxScorePicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -24,6 +25,24 @@ class MaxScorePicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     ) -> Sequence[int]:
         """Return the positions of the highest totals."""
         return best([-total for total in totals], self.max_num_of_endpoints, context)
+
+
+class WeightedRandomPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Picks at random, each candidate with a probability in proportion to its total."""
+
+    max_num_of_endpoints: int = 1
+
+    def pick(
+        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
+    ) -> Sequence[int]:
+        """Return the positions of the highest U^(1 / total), for U random in 0..1.
+
+        Totals of 0 and less come last, in random order (Efraimidis and Spirakis 2006, A-Res).
+        """
+        # In logarithms, where no total is too small: -log(U) / total, the lowest first.
+        below = context.below
+        costs = [-log(1 - uniform(below)) / each if each > 0 else inf for each in totals]
+        return best(costs, self.max_num_of_endpoints, context)
 
 
 class RandomPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -28,6 +28,8 @@ from epp.model.fleet import Listener
 from epp.model.request import Decision, InferenceRequest, Usage
 
 T = TypeVar("T")
+_STEPS = 1 << 53
+"""The floats of one distance in 0..1."""
 Headers = tuple[tuple[str, str], ...]
 
 
@@ -207,6 +209,11 @@ class Startable(Protocol):
 
     def start(self, context: PluginContext) -> object:
         """Return the plug-in; called once. Raises `ConfigError`."""
+
+
+def uniform(below: Callable[[int], int]) -> float:
+    """Return a random number in 0..1, 1 excluded."""
+    return below(_STEPS) / _STEPS
 
 
 Plugin = Filter | Scorer | Picker

@@ -10,19 +10,29 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from epp.model.candidate import Candidate
+from epp.model.endpoint import Endpoint
+from epp.model.learning.trust import DOUBT
 from epp.model.request import InferenceRequest
+from epp.model.topology import Topology, topology_of
 from epp.policy.plugins import PluginContext
 
 
 class PrefixMatch(NamedTuple):
-    """How many tokens of a prompt's `total` an endpoint is predicted to have cached."""
+    """How many tokens of a prompt's `total` an endpoint is predicted to have cached.
+
+    `whole`: all that a cache can have of it, which is less than `total`: a block that is not full
+    is in none, and engines always compute the last token.
+    """
 
     matched: int
     total: int
+    whole: bool = False
 
     @property
     def ratio(self) -> float:
-        """The share that is cached, in 0..1; 0 without a prompt."""
+        """The share that is cached, in 0..1, of what can be; 0 without a prompt."""
+        if self.whole:
+            return 1.0
         return min(1.0, self.matched / self.total) if self.total else 0.0
 
 
@@ -103,6 +113,30 @@ class SessionId(Protocol):
         """Return the session's id; empty without one."""
 
 
+@runtime_checkable
+class TopologyInfo(Protocol):
+    """Knows where endpoints run."""
+
+    def topology(self, endpoint: Endpoint) -> Topology | None:
+        """Return an endpoint's place; None where nothing says so."""
+
+
+@runtime_checkable
+class TextAttributes(Protocol):
+    """Knows attributes of endpoints that are text."""
+
+    def text(self, endpoint: Endpoint, attribute_key: str) -> str | None:
+        """Return the value of an attribute; None where the endpoint has no such."""
+
+
+@runtime_checkable
+class NumberAttributes(Protocol):
+    """Knows attributes of endpoints that are numbers, beside those of `Load.attributes`."""
+
+    def number(self, endpoint: Endpoint, attribute_key: str) -> float | None:
+        """Return the value of an attribute; None where the endpoint has no such."""
+
+
 class _Columns:
     """Answers from the candidates' own columns; predicts no latency, knows no media or session."""
 
@@ -110,7 +144,14 @@ class _Columns:
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> list[PrefixMatch]:
         """Return the tokens that the index predicts to be cached."""
-        return [PrefixMatch(each.cached_tokens, each.prompt_tokens) for each in candidates]
+        return [
+            PrefixMatch(
+                each.cached_tokens,
+                each.prompt_tokens,
+                whole=0 < each.total_blocks <= each.matched_blocks and each.trust >= DOUBT,
+            )
+            for each in candidates
+        ]
 
     def in_flight(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
@@ -139,6 +180,14 @@ class _Columns:
         """Return no session."""
         return ""
 
+    def topology(self, endpoint: Endpoint) -> Topology | None:
+        """Return an endpoint's place by the labels that Kubernetes and llm-d-router have for it."""
+        return topology_of(endpoint)
+
+    def text(self, endpoint: Endpoint, attribute_key: str) -> str | None:
+        """Return None."""
+        return None
+
 
 COLUMNS = _Columns()
 """The default producer of everything."""
@@ -166,6 +215,16 @@ def latency_prediction_info(context: PluginContext, name: str) -> LatencyPredict
 def multimodal_match_info(context: PluginContext, name: str) -> MultimodalMatchInfo:
     """Return the producer that a `producerName` of multimodal matches names."""
     return context.plugin(name or "mm-embeddings-cache-producer", MultimodalMatchInfo, COLUMNS)
+
+
+def topology_info(context: PluginContext, name: str) -> TopologyInfo:
+    """Return the extractor that a `topologyProducerName` names. Raises `ConfigError`."""
+    return context.plugin(name or "topology-extractor", TopologyInfo, COLUMNS)
+
+
+def text_attributes(context: PluginContext, name: str) -> TextAttributes:
+    """Return the extractor of attributes that are text, of a name. Raises `ConfigError`."""
+    return context.plugin(name or "label-producer", TextAttributes, COLUMNS)
 
 
 def session_id_of(context: PluginContext, name: str) -> SessionId:

@@ -83,6 +83,16 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
         return next(iter(self.profiles.values()))
 
     @property
+    def whole(self) -> bool:
+        """Whether endpoints get whole requests: one profile decides, and no filter sees roles.
+
+        A filter that tells endpoints of one role from others has `sees_roles = True`.
+        """
+        filters = [each for profile in self.profiles.values() for each in profile.filters]
+        seen = any(getattr(each, "sees_roles", False) for each in filters)
+        return isinstance(self.handler, SingleProfileHandler) and not seen
+
+    @property
     def plain(self) -> bool:
         """Whether a decision is one run of the one profile."""
         around = self.screeners or self.admitters or self.request_header_sources

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from epp.errors import NoEndpoints, NotCached, UnknownModel
 from epp.model.candidate import Candidate
+from epp.model.endpoint import ROLE_LABEL, Endpoint
 from epp.model.events import Admitted
 from epp.model.fleet import Fleet
 from epp.model.quote import Quote
@@ -29,6 +30,7 @@ class Scheduler:
         self._fleet = fleet
         self._scheduling = scheduling
         self._plain = scheduling.plain
+        self._whole = scheduling.whole
         self._profile = scheduling.profile
         self._observers = scheduling.commit_observers
         self._below = below
@@ -46,9 +48,9 @@ class Scheduler:
         The profile's plug-ins see `request`, which may have been stripped of its prompts and its
         body since it was quoted. Raises `NoEndpoints`, and what the plug-ins raise.
         """
-        candidates = self._fleet.candidates(quote, now)
+        candidates = self._fleet.candidates(quote, now, whole=self._whole)
         if not candidates:
-            raise NoEndpoints(_no_candidates(quote, len(self._fleet.endpoints)), retry_after=1)
+            raise NoEndpoints(_no_candidates(quote, self._fleet.endpoints), retry_after=1)
         context = PickContext(self._below, next(self._turns))
         if self._plain:
             return choose(self._profile, request, candidates, context)
@@ -115,9 +117,13 @@ def _is_unmet(request: InferenceRequest, decision: Decision) -> bool:
     return any(each.partition(";")[0].strip() == "if-available" for each in preferences)
 
 
-def _no_candidates(quote: Quote, known: int) -> str:
-    if not known:
+def _no_candidates(quote: Quote, endpoints: Sequence[Endpoint]) -> str:
+    if not endpoints:
         return "no endpoint is ready in the pool"
+    known = len(endpoints)
+    if all(each.partial for each in endpoints):
+        roles = ", ".join(sorted({each.labels[ROLE_LABEL] for each in endpoints}))
+        return f"none of the pool's {known} endpoints serves whole requests: their role is {roles}"
     wanted = ", ".join(quote.subset or ()) or "none at all"
     return (
         f"none of the pool's {known} endpoints is in the subset that the gateway allows: {wanted}"

@@ -10,7 +10,8 @@ from epp.config.registry import ELSEWHERE, PLUGINS
 from epp.config.schema import API_VERSION, OLD_API_VERSIONS, dump
 from epp.errors import ConfigError
 from epp.policy.pickers import LeastTtftPicker, MaxScorePicker, RandomPicker, RoundRobinPicker
-from epp.policy.scorers import PrefixCacheScorer, QueueScorer
+from epp.policy.scorers.caches import PrefixCacheScorer
+from epp.policy.scorers.load import QueueScorer
 
 INCUMBENT = """
 apiVersion: {group}
@@ -224,8 +225,11 @@ ERRORS = [
     ("plugins: [{type: queue-scorer}, {type: 7}]", "plugins[1].type", "Expected `str`, got `int`"),
     ("plugins: [{type: queue-score}]", "plugins[0].type", "did you mean `queue-scorer`"),
     ("plugins: [{type: zzz}]", "plugins[0].type", "unknown plug-in type `zzz`"),
-    ("plugins: [{type: decode-filter}]", "plugins[0].type", "does not exist in this version"),
-    ("plugins: [{type: label-selector-filter}]", "plugins[0].type", "of llm-d-router does not"),
+    (
+        "plugins: [{type: mm-embeddings-cache-producer}]",
+        "plugins[0].type",
+        "of llm-d-router does not",
+    ),
     (
         "plugins: [{type: queue-scorer}, {type: queue-scorer}]",
         "plugins[1].name",

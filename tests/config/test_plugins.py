@@ -12,7 +12,7 @@ from epp.errors import ConfigError
 from epp.model.events import FirstToken
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.plugins import Scorer
-from epp.policy.scorers import QueueScorer
+from epp.policy.scorers.load import QueueScorer
 
 
 class Counting:

@@ -1,5 +1,8 @@
 """Pickers: their criteria, ties, and the order of preference."""
 
+from collections import Counter
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +15,7 @@ from epp.policy.pickers import (
     MaxScorePicker,
     RandomPicker,
     RoundRobinPicker,
+    WeightedRandomPicker,
 )
 from epp.policy.plugins import PickContext, Picker
 from tests.strategies import candidate, candidates
@@ -41,6 +45,39 @@ def test_max_score_draws_among_the_best_only(totals, first, last):
     asked = some(len(totals))
     assert MaxScorePicker().pick(asked, totals, FIRST) == (first,)
     assert MaxScorePicker().pick(asked, totals, LAST) == (last,)
+
+
+def chances(*shares):
+    """Draw these shares of what is drawn among, one after the other; then the first."""
+    left = iter(shares)
+    return PickContext(lambda count: int(next(left, 0) * count), 0)
+
+
+@pytest.mark.parametrize(
+    ("totals", "drawn", "expected"),
+    [
+        # keys U^(1 / total), U = 1 - what is drawn: 0.5 and 0.5^(1/3) = 0.79
+        ([1.0, 3.0], (0.5, 0.5), [1, 0]),
+        # 0.9 and 0.5^(1/3) = 0.79
+        ([1.0, 3.0], (0.1, 0.5), [0, 1]),
+        # 0 and less have the key 0, and are drawn among: the shares after the first are the ties'
+        ([0.0, 1.0, -1.0], (0.99, 0.0, 0.0, 0.0), [1, 0, 2]),
+        ([0.0, 1.0, -1.0], (0.99, 0.9, 0.0, 0.0), [1, 2, 0]),
+        ([0.0, 0.0], (0.6, 0.0), [1, 0]),
+    ],
+)
+def test_weighted_random(totals, drawn, expected):
+    found = WeightedRandomPicker(len(totals)).pick(some(len(totals)), totals, chances(*drawn))
+    assert list(found) == expected
+
+
+def test_weighted_random_picks_in_proportion():
+    context, asked = PickContext(Random(14).randrange, 0), some(3)  # noqa: S311
+    picked = Counter(
+        WeightedRandomPicker().pick(asked, [1.0, 3.0, 0.0], context)[0] for _ in range(4000)
+    )
+    assert picked[0] / 4000 == pytest.approx(0.25, abs=0.03)
+    assert picked[2] == 0
 
 
 def test_several_are_in_the_order_of_preference():

@@ -62,7 +62,9 @@ def test_a_name_means_the_producer_of_the_file_or_else_the_default():
     assert producers.prefix_match_info(listed, "") is COLUMNS
     assert producers.prefix_match_info(listed, APPROX) is COLUMNS
     assert producers.prefix_match_info(listed, PRECISE) is COLUMNS
-    assert listed[APPROX].prefix_matches(request(), ASKED) == [(64, 100), (0, 100)]
+    assert listed[APPROX].prefix_matches(request(), ASKED) == COLUMNS.prefix_matches(
+        request(), ASKED
+    )
     unlisted = started("queue-scorer", "inflight-load-producer")
     assert producers.prefix_match_info(unlisted, "") is COLUMNS
     assert producers.in_flight_load(unlisted, "") is COLUMNS

@@ -2,23 +2,13 @@
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from epp.config.registry import PLUGINS
 from epp.model.endpoint import Load
-from epp.policy.dataproducers.mapped import LatencyObservationScorer
 from epp.policy.pickers import LeastTtftPicker, MaxScorePicker
-from epp.policy.plugins import PickContext, Scorer
-from epp.policy.scorers import (
-    KvCacheUtilizationScorer,
-    LeastTtftScorer,
-    LoraAffinityScorer,
-    PrefixCacheScorer,
-    QueueScorer,
-)
-from tests.strategies import ADAPTERS, candidate, candidates, request
-
-SCORERS = [kind for kind in PLUGINS.values() if hasattr(kind, "score")]
+from epp.policy.plugins import PickContext
+from epp.policy.scorers.caches import LoraAffinityScorer, PrefixCacheScorer
+from epp.policy.scorers.load import KvCacheUtilizationScorer, LeastTtftScorer, QueueScorer
+from tests.strategies import candidate, candidates, request
 
 
 @pytest.mark.parametrize(
@@ -55,7 +45,6 @@ def test_kv_cache_utilization(usage, score):
         ({"match_length_weight": 1}, 90_000, 100_000, 1),
         ({"match_length_weight": 0.5}, 4096, 8192, 0.5 * 0.5 + 0.5 * 0.25),
         ({"match_length_weight": 1, "match_length_scale_tokens": 100}, 50, 1000, 0.25),
-        ({"match_length_weight": 1, "match_length_scale_tokens": 0}, 50, 1000, 1),
     ],
 )
 def test_prefix_cache(parameters, cached, prompt, score):
@@ -85,11 +74,6 @@ def test_lora_affinity(running, waiting, most, score):
     assert LoraAffinityScorer().score(asked, [candidate(load=load)]) == [score]
 
 
-def test_the_registry_has_the_scorers():
-    incumbents = {QueueScorer, KvCacheUtilizationScorer, PrefixCacheScorer, LoraAffinityScorer}
-    assert {*incumbents, LeastTtftScorer, LatencyObservationScorer} == set(SCORERS)
-
-
 @pytest.mark.parametrize(
     ("costs", "scores"),
     [
@@ -114,17 +98,3 @@ def test_alone_the_scorer_of_first_tokens_picks_what_the_picker_picks(asked):
     assert MaxScorePicker().pick(asked, totals, context) == LeastTtftPicker().pick(
         asked, [], context
     )
-
-
-@pytest.mark.parametrize("kind", SCORERS)
-@given(asked=candidates(), model=st.sampled_from(ADAPTERS), data=st.data())
-def test_every_scorer(kind, asked, model, data):
-    """One value in 0..1 a candidate, whatever their order."""
-    scorer, wanted = kind(), request(target_model=model)
-    assert isinstance(scorer, Scorer)
-    scores = scorer.score(wanted, asked)
-    assert len(scores) == len(asked)
-    assert all(0 <= score <= 1 for score in scores)
-    order = data.draw(st.permutations(range(len(asked))))
-    shuffled = scorer.score(wanted, [asked[position] for position in order])
-    assert shuffled == [scores[position] for position in order]

@@ -46,7 +46,7 @@ class Pod:
     alive. The cache is of the `unknown` spec until the endpoint has reported its own. `speed` and
     `prefill` are shared with endpoints of the same class. `feedback` compares predictions with
     reports; `mirror` follows the engine's KV events, None while there are none. `models` are those
-    that it listed, None before.
+    that it listed, None before. `partial`: it serves no whole request, by its role.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one endpoint, and what all of them share)
@@ -59,6 +59,7 @@ class Pod:
         adapters: set[str],
     ) -> None:
         self.endpoint = endpoint
+        self.partial = endpoint.partial
         self.prefill = prefill
         self.load: Load = UNREPORTED
         self.ledger = Ledger()
@@ -109,6 +110,7 @@ class Pod:
     def relabel(self, endpoint: Endpoint, prefill: PrefillModel) -> None:
         """Set other labels of the same engine, which may put it into another class."""
         self.endpoint, self.prefill = endpoint, prefill
+        self.partial = endpoint.partial
         self.speed = prefill.speed(self.speed.unit)
 
     # Reports of the engine.

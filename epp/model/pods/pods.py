@@ -46,6 +46,7 @@ class Pods:
         self._by_target: dict[Target, Pod] | None = None
         self._prefill: dict[str, PrefillModel] = {}
         self._eligible: EligiblePods | None = None
+        self._whole: EligiblePods | None = None
         self.engine_blocks: Counter[int] = Counter()
         self._served: Counter[str] = Counter()
         self._listed = 0
@@ -71,7 +72,7 @@ class Pods:
         """Add an endpoint, in place of another engine of its name; relabel the same engine."""
         pod = self._by_id.get(endpoint.id)
         prefill = self._prefill.setdefault(endpoint.labels.get(CLASS_LABEL, ""), PrefillModel())
-        self._eligible = None
+        self.refresh()
         if pod is not None and pod.endpoint.engine == endpoint.engine:
             pod.relabel(endpoint, prefill)
             return
@@ -85,7 +86,8 @@ class Pods:
         """Remove an endpoint, if there is one."""
         pod = self._by_id.pop(endpoint_id, None)
         if pod is not None:
-            self._eligible = self._by_target = None
+            self.refresh()
+            self._by_target = None
             self._uncount(pod.engine_block)
             self._unlist(pod)
             pod.detach()
@@ -128,11 +130,13 @@ class Pods:
         return max(self._by_id.values(), key=lambda pod: len(pod.scheduler.cache))
 
     def refresh(self) -> None:
-        """Discard the list of eligible pods: a pod's `standing` has changed."""
-        self._eligible = None
+        """Discard the lists of eligible pods: a pod's `standing` has changed."""
+        self._eligible = self._whole = None
 
-    def eligible(self, subset: tuple[str, ...] | None) -> EligiblePods:
+    def eligible(self, subset: tuple[str, ...] | None, *, whole: bool = False) -> EligiblePods:
         """Return the pods of a subset that answer, or all of them where none does.
+
+        Of a `whole` request those whose roles are for parts of requests are left out.
 
         `subset` holds targets (`ip:port`) or addresses, as GIE's endpoint picker protocol has
         them in `x-gateway-destination-endpoint-subset`; None stands for all pods.
@@ -144,11 +148,18 @@ class Pods:
                 for pod in self._by_id.values()
                 if allowed & {pod.endpoint.target, pod.endpoint.address}
             ]
-            return self._answering(within)
-        if self._eligible is None:
-            self._eligible = self._answering(list(self._by_id.values()))
-        return self._eligible
+            return self._answering(within, whole)
+        known = self._whole if whole else self._eligible
+        if known is None:
+            known = self._answering(list(self._by_id.values()), whole)
+            if whole:
+                self._whole = known
+            else:
+                self._eligible = known
+        return known
 
     @staticmethod
-    def _answering(pods: list[Pod]) -> EligiblePods:
+    def _answering(pods: list[Pod], whole: bool) -> EligiblePods:  # noqa: FBT001 (as in `eligible`)
+        if whole:
+            pods = [pod for pod in pods if not pod.partial]
         return EligiblePods([pod for pod in pods if pod.reachable] or pods)

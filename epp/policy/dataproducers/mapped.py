@@ -11,7 +11,9 @@ import msgspec
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.effects import Effect, mapped_to, without_effect
-from epp.policy.scorers import LeastTtftScorer
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import COLUMNS, PrefixMatchInfo
+from epp.policy.scorers.load import LeastTtftScorer
 
 _MOST_WINDOW = 10_000
 _Duration = str | int
@@ -46,6 +48,10 @@ class BurstPrefixCacheProducer(
             self.max_prefix_tokens_to_match < self.block_size_tokens
         ):
             raise ValueError("`maxPrefixTokensToMatch` is 0, or at least `blockSizeTokens`")
+
+    def start(self, context: PluginContext) -> PrefixMatchInfo:
+        """Return what answers from the fleet's index."""
+        return COLUMNS
 
 
 class LatencyObserverProducer(

@@ -1,0 +1,58 @@
+"""Numbers that a data layer's extractors found of endpoints, and what plug-ins call them."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from epp.errors import ConfigError
+from epp.model.candidate import Candidate
+from epp.model.endpoint import attribute_key
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import NumberAttributes
+
+_CORE_EXTRACTOR = "core-metrics-extractor"
+"""The producer of the attributes that configurations define."""
+
+MULTICLUSTER_QUEUE_SIZE = "llm-d.ai/multicluster-queue-size"
+MULTICLUSTER_KV_USAGE = "llm-d.ai/multicluster-kv-cache-utilization"
+"""Keys of `Load.attributes`, of any producer (llm-d-router)."""
+
+
+class Attribute(msgspec.Struct, frozen=True):
+    """One attribute of endpoints: `source`, where not None, knows it better than their load."""
+
+    name: str
+    key: str
+    source: NumberAttributes | None = None
+
+    def values(self, candidates: Sequence[Candidate]) -> list[float | None]:
+        """Return the value of each candidate, in their order; None where it has no number."""
+        return [self._value(each) for each in candidates]
+
+    def _value(self, candidate: Candidate) -> float | None:
+        if self.source is not None:
+            value = self.source.number(candidate.endpoint, self.name)
+        else:
+            value = candidate.load.attributes.get(self.key)
+        return value if value is not None and math.isfinite(value) else None
+
+
+def find_attribute(context: PluginContext, name: str, producer: str | None) -> Attribute:
+    """Return the attribute of a name and a producer. Raises `ConfigError` for an unknown producer.
+
+    None stands for `core-metrics-extractor`, whose attributes the configuration names; an empty
+    producer for any.
+    """
+    if producer is None:
+        if "/" in name:
+            raise ConfigError(
+                f"attribute `{name}` has a `/`: name its producer with `producer`; empty: any"
+            )
+        return Attribute(name, attribute_key(name, _CORE_EXTRACTOR))
+    found = context.plugin(producer, object, _ANYONE) if producer else _ANYONE
+    source = found if isinstance(found, NumberAttributes) else None
+    return Attribute(name, attribute_key(name, producer), source)
+
+
+_ANYONE = object()

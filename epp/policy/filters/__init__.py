@@ -1,0 +1,1 @@
+"""The filters, by what they look at."""

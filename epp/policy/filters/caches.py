@@ -1,0 +1,166 @@
+"""Filters by what endpoints hold and would take: prefixes, and objectives of latency."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.request import InferenceRequest
+from epp.policy.plugins import PluginContext, uniform
+from epp.policy.producers import (
+    InFlightLoad,
+    LatencyPredictionInfo,
+    PrefixMatchInfo,
+    in_flight_load,
+    latency_prediction_info,
+    prefix_match_info,
+)
+
+_NEVER = float("inf")
+_Milliseconds = Callable[[InferenceRequest, Sequence[Candidate]], Sequence[float]]
+
+
+class PrefixCacheAffinityFilter(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Keeps the endpoints that have the prompt cached, until they are too busy.
+
+    A share of `affinity_threshold` of the prompt counts as cached; at 0 or less nothing is
+    dropped. Too busy are they where the soonest of them is `max_ttft_penalty_ms` later than the
+    soonest of the others; at 0 they never are. With `ttft_source` `prefillThroughput` a TTFT is
+    the tokens in flight over `peak_prefill_throughput`, in tokens per second.
+    """
+
+    affinity_threshold: float = 0.8
+    exploration_probability: float = 0.0
+    max_ttft_penalty_ms: float = msgspec.field(default=18_000.0, name="maxTTFTPenaltyMs")
+    ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
+    peak_prefill_throughput: float = 15_928.0
+    prefix_match_info_producer_name: str = ""
+    latency_prediction_info_producer_name: str = ""
+    in_flight_load_producer_name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.affinity_threshold <= 1:
+            raise ValueError(f"`affinityThreshold` is {self.affinity_threshold}, more than 1")
+        if not 0 <= self.exploration_probability <= 1:
+            raise ValueError(
+                f"`explorationProbability` is {self.exploration_probability}, not in 0..1"
+            )
+        if not self.max_ttft_penalty_ms >= 0 or not self.peak_prefill_throughput >= 0:
+            raise ValueError("`maxTTFTPenaltyMs` and `peakPrefillThroughput` are 0 or more")
+        by_tokens = self.ttft_source == "prefillThroughput" and self.max_ttft_penalty_ms > 0
+        if by_tokens and not self.peak_prefill_throughput:
+            raise ValueError("`peakPrefillThroughput` is above 0 where TTFTs are made of it")
+
+    def start(self, context: PluginContext) -> "_UntilSaturated":
+        """Return what asks the producers."""
+        prefixes = prefix_match_info(context, self.prefix_match_info_producer_name)
+        if self.ttft_source == "latencyPredictor":
+            predictor = latency_prediction_info(context, self.latency_prediction_info_producer_name)
+            times = _predicted(predictor)
+        else:
+            load = in_flight_load(context, self.in_flight_load_producer_name)
+            times = _of_tokens(load, self.peak_prefill_throughput)
+        return _UntilSaturated(self, prefixes, times, context.below)
+
+
+def _predicted(predictor: LatencyPredictionInfo) -> _Milliseconds:
+    def times(request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        found = predictor.latencies(request, candidates)
+        return [_NEVER if each is None else each.ttft for each in found]
+
+    return times
+
+
+def _of_tokens(load: InFlightLoad, throughput: float) -> _Milliseconds:
+    def times(request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        loads = load.in_flight(request, candidates)
+        return [each.tokens / throughput * 1000 for each in loads]
+
+    return times
+
+
+class _UntilSaturated(msgspec.Struct, frozen=True):
+    parameters: PrefixCacheAffinityFilter
+    prefixes: PrefixMatchInfo
+    times: _Milliseconds
+    below: Callable[[int], int]
+
+    def filter(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Return those that have the prompt cached; all where none has, or they are too busy."""
+        threshold, explored = (
+            self.parameters.affinity_threshold,
+            self.parameters.exploration_probability,
+        )
+        if len(candidates) <= 1 or threshold <= 0:
+            return candidates
+        if explored and uniform(self.below) < explored:
+            return candidates
+        matches = self.prefixes.prefix_matches(request, candidates)
+        sticky = [each.ratio >= threshold for each in matches]
+        if not any(sticky) or all(sticky) or self._too_late(request, candidates, sticky):
+            return candidates
+        return [each for each, held in zip(candidates, sticky, strict=True) if held]
+
+    def _too_late(
+        self,
+        request: InferenceRequest,
+        candidates: Sequence[Candidate],
+        sticky: Sequence[bool],
+    ) -> bool:
+        if not self.parameters.max_ttft_penalty_ms:
+            return False
+        soonest = {True: _NEVER, False: _NEVER}
+        for held, time in zip(sticky, self.times(request, candidates), strict=True):
+            soonest[held] = min(soonest[held], time)
+        if soonest[True] == soonest[False]:  # also where nothing is predicted
+            return False
+        return soonest[True] - soonest[False] > self.parameters.max_ttft_penalty_ms
+
+
+class SloHeadroomTierFilter(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Keeps the endpoints that are predicted to meet the request's objectives.
+
+    With probability `epsilon_explore_neg` it keeps the others instead.
+    """
+
+    epsilon_explore_neg: float = 0.01
+    latency_prediction_info_producer_name: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.epsilon_explore_neg <= 1:
+            raise ValueError(f"`epsilonExploreNeg` is {self.epsilon_explore_neg}, not in 0..1")
+
+    def start(self, context: PluginContext) -> "_ByHeadroom":
+        """Return what asks the producer."""
+        name = self.latency_prediction_info_producer_name
+        predictor = latency_prediction_info(context, name)
+        return _ByHeadroom(self.epsilon_explore_neg, predictor, context.below)
+
+
+class _ByHeadroom(msgspec.Struct, frozen=True):
+    explored: float
+    predictor: LatencyPredictionInfo
+    below: Callable[[int], int]
+
+    def filter(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Return one tier: both headrooms are 0 or more, or not, or unknown; all without any."""
+        if len(candidates) <= 1:
+            return candidates
+        predictions = self.predictor.latencies(request, candidates)
+        kept = [
+            each is not None and each.ttft_headroom >= 0 and each.tpot_headroom >= 0
+            for each in predictions
+        ]
+        if not any(kept) or all(kept):  # one tier, or no predictions
+            return candidates
+        wanted = not (self.explored and uniform(self.below) < self.explored)
+        return [each for each, met in zip(candidates, kept, strict=True) if met is wanted]

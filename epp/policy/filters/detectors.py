@@ -1,0 +1,173 @@
+"""Detectors of saturation, which are filters too: by what endpoints report, by what was sent."""
+
+from collections.abc import Mapping, Sequence
+from math import isinf
+from typing import Annotated, Literal
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.request import InferenceRequest, RequestId
+from epp.policy.effects import mapped_to
+from epp.policy.filters.labels import DecodeFilter, PrefillFilter
+from epp.policy.plugins import PluginContext, SaturationDetector
+from epp.policy.producers import EndpointLoad, InFlightLoad, in_flight_load
+
+_NEVER_REPORTED = mapped_to(
+    "loads of the moment: a report is corrected by what was sent since, so that only an endpoint"
+    " that never reported counts as full"
+)
+
+
+class UtilizationDetector(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Detects saturation by waiting queues and KV caches."""
+
+    queue_depth_threshold: int = 5
+    kv_cache_util_threshold: float = 0.8
+    metrics_staleness_threshold: Annotated[str, _NEVER_REPORTED] = "200ms"
+    headroom: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.queue_depth_threshold <= 0:
+            raise ValueError("`queueDepthThreshold` is above 0")
+        if not 0 < self.kv_cache_util_threshold <= 1:
+            raise ValueError("`kvCacheUtilThreshold` is above 0 and at most 1")
+        if not self.headroom >= 0:
+            raise ValueError("`headroom` is 0 or more")
+
+    def saturation(self, candidates: Sequence[Candidate]) -> float:
+        """Return the mean of max(waiting / threshold, usage / threshold); 1 without endpoints.
+
+        An endpoint that never reported counts as 1.
+        """
+        if not candidates:
+            return 1.0
+        queue, usage = self.queue_depth_threshold, self.kv_cache_util_threshold
+        shares = [
+            1.0 if isinf(each.load.at) else max(each.waiting / queue, each.kv_usage / usage)
+            for each in candidates
+        ]
+        return sum(shares) / len(shares)
+
+    def filter(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Return those below both thresholds, with headroom; all where there are none."""
+        queue = self.queue_depth_threshold * (1 + self.headroom)
+        usage = self.kv_cache_util_threshold * (1 + self.headroom)
+        kept = [
+            each
+            for each in candidates
+            if not isinf(each.load.at) and each.waiting < queue and each.kv_usage < usage
+        ]
+        return kept or candidates
+
+
+class ConcurrencyDetector(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Detects saturation by what this picker has sent."""
+
+    max_concurrency: int = 100
+    headroom: float = 0.0
+    concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
+    max_token_concurrency: int = 1_000_000
+    in_flight_load_producer_name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.max_concurrency <= 0 or self.max_token_concurrency <= 0:
+            raise ValueError("`maxConcurrency` and `maxTokenConcurrency` are above 0")
+        if not 0 <= self.headroom < float("inf"):
+            raise ValueError("`headroom` is 0 or more")
+
+    def start(self, context: PluginContext) -> "_ByConcurrency":
+        """Return what asks the producer."""
+        return _ByConcurrency(self, in_flight_load(context, self.in_flight_load_producer_name))
+
+
+_NO_REQUEST = InferenceRequest(id=RequestId(""))
+
+
+class _ByConcurrency(msgspec.Struct, frozen=True):
+    parameters: ConcurrencyDetector
+    producer: InFlightLoad
+
+    def saturation(self, candidates: Sequence[Candidate]) -> float:
+        """Return sent / allowed, summed up over the endpoints; 1 without endpoints.
+
+        In mode `hybrid` it is the mean of the greater of both shares of each.
+        """
+        if not candidates:
+            return 1.0
+        loads = self.producer.in_flight(_NO_REQUEST, candidates)
+        requests = [each.requests / self.parameters.max_concurrency for each in loads]
+        tokens = [each.tokens / self.parameters.max_token_concurrency for each in loads]
+        match self.parameters.concurrency_mode:
+            case "requests":
+                shares = requests
+            case "tokens":
+                shares = tokens
+            case _:
+                shares = [max(pair) for pair in zip(requests, tokens, strict=True)]
+        return sum(shares) / len(shares)
+
+    def filter(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Return those below the limit, with headroom; perhaps none."""
+        loads = self.producer.in_flight(request, candidates)
+        return [each for each, load in zip(candidates, loads, strict=True) if self._admits(load)]
+
+    def _admits(self, load: EndpointLoad) -> bool:
+        scale, mode = 1 + self.parameters.headroom, self.parameters.concurrency_mode
+        fits = load.requests < int(self.parameters.max_concurrency * scale)
+        spare = load.tokens < int(self.parameters.max_token_concurrency * scale)
+        return (fits or mode == "tokens") and (spare or mode == "requests")
+
+
+Stage = Literal["prefill", "decode"]
+_STAGES: Mapping[Stage, DecodeFilter] = {"prefill": PrefillFilter(), "decode": DecodeFilter()}
+
+
+class MaxSaturationDetector(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Detects the saturation of whichever of several detectors finds the most.
+
+    `stages` restricts a detector to the endpoints of some stages, by their roles.
+    """
+
+    detectors: list[str]
+    stages: dict[str, list[Stage]] = {}
+
+    def __post_init__(self) -> None:
+        if not self.detectors:
+            raise ValueError("`detectors` is empty; it needs at least one")
+        if len(set(self.detectors)) < len(self.detectors):
+            raise ValueError("`detectors` names one of them twice")
+        unknown = sorted(self.stages.keys() - set(self.detectors))
+        if unknown:
+            raise ValueError(f"`stages` has `{unknown[0]}`, which is none of `detectors`")
+
+    def start(self, context: PluginContext) -> "_MostSaturated":
+        """Return what asks the detectors."""
+        found = {name: context.plugin(name, SaturationDetector) for name in self.detectors}
+        return _MostSaturated(
+            tuple((found[name], tuple(self.stages.get(name, ()))) for name in self.detectors)
+        )
+
+
+class _MostSaturated(msgspec.Struct, frozen=True):
+    children: tuple[tuple[SaturationDetector, tuple[Stage, ...]], ...]
+
+    def saturation(self, candidates: Sequence[Candidate]) -> float:
+        """Return the most that a detector finds, of all endpoints or those of its stages.
+
+        A stage without endpoints counts as 0.
+        """
+        found = [0.0]
+        for detector, stages in self.children:
+            groups: list[Sequence[Candidate]] = [
+                [each for each in candidates if _STAGES[stage].wants(each.endpoint.labels)]
+                for stage in stages
+            ] or [candidates]
+            found += [detector.saturation(group) for group in groups if group or not stages]
+        return max(found)

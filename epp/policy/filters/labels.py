@@ -1,0 +1,189 @@
+"""Filters by labels of endpoints: roles, selectors, places."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import ROLE_LABEL
+from epp.model.request import InferenceRequest
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import TopologyInfo, topology_info
+
+Labels = Mapping[str, str]
+
+_NAME = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_KEY = re.compile(rf"([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_NAME}")
+_VALUE = re.compile(rf"({_NAME})?")
+
+
+class LabelFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Keeps the endpoints whose labels it wants."""
+
+    def wants(self, labels: Labels) -> bool:
+        """Return whether an endpoint with these labels is kept."""
+        raise NotImplementedError
+
+    @property
+    def sees_roles(self) -> bool:
+        """Whether it tells endpoints of one role from those of another."""
+        return True
+
+    def filter(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Return those that it wants, in their order."""
+        return [each for each in candidates if self.wants(each.endpoint.labels)]
+
+
+class DecodeFilter(LabelFilter, frozen=True):
+    """Keeps endpoints that decode, those without a role among them."""
+
+    roles: ClassVar[frozenset[str]] = frozenset(
+        ("decode", "prefill-decode", "both", "encode-prefill-decode")
+    )
+    unlabelled: ClassVar[bool] = True
+
+    def wants(self, labels: Labels) -> bool:
+        """Return whether an endpoint's role is one of these."""
+        role = labels.get(ROLE_LABEL)
+        return self.unlabelled if role is None else role in self.roles
+
+
+class PrefillFilter(DecodeFilter, frozen=True):
+    """Keeps endpoints that prefill."""
+
+    roles: ClassVar[frozenset[str]] = frozenset(
+        ("prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode")
+    )
+    unlabelled: ClassVar[bool] = False
+
+
+class EncodeFilter(PrefillFilter, frozen=True):
+    """Keeps endpoints that encode images and sounds."""
+
+    roles: ClassVar[frozenset[str]] = frozenset(
+        ("encode", "encode-prefill", "encode-prefill-decode")
+    )
+
+
+class LabelRequirement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One requirement of a Kubernetes label selector."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: list[str] = []
+
+    def __post_init__(self) -> None:
+        if not _KEY.fullmatch(self.key):
+            raise ValueError(f"`{self.key}` is no key of a label")
+        _check_values(self.values)
+        if self.operator in {"In", "NotIn"} and not self.values:
+            raise ValueError(f"`values` is empty, but operator {self.operator} needs some")
+        if self.operator in {"Exists", "DoesNotExist"} and self.values:
+            raise ValueError(f"operator {self.operator} takes no `values`")
+
+    def wants(self, labels: Labels) -> bool:
+        """Return whether these labels meet it: `NotIn` holds for labels without the key, too."""
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+            case "DoesNotExist":
+                return self.key not in labels
+
+
+def _check_values(values: Sequence[str]) -> None:
+    for value in values:
+        if not _VALUE.fullmatch(value):
+            raise ValueError(f"`{value}` is no value of a label")
+
+
+class LabelSelectorFilter(LabelFilter, frozen=True):
+    """Keeps the endpoints that a `metav1.LabelSelector` selects; an empty one selects all."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: list[LabelRequirement] = []
+
+    def __post_init__(self) -> None:
+        for key, value in self.match_labels.items():
+            LabelRequirement(key, "In", [value])
+
+    @property
+    def sees_roles(self) -> bool:
+        """Whether the label of roles is in it."""
+        keys = [*self.match_labels, *(each.key for each in self.match_expressions)]
+        return ROLE_LABEL in keys
+
+    def wants(self, labels: Labels) -> bool:
+        """Return whether the labels meet every requirement."""
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
+            each.wants(labels) for each in self.match_expressions
+        )
+
+
+class ByLabelFilter(LabelFilter, frozen=True):
+    """Keeps endpoints with one of some values of a label, or without it."""
+
+    label: str
+    valid_values: list[str] = []
+    allows_no_label: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            raise ValueError("`label` is empty")
+        if not self.valid_values and not self.allows_no_label:
+            raise ValueError("one of `validValues` and `allowsNoLabel` is needed")
+
+    @property
+    def sees_roles(self) -> bool:
+        """Whether it is about roles."""
+        return self.label == ROLE_LABEL
+
+    def wants(self, labels: Labels) -> bool:
+        """Return whether the label's value is one of these."""
+        value = labels.get(self.label)
+        return self.allows_no_label if value is None else value in self.valid_values
+
+
+_PLACES = {"host": 1, "rack": 2, "zone": 3, "region": 4}
+_FIELDS = ("hostname", "rack", "zone", "region")
+
+
+class TopologyAffinityFilter(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Keeps endpoints near the one that a handler chose for the stage before."""
+
+    min_affinity: Literal["host", "rack", "zone", "region"] = "host"
+    topology_producer_name: str = ""
+
+    def start(self, context: PluginContext) -> "_NearPeer":
+        """Return what asks the extractor."""
+        fields = _FIELDS[: _PLACES[self.min_affinity]]
+        return _NearPeer(frozenset(fields), topology_info(context, self.topology_producer_name))
+
+
+class _NearPeer(msgspec.Struct, frozen=True):
+    places: frozenset[str]
+    producer: TopologyInfo
+
+    def filter(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Return those in the same place; all where there are none, or nothing to be near to."""
+        peer = self.producer.topology(request.peer) if request.peer is not None else None
+        if peer is None:
+            return candidates
+        places = [self.producer.topology(each.endpoint) for each in candidates]
+        near = [
+            each
+            for each, place in zip(candidates, places, strict=True)
+            if place is not None and peer.shared(place) in self.places
+        ]
+        return near or candidates

@@ -1,0 +1,137 @@
+"""Filters by load and by attributes of endpoints."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.request import InferenceRequest
+from epp.policy.attributes import Attribute, find_attribute
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import InFlightLoad, in_flight_load
+
+Operator = Literal[
+    "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"
+]
+_COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
+    "LessThan": operator.lt,
+    "LessThanOrEqual": operator.le,
+    "GreaterThan": operator.gt,
+    "GreaterThanOrEqual": operator.ge,
+    "Equal": operator.eq,
+    "NotEqual": operator.ne,
+}
+
+
+class UtilizationCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """A measure of load and the most that is allowed of it."""
+
+    metric: Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
+    max_value: float
+
+    def __post_init__(self) -> None:
+        if not self.max_value >= 0:
+            raise ValueError(f"`maxValue` of {self.metric} is {self.max_value}, below 0")
+        if self.metric == "kv-cache-utilization" and self.max_value > 1:
+            raise ValueError(f"`maxValue` of {self.metric} is {self.max_value}, more than 1")
+
+
+class UtilizationFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Drops endpoints with too much load by any of several measures."""
+
+    conditions: list[UtilizationCondition]
+    fallback_on_empty: bool = False
+    in_flight_load_producer_name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.conditions:
+            raise ValueError("`conditions` is empty; it needs at least one")
+
+    def start(self, context: PluginContext) -> "_WithinLimits":
+        """Return what asks the producer."""
+        return _WithinLimits(self, in_flight_load(context, self.in_flight_load_producer_name))
+
+
+class _WithinLimits(msgspec.Struct, frozen=True):
+    parameters: UtilizationFilter
+    producer: InFlightLoad
+
+    def filter(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Return those within every limit; all where there are none and that is wanted."""
+        kept = list(candidates)
+        for each in self.parameters.conditions:
+            values = self._values(each.metric, request, kept)
+            pairs = zip(kept, values, strict=True)
+            kept = [candidate for candidate, value in pairs if value <= each.max_value]
+        return candidates if not kept and self.parameters.fallback_on_empty else kept
+
+    def _values(
+        self, metric: str, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> list[float]:
+        match metric:
+            case "active-requests":
+                return [each.requests for each in self.producer.in_flight(request, candidates)]
+            case "running-requests":
+                return [each.running for each in candidates]
+            case "waiting-queue":
+                return [each.waiting for each in candidates]
+            case _:
+                return [each.kv_usage for each in candidates]
+
+
+class AttributeThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an attribute is compared with."""
+
+    operator: Operator
+    value: float = 0.0
+
+
+class ThresholdRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which values of an attribute are wanted."""
+
+    type: Literal["threshold"]
+    threshold: AttributeThreshold
+
+
+class EndpointAttributeFilter(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Keeps endpoints by an attribute."""
+
+    attribute: str
+    algorithm: ThresholdRule
+    producer: str | None = None
+    on_missing: Literal["Pass", "Fail"] = "Pass"
+    fallback_on_empty: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.attribute:
+            raise ValueError("`attribute` is empty")
+
+    def start(self, context: PluginContext) -> "_ByThreshold":
+        """Return what reads the attribute."""
+        return _ByThreshold(self, find_attribute(context, self.attribute, self.producer))
+
+
+class _ByThreshold(msgspec.Struct, frozen=True):
+    parameters: EndpointAttributeFilter
+    attribute: Attribute
+
+    def filter(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Return those that are wanted; all where there are none and that is wanted."""
+        threshold = self.parameters.algorithm.threshold
+        wanted, limit = _COMPARE[threshold.operator], threshold.value
+        missing = self.parameters.on_missing == "Pass"
+        values = self.attribute.values(candidates)
+        kept = [
+            each
+            for each, value in zip(candidates, values, strict=True)
+            if (missing if value is None else wanted(value, limit))
+        ]
+        return candidates if not kept and self.parameters.fallback_on_empty else kept

@@ -1,0 +1,1 @@
+"""The scorers, by what they compare."""

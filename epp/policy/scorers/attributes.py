@@ -1,0 +1,156 @@
+"""Scorers by attributes of endpoints, those of whole clusters among them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.request import InferenceRequest
+from epp.policy.attributes import (
+    MULTICLUSTER_KV_USAGE,
+    MULTICLUSTER_QUEUE_SIZE,
+    Attribute,
+    find_attribute,
+)
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import TextAttributes, text_attributes
+from epp.policy.scorers.load import lower_is_better
+
+
+class FixedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """The values that score 0 and 1, or 1 and 0; those beyond them score the same."""
+
+    min: float
+    max: float
+
+    def __post_init__(self) -> None:
+        if not self.min < self.max:
+            raise ValueError(f"`min` {self.min} is not below `max` {self.max}")
+
+
+class AdaptiveRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The lowest and the highest value among the candidates; no parameters."""
+
+
+class Normalization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """The range of values that becomes 0..1; adaptive by default."""
+
+    fixed_range: FixedRange | None = None
+    adaptive_range: AdaptiveRange | None = None
+
+    def __post_init__(self) -> None:
+        if self.fixed_range is not None and self.adaptive_range is not None:
+            raise ValueError("`fixedRange` and `adaptiveRange` are both there; one is enough")
+
+
+class AttributeScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """How an attribute becomes a score."""
+
+    type: Literal["linear_lower_is_better", "linear_higher_is_better"]
+    normalization: Normalization = Normalization()
+
+    def scores(self, values: Sequence[float]) -> list[float]:
+        """Return one score in 0..1 for each value."""
+        fixed = self.normalization.fixed_range
+        lower = self.type == "linear_lower_is_better"
+        if fixed is None:
+            return lower_is_better(values if lower else [-value for value in values])
+        span = fixed.max - fixed.min
+        shares = [min(1.0, max(0.0, (value - fixed.min) / span)) for value in values]
+        return [1.0 - share for share in shares] if lower else shares
+
+
+class EndpointAttributeScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Scores an attribute of endpoints."""
+
+    attribute_key: str
+    algorithm: AttributeScale
+    producer: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.attribute_key:
+            raise ValueError("`attributeKey` is empty")
+
+    def start(self, context: PluginContext) -> "_ByAttribute":
+        """Return what reads the attribute."""
+        attribute = find_attribute(context, self.attribute_key, self.producer)
+        return _ByAttribute(attribute, self.algorithm)
+
+
+class _ByAttribute(msgspec.Struct, frozen=True):
+    attribute: Attribute
+    algorithm: AttributeScale
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return the attribute's place in the range; 0 where it is missing."""
+        values = self.attribute.values(candidates)
+        scores = iter(self.algorithm.scores([value for value in values if value is not None]))
+        return [0.0 if value is None else next(scores) for value in values]
+
+
+_QUEUE = _ByAttribute(
+    Attribute(MULTICLUSTER_QUEUE_SIZE, MULTICLUSTER_QUEUE_SIZE),
+    AttributeScale("linear_lower_is_better"),
+)
+_USAGE = _ByAttribute(
+    Attribute(MULTICLUSTER_KV_USAGE, MULTICLUSTER_KV_USAGE),
+    AttributeScale("linear_lower_is_better", Normalization(FixedRange(0.0, 1.0))),
+)
+
+
+class MulticlusterQueueScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers the cluster with the shortest average queue, relative to the others."""
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return (longest - own) / (longest - shortest); 0 where the attribute is missing."""
+        return _QUEUE.score(request, candidates)
+
+
+class MulticlusterKvCacheUtilizationScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers the cluster with the most room in its KV caches."""
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 - usage; 0 where the attribute is missing."""
+        return _USAGE.score(request, candidates)
+
+
+class EndpointAttributeWeightScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Scores the values of an attribute that is text."""
+
+    attribute_key: str
+    weights: dict[str, float]
+    producer: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.attribute_key or not self.weights:
+            raise ValueError("`attributeKey` and `weights` are needed")
+        for value, weight in self.weights.items():
+            if not 0 < weight < float("inf"):
+                raise ValueError(f"the weight of `{value}` is {weight}, not above 0")
+
+    def start(self, context: PluginContext) -> "_ByWeight":
+        """Return what reads the attribute."""
+        most = max(self.weights.values())
+        shares = {value: weight / most for value, weight in self.weights.items()}
+        return _ByWeight(self.attribute_key, shares, text_attributes(context, self.producer))
+
+
+class _ByWeight(msgspec.Struct, frozen=True):
+    attribute_key: str
+    shares: Mapping[str, float]
+    source: TextAttributes
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return weight / highest weight; that of the lowest for a value that has none."""
+        lowest, find = min(self.shares.values()), self.source.text
+        values = [find(each.endpoint, self.attribute_key) for each in candidates]
+        return [lowest if value is None else self.shares.get(value, lowest) for value in values]

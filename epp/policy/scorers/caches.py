@@ -1,0 +1,187 @@
+"""Scorers by what endpoints hold: prefixes of the prompt, its media, the request's adapter."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from cachetools import LRUCache
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
+from epp.model.events import EndpointRemoved, Event
+from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.policy.effects import without_effect
+from epp.policy.plugins import PluginContext, Scorer
+from epp.policy.producers import (
+    COLUMNS,
+    MultimodalMatchInfo,
+    PrefixMatchInfo,
+    multimodal_match_info,
+    prefix_match_info,
+)
+
+_SIZES = without_effect("blocks and capacities are those that endpoints report")
+_WHOLE_PROMPTS = without_effect("prompts are matched whole")
+_UNUSED = without_effect("llm-d-router does not use it either")
+
+# GIE lora-affinity-scorer: the scores of an active adapter, of room for one, of a waiting one.
+_ACTIVE, _ROOM, _WAITING = 1.0, 0.8, 0.6
+
+_DEFAULT_LRU_SIZE = 1024
+_MOST_COLD_REQUESTS = 10_000
+"""Requests that are scored and not yet sent, of which it is kept that they are cold."""
+_PREFILL_PROFILE = "prefill"
+
+
+class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers the endpoint that is predicted to hold the longest prefix of the prompt."""
+
+    match_length_weight: float = 0.0
+    match_length_scale_tokens: int = 8192
+    prefix_match_info_producer_name: str = ""
+    auto_tune: Annotated[bool, _SIZES] = True
+    block_size: Annotated[int, _SIZES] = 0
+    block_size_tokens: Annotated[int, _SIZES] = 0
+    max_prefix_blocks_to_match: Annotated[int, _WHOLE_PROMPTS] = 0
+    max_prefix_tokens_to_match: Annotated[int, _WHOLE_PROMPTS] = 0
+    lru_capacity_per_server: Annotated[int, _SIZES] = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.match_length_weight <= 1:
+            raise ValueError(f"`matchLengthWeight` is {self.match_length_weight}, not in 0..1")
+        if self.match_length_weight > 0 and self.match_length_scale_tokens <= 0:
+            raise ValueError("`matchLengthScaleTokens` is above 0 where lengths have a weight")
+
+    def start(self, context: PluginContext) -> Scorer:
+        """Return what asks the producer; the scorer itself where that is the fleet's index."""
+        producer = prefix_match_info(context, self.prefix_match_info_producer_name)
+        return self if producer is COLUMNS else _ByMatches(self, producer)
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return (1 - w) * cached / prompt + w * min(1, cached / scale)^2; tokens."""
+        weight, scale = self.match_length_weight, max(1, self.match_length_scale_tokens)
+        return [
+            (1 - weight) * (each.cached_tokens / each.prompt_tokens if each.prompt_tokens else 0)
+            + weight * min(1.0, each.cached_tokens / scale) ** 2
+            for each in candidates
+        ]
+
+
+class _ByMatches(msgspec.Struct, frozen=True):
+    parameters: PrefixCacheScorer
+    producer: PrefixMatchInfo
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return the same, of the producer's matches."""
+        weight = self.parameters.match_length_weight
+        scale = max(1, self.parameters.match_length_scale_tokens)
+        return [
+            (1 - weight) * each.ratio + weight * min(1.0, each.matched / scale) ** 2
+            for each in self.producer.prefix_matches(request, candidates)
+        ]
+
+
+class MulticlusterPrefixCacheScorer(PrefixCacheScorer, frozen=True, forbid_unknown_fields=True):
+    """The same, where each endpoint is a cluster."""
+
+
+class NoHitLruScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Spreads the requests that hit no cache: those go where none went for the longest time.
+
+    An `lru_size` of 0 or less stands for the default.
+    """
+
+    lru_size: int = _DEFAULT_LRU_SIZE
+    prefix_match_info_producer_name: str = ""
+    prefix_plugin_type: Annotated[str, _UNUSED] = ""
+    prefix_plugin_name: Annotated[str, _UNUSED] = ""
+
+    def start(self, context: PluginContext) -> "_ByLastColdRequest":
+        """Return what remembers where cold requests went."""
+        size = self.lru_size if self.lru_size > 0 else _DEFAULT_LRU_SIZE
+        producer = prefix_match_info(context, self.prefix_match_info_producer_name)
+        started = _ByLastColdRequest(size, producer)
+        context.subscribe([EndpointRemoved], started.forget)
+        return started
+
+
+class _ByLastColdRequest:
+    """A request is cold where no candidate has any of its prompt."""
+
+    def __init__(self, size: int, producer: PrefixMatchInfo) -> None:
+        self._producer = producer
+        self._size = size
+        self._used: dict[EndpointId, None] = {}  # the least recently used first
+        self._cold: LRUCache[RequestId, None] = LRUCache(_MOST_COLD_REQUESTS)
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 0.5 for all unless the request is cold; then a rank, in 0..1.
+
+        Endpoints that no cold request went to come first, in their order, then the least recently
+        used ones.
+        """
+        self._cold.pop(request.id, None)
+        if any(each.matched > 0 for each in self._producer.prefix_matches(request, candidates)):
+            return [0.5] * len(candidates)
+        self._cold[request.id] = None
+        if len(candidates) == 1:
+            return [1.0]
+        last = {endpoint: position for position, endpoint in enumerate(self._used)}
+        fresh = [each.endpoint.id for each in candidates if each.endpoint.id not in last]
+        ranks = {endpoint: position for position, endpoint in enumerate(fresh)}
+        ranks |= {endpoint: len(fresh) + position for endpoint, position in last.items()}
+        span = len(candidates) - 1
+        return [max(0.0, 1 - ranks[each.endpoint.id] / span) for each in candidates]
+
+    def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
+        """Note where a cold request goes, and where its prompt is computed."""
+        if request.id not in self._cold:
+            return
+        del self._cold[request.id]
+        for each in (decision, decision.of(_PREFILL_PROFILE)):
+            if each is not None:
+                self._used.pop(each.endpoint.id, None)
+                self._used[each.endpoint.id] = None
+        while len(self._used) > self._size:
+            del self._used[next(iter(self._used))]
+
+    def forget(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a listener)
+        """Forget an endpoint that is gone."""
+        if isinstance(event, EndpointRemoved):
+            self._used.pop(event.endpoint_id, None)
+
+
+class MultimodalCacheScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers the endpoint that has encoded the most of the request's images and sounds before."""
+
+    producer_name: str = ""
+
+    def start(self, context: PluginContext) -> "_ByMedia":
+        """Return what asks the producer."""
+        return _ByMedia(multimodal_match_info(context, self.producer_name))
+
+
+class _ByMedia(msgspec.Struct, frozen=True):
+    producer: MultimodalMatchInfo
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return the size of the items that match over that of all; 0 without items."""
+        return [each.ratio for each in self.producer.multimodal_matches(request, candidates)]
+
+
+class LoraAffinityScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers the endpoint that has the request's adapter loaded, then one with room for it."""
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 where loaded, room for another 0.8, waiting to be loaded 0.6, else 0."""
+        return [self._affinity(request.target_model, candidate) for candidate in candidates]
+
+    def _affinity(self, adapter: str, candidate: Candidate) -> float:
+        running, waiting = candidate.running_adapters, candidate.waiting_adapters
+        if adapter in running:
+            return _ACTIVE
+        if len(running) + len(waiting) < candidate.load.max_adapters:
+            return _ROOM
+        return _WAITING if adapter in waiting else 0.0

@@ -1,0 +1,132 @@
+"""Scorers by labels of endpoints: of a header, of a range of lengths, of a place."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.request import InferenceRequest
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import TopologyInfo, topology_info
+
+_CONTEXT_LABEL = "llm-d.ai/context-length-range"
+_NO_LABEL = 0.5
+_LEAST_WITHIN = 0.3
+"""The score at the edge of a range: all within score more, all outside less."""
+_WIDTH_WEIGHT, _ROOM_WEIGHT = 0.7, 0.3
+_WIDTH_TOKENS, _DISTANCE_TOKENS = 10_000, 1000
+"""Tokens of width, and of distance from a range, that halve a score."""
+
+AFFINITIES = {"hostname": 1.0, "rack": 0.2, "zone": 0.05, "region": 0.02}
+"""What it is worth to be in the same place as another endpoint, the narrowest first."""
+
+
+class HeaderLabelAffinityScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers endpoints whose label is what a request's header says."""
+
+    header_name: str
+    label_key: str
+
+    def __post_init__(self) -> None:
+        if not self.header_name or not self.label_key:
+            raise ValueError("`headerName` and `labelKey` are needed")
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 where they are equal and not empty, else 0."""
+        wanted, key = request.headers.get(self.header_name.lower(), ""), self.label_key
+        return [
+            1.0 if wanted and each.endpoint.labels.get(key) == wanted else 0.0
+            for each in candidates
+        ]
+
+
+class ContextLengthAware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers endpoints whose label `label` has a range (`min-max`, tokens) around the prompt's.
+
+    With `enable_filtering` it also drops those whose range is another, or no range at all.
+    """
+
+    label: str = _CONTEXT_LABEL
+    enable_filtering: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            raise ValueError("`label` is empty")
+
+    def filter(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Return those without a label, and those whose range has the prompt's length."""
+        if not self.enable_filtering:
+            return candidates
+        return [each for each in candidates if self._fits(each)]
+
+    def _fits(self, candidate: Candidate) -> bool:
+        text = candidate.endpoint.labels.get(self.label)
+        found = None if text is None else _range(text)
+        return text is None or (
+            found is not None and found[0] <= candidate.prompt_tokens <= found[1]
+        )
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return above 0.3 within the range, less outside, 0.5 without a label, 0 for a bad one.
+
+        Within, narrow ranges and room above the prompt score more; outside, small distances.
+        """
+        return [self._score(each) for each in candidates]
+
+    def _score(self, candidate: Candidate) -> float:
+        text = candidate.endpoint.labels.get(self.label)
+        if text is None:
+            return _NO_LABEL
+        found = _range(text)
+        if found is None:
+            return 0.0
+        (low, high), tokens = found, candidate.prompt_tokens
+        if not low <= tokens <= high:
+            distance = tokens - high if tokens > high else low - tokens
+            return _LEAST_WITHIN / (1 + distance / _DISTANCE_TOKENS)
+        width = high - low
+        if not width:
+            return 1.0
+        raw = _WIDTH_WEIGHT / (1 + width / _WIDTH_TOKENS) + _ROOM_WEIGHT * (high - tokens) / width
+        return _LEAST_WITHIN + (1 - _LEAST_WITHIN) * raw
+
+
+def _range(text: str) -> tuple[int, int] | None:
+    """Read `min-max`; None for anything else."""
+    low, _, high = (part.strip() for part in text.partition("-"))
+    if not (low.isdecimal() and high.isdecimal() and len(text) <= _LONGEST_RANGE):
+        return None
+    return (int(low), int(high)) if int(low) <= int(high) else None
+
+
+_LONGEST_RANGE = 63
+"""Characters of a label's value, at most (Kubernetes)."""
+
+
+class TopologyAffinityScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers endpoints near the one that a handler chose for the stage before."""
+
+    topology_producer_name: str = ""
+
+    def start(self, context: PluginContext) -> "_ByPlace":
+        """Return what asks the extractor."""
+        return _ByPlace(topology_info(context, self.topology_producer_name))
+
+
+class _ByPlace(msgspec.Struct, frozen=True):
+    producer: TopologyInfo
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 on the same host, 0.2 in the same rack, 0.05 zone, 0.02 region, else 0."""
+        peer = self.producer.topology(request.peer) if request.peer is not None else None
+        if peer is None:
+            return [0.0] * len(candidates)
+        places = [self.producer.topology(each.endpoint) for each in candidates]
+        shared = ["" if place is None else peer.shared(place) for place in places]
+        return [AFFINITIES.get(name, 0.0) for name in shared]

@@ -1,0 +1,148 @@
+"""Scorers by load: what waits, what runs, what was sent, and when a first token would come.
+
+All but `least-ttft-scorer` are llm-d-router's, under its names, with its formulas and parameters.
+Load is that of the moment (`Candidate.waiting`), not that of the last report.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.request import InferenceRequest
+from epp.policy.choice import ttft_costs
+from epp.policy.effects import without_effect
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import InFlightLoad, in_flight_load
+
+_DEFAULT_WAITING = 128
+_DEFAULT_TOKENS = 4_194_304
+
+
+def lower_is_better(values: Sequence[float]) -> list[float]:
+    """Return (highest - own) / (highest - lowest); 1 for all where they are equal."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if low == high:
+        return [1.0] * len(values)
+    return [(high - value) / (high - low) for value in values]
+
+
+class LeastTtftScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers the endpoint with the lowest cost of this prompt's first token (`ttft_costs`).
+
+    The score is a ratio and not a place between the extremes (as `queue-scorer`'s), so that it
+    says how much longer a client would wait: costs of 100 and 101 ms score 1 and 0.99 and leave
+    the choice to other scorers, costs of 100 and 200 ms score 1 and 0.5. Alone, with
+    `max-score-picker`, it picks what `least-ttft-picker` picks.
+    """
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return lowest cost / own; 1 for all where they are equal."""
+        if not candidates:
+            return []
+        costs = ttft_costs(candidates)
+        lowest = min(costs)
+        return [1.0 if cost <= lowest else lowest / cost for cost in costs]
+
+
+class QueueScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers the endpoint with the shortest waiting queue, relative to the others."""
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return (longest - own) / (longest - shortest); 1 for all where they are equal."""
+        return lower_is_better([candidate.waiting for candidate in candidates])
+
+
+class RunningRequestsScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers the endpoint that runs the fewest requests, relative to the others."""
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return (most - own) / (most - fewest); 1 for all where they are equal."""
+        return lower_is_better([candidate.running for candidate in candidates])
+
+
+class KvCacheUtilizationScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers the endpoint with the most room in its KV cache."""
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 - usage."""
+        return [min(1.0, max(0.0, 1.0 - each.kv_usage)) for each in candidates]
+
+
+class LoadAwareScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers short waiting queues, whatever those of the others.
+
+    A `threshold` of 0 or less stands for the default.
+    """
+
+    threshold: int = _DEFAULT_WAITING
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 0.5 * (1 - min(waiting, threshold) / threshold)."""
+        most = self.threshold if self.threshold > 0 else _DEFAULT_WAITING
+        return [0.5 * (1 - min(each.waiting, most) / most) for each in candidates]
+
+
+class ActiveRequestScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers the endpoint with the fewest requests of this picker, relative to the fullest.
+
+    An `idle_threshold` of less than 0 counts as 0.
+    """
+
+    idle_threshold: int = 0
+    max_busy_score: float = 1.0
+    in_flight_load_producer_name: str = ""
+    request_timeout: Annotated[str, without_effect("requests count until they end")] = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_busy_score <= 1:
+            raise ValueError(f"`maxBusyScore` is {self.max_busy_score}, not in 0..1")
+
+    def start(self, context: PluginContext) -> "_ByActiveRequests":
+        """Return what asks the producer."""
+        return _ByActiveRequests(self, in_flight_load(context, self.in_flight_load_producer_name))
+
+
+class _ByActiveRequests(msgspec.Struct, frozen=True):
+    parameters: ActiveRequestScorer
+    producer: InFlightLoad
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 for idle endpoints, else (most - own) / most * maxBusyScore."""
+        active = [each.requests for each in self.producer.in_flight(request, candidates)]
+        most, idle = max(active, default=0), max(0, self.parameters.idle_threshold)
+        busiest = self.parameters.max_busy_score
+        return [1.0 if each <= idle else (most - each) / most * busiest for each in active]
+
+
+class TokenLoadScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers the endpoint with the fewest tokens to prefill, those of this request included.
+
+    A `queue_threshold_tokens` of 0 or less stands for the default.
+    """
+
+    queue_threshold_tokens: int = _DEFAULT_TOKENS
+    in_flight_load_producer_name: str = ""
+
+    def start(self, context: PluginContext) -> "_ByTokens":
+        """Return what asks the producer."""
+        most = self.queue_threshold_tokens
+        producer = in_flight_load(context, self.in_flight_load_producer_name)
+        return _ByTokens(most if most > 0 else _DEFAULT_TOKENS, producer)
+
+
+class _ByTokens(msgspec.Struct, frozen=True):
+    most: int
+    producer: InFlightLoad
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 - min(tokens, threshold) / threshold."""
+        loads = self.producer.in_flight(request, candidates)
+        return [
+            1 - min(max(0, each.tokens + each.uncached), self.most) / self.most for each in loads
+        ]

@@ -1,0 +1,129 @@
+"""Session affinity: tokens that clients keep, and bindings that the picker keeps."""
+
+from base64 import b64encode
+
+import msgspec
+import pytest
+
+from epp.config.registry import PLUGINS
+from epp.model.endpoint import Target
+from epp.model.request import Decision
+from epp.policy.dataproducers.identity import SessionIdProducer
+from epp.policy.plugins import CommitObserver, ResponseProcessor
+from epp.policy.sessions import SessionAffinityFilter, SessionAffinityScorer
+from tests.policy.started import kept, started
+from tests.strategies import candidate, endpoint, request
+
+ASKED = [candidate("a"), candidate("b")]
+TOKEN_B = b64encode(b"default/b").decode()
+
+
+def decision(name, among=ASKED, **more):
+    return Decision(endpoints=(endpoint(name),), candidates=among, **more)
+
+
+@pytest.mark.parametrize(
+    ("token", "scores", "names"),
+    [
+        (TOKEN_B, [0, 1], ["b"]),
+        (b64encode(b"default/gone").decode(), [0, 0], ["a", "b"]),
+        ("default/b", [0, 0], ["a", "b"]),
+        ("", [0, 0], ["a", "b"]),
+        (b64encode(b"\xff").decode(), [0, 0], ["a", "b"]),
+        ("ü", [0, 0], ["a", "b"]),
+    ],
+)
+def test_a_token_names_an_endpoint(token, scores, names):
+    asking = request(headers={"x-session-token": token})
+    assert started(SessionAffinityScorer()).score(asking, ASKED) == scores
+    assert kept(started(SessionAffinityFilter()).filter(asking, ASKED)) == names
+
+
+def test_the_response_has_the_token_of_what_served():
+    scorer = started(SessionAffinityScorer())
+    assert isinstance(scorer, ResponseProcessor)
+    assert isinstance(scorer, CommitObserver)
+    among = [candidate("a"), *DISTINCT]
+    for served, name in ((None, "a"), (Target("10.9.9.9:1"), "a"), (Target("10.0.0.7:8000"), "b")):
+        ((header, value),) = scorer.response_headers(request(), decision("a", among), served)
+        assert header == "x-session-token"
+        assert value == b64encode(f"default/{name}".encode()).decode()
+
+
+DISTINCT = [msgspec.structs.replace(candidate("b"), endpoint=endpoint("b", "10.0.0.7"))]
+
+
+def test_the_token_of_a_stage():
+    struct = msgspec.convert(
+        {
+            "encodedEndpointHeaderConfig": {"header": " X-Prefill "},
+            "profileName": "prefill",
+        },
+        PLUGINS["session-affinity-scorer"],
+    )
+    scorer, stage = started(struct), decision("b", profile="prefill")
+    assert scorer.response_headers(request(), decision("a", stages=(stage,)), None) == (
+        ("x-prefill", TOKEN_B),
+    )
+    assert scorer.response_headers(request(), decision("a"), None) == ()
+
+
+def by_id(**parameters):
+    struct = msgspec.convert(
+        {"strategy": "session_id", **parameters}, PLUGINS["session-affinity-filter"]
+    )
+    return started(struct, session_id_producer=SessionIdProducer(cookie_name="sid"))
+
+
+def asking(session="s"):
+    return request(headers={"x-session-id": session})
+
+
+def test_a_session_stays_where_its_first_request_went():
+    pins = by_id()
+    assert kept(pins.filter(asking(), ASKED)) == ["a", "b"]
+    pins.committed(asking(), decision("b"), 0)
+    assert kept(pins.filter(asking(), ASKED)) == ["b"]
+    assert kept(pins.filter(asking("other"), ASKED)) == ["a", "b"]
+    assert kept(pins.filter(request(), ASKED)) == ["a", "b"]
+    assert pins.response_headers(asking(), decision("b"), None) == ()
+    pins.committed(asking(), decision("a"), 1)  # another was chosen though b was there
+    assert kept(pins.filter(asking(), ASKED)) == ["b"]
+    pins.committed(asking(), decision("a", ASKED[:1]), 2)  # b was not there
+    assert kept(pins.filter(asking(), ASKED)) == ["a"]
+
+
+def test_an_idle_session_is_forgotten():
+    pins = by_id(sessionIdConfig={"evictionTtlSeconds": 60})
+    pins.committed(asking(), decision("b"), 0)
+    pins.committed(asking(), decision("b"), 50)
+    pins.committed(asking("other"), decision("a"), 109)
+    assert kept(pins.filter(asking(), ASKED)) == ["b"]
+    pins.committed(asking("other"), decision("a"), 111)
+    assert kept(pins.filter(asking(), ASKED)) == ["a", "b"]
+
+
+def test_the_first_source_that_is_not_empty_counts():
+    sources = [{"header": "X-One"}, {"attribute": "SessionID"}, {"header": "x-two"}]
+    pins = by_id(sessionIdConfig={"sources": sources})
+    pins.committed(request(headers={"cookie": "sid=s1"}), decision("b"), 0)
+    pins.committed(request(headers={"x-two": "s2"}), decision("a"), 0)
+    for headers, names in (
+        ({"x-one": "s1"}, ["b"]),
+        ({"x-one": " ", "cookie": "sid=s1", "x-two": "s2"}, ["b"]),
+        ({"x-two": "s2"}, ["a"]),
+    ):
+        assert kept(pins.filter(request(headers=headers), ASKED)) == names
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"strategy": "sticky"}, "Invalid enum value 'sticky'"),
+        ({"sessionIdConfig": {"sources": [{}]}}, "exactly one of `header` and `attribute`"),
+        ({"sessionIdConfig": {"evictionTtlSeconds": 0}}, "are above 0"),
+    ],
+)
+def test_what_is_out_of_range_is_an_error(parameters, said):
+    with pytest.raises(msgspec.ValidationError, match=said):
+        msgspec.convert(parameters, PLUGINS["multicluster-session-affinity-filter"])
