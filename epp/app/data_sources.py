@@ -63,7 +63,7 @@ class DataSources:
             await each.polled_once(seconds)
 
     def errors(self) -> dict[str, int]:
-        """Return how many polls failed, by the type of their source."""
+        """Return how many polls of endpoints failed, by the type of their source."""
         return {kind: sum(each.errors for each in found) for kind, found in self._kinds.items()}
 
     async def run(self) -> None:

@@ -120,13 +120,13 @@ class EndpointPicker:
         )
         self._loop_delay = LoopDelay()
         self._plugin_times = PluginTimes()
+        self._sources = DataSources(
+            options.settings.data_layer, options.scrape_interval, self._apply, self._clock
+        )
         self._telemetry = Telemetry(self._metric_sources())
         chance, scheduling = random.Random().randrange, options.settings.scheduling  # noqa: S311 (chance, not secrets)
         scheduler = Scheduler(self._fleet, scheduling, chance)
         timed = Scheduler(self._fleet, self._plugin_times.timed(scheduling), chance)
-        self._sources = DataSources(
-            options.settings.data_layer, options.scrape_interval, self._apply, self._clock
-        )
         self._director = PickerDirector(
             scheduler,
             self._fleet.apply,
@@ -178,6 +178,7 @@ class EndpointPicker:
                 for name, each in self._fleet.in_flight.items()
             ],
             plugins=self._plugin_times.collect,
+            poll_errors=self._sources.errors,
             streams=(lambda: self._extproc.streams) if self._options.stream_metrics else None,
             predicts_latency=self._options.settings.predicts_latency,
         )

@@ -46,6 +46,7 @@ def telemetry(pool=POOL, under_way=lambda _: False):
             event_loop=LoopDelay().collect,
             in_flight=lambda: [(RequestId("9"), A, 40)],
             plugins=times().collect,
+            poll_errors=lambda: {"metrics-data-source": 1},
             streams=lambda: 3,
             predicts_latency=True,
             commit="abc",

@@ -111,7 +111,7 @@ class Scraper:
 
     A poll of a metrics page that succeeds is a `LoadReported` at the time of `clock`; a page
     without any known metric reports the previous load. One of a vital source that fails is a
-    `ScrapeFailed`. Only changes of state are logged; `errors` counts polls that failed.
+    `ScrapeFailed`. Only changes of state are logged. `errors` counts failed polls of endpoints.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class Scraper:
 
     def _on_failure(self, server: _Server, error: Exception) -> None:
         server.failures += 1
-        self.errors += 1
+        self.errors += len(server.readers)
         broken = isinstance(error, _BROKEN) and server.failures <= _DEAD_AFTER
         server.retry_at = (
             asyncio.get_running_loop().time() + _RETRY_BROKEN_SECONDS if broken else inf

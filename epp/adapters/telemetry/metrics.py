@@ -34,7 +34,8 @@ class MetricSources:
 
     `pool` returns every endpoint with its load and whether it can be picked; `caches` the modelled
     state of their caches; `index_size` the blocks in the prefix index; `kv_events` batches by
-    endpoint and outcome; `left_as_text` prompts by cause. `under_way` says whether an unobserved
+    endpoint and outcome; `left_as_text` prompts by cause; `poll_errors` polls of endpoints that
+    failed, by the type of their data source. `under_way` says whether an unobserved
     request is modelled as still running. `event_loop` yields what is known of the loop's delays,
     `plugins`
     how long plug-ins took. `in_flight` returns the requests under way. `streams` counts open
@@ -52,6 +53,7 @@ class MetricSources:
     event_loop: Callable[[], Iterator[FamilyText]] = lambda: iter(())
     in_flight: UnderWay = lambda: ()
     plugins: Callable[[], Iterator[FamilyText]] = lambda: iter(())
+    poll_errors: Callable[[], Mapping[str, int]] = dict
     streams: Callable[[], int] | None = None
     predicts_latency: bool = False
     commit: str = "unknown"
@@ -72,7 +74,6 @@ class Telemetry:
         self._decisions = DecisionMetrics(sources.in_flight, latency=sources.predicts_latency)
         self._stream_seconds = Histogram(families.STREAM_BOUNDS)
         self._streams_ended: dict[tuple[str], int] = {}
-        self._poll_errors: dict[tuple[str], int] = {}
         self._attempts: dict[Attempt, int] = {}
         self._attempt_bytes = 0
         self._outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
@@ -110,10 +111,9 @@ class Telemetry:
         code = "Canceled" if record.outcome is _ABORTED else "OK"
         self._streams_ended[code,] = self._streams_ended.get((code,), 0) + 1
 
-    def scrape_failed(self, source: str = "metrics-data-source") -> None:
-        """Count a poll of an endpoint that failed, by the type of the data source."""
+    def scrape_failed(self) -> None:
+        """Count a poll of an endpoint's load that failed."""
         self._scrape_failures += 1
-        self._poll_errors[source,] = self._poll_errors.get((source,), 0) + 1
 
     def _picked(self, model: str, endpoint: Endpoint) -> None:
         self._attempt(
@@ -169,7 +169,8 @@ class Telemetry:
         outcomes = [((outcome.value,), times) for outcome, times in self._outcomes.items()]
         yield from expose(families.OUTCOMES, outcomes)
         yield from expose(families.SCRAPE_FAILURES, [((), self._scrape_failures)])
-        yield from expose(families.POLL_ERRORS, list(self._poll_errors.items()))
+        errors = self._sources.poll_errors().items()
+        yield from expose(families.POLL_ERRORS, [((kind,), times) for kind, times in errors])
         yield from self._streams()
         yield from self._sources.plugins()
         yield from self._sources.event_loop()
