@@ -30,7 +30,7 @@ def pool(*cached, waiting=()):
 
 def source(candidates, to=0, least=1, name="a", prefill=None):
     """The name of the source for a request that goes to a candidate, with prefill at another."""
-    stages = ()
+    stages: tuple[Decision, ...] = ()
     if prefill is not None:
         stages = (Decision(endpoints=(candidates[prefill].endpoint,), profile="prefill"),)
     decision = Decision(endpoints=(candidates[to].endpoint,), profile="decode", stages=stages)
