@@ -174,8 +174,9 @@ class EndpointPicker:
             self._fleet.is_in_flight,
             self._loop_delay.collect,
             in_flight=lambda: [
-                (name, each.pod.endpoint, each.unprefilled)
+                (name, part.pod.endpoint, part.unprefilled)
                 for name, each in self._fleet.in_flight.items()
+                for part in each.parts
             ],
             plugins=self._plugin_times.collect,
             poll_errors=self._sources.errors,

@@ -334,9 +334,8 @@ class Fleet:
     def check_invariants(self) -> None:
         """Assert that the fleet, its endpoints, their caches and the index agree."""
         pods = list(self.pods.values())
-        requests = list(self.in_flight.values())
-        requests += [each.prefill for each in requests if each.prefill is not None]
-        there = Counter([id(each.pod) for each in requests])
+        parts = [part for each in self.in_flight.values() for part in each.parts]
+        there = Counter([id(each.pod) for each in parts])
         held = [pod.scheduler.indexed() for pod in pods]
         holders = {each: self._index.match([each]) for each in set().union(*held)}
         for pod, blocks in zip(pods, held, strict=True):

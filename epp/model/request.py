@@ -115,6 +115,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     `prefill`, where not None, is the endpoint that computes the prompt in place of the first, and
     the one that the predictions are for. `headers` are set on the request. `targets`, where not
     empty, are what the endpoints are reached at in place of their own, in the same order.
+    `disaggregation` says which stages run at endpoints of their own (`decode-only`,
+    `prefill-decode`, `encode-decode`, `encode-prefill-decode`); empty where none could.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -129,6 +131,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     prefill: Endpoint | None = None
     headers: tuple[tuple[str, str], ...] = ()
     targets: tuple[Target, ...] = ()
+    disaggregation: str = ""
 
     def of(self, profile: str) -> "Decision | None":
         """Return the decision of a profile, or this one for an empty name; None without one."""

@@ -58,6 +58,7 @@ def telemetry(pool=POOL, under_way=lambda _: False):
 DECIDED = Decision(
     endpoints=(A,),
     profile="decode",
+    disaggregation="decode-only",
     prompt_tokens=96,
     predicted_cached_tokens=48,
     predicted_ttft=0.3,

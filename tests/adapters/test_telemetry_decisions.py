@@ -46,24 +46,11 @@ def test_many_equal_values_count_as_each():
     assert (many.counts, many.total) == (one.counts, one.total)
 
 
-def stages(profile, *others):
-    ran = tuple(Decision(endpoints=(B,), profile=name) for name in others)
-    return Decision(endpoints=(A,), profile=profile, stages=ran)
-
-
 def test_stages_are_counted_by_what_ran():
     counted = telemetry()
-    for number, decision in enumerate(
-        (
-            stages("decode"),
-            stages("decode", "prefill"),
-            stages("decode", "encode"),
-            stages("decode", "encode", "prefill"),
-            stages("decode", "prefill"),
-            stages("default"),
-        )
-    ):
-        served(counted, number, decision)
+    kinds = ("decode-only", "prefill-decode", "encode-decode", "encode-prefill-decode")
+    for number, kind in enumerate((*kinds, "prefill-decode", "")):
+        served(counted, number, Decision(endpoints=(A,), disaggregation=kind))
     name, family = "llm_d_epp_disagg_decision_total", "llm_d_epp_disagg_decision"
     seen = {
         sample.labels["decision_type"]: sample.value

@@ -44,6 +44,11 @@ def test_the_prompt_is_computed_at_one_and_held_by_both():
     assert requests(rig) == [1, 1, 0]
     assert rig.ask()["pod-0"].in_flight_tokens == 1000
     assert rig.ask()["pod-1"].in_flight_tokens == 0
+    parts = rig.in_flight("r1").parts
+    assert [(each.pod.endpoint.id, each.unprefilled) for each in parts] == [
+        (DECODE, 0),
+        (PREFILL, 1000),
+    ]
     held = predicted(1000)
     assert rig.cached(LONG) == {"pod-0": held, "pod-1": held, "pod-2": 0}
     rig.fleet.check_invariants()

@@ -99,6 +99,8 @@ def test_stages_run_as_their_deciders_want(parameters, multimodal, stages):
     told = {"prefill": (PREFILLER, PREFILL), "encode": (ENCODERS, ENCODE)}
     assert dict(decision.headers) == dict(told[stage] for stage in stages)
     assert (decision.prefill is not None) == ("prefill" in stages)
+    ran = sorted(stages)
+    assert decision.disaggregation == ("-".join([*ran, "decode"]) if ran else "decode-only")
 
 
 def test_what_is_disaggregated_is_booked_at_both_endpoints():

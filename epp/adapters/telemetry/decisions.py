@@ -26,7 +26,6 @@ _TOKEN_BYTES: Final = 4
 """Bytes of a token in llm-d-router's `hit_bytes`."""
 _MOST: Final = 1000
 """Label sets of one family, at most; the clients' words beyond are `other`."""
-_STAGES: Final = (("encode", "encode"), ("prefill", "prefill"))
 _OBJECTIVES: Final = (
     ("ttft", ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")),
     ("tpot", ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")),
@@ -61,16 +60,12 @@ class DecisionMetrics:
         if request.rewrite:
             labels = (label(request.rewrite), label(request.model), label(request.target_model))
             _count(self._rewrites, labels, (labels[0], OTHER, OTHER))
-        if decision.stages or decision.profile == "decode":
-            self._count_stages(request, decision)
+        kind = decision.disaggregation
+        if kind:
+            labels = (_HANDLER, _HANDLER, label(request.model), kind)
+            _count(self._stages, labels, (_HANDLER, _HANDLER, OTHER, kind))
         if self._latency and decision.predicted_ttft is not None:
             self._observe_predicted(request, decision.predicted_ttft)
-
-    def _count_stages(self, request: InferenceRequest, decision: Decision) -> None:
-        ran = [name for name, profile in _STAGES if decision.of(profile) not in {None, decision}]
-        kind = "-".join([*ran, "decode"]) if ran else "decode-only"
-        model = label(request.model)
-        _count(self._stages, (_HANDLER, _HANDLER, model, kind), (_HANDLER, _HANDLER, OTHER, kind))
 
     def _observe_predicted(self, request: InferenceRequest, seconds: float) -> None:
         labels = _models(request)

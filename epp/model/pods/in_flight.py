@@ -88,8 +88,17 @@ class InFlightRequest:
 
     @property
     def unprefilled(self) -> int:
-        """The uncached tokens of the prompts; 0 once the first token of the response was seen."""
-        return 0 if self.began is not None else self.quote.tokens - self.cached
+        """The uncached tokens of the prompts; 0 once the first token of the response was seen.
+
+        0 too where another endpoint computes them.
+        """
+        begun = self.disaggregated or self.began is not None
+        return 0 if begun else self.quote.tokens - self.cached
+
+    @property
+    def parts(self) -> "list[InFlightRequest]":
+        """What the request is at each endpoint that it is at."""
+        return [self] if self.prefill is None else [self, self.prefill]
 
     def record_first_token(self, now: float) -> None:
         """Record the end of the prefill; learn its duration where it met an idle endpoint."""

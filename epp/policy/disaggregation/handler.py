@@ -23,6 +23,13 @@ PREFILLER = "x-prefiller-host-port"
 ENCODERS = "x-encoder-hosts-ports"
 _ORDERS = {"": False, "decode": False, "decodefirst": False, "prefill": True, "prefillfirst": True}
 _BYTES_PER_TOKEN = 4
+_KINDS = {
+    (False, False): "decode-only",
+    (False, True): "prefill-decode",
+    (True, False): "encode-decode",
+    (True, True): "encode-prefill-decode",
+}
+"""llm-d-router's words for what runs apart: encoding, prefill."""
 _ONE_INDEX = without_effect("there is one index of caches")
 
 
@@ -252,9 +259,11 @@ class Disaggregation:
         if prefill is not None and prefill.endpoint.target == decode.endpoint.target:
             prefill = None  # one that prefills for itself needs no telling
         ran = (prefill, encode) if self._prefill_first else (encode, prefill)
-        decision = decode
-        if encode is not None or prefill is not None:
-            decision = replace(decode, stages=tuple(each for each in ran if each is not None))
+        decision = replace(
+            decode,
+            stages=tuple(each for each in ran if each is not None),
+            disaggregation=_KINDS[encode is not None, prefill is not None],
+        )
         if encode is not None:
             decision = replace(decision, headers=((ENCODERS, encode.destination),))
         if prefill is not None:
