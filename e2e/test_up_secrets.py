@@ -124,6 +124,25 @@ async def test_a_certificate_of_nobody_known_is_refused(tmp_path, files):
             assert await post(gateway, authorization=f"Bearer {KEY}") == 200
 
 
+async def test_servers_may_be_of_both_kinds(tmp_path, files):
+    async with (
+        serving(KEY, files) as secure,
+        serving(KEY) as plain,
+        up(
+            tmp_path,
+            f"https://localhost:{secure.port}",
+            f"http://localhost:{plain.port}",
+            f"--upstream-ca-file={files['cert']}",
+            f"--upstream-api-key-env={VARIABLE}",
+            "--policy=round-robin",
+            env={VARIABLE: KEY},
+        ) as gateway,
+    ):
+        await healthy(gateway, 2)
+        assert [await post(gateway) for _ in range(4)] == [200] * 4
+        assert (len(secure.seen), len(plain.seen)) == (2, 2)
+
+
 async def test_clients_keys_are_passed_on_untouched(tmp_path):
     async with (
         serving("sk-of-the-client") as server,

@@ -11,7 +11,7 @@ from epp.cli.types import duration, interval, port_number, size
 from epp.config.file import DEFAULT_POLICY, Settings
 from epp.errors import ConfigError
 from epp.up.options import UpOptions
-from epp.up.servers import ModelServer, model_servers
+from epp.up.servers import ModelServer, any_https, model_servers
 
 _DESCRIPTION = """\
 Put one port in front of model servers: Envoy takes requests in, and the picker chooses the server
@@ -203,7 +203,7 @@ def _check_tls(arguments: argparse.Namespace, servers: Sequence[ModelServer]) ->
         ("--upstream-ca-file", arguments.upstream_ca_file),
         ("--insecure-upstream", arguments.insecure_upstream),
     ):
-        if given and not any(each.scheme == "https" for each in servers):
+        if given and not any_https(servers):
             raise ConfigError("no server is https", flag)
 
 

@@ -22,9 +22,10 @@ from epp.up.figures import PickerPage, ProxyPage, Window, picker_page, status_li
 from epp.up.lines import Front, envoy_line, introduction, picker_line
 from epp.up.listening import free_listener, listening_ip
 from epp.up.options import UpOptions
-from epp.up.probe import Probe, probe
+from epp.up.probe import Probe, Prober
 from epp.up.proxy import ProxySettings, proxy_config
 from epp.up.relay import MetricsRelay
+from epp.up.servers import any_https
 from epp.up.terminal import Terminal
 
 READY_SECONDS = 30.0
@@ -72,14 +73,15 @@ class Gateway:
 
     def _authorities(self) -> Path | None:
         options = self._options
-        if options.scheme != "https" or options.insecure_upstream:
+        if not any_https(options.servers) or options.insecure_upstream:
             return None
         return authorities(options.ca_file)
 
     @cached_property
     def _tls(self) -> ssl.SSLContext | None:
         """How this process speaks to servers itself."""
-        return client_context(self._settings.ca_file) if self._options.scheme == "https" else None
+        secure = any_https(self._options.servers)
+        return client_context(self._settings.ca_file) if secure else None
 
     @property
     def _api_key(self) -> str:
@@ -187,13 +189,13 @@ class Gateway:
                 await asyncio.sleep(STATUS_SECONDS)
 
     async def _probe(self) -> Sequence[Probe]:
-        scheme = self._options.scheme
-        return await probe(self._addresses.addresses, scheme, self._tls, self._api_key)
+        asker = Prober(self._options.servers, self._tls, self._api_key)
+        return await asker.probe(self._addresses.addresses)
 
     def _started_relay(self) -> MetricsRelay | None:
         """Return what gets metrics pages for the picker, which knows neither keys nor names."""
         servers = self._options.servers
-        if servers and (self._options.scheme == "https" or self._api_key):
+        if any_https(servers) or (servers and self._api_key):
             self._relay = MetricsRelay(servers, self._tls, self._api_key)
         return self._relay
 

@@ -28,8 +28,3 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     api_key_env: str = ""
     drain_timeout: float = 30.0
     log_level: str = "warning"
-
-    @property
-    def scheme(self) -> str:
-        """How servers are spoken to; those of an endpoints file in plain HTTP."""
-        return self.servers[0].scheme if self.servers else "http"

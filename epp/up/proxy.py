@@ -240,8 +240,7 @@ def _server_tls(servers: Sequence[ModelServer], ca_file: Path | None) -> list[Js
             "transport_socket": _tls(
                 "UpstreamTlsContext",
                 common_tls_context=_verified(server, ca_file) if ca_file else {},
-                # RFC 6066 §3: an IP address is no server name.
-                **({} if server.address else {"sni": server.host}),
+                **({"sni": server.tls_name} if server.tls_name else {}),
             ),
         }
         for server in servers

@@ -58,12 +58,11 @@ class MetricsRelay:
 
     async def _page(self, address: Address) -> web.Response:
         server = self._names[address.server]
-        name = None if server.address else server.host
         try:
             async with self._client.get(
                 f"{server.scheme}://{address.target}/metrics",
                 ssl=self._context or True,
-                server_hostname=name,
+                server_hostname=server.tls_name,
                 headers={"host": server.authority},
                 allow_redirects=False,
             ) as response:

@@ -32,6 +32,11 @@ class ModelServer(msgspec.Struct, frozen=True):
         return f"{self.scheme}://{self.authority}"
 
     @property
+    def tls_name(self) -> str | None:
+        """The name for SNI; None for an IP address, which is none (RFC 6066 §3), and for http."""
+        return self.host if self.scheme == "https" and not self.address else None
+
+    @property
     def address(self) -> str | None:
         """The IP address in its canonical form; None where the host is a name."""
         return ip_or_none(self.host)
@@ -58,7 +63,7 @@ def model_servers(urls: Sequence[str]) -> tuple[ModelServer, ...]:
     """Parse URLs (`http://10.0.0.11:8000`, `https://gpu1`).
 
     Raises `ConfigError`, with the URL as its place, for what is no URL of a server, for a path,
-    user or query in it, and for one that is given twice; also where some are http and others https.
+    user or query in it, and for one that is given twice.
     """
     servers: dict[str, ModelServer] = {}
     for url in urls:
@@ -66,9 +71,12 @@ def model_servers(urls: Sequence[str]) -> tuple[ModelServer, ...]:
         if server.authority in servers:
             raise ConfigError("this server is given twice", url)
         servers[server.authority] = server
-    if len({server.scheme for server in servers.values()}) > 1:
-        raise ConfigError("all servers must be http, or all https: run one `epp up` for each")
     return tuple(servers.values())
+
+
+def any_https(servers: Iterable[ModelServer]) -> bool:
+    """Return whether any of these servers is spoken to over TLS."""
+    return any(server.scheme == "https" for server in servers)
 
 
 def _model_server(url: str) -> ModelServer:

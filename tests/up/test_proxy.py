@@ -35,7 +35,7 @@ CASES = [
     {"tls": True},
     {"api_key_env": "SOME_KEY"},
     {"servers": HTTPS},
-    {"servers": HTTPS, "ca": True, "tls": True},
+    {"servers": (*HTTPS, *model_servers(["http://gpu2"])), "ca": True, "tls": True},
 ]
 
 

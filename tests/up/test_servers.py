@@ -61,7 +61,6 @@ def test_a_password_is_not_repeated():
     [
         (["http://a:80", "http://a"], "this server is given twice"),
         (["http://[::1]:80", "http://[0::1]:80"], "this server is given twice"),
-        (["http://a:80", "https://b"], "all servers must be http, or all https"),
     ],
 )
 def test_servers_that_do_not_fit_together(urls, problem):
@@ -70,9 +69,10 @@ def test_servers_that_do_not_fit_together(urls, problem):
 
 
 def test_a_server_can_be_written_again():
-    (six, name) = model_servers(["http://[::1]:8000", "http://gpu1"])
+    (six, name, secure) = model_servers(["http://[::1]:8000", "http://gpu1", "https://gpu2"])
     assert (six.url, six.address) == ("http://[::1]:8000", "::1")
     assert (name.url, name.address) == ("http://gpu1:80", None)
+    assert [each.tls_name for each in (six, name, secure)] == [None, None, "gpu2"]
 
 
 GPU = ModelServer("http", "gpu", 8000)
