@@ -35,6 +35,7 @@ from epp.policy.dataproducers.mapped import (
     PeerDiscovery,
     SessionStateProducer,
 )
+from epp.policy.dataproducers.media_cache import MediaCacheProducer
 from epp.policy.dataproducers.predicted_latency import PredictedLatencyProducer
 from epp.policy.disaggregation.deciders import (
     AlwaysDisaggMultimodalDecider,
@@ -96,6 +97,7 @@ PLUGINS: dict[str, type[Any]] = {
     "burst-prefix-cache-producer": BurstPrefixCacheProducer,
     "inflight-load-producer": InFlightLoadProducer,
     "predicted-latency-producer": PredictedLatencyProducer,
+    "mm-embeddings-cache-producer": MediaCacheProducer,
     "latency-observer-producer-hub": LatencyObserverProducer,
     "latency-observation-scorer-hub": LatencyObservationScorer,
     "session-id-producer": SessionIdProducer,

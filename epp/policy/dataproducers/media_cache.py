@@ -1,0 +1,102 @@
+"""Which images, videos and sounds each endpoint has encoded before, by what was sent there.
+
+A medium stands in a text prompt as its digest of 16 bytes, repeated over hundreds of bytes
+(`epp.protocol.openai.content_blocks`): a stretch of period 16.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from cachetools import LRUCache
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
+from epp.model.events import EndpointRemoved, EndpointUpserted, Event
+from epp.model.request import Decision, InferenceRequest, Prompt
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import PrefixMatch
+
+_DEFAULT_MEBIBYTES = 4096
+_ITEM_MEBIBYTES = 2
+"""What an encoded item takes in an encoder's cache (llm-d-router)."""
+_DIGEST, _PERIODS, _STRIDE = 16, 8, 400
+"""Bytes of a digest, how often it repeats at least, and bytes from one probe to the next."""
+_MOST_ITEMS = 256
+
+
+class MediaCacheProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Remembers, for each endpoint, the media of the requests that were sent there.
+
+    The cache has room for `cache_size_in_mb_per_server` mebibytes at two an item; 0 or less is the
+    default.
+    """
+
+    cache_size_in_mb_per_server: int = msgspec.field(
+        default=_DEFAULT_MEBIBYTES, name="cacheSizeInMBPerServer"
+    )
+
+    def start(self, context: PluginContext) -> "MediaCaches":
+        """Return the caches, empty."""
+        size = self.cache_size_in_mb_per_server
+        mebibytes = size if size > 0 else _DEFAULT_MEBIBYTES
+        caches = MediaCaches(max(1, mebibytes // _ITEM_MEBIBYTES))
+        context.subscribe((EndpointUpserted, EndpointRemoved), caches.follow)
+        return caches
+
+
+class MediaCaches:
+    """One LRU of media for each endpoint, of `items` items."""
+
+    def __init__(self, items: int) -> None:
+        self._items = items
+        self._caches: dict[EndpointId, LRUCache[bytes, None]] = {}
+
+    def multimodal_matches(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> list[PrefixMatch]:
+        """Return how many of the request's media were sent to each candidate before."""
+        media = _media(request)
+        none: dict[bytes, None] = {}
+        return [
+            PrefixMatch(
+                sum(item in self._caches.get(each.endpoint.id, none) for item in media), len(media)
+            )
+            for each in candidates
+        ]
+
+    def committed(self, request: InferenceRequest, decision: Decision, _: float) -> None:
+        """Remember a request's media at all endpoints that it may go to."""
+        media = _media(request)
+        for endpoint in decision.endpoints if media else ():
+            cache = self._caches.get(endpoint.id)
+            if cache is not None:
+                cache.update(dict.fromkeys(media))
+
+    def follow(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Add and drop caches with their endpoints."""
+        if isinstance(event, EndpointRemoved):
+            self._caches.pop(event.endpoint_id, None)
+        elif isinstance(event, EndpointUpserted):
+            self._caches.setdefault(event.endpoint.id, LRUCache(self._items))
+
+
+def _media(request: InferenceRequest) -> set[bytes]:
+    """Return names for the media of a request."""
+    if not request.multimodal:
+        return set()
+    found: set[bytes] = set()
+    for prompt in request.prompts:
+        for name in _names(prompt):
+            found.add(name)
+            if len(found) == _MOST_ITEMS:
+                return found
+    return found
+
+
+def _names(prompt: Prompt) -> Iterator[bytes]:
+    """Yield a name for each stretch of period 16: the least rotation of what repeats."""
+    data, length = prompt.data, _DIGEST * (_PERIODS - 1)
+    for at in range(0, len(data) - length - _DIGEST + 1, _STRIDE):
+        if data[at : at + length] == data[at + _DIGEST : at + _DIGEST + length]:
+            twice = data[at : at + _DIGEST] * 2
+            yield min(twice[turn : turn + _DIGEST] for turn in range(_DIGEST))
