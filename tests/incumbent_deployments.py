@@ -2,10 +2,25 @@
 
 From the charts of llm-d-router 0.10 (`llm-d-router-gateway`, `llm-d-router-standalone`), its
 development environment, the chart of GIE 1.5, KServe 0.17 to 0.20's LLMInferenceService, GIE's
-conformance suite 1.5 and 1.6, and prime-rl. `$FILES` stands for the root of a container's files.
+conformance suite 1.5 and 1.6, and prime-rl; with configurations of three guides. `$FILES` stands
+for the root of a container's files.
 """
 
 from typing import Any, NamedTuple
+
+from tests.incumbent_configs import (
+    CHART_PLUGINS,
+    CONFORMANCE_PLUGINS,
+    DISAGGREGATED,
+    ENDPOINTS,
+    FLOW_CONTROL,
+    KSERVE_PLUGINS,
+    OPTIMIZED_BASELINE,
+    PAYLOAD_AGNOSTIC,
+    PREDICTED,
+    PRIME_RL_PLUGINS,
+    SGLANG_PLUGINS,
+)
 
 NAMESPACE = "inference"
 POD = "chat-epp-7d9f8b6c5-x2x4z"
@@ -76,121 +91,6 @@ class Deployment(NamedTuple):
     tls: bool = False
 
 
-CHART_PLUGINS = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-- type: metrics-data-source
-  parameters: {scheme: "http", path: "/metrics", insecureSkipVerify: true}
-- type: core-metrics-extractor
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
-"""
-SGLANG_PLUGINS = CHART_PLUGINS.replace(
-    "core-metrics-extractor\n",
-    "core-metrics-extractor\n  parameters: {defaultEngine: sglang}\n",
-)
-PAYLOAD_AGNOSTIC = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- {type: passthrough-parser}
-- {type: active-request-scorer}
-- {type: session-affinity-scorer}
-requestHandler: {parsers: [{pluginRef: passthrough-parser}]}
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: active-request-scorer, weight: 1}
-  - {pluginRef: session-affinity-scorer, weight: 1}
-"""
-PREDICTED = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- {type: predicted-latency-producer}
-- name: strict-affinity-filter
-  type: prefix-cache-affinity-filter
-  parameters: {affinityThreshold: 0.99, ttftSource: latencyPredictor, maxTTFTPenaltyMs: 5000}
-- name: loose-affinity-filter
-  type: prefix-cache-affinity-filter
-  parameters: {affinityThreshold: 0.80, ttftSource: latencyPredictor, maxTTFTPenaltyMs: 5000}
-- {type: latency-scorer}
-- {type: weighted-random-picker}
-- {type: slo-headroom-tier-filter}
-- {type: latency-slo-admitter}
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: predicted-latency-producer}
-  - {pluginRef: strict-affinity-filter}
-  - {pluginRef: slo-headroom-tier-filter}
-  - {pluginRef: loose-affinity-filter}
-  - {pluginRef: latency-scorer}
-  - {pluginRef: weighted-random-picker}
-"""
-KSERVE_PLUGINS = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: single-profile-handler
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-- type: no-hit-lru-scorer
-- type: max-score-picker
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
-  - {pluginRef: no-hit-lru-scorer, weight: 2}
-  - {pluginRef: max-score-picker}
-"""
-CONFORMANCE_PLUGINS = """
-apiVersion: inference.networking.x-k8s.io/v1alpha1
-kind: EndpointPickerConfig
-plugins: [{type: header-based-testing-filter}, {type: destination-endpoint-served-verifier}]
-schedulingProfiles:
-- name: conformance-profile
-  plugins: [{pluginRef: header-based-testing-filter}]
-"""
-PRIME_RL_PLUGINS = """
-apiVersion: inference.networking.x-k8s.io/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- name: file-disc
-  type: file-discovery
-  parameters: {path: $FILES/llmd/endpoints.yaml, watchFile: true}
-- {name: vllmhttp-parser, type: vllmhttp-parser}
-- {type: prefix-cache-scorer}
-- {type: queue-scorer}
-- {type: max-score-picker}
-- {type: single-profile-handler}
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: prefix-cache-scorer, weight: 3}
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: max-score-picker}
-requestHandler: {parser: {pluginRef: vllmhttp-parser}}
-dataLayer: {discovery: {pluginRef: file-disc}}
-"""
-ENDPOINTS = """
-endpoints:
-- {name: node-0-rank-0, namespace: slurm, address: 127.0.9.1, port: "8000", labels: {a: b}}
-- {name: node-0-rank-1, namespace: slurm, address: 127.0.9.1, port: "8001"}
-- {name: node-1-rank-0, namespace: slurm, address: 127.0.9.2, port: "8000"}
-"""
-
 OF_A_POOL = ["--pool-name", "chat", "--pool-namespace", NAMESPACE]
 CHART = ["--zap-encoder", "json", "--config-file", "$FILES/config/default-plugins.yaml"]
 CHART_FILES = {"config/default-plugins.yaml": CHART_PLUGINS}
@@ -260,7 +160,14 @@ DEPLOYMENTS = {
         OFF,
         files={"config/default-plugins.yaml": PREDICTED},
         env=POD_ENV | PREDICTOR,
-        said=("LATENCY_MAX_SAMPLE_SIZE", "TRAINING_SERVER_URL", "PREDICTION_SERVER_URL"),
+        said=("LATENCY_COALESCE_WINDOW_MS", "TRAINING_SERVER_URL", "PREDICTION_SERVER_URL"),
+    ),
+    "guide: optimized baseline": gateway(
+        OFF, files={"config/default-plugins.yaml": OPTIMIZED_BASELINE}
+    ),
+    "guide: disaggregation": gateway(OFF, files={"config/default-plugins.yaml": DISAGGREGATED}),
+    "guide: flow control": gateway(
+        OFF, "--v=3", files={"config/default-plugins.yaml": FLOW_CONTROL}
     ),
     "standalone chart without a pool": Deployment(
         [*SELECTED, *CHART, *HEALTH, OFF], PODS, files=CHART_FILES, pool=False

@@ -8,8 +8,6 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from epp.adapters.tls import certificate
-from epp.config.file import load
-from epp.errors import ConfigError
 from tests.adapters.kube.rig import CRDS, pod
 from tests.incumbent_deployments import DEPLOYMENTS, NAMESPACE, reads
 from tests.kubeapi import FakeKubernetes
@@ -17,26 +15,6 @@ from tests.processes import picker
 from tests.protocol.kube.objects import pool
 
 LABELS = {"app": "vllm-qwen3-32b"}
-
-
-def configuration(deployment):
-    """The text of the configuration that a Deployment names."""
-    args = deployment.args
-    if "--config-text" in args:
-        return args[args.index("--config-text") + 1]
-    named = [each.removeprefix("$FILES/") for each in args if each.endswith(".yaml")]
-    return deployment.files[named[0]] if named else "plugins: []"
-
-
-def known(deployment):
-    """Whether each plug-in of the configuration exists here."""
-    try:
-        load(configuration(deployment))
-    except ConfigError as error:
-        if "does not exist in this version" not in str(error):
-            raise
-        return False
-    return True
 
 
 def mounted(deployment, folder):
@@ -87,7 +65,7 @@ async def until_ready(lines):
     raise AssertionError(found)
 
 
-@pytest.mark.parametrize("name", [name for name, each in DEPLOYMENTS.items() if known(each)])
+@pytest.mark.parametrize("name", DEPLOYMENTS)
 async def test_it_serves_with_the_arguments_the_files_and_the_rights_of_its_chart(name, tmp_path):
     deployment = DEPLOYMENTS[name]
     async with FakeKubernetes(crds=CRDS) as api:

@@ -1,0 +1,176 @@
+"""Facts: configurations that charts, guides and programs of others give the incumbent."""
+
+CHART_PLUGINS = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: metrics-data-source
+  parameters: {scheme: "http", path: "/metrics", insecureSkipVerify: true}
+- type: core-metrics-extractor
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+"""
+SGLANG_PLUGINS = CHART_PLUGINS.replace(
+    "core-metrics-extractor\n",
+    "core-metrics-extractor\n  parameters: {defaultEngine: sglang}\n",
+)
+PAYLOAD_AGNOSTIC = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: passthrough-parser}
+- {type: active-request-scorer}
+- {type: session-affinity-scorer}
+requestHandler: {parsers: [{pluginRef: passthrough-parser}]}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: active-request-scorer, weight: 1}
+  - {pluginRef: session-affinity-scorer, weight: 1}
+"""
+PREDICTED = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: predicted-latency-producer}
+- name: strict-affinity-filter
+  type: prefix-cache-affinity-filter
+  parameters: {affinityThreshold: 0.99, ttftSource: latencyPredictor, maxTTFTPenaltyMs: 5000}
+- name: loose-affinity-filter
+  type: prefix-cache-affinity-filter
+  parameters: {affinityThreshold: 0.80, ttftSource: latencyPredictor, maxTTFTPenaltyMs: 5000}
+- {type: latency-scorer}
+- {type: weighted-random-picker}
+- {type: slo-headroom-tier-filter}
+- {type: latency-slo-admitter}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: predicted-latency-producer}
+  - {pluginRef: strict-affinity-filter}
+  - {pluginRef: slo-headroom-tier-filter}
+  - {pluginRef: loose-affinity-filter}
+  - {pluginRef: latency-scorer}
+  - {pluginRef: weighted-random-picker}
+"""
+OPTIMIZED_BASELINE = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: approx-prefix-cache-producer, parameters: {maxPrefixTokensToMatch: 40960}}
+- {type: inflight-load-producer}
+- {type: prefix-cache-affinity-filter, parameters: {affinityThreshold: 0.80}}
+- {type: token-load-scorer}
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: prefix-cache-affinity-filter}, {pluginRef: token-load-scorer}]
+"""
+DISAGGREGATED = """
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- {type: approx-prefix-cache-producer, parameters: {maxPrefixTokensToMatch: 131072}}
+- {type: prefix-cache-affinity-filter, parameters: {peakPrefillThroughput: 33821}}
+- {type: token-load-scorer}
+- {type: active-request-scorer}
+- {type: prefill-filter}
+- {type: decode-filter}
+- {type: always-disagg-pd-decider}
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
+schedulingProfiles:
+- name: prefill
+  plugins:
+  - {pluginRef: prefill-filter}
+  - {pluginRef: prefix-cache-affinity-filter}
+  - {pluginRef: token-load-scorer}
+- name: decode
+  plugins: [{pluginRef: decode-filter}, {pluginRef: active-request-scorer}]
+"""
+FLOW_CONTROL = """
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+- {type: queue-scorer}
+- {type: kv-cache-utilization-scorer}
+- {type: prefix-cache-scorer}
+- {type: round-robin-fairness-policy}
+- {type: fcfs-ordering-policy}
+- {type: concurrency-detector, parameters: {maxConcurrency: 132, concurrencyMode: requests}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+flowControl:
+  maxBytes: 10Gi
+  maxRequests: 1k
+  defaultRequestTTL: 60s
+  saturationDetector: {pluginRef: concurrency-detector}
+  priorityBands:
+  - {priority: 100, maxRequests: "500", fairnessPolicyRef: round-robin-fairness-policy}
+  - {priority: 0, maxRequests: "200", orderingPolicyRef: fcfs-ordering-policy}
+  - {priority: -10, maxRequests: "50"}
+"""
+KSERVE_PLUGINS = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: single-profile-handler
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: no-hit-lru-scorer
+- type: max-score-picker
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: no-hit-lru-scorer, weight: 2}
+  - {pluginRef: max-score-picker}
+"""
+CONFORMANCE_PLUGINS = """
+apiVersion: inference.networking.x-k8s.io/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: header-based-testing-filter}, {type: destination-endpoint-served-verifier}]
+schedulingProfiles:
+- name: conformance-profile
+  plugins: [{pluginRef: header-based-testing-filter}]
+"""
+PRIME_RL_PLUGINS = """
+apiVersion: inference.networking.x-k8s.io/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- name: file-disc
+  type: file-discovery
+  parameters: {path: $FILES/llmd/endpoints.yaml, watchFile: true}
+- {name: vllmhttp-parser, type: vllmhttp-parser}
+- {type: prefix-cache-scorer}
+- {type: queue-scorer}
+- {type: max-score-picker}
+- {type: single-profile-handler}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: max-score-picker}
+requestHandler: {parser: {pluginRef: vllmhttp-parser}}
+dataLayer: {discovery: {pluginRef: file-disc}}
+"""
+ENDPOINTS = """
+endpoints:
+- {name: node-0-rank-0, namespace: slurm, address: 127.0.9.1, port: "8000", labels: {a: b}}
+- {name: node-0-rank-1, namespace: slurm, address: 127.0.9.1, port: "8001"}
+- {name: node-1-rank-0, namespace: slurm, address: 127.0.9.2, port: "8000"}
+"""
