@@ -4,13 +4,10 @@ A message travels in a frame: a byte that says whether it is compressed, its len
 and the message (gRPC over HTTP2, "Length-Prefixed-Message"). One that is compressed is not read.
 """
 
-import sys
-from array import array
 from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
-import xxhash
 from google.protobuf.message import DecodeError
 
 from epp._pb import engine_api_pb2 as pb
@@ -18,6 +15,7 @@ from epp.errors import MalformedRequest
 from epp.model.request import TOKEN_BYTES, Api, Prompt
 from epp.protocol.openai.model_rewrite import replace_in_line, replace_model
 from epp.protocol.openai.request_json import LONGEST_PROMPT, Parsed
+from epp.protocol.openai.token_prompts import medium_ids, packed
 
 _HEAD: Final = 5
 _LONGEST: Final = 5 << 20
@@ -73,16 +71,12 @@ def parse_generate(message: bytes) -> Parsed:
 
 def _tokens(read: pb.GenerateRequest) -> bytes:
     """Return the token ids; those that stand for media as the media's hashes."""
-    ids = array("I", read.tokenized.input_ids[: LONGEST_PROMPT // TOKEN_BYTES])
-    if sys.byteorder == "big":
-        ids.byteswap()
-    data = bytearray(ids.tobytes())
+    data = bytearray(packed(read.tokenized.input_ids[: LONGEST_PROMPT // TOKEN_BYTES]))
     media = read.mm_inputs
     for place, name in zip(media.mm_placeholders[:_MOST_MEDIA], media.mm_hashes, strict=False):
         start, size = place.offset * TOKEN_BYTES, place.length * TOKEN_BYTES
         if size and start + size <= len(data):
-            digest = xxhash.xxh3_128_digest(name.encode())
-            data[start : start + size] = (digest * (size // len(digest) + 1))[:size]
+            data[start : start + size] = packed(medium_ids(name, place.length))
     return bytes(data)
 
 

@@ -8,8 +8,6 @@ whatever the order of their keys and the white space between them.
 """
 
 import re
-import sys
-from array import array
 from collections.abc import Callable, Iterable
 from itertools import accumulate, islice
 from typing import Any
@@ -20,7 +18,7 @@ from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
 from epp.protocol.openai.apis import NAMELESS
 from epp.protocol.openai.content_blocks import Multimodal, billing_span, block_bytes, medium
-from epp.protocol.openai.token_prompts import limit_of, salt_of, with_media
+from epp.protocol.openai.token_prompts import limit_of, packed, salt_of, with_media
 
 _Piece = bytes | memoryview | msgspec.Raw
 _PartBytes = Callable[[bytes], bytes]
@@ -315,10 +313,7 @@ def _prompt_item(raw: bytes, field: str) -> Prompt:
 
 def _exact(tokens: list[int], field: str) -> Prompt:
     try:
-        numbers = array("I", tokens)
-        if sys.byteorder == "big":
-            numbers.byteswap()
-        return Prompt(numbers.tobytes(), exact=True)
+        return Prompt(packed(tokens), exact=True)
     except OverflowError:
         raise MalformedRequest(f"`{field}` holds a token id outside 0..2^32-1") from None
 

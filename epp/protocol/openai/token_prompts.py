@@ -1,5 +1,8 @@
 """What the generate APIs of vLLM and SGLang have beside token ids: limits, salts, media."""
 
+import sys
+from array import array
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 
@@ -8,6 +11,7 @@ import xxhash
 
 from epp.model.request import TOKEN_BYTES, Prompt
 
+_LARGEST = (1 << 32) - 1
 _MOST_MEDIA = 256
 """Media of one modality that are looked at."""
 
@@ -34,6 +38,20 @@ class _Features(msgspec.Struct):
 _sampling = msgspec.json.Decoder(_Sampling)
 _features = msgspec.json.Decoder(_Features)
 _perhaps_text = msgspec.json.Decoder(str | None)
+
+
+def medium_ids(name: str, count: int) -> list[int]:
+    """Return the token ids that stand for a medium in a prompt, given its hash."""
+    first = xxhash.xxh3_64_intdigest(name.encode())
+    return [(first + at) & _LARGEST for at in range(count)]
+
+
+def packed(ids: Iterable[int]) -> bytes:
+    """Return token ids as the bytes of an exact prompt. Raises `OverflowError` for none."""
+    numbers = array("I", ids)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
 
 
 def limit_of(sampling: bytes) -> int | None:
@@ -68,7 +86,6 @@ def with_media(prompts: tuple[Prompt, ...], features: bytes) -> tuple[Prompt, ..
             for name, place in islice(pairs, _MOST_MEDIA):
                 start, end = place.offset * TOKEN_BYTES, (place.offset + place.length) * TOKEN_BYTES
                 if name is not None and 0 <= start < end <= len(data):
-                    digest = xxhash.xxh3_128_digest(name.encode())
-                    data[start:end] = (digest * ((end - start) // len(digest) + 1))[: end - start]
+                    data[start:end] = packed(medium_ids(name, place.length))
                     multimodal = True
     return (Prompt(bytes(data), exact=True, multimodal=multimodal),)

@@ -69,6 +69,12 @@ async def test_a_short_chat_is_answered_at_once(local, folder):
     assert local.counts == {}
 
 
+async def test_messages_of_anthropics_have_the_tokens_of_the_chat_that_vllm_makes(local, folder):
+    blocks = [{"type": "text", "text": "hello"}]
+    messages = bodies.asked(Api.MESSAGES, messages=[{"role": "user", "content": blocks}])
+    assert at_once(local, messages)[0].data == whole(folder, chat("hello"))
+
+
 async def test_a_long_chat_is_tokenized_in_a_thread_and_then_cached(local, folder):
     asked = chat(LONG)
     assert local.ready(asked) is None

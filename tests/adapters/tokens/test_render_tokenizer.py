@@ -108,6 +108,16 @@ async def test_other_apis_are_rendered(server, ask, api):
     assert [ids(prompt) for prompt in prompts] == want[api]
 
 
+async def test_messages_of_anthropics_are_rendered_as_a_chat(server, ask):
+    server.answers[CHAT] = (200, {"token_ids": [1, 2]})
+    messages = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+    tokenizer = ask(server, model="base")
+    (prompt,) = await prompts_of(tokenizer, bodies.asked(Api.MESSAGES, messages=messages))
+    assert ids(prompt) == [1, 2]
+    wanted = {"model": "base", "messages": [{"role": "user", "content": "hello"}]}
+    assert server.heard == [(CHAT, wanted)]
+
+
 async def test_the_server_may_know_the_model_by_another_name(server, ask):
     server.answers[CHAT] = (200, {"token_ids": [1]})
     await prompts_of(ask(server, model="base"), chat("hello"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from epp.adapters.tokens.anthropic_chat import chat_of
 from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.local.model_folder import ModelFolder
 from epp.model.request import TOKEN_BYTES, Api, InferenceRequest, Prompt
@@ -81,6 +82,12 @@ def _chat(body: Mapping[str, Any], _: InferenceRequest, folder: ModelFolder) -> 
     return [_draft(text, folder, special=bool(body.get("add_special_tokens")))]
 
 
+def _messages(
+    body: Mapping[str, Any], request: InferenceRequest, folder: ModelFolder
+) -> PromptPlan:
+    return _chat(chat_of(body), request, folder)
+
+
 def _completions(
     body: Mapping[str, Any], request: InferenceRequest, folder: ModelFolder
 ) -> PromptPlan:
@@ -112,4 +119,5 @@ def _draft(text: str, folder: ModelFolder, *, special: bool) -> PromptDraft:
 _DRAFTS: dict[Api, Callable[[Mapping[str, Any], InferenceRequest, ModelFolder], PromptPlan]] = {
     Api.CHAT: _chat,
     Api.COMPLETIONS: _completions,
+    Api.MESSAGES: _messages,
 }

@@ -13,6 +13,7 @@ import aiohttp
 import msgspec
 import structlog
 
+from epp.adapters.tokens.anthropic_chat import as_chat
 from epp.adapters.tokens.fallback import FallbackCause, FallbackCounts, TextFallback
 from epp.adapters.tokens.local.chat_messages import ContentFormat, conversation
 from epp.adapters.tokens.render.rendered import Rendered, Tokenized, exact, prompt_of, read
@@ -25,6 +26,7 @@ _RENDER = {
     Api.CHAT: "/v1/chat/completions/render",
     Api.COMPLETIONS: "/v1/completions/render",
     Api.RESPONSES: "/v1/responses/render",
+    Api.MESSAGES: "/v1/chat/completions/render",
 }
 _TOKENIZE = "/tokenize"
 _MEDIA_WORDS = (b'"image', b'"input_image', b'"video', b'"audio', b'"input_audio')
@@ -161,6 +163,7 @@ class RenderTokenizer:
     async def _request_prompts(
         self, request: InferenceRequest, *, media: bool
     ) -> tuple[Prompt, ...]:
+        request = as_chat(request)
         if self._renders:
             try:
                 return await self._render(request, media=media)

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from xxhash import xxh3_64_intdigest
 
 from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.packed_ids import packed
 from epp.model.request import Prompt
-
-_WORD = (1 << 32) - 1
+from epp.protocol.openai.token_prompts import medium_ids
 
 
 class _Range(msgspec.Struct):
@@ -59,8 +57,7 @@ def _replace(ids: list[int], place: _Range, name: str) -> None:
     end = place.offset + place.length
     if not 0 <= place.offset <= end <= len(ids):
         raise TextFallback(FallbackCause.FAILED, "a placeholder outside the prompt")
-    word = xxh3_64_intdigest(name.encode())
-    ids[place.offset : end] = [(word + at) & _WORD for at in range(place.length)]
+    ids[place.offset : end] = medium_ids(name, place.length)
 
 
 def exact(ids: Sequence[int]) -> Prompt:

@@ -1,0 +1,162 @@
+"""Turns requests of Anthropic's Messages API into the chats that vLLM makes of them.
+
+Mirrors vLLM `entrypoints/anthropic/serving.py`, `_convert_anthropic_to_openai_request`: what a chat
+template sees of such a request is the chat.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback
+from epp.model.request import Api, InferenceRequest
+
+_BILLING = "x-anthropic-billing-header"
+"""What Claude Code's attribution begins with; vLLM leaves it out."""
+
+
+def as_chat(request: InferenceRequest) -> InferenceRequest:
+    """Return a request of Anthropic's as one of OpenAI's chats; any other as it is.
+
+    Raises `TextFallback` for a body that does not fit.
+    """
+    if request.api is not Api.MESSAGES:
+        return request
+    try:
+        body = msgspec.json.decode(request.body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TextFallback(FallbackCause.MALFORMED, type(error).__name__) from error
+    return replace(request, api=Api.CHAT, body=msgspec.json.encode(chat_of(body)))
+
+
+def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the chat of a body. Raises `TextFallback` for one that does not fit."""
+    try:
+        return _chat(body)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise TextFallback(FallbackCause.MALFORMED, type(error).__name__) from error
+
+
+def _chat(body: Mapping[str, Any]) -> dict[str, Any]:
+    turns = body["messages"]
+    system = [body.get("system")]
+    system += [turn["content"] for turn in turns if turn["role"] == "system"]
+    told = "".join(text for each in system for text in _system_texts(each))
+    messages = [{"role": "system", "content": told}] if told else []
+    for turn in turns:
+        if turn["role"] != "system":
+            messages += _messages(turn)
+    chat: dict[str, Any] = {"model": body.get("model", ""), "messages": messages}
+    if body.get("tools") is not None:
+        chat["tools"] = [_tool(each) for each in body["tools"]]
+    if body.get("chat_template_kwargs") is not None:
+        chat["chat_template_kwargs"] = body["chat_template_kwargs"]
+    return chat
+
+
+def _system_texts(content: Any) -> Iterator[str]:  # noqa: ANN401 (JSON)
+    if isinstance(content, str):
+        yield content
+    for block in content if isinstance(content, list) else ():
+        text = block.get("text") if block["type"] == "text" else None
+        if text and not text.startswith(_BILLING):
+            yield text
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"name": "name", "description": "description", "parameters": "input_schema"}
+    function = {ours: tool[theirs] for ours, theirs in names.items() if theirs in tool}
+    return {"type": "function", "function": function}
+
+
+class _Turn:
+    """What the blocks of a turn add up to; a kind of block that is not known adds nothing."""
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.results: list[dict[str, Any]] = []
+        self.parts: list[dict[str, Any]] = []
+        self.calls: list[dict[str, Any]] = []
+        self.thoughts = ""
+
+    def add(self, block: Mapping[str, Any]) -> None:
+        """Add a block."""
+        match block["type"]:
+            case "text":
+                self._say(block["text"])
+            case "image":
+                self.parts.append(_image(block["source"]))
+            case "thinking":
+                self.thoughts += block.get("thinking") or ""
+            case "tool_use":
+                self.calls.append(_call(block))
+            case "tool_result" if self.role == "user":
+                self.results += _result(block)
+            case "tool_result":
+                self._say(f"Tool result: {block.get('content') or ''}")
+            case _:
+                pass  # as vLLM passes over what it does not know
+
+    def _say(self, text: str) -> None:
+        if text:
+            self.parts.append({"type": "text", "text": text})
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the results of tools, and then what else it says."""
+        said: dict[str, Any] = {"role": self.role}
+        if self.thoughts:
+            said["reasoning"] = self.thoughts
+        if self.calls:
+            said["tool_calls"] = self.calls
+        if self.parts:
+            alone = len(self.parts) == 1 and self.parts[0]["type"] == "text"
+            said["content"] = self.parts[0]["text"] if alone else self.parts
+        silent = self.role == "user" and not self.parts
+        return self.results if silent else [*self.results, said]
+
+
+def _messages(turn: Mapping[str, Any]) -> list[dict[str, Any]]:
+    role, content = turn["role"], turn["content"]
+    if isinstance(content, str):
+        return [{"role": role, "content": content}]
+    made = _Turn(role)
+    for block in content:
+        made.add(block)
+    return made.messages()
+
+
+def _call(block: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": block.get("name") or "", "arguments": json.dumps(block.get("input") or {})}
+    return {"id": block["id"], "type": "function", "function": function}
+
+
+def _result(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the message of a tool's result, and one of its images."""
+    content = block.get("content")
+    items = [each for each in content if "type" in each] if isinstance(content, list) else []
+    texts = [each.get("text", "") for each in items if each["type"] == "text"]
+    told = content if isinstance(content, str) else "\n".join(texts)
+    name = block.get("tool_use_id") or ""
+    yield {"role": "tool", "tool_call_id": name, "content": told}
+    images = [_image(each["source"]) for each in items if each["type"] == "image"]
+    if images:
+        yield {"role": "user", "content": images}
+    known = [each.get("tool_name") or each.get("name") for each in items]
+    references = [
+        {"type": "tool_reference", "name": tool}
+        for tool, each in zip(known, items, strict=True)
+        if each["type"] == "tool_reference" and tool
+    ]
+    if references:
+        yield {"role": "tool", "tool_call_id": name, "content": references}
+
+
+def _image(source: Mapping[str, Any]) -> dict[str, Any]:
+    url = source.get("url", "")
+    if source.get("type") != "url":
+        kind = source.get("media_type", "image/jpeg")
+        url = f"data:{kind};base64,{source.get('data', '')}"
+    return {"type": "image_url", "image_url": {"url": url}}
