@@ -4,8 +4,16 @@ import pytest
 
 from epp.config.file import load
 from epp.model.endpoint import EndpointId, Load
-from epp.model.events import Aborted, EndpointRemoved, Finished, FirstToken, LoadReported
+from epp.model.events import (
+    Aborted,
+    Admitted,
+    EndpointRemoved,
+    Finished,
+    FirstToken,
+    LoadReported,
+)
 from epp.model.request import RequestId, Usage
+from epp.policy.conformance import SELECTION
 from epp.policy.dataproducers.identity import AgentIdentity, SessionIdProducer
 from epp.policy.dataproducers.in_flight_load import InFlightLoadProducer
 from epp.policy.dataproducers.lru_prefixes import LruPrefixes
@@ -95,6 +103,35 @@ def test_estimated_output_counts_until_the_response_ends():
     assert [each.tokens for each in counted(desk, "pod-0", "pod-1")] == [0, 0]
 
 
+DISAGGREGATED = """
+plugins:
+- {type: inflight-load-producer, parameters: {addEstimatedOutputTokens: true}}
+- {type: always-disagg-pd-decider}
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
+- {type: header-based-testing-filter}
+- {type: least-request-picker}
+- {type: round-robin-picker}
+schedulingProfiles:
+- {name: decode, plugins: [{pluginRef: header-based-testing-filter}]}
+- {name: prefill, plugins: [{pluginRef: round-robin-picker}]}
+"""
+
+
+@pytest.mark.parametrize("end", [Finished(RequestId("a")), Aborted(RequestId("a"))])
+def test_a_prefill_elsewhere_counts_there_until_the_first_token(end):
+    rig, settings = Rig(2), load(DISAGGREGATED)
+    desk = Scheduler(rig.fleet, settings.scheduling, lambda _: 0)
+    (producer,) = settings.scheduling.commit_observers
+    asked = [candidate(name) for name in ("pod-0", "pod-1")]
+    headers = {SELECTION: "10.0.0.2"}
+    desk.route(request("a", text(1000), headers=headers, max_tokens=70), rig.now)
+    assert [each.tokens for each in producer.in_flight(request(), asked)] == [1000, 70]
+    rig.fleet.apply(FirstToken(RequestId("a")), rig.now)
+    assert [each.tokens for each in producer.in_flight(request(), asked)] == [0, 70]
+    rig.fleet.apply(end, rig.now)
+    assert [each.tokens for each in producer.in_flight(request(), asked)] == [0, 0]
+
+
 def test_without_outputs_the_fleets_ledgers_count():
     settings = load("plugins: [{type: inflight-load-producer}, {type: queue-scorer}]")
     assert settings.scheduling.commit_observers == ()
@@ -123,6 +160,16 @@ def test_a_second_index_holds_what_was_sent_as_far_as_it_has_room():
     assert seen_at(index, rig, text(128, "other")) == [128, 0]
     rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
     assert seen_at(index, rig, text(128, "other")) == [0]
+
+
+def test_a_second_index_has_what_was_prefilled_at_another_endpoint_twice():
+    rig = Rig(0)
+    index = LruPrefixes(Context(fleet=rig.fleet), 4, auto_tune=False)
+    for number in range(3):
+        rig.add(f"pod-{number}", f"10.0.0.{number + 1}")
+    ids = [EndpointId(f"default/pod-{number}") for number in (0, 2)]
+    rig.apply(Admitted(rig.quote("a", text(256)), *ids))
+    assert seen_at(index, rig, text(256)) == [256, 0, 256]
 
 
 def test_a_second_index_has_the_size_that_was_reported_before_its_first_prompt():

@@ -62,8 +62,8 @@ class DecisionMetrics:
             _count(self._rewrites, labels, (labels[0], OTHER, OTHER))
         kind = decision.disaggregation
         if kind:
-            labels = (_HANDLER, _HANDLER, label(request.model), kind)
-            _count(self._stages, labels, (_HANDLER, _HANDLER, OTHER, kind))
+            stages = (_HANDLER, _HANDLER, label(request.model), kind)
+            _count(self._stages, stages, (_HANDLER, _HANDLER, OTHER, kind))
         if self._latency and decision.predicted_ttft is not None:
             self._observe_predicted(request, decision.predicted_ttft)
 

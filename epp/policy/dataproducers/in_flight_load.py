@@ -7,7 +7,7 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
-from epp.model.events import Aborted, Event, Finished
+from epp.model.events import Aborted, Event, Finished, FirstToken
 from epp.model.request import Decision, InferenceRequest, RequestId
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginContext
@@ -21,7 +21,8 @@ class InFlightLoadProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     By default the tokens are the uncached ones of prompts whose first token was not seen, as the
     fleet's ledgers have them. With `add_estimated_output_tokens` a request counts its uncached
     tokens and `output_ratio` times its prompt, at most what the client allows and
-    `max_estimated_output_tokens`, until it ends.
+    `max_estimated_output_tokens`, until it ends; where another endpoint computes the prompt, its
+    uncached tokens count there, until the first token.
     """
 
     add_estimated_output_tokens: bool = False
@@ -44,7 +45,7 @@ class InFlightLoadProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         if not self.add_estimated_output_tokens:
             return COLUMNS if matches is COLUMNS else _WithMatches(matches)
         counted = _WithOutput(self, matches)
-        context.subscribe((Finished, Aborted), counted.ended)
+        context.subscribe((FirstToken, Finished, Aborted), counted.hear)
         return counted
 
     def output_tokens(self, request: InferenceRequest, prompt_tokens: int) -> int:
@@ -78,7 +79,8 @@ class _WithOutput:
         self._settings = settings
         self._matches = matches
         self._tokens: dict[EndpointId, int] = {}
-        self._sent: dict[RequestId, tuple[EndpointId, int]] = {}
+        self._sent: dict[RequestId, dict[EndpointId, int]] = {}
+        self._prefills: dict[RequestId, EndpointId] = {}
 
     def in_flight(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
@@ -93,25 +95,36 @@ class _WithOutput:
         ]
 
     def committed(self, request: InferenceRequest, decision: Decision, _: float) -> None:
-        """Count a request's uncached and estimated tokens at its endpoint."""
+        """Count a request's uncached and estimated tokens where they are computed."""
         self._drop(request.id)
-        where = decision.endpoint.id
-        prompt = decision.prompt_tokens
-        tokens = prompt - decision.predicted_cached_tokens
-        tokens += self._settings.output_tokens(request, prompt)
-        self._sent[request.id] = where, tokens
-        self._tokens[where] = self._tokens.get(where, 0) + tokens
+        prompt, where = decision.prompt_tokens, decision.endpoint.id
+        counted = {where: self._settings.output_tokens(request, prompt)}
+        prefill = where if decision.prefill is None else decision.prefill.id
+        uncached = prompt - decision.predicted_cached_tokens
+        counted[prefill] = counted.get(prefill, 0) + uncached
+        if prefill != where:
+            self._prefills[request.id] = prefill
+        self._sent[request.id] = counted
+        for endpoint, tokens in counted.items():
+            self._tokens[endpoint] = self._tokens.get(endpoint, 0) + tokens
 
-    def ended(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Count a request off."""
-        if isinstance(event, Finished | Aborted):
+    def hear(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Count off a prefill at another endpoint, or a request."""
+        if isinstance(event, FirstToken):
+            prefill = self._prefills.pop(event.request_id, None)
+            if prefill is not None:
+                self._subtract(prefill, self._sent[event.request_id].pop(prefill, 0))
+        elif isinstance(event, Finished | Aborted):
             self._drop(event.request_id)
 
     def _drop(self, request: RequestId) -> None:
-        where, tokens = self._sent.pop(request, (None, 0))
-        if where is not None:
-            left = self._tokens.get(where, 0) - tokens
-            if left > 0:
-                self._tokens[where] = left
-            else:
-                self._tokens.pop(where, None)
+        self._prefills.pop(request, None)
+        for endpoint, tokens in self._sent.pop(request, {}).items():
+            self._subtract(endpoint, tokens)
+
+    def _subtract(self, endpoint: EndpointId, tokens: int) -> None:
+        left = self._tokens.get(endpoint, 0) - tokens
+        if left > 0:
+            self._tokens[endpoint] = left
+        else:
+            self._tokens.pop(endpoint, None)

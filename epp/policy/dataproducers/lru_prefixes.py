@@ -11,6 +11,7 @@ from epp.model.caches.plain_lru import PlainLru
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import Admitted, EndpointRemoved, EndpointUpserted, Event, LoadReported
+from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatch
@@ -46,7 +47,9 @@ class LruPrefixes:
 
     def _learn(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if isinstance(event, Admitted):
-            self._write(event)
+            self._write(event.quote, event.endpoint_id)
+            if event.prefill_endpoint_id is not None:
+                self._write(event.quote, event.prefill_endpoint_id)
         elif isinstance(event, EndpointRemoved):
             self._caches.pop(event.endpoint_id, None)
         elif isinstance(event, EndpointUpserted):
@@ -56,8 +59,8 @@ class LruPrefixes:
             if cache is not None:
                 cache.resize(event.load.num_blocks)
 
-    def _write(self, event: Admitted) -> None:
-        cache, quote = self._caches.get(event.endpoint_id), event.quote
+    def _write(self, quote: Quote, endpoint: EndpointId) -> None:
+        cache = self._caches.get(endpoint)
         if cache is None:
             return
         for chain, offsets in zip(quote.chains, quote.token_offsets, strict=True):
