@@ -6,12 +6,14 @@ import subprocess
 import pytest
 import yaml
 
+from tests.charts import router_values as r
 from tests.charts import values as v
 from tests.charts.helm import CHARTS, objects
 from tests.charts.test_model_server import CASES as SERVERS
 
 HELM = shutil.which("helm")
-CHARTED = {"warmpick": v.CASES, "model-server": SERVERS}
+ROUTERS = {f"router-{name}": values for name, values in r.CASES.items()}
+CHARTED = {"warmpick": v.CASES | ROUTERS, "model-server": SERVERS}
 
 
 def templated(chart, values, path):

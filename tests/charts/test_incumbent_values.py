@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.charts import values as v
-from tests.charts.helm import ROOT, objects, only
+from tests.charts.helm import ROOT, notes, objects, only
 from tests.charts.schemas import complaints
 
 OURS = yaml.safe_load((ROOT / "charts" / "warmpick" / "values.yaml").read_text())
@@ -89,6 +89,36 @@ def test_the_whole_of_a_values_file_as_upstream_has_it_renders():
     assert {"--ha-enable-leader-election=true", "--v=4"} <= set(container["args"])
     picker = only(things, "InferencePool")["spec"]["endpointPickerRef"]
     assert (picker["port"]["number"], picker["failureMode"]) == (9012, "FailClose")
+
+
+OLDER = """
+  inferenceExtension:
+    image: {hub: registry.example, name: epp, tag: v1.1.0, pullPolicy: Always}
+    flags: [{name: v, value: 1}]
+    monitoring: {interval: 5s, secret: {name: reader}, gke: {enabled: true}}
+  inferencePool:
+    targetPorts: [{number: 8000}]
+    modelServerType: vllm
+    modelServers: {matchLabels: {app: vllm}}
+    apiVersion: inference.networking.x-k8s.io/v1alpha2
+    targetPortNumber: 8100
+  provider: {name: istio}
+  istio: {destinationRule: {host: epp.example}}
+"""
+
+
+def test_names_that_values_had_before_v1_5_mean_what_they_meant():
+    values = yaml.safe_load(OLDER)
+    things = objects("warmpick", values)
+    assert [found for thing in things for found in complaints(thing)] == []
+    container = only(things, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "registry.example/epp:v1.1.0"
+    assert "--v=1" in container["args"]
+    assert only(things, "InferencePool")["spec"]["targetPortNumber"] == 8100
+    assert only(things, "DestinationRule")["spec"]["host"] == "epp.example"
+    assert only(things, "PodMonitoring")["spec"]["endpoints"][0]["interval"] == "5s"
+    said = notes("warmpick", v.merged(v.POOL, {"inferencePool": {"targetPortNumber": 8100}}))
+    assert "- inferencePool.targetPortNumber: it is of v1alpha2" in said
 
 
 def test_upstreams_own_files_render():

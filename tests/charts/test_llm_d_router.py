@@ -5,6 +5,8 @@ Names, ports and rules are those of llm-d-router's charts between v0.10 and v1.0
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from epp.cli.main import main
 from epp.config.file import POLICIES, load
@@ -299,3 +301,29 @@ def test_the_notes_say_whose_image_it_is(image):
     values = both(r.POOL, r.epp(image=given))
     assert container(objects(CHART, values))["image"] == image
     assert f"{image}, which is another picker's" in notes(CHART, values)
+
+
+@pytest.mark.parametrize("path", r.KEYS)
+def test_null_is_as_if_nothing_had_been_said(path):
+    # Files copied from the charts' own have keys with nothing but comments below them.
+    base = r.KEYS[path][1]
+    if path == "modelServers.matchLabels" or path.startswith("tokenizer."):
+        base = r.POOL
+    values = both(r.at(f"router.{path}", None), base)
+    assert objects(CHART, values) == objects(CHART, base)
+
+
+SWITCHES = [r.CASES[name] for name in r.CASES if name != "own-envoy"]
+
+
+@settings(max_examples=25)
+@given(st.lists(st.sampled_from(SWITCHES), min_size=1, max_size=5))
+def test_any_values_together_render_what_kubernetes_takes_or_are_refused(switches):
+    values = merged(*switches)
+    things, reason = refused_or_rendered(CHART, values)
+    assert [found for thing in things for found in complaints(thing)] == []
+    assert bool(things) != bool(reason)
+    assert not reason or "router." in reason or "httpRoute." in reason
+    if things:
+        assert "<no value>" not in notes(CHART, values)
+        arguments(things)

@@ -3,7 +3,11 @@ Values of llm-d-router's charts (`router`, `httpRoute`), put in the words of thi
 template reads. Each template begins with an include of this; the first one does it for all.
 */ -}}
 {{- define "warmpick.incumbent" -}}
+{{- include "warmpick.older" . -}}
 {{- if and (or .Values.router .Values.httpRoute) (not .Values.fromIncumbent) -}}
+{{- range $tree := list "router" "httpRoute" -}}
+{{- $_ := set $.Values $tree (include "warmpick.said" (index $.Values $tree | default dict) | fromYaml) -}}
+{{- end -}}
 {{- $router := dict -}}
 {{- if .Values.router }}{{ $router = include "warmpick.router" . | fromYaml }}{{ end -}}
 {{- $words := include "warmpick.translated" (dict "router" $router "root" .) | fromYaml -}}
@@ -67,7 +71,7 @@ inferenceExtension:
   policy: {{ ternary "predicted-latency" "llm-d" .latencyPredictor.enabled }}
   replicas: {{ .epp.replicas }}
   {{- $image := dict }}
-  {{- range $part, $value := .epp.image }}{{ if not (kindIs "invalid" $value) }}{{ $_ := set $image $part (toString $value) }}{{ end }}{{ end }}
+  {{- range $part, $value := pick .epp.image "registry" "repository" "tag" "pullPolicy" }}{{ if not (kindIs "invalid" $value) }}{{ $_ := set $image $part (toString $value) }}{{ end }}{{ end }}
   image: {{ toJson $image }}
   imagePullSecrets: {{ toJson .imagePullSecrets }}
   extProcPort: {{ .epp.extProcPort }}
@@ -152,6 +156,16 @@ map leave what `base` has.
 {{- toYaml $all -}}
 {{- end -}}
 
+{{- /* A map without what is null, as if nothing had been said: values files have keys with comments alone. */ -}}
+{{- define "warmpick.said" -}}
+{{- $all := dict -}}
+{{- range $key, $value := . -}}
+{{- if kindIs "map" $value }}{{ $value = include "warmpick.said" $value | fromYaml }}{{ end -}}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $all $key $value }}{{ end -}}
+{{- end -}}
+{{- toYaml $all -}}
+{{- end -}}
+
 {{- /* The values below `given` that `known` has not, one a line. */ -}}
 {{- define "warmpick.unknown" -}}
 {{- range $key, $value := .given -}}
@@ -179,6 +193,9 @@ What is taken and changes nothing here, and why: one a line. Of `router` only wh
 {{- end -}}
 {{- if $epp.latencyPredictor.enabled -}}
 {{- $lines = append $lines (printf "%s.latencyPredictor: latency is predicted in the picker's own process; no training\n  and prediction servers are installed, and their values, images and eppEnv mean nothing" $tree) -}}
+{{- end -}}
+{{- if and .Values.inferencePool.targetPortNumber (ne .Values.inferencePool.apiVersion "inference.networking.x-k8s.io/v1alpha2") -}}
+{{- $lines = append $lines "inferencePool.targetPortNumber: it is of v1alpha2; a pool of v1 has targetPorts" -}}
 {{- end -}}
 {{- if $router -}}
 {{- $proxy := omit (dig "proxy" dict $given | default dict) "enabled" -}}

@@ -72,7 +72,7 @@ true
 
 {{- /* GKE's load balancer knows the pickers one by one, and prefers some. */ -}}
 {{- define "warmpick.preferred" -}}
-{{- $gke := .Values.provider.gke.preferredBackends -}}
+{{- $gke := dig "gke" "preferredBackends" dict .Values.provider -}}
 {{- if and $gke.enabled (eq .Values.provider.name "gke") .Values.inferenceExtension.endpointsServer.createInferencePool }}true{{ end -}}
 {{- end -}}
 
