@@ -65,7 +65,8 @@ class Plugins(Mapping[str, Any]):
         """
         if name not in self.structs:
             if name not in known:
-                raise ConfigError(f"no plug-in is named `{name}`{near(name, self.structs)}", place)
+                words = [*self.structs, *known]
+                raise ConfigError(f"no plug-in is named `{name}`{near(name, words)}", place)
             self.add(name)
         return self._started[name]
 

@@ -64,7 +64,7 @@ def test_a_parser_that_no_one_names_is_said_to_read_nothing():
     [
         (("openai-parser", "openai-parser"), "parsers[1].pluginRef", "a second openai-parser"),
         (("random-picker",), "parsers[0].pluginRef", "`random-picker` parses nothing"),
-        (("openai-parsr",), "parsers[0].pluginRef", "no plug-in is named `openai-parsr`"),
+        (("openai-parsr",), "parsers[0].pluginRef", "`openai-parsr`: did you mean `openai-parser`"),
     ],
 )
 def test_mistakes_name_their_place(names, place, problem):
