@@ -38,6 +38,7 @@ from epp.config.schema import (
 from epp.errors import ConfigError
 from epp.policy.conformance import ServedVerifier
 from epp.policy.dataproducers.predicted_latency import PredictedLatencyProducer
+from epp.policy.filters.detectors import UtilizationDetector
 from epp.policy.pickers import LeastTtftPicker, RandomPicker
 from epp.policy.plugins import (
     Admitter,
@@ -49,6 +50,7 @@ from epp.policy.plugins import (
     RequestHeaderSource,
     RequestProcessor,
     ResponseProcessor,
+    SaturationDetector,
     Scorer,
     Screener,
     UnknownProfile,
@@ -146,7 +148,9 @@ def load(
     place = "schedulingProfiles[0].plugins" if written else "plugins"
     unused = [line for each in profiles.values() for line in _check_scores_are_used(each, place)]
     sources = _data_layer(config.data_layer or DataLayer(), plugins)
-    _check_flow_control(config.flow_control or FlowControl(), plugins)
+    flow_control = config.flow_control or FlowControl()
+    _check_flow_control(flow_control, plugins)
+    detector = _saturation_detector(flow_control, plugins)
     request_handler = config.request_handler or RequestHandler()
     refer = partial(plugins.refer, known=PARSERS)
     parsers = parser_settings(request_handler.parsers, refer, plugins.structs)
@@ -156,7 +160,7 @@ def load(
     read = (*sources.warnings, *parsers.warnings)
     warnings = (*deprecated, *ungated, *noted, *read, *unused, *unrun)
     return Settings(
-        scheduling=_scheduling(profiles, handler, plugins),
+        scheduling=_scheduling(profiles, handler, detector, plugins),
         endpoints_file=discovery.path if discovery else "",
         host_names=discovery is not None and discovery.host_names,
         data_layer=sources,
@@ -271,11 +275,15 @@ def _handler(
 
 
 def _scheduling(
-    profiles: Mapping[str, Profile], handler: ProfileHandler, plugins: Plugins
+    profiles: Mapping[str, Profile],
+    handler: ProfileHandler,
+    detector: SaturationDetector,
+    plugins: Plugins,
 ) -> Scheduling:
     return Scheduling(
         profiles=profiles,
         handler=handler,
+        saturation_detector=detector,
         screeners=plugins.having(Screener),
         admitters=plugins.having(Admitter),
         request_header_sources=plugins.having(RequestHeaderSource),
@@ -337,9 +345,17 @@ def _check_flow_control(section: FlowControl, plugins: Plugins) -> None:
         if band.ordering_policy_ref:
             place = f"flowControl.{name}.orderingPolicyRef"
             _expect(band.ordering_policy_ref, OrderingPolicy, plugins, place)
-    if section.saturation_detector is not None:
-        detector = section.saturation_detector.plugin_ref
-        plugins.refer(detector, "flowControl.saturationDetector.pluginRef", known=PLUGINS)
+
+
+def _saturation_detector(section: FlowControl, plugins: Plugins) -> SaturationDetector:
+    """Return the detector that the section names, or llm-d-router's default."""
+    if section.saturation_detector is None:
+        return UtilizationDetector()
+    name, place = section.saturation_detector.plugin_ref, "flowControl.saturationDetector.pluginRef"
+    found = plugins.refer(name, place, known=("utilization-detector", "concurrency-detector"))
+    if not isinstance(found, SaturationDetector):
+        raise ConfigError(f"`{name}` detects no saturation; `utilization-detector` does", place)
+    return found
 
 
 def _expect(name: str, kind: type[object], plugins: Plugins, place: str) -> None:

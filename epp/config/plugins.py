@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from epp.config.registry import (
-    ELSEWHERE,
     PLUGINS,
     build,
     plugin_class,
@@ -133,7 +132,7 @@ class Plugins(Mapping[str, Any]):
 
     def _stands_for_default(self, name: str) -> bool:
         """Whether a name is none, or that of a type not in the file."""
-        return name not in self.structs and (not name or name in PLUGINS or name in ELSEWHERE)
+        return name not in self.structs and (not name or name in PLUGINS)
 
     @property
     def first_of_its_type(self) -> bool:

@@ -128,19 +128,11 @@ DEPRECATED: dict[str, str] = {
 }
 """Types that llm-d-router has deprecated or removed, and what to write instead."""
 
-ELSEWHERE = frozenset(("mm-embeddings-cache-producer",))
-"""The incumbent's plug-ins that do not exist here, so that the error can say so."""
-
 
 def plugin_class(kind: str, place: str) -> type[Any]:
     """Return the class of a plug-in's name. Raises `ConfigError` that suggests similar names."""
     if kind in PLUGINS:
         return PLUGINS[kind]
-    if kind in ELSEWHERE:
-        raise ConfigError(
-            f"plug-in type `{kind}` of llm-d-router does not exist in this version of Warmpick",
-            place,
-        )
     raise ConfigError(f"unknown plug-in type `{kind}`{near(kind, PLUGINS)}", place)
 
 

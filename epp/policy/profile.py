@@ -17,6 +17,7 @@ from epp.policy.plugins import (
     RequestProcessor,
     ResponseProcessor,
     RunProfile,
+    SaturationDetector,
     Scorer,
     Screener,
     UsageReporter,
@@ -61,12 +62,14 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     """The started plug-ins of one configuration, by what they do.
 
     `profiles` by their names, in the order of the file. Of an empty name a handler means the
-    first. The events of `subscriptions` are those of the fleet that is scheduled over.
+    first. While `saturation_detector` says that the pool is full, requests of negative priority are
+    refused. The events of `subscriptions` are those of the fleet that is scheduled over.
     `plugin_names` are a plug-in's type and name by its `id`.
     """
 
     profiles: Mapping[str, Profile]
     handler: ProfileHandler = SingleProfileHandler()
+    saturation_detector: SaturationDetector | None = None
     screeners: tuple[Screener, ...] = ()
     admitters: tuple[Admitter, ...] = ()
     request_header_sources: tuple[RequestHeaderSource, ...] = ()

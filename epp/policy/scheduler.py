@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from epp.errors import NoEndpoints, NotCached, UnknownModel
+from epp.errors import NoEndpoints, NotCached, Overloaded, UnknownModel
 from epp.model.candidate import Candidate
 from epp.model.endpoint import ROLE_LABEL, Endpoint
 from epp.model.events import Admitted
@@ -51,10 +51,24 @@ class Scheduler:
         candidates = self._fleet.candidates(quote, now, whole=self._whole)
         if not candidates:
             raise NoEndpoints(_no_candidates(quote, self._fleet.endpoints), retry_after=1)
+        if request.priority < 0:
+            self._check_saturation(request, candidates)
         context = PickContext(self._below, next(self._turns))
         if self._plain:
             return choose(self._profile, request, candidates, context)
         return self._run_profiles(request, candidates, context)
+
+    def _check_saturation(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> None:
+        """Raise `Overloaded` where a request of negative priority meets a pool that is full."""
+        detector = self._scheduling.saturation_detector
+        saturation = 0.0 if detector is None else detector.saturation(candidates)
+        if saturation >= 1:
+            raise Overloaded(
+                f"the pool is saturated ({saturation:.2f} of its limit), and a request of priority"
+                f" {request.priority} may be dropped",
+                reason="saturated",
+                retry_after=1,
+            )
 
     def _run_profiles(
         self, request: InferenceRequest, candidates: Sequence[Candidate], context: PickContext

@@ -96,6 +96,11 @@ def test_the_one_parser_of_old_releases():
             "plugins[0].parameters",
             "`minCeiling` < `maxCeiling`",
         ),
+        (
+            "plugins: [{type: queue-scorer, name: q}]\nsaturationDetector: {pluginRef: q}",
+            "flowControl.saturationDetector.pluginRef",
+            "`q` detects no saturation",
+        ),
         ("dataLayer: {crossReplica: {syncInterval: 0s}}", "dataLayer.crossReplica", "no time"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from epp.config.file import POLICIES, load
-from epp.errors import NoEndpoints, NotCached, UnknownModel
+from epp.errors import NoEndpoints, NotCached, Overloaded, UnknownModel
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Finished, FirstToken, ModelsListed
 from epp.model.request import Api, RequestId
@@ -194,3 +194,33 @@ def test_the_incumbents_default_sticks_to_the_prefix():
     desk = Desk("linear")
     first = desk.route("r", text(500)).endpoint.name
     assert desk.burst(5, text(500)) == {first: 5}
+
+
+def test_requests_of_negative_priority_are_refused_while_the_pool_is_full():
+    desk = Desk(pods=2)
+    for waiting, name in ((4, "pod-0"), (5, "pod-1")):  # (4/5 + 5/5) / 2 = 0.9 of the limit
+        desk.rig.report(name, waiting=waiting, at=desk.rig.now)
+    assert desk.route("r1", "x", priority=-1).endpoint
+    desk.rig.report("pod-0", waiting=6, at=desk.rig.now)  # one of these was sent above
+    with pytest.raises(Overloaded, match=r"of its limit.*priority -1") as raised:
+        desk.route("r2", "x", priority=-1)
+    assert (raised.value.status, raised.value.dropped_reason) == (429, "rejected-saturated")
+    assert desk.route("r3", "x", priority=0).endpoint
+    assert not desk.rig.fleet.is_in_flight(RequestId("r2"))
+
+
+def test_a_configurations_own_detector_counts():
+    text = """
+plugins:
+- {type: concurrency-detector, parameters: {maxConcurrency: 2}}
+- {type: least-request-picker}
+schedulingProfiles: [{name: p, plugins: [{pluginRef: least-request-picker}]}]
+flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
+"""
+    rig = Rig(1)
+    scheduler = Scheduler(rig.fleet, load(text).scheduling, below)
+    for identity in ("a", "b"):
+        scheduler.route(request(identity, priority=-1), rig.now)
+    with pytest.raises(Overloaded):
+        scheduler.route(request("c", priority=-1), rig.now)
+    scheduler.route(request("d"), rig.now)

@@ -58,8 +58,9 @@ class DecisionMetrics:
             self._hit_ratio.observe(cached / tokens)
             self._hit_bytes.observe(cached * _TOKEN_BYTES)
         if request.rewrite:
-            labels = (label(request.rewrite), label(request.model), label(request.target_model))
-            _count(self._rewrites, labels, (labels[0], OTHER, OTHER))
+            name = label(request.rewrite)
+            models = label(request.model), label(request.target_model)
+            _count(self._rewrites, (name, *models), (name, OTHER, OTHER))
         kind = decision.disaggregation
         if kind:
             stages = (_HANDLER, _HANDLER, label(request.model), kind)

@@ -5,6 +5,7 @@ A medium stands in a text prompt as its digest of 16 bytes, repeated over hundre
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import msgspec
 from cachetools import LRUCache
@@ -13,6 +14,7 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event
 from epp.model.request import Decision, InferenceRequest, Prompt
+from epp.policy.effects import mapped_to
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatch
 
@@ -28,16 +30,19 @@ class MediaCacheProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Remembers, for each endpoint, the media of the requests that were sent there.
 
     The cache has room for `cache_size_in_mb_per_server` mebibytes at two an item; 0 or less is the
-    default.
+    default. `cache_size_in_mb` is an older name of it.
     """
 
     cache_size_in_mb_per_server: int = msgspec.field(
         default=_DEFAULT_MEBIBYTES, name="cacheSizeInMBPerServer"
     )
+    cache_size_in_mb: Annotated[int, mapped_to("`cacheSizeInMBPerServer`")] = msgspec.field(
+        default=0, name="cacheSizeInMB"
+    )
 
     def start(self, context: PluginContext) -> "MediaCaches":
         """Return the caches, empty."""
-        size = self.cache_size_in_mb_per_server
+        size = self.cache_size_in_mb or self.cache_size_in_mb_per_server
         mebibytes = size if size > 0 else _DEFAULT_MEBIBYTES
         caches = MediaCaches(max(1, mebibytes // _ITEM_MEBIBYTES))
         context.subscribe((EndpointUpserted, EndpointRemoved), caches.follow)

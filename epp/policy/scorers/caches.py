@@ -45,6 +45,7 @@ class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     max_prefix_blocks_to_match: Annotated[int, _WHOLE_PROMPTS] = 0
     max_prefix_tokens_to_match: Annotated[int, _WHOLE_PROMPTS] = 0
     lru_capacity_per_server: Annotated[int, _SIZES] = 0
+    hash_block_size: Annotated[int, _SIZES] = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.match_length_weight <= 1:
