@@ -4,7 +4,9 @@ The incumbent's plug-ins have its names, parameters and defaults. Warmpick's own
 `least-ttft-scorer`, `least-ttft-picker`, `least-request-picker` and `round-robin-picker`.
 """
 
-from typing import Annotated, Any, ClassVar
+import re
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, ClassVar, get_args
 
 import msgspec
 
@@ -53,6 +55,7 @@ from epp.policy.effects import without_effect
 from epp.policy.handlers import DataParallelProfileHandler, HeaderProfileHandler
 from epp.policy.profile import SingleProfileHandler
 from epp.policy.reporter import RequestAttributeReporter
+from epp.protocol.yaml import convert
 
 ENTRY_POINTS = "warmpick.plugins"
 """The entry point group of users' plug-ins."""
@@ -162,11 +165,12 @@ def users_class(name: str, place: str) -> type[Any] | None:
 
 
 def build(kind: type[Any], parameters: dict[str, Any], place: str) -> Any:  # noqa: ANN401 (any plug-in)
-    """Return a plug-in's struct with the parameters. Raises `ConfigError` for unknown ones."""
+    """Return a plug-in's struct with the parameters. Raises `ConfigError` that names the place."""
     try:
-        return msgspec.convert(parameters, kind)
-    except msgspec.ValidationError as error:
-        raise ConfigError(_explain(str(error), kind), place) from None
+        return convert(parameters, kind)
+    except ConfigError as error:
+        within = f"{place}.{error.place}" if error.place else place
+        raise ConfigError(_explain(error.problem, _group_at(kind, error.place)), within) from None
 
 
 def _explain(message: str, kind: type[Any]) -> str:
@@ -176,3 +180,19 @@ def _explain(message: str, kind: type[Any]) -> str:
         return message
     accepted = f"; it takes {', '.join(known)}" if known else "; it takes none"
     return f"unknown parameter `{unknown}`{near(unknown, known) or accepted}"
+
+
+def _group_at(kind: type[Any], path: str) -> type[Any]:
+    """Return the struct at a path such as `engineConfigs[0].customMetrics[1]`."""
+    for name in re.findall(r"\w+(?=[.\[]|$)", re.sub(r"\[[^]]*\]", "", path)):
+        types = [each.type for each in msgspec.structs.fields(kind) if each.encode_name == name]
+        kind = next(_structs(types), kind)
+    return kind
+
+
+def _structs(types: Iterable[Any]) -> Iterator[type[Any]]:
+    """Yield the structs within annotations."""
+    for each in types:
+        if isinstance(each, type) and issubclass(each, msgspec.Struct):
+            yield each
+        yield from _structs(get_args(each))

@@ -236,7 +236,7 @@ ERRORS = [
     ),
     (
         "plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: one}}]",
-        "plugins[0].parameters",
+        "plugins[0].parameters.maxNumOfEndpoints",
         "Expected `int`, got `str`",
     ),
     (

@@ -270,9 +270,13 @@ AT = "plugins[0].parameters"
         ),
         ({"names": ("prefill",)}, f"{AT}.profiles.decode", "no profile is named `decode`"),
         ({"parameters": "profile: {}"}, AT, "unknown parameter `profile`: did you mean `profiles`"),
-        ({"parameters": "profiles: {decod: x}"}, AT, "unknown parameter `decod`"),
-        ({"parameters": "stageOrder: 7"}, AT, "Expected `str`"),
-        ({**PD, "parameters": "primaryPort: 65536"}, AT, "<= 65535"),
+        (
+            {"parameters": "profiles: {decod: x}"},
+            f"{AT}.profiles",
+            "unknown parameter `decod`: did you mean `decode`",
+        ),
+        ({"parameters": "stageOrder: 7"}, f"{AT}.stageOrder", "Expected `str`"),
+        ({**PD, "parameters": "primaryPort: 65536"}, f"{AT}.primaryPort", "<= 65535"),
         ({**PD, "parameters": "deciderPluginName: ''"}, AT, "`deciderPluginName` is empty"),
         (PD, f"{AT}.deciderPluginName", "no plug-in is named `prefix-based-pd-decider`"),
         (

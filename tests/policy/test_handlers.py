@@ -97,8 +97,8 @@ def test_fallbacks_of_one_pod_are_one_target():
 @pytest.mark.parametrize(
     ("parameters", "names", "place", "said"),
     [
-        ("primaryPort: 70000", ("a",), "plugins[0].parameters", "<= 65535"),
-        ("primaryPort: -1", ("a",), "plugins[0].parameters", ">= 0"),
+        ("primaryPort: 70000", ("a",), "plugins[0].parameters.primaryPort", "<= 65535"),
+        ("primaryPort: -1", ("a",), "plugins[0].parameters.primaryPort", ">= 0"),
         ("primaryport: 1", ("a",), "plugins[0].parameters", "did you mean `primaryPort`"),
         ("", ("a", "b"), "schedulingProfiles", "has one profile, not 2"),
     ],
