@@ -10,6 +10,7 @@
         ├── BodyTooLarge       413
         ├── UnsupportedCoding  415
         ├── Overloaded         429
+        │   └── EndpointsFull  429, a NoEndpoints too
         ├── PickerFault        500
         └── NoEndpoints        503
 
@@ -136,3 +137,9 @@ class NoEndpoints(RequestError):
     code = "ServiceUnavailable"
     dropped_reason = "rejected-no-endpoints"
     default_reason = "no-endpoints"
+
+
+class EndpointsFull(Overloaded, NoEndpoints):
+    """Every endpoint has as much as the configuration allows it: 429, for it is the load."""
+
+    default_reason = "endpoints-full"

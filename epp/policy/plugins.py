@@ -50,7 +50,10 @@ class Filter(Protocol):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those that remain, in their order; where none does the client gets status 503."""
+        """Return those that remain, in their order; where none does the client gets status 503.
+
+        A filter may raise another `RequestError`, such as `EndpointsFull` (429).
+        """
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from epp.config.registry import PLUGINS
+from epp.errors import EndpointsFull
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Load
 from epp.policy.plugins import Filter, SaturationDetector
@@ -73,13 +74,17 @@ HALF = {"maxConcurrency": 10, "maxTokenConcurrency": 1000}
         # the greater of 3/10 and 500/1000, and of 10/10 and 0
         ({**HALF, "concurrencyMode": "hybrid"}, [sent("a", 3, 500), sent("b", 10, 0)], 0.75, "a"),
         ({**HALF, "headroom": 0.25}, [sent("a", 11, 0), sent("b", 12, 0)], 23 / 20, "a"),
-        (HALF, [sent("a", 10, 0)], 1, []),  # perhaps none
+        (HALF, [sent("a", 10, 0)], 1, []),
     ],
 )
 def test_concurrency(parameters, asked, saturation, names):
     found = detector("concurrency-detector", **parameters)
     assert found.saturation(asked) == pytest.approx(saturation)
-    assert kept(found.filter(request(), asked)) == list(names)
+    if asked and not names:
+        with pytest.raises(EndpointsFull, match="as many as `concurrency-detector` allows"):
+            found.filter(request(), asked)
+    else:
+        assert kept(found.filter(request(), asked)) == list(names)
 
 
 def most_saturated(**stages):

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from epp.config.registry import PLUGINS
+from epp.errors import EndpointsFull
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Load
 from epp.policy.filters.caches import PrefixCacheAffinityFilter, SloHeadroomTierFilter
@@ -222,7 +223,12 @@ LOADS = [
 )
 def test_utilization(conditions, expected):
     listed = [{"metric": metric, "maxValue": most} for metric, most in conditions]
-    assert filtered("utilization-filter", LOADS, conditions=listed) == expected
+    if expected:
+        assert filtered("utilization-filter", LOADS, conditions=listed) == expected
+    else:
+        with pytest.raises(EndpointsFull, match="above a limit") as raised:
+            filtered("utilization-filter", LOADS, conditions=listed)
+        assert (raised.value.status, raised.value.reason) == (429, "endpoints-full")
     fallen_back = filtered("utilization-filter", LOADS, conditions=listed, fallbackOnEmpty=True)
     assert fallen_back == (expected or ["a", "b"])
 

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from epp.errors import NoEndpoints
+from epp.errors import EndpointsFull, NoEndpoints
 from epp.model.request import Decision, InferenceRequest
 from epp.policy.disaggregation.deciders import AlwaysDisaggPdDecider, PrefixBasedPdDecider
 from epp.policy.effects import Effect, mapped_to, without_effect
@@ -240,6 +240,8 @@ class Disaggregation:
     def _decode(self, request: InferenceRequest, run: RunProfile) -> Decision:
         try:
             return run(self._profiles.decode, request)
+        except EndpointsFull:
+            raise
         except NoEndpoints as error:
             problem = f"no decode endpoint: {error}"
             after = error.retry_after

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from epp.errors import EndpointsFull
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest, RequestId
 from epp.policy.effects import mapped_to
@@ -112,9 +113,12 @@ class _ByConcurrency(msgspec.Struct, frozen=True):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those below the limit, with headroom; perhaps none."""
+        """Return those below the limit, with headroom. Raises `EndpointsFull` for none."""
         loads = self.producer.in_flight(request, candidates)
-        return [each for each, load in zip(candidates, loads, strict=True) if self._admits(load)]
+        kept = [each for each, load in zip(candidates, loads, strict=True) if self._admits(load)]
+        if candidates and not kept:
+            raise EndpointsFull("every endpoint has as many as `concurrency-detector` allows")
+        return kept
 
     def _admits(self, load: EndpointLoad) -> bool:
         scale, mode = 1 + self.parameters.headroom, self.parameters.concurrency_mode

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from epp.errors import EndpointsFull
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attributes import Attribute, find_attribute
@@ -61,13 +62,18 @@ class _WithinLimits(msgspec.Struct, frozen=True):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those within every limit; all where there are none and that is wanted."""
+        """Return those within every limit; all where there are none and that is wanted.
+
+        Raises `EndpointsFull` where there are none.
+        """
         kept = list(candidates)
         for each in self.parameters.conditions:
             values = self._values(each.metric, request, kept)
             pairs = zip(kept, values, strict=True)
             kept = [candidate for candidate, value in pairs if value <= each.max_value]
-        return candidates if not kept and self.parameters.fallback_on_empty else kept
+        if kept or self.parameters.fallback_on_empty or not candidates:
+            return kept or candidates
+        raise EndpointsFull("every endpoint is above a limit of `utilization-filter`")
 
     def _values(
         self, metric: str, request: InferenceRequest, candidates: Sequence[Candidate]

@@ -1,7 +1,7 @@
 """Scorers by what endpoints hold: prefixes of the prompt, its media, the request's adapter."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from cachetools import LRUCache
@@ -46,6 +46,7 @@ class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     max_prefix_tokens_to_match: Annotated[int, _WHOLE_PROMPTS] = 0
     lru_capacity_per_server: Annotated[int, _SIZES] = 0
     hash_block_size: Annotated[int, _SIZES] = 0
+    indexer_config: Annotated[dict[str, Any], _SIZES] = {}
 
     def __post_init__(self) -> None:
         if not 0 <= self.match_length_weight <= 1:
