@@ -1,11 +1,19 @@
 """One endpoint as a policy sees it when it decides on a request."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
 from epp.model.endpoint import CurrentLoad, Endpoint, Load
 from epp.model.prompts.chain import Chain
+
+
+class LoadSource(Protocol):
+    """Knows the load of one endpoint at any moment, in seconds of the picker's clock."""
+
+    def at(self, now: float, /) -> CurrentLoad:
+        """Return the load."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,8 +30,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     takes it into account. `chains` are the blocks of the request's prompts.
 
     `load` is the last report, as it came, which may be a second old. Policies that compare load
-    read `waiting`, `running`, `kv_usage` and the adapters here: `current`, where that is known, is
-    the report and what was sent and seen done since.
+    read `waiting`, `running`, `kv_usage` and the adapters here: the report and what was sent and
+    seen done until `now` (seconds), where `current` knows that.
     """
 
     endpoint: Endpoint
@@ -39,30 +47,34 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_tokens: int = 0
     busy_share: float = 0.0
     trust: float = 1.0
-    current: CurrentLoad | None = None
+    current: LoadSource | None = None
+    now: float = 0.0
     chains: Sequence[Chain] = ()
 
     @property
     def waiting(self) -> float:
         """Requests that wait in the engine's queue, whoever sent them."""
-        return (self.current or self.load).waiting
+        return self._borne().waiting
 
     @property
     def running(self) -> float:
         """Requests that the engine computes, whoever sent them."""
-        return (self.current or self.load).running
+        return self._borne().running
 
     @property
     def kv_usage(self) -> float:
         """The share of the KV cache that requests hold, in 0..1."""
-        return (self.current or self.load).kv_usage
+        return self._borne().kv_usage
 
     @property
     def running_adapters(self) -> frozenset[str]:
         """The adapters of requests that the engine computes."""
-        return (self.current or self.load).running_adapters
+        return self._borne().running_adapters
 
     @property
     def waiting_adapters(self) -> frozenset[str]:
         """The adapters of requests that wait in the engine's queue."""
-        return (self.current or self.load).waiting_adapters
+        return self._borne().waiting_adapters
+
+    def _borne(self) -> Load | CurrentLoad:
+        return self.load if self.current is None else self.current.at(self.now)

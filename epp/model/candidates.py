@@ -95,7 +95,8 @@ class Candidates(Sequence[Candidate]):
             in_flight_tokens=pod.ledger.queued_tokens,
             busy_share=self.busy_share,
             trust=self._trust[position],
-            current=pod.books.at(self._now),
+            current=pod.books,
+            now=self._now,
             chains=self._chains,
         )
 

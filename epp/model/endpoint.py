@@ -183,6 +183,10 @@ class CurrentLoad(NamedTuple):
     running_adapters: frozenset[str] = frozenset()
     waiting_adapters: frozenset[str] = frozenset()
 
+    def at(self, _now: float, /) -> "CurrentLoad":
+        """Return itself, of whatever moment it is."""
+        return self
+
 
 class CacheStats(msgspec.Struct, frozen=True):
     """An endpoint's cache as the picker models it.

@@ -75,7 +75,7 @@ def test_between_rare_reports_the_load_is_the_engines(arrivals):
         probe = InferenceRequest(id=RequestId("p"), api=Api.CHAT, prompts=(Prompt(b"x"),))
         quote = replay.fleet.quote(probe, replay.clock.now)
         candidates = replay.fleet.candidates(quote, replay.clock.now)
-        believed.append(list(candidates))
+        believed.append([(each.waiting, each.running, each.kv_usage) for each in candidates])
         true.append([replay.servers[each.endpoint.id].load for each in candidates])
         replay.clock.at(replay.clock.now + 0.05, look)
 
@@ -84,13 +84,13 @@ def test_between_rare_reports_the_load_is_the_engines(arrivals):
     reach = int(STEP / 0.05)
     for place, loads in enumerate(believed):
         around = true[max(0, place - reach) : place + reach + 1]
-        for pod, said in enumerate(loads):
+        for pod, (waiting_now, running_now, usage) in enumerate(loads):
             now = true[place][pod]
-            assert said.waiting + said.running == now.waiting + now.running
+            assert waiting_now + running_now == now.waiting + now.running
             waiting = [each[pod].waiting for each in around]
-            assert min(waiting) <= said.waiting <= max(waiting)
+            assert min(waiting) <= waiting_now <= max(waiting)
             # Of a prompt that is under way the engine has allocated what it has computed.
-            assert abs(said.kv_usage - now.usage) <= LONGEST * (now.running + now.waiting + 1)
+            assert abs(usage - now.usage) <= LONGEST * (now.running + now.waiting + 1)
 
 
 def test_a_fractional_copy_leaves_whole_conversations_out():

@@ -14,7 +14,8 @@ COUNTS = st.integers(0, 50)
 
 def load(rig, name="pod-0"):
     """Return how many wait and run, and the use of the cache."""
-    return rig.ask()[name].current[:3]
+    said = rig.ask()[name]
+    return said.waiting, said.running, said.kv_usage
 
 
 @given(waiting=COUNTS, running=COUNTS, usage=st.floats(0, 1), sent=st.integers(0, 3))
