@@ -160,8 +160,9 @@ map leave what `base` has.
 {{- define "warmpick.said" -}}
 {{- $all := dict -}}
 {{- range $key, $value := . -}}
-{{- if kindIs "map" $value }}{{ $value = include "warmpick.said" $value | fromYaml }}{{ end -}}
-{{- if not (kindIs "invalid" $value) }}{{ $_ := set $all $key $value }}{{ end -}}
+{{- $part := $value -}}
+{{- if kindIs "map" $value }}{{ $part = include "warmpick.said" $value | fromYaml }}{{ end -}}
+{{- if not (or (kindIs "invalid" $value) (and $value (not $part))) }}{{ $_ := set $all $key $part }}{{ end -}}
 {{- end -}}
 {{- toYaml $all -}}
 {{- end -}}
