@@ -3,7 +3,7 @@
 import pytest
 
 from epp.config.file import load
-from epp.errors import ConfigError, NoEndpoints
+from epp.errors import ConfigError, EndpointsFull, NoEndpoints
 from epp.model.request import Decision
 from epp.policy.disaggregation.deciders import (
     AlwaysDisaggMultimodalDecider,
@@ -156,6 +156,24 @@ def test_without_a_decode_endpoint_the_answer_says_so(parameters):
         pool.route()
     assert (raised.value.status, raised.value.reason) == (503, "no-decode-endpoint")
     assert pool.requests() == {"prefill": 0, "encode": 0}
+
+
+def test_a_decode_endpoint_that_is_full_is_429():
+    pool = Pool(BOTH)
+    pool.filters["decode"].filter = full
+    with pytest.raises(EndpointsFull) as raised:
+        pool.route()
+    assert raised.value.status == 429
+
+
+def full(_request, _candidates):
+    raise EndpointsFull("all are full")
+
+
+def test_a_full_prefill_endpoint_is_left_alone():
+    pool = Pool(BOTH)
+    pool.filters["prefill"].filter = full
+    assert pool.route().stages == ()
 
 
 def test_order_is_written_in_any_of_its_forms():
