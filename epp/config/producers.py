@@ -193,7 +193,7 @@ class IndexMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
 
 class IndexServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An index in a Redis server."""
+    """An index in a Redis or Valkey server."""
 
     address: str = ""
 
@@ -209,6 +209,7 @@ class BlockIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
 
     in_memory_config: Annotated[IndexMemory | None, _OWN_INDEX] = None
     redis_config: Annotated[IndexServer | None, _OWN_INDEX] = None
+    valkey_config: Annotated[IndexServer | None, _OWN_INDEX] = None
     cost_aware_memory_config: Annotated[IndexBytes | None, _OWN_INDEX] = None
     enable_metrics: Annotated[bool, _METRICS] = False
     metrics_logging_interval: Annotated[int, _METRICS] = 0

@@ -178,9 +178,10 @@ def _modernize(document: dict[str, Any]) -> tuple[str, ...]:
         warnings.append(f"{'.'.join(old)} is deprecated: write {'.'.join(new)}")
         if old[-1] == "parser":
             value = [value]
-        elif old == ("saturationDetector",):
-            value = _with_its_plugin(document, value)
         _put(document, new, value)
+    section = document.get("flowControl")
+    if isinstance(section, dict) and "saturationDetector" in section:
+        section["saturationDetector"] = _with_its_plugin(document, section["saturationDetector"])
     return tuple(warnings)
 
 

@@ -143,3 +143,17 @@ flowControl: {enableEviction: true}
     assert "  false  without effect here, because blocks and capacities" in said["autoTune"]
     assert said["fcfs-ordering-policy"].endswith(held)
     assert said["flowControl.enableEviction"].endswith(held)
+
+
+@pytest.mark.parametrize("place", ["", "flowControl: "])
+def test_a_detector_that_is_written_out_becomes_a_plug_in(place):
+    detector = "saturationDetector: {queueDepthThreshold: 7, metricsStalenessThreshold: 150ms}"
+    config, _ = decode(
+        f"apiVersion: llm-d.ai/v1alpha1\n{place}{{{detector}}}" if place else detector
+    )
+    assert [(each.type, each.parameters) for each in config.plugins] == [
+        ("utilization-detector", {"queueDepthThreshold": 7, "metricsStalenessThreshold": "150ms"})
+    ]
+    assert config.flow_control is not None
+    assert config.flow_control.saturation_detector is not None
+    assert config.flow_control.saturation_detector.plugin_ref == "utilization-detector"

@@ -122,6 +122,7 @@ def test_a_prefill_elsewhere_counts_there_until_the_first_token(end):
     rig, settings = Rig(2), load(DISAGGREGATED)
     desk = Scheduler(rig.fleet, settings.scheduling, lambda _: 0)
     (producer,) = settings.scheduling.commit_observers
+    assert isinstance(producer, InFlightLoad)
     asked = [candidate(name) for name in ("pod-0", "pod-1")]
     headers = {SELECTION: "10.0.0.2"}
     desk.route(request("a", text(1000), headers=headers, max_tokens=70), rig.now)
