@@ -51,8 +51,8 @@ class PickerDirector:
         clock: Callable[[], float],
         tokenizer: PromptTokenizer | None,
         *,
-        timed: Scheduler | None = None,
         poll_now: Callable[[EndpointId], None],
+        timed: Scheduler | None = None,
         tokenize_timeout: float = 60.0,
     ) -> None:
         self._scheduler = scheduler
