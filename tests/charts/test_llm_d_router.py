@@ -233,7 +233,7 @@ def test_parsers_are_as_model_servers_speak(values, parsers):
     assert set(named) <= {each["type"] for each in said["plugins"]}
 
 
-@pytest.mark.parametrize("name", ["gateway", "sglang", "least-ttft", "structured"])
+@pytest.mark.parametrize("name", r.CASES)
 def test_the_picker_takes_its_configuration(name, tmp_path):
     things = rendered(name)
     path = tmp_path / "config.yaml"

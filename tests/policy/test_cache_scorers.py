@@ -1,5 +1,7 @@
 """Scorers by what endpoints hold: tables worked out by hand from llm-d-router's rules."""
 
+from typing import Any
+
 import pytest
 
 from epp.config.scheduling_types import PrecisePrefixCacheScorer
@@ -23,7 +25,7 @@ def pods(*names, **more):
 
 def test_a_named_producer_of_matches_is_asked():
     told = Told({"a": PrefixMatch(25, 100), "b": PrefixMatch(0, 0), "c": PrefixMatch(100, 100)})
-    parameters = {
+    parameters: dict[str, Any] = {
         "prefix_match_info_producer_name": "mine",
         "match_length_weight": 0.5,
         "match_length_scale_tokens": 50,

@@ -1,6 +1,7 @@
 """What every registered filter, scorer and picker promises, with the least parameters."""
 
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 import pytest
@@ -42,7 +43,7 @@ BY_ORDER = {"no-hit-lru-scorer"}
 
 
 def start(kind):
-    specs = [{"type": kind, "parameters": LEAST.get(kind)}]
+    specs: list[dict[str, Any]] = [{"type": kind, "parameters": LEAST.get(kind)}]
     if kind == "max-saturation-detector":
         specs = DETECTORS
     plugins = Plugins([PluginSpec(**each) for each in specs], lambda most: most // 3)

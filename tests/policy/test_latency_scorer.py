@@ -4,6 +4,8 @@ In the best group, places of |headroom| between the extremes become `int(100 * c
 at most 1, for `c` of the weighted places with `most`, of 1 less them with `least`.
 """
 
+from typing import Any
+
 import pytest
 
 from epp.model.endpoint import Load
@@ -12,11 +14,14 @@ from epp.policy.scorers.latency import LatencyScorer
 from tests.policy.started import Told, started
 from tests.strategies import candidate, request
 
-NAMES = {"latency_prediction_info_producer_name": "told"}
+NAMES: dict[str, Any] = {"latency_prediction_info_producer_name": "told"}
 
 
 def headrooms(*pairs, dispatched=1):
-    return [None if pair is None else LatencyPrediction(0, 0, *pair, dispatched) for pair in pairs]
+    return [
+        None if pair is None else LatencyPrediction(0, 0, pair[0], pair[1], dispatched)
+        for pair in pairs
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Scorers by load: tables worked out by hand from llm-d-router's rules."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -95,7 +97,7 @@ def test_token_load(threshold, in_flight, cached, expected):
 def test_a_named_producer_is_asked():
     told = Told({"a": EndpointLoad(2, 300, 0), "b": EndpointLoad(4, 100, 100)})
     asked = [candidate("a", requests=9), candidate("b", requests=0)]
-    named = {"in_flight_load_producer_name": "mine"}
+    named: dict[str, Any] = {"in_flight_load_producer_name": "mine"}
     assert scores(ActiveRequestScorer(**named), asked, mine=told) == [0.5, 0]
     by_tokens = TokenLoadScorer(queue_threshold_tokens=400, **named)
     assert scores(by_tokens, asked, mine=told) == [0.25, 0.5]
