@@ -33,7 +33,7 @@ LEAST = {
     "utilization-filter": {"conditions": [{"metric": "waiting-queue", "maxValue": 3}]},
 }
 """The parameters of types that require some, or do nothing by default."""
-DETECTORS = [
+DETECTORS: list[dict[str, Any]] = [
     {"type": "max-saturation-detector", "parameters": {"detectors": ["one", "two"]}},
     {"type": "utilization-detector", "name": "one"},
     {"type": "concurrency-detector", "name": "two"},
