@@ -231,14 +231,17 @@ class Corridor:
         """Where the picker answers operators."""
         return f"http://127.0.0.1:{self.metrics_port}{path}"
 
-    async def metric(self, name: str, **labels: str) -> float:
-        """Add up the samples of the picker's metrics page that have a name and these labels."""
+    async def page(self) -> str:
+        """Read the picker's metrics page."""
         async with self.client.get(self.operator_url("/metrics")) as response:
             assert response.status == 200
-            page = await response.text()
+            return await response.text()
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """Add up the samples of the picker's metrics page that have a name and these labels."""
         return sum(
             sample.value
-            for family in text_string_to_metric_families(page)
+            for family in text_string_to_metric_families(await self.page())
             for sample in family.samples
             if sample.name == name and labels.items() <= sample.labels.items()
         )

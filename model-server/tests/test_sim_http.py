@@ -190,6 +190,10 @@ async def test_the_small_endpoints():
         assert (body["count"], len(body["tokens"])) == (2, 2)
         _, _, chat_ids = await post(client, "/tokenize", chat("hello world"))
         assert chat_ids["tokens"][1:3] == body["tokens"]
+        _, _, rendered = await post(client, "/v1/chat/completions/render", chat("hello world"))
+        assert rendered == {"token_ids": chat_ids["tokens"]}
+        _, _, each = await post(client, "/v1/completions/render", {"prompt": ["hello world", [7]]})
+        assert each == [{"token_ids": body["tokens"]}, {"token_ids": [7]}]
         _, _, answer = await post(client, "/v1/chat/completions", chat("hello world"))
         assert answer["usage"]["prompt_tokens"] == chat_ids["count"] == 5
 

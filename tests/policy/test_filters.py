@@ -136,6 +136,18 @@ def cached(name, tokens, in_flight=0):
         ({}, [cached("a", 90, 19 * 15_928), cached("b", 0)], ["a", "b"]),
         ({}, [cached("a", 90, 19 * 15_928), cached("b", 0, 15_928)], ["a"]),
         ({"maxTTFTPenaltyMs": 0}, [cached("a", 90, 10**9), cached("b", 0)], ["a"]),
+        # As llm-d's optimized-baseline has it: tokens in place of time, and over, not at, them
+        (
+            {"maxTTFTPenaltyMs": 0, "maxTokensInFlightPenalty": 286_720},
+            [cached("a", 90, 286_730), cached("b", 0, 10)],
+            ["a"],
+        ),
+        (
+            {"maxTTFTPenaltyMs": 0, "maxTokensInFlightPenalty": 286_720},
+            [cached("a", 90, 286_731), cached("b", 0, 10)],
+            ["a", "b"],
+        ),
+        ({"maxTokensInFlightPenalty": 100}, [cached("a", 90, 101), cached("b", 0)], ["a", "b"]),
         (
             {"maxTTFTPenaltyMs": 500, "peakPrefillThroughput": 1000},
             [cached("a", 90, 400), cached("b", 90, 900), cached("c", 0, 0)],
@@ -274,6 +286,7 @@ def test_attributes(operator, expected):
         ("prefix-cache-affinity-filter", {"affinityThreshold": 1.1}, "`affinityThreshold` is 1.1"),
         ("prefix-cache-affinity-filter", {"explorationProbability": -1}, "not in 0..1"),
         ("prefix-cache-affinity-filter", {"maxTTFTPenaltyMs": -1}, "are 0 or more"),
+        ("prefix-cache-affinity-filter", {"maxTokensInFlightPenalty": -1}, "less than 0"),
         ("prefix-cache-affinity-filter", {"peakPrefillThroughput": 0}, "above 0 where TTFTs"),
         ("prefix-cache-affinity-filter", {"ttftSource": "x"}, "Invalid enum value 'x'"),
         ("slo-headroom-tier-filter", {"epsilonExploreNeg": 2}, "`epsilonExploreNeg` is 2.0"),

@@ -18,7 +18,7 @@ from epp.policy.producers import (
 )
 
 _NEVER = float("inf")
-_Milliseconds = Callable[[InferenceRequest, Sequence[Candidate]], Sequence[float]]
+_Costs = Callable[[InferenceRequest, Sequence[Candidate]], Sequence[float]]
 
 
 class PrefixCacheAffinityFilter(
@@ -28,13 +28,16 @@ class PrefixCacheAffinityFilter(
 
     A share of `affinity_threshold` of the prompt counts as cached; at 0 or less nothing is
     dropped. Too busy are they where the soonest of them is `max_ttft_penalty_ms` later than the
-    soonest of the others; at 0 they never are. With `ttft_source` `prefillThroughput` a TTFT is
-    the tokens in flight over `peak_prefill_throughput`, in tokens per second.
+    soonest of the others, or where the least of their tokens in flight are over
+    `max_tokens_in_flight_penalty` more than the least of the others'; 0 takes either away. With
+    `ttft_source` `prefillThroughput` a TTFT is the tokens in flight over
+    `peak_prefill_throughput`, in tokens per second.
     """
 
     affinity_threshold: float = 0.8
     exploration_probability: float = 0.0
     max_ttft_penalty_ms: float = msgspec.field(default=18_000.0, name="maxTTFTPenaltyMs")
+    max_tokens_in_flight_penalty: int = 0
     ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
     peak_prefill_throughput: float = 15_928.0
     prefix_match_info_producer_name: str = ""
@@ -50,6 +53,8 @@ class PrefixCacheAffinityFilter(
             )
         if not self.max_ttft_penalty_ms >= 0 or not self.peak_prefill_throughput >= 0:
             raise ValueError("`maxTTFTPenaltyMs` and `peakPrefillThroughput` are 0 or more")
+        if self.max_tokens_in_flight_penalty < 0:
+            raise ValueError("`maxTokensInFlightPenalty` is less than 0")
         by_tokens = self.ttft_source == "prefillThroughput" and self.max_ttft_penalty_ms > 0
         if by_tokens and not self.peak_prefill_throughput:
             raise ValueError("`peakPrefillThroughput` is above 0 where TTFTs are made of it")
@@ -57,16 +62,22 @@ class PrefixCacheAffinityFilter(
     def start(self, context: PluginContext) -> "_UntilSaturated":
         """Return what asks the producers."""
         prefixes = prefix_match_info(context, self.prefix_match_info_producer_name)
+        gates = [(self._times(context), self.max_ttft_penalty_ms)]
+        if self.max_tokens_in_flight_penalty:
+            load = in_flight_load(context, self.in_flight_load_producer_name)
+            gates.append((_of_tokens(load, 1, 1), self.max_tokens_in_flight_penalty))
+        used = tuple(gate for gate in gates if gate[1])
+        return _UntilSaturated(self, prefixes, used, context.below)
+
+    def _times(self, context: PluginContext) -> _Costs:
         if self.ttft_source == "latencyPredictor":
             predictor = latency_prediction_info(context, self.latency_prediction_info_producer_name)
-            times = _predicted(predictor)
-        else:
-            load = in_flight_load(context, self.in_flight_load_producer_name)
-            times = _of_tokens(load, self.peak_prefill_throughput)
-        return _UntilSaturated(self, prefixes, times, context.below)
+            return _predicted(predictor)
+        load = in_flight_load(context, self.in_flight_load_producer_name)
+        return _of_tokens(load, self.peak_prefill_throughput, 1000)
 
 
-def _predicted(predictor: LatencyPredictionInfo) -> _Milliseconds:
+def _predicted(predictor: LatencyPredictionInfo) -> _Costs:
     def times(request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         found = predictor.latencies(request, candidates)
         return [_NEVER if each is None else each.ttft for each in found]
@@ -74,18 +85,18 @@ def _predicted(predictor: LatencyPredictionInfo) -> _Milliseconds:
     return times
 
 
-def _of_tokens(load: InFlightLoad, throughput: float) -> _Milliseconds:
-    def times(request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+def _of_tokens(load: InFlightLoad, throughput: float, unit: float) -> _Costs:
+    def costs(request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         loads = load.in_flight(request, candidates)
-        return [each.tokens / throughput * 1000 for each in loads]
+        return [each.tokens / throughput * unit for each in loads]
 
-    return times
+    return costs
 
 
 class _UntilSaturated(msgspec.Struct, frozen=True):
     parameters: PrefixCacheAffinityFilter
     prefixes: PrefixMatchInfo
-    times: _Milliseconds
+    gates: tuple[tuple[_Costs, float], ...]
     below: Callable[[int], int]
 
     def filter(
@@ -112,14 +123,17 @@ class _UntilSaturated(msgspec.Struct, frozen=True):
         candidates: Sequence[Candidate],
         sticky: Sequence[bool],
     ) -> bool:
-        if not self.parameters.max_ttft_penalty_ms:
-            return False
-        soonest = {True: _NEVER, False: _NEVER}
-        for held, time in zip(sticky, self.times(request, candidates), strict=True):
-            soonest[held] = min(soonest[held], time)
-        if soonest[True] == soonest[False]:  # also where nothing is predicted
-            return False
-        return soonest[True] - soonest[False] > self.parameters.max_ttft_penalty_ms
+        return any(_later(costs(request, candidates), sticky, most) for costs, most in self.gates)
+
+
+def _later(costs: Sequence[float], sticky: Sequence[bool], most: float) -> bool:
+    """Whether the least of those that are sticky is over `most` more than that of the others."""
+    least = {True: _NEVER, False: _NEVER}
+    for held, cost in zip(sticky, costs, strict=True):
+        least[held] = min(least[held], cost)
+    if least[True] == least[False]:  # also where nothing is predicted
+        return False
+    return least[True] - least[False] > most
 
 
 class SloHeadroomTierFilter(

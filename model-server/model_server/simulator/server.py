@@ -100,6 +100,8 @@ class Server:
         app.cleanup_ctx.append(self._publishing)
         for path, api in APIS.items():
             app.router.add_post(path, self._generating(api))
+        app.router.add_post("/v1/chat/completions/render", self._render_chat)
+        app.router.add_post("/v1/completions/render", self._render_texts)
         app.router.add_post("/v1/embeddings", self._embeddings)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/reset_prefix_cache", self._reset)
@@ -207,6 +209,14 @@ class Server:
             return web.Response(text=change(await http.read()))
 
         return handle
+
+    async def _render_chat(self, http: web.Request) -> web.Response:
+        (made,) = self._intake.chat(decode(await http.read(), ChatBody))
+        return _json(msgspec.json.encode({"token_ids": made.tokens.tolist()}))
+
+    async def _render_texts(self, http: web.Request) -> web.Response:
+        made = _completion(self._intake, decode(await http.read(), CompletionBody))
+        return _json(msgspec.json.encode([{"token_ids": each.tokens.tolist()} for each in made]))
 
     async def _tokenize(self, http: web.Request) -> web.Response:
         ids = self._intake.tokenize(decode(await http.read(), TokenizeBody)).tolist()
