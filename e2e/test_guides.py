@@ -50,6 +50,10 @@ DASHBOARDS = {
     ),
 }
 """What llm-d's dashboards, alerts and PromQL examples read of the picker of every guide."""
+OF_EVENTS = {
+    "llm_d_epp_kv_cache_events_messages_received_total",
+    "llm_d_epp_kv_cache_events_active_subscribers",
+}
 OF_STAGES = {
     "llm_d_epp_disagg_decision_total",
     "llm_d_inference_scheduler_disagg_decision_total",
@@ -130,6 +134,7 @@ async def test_questions_go_where_their_text_is_cached(gateway):
 async def test_dashboards_find_their_series(gateway):
     wanted = {f"{start}_{name}" for start, names in DASHBOARDS.items() for name in names}
     wanted |= OF_STAGES if gateway.sidecars else set()
+    wanted |= OF_EVENTS if gateway.guide.startswith("precise") else set()
 
     async def there():
         return wanted <= set(re.findall(r"^([a-z0-9_]+)[{ ]", await gateway.page(), re.MULTILINE))

@@ -193,6 +193,8 @@ def test_counters_of_kv_events_and_text_fallbacks():
     counted = telemetry()
     assert value(counted, "warmpick_kv_event_batches_total", outcome="gaps") == 1
     assert value(counted, "warmpick_kv_event_batches_total", outcome="batches") == 9
+    assert value(counted, "llm_d_epp_kv_cache_events_messages_received_total") == 9
+    assert value(counted, "llm_d_epp_kv_cache_events_active_subscribers") == 1
     assert value(counted, "warmpick_prompts_left_as_text_total", cause="media") == 4
 
 

@@ -176,12 +176,6 @@ CACHE_BLOCKS = _cache_gauge("blocks", "Blocks that an endpoint's cache is believ
 CACHE_LIVE = _cache_gauge(
     "events_live", "Whether (0 or 1) an endpoint's own events correct what is believed of it."
 )
-KV_EVENTS = Family(
-    name="warmpick_kv_event_batches_total",
-    help="Batches of KV events, by endpoint and by what became of them.",
-    kind="counter",
-    labels=("model_server_endpoint", "outcome"),
-)
 TEXT_INSTEAD = Family(
     name="warmpick_prompts_left_as_text_total",
     help="Prompts that were to be tokenized and were not, by cause.",

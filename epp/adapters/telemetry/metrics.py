@@ -8,6 +8,7 @@ from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import FLOW_BYTES, OTHER
 from epp.adapters.telemetry.decisions import DecisionMetrics, UnderWay
 from epp.adapters.telemetry.histogram import Histogram
+from epp.adapters.telemetry.kv_event_counts import kv_event_counts
 from epp.adapters.telemetry.pool_gauges import CacheView, PoolGauges, PoolView
 from epp.adapters.telemetry.requests import RequestMetrics
 from epp.adapters.telemetry.series import FamilyText, expose
@@ -176,7 +177,7 @@ class Telemetry:
         yield from self._sources.event_loop()
         size = self._sources.index_size()
         yield from expose(families.INDEX_SIZE, [((_INDEX, _INDEX), size)])
-        yield from expose(families.KV_EVENTS, self._sources.kv_events().items())
+        yield from kv_event_counts(self._sources.kv_events())
         causes = self._sources.left_as_text().items()
         yield from expose(families.TEXT_INSTEAD, [((cause,), times) for cause, times in causes])
         build = (self._sources.commit, self._sources.build_ref)
