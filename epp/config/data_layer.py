@@ -5,24 +5,17 @@ take. The metrics page of every endpoint is too, unless `injectDefaults` is fals
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from epp.config.data_extractors import (
     CORE_EXTRACTOR,
     CoreMetricsExtractor,
-    DcgmExtractor,
     ModelsExtractor,
-    MulticlusterMetricsExtractor,
     NumbersExtractor,
 )
 from epp.config.data_sources import (
-    DcgmDataSource,
-    EndpointNotificationSource,
-    K8sNotificationSource,
     MetricsDataSource,
-    ModelsDataSource,
     MulticlusterMetricsDataSource,
     PolledSource,
     SourceSettings,
@@ -36,26 +29,6 @@ from epp.protocol.metrics.metric_names import BUILT_IN_ENGINES, EngineCatalog
 METRICS_SOURCE = MetricsDataSource.kind
 OLD_CORE_EXTRACTOR = "model-server-protocol-metrics"
 """The name of `core-metrics-extractor` in GIE up to 1.4."""
-
-DATA_LAYER: dict[str, type[Any]] = {
-    **{
-        kind.kind: kind
-        for kind in (
-            *(MetricsDataSource, MulticlusterMetricsDataSource),
-            *(ModelsDataSource, DcgmDataSource),
-        )
-    },
-    "endpoint-notification-source": EndpointNotificationSource,
-    "k8s-notification-source": K8sNotificationSource,
-    CORE_EXTRACTOR: CoreMetricsExtractor,
-    OLD_CORE_EXTRACTOR: CoreMetricsExtractor,
-    "multicluster-metrics-extractor": MulticlusterMetricsExtractor,
-    "models-data-extractor": ModelsExtractor,
-    "dcgm-extractor": DcgmExtractor,
-    "topology-extractor": TopologyExtractor,
-    "label-producer": LabelProducer,
-}
-"""The plug-ins of the data layer."""
 
 _Extractor = CoreMetricsExtractor | NumbersExtractor | ModelsExtractor
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from epp.config.quantities import seconds
-from epp.policy.effects import Effect, mapped_to
+from epp.policy.effects import Effect, mapped_to, without_effect
 
 _LAST_PORT = 65_535
 _PATH = re.compile(r"[\x21-\x7e]*")
@@ -182,3 +182,18 @@ class K8sNotificationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if not self.version or not self.kind:
             raise ValueError("`version` and `kind` are needed")
+
+
+class FileDiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Takes endpoints from the file `path`, which is followed for changes in any case."""
+
+    host_names: ClassVar[bool] = False
+
+    path: str
+    watch_file: Annotated[bool, without_effect("the file is always followed")] = False
+
+
+class MulticlusterFileDiscovery(FileDiscoveryConfig, frozen=True):
+    """Takes clusters from a file: their addresses may be host names, which are resolved."""
+
+    host_names: ClassVar[bool] = True

@@ -11,9 +11,10 @@ from math import isfinite
 
 import msgspec
 
+from epp.config.catalogue import PLUGINS
 from epp.config.data_layer import DataLayerSettings, data_layer
+from epp.config.data_sources import FileDiscoveryConfig
 from epp.config.flow_control import (
-    FLOW_CONTROL,
     NOT_HELD,
     BandTemplate,
     FairnessPolicy,
@@ -24,7 +25,6 @@ from epp.config.flow_control import (
 from epp.config.parsers import PARSERS, ParserSettings, parser_settings
 from epp.config.plugins import Plugins
 from epp.config.producers import ProducerSettings, producer_settings
-from epp.config.registry import PLUGINS, FileDiscoveryConfig
 from epp.config.report import unhonoured_sections
 from epp.config.schema import (
     DataLayer,
@@ -37,7 +37,6 @@ from epp.config.schema import (
 )
 from epp.errors import ConfigError
 from epp.policy.conformance import ServedVerifier
-from epp.policy.dataproducers.predicted_latency import PredictedLatencyProducer
 from epp.policy.filters.detectors import UtilizationDetector
 from epp.policy.pickers import LeastTtftPicker, RandomPicker
 from epp.policy.plugins import (
@@ -68,8 +67,8 @@ GATES: Mapping[str, str] = {
     "enableLegacyMetrics": "",
 }
 """Feature gates, and what is said where one is switched on; those without a word are always on."""
+_PREDICTED_LATENCY = "predicted-latency-producer"
 _SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
-_TYPES = {kind: name for name, kind in PLUGINS.items()}
 
 
 class Settings(ProducerSettings, frozen=True, kw_only=True):
@@ -97,7 +96,7 @@ class Settings(ProducerSettings, frozen=True, kw_only=True):
     @property
     def predicts_latency(self) -> bool:
         """Whether a `predicted-latency-producer` is configured."""
-        return any(isinstance(each, PredictedLatencyProducer) for each in self.plugins.values())
+        return any(each.type == _PREDICTED_LATENCY for each in self.effective.plugins)
 
     @property
     def profile(self) -> Profile:
@@ -303,7 +302,7 @@ def _check_scores_are_used(profile: Profile, place: str) -> tuple[str, ...]:
     """
     if not profile.scorers or uses_totals(profile.picker):
         return ()
-    picker = _TYPES.get(type(profile.picker), type(profile.picker).__name__)
+    picker = PLUGINS.type_of(profile.picker)
     scorers = ", ".join(f"`{each.name}`" for each in profile.scorers)
     problem = f"the scores of {scorers} would have no effect: `{picker}` ignores scores"
     if isinstance(profile.picker, RandomPicker):
@@ -359,7 +358,7 @@ def _saturation_detector(section: FlowControl, plugins: Plugins) -> SaturationDe
 
 
 def _expect(name: str, kind: type[object], plugins: Plugins, place: str) -> None:
-    found = plugins.refer(name, place, known=FLOW_CONTROL)
+    found = plugins.refer(name, place, known=PLUGINS)
     if not isinstance(found, kind):
         raise ConfigError(f"`{name}` is no such policy", place)
 

@@ -134,19 +134,3 @@ class PriorityHoldbackPolicy(UsageLimitPolicy, frozen=True):
 
 class EvictionPolicy(FlowControlPlugin, frozen=True):
     """Chooses requests under way that are evicted."""
-
-
-FLOW_CONTROL: dict[str, type[FlowControlPlugin]] = {
-    "global-strict-fairness-policy": FairnessPolicy,
-    "round-robin-fairness-policy": FairnessPolicy,
-    "program-aware-fairness": ProgramAwareFairness,
-    "fcfs-ordering-policy": OrderingPolicy,
-    "edf-ordering-policy": OrderingPolicy,
-    "slo-deadline-ordering-policy": OrderingPolicy,
-    "static-usage-limit-policy": StaticUsageLimitPolicy,
-    "priority-holdback-policy": PriorityHoldbackPolicy,
-    "soft-reflective-ceiling-policy": UsageLimitPolicy,
-    "sheddable-eviction-filter": EvictionPolicy,
-    "priority-then-time-eviction-order-policy": EvictionPolicy,
-}
-"""The plug-in types of flow control, but for the detectors that act."""

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from epp.config.catalogue import PLUGINS
 from epp.config.registry import (
-    PLUGINS,
     build,
     plugin_class,
     replaced_by,

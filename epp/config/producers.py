@@ -14,7 +14,6 @@ import msgspec
 from epp.config.estimates import MediaEstimates
 from epp.config.quantities import seconds
 from epp.errors import ConfigError
-from epp.policy.dataproducers.lru_prefixes import LruPrefixes
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import COLUMNS, PrefixMatchInfo
@@ -276,6 +275,8 @@ class ApproxProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, ren
         """Return the fleet's index for the file's first; for any other one an index of its own."""
         if context.first_of_its_type:
             return COLUMNS
+        from epp.policy.dataproducers.lru_prefixes import LruPrefixes  # noqa: PLC0415 (rarely needed)
+
         scale = max(_ENTRY_TOKENS, self.block_size_tokens) / _ENTRY_TOKENS
         entries = max(1, int(self.lru_capacity_per_server * scale))
         return LruPrefixes(context, entries, auto_tune=self.auto_tune)

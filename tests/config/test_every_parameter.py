@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 import epp
+from epp.config.catalogue import PLUGINS
 from epp.config.plugins import Plugins
-from epp.config.registry import PLUGINS
 from epp.config.report import HONOURED, report
 from epp.config.schema import EndpointPickerConfig, PluginSpec
 from epp.policy.effects import effect_of, effects

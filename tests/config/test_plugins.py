@@ -5,8 +5,8 @@ from typing import Annotated
 import msgspec
 import pytest
 
+from epp.config.catalogue import PLUGINS
 from epp.config.plugins import Plugins
-from epp.config.registry import PLUGINS
 from epp.config.schema import PluginSpec
 from epp.errors import ConfigError
 from epp.model.events import FirstToken

@@ -7,8 +7,8 @@ from typing import get_args
 import msgspec
 import pytest
 
+from epp.config.catalogue import PLUGINS
 from epp.config.file import POLICIES, load
-from epp.config.registry import PLUGINS
 from epp.config.schema import API_VERSION, OLD_API_VERSIONS
 
 ROOT = Path(__file__).parents[2]

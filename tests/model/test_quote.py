@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from epp.model import quote as quotes
-from epp.model.endpoint import EndpointId
+from epp.model.endpoint import CurrentLoad, EndpointId
 from epp.model.events import (
     Admitted,
     EndpointRemoved,
@@ -105,8 +105,13 @@ def happen(rig, number, thing):
 
 
 def priced(rig, quote):
-    """Return the candidates without the chains, which are each quote's own."""
-    return [replace(each, chains=()) for each in rig.fleet.candidates(quote, rig.now)]
+    """Return the candidates with the load of the moment, without the chains of each quote."""
+    return [
+        replace(
+            each, chains=(), current=CurrentLoad(each.waiting, each.running, each.kv_usage), now=0.0
+        )
+        for each in rig.fleet.candidates(quote, rig.now)
+    ]
 
 
 @given(prompts, things)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from epp.config.registry import PLUGINS
+from epp.config.catalogue import PLUGINS
 from epp.errors import ConfigError
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Load

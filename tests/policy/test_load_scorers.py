@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from epp.config.registry import PLUGINS
+from epp.config.catalogue import PLUGINS
 from epp.model.endpoint import CurrentLoad, Load
 from epp.policy.producers import EndpointLoad
 from epp.policy.scorers.load import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.config.registry import PLUGINS
+from epp.config.catalogue import PLUGINS
 from epp.policy.choice import ttft_costs
 from epp.policy.pickers import (
     LeastRequestPicker,

@@ -5,7 +5,7 @@ from base64 import b64encode
 import msgspec
 import pytest
 
-from epp.config.registry import PLUGINS
+from epp.config.catalogue import PLUGINS
 from epp.model.endpoint import Target
 from epp.model.request import Decision
 from epp.policy.dataproducers.identity import SessionIdProducer

@@ -134,7 +134,7 @@ class PredictedLatency:
         """Note what ran at the endpoint as a request was sent there."""
         if request.stream:
             running = (each.running for each in decision.candidates if _is(each, decision))
-            self._sent[request.id] = next(running, 0.0) + 1, None
+            self._sent[request.id] = max(1.0, next(running, 1.0)), None
 
     def learn(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Learn from a response that was seen to its end."""
