@@ -53,6 +53,7 @@ DASHBOARDS = {
 OF_EVENTS = {
     "llm_d_epp_kv_cache_events_messages_received_total",
     "llm_d_epp_kv_cache_events_active_subscribers",
+    "llm_d_epp_kv_cache_events_pool_capacity",  # namespaces and pods to choose from are its labels
 }
 OF_STAGES = {
     "llm_d_epp_disagg_decision_total",

@@ -83,6 +83,7 @@ TABLE = [
     ("warmpick_kv_event_batches", "counter", ("model_server_endpoint", "outcome"), ""),
     ("llm_d_epp_kv_cache_events_messages_received", "counter", ("pod_identifier",), ""),
     ("llm_d_epp_kv_cache_events_active_subscribers", "gauge", (), ""),
+    ("llm_d_epp_kv_cache_events_pool_capacity", "gauge", (), ""),
     ("warmpick_prompts_left_as_text", "counter", ("cause",), ""),
     ("warmpick_endpoint_cache_trust", "gauge", ("name", "model_server_endpoint"), ""),
     ("warmpick_endpoint_cache_capacity_tokens", "gauge", ("name", "model_server_endpoint"), ""),

@@ -25,6 +25,11 @@ _SUBSCRIBERS: Final = Family(
     help="Endpoints whose KV events are subscribed to, reachable or not.",
     kind="gauge",
 )
+_READERS: Final = Family(
+    name="llm_d_epp_kv_cache_events_pool_capacity",
+    help="Readers of KV events: one event loop.",
+    kind="gauge",
+)
 _MESSAGES: Final = {"batches", "duplicates", "unreadable"}
 """Outcomes of a message; the others are of events in it, or of the stream."""
 
@@ -43,3 +48,4 @@ def kv_event_counts(counts: Mapping[tuple[str, str], int]) -> Iterator[FamilyTex
             received[endpoint] += times
     yield from expose(_RECEIVED, [((endpoint,), times) for endpoint, times in received.items()])
     yield from expose(_SUBSCRIBERS, [((), len(received))])
+    yield from expose(_READERS, [((), 1)])
