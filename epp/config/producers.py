@@ -179,7 +179,9 @@ class IndexProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
 
 _OWN_INDEX = without_effect("the index is in memory, and as large as the endpoints' caches")
-_METRICS = without_effect("the index is counted in `llm_d_epp_prefix_indexer_size` and `warmpick_endpoint_cache_*`")
+_METRICS = without_effect(
+    "the index is counted in `llm_d_epp_prefix_indexer_size` and `warmpick_endpoint_cache_*`"
+)
 _TIERS = without_effect("tiers are known by what engines report of them")
 _EVENTS_SAY = mapped_to("a prompt that was sent counting as cached until events deny it")
 
