@@ -249,3 +249,17 @@ def test_waiting_requests_are_dropped_when_the_engine_restarts():
         rig.apply(Aborted(RequestId(name)))
     assert held(rig) == found(rig) == []
     assert rig.pod("pod-0").scheduler.cache.free == 1600
+
+
+def test_of_a_very_long_waiting_prompt_its_first_quarter_million_tokens_count_as_cached():
+    rig = Rig()
+    rig.report("pod-0", block_size=16, num_blocks=20_001)
+    long = range(300_000)
+    rig.send("pod-0", "short", range(1_000_000, 1_100_000))
+    rig.send("pod-0", "long", long)
+    assert rig.cached(long)["pod-0"] == 1 << 18
+    rig.apply(Finished(RequestId("short")))
+    assert rig.cached(long)["pod-0"] == 300_000 - 16  # the last token is always computed
+    rig.pod("pod-0").scheduler.check_invariants()
+    rig.apply(Aborted(RequestId("long"), refused=True))
+    assert rig.cached(long)["pod-0"] == 0

@@ -22,7 +22,7 @@ from epp.model.prefix_index import PrefixIndex, Slot
 from epp.model.prompts.hashing import BlockHash
 
 _MOST_BLOCKS: Final = 1 << 14
-"""Blocks of waiting prompts that one call schedules, about: some 10 ms of work."""
+"""Blocks of waiting prompts that one call schedules, about, and that one prompt promises: 10 ms."""
 _MANY_BLOCKS: Final = 1 << 12
 """Blocks beyond which all that a cache holds is listed rather than asked for each of them."""
 
@@ -31,8 +31,8 @@ class EngineScheduler:
     """One endpoint's cache and the prompts in it; the index has its blocks under `slot`.
 
     `generation` counts the caches that were replaced: a lease is good for the one that gave it.
-    `waiting` has the prompts that are not scheduled yet. Their blocks are in the index as well:
-    they are in the cache by the time that a later request is scheduled.
+    `waiting` has the prompts that are not scheduled yet. Their first blocks, 262,144 tokens of 16,
+    are in the index as well: they are in the cache by the time that a later request is scheduled.
     """
 
     def __init__(self, index: PrefixIndex, ledger: Ledger, spec: CacheSpec) -> None:
@@ -47,7 +47,7 @@ class EngineScheduler:
         self._withdrawn = 0  # blocks of a prompt that ended while it waited
         self._running: dict[SequenceState, None] = {}
         self.waiting: deque[SequenceState] = deque()
-        self._promised: Counter[BlockHash] = Counter()
+        self._promised: dict[BlockHash, int] = {}  # by how many waiting prompts
 
     def __len__(self) -> int:
         return len(self._running) + len(self.waiting)
@@ -79,7 +79,7 @@ class EngineScheduler:
     def _clear(self) -> None:
         self.cache = self.spec.build()
         self.generation += 1
-        self._running, self.waiting, self._promised = {}, deque(), Counter()
+        self._running, self.waiting, self._promised = {}, deque(), {}
 
     def reconfigure(self, spec: CacheSpec, *, first: bool) -> None:
         """Apply `spec` to the cache; one of another model or block size starts empty.
@@ -203,16 +203,18 @@ class EngineScheduler:
         self._promise(victim)
 
     def _promise(self, sequence: SequenceState) -> None:
-        """Add a waiting prompt's blocks to the index."""
-        self._promised.update(sequence.chain.hashes)
+        """Add a waiting prompt's first blocks to the index."""
+        hashes, promised = sequence.chain.hashes[:_MOST_BLOCKS], self._promised
+        for each in hashes:
+            promised[each] = promised.get(each, 0) + 1
         if self._present:
-            self._index.add(self.slot, sequence.chain.hashes)
+            self._index.add(self.slot, hashes)
 
     def _withdraw(self, sequence: SequenceState) -> None:
         """Remove a prompt that waits no more from the index, but for blocks that are cached."""
         if not self.waiting:
-            self._promised = Counter()
-        hashes, promised = sequence.chain.hashes, self._promised
+            self._promised = {}
+        hashes, promised = sequence.chain.hashes[:_MOST_BLOCKS], self._promised
         if promised:
             for each in hashes:
                 left = promised[each] - 1
@@ -259,7 +261,7 @@ class EngineScheduler:
 
     def check_invariants(self) -> None:
         """Assert that waiting and running prompts, the index and the cache agree."""
-        waiting = [each for sequence in self.waiting for each in sequence.chain.hashes]
+        waiting = [each for one in self.waiting for each in one.chain.hashes[:_MOST_BLOCKS]]
         held = [sequence.lease for sequence in self._running if sequence.lease is not None]
         check(
             promised_blocks=self._promised == Counter(waiting),
