@@ -19,6 +19,8 @@ from tests.gateway.test_processes import gone
 
 SIMULATOR = (sys.executable, "-m", "model_server.simulator", "--port", "0", "--faults")
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+UNANSWERED = b"before headers. reset reason: connection termination"
+"""What Envoy says of a server that had the whole request, and went before it answered."""
 READY = "llm_d_epp_ready_endpoints"
 WORKERS = 8
 DOSSIERS = 16
@@ -92,7 +94,8 @@ class Clients:
                 self.outcomes[type(error).__name__] += 1
                 continue
             whole = text.endswith(b"data: [DONE]\n\n")
-            self.outcomes[response.status if whole or response.status != 200 else "cut"] += 1
+            cut = not whole and (response.status == 200 or UNANSWERED in text)
+            self.outcomes["cut" if cut else response.status] += 1
             self.served.append(response.headers.get(SERVER))
 
     async def answers(self, count):
