@@ -71,6 +71,7 @@ def priorities(things):
 
 
 HOST = "rel-epp.inf.svc.cluster.local"
+HOME = {"name": "HF_HOME", "value": "/cache/huggingface"}
 SHOWS = [
     ("gateway", labels, {"llm-d-router-gateway": "rel-epp"}),
     ("standalone", labels, {"llm-d-router-standalone": "rel-epp"}),
@@ -107,6 +108,12 @@ SHOWS = [
     ("standalone-guide", lambda t: beside(t, "envoy-proxy")["args"][1], "envoy-sidecar"),
     ("service", lambda things: beside(things, "envoy-proxy"), None),
     ("tokenizer", lambda t: beside(t, "vllm-render")["args"], ["Qwen/Qwen3-32B", "--port=8000"]),
+    ("tokenizer", lambda t: beside(t, "vllm-render")["env"][0], HOME),
+    (
+        "tokenizer",
+        lambda t: beside(t, "vllm-render")["volumeMounts"][0]["mountPath"],
+        HOME["value"],
+    ),
     ("standalone", envoy, ("STATIC", "127.0.0.1", 9002)),
     ("service", envoy, ("STRICT_DNS", HOST, 9002)),
     ("own-envoy", envoy, ("STATIC", "127.0.0.1", 9002)),

@@ -91,15 +91,21 @@ readinessProbe:
   timeoutSeconds: 5
   failureThreshold: 60
   {{- end }}
-{{- with $renderer.env }}
+{{- $env := $renderer.env | default list -}}
+{{- $home := dict "name" "HF_HOME" "value" "/cache/huggingface" -}}
+{{- range $env }}{{ if eq .name "HF_HOME" }}{{ $home = . }}{{ end }}{{ end }}
 env:
-  {{- toYaml . | nindent 2 }}
+- {{ toJson $home }}
+{{- range $env }}
+{{- if ne .name "HF_HOME" }}
+- {{ toJson . }}
+{{- end }}
 {{- end }}
 resources:
   {{- $renderer.resources | default (dict "requests" (dict "cpu" "4" "memory" "8Gi")) | toYaml | nindent 2 }}
 volumeMounts:
 - name: model-cache
-  mountPath: /root/.cache/huggingface
+  mountPath: /cache/huggingface
 {{- with $renderer.volumeMounts }}
 {{ toYaml . }}
 {{- end }}
