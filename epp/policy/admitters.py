@@ -13,7 +13,7 @@ from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.dataproducers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import LatencyPredictionInfo, latency_prediction_info
+from epp.policy.producers import LatencyPredictionInfo, find_producer
 
 _COLD_USAGE = 0.02
 """The KV cache usage below which predictions for an endpoint are not relied on."""
@@ -81,7 +81,7 @@ class LatencySloAdmitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     def start(self, context: PluginContext) -> "_LatencySlo":
         """Return what asks the producer."""
         name = self.latency_prediction_info_producer_name
-        return _LatencySlo(latency_prediction_info(context, name))
+        return _LatencySlo(find_producer(context, name, LatencyPredictionInfo))
 
 
 class _LatencySlo:

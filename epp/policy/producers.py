@@ -6,8 +6,8 @@ Here a producer answers when it is asked. `COLUMNS` is the default of all: it an
 candidates say themselves.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint
@@ -15,6 +15,8 @@ from epp.model.learning.trust import DOUBT
 from epp.model.request import InferenceRequest
 from epp.model.topology import Topology, topology_of
 from epp.policy.plugins import PluginContext
+
+T = TypeVar("T")
 
 
 class PrefixMatch(NamedTuple):
@@ -192,41 +194,21 @@ class _Columns:
 COLUMNS = _Columns()
 """The default producer of everything."""
 
-
-# What a `...ProducerName` refers to. Where it is empty, llm-d-router means the producer of the
-# default name; one that the file does not list is made with its defaults.
-
-
-def prefix_match_info(context: PluginContext, name: str) -> PrefixMatchInfo:
-    """Return the producer that a `prefixMatchInfoProducerName` names. Raises `ConfigError`."""
-    return context.plugin(name or "approx-prefix-cache-producer", PrefixMatchInfo, COLUMNS)
-
-
-def in_flight_load(context: PluginContext, name: str) -> InFlightLoad:
-    """Return the producer that an `inFlightLoadProducerName` names. Raises `ConfigError`."""
-    return context.plugin(name or "inflight-load-producer", InFlightLoad, COLUMNS)
+_DEFAULT_NAMES: Mapping[type, str] = {
+    PrefixMatchInfo: "approx-prefix-cache-producer",
+    InFlightLoad: "inflight-load-producer",
+    LatencyPredictionInfo: "predicted-latency-producer",
+    MultimodalMatchInfo: "mm-embeddings-cache-producer",
+    TopologyInfo: "topology-extractor",
+    TextAttributes: "label-producer",
+    SessionId: "session-id-producer",
+}
+"""The producer that an empty `...ProducerName` refers to (llm-d-router)."""
 
 
-def latency_prediction_info(context: PluginContext, name: str) -> LatencyPredictionInfo:
-    """Return the producer that a `latencyPredictionInfoProducerName` names."""
-    return context.plugin(name or "predicted-latency-producer", LatencyPredictionInfo, COLUMNS)
+def find_producer(context: PluginContext, name: str, kind: type[T]) -> T:
+    """Return the producer of a kind that a `...ProducerName` names. Raises `ConfigError`.
 
-
-def multimodal_match_info(context: PluginContext, name: str) -> MultimodalMatchInfo:
-    """Return the producer that a `producerName` of multimodal matches names."""
-    return context.plugin(name or "mm-embeddings-cache-producer", MultimodalMatchInfo, COLUMNS)
-
-
-def topology_info(context: PluginContext, name: str) -> TopologyInfo:
-    """Return the extractor that a `topologyProducerName` names. Raises `ConfigError`."""
-    return context.plugin(name or "topology-extractor", TopologyInfo, COLUMNS)
-
-
-def text_attributes(context: PluginContext, name: str) -> TextAttributes:
-    """Return the extractor of attributes that are text, of a name. Raises `ConfigError`."""
-    return context.plugin(name or "label-producer", TextAttributes, COLUMNS)
-
-
-def session_id_of(context: PluginContext, name: str) -> SessionId:
-    """Return the producer of sessions of a name. Raises `ConfigError`."""
-    return context.plugin(name or "session-id-producer", SessionId, COLUMNS)
+    One that the file does not list is `COLUMNS`.
+    """
+    return context.plugin(name or _DEFAULT_NAMES[kind], kind, cast(T, COLUMNS))

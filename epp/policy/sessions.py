@@ -17,7 +17,7 @@ from epp.model.endpoint import EndpointId, Target
 from epp.model.request import Decision, InferenceRequest
 from epp.policy.effects import without_effect
 from epp.policy.plugins import Headers, PluginContext
-from epp.policy.producers import session_id_of
+from epp.policy.producers import SessionId, find_producer
 
 _MOST_SESSIONS = 100_000
 """Sessions whose endpoint is kept; beyond them the one that was idle the longest goes."""
@@ -224,4 +224,4 @@ def _finder(source: SessionSource, context: PluginContext) -> Callable[[Inferenc
         name = source.header.strip().lower()
         return lambda request: request.headers.get(name, "")
     producer = source.producer or _ATTRIBUTES.get(source.attribute, source.attribute)
-    return session_id_of(context, producer).session_id
+    return find_producer(context, producer, SessionId).session_id

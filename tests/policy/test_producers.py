@@ -59,18 +59,18 @@ APPROX, PRECISE = "approx-prefix-cache-producer", "precise-prefix-cache-producer
 
 def test_a_name_means_the_producer_of_the_file_or_else_the_default():
     listed = started(APPROX)
-    assert producers.prefix_match_info(listed, "") is COLUMNS
-    assert producers.prefix_match_info(listed, APPROX) is COLUMNS
-    assert producers.prefix_match_info(listed, PRECISE) is COLUMNS
+    assert producers.find_producer(listed, "", producers.PrefixMatchInfo) is COLUMNS
+    assert producers.find_producer(listed, APPROX, producers.PrefixMatchInfo) is COLUMNS
+    assert producers.find_producer(listed, PRECISE, producers.PrefixMatchInfo) is COLUMNS
     assert listed[APPROX].prefix_matches(request(), ASKED) == COLUMNS.prefix_matches(
         request(), ASKED
     )
     unlisted = started("queue-scorer", "inflight-load-producer")
-    assert producers.prefix_match_info(unlisted, "") is COLUMNS
-    assert producers.in_flight_load(unlisted, "") is COLUMNS
-    assert producers.latency_prediction_info(unlisted, "") is COLUMNS
-    assert producers.multimodal_match_info(unlisted, "") is COLUMNS
-    assert producers.session_id_of(unlisted, "") is COLUMNS
+    assert producers.find_producer(unlisted, "", producers.PrefixMatchInfo) is COLUMNS
+    assert producers.find_producer(unlisted, "", producers.InFlightLoad) is COLUMNS
+    assert producers.find_producer(unlisted, "", producers.LatencyPredictionInfo) is COLUMNS
+    assert producers.find_producer(unlisted, "", producers.MultimodalMatchInfo) is COLUMNS
+    assert producers.find_producer(unlisted, "", producers.SessionId) is COLUMNS
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_a_name_means_the_producer_of_the_file_or_else_the_default():
 )
 def test_a_name_of_no_producer_is_an_error(name, said):
     with pytest.raises(ConfigError, match=said):
-        producers.prefix_match_info(started("queue-scorer"), name)
+        producers.find_producer(started("queue-scorer"), name, producers.PrefixMatchInfo)

@@ -11,8 +11,13 @@ from epp.model.events import Aborted, Event, Finished, FirstToken
 from epp.model.request import Decision, InferenceRequest, RequestId
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import COLUMNS, EndpointLoad, InFlightLoad, PrefixMatchInfo
-from epp.policy.producers import prefix_match_info as named_matches
+from epp.policy.producers import (
+    COLUMNS,
+    EndpointLoad,
+    InFlightLoad,
+    PrefixMatchInfo,
+    find_producer,
+)
 
 
 class InFlightLoadProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -41,7 +46,7 @@ class InFlightLoadProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
     def start(self, context: PluginContext) -> InFlightLoad:
         """Return the fleet's ledgers, or what counts outputs too."""
-        matches = named_matches(context, self.prefix_match_info_producer_name)
+        matches = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         if not self.add_estimated_output_tokens:
             return COLUMNS if matches is COLUMNS else _WithMatches(matches)
         counted = _WithOutput(self, matches)

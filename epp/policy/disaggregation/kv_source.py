@@ -12,7 +12,7 @@ import msgspec
 from epp.model.candidate import Candidate
 from epp.model.request import Decision, InferenceRequest
 from epp.policy.plugins import Headers, PluginContext
-from epp.policy.producers import PrefixMatchInfo, prefix_match_info
+from epp.policy.producers import PrefixMatchInfo, find_producer
 
 KV_SOURCE = "x-kv-cache-source-host-port"
 _BLOCK_TOKENS = 16
@@ -32,7 +32,7 @@ class P2pSourceProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def start(self, context: PluginContext) -> "P2pSource":
         """Return the plug-in. Raises `ConfigError` for an unknown producer."""
-        producer = prefix_match_info(context, self.prefix_match_info_producer_name)
+        producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         profile = self.prefill_profile_name or "prefill"
         return P2pSource(producer, self.min_cached_token_delta, profile)
 

@@ -8,14 +8,7 @@ import msgspec
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import PluginContext, uniform
-from epp.policy.producers import (
-    InFlightLoad,
-    LatencyPredictionInfo,
-    PrefixMatchInfo,
-    in_flight_load,
-    latency_prediction_info,
-    prefix_match_info,
-)
+from epp.policy.producers import InFlightLoad, LatencyPredictionInfo, PrefixMatchInfo, find_producer
 
 _NEVER = float("inf")
 _Costs = Callable[[InferenceRequest, Sequence[Candidate]], Sequence[float]]
@@ -61,19 +54,21 @@ class PrefixCacheAffinityFilter(
 
     def start(self, context: PluginContext) -> "_UntilSaturated":
         """Return what asks the producers."""
-        prefixes = prefix_match_info(context, self.prefix_match_info_producer_name)
+        prefixes = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         gates = [(self._times(context), self.max_ttft_penalty_ms)]
         if self.max_tokens_in_flight_penalty:
-            load = in_flight_load(context, self.in_flight_load_producer_name)
+            load = find_producer(context, self.in_flight_load_producer_name, InFlightLoad)
             gates.append((_of_tokens(load, 1, 1), self.max_tokens_in_flight_penalty))
         used = tuple(gate for gate in gates if gate[1])
         return _UntilSaturated(self, prefixes, used, context.below)
 
     def _times(self, context: PluginContext) -> _Costs:
         if self.ttft_source == "latencyPredictor":
-            predictor = latency_prediction_info(context, self.latency_prediction_info_producer_name)
+            predictor = find_producer(
+                context, self.latency_prediction_info_producer_name, LatencyPredictionInfo
+            )
             return _predicted(predictor)
-        load = in_flight_load(context, self.in_flight_load_producer_name)
+        load = find_producer(context, self.in_flight_load_producer_name, InFlightLoad)
         return _of_tokens(load, self.peak_prefill_throughput, 1000)
 
 
@@ -154,7 +149,7 @@ class SloHeadroomTierFilter(
     def start(self, context: PluginContext) -> "_ByHeadroom":
         """Return what asks the producer."""
         name = self.latency_prediction_info_producer_name
-        predictor = latency_prediction_info(context, name)
+        predictor = find_producer(context, name, LatencyPredictionInfo)
         return _ByHeadroom(self.epsilon_explore_neg, predictor, context.below)
 
 

@@ -12,7 +12,7 @@ from epp.model.request import InferenceRequest, RequestId
 from epp.policy.effects import mapped_to
 from epp.policy.filters.labels import DecodeFilter, PrefillFilter
 from epp.policy.plugins import PluginContext, SaturationDetector
-from epp.policy.producers import EndpointLoad, InFlightLoad, in_flight_load
+from epp.policy.producers import EndpointLoad, InFlightLoad, find_producer
 
 _NEVER_REPORTED = mapped_to(
     "loads of the moment: a report is corrected by what was sent since, so that only an endpoint"
@@ -81,7 +81,9 @@ class ConcurrencyDetector(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     def start(self, context: PluginContext) -> "_ByConcurrency":
         """Return what asks the producer."""
-        return _ByConcurrency(self, in_flight_load(context, self.in_flight_load_producer_name))
+        return _ByConcurrency(
+            self, find_producer(context, self.in_flight_load_producer_name, InFlightLoad)
+        )
 
 
 _NO_REQUEST = InferenceRequest(id=RequestId(""))

@@ -10,7 +10,7 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import ROLE_LABEL
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import TopologyInfo, topology_info
+from epp.policy.producers import TopologyInfo, find_producer
 
 Labels = Mapping[str, str]
 
@@ -20,11 +20,11 @@ _VALUE = re.compile(rf"({_NAME})?")
 
 
 class LabelFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Keeps the endpoints whose labels it wants."""
+    """Keeps the endpoints whose labels it wants: all of them, unless a subclass narrows that."""
 
     def wants(self, labels: Labels) -> bool:
         """Return whether an endpoint with these labels is kept."""
-        raise NotImplementedError
+        return True
 
     @property
     def sees_roles(self) -> bool:
@@ -166,7 +166,9 @@ class TopologyAffinityFilter(
     def start(self, context: PluginContext) -> "_NearPeer":
         """Return what asks the extractor."""
         fields = _FIELDS[: _PLACES[self.min_affinity]]
-        return _NearPeer(frozenset(fields), topology_info(context, self.topology_producer_name))
+        return _NearPeer(
+            frozenset(fields), find_producer(context, self.topology_producer_name, TopologyInfo)
+        )
 
 
 class _NearPeer(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attributes import Attribute, find_attribute
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import InFlightLoad, in_flight_load
+from epp.policy.producers import InFlightLoad, find_producer
 
 Operator = Literal[
     "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"
@@ -52,7 +52,9 @@ class UtilizationFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def start(self, context: PluginContext) -> "_WithinLimits":
         """Return what asks the producer."""
-        return _WithinLimits(self, in_flight_load(context, self.in_flight_load_producer_name))
+        return _WithinLimits(
+            self, find_producer(context, self.in_flight_load_producer_name, InFlightLoad)
+        )
 
 
 class _WithinLimits(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from epp.policy.attributes import (
     find_attribute,
 )
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import TextAttributes, text_attributes
+from epp.policy.producers import TextAttributes, find_producer
 from epp.policy.scorers.load import lower_is_better
 
 
@@ -141,7 +141,9 @@ class EndpointAttributeWeightScorer(
         """Return what reads the attribute."""
         most = max(self.weights.values())
         shares = {value: weight / most for value, weight in self.weights.items()}
-        return _ByWeight(self.attribute_key, shares, text_attributes(context, self.producer))
+        return _ByWeight(
+            self.attribute_key, shares, find_producer(context, self.producer, TextAttributes)
+        )
 
 
 class _ByWeight(msgspec.Struct, frozen=True):

@@ -12,13 +12,7 @@ from epp.model.events import EndpointRemoved, Event
 from epp.model.request import Decision, InferenceRequest, RequestId
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginContext, Scorer
-from epp.policy.producers import (
-    COLUMNS,
-    MultimodalMatchInfo,
-    PrefixMatchInfo,
-    multimodal_match_info,
-    prefix_match_info,
-)
+from epp.policy.producers import COLUMNS, MultimodalMatchInfo, PrefixMatchInfo, find_producer
 
 _SIZES = without_effect("blocks and capacities are those that endpoints report")
 _WHOLE_PROMPTS = without_effect("prompts are matched whole")
@@ -56,7 +50,7 @@ class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def start(self, context: PluginContext) -> Scorer:
         """Return what asks the producer; the scorer itself where that is the fleet's index."""
-        producer = prefix_match_info(context, self.prefix_match_info_producer_name)
+        producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         return self if producer is COLUMNS else _ByMatches(self, producer)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
@@ -101,7 +95,7 @@ class NoHitLruScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     def start(self, context: PluginContext) -> "_ByLastColdRequest":
         """Return what remembers where cold requests went."""
         size = self.lru_size if self.lru_size > 0 else _DEFAULT_LRU_SIZE
-        producer = prefix_match_info(context, self.prefix_match_info_producer_name)
+        producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         started = _ByLastColdRequest(size, producer)
         context.subscribe([EndpointRemoved], started.forget)
         return started
@@ -162,7 +156,7 @@ class MultimodalCacheScorer(
 
     def start(self, context: PluginContext) -> "_ByMedia":
         """Return what asks the producer."""
-        return _ByMedia(multimodal_match_info(context, self.producer_name))
+        return _ByMedia(find_producer(context, self.producer_name, MultimodalMatchInfo))
 
 
 class _ByMedia(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import msgspec
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import TopologyInfo, topology_info
+from epp.policy.producers import TopologyInfo, find_producer
 
 _CONTEXT_LABEL = "llm-d.ai/context-length-range"
 _NO_LABEL = 0.5
@@ -116,7 +116,7 @@ class TopologyAffinityScorer(
 
     def start(self, context: PluginContext) -> "_ByPlace":
         """Return what asks the extractor."""
-        return _ByPlace(topology_info(context, self.topology_producer_name))
+        return _ByPlace(find_producer(context, self.topology_producer_name, TopologyInfo))
 
 
 class _ByPlace(msgspec.Struct, frozen=True):

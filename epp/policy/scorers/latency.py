@@ -12,8 +12,7 @@ from epp.policy.producers import (
     LatencyPrediction,
     LatencyPredictionInfo,
     PrefixMatchInfo,
-    latency_prediction_info,
-    prefix_match_info,
+    find_producer,
 )
 
 _EPSILON = 1e-9
@@ -46,8 +45,10 @@ class LatencyScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
         """Return what asks the producers."""
         return _ByLatency(
             self,
-            latency_prediction_info(context, self.latency_prediction_info_producer_name),
-            prefix_match_info(context, self.prefix_match_info_producer_name),
+            find_producer(
+                context, self.latency_prediction_info_producer_name, LatencyPredictionInfo
+            ),
+            find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo),
         )
 
 

@@ -14,7 +14,7 @@ from epp.model.request import InferenceRequest
 from epp.policy.choice import ttft_costs
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import InFlightLoad, in_flight_load
+from epp.policy.producers import InFlightLoad, find_producer
 
 _DEFAULT_WAITING = 128
 _DEFAULT_TOKENS = 4_194_304
@@ -105,7 +105,9 @@ class ActiveRequestScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     def start(self, context: PluginContext) -> "_ByActiveRequests":
         """Return what asks the producer."""
-        return _ByActiveRequests(self, in_flight_load(context, self.in_flight_load_producer_name))
+        return _ByActiveRequests(
+            self, find_producer(context, self.in_flight_load_producer_name, InFlightLoad)
+        )
 
 
 class _ByActiveRequests(msgspec.Struct, frozen=True):
@@ -132,7 +134,7 @@ class TokenLoadScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     def start(self, context: PluginContext) -> "_ByTokens":
         """Return what asks the producer."""
         most = self.queue_threshold_tokens
-        producer = in_flight_load(context, self.in_flight_load_producer_name)
+        producer = find_producer(context, self.in_flight_load_producer_name, InFlightLoad)
         return _ByTokens(most if most > 0 else _DEFAULT_TOKENS, producer)
 
 
