@@ -35,6 +35,17 @@ def observation(text: str) -> Observation:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def add_max_body_bytes(group: argparse._ArgumentGroup) -> None:
+    """Add the flag that limits bodies."""
+    group.add_argument(
+        "--max-body-bytes",
+        type=size,
+        default=64 << 20,
+        metavar="SIZE",
+        help="larger request bodies get 413 (default: 64Mi)",
+    )
+
+
 def add_policy(parser: argparse.ArgumentParser) -> None:
     """Add the flags that choose the policy."""
     policy = parser.add_argument_group("policy")
@@ -127,13 +138,7 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_behaviour(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--max-body-bytes",
-        type=size,
-        default=64 << 20,
-        metavar="SIZE",
-        help="larger request bodies get 413 (default: 64Mi)",
-    )
+    add_max_body_bytes(group)
     group.add_argument(
         "--grpc-max-recv-msg-size",
         type=quantity,

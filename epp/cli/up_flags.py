@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from epp.cli.go_arguments import GoArgumentParser
-from epp.cli.serve_flags import add_policy, observation
-from epp.cli.types import duration, interval, port_number, size
+from epp.cli.serve_flags import add_max_body_bytes, add_policy, observation
+from epp.cli.types import duration, interval, port_number
 from epp.config.file import DEFAULT_POLICY, Settings
 from epp.errors import ConfigError
 from epp.up.options import UpOptions
@@ -138,13 +138,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         help="streamed answers to watch to the end: all, first (chunk of each) or sample:1/N"
         " (default: all)",
     )
-    group.add_argument(
-        "--max-body-bytes",
-        type=size,
-        default=64 << 20,
-        metavar="SIZE",
-        help="larger request bodies get 413 (default: 64Mi)",
-    )
+    add_max_body_bytes(group)
     group.add_argument(
         "--debug-headers",
         action="store_true",  # a boolean that takes a value would take the URL behind it
