@@ -41,8 +41,9 @@ _PROGRESS_CHUNKS: Final = 32
 """Chunks from one report of a stream's progress to the next: about two blocks of 16 tokens."""
 _EVENTS: Final = "text/event-stream"
 _GRPC: Final = "application/grpc"
+_JSON: Final = "application/json"
 _USAGE_AT_TOP: Final = (Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS)
-"""APIs whose events have `usage` at their top level."""
+"""APIs whose answers and events have `usage` at their top level."""
 _DONE: Final = b"data: [DONE]\n\n"
 """The last event of a stream (OpenAI API, `stream`)."""
 
@@ -90,8 +91,11 @@ class Response:
         if request is not None and content_type.startswith(_GRPC):
             record.streaming = request.stream
         if "content-encoding" not in headers:
-            if record.streaming and api in _USAGE_AT_TOP:
+            at_top = api in _USAGE_AT_TOP
+            if at_top and record.streaming:
                 self._usage_reader = ObjectScanner(1, True)  # noqa: FBT003 (`lines`)
+            elif at_top and content_type.startswith(_JSON):
+                self._usage_reader = ObjectScanner()
             else:
                 self._usage_reader = usage_reader(api, content_type, streaming=record.streaming)
             self._restorer = None if message.end_of_stream else self._restoration()
