@@ -12,6 +12,7 @@ from e2e.corridor import START_SECONDS, TRANSPORT
 from e2e.kube_corridor import KubeCorridor
 from epp.gateway.envoy import envoy_binary
 from epp.gateway.processes import spawn
+from tests.incumbent_configs import CHART_PLUGINS
 
 _TYPES = "type.googleapis.com/envoy.extensions"
 _MANAGER = f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -21,23 +22,6 @@ _HTTP = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _FILTER = "type.googleapis.com/envoy.config.route.v3.FilterConfig"
 _WINDOWS = {"initial_stream_window_size": 65536, "initial_connection_window_size": 1048576}
 _LIMITS = {"max_connections": 40000, "max_pending_requests": 40000, "max_requests": 40000}
-CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-- type: metrics-data-source
-  parameters: {scheme: "http", path: "/metrics", insecureSkipVerify: true}
-- type: core-metrics-extractor
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
-"""
 
 
 def _at(port: int) -> dict[str, Any]:
@@ -180,7 +164,7 @@ class IncumbentCorridor(KubeCorridor):
     async def spawn_picker(self) -> None:
         """Start the picker on its ports."""
         path = self.directory / "default-plugins.yaml"
-        path.write_text(CONFIG)
+        path.write_text(CHART_PLUGINS)
         argv = [
             *(sys.executable, "-m", "epp"),
             *("--endpoint-selector", "app=vllm", "--endpoint-target-ports", str(self.pod_port)),

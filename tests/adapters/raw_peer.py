@@ -5,12 +5,15 @@ from contextlib import asynccontextmanager, suppress
 
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
-from tests.adapters.ext_proc_peer import DEADLINE, head, kind
+from tests.adapters.ext_proc_peer import CHAT, DEADLINE, head, kind, streamed
 from tests.native import wire
 from tests.native.framing_oracle import PlainDeframer
 from tests.native.wire import Code, Flag, Kind
 
 GET = head(method="GET", path="/v1/models", end=True)
+LARGE = CHAT[:-1] + b', "x": "' + b"x" * 3_000_000 + b'"}'
+WIDE = 1 << 30
+"""A window that nothing here fills."""
 
 
 class RawPeer:
@@ -88,6 +91,10 @@ class RawPeer:
         found = self.seen(kind, stream)
         return [Code(int.from_bytes(payload[at : at + 4], "big")) for payload in found]
 
+    def came(self, stream):
+        """How many bytes of DATA have come on a stream."""
+        return sum(map(len, self.seen(Kind.DATA, stream)))
+
     async def heard(self, kind, stream=None):
         """Wait for a frame of a kind; its payload."""
         await self.hear(lambda: self.seen(kind, stream))
@@ -107,6 +114,11 @@ class RawPeer:
         mark = len(self.frames)
         self.say(wire.ping(b"are you?"))
         await self.hear(lambda: (Kind.PING, Flag.ACK, 0, b"are you?") in self.frames[mark:])
+
+
+def pieces(replies):
+    """The pieces of a request's body in replies."""
+    return [streamed(reply) for reply in replies if kind(reply) == "request_body"]
 
 
 @asynccontextmanager

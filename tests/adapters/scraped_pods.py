@@ -10,6 +10,7 @@ from epp.adapters.scrape.scraper import PageSource, Scraper, ScrapeSettings
 from epp.model.endpoint import Endpoint
 from epp.model.events import LoadReported, ScrapeFailed
 from tests.adapters.vllm_page import vllm_page
+from tests.tasks import running
 
 DEADLINE = 10
 FAST = ScrapeSettings(interval=0.02, retry=0.02, timeout=DEADLINE, max_bytes=200_000)
@@ -125,10 +126,5 @@ async def scraping(*endpoints, settings=FAST, clock=time.monotonic, **source):
     scraper = Scraper(told, clock, PageSource(settings=settings, **source))
     for endpoint in endpoints:
         scraper.watch(endpoint)
-    task = asyncio.create_task(scraper.run())
-    try:
+    async with running(scraper.run()):
         yield scraper, told
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task

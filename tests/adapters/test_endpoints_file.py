@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from epp.adapters.endpoints_file import EndpointsFile, HostNames
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
+from tests.tasks import running
 
 POLL = 0.005
 
@@ -66,13 +67,8 @@ async def following(path):
     told = Told()
     source = EndpointsFile(path, told, poll=POLL)
     await source.load()
-    task = asyncio.create_task(source.run())
-    try:
+    async with running(source.run()):
         yield told
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 @pytest.fixture

@@ -10,22 +10,16 @@ from epp.adapters.extproc.limits import Limits, LineQuota, TokenBucket
 from epp.adapters.extproc.transports import server_class
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (
-    CHAT,
     body,
     head,
-    kind,
-    streamed,
     until,
 )
-from tests.adapters.raw_peer import GET, connected, greeted, serves
+from tests.adapters.raw_peer import GET, LARGE, WIDE, connected, greeted, serves
 from tests.native import wire
 from tests.native.built import needs_native
 from tests.native.wire import Code, Kind
 
 pytestmark = needs_native
-
-WIDE = 1 << 30
-LARGE = CHAT[:-1] + b', "x": "' + b"x" * 3_000_000 + b'"}'
 
 
 @pytest.fixture
@@ -37,14 +31,6 @@ def transport():
 async def peer(server):
     async with greeted(server) as made:
         yield made
-
-
-def pieces(replies):
-    return [streamed(reply) for reply in replies if kind(reply) == "request_body"]
-
-
-def come(peer, stream):
-    return sum(map(len, peer.seen(Kind.DATA, stream)))
 
 
 PRIORITY = wire.frame(Kind.PRIORITY, 1, bytes(5))
@@ -206,7 +192,7 @@ class TestFairness:
             peer.begin(1, head(), body(LARGE))
             peer.begin(3, GET)
             await peer.replied(3, 1)
-            assert come(peer, 1) < len(LARGE)
+            assert peer.came(1) < len(LARGE)
 
     async def test_many_connections(self, director, server):
         async with AsyncExitStack() as stack:

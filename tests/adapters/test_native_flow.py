@@ -17,21 +17,17 @@ from tests.adapters.ext_proc_peer import (
     DECISION,
     body,
     head,
-    kind,
     response_body,
     response_head,
     streamed,
     until,
 )
-from tests.adapters.raw_peer import GET, RawPeer, connected, greeted, serves
+from tests.adapters.raw_peer import GET, LARGE, WIDE, RawPeer, connected, greeted, pieces, serves
 from tests.native import wire
 from tests.native.built import needs_native
 from tests.native.wire import Code, Kind
 
 pytestmark = needs_native
-
-WIDE = 1 << 30
-LARGE = CHAT[:-1] + b', "x": "' + b"x" * 3_000_000 + b'"}'
 
 
 @pytest.fixture
@@ -45,14 +41,6 @@ async def peer(server):
         yield made
 
 
-def pieces(replies):
-    return [streamed(reply) for reply in replies if kind(reply) == "request_body"]
-
-
-def come(peer, stream):
-    return sum(map(len, peer.seen(Kind.DATA, stream)))
-
-
 class TestWindowsOfThePeer:
     async def test_no_more_is_sent_than_the_window_allows(self, server):
         async with greeted(server, window=0) as peer:
@@ -63,13 +51,13 @@ class TestWindowsOfThePeer:
             for grant in (1, 5, 9_000, 16_384, 16_385):
                 peer.say(wire.window_update(1, grant))
                 allowed += grant
-                await peer.hear(lambda allowed=allowed: come(peer, 1) == allowed)
+                await peer.hear(lambda allowed=allowed: peer.came(1) == allowed)
                 await peer.works()
-                assert come(peer, 1) == allowed
+                assert peer.came(1) == allowed
             peer.say(wire.window_update(1, WIDE))
-            await peer.hear(lambda: come(peer, 1) >= 65_535)
+            await peer.hear(lambda: peer.came(1) >= 65_535)
             await peer.works()
-            assert come(peer, 1) == 65_535, "the connection's window"
+            assert peer.came(1) == 65_535, "the connection's window"
             peer.say(wire.window_update(0, WIDE))
             await peer.hear(lambda: pieces(peer.replies[1])[-1:] and pieces(peer.replies[1])[-1][1])
             assert b"".join(data for data, _ in pieces(peer.replies[1])) == LARGE
@@ -77,11 +65,11 @@ class TestWindowsOfThePeer:
     async def test_a_window_that_closes_and_opens(self, server):
         async with greeted(server, window=100) as peer:
             peer.begin(1, head(), body())
-            await peer.hear(lambda: come(peer, 1) == 100)
+            await peer.hear(lambda: peer.came(1) == 100)
             peer.say(wire.settings(window=50))  # now it is 50 bytes below nothing
             await peer.works()
             peer.say(wire.window_update(1, 60))
-            await peer.hear(lambda: come(peer, 1) == 110)
+            await peer.hear(lambda: peer.came(1) == 110)
             peer.say(wire.settings(window=1 << 20))
             assert len(await peer.replied(1, 2)) == 2
 

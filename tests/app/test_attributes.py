@@ -1,6 +1,5 @@
 """Decisions by what data sources say of endpoints: from their pages to the pick."""
 
-import asyncio
 import contextlib
 import time
 
@@ -15,6 +14,7 @@ from epp.policy.scheduler import Scheduler
 from tests.adapters.scraped_pods import Told
 from tests.app.test_data_sources import Pages
 from tests.strategies import SECRET, endpoint, request
+from tests.tasks import running
 
 GPU = """
 plugins:
@@ -70,17 +70,12 @@ async def polled(text, endpoints, kind):
     for each in endpoints:
         fleet.apply(EndpointUpserted(each), 0.0)
         sources.watch(each)
-    task = asyncio.create_task(sources.run())
-    try:
+    async with running(sources.run()):
         for each in endpoints:
             await told.until(lambda name=each.name: told.of(kind, name))
         for event in told.events:
             fleet.apply(event, 0.0)
         yield Scheduler(fleet, settings.scheduling, lambda _: 0)
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def picked(scheduler):

@@ -17,6 +17,7 @@ from epp.model.events import AttributesReported, LoadReported, ModelsListed, Scr
 from tests.adapters.scraped_pods import DEADLINE, Told
 from tests.adapters.vllm_page import vllm_page
 from tests.kubeapi.authority import Authority
+from tests.tasks import running
 
 MODELS = b'{"object":"list","data":[{"id":"llama","created":%d},{"id":"fr","parent":"llama"}]}'
 PLAIN = "plugins: [{type: random-picker}, %s]\ndataLayer: {sources: [%s], injectDefaults: %s}"
@@ -78,13 +79,8 @@ async def polling(layer, *endpoints, interval=0.02):
     sources = DataSources(layer, interval, told, time.monotonic, retry=interval)
     for endpoint in endpoints:
         sources.watch(endpoint)
-    task = asyncio.create_task(sources.run())
-    try:
+    async with running(sources.run()):
         yield told, sources
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 async def first(told, kind, name="a", count=1):
