@@ -33,7 +33,11 @@ DOCUMENTED = [
     for command in commands(block)
     if command.startswith(("helm ", "kubectl "))
 ]
-INSTALLS = [words for _, words in DOCUMENTED if words[:2] == ["helm", "install"]]
+INSTALLS = [
+    words
+    for _, words in DOCUMENTED
+    if words[:2] == ["helm", "install"] and words[3].startswith("charts/")
+]
 APPLIES = [words for _, words in DOCUMENTED if words[1] == "apply" and "-k" in words]
 
 

@@ -76,21 +76,27 @@ def bare(thing):
 
 @pytest.mark.parametrize("name", GATEWAYS)
 def test_a_gateway_gets_what_the_chart_gives_it(name):
+    found = things(f"gateways/{name}")
+    namespace = only(found, "HTTPRoute")["metadata"].get("namespace", "default")
+    made = {"gateway": {"create": True}, "gatewayClass": {"create": True}}
     chart = objects(
         "warmpick",
-        v.merged(v.POOL, v.provider(name), v.ROUTED),
+        v.merged(v.POOL, v.provider(name), v.ROUTED, {"provider": {"envoyGateway": made}}),
         release="llm",
-        namespace="default",
+        namespace=namespace,
     )
-    theirs = {(each["kind"], each["metadata"]["name"]): bare(each) for each in chart}
+    theirs = {(each["kind"], each["metadata"]["name"]): each for each in chart}
     shared = [
         each
-        for each in things(f"gateways/{name}")
-        if each["kind"] not in {"Gateway", "GatewayClass"}
+        for each in found
+        if name == "envoy-gateway" or each["kind"] not in {"Gateway", "GatewayClass"}
     ]
     assert shared
     for thing in shared:
-        assert theirs[thing["kind"], thing["metadata"]["name"]] == bare(thing)
+        same = theirs[thing["kind"], thing["metadata"]["name"]]
+        assert bare(same) == bare(thing)
+        place = thing["metadata"].get("namespace", same["metadata"].get("namespace"))
+        assert same["metadata"].get("namespace") == place
 
 
 @pytest.mark.parametrize("name", GATEWAYS)

@@ -11,7 +11,11 @@ from tests.charts.schemas import complaints
 THINGS = [
     *objects("warmpick", v.merged(v.CASES["on-istio"], v.ENVOY, v.FENCED)),
     *objects("warmpick", v.merged(v.CASES["on-gke"], v.ACTIVE, v.CASES["certificate"])),
+    *objects("warmpick", v.CASES["on-envoy-gateway"]),
 ]
+
+EXT_PROC = ("spec", "extProc", 0)
+CA = {"group": "", "kind": "Secret", "name": "ca"}
 
 
 def wrong(kind, path, value):
@@ -52,10 +56,28 @@ def wrong(kind, path, value):
         ("HealthCheckPolicy", ("spec", "default", "timeoutSec"), "2s"),
         ("GCPBackendPolicy", ("spec", "targetRef", "kind"), "Service"),
         ("Certificate", ("spec", "issuerRef"), {}),
+        ("Backend", ("spec", "endpoints", 0, "fqdn", "hostname"), "llm"),
+        ("Backend", ("spec", "tls"), {"insecureSkipVerify": False}),
+        ("Backend", ("spec", "tls"), {"insecureSkipVerify": True, "caCertificateRefs": [CA]}),
+        ("EnvoyExtensionPolicy", (*EXT_PROC, "failOpen"), True),
+        ("EnvoyExtensionPolicy", (*EXT_PROC, "backendRefs"), []),
+        ("EnvoyExtensionPolicy", (*EXT_PROC, "processingMode", "request", "body"), "Duplex"),
+        ("EnvoyExtensionPolicy", (*EXT_PROC, "statusOnError"), 200),
+        ("EnvoyExtensionPolicy", (*EXT_PROC, "metadata", "writable"), []),
+        ("BackendTrafficPolicy", ("spec", "circuitBreaker", "maxRequests"), 1),
+        ("BackendTrafficPolicy", ("spec", "targetRefs", 0, "kind"), "InferencePool"),
+        ("EnvoyPatchPolicy", ("spec", "targetRef", "namespace"), "inf"),
+        ("EnvoyPatchPolicy", ("spec", "jsonPatches", 0, "operation", "op"), "delete"),
     ],
 )
 def test_a_wrong_field_is_complained_of(kind, path, value):
     assert complaints(wrong(kind, path, value)) != []
+
+
+def test_in_other_modes_the_filter_may_fail_open():
+    policy = wrong("EnvoyExtensionPolicy", (*EXT_PROC, "failOpen"), True)
+    policy["spec"]["extProc"][0]["processingMode"]["request"]["body"] = "Streamed"
+    assert complaints(policy) == []
 
 
 def test_what_was_not_changed_is_not_complained_of():

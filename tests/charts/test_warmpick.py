@@ -182,6 +182,10 @@ def test_the_picker_may_do_this_and_no_more(name, rules):
 
 
 BESIDES = {
+    "envoy-gateway": {
+        *("Backend", "EnvoyExtensionPolicy", "BackendTrafficPolicy", "EnvoyPatchPolicy"),
+        "ServiceMonitor",
+    },
     "gke": {"HealthCheckPolicy", "GCPBackendPolicy", "PodMonitoring"},
     "istio": {"DestinationRule", "ServiceMonitor"},
 }

@@ -17,7 +17,7 @@
 {{- if $router }}{{ fail "router.modelServers.matchLabels is needed: the labels of your model servers' pods, such as --set router.modelServers.matchLabels.app=vllm-qwen3-32b" }}{{ end -}}
 {{- fail "inferenceExtension.endpointsServer.endpointSelector is needed where createInferencePool is false: the labels of your model servers' pods, such as app=vllm-qwen3-32b" -}}
 {{- end -}}
-{{- if and (not $isPool) .Values.experimentalHttpRoute.enabled -}}
+{{- if and (not $isPool) .Values.experimentalHttpRoute.enabled (ne .Values.provider.name "envoy-gateway") -}}
 {{- $create := ternary "router.inferencePool.create" "inferenceExtension.endpointsServer.createInferencePool" (not (not $router)) -}}
 {{- fail (printf "%s needs an InferencePool to route to: set %s=true, or send clients to the sidecar" (ternary "httpRoute.create" "experimentalHttpRoute.enabled" (not (not $router))) $create) -}}
 {{- end -}}
@@ -119,6 +119,7 @@
 {{- if and (include "warmpick.envoy" .) (not $own) (eq (index $epp.flags "health-checking" | toString) "false") -}}
 {{- fail (printf "%s.flags.health-checking is false, and the proxy asks for the picker's health at its port for picks: leave it out" $picker) -}}
 {{- end -}}
+{{- if eq .Values.provider.name "envoy-gateway" }}{{ include "warmpick.envoyGatewayChecks" . }}{{ end -}}
 {{- with .Values.fromIncumbent }}{{ include "warmpick.incumbentChecks" (dict "root" $ "router" .router) }}{{ end -}}
 {{- end -}}
 

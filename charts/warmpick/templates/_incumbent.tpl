@@ -236,7 +236,7 @@ What is taken and changes nothing here, and why: one a line. Of `router` only wh
 {{- if and (dig "tracing" dict $given | default dict) (not $epp.tracing.enabled) -}}
 {{- $lines = append $lines "router.tracing: not enabled" -}}
 {{- end -}}
-{{- if and (ne .Values.provider.name "none") (not $epp.endpointsServer.createInferencePool) -}}
+{{- if and (not (has .Values.provider.name (list "none" "envoy-gateway"))) (not $epp.endpointsServer.createInferencePool) -}}
 {{- $lines = append $lines "provider: it is about InferencePools, and router.inferencePool.create is false" -}}
 {{- end -}}
 {{- if and (dig "modelServers" "targetPortNumber" "" $given) (dig "modelServers" "targetPorts" list $given) -}}

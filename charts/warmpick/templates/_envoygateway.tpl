@@ -1,0 +1,100 @@
+{{- /* What the objects of Envoy Gateway in envoygateway.yaml share. */ -}}
+
+{{- /* The HTTPRoutes that lead to the pool, each with how many rules it has. */ -}}
+{{- define "warmpick.envoyGatewayRoutes" -}}
+{{- $routes := list -}}
+{{- if .Values.experimentalHttpRoute.enabled }}{{ $routes = append $routes (dict "name" .Release.Name "rules" 1) }}{{ end -}}
+{{- range .Values.provider.envoyGateway.routes }}{{ $routes = append $routes (dict "name" .name "rules" (.rules | default 1)) }}{{ end -}}
+{{- toYaml $routes -}}
+{{- end -}}
+
+{{- /*
+The EnvoyPatchPolicy is in the namespace of the Gateway that it is about, beside those of other
+namespaces; names of releases and namespaces have no dots.
+*/ -}}
+{{- define "warmpick.envoyGatewayPatchNamespace" -}}
+{{- $elsewhere := ternary "" .Values.experimentalHttpRoute.inferenceGatewayNamespace .Values.provider.envoyGateway.mergeGateways -}}
+{{- $elsewhere | default .Release.Namespace -}}
+{{- end -}}
+
+{{- define "warmpick.envoyGatewayPatchName" -}}
+{{- if ne (include "warmpick.envoyGatewayPatchNamespace" .) .Release.Namespace }}{{ .Release.Namespace }}.{{ end -}}
+{{- .Release.Name -}}
+{{- end -}}
+
+{{- /* Envoy's own is 1,024 each. */ -}}
+{{- define "warmpick.envoyGatewayLimits" -}}
+{{- range $limit, $value := .Values.provider.envoyGateway.limits }}
+{{ $limit }}: {{ int64 $value }}
+{{- end -}}
+{{- end -}}
+
+{{- /*
+How the certificate of the picker is checked. Its own is checked by nobody, and so is one of a Secret
+whose CA is not told; cert-manager writes the CA beside the certificate.
+*/ -}}
+{{- define "warmpick.envoyGatewayTLS" -}}
+{{- $tls := .Values.provider.envoyGateway.tls -}}
+{{- $refs := $tls.caCertificateRefs -}}
+{{- if and (not $refs) .Values.inferenceExtension.tls.certManager.enabled (not $tls.insecureSkipVerify) -}}
+{{- $refs = list (dict "kind" "Secret" "name" (include "warmpick.tlsSecret" .)) -}}
+{{- end -}}
+{{- if $refs -}}
+caCertificateRefs:
+{{- range $refs }}
+- group: ""
+  kind: {{ .kind | default "ConfigMap" }}
+  name: {{ .name }}
+{{- end }}
+sni: {{ $tls.sni | default (printf "%s.%s.svc" (include "warmpick.name" .) .Release.Namespace) }}
+{{- else -}}
+insecureSkipVerify: true
+{{- end -}}
+{{- end -}}
+
+{{- /*
+From a cluster of `envoy.cluster.dns` to one that goes where a header says. In this order: Envoy
+knows no cluster with both a type and a cluster_type, nor ORIGINAL_DST with endpoints.
+*/ -}}
+{{- define "warmpick.envoyGatewayOperations" -}}
+- op: remove
+  path: /cluster_type
+- op: remove
+  path: /load_balancing_policy
+- op: remove
+  path: /load_assignment
+- op: add
+  path: /type
+  value: ORIGINAL_DST
+- op: add
+  path: /lb_policy
+  value: CLUSTER_PROVIDED
+- op: add
+  path: /original_dst_lb_config
+  value:
+    use_http_header: true
+    http_header_name: x-gateway-destination-endpoint
+{{- end -}}
+
+{{- define "warmpick.envoyGatewayChecks" -}}
+{{- $own := .Values.provider.envoyGateway -}}
+{{- if $own.failOpen -}}
+{{- fail "provider.envoyGateway.failOpen is true, which Envoy Gateway refuses with bodies in full duplex, as a body that has gone to the picker cannot be sent again: leave it out" -}}
+{{- end -}}
+{{- if and $own.tls.caCertificateRefs $own.tls.insecureSkipVerify -}}
+{{- fail "provider.envoyGateway.tls has both caCertificateRefs and insecureSkipVerify: keep one" -}}
+{{- end -}}
+{{- if and $own.tls.caCertificateRefs (not (include "warmpick.tlsSecret" .)) -}}
+{{- fail "provider.envoyGateway.tls.caCertificateRefs are for a certificate that a CA signed: set inferenceExtension.tls.secretName, or leave them out" -}}
+{{- end -}}
+{{- if and $own.tls.caCertificateRefs (not (include "warmpick.secureServing" .)) -}}
+{{- fail "provider.envoyGateway.tls.caCertificateRefs are for TLS, and the flag secure-serving is false: leave one of them out" -}}
+{{- end -}}
+{{- $names := list -}}
+{{- range include "warmpick.envoyGatewayRoutes" . | fromYamlArray -}}
+{{- if has .name $names -}}
+{{- fail (printf "provider.envoyGateway.routes names %q, which is there already: once is enough, and the chart's own route is not to be named" .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- end -}}
