@@ -10,15 +10,16 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
 from multidict import CIMultiDictProxy
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.gateway.envoy import EnvoySettings, Routing, start_envoy
+from epp.gateway.envoy import EnvoySettings, Routing, envoy_binary, start_envoy
 from epp.gateway.envoy_parts import BodyMode
 from epp.gateway.processes import Process, spawn
 from tests.native.built import FAULTS
@@ -135,6 +136,18 @@ class Corridor:
         )
         self.envoy = await start_envoy(settings, log_dir=self.directory)
         self._stop.push_async_callback(self.envoy.stop, 0)
+
+    async def spawn_envoy(self, config: str, *flags: str) -> None:
+        """Start Envoy with a configuration as it stands, and wait until it is ready."""
+        path = self.directory / "envoy.json"
+        path.write_text(config)
+        argv = [
+            *(str(envoy_binary()), "--config-path", str(path), "--log-level", "warn", *flags),
+            *("--concurrency", "1", "--disable-hot-restart"),
+        ]
+        self.envoy = await spawn("envoy", argv, log_dir=self.directory)
+        self._stop.push_async_callback(self.envoy.stop, 0)
+        await self.envoy.wait_http(f"http://127.0.0.1:{self.admin_port}/ready", START_SECONDS)
 
     async def start_server(self, name: str) -> None:
         """Start one model server; it is in no endpoints file yet."""
@@ -262,6 +275,8 @@ class Corridor:
         return [json.loads(line) for line in self.picker.log_path.read_text().splitlines()]
 
 
+C = TypeVar("C", bound=Corridor)
+
 SERVER_NAMES = "model_server.simulator"
 """The module whose servers can be given a name."""
 
@@ -280,17 +295,22 @@ def quiet_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def corridor(plan: Plan, directory: Path) -> AsyncIterator[Corridor]:
-    """Start what a plan says; stop it at the end, logs stay in the directory."""
+async def running(kind: type[C], plan: Plan, directory: Path) -> AsyncIterator[C]:
+    """Start what a plan says, in a corridor of a kind; stop it at the end, logs stay."""
     limit = aiohttp.ClientTimeout(total=DEADLINE * 2)
     connector = aiohttp.TCPConnector(limit=0, force_close=False)
     async with aiohttp.ClientSession(timeout=limit, connector=connector) as client:
-        made = Corridor(plan, directory, client)
+        made = kind(plan, directory, client)
         try:
             await made.start()
             yield made
         finally:
             await made.stop()
+
+
+def corridor(plan: Plan, directory: Path) -> AbstractAsyncContextManager[Corridor]:
+    """Start what a plan says; stop it at the end, logs stay in the directory."""
+    return running(Corridor, plan, directory)
 
 
 async def until(condition: Callable[[], Coroutine[Any, Any, bool]]) -> None:

@@ -26,8 +26,9 @@ class Seen(msgspec.Struct, frozen=True):
 class Echo:
     """Answers every request with its own body, and remembers it.
 
-    With the header `x-echo-pieces: N` the answer is a stream of N events (`event(n)`); with
-    `x-echo-hold` too, only the first of them is sent before `release` is set.
+    With the header `x-echo-pieces: N` the answer is a stream of N events (`event(n)`). With
+    `x-echo-hold` no more than the first of them is sent before `release` is set, and nothing of an
+    answer that is no stream.
     """
 
     def __init__(self) -> None:
@@ -44,6 +45,8 @@ class Echo:
         pieces = int(headers.get(PIECES, 0))
         if pieces:
             return await self._stream(http, pieces)
+        if HELD in headers:
+            await self.release.wait()
         kind = headers.get("content-type", "text/plain")
         return web.Response(
             body=self.seen[-1].body, headers={"content-type": kind, "x-echo": self.target}

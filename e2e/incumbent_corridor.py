@@ -8,9 +8,8 @@ import json
 import sys
 from typing import Any
 
-from e2e.corridor import START_SECONDS, TRANSPORT
+from e2e.corridor import TRANSPORT
 from e2e.kube_corridor import KubeCorridor
-from epp.gateway.envoy import envoy_binary
 from epp.gateway.processes import spawn
 from tests.incumbent_configs import CHART_PLUGINS
 
@@ -180,13 +179,6 @@ class IncumbentCorridor(KubeCorridor):
 
     async def start_gateway(self) -> None:
         """Start Envoy with the chart's own configuration and arguments."""
-        path = self.directory / "envoy.yaml"
-        path.write_text(envoy_config(self.port, self.admin_port, self.grpc_port))
-        argv = [
-            *(str(envoy_binary()), "--service-node", "envoy-proxy", "--log-level", "warn"),
-            *("--drain-strategy", "immediate", "--drain-time-s", "60", "-c", str(path)),
-            *("--concurrency", "1", "--disable-hot-restart"),
-        ]
-        self.envoy = await spawn("envoy", argv, log_dir=self.directory)
-        self._stop.push_async_callback(self.envoy.stop, 0)
-        await self.envoy.wait_http(f"http://127.0.0.1:{self.admin_port}/ready", START_SECONDS)
+        config = envoy_config(self.port, self.admin_port, self.grpc_port)
+        flags = ("--service-node", "envoy-proxy", "--drain-strategy", "immediate")
+        await self.spawn_envoy(config, *flags, "--drain-time-s", "60")

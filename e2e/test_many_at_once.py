@@ -46,8 +46,15 @@ async def documented_envoy(picker, folder):
         await envoy.stop(0)
 
 
-async def all_at_once(client, url, echo):
-    """Ask for so many streams that all have begun before any ends; check that each is whole."""
+async def nothing():
+    """Do nothing, where a test wants nothing done meanwhile."""
+
+
+async def all_at_once(client, url, echo, meanwhile=nothing):
+    """Ask for so many streams that all have begun before any ends; check that each is whole.
+
+    `meanwhile` is done while all go on.
+    """
     headers = {PIECES: "3", HELD: "1"}
     statuses: collections.Counter[int] = collections.Counter()
     refusals: set[str] = set()
@@ -72,6 +79,7 @@ async def all_at_once(client, url, echo):
         for number in range(AT_ONCE):
             tasks.create_task(ask(number))
         await everyone.wait()  # every answer has begun, and none has ended
+        await meanwhile()
         echo.release.set()
     assert statuses == {200: AT_ONCE}, refusals
 
