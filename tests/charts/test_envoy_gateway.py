@@ -196,6 +196,7 @@ def test_limits_and_times_are_values():
             limits={"maxConnections": 7, "maxParallelRetries": 9},
             messageTimeout="3s",
             statusOnError=None,
+            keepalive={"interval": "11s"},
         ),
         route(requestTimeout="1h"),
     )
@@ -203,6 +204,8 @@ def test_limits_and_times_are_values():
     traffic = spec(things, "BackendTrafficPolicy")
     assert picker["messageTimeout"] == "3s"
     assert "statusOnError" not in picker
+    pings = picker["backendSettings"]["http2"]["connectionKeepalive"]
+    assert pings == {"interval": "11s", "timeout": "10s"}
     assert picker["backendSettings"]["circuitBreaker"] == traffic["circuitBreaker"]
     assert traffic["circuitBreaker"] == {
         "maxConnections": 7,
@@ -211,6 +214,11 @@ def test_limits_and_times_are_values():
         "maxPendingRequests": 65535,
     }
     assert traffic["timeout"]["http"]["streamIdleTimeout"] == "1h"
+
+
+def test_there_may_be_no_pings():
+    (picker,) = spec(rendered(own(keepalive=None)), "EnvoyExtensionPolicy")["extProc"]
+    assert "http2" not in picker["backendSettings"]
 
 
 SAME = None
