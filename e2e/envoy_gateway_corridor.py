@@ -1,58 +1,58 @@
-"""A corridor of Envoy Gateway's: Envoy as it is told to be for the objects of `docs/kubernetes.md`.
+"""A corridor of Envoy Gateway's: Envoy as it is told to be for `manifests/gateways/envoy-gateway`.
 
-States what Envoy Gateway 1.9 (`internal/gatewayapi`, `internal/xds/translator`) makes of a release
-`llm` in the namespace `inf`: of the HTTPRoute and its Backend, the Backend of the picker, the
-EnvoyExtensionPolicy, the BackendTrafficPolicy, and the EnvoyPatchPolicy that turns the cluster of
-the route into one that goes where the picker says. Listeners, routes and clusters are static here,
-which come from a server there; addresses are those of this machine.
+States what Envoy Gateway 1.9 (`internal/gatewayapi`, `internal/xds/translator`) makes of what these
+objects say, and applies their EnvoyPatchPolicy to that. Listener, route and clusters are static
+here, which come from a server there; addresses are those of this machine.
 """
 
+import copy
 import json
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-from e2e.corridor import Corridor, Plan, running
-from epp.gateway.envoy_parts import (
-    DESTINATION,
-    HTTP_OPTIONS,
-    Json,
-    http_manager,
-    router,
-    socket_address,
-    typed,
-)
+import msgspec
+import yaml
 
+from e2e.corridor import Corridor, Plan, running
+from epp.gateway.envoy_parts import HTTP_OPTIONS, Json, http_manager, router, socket_address, typed
+
+MANIFESTS = Path(__file__).parents[1] / "manifests" / "gateways" / "envoy-gateway"
 ROUTE_CLUSTER = "httproute/inf/llm/rule/0"
 PICKER_CLUSTER = "envoyextensionpolicy/inf/llm/extproc/0"
-FILTER = f"envoy.filters.http.ext_proc/{PICKER_CLUSTER}"
-"""Every policy has a filter of its own name, which is off but on the routes of the policy."""
-MOST = 65_535
-"""Of `circuitBreaker`, in both policies."""
+"""Named by the namespaces and names of the HTTPRoute and of the EnvoyExtensionPolicy."""
 BUFFER_BYTES = 32_768
 """What Envoy Gateway has Envoy buffer of a connection, either side."""
+_FILTER = f"envoy.filters.http.ext_proc/{PICKER_CLUSTER}"
+_LISTENER = "inf/inference-gateway/http"
 _WINDOWS = {"initial_stream_window_size": 65_536, "initial_connection_window_size": 1_048_576}
 _EXTENSIONS = "envoy.extensions"
-_TLS = f"{_EXTENSIONS}.transport_sockets.tls.v3.UpstreamTlsContext"
 _PREVIOUS_HOSTS = "envoy.retry_host_predicates.previous_hosts"
+_BODY_MODES = {
+    None: "NONE",
+    "Buffered": "BUFFERED",
+    "BufferedPartial": "BUFFERED_PARTIAL",
+    "Streamed": "STREAMED",
+    "FullDuplexStreamed": "FULL_DUPLEX_STREAMED",
+}
+_LIMITS = {
+    "maxConnections": "max_connections",
+    "maxPendingRequests": "max_pending_requests",
+    "maxParallelRequests": "max_requests",
+}
 
 
 class PolicyPlan(Plan, frozen=True, kw_only=True):
-    """A plan with what users may set in objects of Envoy Gateway.
+    """A plan with what is laid over the manifests.
 
-    Of the HTTPRoute `timeouts.request`; of the EnvoyExtensionPolicy `messageTimeout` and
-    `backendSettings.http2.connectionKeepalive`; of the BackendTrafficPolicy
-    `timeout.http.streamIdleTimeout` and `retry: {}`. What is 0 or false is not set.
+    `ext_proc` over `extProc` of the EnvoyExtensionPolicy, `traffic` over `spec` of the
+    BackendTrafficPolicy.
     """
 
     tls: bool = True
-    response_body_mode: Any = "STREAMED"
-    request_timeout_s: float = 300
-    message_timeout_s: float = 10
-    keepalive_interval_s: float = 0
-    keepalive_timeout_s: float = 0
-    stream_idle_timeout_s: float = 300
-    retry: bool = False
+    ext_proc: Json = msgspec.field(default_factory=dict)
+    traffic: Json = msgspec.field(default_factory=dict)
 
 
 class EnvoyGatewayCorridor(Corridor):
@@ -62,13 +62,9 @@ class EnvoyGatewayCorridor(Corridor):
 
     async def start_gateway(self) -> None:
         """Start Envoy with the arguments that Envoy Gateway gives it."""
-        resources = {
-            "listeners": [_listener(self.plan, self.port)],
-            "clusters": [_route_cluster(), _picker_cluster(self.plan, self.grpc_port)],
-        }
         config = {
             "admin": {"address": socket_address("127.0.0.1", self.admin_port)},
-            "static_resources": resources,
+            "static_resources": _resources(self.plan, self.port, self.grpc_port),
         }
         await self.spawn_envoy(json.dumps(config), "--drain-strategy", "immediate")
 
@@ -89,84 +85,138 @@ def envoy_gateway_corridor(
     return running(EnvoyGatewayCorridor, plan, directory)
 
 
-def _listener(plan: PolicyPlan, port: int) -> Json:
+def _resources(plan: PolicyPlan, port: int, picker_port: int) -> Json:
+    specs = _specs()
+    (as_is,) = specs["EnvoyExtensionPolicy", "llm"]["extProc"]
+    ext_proc = _laid_over(as_is, plan.ext_proc)
+    traffic = _laid_over(specs["BackendTrafficPolicy", "llm"], plan.traffic)
+    (rule,) = specs["HTTPRoute", "llm"]["rules"]
+    (picker_ref,) = ext_proc["backendRefs"]
+    picker = copy.deepcopy(specs["Backend", picker_ref["name"]])
+    picker["endpoints"] = [{"fqdn": {"hostname": "localhost", "port": picker_port}}]
+    (pods_ref,) = rule["backendRefs"]
+    pods = _dns_cluster(ROUTE_CLUSTER, specs["Backend", pods_ref["name"]], traffic)
+    _patch(pods, specs["EnvoyPatchPolicy", "llm"]["jsonPatches"])
+    settings = ext_proc["backendSettings"]
+    return {
+        "listeners": [_listener(_ext_proc(ext_proc), _route(rule, traffic), port)],
+        "clusters": [pods, _dns_cluster(PICKER_CLUSTER, picker, settings, grpc=True)],
+    }
+
+
+def _specs() -> dict[tuple[str, str], Any]:
+    files = MANIFESTS.glob("*.yaml")
+    objects = [each for file in files for each in yaml.safe_load_all(file.read_text())]
+    named = [each for each in objects if "metadata" in each]
+    return {(each["kind"], each["metadata"]["name"]): each["spec"] for each in named}
+
+
+def _laid_over(below: Any, above: Any) -> Any:
+    if not isinstance(below, Mapping):
+        return above
+    keys = [*below, *(key for key in above if key not in below)]
+    return {
+        key: _laid_over(below.get(key), above[key]) if key in above else below[key] for key in keys
+    }
+
+
+def _patch(cluster: Json, patches: list[Json]) -> None:
+    for patch in patches:
+        operation = patch["operation"]
+        assert patch["name"] == cluster["name"]
+        field = operation["path"].removeprefix("/")
+        if operation["op"] == "remove":
+            del cluster[field]
+        else:
+            assert operation["op"] == "add"
+            cluster[field] = operation["value"]
+
+
+def _listener(ext_proc: Json, route: Json, port: int) -> Json:
+    host = {"name": f"{_LISTENER}/*", "domains": ["*"], "routes": [route]}
     manager = http_manager(
         stat_prefix="http-80",
         common_http_protocol_options={"headers_with_underscores_action": "REJECT_REQUEST"},
         http2_protocol_options={"max_concurrent_streams": 100, **_WINDOWS},
-        http_filters=[_picking(plan), router(suppress_envoy_headers=True)],
+        http_filters=[ext_proc, router(suppress_envoy_headers=True)],
         merge_slashes=True,
         normalize_path=True,
         path_with_escaped_slashes_action="UNESCAPE_AND_REDIRECT",
-        route_config=_routes(plan),
+        route_config={
+            "name": _LISTENER,
+            "ignore_port_in_host_matching": True,
+            "virtual_hosts": [host],
+        },
         server_header_transformation="PASS_THROUGH",
         use_remote_address=True,
     )
     return {
-        "name": "inf/inference-gateway/http",
+        "name": _LISTENER,
         "address": socket_address("127.0.0.1", port),
-        "default_filter_chain": {"name": "inf/inference-gateway/http", **manager},
+        "default_filter_chain": {"name": _LISTENER, **manager},
         "max_connections_to_accept_per_socket_event": 1,
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
     }
 
 
-def _picking(plan: PolicyPlan) -> Json:
-    modes = {
-        "request_header_mode": "SEND",
-        "request_body_mode": plan.request_body_mode,
-        "request_trailer_mode": _trailers(plan.request_body_mode),
-        "response_header_mode": "SEND",
-        "response_body_mode": plan.response_body_mode,
-        "response_trailer_mode": _trailers(plan.response_body_mode),
-    }
-    # The authority is that of the Backend; a Backend has no port of its own to name.
-    picker = {"cluster_name": PICKER_CLUSTER, "authority": "llm-epp.inf"}
+def _ext_proc(policy: Json) -> Json:
+    (picker,) = policy["backendRefs"]
+    metadata = policy["metadata"]
+    # The filter is off but on the routes of its policy.
     return {
-        "name": FILTER,
+        "name": _FILTER,
         "disabled": True,
         "typed_config": typed(
             f"{_EXTENSIONS}.filters.http.ext_proc.v3.ExternalProcessor",
-            grpc_service={"envoy_grpc": picker, "timeout": "10s"},
-            processing_mode=modes,
-            failure_mode_allow=plan.failure_mode_allow,
-            message_timeout=f"{plan.message_timeout_s:g}s",
-            metadata_options={
-                "forwarding_namespaces": {"untyped": ["envoy.lb.subset_hint"]},
-                "receiving_namespaces": {"untyped": ["envoy.lb"]},
+            grpc_service={
+                "envoy_grpc": {
+                    "cluster_name": PICKER_CLUSTER,
+                    "authority": f"{picker['name']}.inf",
+                },
+                "timeout": "10s",
             },
-            allow_mode_override=False,
-            status_on_error={"code": "ServiceUnavailable"},
+            processing_mode={
+                **_processing("request", policy["processingMode"]),
+                **_processing("response", policy["processingMode"]),
+            },
+            failure_mode_allow=policy["failOpen"],
+            message_timeout=policy["messageTimeout"],
+            metadata_options={
+                "forwarding_namespaces": {"untyped": metadata["accessibleNamespaces"]},
+                "receiving_namespaces": {"untyped": metadata["writableNamespaces"]},
+            },
+            allow_mode_override=policy["processingMode"].get("allowModeOverride", False),
+            status_on_error={"code": policy["statusOnError"]},
         ),
     }
 
 
-def _trailers(body_mode: str) -> str:
-    return "SEND" if body_mode == "FULL_DUPLEX_STREAMED" else "SKIP"
+def _processing(side: str, modes: Json) -> Json:
+    body = _BODY_MODES[modes[side].get("body")]
+    return {
+        f"{side}_header_mode": "SEND",
+        f"{side}_body_mode": body,
+        f"{side}_trailer_mode": "SEND" if body == "FULL_DUPLEX_STREAMED" else "SKIP",
+    }
 
 
-def _routes(plan: PolicyPlan) -> Json:
-    # Without a policy's own, no stream ends for idleness before its request's time is over.
-    idle = plan.stream_idle_timeout_s or max(3600, plan.request_timeout_s)
-    action: Json = {
+def _route(rule: Json, traffic: Json) -> Json:
+    action = {
         "cluster": ROUTE_CLUSTER,
-        "timeout": f"{plan.request_timeout_s:g}s",
-        "idle_timeout": f"{idle:g}s",
+        "timeout": rule["timeouts"]["request"],
+        "idle_timeout": traffic["timeout"]["http"]["streamIdleTimeout"],
         "upgrade_configs": [{"upgrade_type": "websocket"}],
     }
-    if plan.retry:
+    if "retry" in traffic:
+        assert traffic["retry"] == {}
         action["retry_policy"] = _retries()
-    route = {
+    return {
         "name": f"{ROUTE_CLUSTER}/match/0/*",
         "match": {"prefix": "/"},
         "route": action,
-        "typed_per_filter_config": {FILTER: typed("envoy.config.route.v3.FilterConfig", config={})},
-    }
-    host = {"name": "inf/inference-gateway/http/*", "domains": ["*"], "routes": [route]}
-    return {
-        "name": "inf/inference-gateway/http",
-        "ignore_port_in_host_matching": True,
-        "virtual_hosts": [host],
+        "typed_per_filter_config": {
+            _FILTER: typed("envoy.config.route.v3.FilterConfig", config={})
+        },
     }
 
 
@@ -182,44 +232,9 @@ def _retries() -> Json:
     }
 
 
-def _cluster(name: str, **fields: Any) -> Json:
-    limits = dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), MOST)
-    return {
-        "name": name,
-        "circuit_breakers": {"thresholds": [{**limits, "max_retries": 1024}]},
-        "common_lb_config": {},
-        "connect_timeout": "10s",
-        "dns_lookup_family": "V4_PREFERRED",
-        "ignore_health_on_host_removal": True,
-        "per_connection_buffer_limit_bytes": BUFFER_BYTES,
-        **fields,
-    }
-
-
-def _route_cluster() -> Json:
-    # As patched: without cluster_type, load_balancing_policy and load_assignment.
-    return _cluster(
-        ROUTE_CLUSTER,
-        type="ORIGINAL_DST",
-        lb_policy="CLUSTER_PROVIDED",
-        original_dst_lb_config={"use_http_header": True, "http_header_name": DESTINATION},
-    )
-
-
-def _http2(plan: PolicyPlan) -> Json:
-    keepalive = {
-        "interval": f"{plan.keepalive_interval_s:g}s",
-        "timeout": f"{plan.keepalive_timeout_s:g}s",
-    }
-    return _WINDOWS | ({"connection_keepalive": keepalive} if plan.keepalive_interval_s else {})
-
-
-def _picker_cluster(plan: PolicyPlan, port: int) -> Json:
-    socket_name = f"{PICKER_CLUSTER}/tls/0"
-    versions = {
-        "tls_minimum_protocol_version": "TLSv1_2",
-        "tls_maximum_protocol_version": "TLSv1_3",
-    }
+def _dns_cluster(name: str, backend: Json, settings: Json, *, grpc: bool = False) -> Json:
+    fqdn = backend["endpoints"][0]["fqdn"]
+    limits = {_LIMITS[limit]: most for limit, most in settings["circuitBreaker"].items()}
     resolving = typed(
         f"{_EXTENSIONS}.clusters.dns.v3.DnsCluster",
         dns_lookup_family="V4_PREFERRED",
@@ -230,44 +245,66 @@ def _picker_cluster(plan: PolicyPlan, port: int) -> Json:
         f"{_EXTENSIONS}.load_balancing_policies.least_request.v3.LeastRequest",
         locality_lb_config={"locality_weighted_lb_config": {}},
     )
-    policy = {
-        "name": "envoy.load_balancing_policies.least_request",
-        "typed_config": balancing,
-    }
-    host = {
-        "endpoint": {"address": socket_address("localhost", port)},
+    least = {"name": "envoy.load_balancing_policies.least_request", "typed_config": balancing}
+    host: Json = {
+        "endpoint": {"address": socket_address(fqdn["hostname"], fqdn["port"])},
         "load_balancing_weight": 1,
-        "metadata": {"filter_metadata": {"envoy.transport_socket_match": {"name": socket_name}}},
     }
     locality = {
-        "locality": {"region": f"{PICKER_CLUSTER}/backend/0"},
+        "locality": {"region": f"{name}/backend/0"},
         "load_balancing_weight": 1,
         "lb_endpoints": [host],
     }
-    return _cluster(
-        PICKER_CLUSTER,
-        cluster_type={"name": "envoy.cluster.dns", "typed_config": resolving},
-        load_assignment={"cluster_name": PICKER_CLUSTER, "endpoints": [locality]},
-        load_balancing_policy={"policies": [{"typed_extension_config": policy}]},
-        # Of every host with TLS the match below counts; without it this would not be valid.
-        transport_socket=_tls("dummy.transport_socket"),
-        transport_socket_matches=[
-            {
-                "name": socket_name,
-                "match": {"name": socket_name},
-                "transport_socket": _tls("envoy.transport_sockets.tls", tls_params=versions),
-            }
+    cluster = {
+        "name": name,
+        "circuit_breakers": {"thresholds": [{**limits, "max_retries": 1024}]},
+        "cluster_type": {"name": "envoy.cluster.dns", "typed_config": resolving},
+        "common_lb_config": {},
+        "connect_timeout": "10s",
+        "dns_lookup_family": "V4_PREFERRED",
+        "ignore_health_on_host_removal": True,
+        "load_assignment": {"cluster_name": name, "endpoints": [locality]},
+        "load_balancing_policy": {"policies": [{"typed_extension_config": least}]},
+        "per_connection_buffer_limit_bytes": BUFFER_BYTES,
+    }
+    options: Json = {}
+    if grpc:
+        options["explicit_http_config"] = {"http2_protocol_options": _http2(settings)}
+    if "tls" in backend:
+        assert backend["tls"] == {"insecureSkipVerify": True}
+        host["metadata"] = {"filter_metadata": {"envoy.transport_socket_match": _match(name)}}
+        options["upstream_http_protocol_options"] = {"auto_sni": True}
+        cluster |= _sockets(name)
+    if options:
+        cluster["typed_extension_protocol_options"] = {HTTP_OPTIONS: typed(HTTP_OPTIONS, **options)}
+    return cluster
+
+
+def _http2(settings: Json) -> Json:
+    keepalive = settings.get("http2", {}).get("connectionKeepalive")
+    return _WINDOWS | ({"connection_keepalive": keepalive} if keepalive else {})
+
+
+def _match(name: str) -> Json:
+    return {"name": f"{name}/tls/0"}
+
+
+def _sockets(name: str) -> Json:
+    versions = {
+        "tls_minimum_protocol_version": "TLSv1_2",
+        "tls_maximum_protocol_version": "TLSv1_3",
+    }
+    socket = _tls("envoy.transport_sockets.tls", tls_params=versions)
+    # Of a host with TLS the match counts; without the other the cluster would not be valid.
+    return {
+        "transport_socket": _tls("dummy.transport_socket"),
+        "transport_socket_matches": [
+            {**_match(name), "match": _match(name), "transport_socket": socket}
         ],
-        typed_extension_protocol_options={
-            HTTP_OPTIONS: typed(
-                HTTP_OPTIONS,
-                explicit_http_config={"http2_protocol_options": _http2(plan)},
-                upstream_http_protocol_options={"auto_sni": True},
-            )
-        },
-    )
+    }
 
 
 def _tls(name: str, **common: Any) -> Json:
     # insecureSkipVerify: no validation context, so that any certificate is accepted.
-    return {"name": name, "typed_config": typed(_TLS, common_tls_context=common)}
+    kind = f"{_EXTENSIONS}.transport_sockets.tls.v3.UpstreamTlsContext"
+    return {"name": name, "typed_config": typed(kind, common_tls_context=common)}

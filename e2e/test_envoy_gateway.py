@@ -28,15 +28,16 @@ LARGE = 3_000_000
 
 # response body mode, flags, the picker's streams amid streamed answers (of 1 each)
 WAYS = {
-    "streamed, to the end": ("STREAMED", ALL, 1),
-    "streamed, first chunk": ("STREAMED", FIRST, 0),
-    "full duplex": ("FULL_DUPLEX_STREAMED", ALL, 1),
+    "streamed, to the end": ("Streamed", ALL, 1),
+    "streamed, first chunk": ("Streamed", FIRST, 0),
+    "full duplex": ("FullDuplexStreamed", ALL, 1),
 }
 
 
-def planned(way, **more):
+def planned(way, ext_proc=None, **more):
     mode, flags, _ = WAYS[way]
-    return PolicyPlan(response_body_mode=mode, picker_flags=flags, **more)
+    laid_over = {"processingMode": {"response": {"body": mode}}, **(ext_proc or {})}
+    return PolicyPlan(ext_proc=laid_over, picker_flags=flags, **more)
 
 
 async def becomes(gateway, wanted, cluster, name=ACTIVE):

@@ -31,6 +31,12 @@ STREAM = b"".join(map(event, range(3)))
 LEFT = "streamed, first chunk"
 """Where the picker has left an answer that has begun, which goes on without it."""
 EITHER = (LEFT, "full duplex")
+UNPINGED = {"messageTimeout": "2s", "backendSettings": {"http2": {"connectionKeepalive": None}}}
+SOON_IDLE = {"timeout": {"http": {"streamIdleTimeout": "2s"}}}
+PINGS = {"http2": {"connectionKeepalive": {"interval": "3s", "timeout": "2s"}}}
+# Laid over the BackendTrafficPolicy; Envoy then tries so often at most.
+ONCE: dict[str, object] = {}
+THRICE: dict[str, object] = {"retry": {}}
 
 
 class Begun:
@@ -89,8 +95,8 @@ async def test_a_picker_that_is_killed(echo, tmp_path, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_picker_that_hangs(echo, tmp_path, way):
-    plan = planned(way, others=(echo.target,), message_timeout_s=2, stream_idle_timeout_s=2)
+async def test_a_picker_that_hangs_unseen(echo, tmp_path, way):
+    plan = planned(way, UNPINGED, others=(echo.target,), traffic=SOON_IDLE)
     async with envoy_gateway_corridor(plan, tmp_path) as gateway, Begun(gateway, echo) as stream:
         await becomes(gateway, WAYS[way][2], PICKER_CLUSTER)
         gateway.signal(gateway.picker, signal.SIGSTOP)
@@ -106,8 +112,7 @@ async def test_a_picker_that_hangs(echo, tmp_path, way):
 @pytest.mark.parametrize("way", EITHER)
 async def test_pings_find_out_a_picker_that_hangs(echo, tmp_path, way):
     """Without them it takes the idle timeout of a stream, which is minutes."""
-    pings = {"keepalive_interval_s": 3, "keepalive_timeout_s": 2.5}
-    plan = planned(way, others=(echo.target,), **pings)
+    plan = planned(way, {"backendSettings": PINGS}, others=(echo.target,))
     async with envoy_gateway_corridor(plan, tmp_path) as gateway, Begun(gateway, echo) as stream:
         await becomes(gateway, WAYS[way][2], PICKER_CLUSTER)
         gateway.signal(gateway.picker, signal.SIGSTOP)
@@ -170,19 +175,19 @@ async def busy():
         yield target, seen
 
 
-# `retry: {}`, characters of the prompt; how often the one pod is asked that the picker chose
+# BackendTrafficPolicy, characters of the prompt; how often the pod is asked that was picked
 ATTEMPTS = {
-    "none is configured": (False, 10, 1),
-    "two": (True, 10, 3),
-    "none of what Envoy cannot hold": (True, 2 * BUFFER_BYTES, 1),
+    "none is configured": (ONCE, 10, 1),
+    "two": (THRICE, 10, 3),
+    "none of what Envoy cannot hold": (THRICE, 2 * BUFFER_BYTES, 1),
 }
 
 
 @pytest.mark.parametrize("retries", ATTEMPTS)
 async def test_retries_stay_where_the_picker_sent_the_request(busy, echo, tmp_path, retries):
     target, seen = busy
-    retry, size, attempts = ATTEMPTS[retries]
-    plan = planned(LEFT, others=(target, echo.target), retry=retry)
+    traffic, size, attempts = ATTEMPTS[retries]
+    plan = planned(LEFT, others=(target, echo.target), traffic=traffic)
     async with envoy_gateway_corridor(plan, tmp_path) as gateway:
         gateway.write_endpoints("other-0")
         await gateway.metric_becomes(1, READY)
@@ -194,10 +199,10 @@ async def test_retries_stay_where_the_picker_sent_the_request(busy, echo, tmp_pa
         assert len(echo.seen) == echoed
 
 
-@pytest.mark.parametrize(("retry", "attempts"), [(False, 1), (True, 3)])
-async def test_nobody_listens_where_the_picker_sent_the_request(tmp_path, retry, attempts):
+@pytest.mark.parametrize(("traffic", "attempts"), [(ONCE, 1), (THRICE, 3)])
+async def test_nobody_listens_where_the_picker_sent_the_request(tmp_path, traffic, attempts):
     dead = f"127.0.0.1:{quiet_port()}"
-    plan = PolicyPlan(others=(dead,), simulators=("a",), retry=retry)
+    plan = PolicyPlan(others=(dead,), simulators=("a",), traffic=traffic)
     async with envoy_gateway_corridor(plan, tmp_path) as gateway:
         await gateway.metric_becomes(1, READY)  # beside a live one it is left alone
         answers = await asyncio.gather(*(gateway.post(CHAT, chat(f"{n}")) for n in range(12)))
@@ -205,6 +210,6 @@ async def test_nobody_listens_where_the_picker_sent_the_request(tmp_path, retry,
         gateway.write_endpoints("other-0")
         await gateway.metric_becomes(0, READY)
         answer = await gateway.post(CHAT, chat("hello"))
-        reason = "retried and the latest reset reason" if retry else "reset reason"
+        reason = "retried and the latest reset reason" if traffic == THRICE else "reset reason"
         assert (answer.status, answer.body.decode()) == (503, REFUSED.format(reason))
         assert await gateway.stat(ROUTE_CLUSTER, "upstream_cx_connect_fail") == attempts
