@@ -112,7 +112,7 @@ def _specs() -> dict[tuple[str, str], Any]:
 
 
 def _laid_over(below: Any, above: Any) -> Any:
-    if not isinstance(below, Mapping):
+    if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
         return above
     keys = [*below, *(key for key in above if key not in below)]
     return {
