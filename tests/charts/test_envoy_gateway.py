@@ -7,7 +7,7 @@ import pytest
 
 from tests.charts import router_values as r
 from tests.charts import values as v
-from tests.charts.helm import notes, objects, only, refused_or_rendered
+from tests.charts.helm import lint, notes, objects, only, refused_or_rendered
 from tests.charts.schemas import complaints
 
 BASE = v.CASES["on-envoy-gateway"]
@@ -310,6 +310,20 @@ def test_what_envoy_gateway_would_not_take_is_refused(values, words):
     things, reason = refused_or_rendered("warmpick", v.merged(BASE, values))
     assert things == []
     assert words in reason
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        own(gateway={"create": True}, gatewayClass={"create": True}),
+        own(mergeGateways=True, routes=[{"name": "batch"}]),
+        route(inferenceGatewayNamespace="gateways", pathPrefix="/chat"),
+        v.merged(v.SELECTOR, v.ACTIVE),
+        v.merged(v.CASES["certificate"], v.FENCED),
+    ],
+)
+def test_lint_finds_nothing(values):
+    assert lint("warmpick", v.merged(BASE, values)) == []
 
 
 NOTED = [

@@ -18,7 +18,9 @@ namespaces; names of releases and namespaces have no dots.
 {{- end -}}
 
 {{- define "warmpick.envoyGatewayPatchName" -}}
-{{- if ne (include "warmpick.envoyGatewayPatchNamespace" .) .Release.Namespace }}{{ .Release.Namespace }}.{{ end -}}
+{{- /* Linting knows no namespace. */ -}}
+{{- $ns := .Release.Namespace | default "default" -}}
+{{- if ne (include "warmpick.envoyGatewayPatchNamespace" .) .Release.Namespace }}{{ $ns }}.{{ end -}}
 {{- .Release.Name -}}
 {{- end -}}
 
