@@ -229,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_observations,
         default=(),
         metavar="LIST",
-        help="measure what it costs to observe fewer responses to their end: all,1/4,1/16,first",
+        help="what it costs to observe fewer responses to their end: all,auto,1/4,1/16,first",
     )
     adversary = parser.add_argument_group("adversary")
     adversary.add_argument(

@@ -124,6 +124,25 @@ async def test_a_sample_is_observed_to_the_end(start, spool):
         assert await gateway.metric(OUTCOMES, outcome="unobserved") == count - observed
 
 
+async def test_by_default_it_leaves_what_teaches_nothing(start, spool):
+    async with start(planned(spool, replace(LEAVABLE, picker_flags=()))) as gateway:
+        count = 1_000
+        assert await all_of(range(count), lambda n: fetch_stepping(gateway, spool, n)) == []
+        await gateway.metric_becomes(count, OUTCOMES)
+        observed = await gateway.metric(OUTCOMES, outcome="completed")
+        assert 8 <= observed < count / 2
+        assert await gateway.metric(OUTCOMES, outcome="unobserved") == count - observed
+        assert await gateway.metric("llm_d_epp_request_output_tokens_count") == observed
+
+
+async def test_by_default_it_stays_in_full_duplex_and_says_nothing(start, spool):
+    plan = Plan(response_body_mode="FULL_DUPLEX_STREAMED")
+    async with start(planned(spool, plan)) as gateway:
+        assert await all_of(range(100), lambda n: fetch_stepping(gateway, spool, n)) == []
+        await gateway.metric_becomes(100, OUTCOMES, outcome="completed")
+        assert IMPOSSIBLE not in {line["event"] for line in gateway.log_lines()}
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_in_full_duplex_it_stays_and_says_so_once(start, spool, transport):
     plan = replace(LEAVABLE, response_body_mode="FULL_DUPLEX_STREAMED")

@@ -45,7 +45,7 @@ NOBODY: Predictors = {}
 class _Visit(msgspec.Struct, frozen=True):
     """A request under way: its place in the trace, and what everybody predicted for it.
 
-    `left`: the fleet sees no more of its response than the first token.
+    `left`: the fleet sees no more of its response than the first token, unless it asks for more.
     """
 
     number: int
@@ -159,6 +159,12 @@ class Replay:
         visit = self._visits[request]
         if sampled.first:
             self._hear(FirstToken(visit.id))
+            if (
+                visit.left
+                and self._observation.auto
+                and self._fleet.needs_end(visit.id, self._clock.now)
+            ):
+                self._visits[request] = visit = msgspec.structs.replace(visit, left=False)
             if visit.left:
                 self._hear(Unobserved(visit.id))
         if not visit.left:

@@ -100,7 +100,8 @@ def _part(title: str, scores: Mapping[Case, Sequence[Errors]], suffix: str = "")
 
 def _key(measure: str, case: Case, suffix: str) -> str:
     known, observation = case
-    return f"{measure}_{known}_observe_{observation.one_in or 'first'}{suffix}_pct"
+    share = observation.one_in or str(observation)
+    return f"{measure}_{known}_observe_{share}{suffix}_pct"
 
 
 def _says(case: Case) -> str:
@@ -109,6 +110,6 @@ def _says(case: Case) -> str:
 
 
 def _share(observation: Observation) -> str:
-    if observation.one_in < 2:
-        return "every response observed" if observation.one_in else "first chunks alone observed"
-    return f"one response in {observation.one_in} observed"
+    known = {"all": "every response observed", "first": "first chunks alone observed"}
+    known["auto"] = "what teaches something observed"
+    return known.get(str(observation), f"one response in {observation.one_in} observed")

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from bench.extproc import cpu, footprint, latency
+from bench.extproc import cpu, footprint, latency, streams
 from bench.extproc.effort import FULL, QUICK, Effort
 from bench.extproc.figures import figures
 from bench.extproc.samples import Samples
@@ -39,6 +39,8 @@ async def measure(progress: Progress, options: Options) -> Report:
             await cpu.per_request(stack, effort, samples)
             progress.step("CPU per streamed chunk")
             await cpu.per_chunk(stack, effort, samples)
+            progress.step("CPU per streamed answer, watched or left")
+            await streams.per_stream(stack, PODS, effort, log_dir, samples)
             progress.step("added latency, open loop")
             await latency.added(stack, effort, samples)
             progress.step("added latency beside 20 MB bodies")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from bench.extproc.effort import Effort
 from bench.extproc.load import Order, Result
 from bench.extproc.samples import Samples
-from bench.extproc.stack import MAIN, PICKERS, Route, Stack, in_turn, transport_of
+from bench.extproc.stack import MAIN, PICKERS, Route, Stack, rotated, transport_of
 from bench.extproc.workload import Shape
 
 SIZES = {"2k": 2 << 10, "20k": 20 << 10, "220k": 220 << 10, "400k": 400 << 10}
@@ -43,7 +43,7 @@ async def _closed(stack: Stack, effort: Effort) -> AsyncIterator[tuple[Route, st
     """Closed loop: each size on each route in turn, a round to warm up left out."""
     for size, length in SIZES.items():
         for turn in range(-1, effort.rounds):
-            for route in in_turn(stack.pickers, turn):
+            for route in rotated(stack.pickers, turn):
                 order = Order(
                     port=stack.port[route],
                     shape=Shape(size=length),
@@ -62,7 +62,7 @@ async def per_chunk(stack: Stack, effort: Effort, samples: Samples) -> None:
     the difference in CPU per request over the difference in chunks is the cost of a chunk.
     """
     for turn in range(effort.slow_rounds):
-        for route in in_turn(PICKERS, turn):
+        for route in rotated(PICKERS, turn):
             long, short = [
                 (await _cpu_us(stack, route, _stream_order(stack, route, effort, chunks)))[0]
                 for chunks in (CHUNKS, 1)

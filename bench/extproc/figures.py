@@ -11,6 +11,11 @@ _CPU = (
     ("chunk", "per streamed response chunk", Budget(most=10, of_floor=1.3)),
 )
 _SIZES_KB = (2, 20, 220, 400)
+_STREAMS = (
+    ("all", "watched to the end"),
+    ("first", "left after the first"),
+    ("auto", "watched where it teaches something"),
+)
 _GRPCIO = Budget(of_floor=1.40)
 
 _DEFINED: tuple[tuple[str, str, str, Budget | None], ...] = (
@@ -24,6 +29,11 @@ _DEFINED: tuple[tuple[str, str, str, Budget | None], ...] = (
         for pods, s in ((1, ""), (100, "s"))
         for size, says, _ in _CPU[:4]
     ),
+    *(
+        (f"cpu_us_stream_{name}", f"CPU per answer of 100 chunks, {says}", "µs", None)
+        for name, says in _STREAMS
+    ),
+    ("stream_auto_of_first", "the last as a share of the one before", "", Budget(most=1.25)),
     *((f"rps_{kb}k", f"requests/s, 16 connections, {kb} KB", "/s", None) for kb in _SIZES_KB),
     ("added_p50_ms_2k", "added to the first byte, median, 2 KB at 300/s", "ms", Budget(most=0.8)),
     ("added_p99_ms_2k", "added to the first byte, p99, 2 KB at 300/s", "ms", Budget(most=2)),

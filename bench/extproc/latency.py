@@ -7,7 +7,7 @@ from bench.extproc.effort import Effort
 from bench.extproc.generator import Generator
 from bench.extproc.load import Order, Result
 from bench.extproc.samples import Samples, percentile
-from bench.extproc.stack import MAIN, Route, Stack, in_turn
+from bench.extproc.stack import MAIN, Route, Stack, rotated
 from bench.extproc.workload import Shape
 
 ROUTES: tuple[Route, ...] = (*MAIN, "none")
@@ -23,7 +23,7 @@ async def added(stack: Stack, effort: Effort, samples: Samples) -> None:
         for turn in range(effort.slow_rounds):
             seen = {
                 route: (await stack.load.run(_order(stack, route, size, effort, turn)))
-                for route in in_turn(ROUTES, turn)
+                for route in rotated(ROUTES, turn)
             }
             for name, share in (("p50", 0.5), ("p99", 0.99)):
                 _add(samples, f"added_{name}_ms_{size}", share, seen)
@@ -34,7 +34,7 @@ async def added_beside_large(stack: Stack, effort: Effort, samples: Samples) -> 
     async with Generator() as other:
         for turn in range(effort.slow_rounds):
             seen: dict[Route, Result] = {}
-            for route in in_turn(ROUTES, turn):
+            for route in rotated(ROUTES, turn):
                 large = Order(
                     port=stack.port[route],
                     shape=LARGE,

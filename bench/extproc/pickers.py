@@ -23,9 +23,9 @@ def endpoints_file(ports: Sequence[int], path: Path) -> Path:
 
 
 class Product:
-    """`epp serve` with its defaults, over plaintext: default policy, telemetry, scraping."""
+    """`epp serve` with its defaults but for `flags`, over plaintext: default policy, scraping."""
 
-    def __init__(self, endpoints: Path, transport: Transport) -> None:
+    def __init__(self, endpoints: Path, transport: Transport, *flags: str) -> None:
         self.grpc_port = free_port()
         self._metrics_port = free_port()
         self.ready_url = f"http://127.0.0.1:{self._metrics_port}/readyz"
@@ -38,6 +38,7 @@ class Product:
             *("--metrics-port", str(self._metrics_port)),
             "--secure-serving=false",
             f"--transport={transport}",
+            *flags,
         )
 
     async def start(self, log_dir: Path, name: str) -> Process:

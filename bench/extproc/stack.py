@@ -4,7 +4,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from bench.accounting import Meter
 from bench.extproc.generator import Generator
@@ -17,6 +17,7 @@ Route = Literal["native", "native_floor", "grpcio", "grpcio_floor", "none"]
 """The product on either transport, what is beneath it, and Envoy alone."""
 
 READY_S = 10.0
+T = TypeVar("T")
 
 
 def transport_of(route: Route) -> Transport:
@@ -54,10 +55,10 @@ class Stack:
         return tuple(self.meter)
 
 
-def in_turn(routes: Sequence[Route], turn: int) -> Sequence[Route]:
-    """The routes in an order that rotates from round to round, so that none is always first."""
-    start = turn % len(routes)
-    return [*routes[start:], *routes[:start]]
+def rotated(each: Sequence[T], turn: int) -> Sequence[T]:
+    """All in an order that rotates from round to round, so that none is always first."""
+    start = turn % len(each)
+    return [*each[start:], *each[:start]]
 
 
 async def start_backends(count: int, log_dir: Path) -> tuple[Process, list[int]]:

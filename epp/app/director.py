@@ -38,9 +38,10 @@ class PickerDirector:
 
     `observe` is called with the events of admitted requests. With a `tokenizer`, requests are
     scheduled by token ids; None: by the text that came. `poll_now` is called with an endpoint that
-    may be gone. `clock` returns seconds of the monotonic clock. A prompt that takes longer than
-    `tokenize_timeout` seconds to tokenize is answered with status 429. `timed` decides in place of
-    the scheduler on one request in 64, and times plug-ins.
+    may be gone. `needs_end` says of a response that has begun whether it is to be observed to its
+    end; None: of each that it is not. `clock` returns seconds of the monotonic clock. A prompt that
+    takes longer than `tokenize_timeout` seconds to tokenize is answered with status 429. `timed`
+    decides in place of the scheduler on one request in 64, and times plug-ins.
     """
 
     def __init__(  # noqa: PLR0913 (what it directs, and one limit)
@@ -52,6 +53,7 @@ class PickerDirector:
         tokenizer: PromptTokenizer | None,
         *,
         poll_now: Callable[[EndpointId], None],
+        needs_end: Callable[[RequestId, float], bool] | None = None,
         timed: Scheduler | None = None,
         tokenize_timeout: float = 60.0,
     ) -> None:
@@ -62,6 +64,7 @@ class PickerDirector:
         self._clock = clock
         self._tokenizer = tokenizer
         self._poll_now = poll_now
+        self._needs_end = needs_end
         self._tokenize_timeout = tokenize_timeout
         self._log = ExchangeLog(clock)
         self._count_check = TokenCountCheck()
@@ -120,6 +123,10 @@ class PickerDirector:
                 self._warn_out_of_range(score)
         return decision
 
+    def needs_end(self, record: RequestRecord, now: float) -> bool:
+        """Return whether a response that may be left is to be observed to its end."""
+        return self._needs_end is not None and self._needs_end(record.id, now)
+
     def exchange_ended(self, record: RequestRecord) -> None:
         """Count and log an exchange that is over."""
         self._telemetry.finished(record)
@@ -129,7 +136,7 @@ class PickerDirector:
         self._count_check.ended(record)
         if record.usage is not None and record.usage.doubtful and record.decision is not None:
             self._warn_doubtful_usage(record.decision.endpoint)
-        if record.must_stay is not None:
+        if record.must_stay is not None and self._needs_end is None:
             self._warn_must_stay(record.must_stay)
 
     def _warn_must_stay(self, reason: MustStayReason) -> None:

@@ -40,7 +40,7 @@ from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.exchange import Exchange
-from epp.protocol.extproc.observation import Observation
+from epp.protocol.extproc.observation import AUTO, Observation
 from epp.protocol.health import ServingStatus
 
 if TYPE_CHECKING:  # see `_pair`
@@ -92,7 +92,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_receive_bytes: int = 0
     max_held_bytes: int = 0
     request_timeout: float = 300.0
-    observation: Observation = Observation()
+    observation: Observation = AUTO
     scrape_interval: float = 1.0
     drain_timeout: float = 30.0
     show_decision: bool = False
@@ -135,6 +135,7 @@ class EndpointPicker:
             self._tokenizer,
             timed=timed,
             poll_now=self._sources.poll_now,
+            needs_end=self._fleet.needs_end if options.observation.auto else None,
         )
         self._fleet.subscribe((EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow)
         self._readiness_changed = asyncio.Event()

@@ -164,10 +164,11 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--observe-responses",
         type=observation,
-        default="all",
+        default="auto",
         metavar="WHICH",
-        help="responses to watch to the end: all, first (chunk of each) or sample:1/N"
-        " (default: all; others take response_body_mode STREAMED in the gateway)",
+        help="streamed responses to watch to the end: all, first (chunk of each), sample:1/N, or"
+        " auto: those that teach something (default: auto; but for all, the gateway's"
+        " response_body_mode has to be STREAMED)",
     )
     group.add_argument(
         "--drain-timeout",

@@ -133,10 +133,10 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--observe-responses",
         type=observation,
-        default="all",
+        default="auto",
         metavar="WHICH",
-        help="streamed answers to watch to the end: all, first (chunk of each) or sample:1/N"
-        " (default: all)",
+        help="streamed answers to watch to the end: all, first (chunk of each), sample:1/N, or"
+        " auto: those that teach something (default: auto)",
     )
     add_max_body_bytes(group)
     group.add_argument(

@@ -43,6 +43,7 @@ from epp.model.pods.ledger import take_snapshot
 from epp.model.pods.pod import Pod, PodEvent
 from epp.model.pods.pods import EligiblePods, Pods
 from epp.model.pods.sequence import SequenceState
+from epp.model.pods.uncertainty import Uncertainty
 from epp.model.pods.unobserved import UnobservedRequests
 from epp.model.prefix_index import PrefixIndex
 from epp.model.prompts.block_hasher import BlockHasher
@@ -73,6 +74,7 @@ class Fleet:
         self.in_flight: Final[dict[RequestId, InFlightRequest]] = {}
         self._output_lengths: Final = OutputLengths()
         self._unobserved: Final = UnobservedRequests()
+        self._uncertainty: Final = Uncertainty(self._prompts, self._output_lengths)
         self._busy: Final = _BusyShare()
         self._listeners: Final[dict[type[Event], tuple[Listener, ...]]] = {}
         self._version = 0  # counts changes of the index, and of what predictions are made of
@@ -100,6 +102,11 @@ class Fleet:
         listed it, false once all have listed theirs without it.
         """
         return self.pods.serves(model)
+
+    def needs_end(self, request: RequestId, now: float) -> bool:
+        """Return whether a response that has begun is to be observed to its end (`Uncertainty`)."""
+        in_flight = self.in_flight.get(request)
+        return in_flight is not None and self._uncertainty.needs_end(in_flight, now)
 
     def loads(self) -> list[tuple[Endpoint, Load, bool]]:
         """Return each endpoint, the load that it last reported, and whether it output_lengths."""

@@ -150,7 +150,7 @@ class Quote:
 
 _Ends = int | list[int]
 """Ends of blocks, or the length of each where they are all equally long."""
-_Prompt = tuple[list[int], _Ends, int, int, bool, list[int], int, int, _Ends]
+_Prompt = tuple[list[int], _Ends, int, int, bool, list[int], int, int, _Ends, int]
 _Encoded = tuple[str, str, Api, bool, int | None, tuple[str, ...] | None, Kind, list[_Prompt]]
 
 
@@ -167,6 +167,7 @@ def encode(quote: Quote) -> bytes:
             chain.rest_digest,
             offsets.total,
             _short(offsets.ends),
+            offsets.known,
         )
         for chain, offsets in zip(quote.chains, quote.token_offsets, strict=True)
     ]
@@ -180,7 +181,7 @@ def decode(data: bytes) -> Quote:
         data, type=_Encoded
     )
     chains, token_offsets = [], []
-    for hashes, ends, size, lookup, exact, marks, digest, total, token_ends in prompts:
+    for hashes, ends, size, lookup, exact, marks, digest, total, token_ends, known in prompts:
         chains.append(
             Chain(
                 [BlockHash(each) for each in hashes],
@@ -192,7 +193,7 @@ def decode(data: bytes) -> Quote:
                 rest_digest=digest,
             )
         )
-        token_offsets.append(TokenOffsets(total, _long(token_ends, len(hashes))))
+        token_offsets.append(TokenOffsets(total, _long(token_ends, len(hashes)), known))
     request = InferenceRequest(
         id=RequestId(name),
         target_model=model,

@@ -55,6 +55,9 @@ class Director:
     def observe(self, event, now):
         self.events.append(event)
 
+    def needs_end(self, record, now):
+        return False
+
     def exchange_ended(self, record):
         self.records.append(record)
 

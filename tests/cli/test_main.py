@@ -110,7 +110,7 @@ def test_a_secret_that_is_not_there(written, capsys):
         (["serve", "--scrape-interval", "0s"], "`0s` is no interval"),
         (["serve", "--drain-timeout", "soon"], "`soon` is no duration"),
         (["serve", "--max-body-bytes", "big"], "`big` is no size"),
-        (["serve", "--observe-responses", "sample:4"], "write all, first or"),
+        (["serve", "--observe-responses", "sample:4"], "write auto, all, first or"),
         (["serve", "--secure-serving=perhaps"], "neither true nor false"),
         (["serve", "--policy", "random", "--config-text", ""], "not allowed with"),
         (["check"], "one of the arguments CONFIG --native is required"),

@@ -26,7 +26,7 @@ def test_a_url_is_enough():
     assert found.picker_flags == (
         "--policy=least-ttft",
         "--scrape-interval=1.0",
-        "--observe-responses=all",
+        "--observe-responses=auto",
         "--max-body-bytes=67108864",
         "--debug-headers=false",
         "--drain-timeout=0",

@@ -32,13 +32,17 @@ class Verdict(Enum):
 
 
 class PredictionTrust:
-    """The trust in one endpoint, in 0..1; `suspicious` where its engine may have restarted."""
+    """The trust in one endpoint, in 0..1; `suspicious` where its engine may have restarted.
 
-    __slots__ = ("_reported", "suspicious", "trust")
+    `reports` counts the responses that were observed to their end since it started.
+    """
+
+    __slots__ = ("_reported", "reports", "suspicious", "trust")
 
     def __init__(self) -> None:
         self.trust = 1.0
         self.suspicious = False
+        self.reports = 0
         self._reported = False
 
     def discount(self, cached: int) -> int:
@@ -68,5 +72,6 @@ class PredictionTrust:
 
     def restarted(self) -> None:
         """Reset the trust: the engine has restarted."""
+        self.reports = 0
         self.trust = 1.0
         self.suspicious = False

@@ -21,7 +21,8 @@ class InFlightRequest:
     `began`, None while none was seen. `cached` tokens in `matched` blocks were predicted to hit;
     `met_idle` says whether the endpoint had no other prefill to do. `sequences` has one entry for
     each prompt. Where another endpoint computes the prompts (`disaggregated`), `prefill` is what
-    the request is there, None once that is over.
+    the request is there, None once that is over. The response stands for `weight` responses, of
+    which it is observed to its end.
     """
 
     __slots__ = (
@@ -35,6 +36,7 @@ class InFlightRequest:
         "quote",
         "sent_at",
         "sequences",
+        "weight",
     )
 
     pod: Pod
@@ -49,6 +51,7 @@ class InFlightRequest:
         self.sequences: Sequence[SequenceState] = ()
         self.disaggregated = False
         self.prefill: InFlightRequest | None = None
+        self.weight = 1.0
 
     def disaggregate(self) -> "InFlightRequest":
         """Return what is to be sent to another endpoint that computes the prompts.
@@ -163,6 +166,9 @@ class InFlightRequest:
 
     def learn_output(self, output_lengths: OutputLengths, tokens: int, now: float) -> None:
         """Record in `output_lengths` a response of `tokens` tokens that was seen to its end."""
-        output_lengths.record_length(self.quote, tokens)
+        self.pod.feedback.reports += 1
+        output_lengths.record_length(self.quote, tokens, self.weight)
         if self.began is not None:
-            output_lengths.record_seconds_per_token(self.pod.prefill, tokens, now - self.began)
+            output_lengths.record_seconds_per_token(
+                self.pod.prefill, tokens, now - self.began, self.weight
+            )

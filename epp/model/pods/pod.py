@@ -1,6 +1,7 @@
 """One endpoint: its load, its reachability, the trust in predictions for it, and restarts."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Final
 
 from msgspec.structs import replace
@@ -45,8 +46,9 @@ class Pod:
     `home` is a list of the pod, emptied when it is removed: to keep the list keeps no removed pod
     alive. The cache is of the `unknown` spec until the endpoint has reported its own. `speed` and
     `prefill` are shared with endpoints of the same class. `feedback` compares predictions with
-    reports; `mirror` follows the engine's KV events, None while there are none. `models` are those
-    that it listed, None before. `partial`: it serves no whole request, by its role.
+    reports. A response last began at `answered_at`, some `answers_apart` after the one before
+    (seconds). `mirror` follows the engine's KV events, None while there are none. `models` are
+    those that it listed, None before. `partial`: it serves no whole request, by its role.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one endpoint, and what all of them share)
@@ -64,6 +66,8 @@ class Pod:
         self.load: Load = UNREPORTED
         self.ledger = Ledger()
         self.feedback = PredictionTrust()
+        self.answered_at = -inf
+        self.answers_apart = inf
         self.reachable = True
         self.home: list[Pod] = [self]
         self.mirror: KvEventMirror | None = None

@@ -21,8 +21,8 @@ from epp.model.endpoint import EndpointId, Load
 from epp.model.events import Aborted, Generated
 from epp.model.request import RequestId
 
-_TOKENS_APART = 32
-"""Tokens between two guesses for one request: two blocks of most engines."""
+_TOKENS_APART = 64
+"""Tokens between two guesses for one request: four blocks of most engines."""
 _LEAST_SECONDS_APART = 0.05
 """Seconds between two guesses for one request, at least."""
 _OVERDUE, _OVERDUE_SECONDS = 4.0, 10.0

@@ -101,6 +101,7 @@ class Prompts:
         chain, offsets = quote.chains[0], quote.token_offsets[0]
         if chain.exact or not prompt_tokens:
             return offsets
+        self._estimator.learn_error(quote.target_model, quote.kind, offsets, prompt_tokens)
         self._estimator.learn(quote.target_model, quote.kind, chain.size, prompt_tokens)
         whole = bool(chain.hashes) and chain.ends[-1] == chain.size
         if whole:
@@ -111,6 +112,10 @@ class Prompts:
         return known or TokenOffsets(
             prompt_tokens, scaled(offsets.ends, prompt_tokens, offsets.total)
         )
+
+    def length_error(self, quote: Quote) -> float:
+        """Return how wrong the estimated part of a quote's length is, as a share of it."""
+        return self._estimator.error(quote.target_model, quote.kind)
 
     def learn_prefix(self, quote: Quote, blocks: int, tokens: int, block: int) -> None:
         """Learn that a cache served `tokens` where `blocks` leading blocks hit.

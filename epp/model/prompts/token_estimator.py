@@ -23,6 +23,10 @@ _LEAST_BYTES: Final = 512
 """Bytes of a text below which bytes a token are not learned: most of it is chat template."""
 _MODELS: Final = 1000
 """Models whose bytes a token are kept, at most."""
+_DEFAULT_ERROR: Final = 0.25
+"""The error of an estimate, as a share of it, where none was compared with a report."""
+_LEAST_ESTIMATED: Final = 64
+"""Estimated tokens below which their error is not learned: most of it is chat template."""
 _PREFIXES: Final = 1 << 17
 """Prefixes whose lengths are kept, at least."""
 
@@ -32,6 +36,7 @@ class TokenEstimator:
 
     def __init__(self) -> None:
         self._rates: dict[str, dict[Kind, float]] = {}
+        self._errors: dict[tuple[str, Kind], float] = {}
         self._prefixes = KnownPrefixLengths(_PREFIXES)
 
     def rate(self, model: str, kind: Kind) -> float:
@@ -54,12 +59,12 @@ class TokenEstimator:
         What follows a long prefix of known length is taken to be like it, where it is of a kind.
         """
         if chain.exact:
-            return TokenOffsets(chain.size, chain.ends)
+            return TokenOffsets(chain.size, chain.ends, chain.size)
         known = self._prefixes.among(chain.hashes)
         size, tokens = (chain.ends[known[-1][0]], known[-1][1]) if known else (0, 0)
         rate = self._rate_after(model, text, kind, size, tokens)
         total = max(1, tokens + round((chain.size - size) / rate))
-        return TokenOffsets(total, spread(chain.ends, known, rate))
+        return TokenOffsets(total, spread(chain.ends, known, rate), tokens)
 
     def known_offsets(self, chain: Chain) -> TokenOffsets | None:
         """Return a text's length in tokens where that up to its last block is known."""
@@ -90,6 +95,21 @@ class TokenEstimator:
             rates = self._rates[model] = {}
         before = rates.get(kind, seen)
         rates[kind] = before + _GAIN * (seen - before)
+
+    def error(self, model: str, kind: Kind) -> float:
+        """Return how wrong the estimated part of a length is, as a share of it."""
+        return self._errors.get((model, kind), _DEFAULT_ERROR)
+
+    def learn_error(self, model: str, kind: Kind, offsets: TokenOffsets, tokens: int) -> None:
+        """Compare an estimate with the `tokens` that a server has counted."""
+        estimated = offsets.total - offsets.known
+        if estimated < _LEAST_ESTIMATED:
+            return
+        key, seen = (model, kind), min(1.0, abs(tokens - offsets.total) / estimated)
+        if key not in self._errors:
+            make_room(self._errors, _MODELS)
+        before = self._errors.get(key, _DEFAULT_ERROR)
+        self._errors[key] = before + _GAIN * (seen - before)
 
     def record(self, block_hash: BlockHash, tokens: int) -> None:
         """Record the tokens from the start of a prompt to the end of a block."""

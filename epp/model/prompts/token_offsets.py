@@ -8,13 +8,17 @@ from epp.model.prompts.text_lengths import sizes_between
 
 
 class TokenOffsets:
-    """A prompt of `total` tokens, whose block i ends after `ends[i]` tokens."""
+    """A prompt of `total` tokens, whose block i ends after `ends[i]` tokens.
 
-    __slots__ = ("ends", "total")
+    The first `known` tokens were counted by a server, or came as such; the others are estimated.
+    """
 
-    def __init__(self, total: int, ends: Sequence[int]) -> None:
+    __slots__ = ("ends", "known", "total")
+
+    def __init__(self, total: int, ends: Sequence[int], known: int = 0) -> None:
         self.total: Final = total
         self.ends: Final = ends
+        self.known: Final = known
 
     def covered(self, blocks: int) -> int:
         """Return how many tokens the first `blocks` blocks have."""

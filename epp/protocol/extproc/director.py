@@ -85,5 +85,11 @@ class Director(Protocol):
     def observe(self, event: Event, now: float) -> None:
         """Handle an event of an admitted request."""
 
+    def needs_end(self, record: RequestRecord, now: float) -> bool:
+        """Return whether a response that may be left is to be observed to its end all the same.
+
+        It is asked with the first piece of a response's body, once.
+        """
+
     def exchange_ended(self, record: RequestRecord) -> None:
         """Handle the record of an exchange that is over; called once for each."""

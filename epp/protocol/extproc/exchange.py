@@ -1,9 +1,8 @@
 """One ext_proc stream as a state machine: messages in, replies out.
 
-The exchange knows what the protocol demands and when; it does not know how an endpoint is
-chosen (it asks its director), how messages are encoded, or what time it is. Every call
-returns a `Step`: the replies that are due, and what the exchange waits for. Rules, with their
-source:
+The exchange knows what the protocol demands and when; it does not know how an endpoint is chosen
+(it asks its director), how messages are encoded, or what time it is. Every call returns a `Step`:
+the replies that are due, and what the exchange waits for. Rules, with their source:
 
 - Per direction, replies go out as headers, body, trailers; in full duplex the header reply may
   wait for the whole body (Envoy, `FULL_DUPLEX_STREAMED`; GIE proposal 004).
@@ -160,9 +159,8 @@ class Exchange:
     def half_closed(self, now: float) -> Step:
         """Handle a half-close: the peer sends no more; what is due to it is still sent.
 
-        Wants `NEXT` where a reset may follow: Envoy ends a stream that it gives up, and resets it
-        a moment later. That an end is early is known of a proxy that announced what it would
-        send. A second call says that no reset came.
+        Wants `NEXT` where a reset may follow, a moment later, of a stream that Envoy gives up: one
+        that announced its modes. A second call says that no reset came.
         """
         waited, self._half_closed = self._half_closed, True
         if self._stage in _BETWEEN or (self._stage is ANSWERED and self._request.unsent):
@@ -322,7 +320,9 @@ class Exchange:
             self._end(_COMPLETED, now)
         elif self._ends_early and self.record.first_byte_at is not None and self._request.passed:
             # Envoy 1.40: with all of the request, the proxy goes on alone after a good status.
-            self._end(_COMPLETED if self._response.done else _UNOBSERVED, now)
+            self._ends_early = False
+            if not self._director.needs_end(self.record, now):
+                self._end(_COMPLETED if self._response.done else _UNOBSERVED, now)
         return replies
 
     def _response_trailers(self, _: ResponseTrailers, now: float) -> list[Reply]:

@@ -14,17 +14,21 @@ from epp.protocol.extproc.messages import BodyMode, Modes
 from epp.protocol.extproc.record import MustStayReason
 
 _SAMPLE = re.compile(r"sample:1/(0*[1-9][0-9]{0,8})")
-FORMS = "all, first or sample:1/N with N of 1 or more"
+FORMS = "auto, all, first or sample:1/N with N of 1 or more"
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """One response in `one_in` is observed to its end; none where that is 0."""
+    """One response in `one_in` is observed to its end; none where that is 0.
+
+    `auto`: besides, those whose end is needed (`Director.needs_end`).
+    """
 
     one_in: int = 1
+    auto: bool = False
 
     @classmethod
     def parse(cls, text: str) -> "Observation":
-        """Read `all`, `first` or `sample:1/N`. Raises `ValueError`."""
+        """Read `auto`, `all`, `first` or `sample:1/N`. Raises `ValueError`."""
         if text in _NAMED:
             return _NAMED[text]
         found = _SAMPLE.fullmatch(text)
@@ -42,7 +46,8 @@ class Observation(msgspec.Struct, frozen=True):
         return not self.one_in or (self.one_in > 1 and randrange(self.one_in) > 0)
 
 
-_NAMED = {"all": Observation(1), "first": Observation(0)}
+AUTO = Observation(0, auto=True)
+_NAMED = {"auto": AUTO, "all": Observation(1), "first": Observation(0)}
 
 
 def must_stay_reason(modes: Modes, *, announced: bool) -> MustStayReason | None:

@@ -30,7 +30,7 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     bodies are read, by path. `propagate_priority` writes a request's priority into its body, for
     the engine's own scheduler. `reporters` give numbers about a response's usage, which the proxy
     gets as metadata with the last message of the response. `end_early`: close the stream once a
-    streamed response has begun, where the proxy goes on alone.
+    streamed response has begun, where the proxy goes on alone and the director needs no more.
     """
 
     max_body_bytes: int = 64 << 20

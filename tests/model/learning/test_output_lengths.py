@@ -70,7 +70,7 @@ def test_paces_go_by_class():
     assert answers.seconds_per_token("other") == 0.02
 
 
-@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=50))
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=16))
 def test_a_few_are_averaged(lengths):
     answers = OutputLengths()
     for length in lengths:
@@ -83,3 +83,47 @@ def test_what_changes_is_followed():
     for length in [100] * 1000 + [500] * 200:
         answers.record_length(ASKED, length)
     assert 490 < answers.length(ASKED) <= 500
+
+
+def test_a_mean_is_settled_with_enough_values():
+    answers = OutputLengths()
+    settled = []
+    for number in range(20):
+        settled.append(answers.settled(ASKED, "a class"))
+        answers.record_length(ASKED, 100 + number % 2)
+        answers.record_seconds_per_token("a class", 101, 2.0)
+    assert settled == [False] * 16 + [True] * 4
+    assert not answers.settled(ASKED, "other")
+    assert not answers.settled(WHOLE, "a class")
+
+
+LENGTHS = [50, 150, 80, 120] * 20
+
+
+def test_where_the_last_ones_are_others_it_begins_anew():
+    answers = OutputLengths()
+    for length in LENGTHS:
+        answers.record_length(ASKED, length)
+    assert answers.length(ASKED) == pytest.approx(100, rel=0.05)
+    for length in LENGTHS[:16]:
+        answers.record_length(ASKED, length + 400)
+    assert answers.length(ASKED) == pytest.approx(500, rel=0.1)
+
+
+def test_a_single_one_that_is_very_long_is_no_change():
+    answers = OutputLengths()
+    for length in LENGTHS:
+        answers.record_seconds_per_token("a class", 101, 2.0)
+        answers.record_length(ASKED, length)
+    answers.record_length(ASKED, 10_000)
+    assert answers.settled(ASKED, "a class")
+    assert answers.length(ASKED) == pytest.approx(100 + 9_900 / 50, rel=0.05)
+
+
+def test_a_value_that_stands_for_many_counts_for_more_than_others():
+    answers, seen = OutputLengths(), []
+    for _ in range(500):
+        answers.record_length(ASKED, 100, weight=9)
+        answers.record_length(ASKED, 200, weight=1)
+        seen.append(answers.length(ASKED))
+    assert sum(seen) / len(seen) == pytest.approx(110, abs=3)

@@ -67,6 +67,8 @@ class Stub:
     requests: list[InferenceRequest] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     closed: list[RequestRecord] = field(default_factory=list)
+    needed: bool = False
+    asked: int = 0
 
     def route(self, request: InferenceRequest, now: float) -> Decision | PendingDecision:
         self.requests.append(request)
@@ -76,6 +78,10 @@ class Stub:
 
     def observe(self, event: Event, now: float) -> None:
         self.events.append(event)
+
+    def needs_end(self, record: RequestRecord, now: float) -> bool:
+        self.asked += 1
+        return self.needed
 
     def exchange_ended(self, record: RequestRecord) -> None:
         self.closed.append(record)

@@ -18,7 +18,7 @@ from epp.protocol.extproc.messages import (
     ResponseBody,
     ResponseHeaders,
 )
-from epp.protocol.extproc.observation import Observation, must_stay_reason
+from epp.protocol.extproc.observation import AUTO, Observation, must_stay_reason
 from epp.protocol.extproc.record import MustStayReason, Outcome
 from tests.protocol.extproc.conversation import CHAT, OK, Stub, Wants, chat_body, exchange, play
 
@@ -45,6 +45,12 @@ def test_forms(text, one_in):
     assert Observation.parse(str(Observation(one_in))) == Observation(one_in)
 
 
+def test_auto_leaves_what_nobody_needs():
+    assert Observation.parse("auto") == AUTO
+    assert str(AUTO) == "auto"
+    assert AUTO.ends_early(drawing(0))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -54,7 +60,7 @@ def test_forms(text, one_in):
     ],
 )
 def test_malformed_choices_are_refused(text):
-    with pytest.raises(ValueError, match="write all, first or sample:1/N with N of 1 or more"):
+    with pytest.raises(ValueError, match="write auto, all, first or sample:1/N with N of 1"):
         Observation.parse(text)
 
 
@@ -115,6 +121,31 @@ def test_a_stream_is_closed_after_its_first_piece():
     assert (record.outcome, record.finished_at) == (Outcome.UNOBSERVED, 4)
     assert (record.status, record.first_byte_at, record.usage) == (200, 4, None)
     assert record.must_stay is None
+
+
+def test_a_stream_whose_end_is_needed_is_seen_to_it():
+    stub = Stub(needed=True)
+    machine = routed(stub)
+    machine.receive(ResponseHeaders(headers=OK), 2)
+    for _ in range(3):
+        machine.receive(ResponseBody(body=PIECE), 3)
+        assert machine.wants() is Wants.NEXT
+    machine.receive(ResponseBody(body=USAGE + DONE), 4)
+    machine.receive(ResponseBody(body=b"", end_of_stream=True), 5)
+    assert stub.asked == 1
+    assert stub.closed[0].outcome is Outcome.COMPLETED
+    assert stub.events[-1] == Finished(machine.record.id, Usage(9, 2), 4)
+
+
+@pytest.mark.parametrize("end_early", [True, False])
+def test_nobody_is_asked_where_it_stays_anyway(end_early):
+    stub = Stub()
+    modes = Modes(DUPLEX, DUPLEX) if end_early else LEAVABLE
+    machine = routed(stub, modes=modes, end_early=end_early)
+    machine.receive(ResponseHeaders(headers=OK), 2)
+    machine.receive(ResponseBody(body=PIECE), 3)
+    assert machine.wants() is Wants.NEXT
+    assert stub.asked == 0
 
 
 @pytest.mark.parametrize("end", [b"", USAGE])

@@ -1,0 +1,86 @@
+"""CPU per streamed answer behind an Envoy that shows response bodies as `STREAMED`.
+
+The picker watches all answers to their end, the first chunk of each, or those whose end it needs.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from bench.accounting import Meter
+from bench.extproc.effort import Effort
+from bench.extproc.load import Order
+from bench.extproc.pickers import Product, endpoints_file
+from bench.extproc.samples import Samples
+from bench.extproc.stack import TRANSPORT, Stack, rotated, start_backends
+from bench.extproc.workload import Shape
+from epp.gateway.envoy import EnvoySettings, start_envoy
+from epp.gateway.processes import free_port
+
+OBSERVED = ("all", "first", "auto")
+CHUNKS = 100
+_CONNECTIONS = 128
+_RATE = 100.0
+_INTERVAL_MS = 10.0
+_SIZE = 2 << 10
+_WARM_UP_S = 10.0
+"""A thousand answers, in which `auto` learns what there is to learn."""
+
+
+class _Watched(msgspec.Struct, frozen=True):
+    """An Envoy's port, and the meter of its picker."""
+
+    port: int
+    meter: Meter
+
+
+async def per_stream(
+    stack: Stack, pods: int, effort: Effort, log_dir: Path, samples: Samples
+) -> None:
+    """CPU per answer of 100 chunks, in turn; a round to warm up is left out."""
+    async with _watching(pods, log_dir) as watched:
+        for turn in range(-1, effort.slow_rounds):
+            costs = {}
+            for name in rotated(OBSERVED, turn):
+                each = watched[name]
+                order = Order(
+                    port=each.port,
+                    shape=Shape(size=_SIZE, chunks=CHUNKS, interval_ms=_INTERVAL_MS),
+                    seconds=effort.stream_s if turn >= 0 else _WARM_UP_S,
+                    connections=_CONNECTIONS,
+                    rate=_RATE,
+                )
+                each.meter.start()
+                result = await stack.load.run(order)
+                costs[name] = each.meter.stop() / result.requests * 1e6
+            if turn >= 0:
+                for name, cost in costs.items():
+                    samples.add(f"cpu_us_stream_{name}", cost)
+                samples.add("stream_auto_of_first", costs["auto"] / costs["first"])
+
+
+@asynccontextmanager
+async def _watching(pods: int, log_dir: Path) -> AsyncIterator[Mapping[str, _Watched]]:
+    """Start model servers, and a picker with its Envoy for each way to observe."""
+    async with AsyncExitStack() as exits:
+        backends, ports = await start_backends(pods, log_dir)
+        exits.push_async_callback(backends.stop)
+        endpoints = endpoints_file(ports, log_dir / "streams.yaml")
+        watched = {}
+        for name in OBSERVED:
+            product = Product(endpoints, TRANSPORT, f"--observe-responses={name}")
+            picker = await product.start(log_dir, f"epp-{name}")
+            exits.push_async_callback(picker.stop)
+            settings = EnvoySettings(
+                listen_port=free_port(),
+                admin_port=free_port(),
+                epp_port=product.grpc_port,
+                endpoints=tuple(f"127.0.0.1:{port}" for port in ports),
+                response_body_mode="STREAMED",
+            )
+            envoy = await start_envoy(settings, log_dir=log_dir, name=f"envoy-{name}")
+            exits.push_async_callback(envoy.stop)
+            watched[name] = _Watched(settings.listen_port, Meter(pid=picker.pid))
+        yield watched
