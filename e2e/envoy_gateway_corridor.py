@@ -268,6 +268,10 @@ def _dns_cluster(name: str, backend: Json, settings: Json, *, grpc: bool = False
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
     }
     options: Json = {}
+    idle = settings.get("timeout", {}).get("http", {}).get("connectionIdleTimeout")
+    if idle:
+        options["common_http_protocol_options"] = {"idle_timeout": idle}
+        options["explicit_http_config"] = {"http_protocol_options": {}}
     if grpc:
         options["explicit_http_config"] = {"http2_protocol_options": _http2(settings)}
     if "tls" in backend:
