@@ -36,6 +36,8 @@ SERVER = "x-sim-name"
 HELD = "warmpick_event_loop_held_seconds"
 MOST_HELD = "1.0" if FAULTS else "0.1"
 """Seconds, of what is compiled; the sources of that take longer."""
+WATCHED = ("--observe-responses=all",)
+"""Flags of a picker that leaves no response, however it is shown."""
 QUIET_PORTS = range(20_000, 32_000)
 _untried_ports = iter(secrets.SystemRandom().sample(QUIET_PORTS, len(QUIET_PORTS)))
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from e2e.corridor import Plan, corridor, decision
+from e2e.corridor import WATCHED, Plan, corridor, decision
 from e2e.serving import serving
 
 PATH = "/v1/messages"
@@ -17,7 +17,9 @@ MODEL, TARGET = "claude-mine", "org/the-model-that-is-served"
 REWRITE = {"x-llm-d-model-name-rewrite": TARGET}
 MODES = {
     "full duplex": Plan(),
-    "streamed": Plan(request_body_mode="BUFFERED", response_body_mode="STREAMED"),
+    "streamed": Plan(
+        request_body_mode="BUFFERED", response_body_mode="STREAMED", picker_flags=WATCHED
+    ),
 }
 LONG = "These are the rules of the house. " * 400
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from e2e.corridor import CHAT, Plan, chat, corridor, decision
+from e2e.corridor import CHAT, WATCHED, Plan, chat, corridor, decision
 from e2e.echo import HELD, PIECES, event
 
 OUTCOMES = "warmpick_exchange_outcomes_total"
@@ -17,12 +17,14 @@ BUFFER_BYTES = 1 << 20
 PLANS = {
     "override host": Plan(),
     "original destination": Plan(routing="original_dst"),
-    "streamed response": Plan(response_body_mode="STREAMED"),
+    "streamed response": Plan(response_body_mode="STREAMED", picker_flags=WATCHED),
     "buffered": Plan(request_body_mode="BUFFERED", response_body_mode="BUFFERED"),
     "buffered, original destination": Plan(
         request_body_mode="BUFFERED", response_body_mode="BUFFERED", routing="original_dst"
     ),
-    "streamed": Plan(request_body_mode="STREAMED", response_body_mode="STREAMED"),
+    "streamed": Plan(
+        request_body_mode="STREAMED", response_body_mode="STREAMED", picker_flags=WATCHED
+    ),
     "no bodies": Plan(request_body_mode="NONE", response_body_mode="NONE"),
     "no bodies, original destination": Plan(
         request_body_mode="NONE", response_body_mode="NONE", routing="original_dst"
