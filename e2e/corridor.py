@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
+import pytest
 from multidict import CIMultiDictProxy
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -271,6 +272,22 @@ class Corridor:
     async def idle(self) -> bool:
         """Whether no request is with a model server."""
         return await self.metric("llm_d_epp_request_running") == 0
+
+    async def kill_server_of(self, response: aiohttp.ClientResponse) -> None:
+        """Kill the model server amid a response; see that the others serve, and it is left alone.
+
+        There are two of them.
+        """
+        victim = response.headers[SERVER]
+        self.signal(self.servers[victim], signal.SIGKILL)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await response.read()
+        await self.metric_becomes(1, "llm_d_epp_ready_endpoints")
+        (survivor,) = set(self.servers) - {victim}
+        for _ in range(3):
+            answer = await self.post(CHAT, chat("hello"))
+            assert (answer.status, answer.headers[SERVER]) == (200, survivor)
+        await until(self.idle)
 
     def log_lines(self) -> list[Any]:
         """Everything that the picker has logged, read."""

@@ -134,16 +134,7 @@ async def test_a_model_server_that_is_killed_is_left_alone(tmp_path, way):
         async with gateway.stream(CHAT, body) as response:
             await response.content.readany()
             await becomes(gateway, WAYS[way][2], PICKER_CLUSTER)
-            victim = response.headers[SERVER]
-            gateway.signal(gateway.servers[victim], signal.SIGKILL)
-            with pytest.raises(aiohttp.ClientPayloadError):
-                await response.read()
-        await gateway.metric_becomes(1, READY)
-        (survivor,) = set(gateway.servers) - {victim}
-        for _ in range(3):
-            answer = await gateway.post(CHAT, chat("hello"))
-            assert (answer.status, answer.headers[SERVER]) == (200, survivor)
-        await gateway.metric_becomes(0, RUNNING)
+            await gateway.kill_server_of(response)
 
 
 async def test_an_endpoint_that_leaves_the_pool_finishes_what_it_has_begun(echo, tmp_path):

@@ -54,6 +54,7 @@ MODULES: dict[str, Compiler] = {
     "epp.model.pods.pod": "mypyc",
     "epp.model.pods.pods": "mypyc",
     "epp.model.pods.sequence": "mypyc",
+    "epp.model.pods.unobserved": "mypyc",
     "epp.model.prefix_index": "cython",
     "epp.model.prompts.block_hasher": "mypyc",
     "epp.model.prompts.chain": "mypyc",

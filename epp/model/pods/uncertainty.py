@@ -17,12 +17,14 @@ from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.pod import Pod
 from epp.model.prompts.reader import Prompts
 
-_MOST_LEFT: Final = 32
+_MOST_LEFT: Final = 128
 """Responses of which one is observed, whatever is known."""
-_SECONDS_APART: Final = 5.0
+_SECONDS_APART: Final = 10.0
 """Seconds from one of an endpoint's responses in the sample to the next."""
 _GAIN: Final = 0.05
 """The weight of one in the mean of the seconds between responses."""
+_PAUSE: Final = 10.0
+"""How many times that mean a pause between two responses counts at most."""
 _IDS: Final = 1 << 32
 _FIRST_REPORTS: Final = 8
 """Responses that are observed of an endpoint that has started."""
@@ -78,7 +80,8 @@ class Uncertainty:
 
 def _share(pod: Pod, now: float) -> float:
     """Return the share of an endpoint's responses that is its sample, where one has begun."""
-    apart, before = min(_SECONDS_APART, now - pod.answered_at), pod.answers_apart
+    before = pod.answers_apart
+    apart = min(_SECONDS_APART, now - pod.answered_at, _PAUSE * before)
     pod.answered_at = now
     pod.answers_apart = apart if before > _SECONDS_APART else before + _GAIN * (apart - before)
     return max(1 / _MOST_LEFT, pod.answers_apart / _SECONDS_APART)

@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush, nsmallest
 from itertools import count
 from math import inf
-from operator import attrgetter
-
-import msgspec
+from typing import Final
 
 from epp.model.endpoint import EndpointId, Load
 from epp.model.events import Aborted, Generated
@@ -36,38 +34,43 @@ _SLACK, _SLACK_REQUESTS = 1.05, 1.0
 """An engine counts up to this factor and number more than the ledger: some have just ended."""
 
 
-class UnobservedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class UnobservedRequest:
     """A request at an endpoint that nobody observes; nothing was seen of it after `since`.
 
     It generates its first token at `began`, one more every `seconds_per_token`, `length` of them
     as far as is known, which is at least one, and never more than `most`. Times are in seconds.
+    `due` is the time at which it is expected to end, and `last` that at which it is over, whatever
+    the engine counts.
     """
 
-    id: RequestId
-    endpoint_id: EndpointId
-    since: float
-    began: float
-    seconds_per_token: float
-    length: float
-    most: float = inf
+    __slots__ = ("began", "due", "endpoint_id", "id", "last", "length", "most", "pace", "since")
 
-    @property
-    def due(self) -> float:
-        """The time at which it is expected to end."""
-        pace = max(self.seconds_per_token, _LEAST_SECONDS_PER_TOKEN)
-        return self.began + (self.length - 1) * pace
-
-    @property
-    def last(self) -> float:
-        """The time at which it is over, whatever the engine counts."""
-        return self.began + _OVERDUE * (self.due - self.began) + _OVERDUE_SECONDS
+    def __init__(  # noqa: PLR0913 (the course)
+        self,
+        id: RequestId,  # noqa: A002 (its name)
+        endpoint_id: EndpointId,
+        *,
+        since: float,
+        began: float,
+        seconds_per_token: float,
+        length: float,
+        most: float = inf,
+    ) -> None:
+        self.id: Final = id
+        self.endpoint_id: Final = endpoint_id
+        self.since: Final = since
+        self.began: Final = began
+        self.pace: Final = max(seconds_per_token, _LEAST_SECONDS_PER_TOKEN)
+        self.length: Final = length
+        self.most: Final = most
+        self.due: Final = began + (length - 1) * self.pace
+        self.last: Final = began + _OVERDUE * (self.due - began) + _OVERDUE_SECONDS
 
     def generated(self, now: float) -> int:
         """Return how many tokens it is expected to have generated."""
         if now < self.began:
             return 0
-        pace = max(self.seconds_per_token, _LEAST_SECONDS_PER_TOKEN)
-        tokens = 1 + (now - self.began) / pace + _ROUNDING
+        tokens = 1 + (now - self.began) / self.pace + _ROUNDING
         return int(min(tokens, self.most, _OVERDUE * self.length))
 
 
@@ -127,7 +130,7 @@ class UnobservedRequests:
 
     def _plan(self, unseen: UnobservedRequest, at: float, now: float) -> None:
         """Plan the next guess: some tokens on, or the end. Where `at` is long past, skip to now."""
-        step = max(_LEAST_SECONDS_APART, _TOKENS_APART * unseen.seconds_per_token)
+        step = max(_LEAST_SECONDS_APART, _TOKENS_APART * unseen.pace)
         end = unseen.due if at < unseen.due else unseen.last
         when = min(max(now, unseen.began) + step, end)
         heappush(self._agenda, (when, next(self._tickets), unseen))
@@ -147,7 +150,7 @@ class UnobservedRequests:
         requests = load.waiting + load.running
         self._counted[endpoint_id] = at, requests <= _SLACK * booked + _SLACK_REQUESTS
         there = [each for each in here.values() if max(each.since, each.began) < at]
-        over = nsmallest(booked - coming - int(requests), there, key=attrgetter("due"))
+        over = nsmallest(booked - coming - int(requests), there, key=_due)
         for each in over:
             self.discard(each.id)
         return [Aborted(each.id, each.generated(at)) for each in over]
@@ -156,3 +159,7 @@ class UnobservedRequests:
         """Return whether a recent count that fits the books was taken after `unseen.since`."""
         at, fitted = self._counted.get(unseen.endpoint_id, (-inf, False))
         return fitted and at > max(unseen.since, now - _COUNT_SECONDS)
+
+
+def _due(unseen: UnobservedRequest) -> float:
+    return unseen.due

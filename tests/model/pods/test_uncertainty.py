@@ -58,13 +58,18 @@ def test_one_in_some_is_needed_all_the_same(rig):
     assert rig.begin(next(ids(chosen=True)), SHORT)
 
 
+def test_after_a_pause_a_busy_endpoint_is_watched_no_more(rig):
+    rig.now += 60
+    assert not any(rig.begin(next(rig.names), SHORT) for _ in range(20))
+
+
 def test_where_responses_are_rare_all_are_needed(rig):
     needed = []
-    for _ in range(60):
+    for _ in range(90):
         rig.now += 60
         needed.append(rig.begin(next(rig.names), SHORT))
     assert not any(needed[:8])
-    assert all(needed[30:])
+    assert all(needed[60:])
 
 
 def test_the_first_of_an_endpoint_are_needed(rig):

@@ -5,7 +5,6 @@ from math import inf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from epp.model.endpoint import EndpointId, Load
 from epp.model.events import Aborted, Generated
@@ -14,9 +13,20 @@ from epp.model.request import RequestId
 
 POD = EndpointId("default/pod-0")
 R = RequestId("r")
-ONE = UnobservedRequest(
-    id=R, endpoint_id=POD, since=10.0, began=10.0, seconds_per_token=0.02, length=100.0
-)
+
+
+def unseen(request=R, endpoint_id=POD, **course):
+    """Return a request of 100 tokens at 50 a second, but for what `course` says."""
+    usual: dict[str, float] = {
+        "since": 10.0,
+        "began": 10.0,
+        "seconds_per_token": 0.02,
+        "length": 100.0,
+    }
+    return UnobservedRequest(request, endpoint_id, **(usual | course))
+
+
+ONE = unseen()
 
 
 def following(*unseen):
@@ -57,7 +67,7 @@ def test_a_late_call_skips_what_is_past():
 
 
 def test_nothing_is_generated_before_the_prefill_is_over():
-    waiting = replace(ONE, began=20.0)
+    waiting = unseen(began=20.0)
     assert waiting.generated(19.9) == 0
     clock = following(waiting)
     assert clock.due == pytest.approx(21.28)
@@ -66,12 +76,12 @@ def test_nothing_is_generated_before_the_prefill_is_over():
 
 @pytest.mark.parametrize(("most", "tokens"), [(inf, 400), (40, 40), (0, 0)])
 def test_no_more_than_may_be(most, tokens):
-    assert replace(ONE, most=most).generated(1e6) == tokens
+    assert unseen(most=most).generated(1e6) == tokens
 
 
 @pytest.mark.parametrize("seconds_per_token", [0.0, 1e-9])
 def test_a_pace_that_cannot_be(seconds_per_token):
-    fast = replace(ONE, seconds_per_token=seconds_per_token)
+    fast = unseen(seconds_per_token=seconds_per_token)
     assert fast.generated(10.0) == 1
     assert len(run(following(fast), 1e6)) <= 2
 
@@ -84,7 +94,7 @@ def test_discarded_requests_yield_no_events():
 
 
 def test_the_same_id_again_is_another_request():
-    clock = following(ONE, replace(ONE, since=11.0, began=11.0))
+    clock = following(ONE, unseen(since=11.0, began=11.0))
     assert run(clock, 1e6)[-1] == (pytest.approx(12.98), Aborted(R, 100))
 
 
@@ -110,7 +120,7 @@ def test_an_overdue_request_ends_at_the_bound():
 
 
 def test_the_same_count_again_is_no_other_count():
-    clock = following(*(replace(ONE, id=RequestId(str(n))) for n in range(3)))
+    clock = following(*(unseen(RequestId(str(n))) for n in range(3)))
     assert len(count(clock, 11.0, 2, 3)) == 1
     assert count(clock, 11.0, 0, 2) == []
 
@@ -134,7 +144,7 @@ def test_a_count_with_requests_of_others_decides_nothing():
 
 
 def test_a_count_expires():
-    clock = following(replace(ONE, length=300))
+    clock = following(unseen(length=300))
     count(clock, 11.0, 1, 1)
     at, event = live(clock, 11.0, 30.0)[-1]
     assert 21.0 <= at < 22.0
@@ -142,9 +152,7 @@ def test_a_count_expires():
 
 
 def test_those_end_whose_time_came_first():
-    clock = following(
-        *(replace(ONE, id=RequestId(str(n)), began=10.0 + n / 10) for n in (3, 1, 2, 0))
-    )
+    clock = following(*(unseen(RequestId(str(n)), began=10.0 + n / 10) for n in (3, 1, 2, 0)))
     assert count(clock, 11.0, 2, 5, coming=1) == [
         Aborted(RequestId("0"), 51),
         Aborted(RequestId("1"), 46),
@@ -154,23 +162,24 @@ def test_those_end_whose_time_came_first():
 
 
 def test_what_was_sent_after_the_count_is_not_in_it():
-    clock = following(ONE, replace(ONE, id=RequestId("later"), since=12.0, began=12.0))
+    clock = following(ONE, unseen(RequestId("later"), since=12.0, began=12.0))
     assert count(clock, 11.0, 0, 2) == [Aborted(R, 51)]
 
 
 names, places = st.integers(0, 5).map(str), st.sampled_from(("a", "b"))
-unseen = st.builds(
-    UnobservedRequest,
-    id=names,
-    endpoint_id=places,
-    since=st.just(0.0),
-    began=st.floats(-5, 5),
-    seconds_per_token=st.floats(0, 1),
-    length=st.floats(1, 500),
-    most=st.sampled_from((inf, 0, 1, 50)),
+courses = st.fixed_dictionaries(
+    {
+        "request": names,
+        "endpoint_id": places,
+        "since": st.just(0.0),
+        "began": st.floats(-5, 5),
+        "seconds_per_token": st.floats(0, 1),
+        "length": st.floats(1, 500),
+        "most": st.sampled_from((inf, 0, 1, 50)),
+    }
 )
 steps = st.one_of(
-    unseen,
+    courses,
     names,
     st.floats(0, 100),
     st.tuples(places, st.floats(0, 10), st.integers(0, 6), st.integers(0, 3)),
@@ -196,8 +205,8 @@ class Listener:
             del self.open[event.request_id]
             assert at <= each.last
 
-    def take(self, each):
-        each = replace(each, since=self.now, began=self.now + each.began)
+    def take(self, course):
+        each = unseen(**(course | {"since": self.now, "began": self.now + course["began"]}))
         self.clock.add(each)
         self.open[each.id] = each
 
@@ -220,7 +229,7 @@ class Listener:
 
 
 VERBS = {
-    UnobservedRequest: Listener.take,
+    dict: Listener.take,
     str: Listener.forget,
     float: Listener.wait,
     tuple: Listener.count,
