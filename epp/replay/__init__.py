@@ -1,0 +1,1 @@
+"""Replay: the product's fleet and policies in front of simulated engines, in virtual time."""

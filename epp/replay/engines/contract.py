@@ -1,0 +1,106 @@
+"""What a run and an engine tell each other."""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from epp.replay.traffic.calls import Runs
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine may hold and compute; names and defaults are vLLM's.
+
+    `num_gpu_blocks` counts the null block too. `max_model_len` is cut to what the pool can hold.
+    """
+
+    block_size: int = 16
+    num_gpu_blocks: int = 100_001
+    max_num_batched_tokens: int = 8192
+    max_num_seqs: int = 256
+    max_model_len: int = 1 << 20
+    enable_prefix_caching: bool = True
+
+    @property
+    def capacity(self) -> int:
+        """The tokens that the pool can hold."""
+        return (self.num_gpu_blocks - 1) * self.block_size
+
+    @property
+    def context(self) -> int:
+        """The longest prompt and response together, in tokens."""
+        return min(self.max_model_len, self.capacity)
+
+
+class EngineLoad(NamedTuple):
+    """What the metrics page has: requests that wait and that run, the share of blocks in use."""
+
+    waiting: int = 0
+    running: int = 0
+    usage: float = 0.0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    preemptions: int = 0
+
+
+class Job:
+    """One request at one engine.
+
+    `prompt` and `response` are runs of tokens; the engine ends it after the response, of which it
+    has generated `generated` tokens. `keys` are those of the full blocks of both
+    (`block_keys(joined(prompt, response), block_size)`): the engine computes them. `cached` are
+    the prompt's tokens that were found in the cache at the first admission, -1 before.
+    `transferred`: the prompt's blocks come from another engine, and nothing of it is computed.
+    `number` is the run's own.
+    """
+
+    __slots__ = (
+        "adapter",
+        "cached",
+        "computed",
+        "generated",
+        "keys",
+        "number",
+        "preempted",
+        "prompt",
+        "prompt_tokens",
+        "response",
+        "response_tokens",
+        "transferred",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        prompt: Runs,
+        response: Runs,
+        *,
+        adapter: str = "",
+        transferred: bool = False,
+    ) -> None:
+        self.number = number
+        self.prompt = prompt
+        self.response = response
+        self.prompt_tokens = sum(run.length for run in prompt)
+        self.response_tokens = sum(run.length for run in response)
+        self.adapter = adapter
+        self.transferred = transferred
+        self.keys: list[int] = []
+        self.cached = -1
+        self.computed = 0
+        self.generated = 0
+        self.preempted = 0
+
+
+class Progress(Enum):
+    """What an engine tells of a job."""
+
+    FIRST = "its first token is there"
+    SOME = "so many more tokens are there"
+    LAST = "its last token is there; comes after FIRST, at the same time where there is one token"
+    LOST = "the engine died with it"
+
+
+Listener = Callable[[Job, Progress], None]
+"""Called at the time at which it is so."""

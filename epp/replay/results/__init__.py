@@ -1,0 +1,1 @@
+"""What runs have shown: figures, tables, plots, the report."""

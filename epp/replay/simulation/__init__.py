@@ -1,0 +1,1 @@
+"""One run: traffic, pickers and engines on one virtual clock."""

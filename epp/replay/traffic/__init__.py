@@ -1,0 +1,1 @@
+"""Traffic: recorded traces, and workloads that are drawn by published distributions."""

@@ -1,0 +1,143 @@
+"""Traffic as data: requests with the tokens of prompt and response, and what each waits for.
+
+Tokens are written as runs of equal ones. Nothing but equality of tokens matters to a cache, so
+that a trace that names blocks makes all tokens of a block equal, and gives other blocks others.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import msgspec
+
+from epp.model.request import TOKEN_BYTES
+
+TOKEN_IDS = 1 << 32
+"""Token ids are less than this."""
+
+
+class Run(NamedTuple):
+    """`length` equal tokens, of the id `token`."""
+
+    token: int
+    length: int
+
+
+Runs = Sequence[Run]
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One request.
+
+    It comes at `at` seconds, or, where that is later, `think` seconds after the response to the
+    call numbered `after`, whose conversation it goes on with. `prompt` and `response` are not
+    empty; the next prompt of a conversation repeats the response's tokens where the trace shows
+    that it does. `marks` are the ends of the prompt's messages, in tokens, ascending. `session`
+    numbers the conversation. `adapter` is a LoRA adapter's name, `tenant` the fairness id;
+    `priority` is as in an InferenceObjective.
+    """
+
+    at: float
+    prompt: Runs
+    response: Runs
+    session: int
+    after: int | None = None
+    think: float = 0.0
+    marks: tuple[int, ...] = ()
+    max_tokens: int | None = None
+    adapter: str = ""
+    tenant: str = ""
+    priority: int = 0
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls in order of `at`; none comes before the one it is `after`.
+
+    `closed`: a call is sent when its conversation has got so far, however long that takes.
+    Otherwise (open loop) it is sent at its `at`, but never before the response it goes on with.
+    `skipped` bad lines of the source were left out.
+    """
+
+    name: str
+    calls: Sequence[Call]
+    closed: bool = False
+    skipped: int = 0
+
+
+def tokens_in(runs: Runs) -> int:
+    """Return the length of runs, in tokens."""
+    return sum(run.length for run in runs)
+
+
+def packed(runs: Runs) -> bytes:
+    """Return runs as token ids in the form of an exact `Prompt`."""
+    return b"".join(token.to_bytes(TOKEN_BYTES, "little") * length for token, length in runs)
+
+
+def joined(*parts: Runs) -> Runs:
+    """Return runs one after another; neighbours of one token are merged."""
+    merged: list[Run] = []
+    for token, length in (run for part in parts for run in part):
+        if merged and merged[-1].token == token:
+            merged[-1] = Run(token, merged[-1].length + length)
+        elif length:
+            merged.append(Run(token, length))
+    return merged
+
+
+def cut(runs: Runs, start: int, end: int) -> Runs:
+    """Return the tokens from `start` to `end`, less where there are fewer."""
+    ends = accumulate(run.length for run in runs)
+    return [
+        Run(run.token, length)
+        for run, upto in zip(runs, ends, strict=True)
+        if (length := min(end, upto) - max(start, upto - run.length)) > 0
+    ]
+
+
+def block_keys(runs: Runs, size: int) -> list[int]:
+    """Return a key for each full block of `size` tokens: equal where all tokens up to it are.
+
+    Neighbouring runs are of different tokens.
+    """
+    keys: list[int] = []
+    content: tuple[int, ...] = ()
+    key, filled = 0, 0
+    for token, length in runs:
+        left = length
+        if filled:
+            taken = min(left, size - filled)
+            content += (token, taken)
+            filled, left = filled + taken, left - taken
+            if filled < size:
+                continue
+            key = hash((key, content))
+            keys.append(key)
+        whole, filled = divmod(left, size)
+        for _ in range(whole):
+            key = hash((key, token))
+            keys.append(key)
+        content = (token, filled) if filled else ()
+    return keys
+
+
+def ordered(calls: Iterable[Call]) -> list[Call]:
+    """Return calls in order of `at`, with the numbers that they refer to as they are then.
+
+    A call is put behind the one it is `after` where it would come before it.
+    """
+    listed = list(calls)
+    times = [call.at for call in listed]
+    for number, call in enumerate(listed):
+        if call.after is not None and times[number] < times[call.after]:
+            times[number] = times[call.after]
+    order = sorted(range(len(listed)), key=lambda number: (times[number], number))
+    places = {number: place for place, number in enumerate(order)}
+    return [
+        msgspec.structs.replace(
+            listed[number],
+            at=times[number],
+            after=None if (after := listed[number].after) is None else places[after],
+        )
+        for number in order
+    ]
