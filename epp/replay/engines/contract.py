@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from enum import Enum
+from math import nan
 from typing import NamedTuple
 
 import msgspec
@@ -50,7 +51,8 @@ class Job:
     `prompt` and `response` are runs of tokens; the engine ends it after the response, of which it
     has generated `generated` tokens. `keys` are those of the full blocks of both
     (`block_keys(joined(prompt, response), block_size)`): the engine computes them. `cached` are
-    the prompt's tokens that were found in the cache at the first admission, -1 before.
+    the prompt's tokens that were found in the cache at the first admission, -1 before, and
+    `scheduled_at` is its time, NaN before.
     `transferred`: the prompt's blocks come from another engine, and nothing of it is computed.
     `number` is the run's own.
     """
@@ -67,6 +69,7 @@ class Job:
         "prompt_tokens",
         "response",
         "response_tokens",
+        "scheduled_at",
         "transferred",
     )
 
@@ -88,6 +91,7 @@ class Job:
         self.transferred = transferred
         self.keys: list[int] = []
         self.cached = -1
+        self.scheduled_at = nan
         self.computed = 0
         self.generated = 0
         self.preempted = 0

@@ -1,6 +1,7 @@
 """What became of one request of a run."""
 
 from enum import Enum
+from math import nan
 
 import msgspec
 
@@ -22,7 +23,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     `at` is when the client sent it, in the run's time. `ttft` and `end_to_end` count from then,
     and `tpot` is the mean time of each token after the first; they are NaN where it never came so
-    far. `endpoint` is where it was sent, -1 for nowhere, by its number in the fleet. `cached` is
+    far. `queued` is the part of `ttft` until the engine first scheduled it: the rest is prefill.
+    `endpoint` is where it was sent, -1 for nowhere, by its number in the fleet. `cached` is
     what the engine found in its cache, `reusable` what an infinite cache shared by all would have
     had, `predicted_cached` and `predicted_ttft` what the decision said (NaN where it did not).
     `preempted` counts its preemptions. `reason` says why it was refused or lost.
@@ -43,5 +45,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reusable: int
     predicted_cached: int
     predicted_ttft: float
+    queued: float = nan
     preempted: int = 0
     reason: str = ""
