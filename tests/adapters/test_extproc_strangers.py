@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from epp.adapters.extproc.limits import Limits
+from epp.adapters.extproc.limits import PeerLimits
 from epp.adapters.tls import certificate
 from tests.adapters.ext_proc_peer import DEADLINE, Peer, body, head, kind
 from tests.native import wire
@@ -84,7 +84,7 @@ async def test_handshakes_that_are_broken_off(transport):
 
 HELLO = greeting_of_tls()
 PARTS = ["nothing", "half", "all"]
-QUICK = Limits(greeting_seconds=0.3)
+QUICK = PeerLimits(greeting_seconds=0.3)
 
 
 @pytest.mark.parametrize("said", [b"", wire.PREFACE[:9], wire.PREFACE], ids=PARTS)

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.extproc.limits import Limits, LineQuota, TokenBucket
+from epp.adapters.extproc.limits import LineQuota, PeerLimits, TokenBucket
 from epp.adapters.extproc.transports import server_class
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (
@@ -60,7 +60,7 @@ class TestNuisance:
         ],
     )
     async def test_frames_that_make_work_are_limited(self, serve, director, again):
-        little = Limits(nuisance_burst=200, nuisance_rate=1)
+        little = PeerLimits(nuisance_burst=200, nuisance_rate=1)
         with capture_logs() as logs:
             async with serve(director, limits=little) as (server, _), greeted(server) as peer:
                 peer.say(wire.headers(1))
@@ -83,7 +83,7 @@ class TestNuisance:
 
     async def test_resets_of_answered_streams_are_not_limited(self, serve, director):
         """Envoy resets every stream that it is done with: more than nghttp2 takes by itself."""
-        little = Limits(nuisance_burst=50, nuisance_rate=0)
+        little = PeerLimits(nuisance_burst=50, nuisance_rate=0)
         async with serve(director, limits=little) as (server, _), greeted(server) as peer:
             peer.say(wire.window_update(0, WIDE))
             for start in range(1, 3_001, 200):
@@ -108,7 +108,7 @@ class TestNuisance:
 class TestRoom:
     async def test_no_more_connections_than_there_is_room_for(self, serve, director):
         with capture_logs() as logs:
-            async with serve(director, limits=Limits(max_connections=3)) as (server, _):
+            async with serve(director, limits=PeerLimits(max_connections=3)) as (server, _):
                 async with AsyncExitStack() as stack:
                     peers = [await stack.enter_async_context(greeted(server)) for _ in range(3)]
                     for _ in range(20):
@@ -122,7 +122,7 @@ class TestRoom:
 
     async def test_no_more_streams_than_there_is_room_for(self, serve, director):
         async with (
-            serve(director, limits=Limits(max_open_streams=4)) as (server, _),
+            serve(director, limits=PeerLimits(max_open_streams=4)) as (server, _),
             greeted(server) as peer,
             greeted(server) as other,
         ):

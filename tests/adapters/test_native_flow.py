@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.extproc.limits import Limits
+from epp.adapters.extproc.limits import PeerLimits
 from epp.adapters.extproc.transports import server_class
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (
@@ -101,7 +101,7 @@ class TestWindowsOfThePeer:
             await peer.hear(lambda: len(peer.seen(Kind.WINDOW_UPDATE, 1)) > seen)
 
     async def test_a_peer_that_lets_too_much_wait_is_disconnected(self, serve, director):
-        little = Limits(max_queued=1_000_000)
+        little = PeerLimits(max_queued=1_000_000)
         with capture_logs() as logs:
             async with serve(director, limits=little) as (server, _):
                 async with greeted(server, window=0) as peer:
@@ -132,7 +132,7 @@ class TestWindowsGiven:
 
     async def test_more_than_a_window_is_an_error(self, serve, director):
         director.answer = None
-        small = Limits(stream_window=1_000)
+        small = PeerLimits(stream_window=1_000)
         async with serve(director, limits=small) as (server, _):
             async with greeted(server) as peer:
                 peer.begin(1, head(), body())
@@ -146,7 +146,7 @@ class TestWindowsGiven:
         assert director.ends() == [Outcome.ABORTED]
 
     async def test_a_body_of_many_windows(self, serve, director):
-        small = Limits(stream_window=70_000)
+        small = PeerLimits(stream_window=70_000)
         async with serve(director, limits=small) as (_, channel):
             from tests.adapters.ext_proc_peer import Peer  # noqa: PLC0415
 
@@ -161,7 +161,7 @@ class TestWindowsGiven:
 class TestPeersThatDoNotRead:
     async def test_a_peer_that_does_not_read_delays_no_other(self, serve, director):
         """What it does not take stays in its own buffers, bounded, until it is given up."""
-        quick = Limits(ping_after=0.3, ping_timeout=0.3)
+        quick = PeerLimits(ping_after=0.3, ping_timeout=0.3)
         async with serve(director, limits=quick) as (server, _):
             with socket.socket() as deaf:
                 deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -184,7 +184,8 @@ class TestPeersThatDoNotRead:
             await serves(server)
 
     async def test_a_silent_peer_is_pinged_and_disconnected(self, serve, director):
-        quick = Limits(ping_after=0.5, ping_timeout=0.02)  # it says all of it well before the ping
+        # It says all of it well before the ping.
+        quick = PeerLimits(ping_after=0.5, ping_timeout=0.02)
         async with serve(director, limits=quick) as (server, _):
             hello = wire.greeting() + wire.acknowledged()
             async with connected(server, hello) as peer:
@@ -196,7 +197,7 @@ class TestPeersThatDoNotRead:
             assert director.ends() == [Outcome.ABORTED]
 
     async def test_a_peer_that_answers_pings_stays(self, serve, director):
-        quick = Limits(ping_after=0.02, ping_timeout=3)
+        quick = PeerLimits(ping_after=0.02, ping_timeout=3)
         async with serve(director, limits=quick) as (server, _), greeted(server) as peer:
             for count in (1, 2):
                 await peer.hear(lambda count=count: len(peer.asked) >= count)
@@ -205,7 +206,7 @@ class TestPeersThatDoNotRead:
             await peer.replied(1, 1)
 
     async def test_a_peer_without_preface_is_disconnected(self, serve, director):
-        quick = Limits(ping_after=0.02, ping_timeout=0.02)
+        quick = PeerLimits(ping_after=0.02, ping_timeout=0.02)
         async with serve(director, limits=quick) as (server, _), connected(server, b"") as peer:
             await peer.lost()
 

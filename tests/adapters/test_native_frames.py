@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from epp.adapters.extproc.limits import Limits
+from epp.adapters.extproc.limits import PeerLimits
 from epp.adapters.extproc.transports import server_class
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import body, head, kind, response_body, response_head, until
@@ -279,7 +279,7 @@ class TestOddCorners:
         assert peer.codes(Kind.GOAWAY) == [Code.PROTOCOL_ERROR]
 
     async def test_no_more_streams_than_announced(self, serve, director):
-        few = Limits(max_streams=3)
+        few = PeerLimits(max_streams=3)
         async with serve(director, limits=few) as (server, _), greeted(server) as peer:
             for stream in (1, 3, 5, 7):
                 peer.begin(stream, head(), body())
@@ -288,7 +288,7 @@ class TestOddCorners:
             assert director.opened == 3
 
     async def test_a_peer_that_does_not_know_the_limit_yet(self, serve, director):
-        few = Limits(max_streams=3)
+        few = PeerLimits(max_streams=3)
         async with (
             serve(director, limits=few) as (server, _),
             connected(server, wire.greeting()) as peer,

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from epp.adapters.extproc.limits import Limits
+from epp.adapters.extproc.limits import PeerLimits
 from epp.errors import RequestError
 from epp.model.request import Decision
 from epp.protocol.extproc.director import PendingDecision
@@ -99,7 +99,7 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_receive_bytes: int = 65 << 20
     max_held_bytes: int = 512 << 20
     request_timeout: float = 300.0
-    limits: Limits = Limits()
+    limits: PeerLimits = PeerLimits()
 
 
 class HealthSource(Protocol):

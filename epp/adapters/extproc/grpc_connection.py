@@ -23,7 +23,7 @@ from epp.adapters.extproc.http2.session import (
     Session,
     Stream,
 )
-from epp.adapters.extproc.limits import Limits, TokenBucket
+from epp.adapters.extproc.limits import PeerLimits, TokenBucket
 from epp.adapters.extproc.turns import FULL_READ_BYTES, Turns
 
 _log = structlog.get_logger()
@@ -52,7 +52,7 @@ _FAULTS = {
 }
 
 
-class Call(Protocol):
+class MethodCall(Protocol):
     """Serves one stream. After `Stream.end` no method is called: whoever ends it clears `owner`."""
 
     def message(self, data: bytes) -> None:
@@ -68,7 +68,7 @@ class Call(Protocol):
         """Handle a reset, or the connection's end: the stream is gone."""
 
 
-Method = Callable[[Stream, "GrpcConnection"], Call | None]
+Method = Callable[[Stream, "GrpcConnection"], MethodCall | None]
 """Serves a stream, or returns None for one that it has ended."""
 
 
@@ -76,7 +76,7 @@ class ConnectionOwner(Protocol):
     """The server of a connection: its methods by path, the limits of a connection, and turns."""
 
     methods: Mapping[bytes, Method]
-    limits: Limits
+    limits: PeerLimits
     turns: Turns
 
     def connection_opened(self, connection: "GrpcConnection") -> bool:
@@ -284,7 +284,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def _handle(self, events: list[tuple[Stream, int, Any]]) -> None:
         for stream, event, value in events:
-            owner: Call | None = stream.owner
+            owner: MethodCall | None = stream.owner
             if event == MESSAGE:
                 if owner is not None:
                     owner.message(value)
@@ -306,7 +306,7 @@ class GrpcConnection(asyncio.Protocol):
         else:
             stream.owner = method(stream, self)
 
-    def _end_call(self, stream: Stream, owner: Call, event: int, value: int) -> None:
+    def _end_call(self, stream: Stream, owner: MethodCall, event: int, value: int) -> None:
         if event == ENDED:
             owner.ended()
             return

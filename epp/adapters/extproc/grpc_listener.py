@@ -11,7 +11,7 @@ from contextlib import suppress
 import structlog
 
 from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
-from epp.adapters.extproc.limits import Limits, LineQuota
+from epp.adapters.extproc.limits import LineQuota, PeerLimits
 from epp.adapters.extproc.turns import Turns
 
 _log = structlog.get_logger()
@@ -20,7 +20,7 @@ _log = structlog.get_logger()
 class GrpcListener:
     """One port, and the connections to it. After `start`, `port` is the bound one."""
 
-    def __init__(self, methods: Mapping[bytes, Method], limits: Limits) -> None:
+    def __init__(self, methods: Mapping[bytes, Method], limits: PeerLimits) -> None:
         self.methods = methods
         self.limits = limits
         self.turns = Turns()

@@ -9,10 +9,10 @@ import grpc.aio
 
 from epp.adapters.extproc.contract import HealthSource
 from epp.adapters.extproc.grpcio_options import bounds
-from epp.adapters.extproc.limits import Limits
+from epp.adapters.extproc.limits import PeerLimits
 from epp.protocol.health import SERVICE
 
-_LIMITS = Limits(max_connections=1024)
+_LIMITS = PeerLimits(max_connections=1024)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

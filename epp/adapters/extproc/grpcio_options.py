@@ -3,7 +3,7 @@
 import socket
 import ssl
 
-from epp.adapters.extproc.limits import Limits
+from epp.adapters.extproc.limits import PeerLimits
 
 Options = tuple[tuple[str, int], ...]
 
@@ -13,7 +13,7 @@ them, about half a millisecond each: grpcio hands streams over in the order in w
 Fewer would hold up gateways that keep to one connection."""
 
 
-def bounds(limits: Limits) -> Options:
+def bounds(limits: PeerLimits) -> Options:
     """Return the arguments of a server that bound what its peers may cost."""
     return (
         # Windows stay at 64 KiB: where grpcio widens them it reads megabytes ahead of each stream,

@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class PeerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a port, and of each connection to it.
 
     Sizes are in bytes, times in seconds, rates per second. A port takes `max_connections`, and

@@ -6,7 +6,7 @@ from epp.adapters.extproc.contract import GrpcStatus, HealthSource
 from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
 from epp.adapters.extproc.grpc_listener import GrpcListener
 from epp.adapters.extproc.http2.session import Stream
-from epp.adapters.extproc.limits import Limits
+from epp.adapters.extproc.limits import PeerLimits
 from epp.protocol.health import SERVICE
 
 _MAX_REQUEST_BYTES = 1 << 16
@@ -28,7 +28,7 @@ class NativeHealthServer:
     def __init__(self, health: HealthSource) -> None:
         self._listener = GrpcListener(
             health_methods(health),
-            Limits(max_message_bytes=_MAX_REQUEST_BYTES, max_connections=1024),
+            PeerLimits(max_message_bytes=_MAX_REQUEST_BYTES, max_connections=1024),
         )
 
     @property

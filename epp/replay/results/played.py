@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.replay.simulation.outcome import Outcome
+from epp.replay.simulation.outcome import CallOutcome
 
 
 class PodSample(NamedTuple):
@@ -28,7 +28,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     Runs of one `cell` (its label: workload, pods and load) differ in policy and seed alone, and
     are compared with each other. `outcomes` are all requests; those sent before `began`, the end
     of the warm-up, are left out of every figure. `seconds` is how long the run went on from then,
-    in virtual time. `pods` counts the endpoints that `Outcome.endpoint` numbers. `samples` are
+    in virtual time. `pods` counts the endpoints that `CallOutcome.endpoint` numbers. `samples` are
     taken once a virtual second from each pod. `workload` and `load` (requests a second, or a
     factor on the trace's; NaN for unknown) are the axes of a sweep, beside `pods`.
     """
@@ -36,7 +36,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     seed: int
     cell: str
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[CallOutcome]
     seconds: float
     pods: int
     samples: Sequence[PodSample] = ()

@@ -18,7 +18,7 @@ class Fate(Enum):
     """The run was over before it was."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """One request; times are in seconds, counts in tokens.
 
     `at` is when the client sent it, in the run's time. `ttft` and `end_to_end` count from then,
