@@ -54,11 +54,12 @@ class Job:
     the prompt's tokens that were found in the cache at the first admission, -1 before, and
     `scheduled_at` is its time, NaN before.
     `transferred`: the prompt's blocks come from another engine, and nothing of it is computed.
-    `number` is the run's own.
+    `number` is the run's own; `blocks`, `registered` and `told` are the engine's.
     """
 
     __slots__ = (
         "adapter",
+        "blocks",
         "cached",
         "computed",
         "generated",
@@ -67,9 +68,11 @@ class Job:
         "preempted",
         "prompt",
         "prompt_tokens",
+        "registered",
         "response",
         "response_tokens",
         "scheduled_at",
+        "told",
         "transferred",
     )
 
@@ -95,6 +98,9 @@ class Job:
         self.computed = 0
         self.generated = 0
         self.preempted = 0
+        self.blocks: list[int] = []
+        self.registered = 0
+        self.told = 0
 
 
 class Progress(Enum):

@@ -95,14 +95,14 @@ def cut(runs: Runs, start: int, end: int) -> Runs:
     ]
 
 
-def block_keys(runs: Runs, size: int) -> list[int]:
+def block_keys(runs: Runs, size: int, root: int = 0) -> list[int]:
     """Return a key for each full block of `size` tokens: equal where all tokens up to it are.
 
-    Neighbouring runs are of different tokens.
+    Neighbouring runs are of different tokens. Blocks of different `root` have different keys.
     """
     keys: list[int] = []
     content: tuple[int, ...] = ()
-    key, filled = 0, 0
+    key, filled = root, 0
     for token, length in runs:
         left = length
         if filled:

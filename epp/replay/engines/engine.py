@@ -1,0 +1,176 @@
+"""A simulated engine in virtual time."""
+
+from collections.abc import Iterable
+from functools import partial
+from zlib import crc32
+
+from epp.replay.engines.contract import EngineLoad, Job, Limits, Listener, Progress
+from epp.replay.engines.cost import StepCost
+from epp.replay.engines.lockstep import Lockstep
+from epp.replay.engines.scheduler import BatchScheduler
+from epp.replay.simulation.clock import Clock
+from epp.replay.traffic.calls import Runs, block_keys, joined
+
+_MOST_STEPS = 256
+"""Steps that are computed at once, at most."""
+
+
+class Engine:
+    """One engine, up and with an empty cache.
+
+    The listener hears of a request's first and last token, and of others now and then, about
+    every `progress_tokens`. `speed` divides what steps take, from the next one on.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        cost: StepCost,
+        clock: Clock,
+        listener: Listener,
+        *,
+        progress_tokens: int = 64,
+    ) -> None:
+        self.limits = limits
+        self.cost = cost
+        self.up = True
+        self._clock = clock
+        self._listener = listener
+        self._progress_tokens = progress_tokens
+        self._speed = 1.0
+        self._begin_empty()
+        self._lockstep = Lockstep(clock, (self,))
+
+    def _begin_empty(self) -> None:
+        self._scheduler = BatchScheduler(self.limits, self._progress_tokens)
+        self._published = EngineLoad()
+        self._arrivals: list[Job] = []
+        self._aborts: list[Job] = []
+        self.stepping = False
+
+    @property
+    def speed(self) -> float:
+        """How many times faster than the cost says it steps."""
+        return self._speed
+
+    @speed.setter
+    def speed(self, speed: float) -> None:
+        self._speed = speed
+        self._lockstep.wake()
+
+    @property
+    def published(self) -> EngineLoad:
+        """What the metrics page has: the load after the last step that has ended."""
+        ended = self._steps_ended()
+        return self._scheduler.load(ended - 1) if ended else self._published
+
+    @property
+    def load(self) -> EngineLoad:
+        """The load of this moment."""
+        ended = self._steps_ended()
+        load = self._scheduler.load(ended)
+        return load._replace(waiting=load.waiting + len(self._arrivals))
+
+    def submit(self, job: Job) -> None:
+        """Take a request in; where the engine is down, it is lost.
+
+        What comes during a step is queued after it. Raises ValueError where it could never fit.
+        """
+        length = job.prompt_tokens + job.response_tokens
+        if length > self.limits.context:
+            raise ValueError(f"{length} tokens, where the engine takes {self.limits.context}")
+        if not self.up:
+            self._clock.at(self._clock.now, partial(self._listener, job, Progress.LOST))
+            return
+        if self.limits.enable_prefix_caching:
+            job.keys = self._keys(job, joined(job.prompt, job.response))
+        self._arrivals.append(job)
+        self._lockstep.wake()
+
+    def abort(self, job: Job) -> None:
+        """End a request, of which nothing is heard any more. Harmless where it has ended."""
+        if job in self._arrivals:
+            self._arrivals.remove(job)
+        elif self.up:
+            self._aborts.append(job)
+            self._lockstep.wake()
+
+    def cached_tokens(self, job: Job) -> int:
+        """Return how much of a prompt is cached at this moment, in tokens."""
+        size, pool = self.limits.block_size, self._scheduler.pool
+        keys = self._keys(job, job.prompt)
+        return size * len(pool.cached_run(keys, (job.prompt_tokens - 1) // size))
+
+    def kill(self) -> None:
+        """Lose all requests, and accept none."""
+        if ended := self._steps_ended():
+            self._scheduler.repeat(ended)
+        lost = [*self._scheduler.jobs(), *self._arrivals]
+        lost = [job for job in lost if job not in self._aborts]
+        self.up = False
+        self._begin_empty()
+        self._lockstep.drop()
+        self._tell((job, Progress.LOST) for job in lost)
+
+    def start(self) -> None:
+        """Be up again, with an empty cache."""
+        self.up = True
+
+    def stall(self, seconds: float) -> None:
+        """Do nothing for so long."""
+        self._lockstep.stall(seconds)
+
+    def join(self, lockstep: Lockstep) -> None:
+        """Step with others."""
+        self._lockstep = lockstep
+
+    def begin(self) -> tuple[float, float] | None:
+        """Schedule a step; return its seconds and how much longer the next one takes."""
+        scheduler = self._scheduler
+        self._abort_all()
+        for job in self._arrivals:
+            scheduler.add(job)
+        self._arrivals.clear()
+        work = scheduler.schedule(self._clock.now)
+        self.stepping = work is not None
+        if work is None:
+            return None
+        return self.cost.seconds(work) / self._speed, self.cost.growth(work) / self._speed
+
+    def steps_alike(self) -> int:
+        """Say how many steps in a row are alike, from the one that is scheduled on."""
+        return self._scheduler.steps_alike(min(_MOST_STEPS, self._progress_tokens))
+
+    def end(self, steps: int) -> None:
+        """Apply so many steps, and tell of it."""
+        if not self.stepping:
+            return
+        scheduler = self._scheduler
+        self.stepping = False
+        if steps > 1:
+            scheduler.repeat(steps - 1)
+        # `EngineCore._process_aborts_queue`: before what the step computed is applied.
+        self._abort_all()
+        notices = scheduler.complete()
+        self._published = scheduler.load()
+        self._tell(notices)
+
+    def _steps_ended(self) -> int:
+        return self._lockstep.ended if self.stepping else 0
+
+    def _keys(self, job: Job, runs: Runs) -> list[int]:
+        # `_gen_lora_extra_hash_keys`: an adapter's blocks are its own.
+        return block_keys(runs, self.limits.block_size, crc32(job.adapter.encode()))
+
+    def _abort_all(self) -> None:
+        for job in self._aborts:
+            self._scheduler.abort(job)
+        self._aborts.clear()
+
+    def _tell(self, notices: Iterable[tuple[Job, Progress]]) -> None:
+        scheduler = self._scheduler
+        for job, progress in notices:
+            if self._scheduler is not scheduler:
+                return  # killed by who was told
+            if job not in self._aborts:
+                self._listener(job, progress)

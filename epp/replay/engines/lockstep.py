@@ -1,0 +1,127 @@
+"""When steps end: those of one engine, or of several that step together."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from epp.replay.simulation.clock import Clock
+
+
+class Rank(Protocol):
+    """An engine, as far as its steps go."""
+
+    @property
+    def stepping(self) -> bool:
+        """Whether a step of it is under way."""
+
+    def begin(self) -> tuple[float, float] | None:
+        """Schedule a step; return its seconds and how much longer the next one takes."""
+
+    def steps_alike(self) -> int:
+        """Say how many steps in a row are alike, from the one that is scheduled on."""
+
+    def end(self, steps: int) -> None:
+        """Apply so many steps, and tell of it."""
+
+
+class Lockstep:
+    """Ranks of one server that step together: a step ends when the slowest rank's does.
+
+    vLLM runs the data-parallel ranks of a mixture-of-experts model so
+    (`vllm/v1/engine/core.py`, `DPEngineCoreProc`). An engine alone is a rank alone.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_first",
+        "_growth",
+        "_late",
+        "_plan",
+        "_ranks",
+        "_start",
+        "_steps",
+        "_wakes",
+    )
+
+    def __init__(self, clock: Clock, ranks: Sequence[Rank]) -> None:
+        self._clock = clock
+        self._ranks = ranks
+        self._plan = 0  # counts what was planned: what was planned before is void
+        self._steps = 0  # under way; 0: idle
+        self._start = self._first = self._growth = self._late = 0.0
+        self._wakes = 0.0  # nothing begins before
+
+    @property
+    def ended(self) -> int:
+        """The steps that have ended of those that are under way together."""
+        return self._under_way() - 1 if self._steps else 0
+
+    def wake(self) -> None:
+        """Have work looked for; with steps under way, after the one that is under way."""
+        if not self._steps:
+            self._clock.at(max(self._clock.now, self._wakes), partial(self._go_on, self._plan))
+        elif (steps := self._under_way()) < self._steps:
+            self._wait_for(steps)
+
+    def stall(self, seconds: float) -> None:
+        """Do nothing for so long; what is under way ends so much later."""
+        self._wakes = max(self._wakes, self._clock.now) + seconds
+        if self._steps:
+            steps = self._under_way()
+            self._late += seconds
+            self._wait_for(steps)
+
+    def drop(self) -> None:
+        """Forget what is under way where no rank is stepping any more."""
+        if not any(rank.stepping for rank in self._ranks):
+            self._plan += 1
+            self._steps = 0
+            self._wakes = 0.0
+            self.wake()
+
+    def _under_way(self) -> int:
+        """Return which of the steps is under way; one that ends this moment still is."""
+        return bisect_left(range(1, self._steps), self._clock.now, key=self._end_of) + 1
+
+    def _end_of(self, steps: int) -> float:
+        return self._start + steps * (self._first + self._growth * (steps - 1) / 2)
+
+    def _go_on(self, plan: int) -> None:
+        """Begin steps, where nothing has begun meanwhile."""
+        if plan != self._plan:
+            return
+        self._plan += 1
+        if self._clock.now < self._wakes:
+            self._clock.at(self._wakes, partial(self._go_on, self._plan))
+            return
+        begun = [(rank, takes) for rank in self._ranks if (takes := rank.begin()) is not None]
+        if begun:
+            slowest = max(takes for _, takes in begun)
+            self._start, self._late = self._clock.now, 0.0
+            self._first, self._growth = slowest
+            steps = min(rank.steps_alike() for rank, _ in begun)
+            self._wait_for(min(_before_overtaken(slowest, takes, steps) for _, takes in begun))
+
+    def _wait_for(self, steps: int) -> None:
+        self._plan += 1
+        self._steps = steps
+        self._clock.at(self._end_of(steps) + self._late, partial(self._complete, self._plan))
+
+    def _complete(self, plan: int) -> None:
+        if plan != self._plan:
+            return
+        steps = self._steps
+        for rank in self._ranks:
+            rank.end(steps)
+        if plan == self._plan:
+            self._steps = 0
+            self._go_on(plan)
+
+
+def _before_overtaken(slowest: tuple[float, float], other: tuple[float, float], steps: int) -> int:
+    """Return how many of the steps the slowest rank stays the slowest."""
+    first, growth = slowest
+    if other[1] <= growth:
+        return steps
+    return min(steps, int((first - other[0]) / (other[1] - growth)) + 1)

@@ -1,0 +1,281 @@
+"""Continuous batching by the rules of vLLM v1 (`vllm/v1/core/sched/scheduler.py`, 0.32).
+
+One step is `schedule()`, time that passes somewhere else, and `complete()`. Steps in a row that do
+nothing but generate one more token for each running request are completed at once.
+"""
+
+from collections import deque
+from itertools import starmap
+from math import isnan
+
+from epp.replay.engines.contract import EngineLoad, Job, Limits, Progress
+from epp.replay.engines.cost import StepWork
+from epp.replay.engines.pool import KVBlocks
+
+Notice = tuple[Job, Progress]
+
+
+class BatchScheduler:
+    """What waits, what runs, and the blocks. `progress` is in generated tokens."""
+
+    __slots__ = (
+        "_alike",
+        "_progress",
+        "_size",
+        "_step",
+        "limits",
+        "pool",
+        "preemptions",
+        "prefix_hits",
+        "prefix_queries",
+        "running",
+        "waiting",
+    )
+
+    def __init__(self, limits: Limits, progress: int) -> None:
+        self.limits = limits
+        self.pool = KVBlocks(limits.num_gpu_blocks - 1, caching=limits.enable_prefix_caching)
+        self.waiting: deque[Job] = deque()
+        self.running: list[Job] = []
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+        self.preemptions = 0
+        self._size = limits.block_size
+        self._progress = progress
+        self._step: list[tuple[Job, int]] = []
+        self._alike = False  # whether steps like this one can follow it
+
+    def add(self, job: Job) -> None:
+        """Queue a request; it holds no block before its admission."""
+        self.waiting.append(job)
+
+    def abort(self, job: Job) -> None:
+        """End a request; its blocks are free and stay cached. Harmless where it has ended."""
+        if job in self.running:
+            self.running.remove(job)
+            self._step = [each for each in self._step if each[0] is not job]
+            self._release(job)
+        elif job in self.waiting:
+            self.waiting.remove(job)
+
+    def load(self, steps: int = 0) -> EngineLoad:
+        """Return the load after so many more steps like the one that is scheduled."""
+        free = self.pool.free_count - self._blocks_for(steps)
+        return EngineLoad(
+            len(self.waiting),
+            len(self.running),
+            1.0 - free / self.pool.usable,
+            self.prefix_queries,
+            self.prefix_hits,
+            self.preemptions,
+        )
+
+    def schedule(self, now: float) -> StepWork | None:
+        """Choose the next step's work: running requests first, then those that wait, in order."""
+        preemptions = self.preemptions
+        self._step = []
+        budget = self._continue(self.limits.max_num_batched_tokens)
+        if preemptions == self.preemptions:
+            self._admit(budget, now)
+        if not self._step:
+            return None
+        work = self._work()
+        everybody = work.decoding == len(self.running)
+        self._alike = everybody and not work.prefill and preemptions == self.preemptions
+        return work
+
+    def steps_alike(self, most: int) -> int:
+        """Say how many steps in a row are alike from this one on, the last of which may end some.
+
+        Each decodes the same requests; none waits for them to go on, and there is room.
+        """
+        if not self._alike or self._may_admit() or not all(job.generated for job in self.running):
+            return 1
+        left = min(job.response_tokens - job.generated for job in self.running)
+        steps = max(1, min(most, left))
+        while steps > 1 and not self._room_for(steps - 1):
+            steps //= 2
+        return steps
+
+    def repeat(self, steps: int) -> None:
+        """Complete `steps` steps alike, none of which ends anything, and schedule another."""
+        size, caching = self._size, self.pool.caching
+        due: list[tuple[int, int, bool]] = []
+        for index, (job, _) in enumerate(self._step):
+            after = job.computed + 1
+            begins = range(len(job.blocks) * size + 1 - after, steps + 1, size)
+            due += [(step, index, False) for step in begins]
+            if caching:
+                ends = range((job.registered + 1) * size - after, steps + 1, size)
+                due += [(step, index, True) for step in ends]
+            job.computed += steps
+            job.generated += steps
+        # In the order in which the steps would have done it.
+        for _, index, full in sorted(due):
+            job = self._step[index][0]
+            if full:
+                self._register(job, job.registered + 1)
+            else:
+                job.blocks += self.pool.allocate(1)
+
+    def complete(self) -> list[Notice]:
+        """Apply the step; requests whose whole sequence is computed sample a token."""
+        notices: list[Notice] = []
+        ended = False
+        for job, size in self._step:
+            job.computed += size
+            generated = job.generated
+            if job.computed < job.prompt_tokens + generated:
+                continue
+            job.generated = generated = generated + 1
+            if generated == 1:
+                notices.append((job, Progress.FIRST))
+                job.told = 1
+            if generated == job.response_tokens:
+                notices.append((job, Progress.LAST))
+                self._release(job)
+                ended = True
+            elif generated - job.told >= self._progress:
+                notices.append((job, Progress.SOME))
+                job.told = generated
+        if ended:
+            self.running = [job for job in self.running if job.generated < job.response_tokens]
+        self._step = []
+        self._alike = False
+        return notices
+
+    def jobs(self) -> list[Job]:
+        """Return all requests that have not ended."""
+        return [*self.running, *self.waiting]
+
+    def _continue(self, budget: int) -> int:
+        size, step = self._size, self._step
+        index = 0
+        while index < len(self.running) and budget:
+            job = self.running[index]
+            count = min(job.prompt_tokens + job.generated - job.computed, budget)
+            upto = job.computed + count
+            if upto > len(job.blocks) * size and not self._make_room(job, upto):
+                break
+            self._take(job, upto)
+            step.append((job, count))
+            budget -= count
+            index += 1
+        return budget
+
+    def _make_room(self, job: Job, upto: int) -> bool:
+        """Preempt from the end of what runs until `job` can hold `upto` tokens."""
+        need = -(-upto // self._size) - len(job.blocks)
+        while need > self.pool.free_count:
+            # `_preempt_request`: under FCFS the last of `running`, to the head of `waiting`.
+            victim = self.running.pop()
+            self._release(victim)
+            victim.computed = 0
+            victim.preempted += 1
+            self.preemptions += 1
+            self.waiting.appendleft(victim)
+            if victim is job:
+                return False
+        return True
+
+    def _admit(self, budget: int, now: float) -> None:
+        most = self.limits.max_num_seqs
+        while self.waiting and budget and len(self.running) < most:
+            job = self.waiting[0]
+            if not self._start(job):
+                break
+            self.waiting.popleft()
+            self.running.append(job)
+            if isnan(job.scheduled_at):
+                job.scheduled_at = now
+            count = min(job.prompt_tokens + job.generated - job.computed, budget)
+            self._take(job, job.computed + count)
+            self._step.append((job, count))
+            budget -= count
+
+    def _start(self, job: Job) -> bool:
+        """Look up the cached prefix and hold it, if the whole sequence fits the free blocks."""
+        size, pool = self._size, self.pool
+        total = job.prompt_tokens + job.generated
+        # `get_computed_blocks`: the last token is always computed, for its logits.
+        hits = pool.cached_run(job.keys, (total - 1) // size) if pool.caching else []
+        # `full_sequence_must_fit`; hits that are free leave the queue, too.
+        if -(-total // size) - pool.held_among(hits) > pool.free_count:
+            return False
+        pool.touch(hits)
+        job.blocks = hits
+        job.registered = len(hits)
+        job.computed = len(hits) * size
+        if job.cached < 0:
+            job.cached = job.computed
+            self.prefix_queries += total
+            self.prefix_hits += job.computed
+            if job.transferred:
+                # `_update_waiting_for_remote_kv`: all is there, the last token is computed again.
+                self._take(job, total)
+                job.computed = total - 1
+        return True
+
+    def _take(self, job: Job, upto: int) -> None:
+        """Allocate the blocks up to a token, and register those that are full with it."""
+        size = self._size
+        need = -(-upto // size) - len(job.blocks)
+        if need > 0:
+            job.blocks += self.pool.allocate(need)
+        full = upto // size
+        if full > job.registered and self.pool.caching:
+            self._register(job, full)
+
+    def _register(self, job: Job, full: int) -> None:
+        # `cache_full_blocks`: as soon as they are allocated, before they are computed.
+        begin = job.registered
+        self.pool.register(job.blocks[begin:full], job.keys[begin:full])
+        job.registered = full
+
+    def _release(self, job: Job) -> None:
+        self.pool.free(job.blocks)
+        job.blocks = []
+        job.registered = 0
+
+    def _work(self) -> StepWork:
+        prefill = decoding = context = 0
+        attended = 0.0
+        for job, count in self._step:
+            start = job.computed
+            if count == 1 and start >= job.prompt_tokens - 1:
+                decoding += 1
+                context += start
+            else:
+                prefill += count
+                attended += count * (start + count / 2)
+        return StepWork(prefill, attended, decoding, context)
+
+    def _may_admit(self) -> bool:
+        """Say whether the first that waits might be admitted though nothing ends."""
+        full = len(self.running) >= self.limits.max_num_seqs
+        if not self.waiting or full or not self.pool.caching:
+            return False
+        # It did not fit, and free blocks only get fewer. But it needs fewer itself where those
+        # that run generate what it begins with.
+        head = self.waiting[0]
+        lookup = (head.prompt_tokens + head.generated - 1) // self._size
+        return any(
+            job.registered < lookup
+            and job.keys[job.registered : job.registered + 1]
+            == head.keys[job.registered : job.registered + 1]
+            for job in self.running
+        )
+
+    def _room_for(self, steps: int) -> bool:
+        """Say whether blocks for so many more steps are free."""
+        free = self.pool.free_count
+        most = len(self.running) * (steps // self._size + 1)
+        return most <= free or self._blocks_for(steps) <= free
+
+    def _blocks_for(self, steps: int) -> int:
+        """Return how many more blocks so many more steps like this one need."""
+        if not steps:
+            return 0
+        size = self._size
+        ends = ((job.computed + 1 + steps, job) for job, _ in self._step)
+        return sum(starmap(lambda end, job: -(-end // size) - len(job.blocks), ends))
