@@ -4,7 +4,7 @@ Tokens are written as runs of equal ones. Nothing but equality of tokens matters
 that a trace that names blocks makes all tokens of a block equal, and gives other blocks others.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -55,13 +55,27 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
     `closed`: a call is sent when its conversation has got so far, however long that takes.
     Otherwise (open loop) it is sent at its `at`, but never before the response it goes on with.
-    `skipped` bad lines of the source were left out.
+    `skipped` bad lines of the source were left out, `reordered` ones were earlier than the line
+    before and have been sorted; `problems` are the first of both as text, with their places.
     """
 
     name: str
     calls: Sequence[Call]
     closed: bool = False
     skipped: int = 0
+    reordered: int = 0
+    problems: tuple[str, ...] = ()
+
+
+class Vocabulary:
+    """Gives everything that is named a token id of its own, in order of first use."""
+
+    def __init__(self) -> None:
+        self._ids: dict[Hashable, int] = {}
+
+    def __call__(self, name: Hashable) -> int:
+        """Return the id of what is so named."""
+        return self._ids.setdefault(name, len(self._ids))
 
 
 def tokens_in(runs: Runs) -> int:
@@ -77,11 +91,11 @@ def packed(runs: Runs) -> bytes:
 def joined(*parts: Runs) -> Runs:
     """Return runs one after another; neighbours of one token are merged."""
     merged: list[Run] = []
-    for token, length in (run for part in parts for run in part):
-        if merged and merged[-1].token == token:
-            merged[-1] = Run(token, merged[-1].length + length)
-        elif length:
-            merged.append(Run(token, length))
+    for run in (run for part in parts for run in part):
+        if merged and merged[-1].token == run.token:
+            merged[-1] = Run(run.token, merged[-1].length + run.length)
+        elif run.length:
+            merged.append(run)
     return merged
 
 
