@@ -67,7 +67,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
 
-class Vocabulary:
+class TokenNames:
     """Gives everything that is named a token id of its own, in order of first use."""
 
     def __init__(self) -> None:

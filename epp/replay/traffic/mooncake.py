@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import msgspec
 
-from epp.replay.traffic.calls import Call, Run, Runs, Trace, Vocabulary, cut, joined, ordered
+from epp.replay.traffic.calls import Call, Run, Runs, TokenNames, Trace, cut, joined, ordered
 from epp.replay.traffic.source import Problems, Source, decoded, in_order
 
 BLOCK = 512
@@ -71,7 +71,7 @@ class _Blocks:
     """What is known of the tokens in each block."""
 
     def __init__(self) -> None:
-        self._ids = Vocabulary()
+        self._ids = TokenNames()
         self._known: dict[int, Runs] = {}
 
     def prompt(self, line: MooncakeLine) -> Runs:
