@@ -1,0 +1,89 @@
+"""One picker of a run: the product's fleet and scheduler, and what it hears."""
+
+import random
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+from msgspec.structs import replace
+
+from epp.config.file import load
+from epp.model.candidate import Candidate
+from epp.model.events import Admitted, Event
+from epp.model.fleet import Fleet
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.request import Decision, InferenceRequest
+from epp.policy.plugins import Scorer
+from epp.policy.profile import Profile, Scheduling, WeightedScorer
+from epp.policy.scheduler import Scheduler
+from epp.replay.plan import Policy
+from epp.replay.simulation.clock import Clock
+
+_SECRET = b"replay"
+
+
+class SimulatedPicker:
+    """A policy over a fleet of its own. `draw(n)` returns a random number in 0..n-1."""
+
+    def __init__(self, policy: Policy, seed: int, clock: Clock) -> None:
+        self.draw = random.Random(seed).randrange
+        self.fleet = Fleet(BlockHasher(_SECRET))
+        self._clock = clock
+        self._others: Sequence[SimulatedPicker] = ()
+        self._lag = 0.0
+        scheduling = load(policy.text, below=self.draw).scheduling
+        if policy.as_reported:
+            scheduling = _as_reported(scheduling)
+        self._scheduler = Scheduler(self.fleet, scheduling, self.draw)
+
+    def tell(self, others: "Sequence[SimulatedPicker]", seconds: float) -> None:
+        """Have others hear after so many seconds what it hears of requests."""
+        self._others, self._lag = others, seconds
+
+    def route(self, request: InferenceRequest) -> Decision:
+        """Decide on a request and admit it. Raises `RequestError`."""
+        scheduler, now = self._scheduler, self._clock.now
+        quote = scheduler.quote(request, now)
+        decision = scheduler.decide(request, quote, now)
+        scheduler.commit(request, quote, decision, now)
+        if self._others:
+            prefill = decision.prefill
+            prefill_id = None if prefill is None else prefill.id
+            self._share(Admitted(quote, decision.endpoint.id, prefill_id))
+        return decision
+
+    def report(self, event: Event) -> None:
+        """Take in what every picker finds out for itself: endpoints and their load."""
+        self.fleet.apply(event, self._clock.now)
+
+    def hear(self, event: Event) -> None:
+        """Take in what was seen of a request that it routed."""
+        self.fleet.apply(event, self._clock.now)
+        if self._others:
+            self._share(event)
+
+    def _share(self, event: Event) -> None:
+        for other in self._others:
+            self._clock.at(self._clock.now + self._lag, partial(other.report, event))
+
+
+class _AsReported(msgspec.Struct, frozen=True):
+    """A scorer that sees the last report in place of the load of the moment."""
+
+    scorer: Scorer
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> Sequence[float]:
+        """Return the scores of the same candidates as they were reported."""
+        return self.scorer.score(request, [replace(each, current=None) for each in candidates])
+
+
+def _as_reported(scheduling: Scheduling) -> Scheduling:
+    def wrapped(profile: Profile) -> Profile:
+        scorers = [
+            WeightedScorer(each.name, each.weight, _AsReported(each.scorer))
+            for each in profile.scorers
+        ]
+        return replace(profile, scorers=tuple(scorers))
+
+    profiles = {name: wrapped(profile) for name, profile in scheduling.profiles.items()}
+    return replace(scheduling, profiles=profiles)

@@ -1,0 +1,353 @@
+"""One run: every call of a trace is sent, routed, computed and answered, in virtual time.
+
+What is simulated is what ships: each picker is the product's own fleet and scheduler. It is told
+what `epp serve` would be told: scrapes, first tokens, streamed tokens, usage. Engines know nothing
+of pickers, and pickers see nothing of engines but that.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import nan
+
+from epp.errors import RequestError
+from epp.model.events import (
+    Aborted,
+    EndpointUpserted,
+    Finished,
+    FirstToken,
+    Generated,
+    Listed,
+    Unobserved,
+)
+from epp.model.request import (
+    DEFAULT_FAIRNESS_ID,
+    Api,
+    Decision,
+    InferenceRequest,
+    Prompt,
+    RequestId,
+    Usage,
+)
+from epp.replay.engines.contract import Job, Progress
+from epp.replay.plan import RunPlan
+from epp.replay.results.played import Played, PodSample
+from epp.replay.simulation.clock import Clock
+from epp.replay.simulation.outcome import CallOutcome, Fate
+from epp.replay.simulation.picker import SimulatedPicker
+from epp.replay.simulation.pod import SimulatedPod
+from epp.replay.traffic.calls import Call, Run, Trace, block_keys, joined, packed, tokens_in
+
+MODEL = "replay"
+_SAMPLE_SECONDS = 1.0
+_IDLE_SECONDS = 0.5
+"""Seconds between scrapes, at least, that no decision waits for."""
+_REUSE_BLOCK = 128
+"""Tokens of the blocks by which an infinite cache would share prompts."""
+_REFUSED = "connection refused"
+_DIED = "the pod died"
+_TOO_LONG = "longer than the engine's context"
+
+
+class _Visit:
+    """A call that was sent at `at` seconds; its response began at `began`, NaN before.
+
+    `pod` is the number of the endpoint that it was sent to, -1 while there is none. `left`: nothing
+    more of the response is observed than its first token.
+    """
+
+    __slots__ = (
+        "at",
+        "began",
+        "call",
+        "decision",
+        "left",
+        "number",
+        "picker",
+        "pod",
+        "request_id",
+        "reusable",
+    )
+
+    def __init__(
+        self, number: int, call: Call, at: float, picker: SimulatedPicker, reusable: int
+    ) -> None:
+        self.number = number
+        self.call = call
+        self.at = at
+        self.picker = picker
+        self.reusable = reusable
+        self.request_id = RequestId(str(number))
+        self.began = nan
+        self.left = False
+        self.pod = -1
+        self.decision: Decision | None = None
+
+
+class Simulation:
+    """Plays a trace by a plan, once. `now` is in seconds of virtual time.
+
+    A conversation goes on after a request that was refused or lost as after one that was served.
+    """
+
+    def __init__(self, trace: Trace, plan: RunPlan) -> None:
+        self.outcomes: list[CallOutcome] = []
+        self._samples: list[PodSample] = []
+        self._clock = clock = Clock()
+        self._trace, self._plan = trace, plan
+        self.pods = [
+            SimulatedPod(number, rank, each, clock, self._progressed)
+            for number, each in enumerate(plan.pods)
+            for rank in (range(each.ranks) if each.ranks > 1 else (None,))
+        ]
+        self._places = {pod.endpoint.id: place for place, pod in enumerate(self.pods)}
+        self.pickers = [
+            SimulatedPicker(plan.policy, plan.seed * plan.pickers + number, clock)
+            for number in range(plan.pickers)
+        ]
+        if plan.exchange_seconds is not None:
+            for picker in self.pickers:
+                others = [each for each in self.pickers if each is not picker]
+                picker.tell(others, plan.exchange_seconds)
+        self._interval = plan.policy.scrape_seconds or plan.scrape_seconds
+        self._visits: dict[Job, _Visit] = {}
+        self._prefills: set[Job] = set()  # those of them that only compute a prompt
+        self._left = len(trace.calls)
+        self._turns = _turns(trace.calls)
+        self._followers: defaultdict[int, list[int]] = defaultdict(list)
+        self._seen: set[int] = set()
+        self._unsent = len(trace.calls)
+        self._deadline = False
+
+    @property
+    def now(self) -> float:
+        """The virtual time."""
+        return self._clock.now
+
+    @property
+    def done(self) -> int:
+        """How many calls are over."""
+        return len(self._trace.calls) - self._left
+
+    def run(self) -> Played:
+        """Play to the end."""
+        self._prepare()
+        self._plan_calls()
+        self._clock.run(lambda: not self._left or self._deadline)
+        for job, visit in sorted(self._visits.items(), key=lambda each: each[1].number):
+            self._settle(visit, Fate.UNFINISHED, job)
+        self.outcomes.sort(key=lambda each: (each.at, each.call))
+        return Played(
+            policy=self._plan.policy.name,
+            seed=self._plan.seed,
+            cell=self._trace.name,
+            outcomes=self.outcomes,
+            seconds=self.now,
+            pods=len(self.pods),
+            samples=self._samples,
+        )
+
+    def _prepare(self) -> None:
+        """Put all that is known beforehand onto the clock."""
+        clock, plan = self._clock, self._plan
+        for picker in self.pickers:
+            for pod in self.pods:
+                picker.report(EndpointUpserted(pod.endpoint))
+            picker.report(Listed())
+        apart = self._interval / len(self.pods)
+        for place, pod in enumerate(self.pods):
+            clock.at(apart * place, partial(self._scrape, pod))
+        for fault in plan.faults:
+            for pod in (each for each in self.pods if each.number == fault.pod):
+                clock.at(fault.at, partial(pod.suffer, fault))
+        clock.at(0.0, self._sample)
+
+    def _plan_calls(self) -> None:
+        for number, call in enumerate(self._trace.calls):
+            if call.after is None:
+                self._clock.at(call.at, partial(self._send, number))
+            else:
+                self._followers[call.after].append(number)
+
+    def _scrape(self, pod: SimulatedPod) -> None:
+        self._report(pod)
+        self._clock.at(self.now + max(self._interval, _IDLE_SECONDS), partial(self._scrape, pod))
+
+    def _refresh(self) -> None:
+        """Scrape what would have been scraped by now: often is as good as just before a decision.
+
+        A report is at most as old as the interval, and newer than it would be by half of that.
+        """
+        for pod in self.pods:
+            if self.now - pod.scraped_at >= self._interval:
+                self._report(pod)
+
+    def _report(self, pod: SimulatedPod) -> None:
+        event = pod.scrape()
+        for picker in self.pickers:
+            picker.report(event)
+
+    def _sample(self) -> None:
+        for place, pod in enumerate(self.pods):
+            load = pod.engine.load
+            self._samples.append(PodSample(self.now, place, load.waiting, load.running, load.usage))
+        self._clock.at(self.now + _SAMPLE_SECONDS, self._sample)
+
+    # A call's way.
+
+    def _send(self, number: int) -> None:
+        self._unsent -= 1
+        if not self._unsent:
+            self._clock.at(self.now + self._plan.drain_seconds, self._give_up)
+        call = self._trace.calls[number]
+        picker = self.pickers[number % len(self.pickers)]
+        visit = _Visit(number, call, self.now, picker, self._reusable(call))
+        if self._interval < _IDLE_SECONDS:
+            self._refresh()
+        try:
+            decision = picker.route(_request(visit))
+        except RequestError as error:
+            self._over(visit, Fate.REFUSED, reason=error.reason)
+            return
+        place = self._places[decision.endpoint.id]
+        visit.decision, visit.pod = decision, place
+        visit.left = self._plan.observation.ends_early(picker.draw)
+        if decision.prefill is None:
+            self._submit(visit, self.pods[place], Job(number, call.prompt, call.response))
+        else:
+            first = Job(number, call.prompt, (Run(call.response[0].token, 1),))
+            self._prefills.add(first)
+            self._submit(visit, self.pods[self._places[decision.prefill.id]], first)
+
+    def _submit(self, visit: _Visit, pod: SimulatedPod, job: Job) -> None:
+        job.adapter = visit.call.adapter
+        if not pod.alive:
+            visit.picker.hear(Aborted(visit.request_id, refused=True))
+            visit.picker.report(pod.scrape())  # a pod that cannot be reached is polled at once
+            self._over(visit, Fate.LOST, reason=_REFUSED)
+            return
+        try:
+            pod.engine.submit(job)
+        except ValueError:
+            visit.picker.hear(Aborted(visit.request_id, refused=True))
+            self._over(visit, Fate.REFUSED, reason=_TOO_LONG)
+        else:
+            self._visits[job] = visit
+
+    def _progressed(self, job: Job, progress: Progress) -> None:
+        visit = self._visits[job]
+        if progress is Progress.LOST:
+            visit.picker.hear(Aborted(visit.request_id, job.generated))
+            self._prefills.discard(job)
+            del self._visits[job]
+            self._over(visit, Fate.LOST, job, reason=_DIED)
+        elif job not in self._prefills:
+            _PROGRESS[progress](self, visit, job)
+        elif progress is Progress.LAST:
+            self._prefills.remove(job)
+            del self._visits[job]
+            self._transfer(visit, job)
+
+    def _transfer(self, visit: _Visit, prefilled: Job) -> None:
+        """Send a prompt's KV cache from the pod that computed it to the one that generates."""
+        call, seconds = visit.call, self._plan.transfer_seconds_per_token * prefilled.prompt_tokens
+        job = Job(visit.number, call.prompt, call.response, transferred=True)
+        self._clock.at(self.now + seconds, partial(self._submit, visit, self.pods[visit.pod], job))
+
+    def _began(self, visit: _Visit, job: Job) -> None:
+        visit.began = self.now
+        picker, request_id = visit.picker, visit.request_id
+        picker.hear(FirstToken(request_id))
+        if visit.left and self._plan.observation.auto:
+            visit.left = not picker.fleet.needs_end(request_id, self.now)
+        if visit.left and job.response_tokens > 1:
+            picker.hear(Unobserved(request_id))
+
+    def _went_on(self, visit: _Visit, job: Job) -> None:
+        if not visit.left:
+            visit.picker.hear(Generated(visit.request_id, job.generated))
+
+    def _ended(self, visit: _Visit, job: Job) -> None:
+        del self._visits[job]
+        if not visit.left or job.response_tokens <= 1:
+            usage = Usage(job.prompt_tokens, job.generated, max(0, job.cached))
+            visit.picker.hear(Finished(visit.request_id, usage))
+        self._over(visit, Fate.SERVED, job)
+
+    def _over(self, visit: _Visit, fate: Fate, job: Job | None = None, *, reason: str = "") -> None:
+        """Write down what became of a call, and have its conversation go on."""
+        self._settle(visit, fate, job, reason)
+        self._left -= 1
+        for number in self._followers.pop(visit.number, ()):
+            call = self._trace.calls[number]
+            when = max(call.at, self.now + call.think)
+            self._clock.at(when, partial(self._send, number))
+
+    def _settle(self, visit: _Visit, fate: Fate, job: Job | None, reason: str = "") -> None:
+        decision, now = visit.decision, self.now
+        served = fate is Fate.SERVED
+        generated = job.generated if job else 0
+        predicted = decision.predicted_ttft if decision else None
+        self.outcomes.append(
+            CallOutcome(
+                call=visit.number,
+                session=visit.call.session,
+                turn=self._turns[visit.number],
+                at=visit.at,
+                fate=fate,
+                endpoint=visit.pod,
+                prompt=tokens_in(visit.call.prompt),
+                generated=generated,
+                ttft=visit.began - visit.at,
+                tpot=(now - visit.began) / (generated - 1) if served and generated > 1 else nan,
+                end_to_end=now - visit.at if served else nan,
+                cached=max(0, job.cached) if job else 0,
+                reusable=visit.reusable,
+                predicted_cached=decision.predicted_cached_tokens if decision else 0,
+                predicted_ttft=nan if predicted is None else predicted,
+                queued=job.scheduled_at - visit.at if job and not job.transferred else nan,
+                preempted=job.preempted if job else 0,
+                reason=reason,
+            )
+        )
+
+    def _give_up(self) -> None:
+        self._deadline = True
+
+    def _reusable(self, call: Call) -> int:
+        """Return how many of its prompt's tokens an infinite cache has; add the others to it."""
+        seen, prompt = self._seen, tokens_in(call.prompt)
+        keys = block_keys(joined(call.prompt, call.response), _REUSE_BLOCK)
+        known = next((place for place, key in enumerate(keys) if key not in seen), len(keys))
+        seen.update(keys[known:])
+        return min(known * _REUSE_BLOCK, prompt - 1)
+
+
+_PROGRESS: Mapping[Progress, Callable[[Simulation, _Visit, Job], None]] = {
+    Progress.FIRST: Simulation._began,  # noqa: SLF001 (the table of this class)
+    Progress.SOME: Simulation._went_on,  # noqa: SLF001
+    Progress.LAST: Simulation._ended,  # noqa: SLF001
+}
+
+
+def _request(visit: _Visit) -> InferenceRequest:
+    call = visit.call
+    return InferenceRequest(
+        id=visit.request_id,
+        api=Api.COMPLETIONS,
+        model=call.adapter or MODEL,
+        target_model=call.adapter or MODEL,
+        prompts=(Prompt(packed(call.prompt), exact=True, marks=call.marks),),
+        stream=True,
+        max_tokens=call.max_tokens,
+        fairness_id=call.tenant or DEFAULT_FAIRNESS_ID,
+        priority=call.priority,
+    )
+
+
+def _turns(calls: Sequence[Call]) -> list[int]:
+    """Return for each call how many of its conversation come before it."""
+    turns: list[int] = []
+    for call in calls:
+        turns.append(0 if call.after is None else turns[call.after] + 1)
+    return turns

@@ -1,0 +1,202 @@
+"""Runs: every call ends once, as it must, and the same seed gives the same."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.protocol.extproc.observation import AUTO, Observation
+from epp.replay.engines.contract import Limits
+from epp.replay.plan import Fault, FaultKind, PodPlan, RunPlan
+from epp.replay.policies import policy_named
+from epp.replay.simulation.outcome import Fate
+from epp.replay.simulation.run import Simulation
+from epp.replay.traffic.calls import Call, Run, Trace, ordered
+
+LEAST_TTFT = policy_named("least-ttft")
+ROUND_ROBIN = policy_named("round-robin")
+SMALL = PodPlan(limits=Limits(num_gpu_blocks=1_001))  # 16,000 tokens
+
+
+def call(name, *, at=0.0, size=1_000, answer=50, shared=0, **more):
+    """A prompt that shares its first tokens with all, and has the others for itself."""
+    runs = [Run(1, shared)] if shared else []
+    return Call(
+        at=at,
+        prompt=(*runs, Run(1_000 + name, size - shared)),
+        response=(Run(2_000_000 + name, answer),),
+        session=more.pop("session", name),
+        **more,
+    )
+
+
+def played(calls, pods=(SMALL, SMALL), policy=LEAST_TTFT, **more):
+    trace = Trace(name="test", calls=ordered(calls))
+    return Simulation(trace, RunPlan(policy=policy, pods=pods, **more)).run()
+
+
+def by_call(run):
+    return {each.call: each for each in run.outcomes}
+
+
+def test_one_request_takes_what_its_steps_take():
+    (only,) = played([call(0, at=2.0, size=1_000, answer=3)]).outcomes
+    cost = SMALL.cost
+    first = 1e-3 * (cost.step_ms + 1e-3 * cost.prefill_us_per_token * 1_000)
+    first += 1e-9 * cost.attention_ns * 1_000 * 1_000 / 2
+    assert only.ttft == pytest.approx(first, rel=1e-3)
+    assert only.at == 2.0
+    assert only.queued == 0.0
+    step = cost.step_ms * 1e-3 + cost.decode_us_per_seq * 1e-6
+    step += cost.decode_ns_per_context_token * 1e-9 * 1_001
+    assert only.tpot == pytest.approx(step, rel=0.01)
+    assert only.end_to_end == pytest.approx(only.ttft + 2 * only.tpot)
+    assert (only.fate, only.generated, only.cached) == (Fate.SERVED, 3, 0)
+
+
+def test_a_conversation_finds_its_pod_and_its_cache():
+    first = call(0, size=1_600, answer=32)
+    second = Call(
+        at=0.0,
+        prompt=(*first.prompt, *first.response, Run(9, 100)),
+        response=(Run(10, 5),),
+        session=0,
+        after=0,
+        think=5.0,
+    )
+    outcomes = by_call(played([first, second]))
+    one, two = outcomes[0], outcomes[1]
+    assert two.endpoint == one.endpoint
+    assert two.at == pytest.approx(one.at + one.end_to_end + 5.0)
+    # vLLM: of 1,600 and 32 tokens all but the last are computed; full blocks of 16 are cached.
+    assert two.cached == two.predicted_cached == 1_631 // 16 * 16
+    assert two.reusable == 1_632 // 128 * 128
+    assert (one.turn, two.turn) == (0, 1)
+
+
+def test_what_fits_no_pod_is_refused_and_hurts_nobody():
+    outcomes = by_call(played([call(0, size=20_000), call(1, at=1.0)]))
+    assert outcomes[0].fate is Fate.REFUSED
+    assert "context" in outcomes[0].reason
+    assert outcomes[1].fate is Fate.SERVED
+
+
+def test_with_a_dead_pod_its_requests_are_lost_and_later_ones_go_elsewhere():
+    calls = [call(number, at=0.1 * number, answer=500) for number in range(20)]
+    later = [call(100 + number, at=30.0 + number) for number in range(5)]
+    dies = Fault(pod=0, kind=FaultKind.DIE, at=3.0)
+    run = played([*calls, *later], policy=ROUND_ROBIN, faults=(dies,))
+    lost = [each for each in run.outcomes if each.fate is Fate.LOST]
+    assert lost
+    assert {each.endpoint for each in lost} == {0}
+    after = [each for each in run.outcomes if each.at >= 30.0]
+    assert {(each.fate, each.endpoint) for each in after} == {(Fate.SERVED, 1)}
+
+
+def test_a_pod_that_comes_back_is_cold():
+    calls = [call(0, shared=960), call(1, at=60.0, shared=960), call(2, at=70.0, shared=960)]
+    dies = Fault(pod=0, kind=FaultKind.DIE, at=20.0, seconds=10.0)
+    outcomes = by_call(played(calls, pods=(SMALL,), faults=(dies,)))
+    assert [outcomes[each].cached for each in range(3)] == [0, 0, 960]
+    assert [outcomes[each].predicted_cached for each in range(3)] == [0, 0, 960]
+
+
+def test_a_stalled_pod_answers_late():
+    stall = Fault(pod=0, kind=FaultKind.STALL, at=1.0, seconds=20.0)
+    (only,) = played([call(0, at=2.0)], pods=(SMALL,), faults=(stall,)).outcomes
+    (free,) = played([call(0, at=2.0)], pods=(SMALL,)).outcomes
+    assert only.ttft == pytest.approx(19.0 + free.ttft)
+
+
+@pytest.mark.parametrize("seconds", [None, 10.0])
+def test_a_slow_pod_takes_longer(seconds):
+    slow = Fault(pod=0, kind=FaultKind.SLOW, at=1.0, seconds=seconds, factor=0.25)
+    calls = [call(0), call(1, at=5.0), call(2, at=50.0)]
+    outcomes = by_call(played(calls, pods=(SMALL,), faults=(slow,)))
+    times = [outcomes[each].ttft / outcomes[0].ttft for each in range(3)]
+    assert times == pytest.approx([1.0, 4.0, 4.0 if seconds is None else 1.0], rel=1e-6)
+
+
+def test_independent_pickers_know_less_than_those_that_exchange():
+    calls = [call(number, at=0.5 * number, shared=960) for number in range(40)]
+    cached = {}
+    for exchange in (None, 0.005):
+        run = played(calls, pods=(SMALL,) * 4, pickers=4, exchange_seconds=exchange)
+        cached[exchange] = sum(each.cached for each in run.outcomes)
+    assert cached[None] < cached[0.005]
+
+
+def test_what_is_not_answered_in_time_is_unfinished():
+    calls = [call(number, size=8_000, answer=4_000) for number in range(10)]
+    run = played(calls, pods=(SMALL,), drain_seconds=1.0)
+    assert Fate.UNFINISHED in {each.fate for each in run.outcomes}
+    assert len(run.outcomes) == 10
+
+
+def test_prefill_and_decode_pods_share_a_request():
+    text = """
+    plugins:
+    - {type: always-disagg-pd-decider}
+    - {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
+    - {type: prefill-filter}
+    - {type: decode-filter}
+    - {type: least-ttft-picker}
+    schedulingProfiles:
+    - {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: least-ttft-picker}]}
+    - {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: least-ttft-picker}]}
+    """
+    policy = msgspec.structs.replace(LEAST_TTFT, text=text)
+    pods = [msgspec.structs.replace(SMALL, role=role) for role in ("prefill", "decode")]
+    (apart,) = played([call(0)], pods=pods, policy=policy, transfer_seconds_per_token=1e-3).outcomes
+    (whole,) = played([call(0)], pods=(SMALL,)).outcomes
+    assert apart.endpoint == 1
+    assert apart.fate is Fate.SERVED
+    assert apart.ttft > whole.ttft + 1.0
+    assert apart.tpot == pytest.approx(whole.tpot)
+
+
+@pytest.mark.parametrize("observation", [Observation(1), Observation(0), AUTO])
+def test_responses_that_are_left_are_served_all_the_same(observation):
+    calls = [call(number, at=0.3 * number, shared=640) for number in range(40)]
+    run = played(calls, observation=observation)
+    assert {each.fate for each in run.outcomes} == {Fate.SERVED}
+
+
+traffic = st.lists(
+    st.builds(
+        call,
+        st.integers(0, 50),
+        at=st.floats(0, 20),
+        size=st.integers(1, 20_000),
+        answer=st.integers(1, 300),
+    ),
+    min_size=1,
+    max_size=30,
+)
+faults = st.lists(
+    st.builds(
+        Fault,
+        pod=st.integers(0, 1),
+        kind=st.sampled_from(FaultKind),
+        at=st.floats(0, 30),
+        seconds=st.one_of(st.none(), st.floats(0.1, 20)),
+        factor=st.floats(0.1, 3),
+    ),
+    max_size=3,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(traffic, faults, st.integers(1, 3), st.sampled_from((None, 0.0, 0.05)))
+def test_every_call_ends_once_and_a_seed_repeats_itself(calls, faults, pickers, exchange):
+    runs = [
+        played(calls, faults=faults, pickers=pickers, exchange_seconds=exchange, seed=3)
+        for _ in range(2)
+    ]
+    assert msgspec.json.encode(runs[0]) == msgspec.json.encode(runs[1])
+    assert sorted(each.call for each in runs[0].outcomes) == list(range(len(calls)))
+    for each in runs[0].outcomes:
+        assert 0 <= each.cached <= each.prompt
+        if each.fate is Fate.SERVED:
+            assert 0 < each.ttft <= each.end_to_end
+            assert each.generated == sum(run.length for run in ordered(calls)[each.call].response)
