@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from epp.replay.engines.pool import HeldBlocks
 from epp.replay.traffic.calls import Runs
 
 
@@ -49,12 +50,10 @@ class Job:
     """One request at one engine.
 
     `prompt` and `response` are runs of tokens; the engine ends it after the response, of which it
-    has generated `generated` tokens. `keys` are those of the full blocks of both
-    (`block_keys(joined(prompt, response), block_size)`): the engine computes them. `cached` are
-    the prompt's tokens that were found in the cache at the first admission, -1 before, and
-    `scheduled_at` is its time, NaN before.
+    has generated `generated` tokens. `cached` are the prompt's tokens that were found in the cache
+    at the first admission, -1 before, and `scheduled_at` is its time, NaN before.
     `transferred`: the prompt's blocks come from another engine, and nothing of it is computed.
-    `number` is the run's own; `blocks`, `registered` and `told` are the engine's.
+    `number` is the run's own; `blocks` and `told` are the engine's.
     """
 
     __slots__ = (
@@ -63,12 +62,10 @@ class Job:
         "cached",
         "computed",
         "generated",
-        "keys",
         "number",
         "preempted",
         "prompt",
         "prompt_tokens",
-        "registered",
         "response",
         "response_tokens",
         "scheduled_at",
@@ -92,14 +89,12 @@ class Job:
         self.response_tokens = sum(run.length for run in response)
         self.adapter = adapter
         self.transferred = transferred
-        self.keys: list[int] = []
         self.cached = -1
         self.scheduled_at = nan
         self.computed = 0
         self.generated = 0
         self.preempted = 0
-        self.blocks: list[int] = []
-        self.registered = 0
+        self.blocks = HeldBlocks()
         self.told = 0
 
 

@@ -83,7 +83,7 @@ class Engine:
             self._clock.at(self._clock.now, partial(self._listener, job, Progress.LOST))
             return
         if self.limits.enable_prefix_caching:
-            job.keys = self._keys(job, joined(job.prompt, job.response))
+            job.blocks.keys = self._keys(job, joined(job.prompt, job.response))
         self._arrivals.append(job)
         self._lockstep.wake()
 
@@ -99,7 +99,8 @@ class Engine:
         """Return how much of a prompt is cached at this moment, in tokens."""
         size, pool = self.limits.block_size, self._scheduler.pool
         keys = self._keys(job, job.prompt)
-        return size * len(pool.cached_run(keys, (job.prompt_tokens - 1) // size))
+        run = pool.cached_run(keys, (job.prompt_tokens - 1) // size)
+        return size * run[-1][1] if run else 0
 
     def kill(self) -> None:
         """Lose all requests, and accept none."""

@@ -1,180 +1,210 @@
 """The KV blocks of one engine by the rules of vLLM (`vllm/v1/core/block_pool.py`, 0.32).
 
-A free block keeps its key until it is allocated again, so that the queue of free blocks is the
-order of eviction too. Whole lists of blocks are moved at once: no rule depends on which number a
-block has.
+Blocks have no numbers: which one holds a key changes nothing. What is moved is extents, runs of
+blocks that were filled one after another and that the same requests hold. That works because a
+chain's tail is let go of, and so evicted, before its head: what is cached of a chain is always its
+beginning.
 """
 
-from collections import deque
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+
+
+class Extent:
+    """The blocks `start` to `end` of a chain, held by so many requests or, by none, free."""
+
+    __slots__ = ("end", "holders", "keys", "newer", "older", "right", "start")
+
+    def __init__(self, keys: Sequence[int], start: int, end: int, holders: int) -> None:
+        self.keys = keys
+        self.start = start
+        self.end = end
+        self.holders = holders
+        self.right: Extent | None = None  # what was cut off; who held this then holds it too
+        self.older = self.newer = self  # in the queue of free ones
+
+
+class HeldBlocks:
+    """The blocks of one request. `keys` are those of its chain, as far as it will ever get.
+
+    It holds `count` blocks. The first `registered` of them have keys, and are in `extents`.
+    """
+
+    __slots__ = ("count", "extents", "keys", "registered")
+
+    def __init__(self) -> None:
+        self.keys: Sequence[int] = ()
+        self.extents: list[Extent] = []
+        self.registered = 0
+        self.count = 0
 
 
 class KVBlocks:
-    """`usable` blocks, numbered from 1: the null block is not among them.
+    """`usable` blocks: the null block is not among them. Without `caching` blocks have no keys."""
 
-    The keys of a list of blocks differ from one another. Without `caching` blocks have no keys.
-    """
-
-    __slots__ = (
-        "_by_key",
-        "_copies",
-        "_free",
-        "_held",
-        "_keys",
-        "_more_holders",
-        "_outdated",
-        "caching",
-        "free_count",
-        "usable",
-    )
+    __slots__ = ("_blank", "_found", "_queue", "caching", "free_count", "usable")
 
     def __init__(self, usable: int, *, caching: bool = True) -> None:
         self.usable = usable
         self.caching = caching
         self.free_count = usable
-        self._free = deque(range(1, usable + 1))
-        # A block that is taken out of the middle of the queue leaves its place there, which is
-        # skipped later: so many of a block's places, the first ones, are such.
-        self._outdated: dict[int, int] = {}
-        self._held: set[int] = set()
-        self._more_holders: dict[int, int] = {}  # of held blocks, beyond the first
-        self._keys: dict[int, int] = {}
-        self._by_key: dict[int, int] = {}
-        # `BlockHashToBlockMap`: several blocks may have one key; the one registered first is found.
-        self._copies: dict[int, list[int]] = {}
+        # A free block keeps its key until it is allocated again, so that the queue is the order of
+        # eviction too. Blocks without keys are always before the others (`free_blocks`).
+        self._blank = usable
+        self._queue = Extent((), 0, 0, 0)  # its `newer` is the next to be evicted
+        # By their first key. `BlockHashToBlockMap`: several blocks may have one key, and the one
+        # registered first is found. Extents with the same first key are alike to their end.
+        self._found: dict[int, list[Extent]] = {}
 
-    @property
-    def usage(self) -> float:
-        """The share of blocks that are held (`BlockPool.get_usage`)."""
-        return 1.0 - self.free_count / self.usable
-
-    def cached_run(self, keys: Sequence[int], limit: int) -> list[int]:
-        """Return the blocks of the longest cached run from the start of `keys[:limit]`."""
-        run: list[int] = []
-        find = self._by_key.get
-        for key in islice(keys, limit):
-            block = find(key)
-            if block is None:
+    def cached_run(self, keys: Sequence[int], limit: int) -> list[tuple[Extent, int]]:
+        """Return the extents of the longest cached run of `keys[:limit]`, and where each ends."""
+        run: list[tuple[Extent, int]] = []
+        at = 0
+        while at < limit:
+            alike = self._found.get(keys[at])
+            if alike is None:
                 break
-            run.append(block)
+            at = _common(alike[0], keys, limit)
+            run.append((alike[0], at))
+            if at < alike[0].end:
+                break
         return run
 
-    def held_among(self, blocks: Sequence[int]) -> int:
-        """Return how many of `blocks` are held."""
-        return len(self._held.intersection(blocks))
+    def admit(self, held: HeldBlocks, run: Sequence[tuple[Extent, int]], blocks: int) -> bool:
+        """Hold a cached run, if `blocks` more than it fit; False, and nothing changes, if not."""
+        # `full_sequence_must_fit`; free blocks of the run leave the queue, too.
+        free = sum(end - extent.start for extent, end in run if not extent.holders)
+        if blocks > self.free_count - free:
+            return False
+        held.extents = [extent for extent, _ in run]
+        held.registered = held.count = run[-1][1] if run else 0
+        for extent, end in run:
+            if end < extent.end:
+                self._split(extent, end)
+            if not extent.holders:
+                self._unqueue(extent)
+            extent.holders += 1
+        self.free_count -= free
+        return True
 
-    def touch(self, blocks: Sequence[int]) -> None:
-        """Hold cached blocks; those that were free can no longer be evicted."""
-        again = self._held.intersection(blocks)
-        for block in again:
-            self._more_holders[block] = self._more_holders.get(block, 0) + 1
-        if len(again) < len(blocks):
-            outdated = self._outdated
-            fresh = [block for block in blocks if block not in again]
-            for block in fresh:
-                outdated[block] = outdated.get(block, 0) + 1
-            self._held.update(fresh)
-            self.free_count -= len(fresh)
-            if len(self._free) > 2 * self.usable:
-                self._free = deque(self.free_order())
-                outdated.clear()
-
-    def allocate(self, count: int) -> list[int]:
-        """Take `count` blocks from the front of the queue, and evict what they cached.
-
-        Raises ValueError, and changes nothing, where fewer are free.
-        """
-        if count > self.free_count:
-            raise ValueError(f"{count} blocks wanted, {self.free_count} free")
-        taken = self._pop(count)
+    def allocate(self, held: HeldBlocks, count: int) -> None:
+        """Give `count` free blocks to a request, and evict what they cached. There are so many."""
         self.free_count -= count
-        self._held.update(taken)
-        keys, by_key, copies = self._keys, self._by_key, self._copies
-        for block in taken:
-            key = keys.pop(block, None)
-            if key is not None:
-                if copies and key in copies:
-                    self._forget_copy(key, block)
-                else:
-                    del by_key[key]
-        return taken
+        held.count += count
+        wanted = count - self._blank
+        self._blank = max(0, -wanted)
+        while wanted > 0:
+            wanted -= self._evict(wanted)
 
-    def register(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
-        """Make held blocks findable under their keys."""
-        by_key = self._by_key
-        if by_key.keys().isdisjoint(keys):
-            by_key.update(zip(keys, blocks, strict=True))
-        else:
-            for key, block in zip(keys, blocks, strict=True):
-                if key in by_key:
-                    self._copies.setdefault(key, [by_key[key]]).append(block)
-                else:
-                    by_key[key] = block
-        self._keys.update(zip(blocks, keys, strict=True))
+    def register(self, held: HeldBlocks, full: int) -> None:
+        """Make a request's first `full` blocks findable under their keys."""
+        keys, at = held.keys, held.registered
+        while at < full:
+            alike = self._found.get(keys[at])
+            if alike is None:
+                self._add(held, at, full)
+                break
+            end = _common(alike[0], keys, full)
+            if end < alike[0].end:
+                self._split(alike[0], end)
+            copy = Extent(keys, at, end, 1)
+            alike.append(copy)
+            held.extents.append(copy)
+            at = end
+        held.registered = full
 
-    def free(self, blocks: Sequence[int]) -> None:
+    def free(self, held: HeldBlocks) -> None:
         """Let go of a request's blocks, the last first: a chain's tail is evicted before its head.
 
-        Blocks with keys go to the back of the queue, those without, which are the request's last,
-        to the front.
+        Those without keys, which are its last, are the next to be allocated.
         """
-        more, keys = self._more_holders, self._keys
-        if more and not more.keys().isdisjoint(blocks):
-            released = [block for block in reversed(blocks) if not self._held_by_more(block)]
+        nameless = held.count - held.registered
+        self._blank += nameless
+        self.free_count += nameless
+        for extent in reversed(list(_parts(held))):
+            extent.holders -= 1
+            if not extent.holders:
+                self.free_count += extent.end - extent.start
+                extent.right = None
+                self._enqueue(extent, self._queue)
+        held.extents = []
+        held.count = held.registered = 0
+
+    def free_order(self) -> Iterator[int | None]:
+        """Yield the keys of free blocks, the next to be evicted first; None for those without."""
+        yield from [None] * self._blank
+        extent = self._queue.newer
+        while extent is not self._queue:
+            yield from reversed(extent.keys[extent.start : extent.end])
+            extent = extent.newer
+
+    def _add(self, held: HeldBlocks, start: int, end: int) -> None:
+        """Register blocks whose keys no others have."""
+        last = held.extents[-1] if held.extents else self._queue
+        alone = last.end == start and last.keys is held.keys and last.holders == 1
+        if alone and len(self._found[last.keys[last.start]]) == 1:
+            last.end = end
+            return
+        added = Extent(held.keys, start, end, 1)
+        self._found[held.keys[start]] = [added]
+        held.extents.append(added)
+
+    def _split(self, extent: Extent, at: int) -> None:
+        """Make a block the first of another extent, here and in those that are alike."""
+        rights = []
+        for left in self._found[extent.keys[extent.start]]:
+            right = Extent(left.keys, at, left.end, left.holders)
+            left.end = at
+            if left.holders:
+                left.right, right.right = right, left.right
+            else:
+                self._enqueue(right, left)
+            rights.append(right)
+        self._found[extent.keys[at]] = rights
+
+    def _evict(self, most: int) -> int:
+        """Evict up to so many blocks of one extent; return how many."""
+        extent = self._queue.newer
+        count = extent.end - extent.start
+        alike = self._found[extent.keys[extent.start]]
+        if count <= most:
+            self._unqueue(extent)
+            alike.remove(extent)
+            if not alike:
+                del self._found[extent.keys[extent.start]]
+            return count
+        if len(alike) > 1:
+            self._split(extent, extent.end - most)
+            return self._evict(most)
+        extent.end -= most
+        return most
+
+    def _enqueue(self, extent: Extent, before: Extent) -> None:
+        extent.older, extent.newer = before.older, before
+        before.older.newer = before.older = extent
+
+    def _unqueue(self, extent: Extent) -> None:
+        extent.older.newer, extent.newer.older = extent.newer, extent.older
+
+
+def _common(extent: Extent, keys: Sequence[int], limit: int) -> int:
+    """Return where a chain whose key at the extent's start is the same is no longer like it."""
+    known, low, high = extent.keys, extent.start + 1, min(extent.end, limit)
+    if known[high - 1] == keys[high - 1]:
+        return high
+    while low < high:  # a key says that all before it are the same
+        middle = (low + high) // 2
+        if known[middle] == keys[middle]:
+            low = middle + 1
         else:
-            released = list(reversed(blocks))
-        self._held.difference_update(released)
-        self.free_count += len(released)
-        nameless = 0
-        while nameless < len(released) and released[nameless] not in keys:
-            nameless += 1
-        if nameless:
-            self._free.extendleft(reversed(released[:nameless]))
-            del released[:nameless]
-        self._free.extend(released)
+            high = middle
+    return low
 
-    def free_order(self) -> list[int]:
-        """Return the free blocks, the next to be evicted first."""
-        skipped = dict(self._outdated)
-        order: list[int] = []
-        for block in self._free:
-            if skipped.get(block):
-                skipped[block] -= 1
-            else:
-                order.append(block)
-        return order
 
-    def key_of(self, block: int) -> int | None:
-        """Return the key that a block is cached under."""
-        return self._keys.get(block)
-
-    def _pop(self, count: int) -> list[int]:
-        pop, outdated = self._free.popleft, self._outdated
-        taken: list[int] = []
-        while len(taken) < count:
-            block = pop()
-            if block not in outdated:
-                taken.append(block)
-            elif outdated[block] == 1:
-                del outdated[block]
-            else:
-                outdated[block] -= 1
-        return taken
-
-    def _held_by_more(self, block: int) -> bool:
-        """Take one holder off a block that has several; False where it has one."""
-        more = self._more_holders
-        left = more.get(block, 0) - 1
-        if left > 0:
-            more[block] = left
-        elif not left:
-            del more[block]
-        return left >= 0
-
-    def _forget_copy(self, key: int, block: int) -> None:
-        copies = self._copies[key]
-        copies.remove(block)
-        self._by_key[key] = copies[0]
-        if len(copies) == 1:
-            del self._copies[key]
+def _parts(held: HeldBlocks) -> Iterator[Extent]:
+    """Yield the extents that a request holds, with what was cut off them meanwhile."""
+    ends = [*[extent.start for extent in held.extents[1:]], held.registered]
+    for extent, end in zip(held.extents, ends, strict=False):  # there may be none
+        part: Extent | None = extent
+        while part is not None and part.start < end:
+            yield part
+            part = part.right

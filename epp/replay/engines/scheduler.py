@@ -54,7 +54,7 @@ class BatchScheduler:
         if job in self.running:
             self.running.remove(job)
             self._step = [each for each in self._step if each[0] is not job]
-            self._release(job)
+            self.pool.free(job.blocks)
         elif job in self.waiting:
             self.waiting.remove(job)
 
@@ -103,20 +103,20 @@ class BatchScheduler:
         due: list[tuple[int, int, bool]] = []
         for index, (job, _) in enumerate(self._step):
             after = job.computed + 1
-            begins = range(len(job.blocks) * size + 1 - after, steps + 1, size)
+            begins = range(job.blocks.count * size + 1 - after, steps + 1, size)
             due += [(step, index, False) for step in begins]
             if caching:
-                ends = range((job.registered + 1) * size - after, steps + 1, size)
+                ends = range((job.blocks.registered + 1) * size - after, steps + 1, size)
                 due += [(step, index, True) for step in ends]
             job.computed += steps
             job.generated += steps
         # In the order in which the steps would have done it.
         for _, index, full in sorted(due):
-            job = self._step[index][0]
+            blocks = self._step[index][0].blocks
             if full:
-                self._register(job, job.registered + 1)
+                self.pool.register(blocks, blocks.registered + 1)
             else:
-                job.blocks += self.pool.allocate(1)
+                self.pool.allocate(blocks, 1)
 
     def complete(self) -> list[Notice]:
         """Apply the step; requests whose whole sequence is computed sample a token."""
@@ -133,7 +133,7 @@ class BatchScheduler:
                 job.told = 1
             if generated == job.response_tokens:
                 notices.append((job, Progress.LAST))
-                self._release(job)
+                self.pool.free(job.blocks)
                 ended = True
             elif generated - job.told >= self._progress:
                 notices.append((job, Progress.SOME))
@@ -155,7 +155,7 @@ class BatchScheduler:
             job = self.running[index]
             count = min(job.prompt_tokens + job.generated - job.computed, budget)
             upto = job.computed + count
-            if upto > len(job.blocks) * size and not self._make_room(job, upto):
+            if upto > job.blocks.count * size and not self._make_room(job, upto):
                 break
             self._take(job, upto)
             step.append((job, count))
@@ -165,11 +165,11 @@ class BatchScheduler:
 
     def _make_room(self, job: Job, upto: int) -> bool:
         """Preempt from the end of what runs until `job` can hold `upto` tokens."""
-        need = -(-upto // self._size) - len(job.blocks)
+        need = -(-upto // self._size) - job.blocks.count
         while need > self.pool.free_count:
             # `_preempt_request`: under FCFS the last of `running`, to the head of `waiting`.
             victim = self.running.pop()
-            self._release(victim)
+            self.pool.free(victim.blocks)
             victim.computed = 0
             victim.preempted += 1
             self.preemptions += 1
@@ -198,14 +198,11 @@ class BatchScheduler:
         size, pool = self._size, self.pool
         total = job.prompt_tokens + job.generated
         # `get_computed_blocks`: the last token is always computed, for its logits.
-        hits = pool.cached_run(job.keys, (total - 1) // size) if pool.caching else []
-        # `full_sequence_must_fit`; hits that are free leave the queue, too.
-        if -(-total // size) - pool.held_among(hits) > pool.free_count:
+        run = pool.cached_run(job.blocks.keys, (total - 1) // size) if pool.caching else []
+        hits = run[-1][1] if run else 0
+        if not pool.admit(job.blocks, run, -(-total // size) - hits):
             return False
-        pool.touch(hits)
-        job.blocks = hits
-        job.registered = len(hits)
-        job.computed = len(hits) * size
+        job.computed = hits * size
         if job.cached < 0:
             job.cached = job.computed
             self.prefix_queries += total
@@ -218,24 +215,14 @@ class BatchScheduler:
 
     def _take(self, job: Job, upto: int) -> None:
         """Allocate the blocks up to a token, and register those that are full with it."""
-        size = self._size
-        need = -(-upto // size) - len(job.blocks)
+        blocks, size = job.blocks, self._size
+        need = -(-upto // size) - blocks.count
         if need > 0:
-            job.blocks += self.pool.allocate(need)
+            self.pool.allocate(blocks, need)
         full = upto // size
-        if full > job.registered and self.pool.caching:
-            self._register(job, full)
-
-    def _register(self, job: Job, full: int) -> None:
-        # `cache_full_blocks`: as soon as they are allocated, before they are computed.
-        begin = job.registered
-        self.pool.register(job.blocks[begin:full], job.keys[begin:full])
-        job.registered = full
-
-    def _release(self, job: Job) -> None:
-        self.pool.free(job.blocks)
-        job.blocks = []
-        job.registered = 0
+        if full > blocks.registered and self.pool.caching:
+            # `cache_full_blocks`: as soon as they are allocated, before they are computed.
+            self.pool.register(blocks, full)
 
     def _work(self) -> StepWork:
         prefill = decoding = context = 0
@@ -258,12 +245,11 @@ class BatchScheduler:
         # It did not fit, and free blocks only get fewer. But it needs fewer itself where those
         # that run generate what it begins with.
         head = self.waiting[0]
-        lookup = (head.prompt_tokens + head.generated - 1) // self._size
+        begins, lookup = head.blocks.keys, (head.prompt_tokens + head.generated - 1) // self._size
         return any(
-            job.registered < lookup
-            and job.keys[job.registered : job.registered + 1]
-            == head.keys[job.registered : job.registered + 1]
+            at < min(lookup, len(job.blocks.keys)) and job.blocks.keys[at] == begins[at]
             for job in self.running
+            for at in (job.blocks.registered,)
         )
 
     def _room_for(self, steps: int) -> bool:
@@ -278,4 +264,4 @@ class BatchScheduler:
             return 0
         size = self._size
         ends = ((job.computed + 1 + steps, job) for job, _ in self._step)
-        return sum(starmap(lambda end, job: -(-end // size) - len(job.blocks), ends))
+        return sum(starmap(lambda end, job: -(-end // size) - job.blocks.count, ends))

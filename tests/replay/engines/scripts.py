@@ -25,7 +25,7 @@ class Played(NamedTuple):
     scheduled: list[float]
     free: list[int | None]
     load: EngineLoad
-    held: list[int]
+    blocks: int
 
 
 def drawn(seed):
@@ -80,10 +80,6 @@ def play(limits, calls, progress_tokens, faults=()):
         clock.at(at, partial(do, engine))
     clock.run(lambda: False)
     pool = engine._scheduler.pool
-    free = pool.free_order()
     outcomes = [(job.cached, job.preempted, job.generated) for job in jobs]
     scheduled = [job.scheduled_at for job in jobs]
-    held = sorted({*range(1, pool.usable + 1)} - {*free})
-    return Played(
-        heard, outcomes, scheduled, [pool.key_of(block) for block in free], engine.load, held
-    )
+    return Played(heard, outcomes, scheduled, list(pool.free_order()), engine.load, pool.usable)
