@@ -128,9 +128,10 @@ def block_keys(runs: Runs, size: int, root: int = 0) -> list[int]:
             key = hash((key, content))
             keys.append(key)
         whole, filled = divmod(left, size)
-        for _ in range(whole):
-            key = hash((key, token))
-            keys.append(key)
+        if whole:
+            first = hash((key, token))
+            key = first + whole - 1
+            keys += range(first, key + 1)
         content = (token, filled) if filled else ()
     return keys
 
