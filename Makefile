@@ -35,7 +35,7 @@ lint: setup
 	@$(BIN)/ruff format --check --quiet $(SOURCES) && $(BIN)/ruff check --quiet $(SOURCES)
 
 types: setup
-	@$(BIN)/mypy && $(BIN)/mypy --strict model-server/model_server
+	@$(BIN)/mypy && $(BIN)/mypy --strict model-server/model_server model-server/examples
 
 contracts: setup
 	@$(BIN)/lint-imports --no-cache --no-logo
