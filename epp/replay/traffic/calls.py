@@ -30,7 +30,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request.
 
     It comes at `at` seconds, or, where that is later, `think` seconds after the response to the
-    call numbered `after`, whose conversation it goes on with. `prompt` and `response` are not
+    call numbered `after`: the one that its conversation goes on with, or, in a closed loop, the
+    last one of the conversation that the same user had before. `prompt` and `response` are not
     empty; the next prompt of a conversation repeats the response's tokens where the trace shows
     that it does. `marks` are the ends of the prompt's messages, in tokens, ascending. `session`
     numbers the conversation. `adapter` is a LoRA adapter's name, `tenant` the fairness id;

@@ -1,79 +1,90 @@
-"""Reads traffic from files: finds out the format by the first lines, and counts what is no such.
+"""Traffic by name: a file or folder, or a workload with parameters, as `chat:rate=5,users=40`."""
 
-This file knows which format has which fields; what they mean is known to each format's module.
-"""
-
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Protocol
 
 import msgspec
-from msgspec.structs import replace
 
+from epp.config.schema import near
 from epp.errors import ConfigError
-from epp.replay.traffic import mooncake
-from epp.replay.traffic.calls import Trace
-from epp.replay.traffic.source import Problems, Source
+from epp.replay.traffic.calls import Call, Trace
+from epp.replay.traffic.formats import read_file
+from epp.replay.traffic.workloads.agentic import Agents
+from epp.replay.traffic.workloads.arrivals import Arrivals, arriving
+from epp.replay.traffic.workloads.catalog import CATALOG
+from epp.replay.traffic.workloads.shapes import SHAPES
 
-Reader = Callable[[Source, Problems, int], Trace]
-"""Reads all calls of a source; the seed is for what is not recorded, as times in their buckets."""
-
-
-class Format(NamedTuple):
-    """A format, and the fields by which its lines are told from others'."""
-
-    name: str
-    fields: frozenset[str]
-    read: Reader
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-FORMATS = (Format("Mooncake's trace", mooncake.FIELDS, mooncake.read),)
-"""The first whose fields a line has is the file's format."""
+class NamedWorkload(Protocol):
+    """Conversations by distributions."""
+
+    def calls(self, sessions: int, longest: int | None, seed: int) -> list[Call]:
+        """Draw so many conversations, which all begin at 0 seconds.
+
+        A conversation ends before a prompt would be longer than `longest` tokens.
+        """
+        ...
+
+
+class Parameters(Arrivals, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be said of any workload, with its defaults; see `Arrivals` for the others."""
+
+    rate: Annotated[float, msgspec.Meta(gt=0)] | None = 5.0
+    sessions: Count = 500
+    longest: Count | None = None
+
+
+WORKLOADS: Mapping[str, NamedWorkload] = {**CATALOG, **SHAPES, "inference-day-2026": Agents()}
+ALIASES = {
+    "agents": "inference-day-2026",
+    "chat": "interactive-chat",
+    "code": "code-generation",
+    "llm-d-b2b": "b2b-saas",
+    "llm-d-reasoning": "reasoning",
+    "optimized-baseline": "b2b-saas",
+    "research": "deep-research",
+    "summarization": "batch-summarization-rag",
+    "synthetic-data": "batch-synthetic-data-generation",
+}
 
 
 def read(name: str | Path, *, seed: int = 0, strict: bool = False) -> Trace:
-    """Read traffic from a file or folder.
+    """Return the traffic in a file or folder, or that of a workload.
 
     Lines that cannot be used are left out and counted, or raise where reading is `strict`. Raises
     `ConfigError`, too where nothing is left.
     """
-    path, problems = Path(name), Problems(strict=strict)
-    if not path.exists():
-        raise ConfigError(f"there is no file {path}")
-    source = Source(path)
-    trace = format_of(source).read(source, problems, seed)
-    if not trace.calls:
-        found = f"; the first problem is: {problems.shown[0]}" if problems.shown else ""
-        raise ConfigError(f"{path} holds no request that can be used{found}")
-    return replace(
-        trace,
-        skipped=problems.skipped,
-        reordered=problems.reordered,
-        problems=tuple(problems.shown),
-    )
+    path = Path(name)
+    if path.exists():
+        return read_file(path, seed=seed, strict=strict)
+    called, _, given = str(name).partition(":")
+    workload = WORKLOADS.get(ALIASES.get(called, called))
+    if workload is None:
+        known = sorted((*WORKLOADS, *ALIASES))
+        hint = near(called, known) or f"; workloads are {', '.join(known)}"
+        raise ConfigError(f"there is no file `{name}`, and no workload `{called}`{hint}")
+    parameters = _parameters(given, called)
+    calls = workload.calls(parameters.sessions, parameters.longest, seed)
+    return arriving(Trace(name=called, calls=calls), parameters, seed)
 
 
-def format_of(source: Source) -> Format:
-    """Return the format of a source, by its first lines. Raises `ConfigError`."""
-    head = source.head()
-    if not head:
-        raise ConfigError(f"{source.path} is empty, or cut off: it holds no request")
-    for line in head:
-        fields = _fields(line.text)
-        for each in FORMATS:
-            if each.fields <= fields:
-                return each
-    known = "; ".join(f"{each.name} ({', '.join(sorted(each.fields))})" for each in FORMATS)
-    raise ConfigError(
-        f"{source.path} is of no format that is known: no line up to {head[-1].place} has the"
-        f" fields of one. These are: {known}"
-    )
-
-
-def _fields(line: bytes) -> frozenset[str]:
-    """Return the fields that a line of JSON has."""
+def _parameters(given: str, workload: str) -> Parameters:
+    values: dict[str, str] = {}
+    for part in filter(None, given.split(",")):
+        key, is_given, value = part.partition("=")
+        if key not in Parameters.__struct_fields__:
+            hint = near(key, Parameters.__struct_fields__) or (
+                f"; there are {', '.join(Parameters.__struct_fields__)}"
+            )
+            raise ConfigError(f"workload {workload} has no parameter `{key}`{hint}")
+        if not is_given or key in values:
+            problem = "is given twice" if key in values else f"has no value; write {key}=VALUE"
+            raise ConfigError(f"parameter `{key}` of workload {workload} {problem}")
+        values[key] = value
     try:
-        row = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return frozenset()
-    return frozenset(row) if isinstance(row, dict) else frozenset()
+        return msgspec.convert(values, Parameters, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"workload {workload}: {error}") from error

@@ -1,0 +1,1 @@
+"""Workloads that are drawn by published distributions, and the times at which they arrive."""

@@ -1,0 +1,116 @@
+"""When conversations begin: drawn, as in a file, or one after another by so many users."""
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, count, repeat
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec.structs import replace
+
+from epp.errors import ConfigError
+from epp.replay.traffic.calls import Call, Trace, ordered
+from epp.replay.traffic.formats import read_file
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+_BEGIN_SECONDS = 10.0
+"""Within which the users of a closed loop begin, evenly."""
+
+
+class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
+    """How conversations arrive.
+
+    `rate` is in calls a second, counted as if none had to wait for another. It grows evenly to
+    `to_rate` where that is given. `cv` is the coefficient of variation of the times between: 1 is
+    Poisson, more comes in bursts (gamma). `like` is a file of traffic whose times are taken, made
+    faster or slower to the rate where one is given. `users` makes a closed loop: each has a
+    conversation, and begins the next one when that is over.
+    """
+
+    rate: Positive | None = None
+    to_rate: Positive | None = None
+    cv: Positive = 1.0
+    like: str | None = None
+    users: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+def arriving(trace: Trace, arrivals: Arrivals, seed: int) -> Trace:
+    """Return a trace whose conversations begin at other times; each keeps its own pauses.
+
+    Without anything asked for, it is the trace. Raises `ConfigError`.
+    """
+    if arrivals.users is not None:
+        return _closed(trace, arrivals.users)
+    if arrivals.like is not None:
+        starts: Iterable[float] = _like(Path(arrivals.like), trace, arrivals.rate, seed)
+    elif arrivals.rate is not None:
+        starts = _drawn(trace, arrivals, seed)
+    else:
+        return trace
+    return replace(trace, calls=_started(trace.calls, starts), closed=False)
+
+
+def _started(calls: Sequence[Call], starts: Iterable[float]) -> list[Call]:
+    """Let conversations begin at these times, in the order in which they have begun."""
+    coming = iter(starts)
+    shifts: dict[int, float] = {}
+    for call in calls:
+        if call.session not in shifts:
+            shifts[call.session] = next(coming) - call.at
+    return ordered(replace(call, at=call.at + shifts[call.session]) for call in calls)
+
+
+def _drawn(trace: Trace, arrivals: Arrivals, seed: int) -> Iterator[float]:
+    """Draw starts of an even rate of one, and bend time so that the rate is what it is to be."""
+    sessions = len({call.session for call in trace.calls})
+    first = (arrivals.rate or 1.0) * sessions / len(trace.calls)
+    last = first if arrivals.to_rate is None else first * arrivals.to_rate / (arrivals.rate or 1.0)
+    draw, shape = random.Random(seed), arrivals.cv**-2
+    gaps = (draw.gammavariate(shape, 1 / shape) for _ in repeat(None))
+    # The rate is first + (last - first) t / T, and T such that all sessions come in it.
+    growth = (last**2 - first**2) / (2 * sessions)
+    for done in accumulate(gaps):
+        if not growth:
+            yield done / first
+        elif done <= sessions:
+            yield (math.sqrt(first**2 + 2 * growth * done) - first) / growth
+        else:
+            yield 2 * sessions / (first + last) + (done - sessions) / last
+
+
+def _like(path: Path, trace: Trace, rate: float | None, seed: int) -> Iterator[float]:
+    """Return the times of a file's calls; a file that is too short begins again."""
+    times = [call.at for call in read_file(path, seed=seed).calls]
+    sessions = len({call.session for call in trace.calls})
+    span = times[-1] * len(times) / max(1, len(times) - 1)
+    if not span:
+        raise ConfigError(f"{path} has no times: all of its {len(times)} calls come at once")
+    pace = 1.0 if rate is None else rate * sessions / len(trace.calls) * span / len(times)
+    return (at / pace for at in _again(times, span))
+
+
+def _again(times: Sequence[float], span: float) -> Iterator[float]:
+    for begun in count():
+        yield from (begun * span + at for at in times)
+
+
+def _closed(trace: Trace, users: int) -> Trace:
+    """Deal the conversations out to users, who begin evenly in the first seconds."""
+    conversations: defaultdict[int, list[int]] = defaultdict(list)
+    for number, call in enumerate(trace.calls):
+        conversations[call.session].append(number)
+    listed = list(conversations.values())
+    calls: list[Call] = []
+    for user in range(min(users, len(listed))):
+        at, last = _BEGIN_SECONDS * user / users, None
+        for conversation in listed[user::users]:
+            places = {number: len(calls) + place for place, number in enumerate(conversation)}
+            for number in conversation:
+                call = trace.calls[number]
+                after = last if call.after is None else places[call.after]
+                calls.append(replace(call, at=at, after=after))
+            last = len(calls) - 1
+    return replace(trace, calls=calls, closed=True)
