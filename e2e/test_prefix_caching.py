@@ -80,6 +80,11 @@ def test_cached_are_the_full_blocks_that_the_server_has_computed_before(answers)
             assert each["cached"] > len(each["prompt"]) / 2
 
 
+def test_replay_foretells_what_is_cached(answers):
+    asked, _ = answers
+    assert [each["replay"]["cached"] for each in asked] == [each["cached"] for each in asked]
+
+
 def test_the_picker_takes_each_reader_back_to_the_server_that_has_the_text(answers):
     asked, _ = answers
     cached = [each for each in asked if each["setting"] == {"caching": True, "servers": 2}]
@@ -103,5 +108,5 @@ def test_answers_are_the_same_with_and_without_caching(answers):
 def test_the_report_has_every_setting(answers):
     _, report = answers
     for setting in ("off, one server", "off, two behind", "on, one server", "on, two behind"):
-        # Once as it began, then in a table of its own and in that of the means.
+        # As it began, then in a table of its own and in that of the means.
         assert report.count(f"caching {setting}") == 1 + 2 * len(TEXTS)

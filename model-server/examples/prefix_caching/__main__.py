@@ -1,8 +1,8 @@
 """Prefix caching on real vLLM: a long table, and a chat over a long document.
 
-`python model-server/examples/prefix_caching table` or `chat`, or both. Each is asked with prefix
-caching off and on, of one server alone and of two behind Envoy and the picker. Servers run on the
-CPU with a model of random weights: times are real, answers are noise.
+`python model-server/examples/prefix_caching table` or `chat`; without a name, both. Each is asked
+with prefix caching off and on, of one server alone and of two behind Envoy and the picker. Servers
+run on the CPU with a model of random weights: times are real, answers are noise.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 from asking import Asked, Asker, Setting, client
+from prediction import predict
 from report import show
 from rich.console import Console
 from stand import MODEL, build, standing
@@ -53,15 +54,22 @@ def main() -> int:
     """Run what the command line names; 1 where something did not start."""
     parser = argparse.ArgumentParser(prog="prefix_caching", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("what", nargs="*", choices=list(DEMONSTRATIONS), metavar="table|chat")
+    parser.add_argument(
+        "what", nargs="?", choices=list(DEMONSTRATIONS), help="one of them (default: both)"
+    )
     parser.add_argument("--lines", type=int, default=30, help="of each text (default: 30)")
     parser.add_argument("--questions", type=int, default=4, help="of each reader (default: 4)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every answer there")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write there what was asked, answered and replayed",
+    )
     options = parser.parse_args()
     demonstrations = [
         make(options.lines, options.questions)
         for name, make in DEMONSTRATIONS.items()
-        if name in options.what or not options.what
+        if options.what in {name, None}
     ]
     with tempfile.TemporaryDirectory(prefix="prefix-caching-") as logs:
         try:
@@ -69,12 +77,17 @@ def main() -> int:
         except WarmpickError as error:
             print(f"prefix_caching: {error}", file=sys.stderr)
             return 1
-    if options.json:
-        options.json.write_bytes(msgspec.json.encode(asked))
     console = Console(width=COLUMNS, highlight=False)
+    records: list[dict[str, object]] = []
     for each in demonstrations:
         rows = [answer for answer in asked if answer.demonstration == each.name]
-        show(console, each.title, rows, {})
+        predicted = predict(rows)
+        show(console, each.title, rows, predicted)
+        for row in rows:
+            foretold = predicted[row.setting, row.reader, row.question]
+            records.append({**msgspec.structs.asdict(row), "replay": foretold})
+    if options.json:
+        options.json.write_bytes(msgspec.json.encode(records))
     return 0
 
 

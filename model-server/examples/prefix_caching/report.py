@@ -1,15 +1,13 @@
 """Questions and answers as tables for people."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from asking import Asked, Setting
+from prediction import Foretold, Predicted
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-
-Predicted = Mapping[tuple[Setting, int, int], tuple[int, float]]
-"""What replay says of a setting's reader and question: cached tokens, and TTFT in seconds."""
 
 
 def show(console: Console, title: str, asked: Sequence[Asked], predicted: Predicted) -> None:
@@ -35,21 +33,17 @@ def _questions(setting: Setting, rows: Sequence[Asked], predicted: Predicted) ->
         *("reader", "question", "server", "prompt", "cached", "picker said", "TTFT", "total"),
         *("replay: cached", "TTFT"),
     )
-    servers = dict(zip(_servers(rows), "ab", strict=False))
+    servers = dict(zip(sorted({each.server for each in rows if each.server}), "ab", strict=False))
     for each in sorted(rows, key=lambda each: (each.question, each.reader)):
-        foretold = predicted.get((setting, each.reader, each.question))
+        foretold = _foretold(each, predicted)
         made.add_row(
             *(str(each.reader), str(each.question), servers.get(each.server, "a")),
             *(str(len(each.prompt)), str(each.cached)),
             "" if each.predicted is None else str(each.predicted),
             *(_seconds(each.ttft), _seconds(each.seconds)),
-            *((str(foretold[0]), _seconds(foretold[1])) if foretold else ("", "")),
+            *(str(foretold.cached), _seconds(foretold.ttft)),
         )
     return made
-
-
-def _servers(rows: Sequence[Asked]) -> list[str]:
-    return sorted({each.server for each in rows if each.server})
 
 
 def _means(settings: Sequence[Setting], asked: Sequence[Asked], predicted: Predicted) -> Table:
@@ -64,21 +58,20 @@ def _means(settings: Sequence[Setting], asked: Sequence[Asked], predicted: Predi
         prompt = sum(len(each.prompt) for each in rows)
         first = [each for each in rows if each.question == 1]
         later = [each for each in rows if each.question > 1]
-        foretold = {(each.reader, each.question): predicted.get(_key(each)) for each in rows}
-        replayed = [each for each in foretold.values() if each]
+        foretold = [_foretold(each, predicted) for each in rows]
         made.add_row(
             *(str(setting), _mean(each.ttft for each in first)),
             *(_mean(each.ttft for each in later), _mean(each.seconds for each in rows)),
             f"{sum(each.cached for each in rows) / prompt:.0%}",
-            _mean(found[1] for each in first if (found := predicted.get(_key(each)))),
-            _mean(found[1] for each in later if (found := predicted.get(_key(each)))),
-            f"{sum(cached for cached, _ in replayed) / prompt:.0%}" if replayed else "",
+            _mean(_foretold(each, predicted).ttft for each in first),
+            _mean(_foretold(each, predicted).ttft for each in later),
+            f"{sum(each.cached for each in foretold) / prompt:.0%}",
         )
     return made
 
 
-def _key(asked: Asked) -> tuple[Setting, int, int]:
-    return asked.setting, asked.reader, asked.question
+def _foretold(asked: Asked, predicted: Predicted) -> Foretold:
+    return predicted[asked.setting, asked.reader, asked.question]
 
 
 def _mean(times: Iterable[float]) -> str:

@@ -14,6 +14,7 @@ MODEL = "small"
 BLOCK = 32
 BLOCKS = 1024
 CONTEXT = 8192
+BATCH = 2048
 BUILD_SECONDS = 120.0
 START_SECONDS = 300.0
 UP_SECONDS = 30.0
@@ -24,6 +25,7 @@ _SETTINGS = {
     "--block-size": BLOCK,
     "--num-gpu-blocks": BLOCKS,
     "--max-model-len": CONTEXT,
+    "--max-num-batched-tokens": BATCH,
 }
 _FLOAT = ("--dtype", "float32")
 """Faster than bfloat16 on processors without AVX-512, and rounds the same way more often."""
