@@ -28,6 +28,7 @@ from bench.profiling import measure as measure_profile
 from bench.progress import Progress
 from bench.soak import measure as measure_soak
 from bench.trace import measure as measure_trace
+from bench.validation.benchmark import measure as measure_validation
 from epp.adapters.extproc.transports import Transport
 from epp.errors import WarmpickError
 from epp.protocol.extproc.observation import Observation
@@ -76,6 +77,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
         "time to first token by reported load, once a second and every 50 ms, in virtual time",
         measure_freshness,
     ),
+    "replay-validation": (
+        "policies on real vLLM and in replay, side by side",
+        measure_validation,
+    ),
     "adversary": (
         "attacks, each with bounds on what others feel of it and on what remains",
         measure_adversary,
@@ -84,6 +89,8 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
 EVERYTHING = "all"
 JUDGED = ("adversary",)
 """Those that pass or fail, which `all` leaves out."""
+REAL = ("replay-validation",)
+"""Those that need vLLM, which `all` leaves out too."""
 REPLAYED = ("freshness",)
 """Those that need a trace."""
 _TERMINAL_COLUMNS = 160
@@ -112,10 +119,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else _TERMINAL_COLUMNS, highlight=False)
     if options.name is None:
         for name, (sentence, _) in BENCHMARKS.items():
-            console.print(f"{name:10} {sentence}")
+            console.print(f"{name:17} {sentence}")
         return 0
     try:
-        left_out = JUDGED if options.trace else (*JUDGED, *REPLAYED)
+        left_out = (*JUDGED, *REAL) if options.trace else (*JUDGED, *REAL, *REPLAYED)
         everything = [name for name in BENCHMARKS if name not in left_out]
         names = everything if options.name == EVERYTHING else [options.name]
         return max(_run(name, options, console) for name in names)

@@ -14,7 +14,7 @@ from epp.demo.pools import DemoPool
 from epp.gateway.envoy import EnvoySettings, start_envoy
 from epp.gateway.processes import Process, ProcessDied, free_port, spawn
 
-PolicyName = Literal["round-robin", "least-ttft"]
+PolicyName = Literal["round-robin", "least-ttft", "linear"]
 
 EPP_SECONDS = 20.0
 PREPARE_SECONDS = 120.0

@@ -1,0 +1,68 @@
+"""The cost that a real run is worth, and the trace that its questions make."""
+
+from statistics import fmean
+
+import pytest
+
+from bench.validation.real import BLOCK, WORKLOAD, Question, planned
+from bench.validation.simulated import SCRAPED, calibrated, play
+from epp.demo.figures import Sample
+from epp.replay.engines.cost import StepCost
+from epp.replay.simulation.outcome import Fate
+
+STEP_MS, PREFILL_US = 40.0, 1500.0
+COST = StepCost(
+    step_ms=STEP_MS,
+    prefill_us_per_token=PREFILL_US,
+    attention_ns=0,
+    decode_us_per_seq=0,
+    decode_ns_per_context_token=0,
+)
+DOCUMENTS = 4
+QUESTIONS = tuple(
+    Question(1.5 * number, (*[number % DOCUMENTS] * 800, *range(100, 120), number + 1000), 10)
+    for number in range(24)
+)
+
+
+def samples(outcomes):
+    """What a client would have measured."""
+    return [
+        Sample(
+            conversation=each.call,
+            turn=0,
+            sent_at=each.at,
+            ttft=each.ttft,
+            seconds=each.end_to_end,
+            completion_tokens=each.generated,
+        )
+        for each in outcomes
+    ]
+
+
+def test_the_cost_of_a_run_is_found_again():
+    played = play("round-robin", QUESTIONS, COST)
+    cost = calibrated("round-robin", QUESTIONS, samples(played))
+    again = play("round-robin", QUESTIONS, cost)
+    assert cost.step_ms == pytest.approx(STEP_MS, rel=1e-6)
+    assert fmean(each.ttft for each in again) == pytest.approx(
+        fmean(each.ttft for each in played), rel=1e-3
+    )
+    assert cost.prefill_us_per_token == pytest.approx(PREFILL_US, rel=0.02)
+
+
+def test_all_questions_are_sent_when_they_were_and_answered():
+    played = sorted(play("least-ttft", QUESTIONS, COST), key=lambda each: each.call)
+    assert {each.fate for each in played} == {Fate.SERVED}
+    assert [each.at for each in played] == [SCRAPED + each.at for each in QUESTIONS]
+    assert [each.prompt for each in played] == [len(each.prompt) for each in QUESTIONS]
+    assert [each.generated for each in played] == [each.answer for each in QUESTIONS]
+    # 800 tokens are 25 blocks; what a question adds is one only where it fills it.
+    assert {each.cached for each in played} == {0, 800 // BLOCK * BLOCK}
+
+
+def test_the_plan_is_of_single_questions_about_a_few_documents():
+    plan = planned(1)
+    assert len(plan) == WORKLOAD.conversations
+    assert {len(each.turns) for each in plan} == {1}
+    assert len({each.system for each in plan}) == WORKLOAD.dossiers
