@@ -1,7 +1,7 @@
 """The endpoints that may be picked for one request, by column.
 
 A policy that compares numbers reads columns; a `Candidate` is made when one is looked at, so that
-a pick among a thousand endpoints makes one.
+a pick among a thousand endpoints makes one. Those that look at all share what is made.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,6 +29,7 @@ class Candidates(Sequence[Candidate]):
         "_chains",
         "_endpoints",
         "_estimates",
+        "_made",
         "_now",
         "_pods",
         "_queued",
@@ -61,6 +62,7 @@ class Candidates(Sequence[Candidate]):
         self._requests: Final = snapshot.requests
         self._running: Final = snapshot.running
         self.busy_share: Final = busy_share
+        self._made: list[Candidate] | None = None
 
     def __len__(self) -> int:
         return len(self._estimates)
@@ -77,7 +79,10 @@ class Candidates(Sequence[Candidate]):
         return self._make(number_of(index))
 
     def __iter__(self) -> Iterator[Candidate]:
-        return map(self._make, range(len(self)))
+        made = self._made
+        if made is None:  # several plug-ins may look at all
+            made = self._made = [self._make(position) for position in range(len(self))]
+        return iter(made)
 
     def _make(self, position: int) -> Candidate:
         estimate, pod = self._estimates[position], self._pods[position]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, NewType
+from typing import NewType
 
 import msgspec
 
@@ -169,7 +169,7 @@ UNREPORTED = Load()
 """The load of an endpoint that has not answered a scrape yet."""
 
 
-class CurrentLoad(NamedTuple):
+class CurrentLoad(msgspec.Struct, frozen=True):
     """What an endpoint bears at one moment: its last report, and what happened since.
 
     `waiting` and `running` requests are those of all clients, never negative; `kv_usage` is the
