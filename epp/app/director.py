@@ -41,7 +41,8 @@ class PickerDirector:
     may be gone. `needs_end` says of a response that has begun whether it is to be observed to its
     end; None: of each that it is not. `clock` returns seconds of the monotonic clock. A prompt that
     takes longer than `tokenize_timeout` seconds to tokenize is answered with status 429. `timed`
-    decides in place of the scheduler on one request in 64, and times plug-ins.
+    decides in place of the scheduler on one request in 64, and times plug-ins. `ended` is called
+    with the record of each exchange that is over.
     """
 
     def __init__(  # noqa: PLR0913 (what it directs, and one limit)
@@ -55,6 +56,7 @@ class PickerDirector:
         poll_now: Callable[[EndpointId], None],
         needs_end: Callable[[RequestId, float], bool] | None = None,
         timed: Scheduler | None = None,
+        ended: Callable[[RequestRecord], None] | None = None,
         tokenize_timeout: float = 60.0,
     ) -> None:
         self._scheduler = scheduler
@@ -65,6 +67,7 @@ class PickerDirector:
         self._tokenizer = tokenizer
         self._poll_now = poll_now
         self._needs_end = needs_end
+        self._ended = ended
         self._tokenize_timeout = tokenize_timeout
         self._log = ExchangeLog(clock)
         self._count_check = TokenCountCheck()
@@ -130,6 +133,8 @@ class PickerDirector:
     def exchange_ended(self, record: RequestRecord) -> None:
         """Count and log an exchange that is over."""
         self._telemetry.finished(record)
+        if self._ended is not None:
+            self._ended(record)
         if record.status in _UNREACHED and record.decision is not None:
             self._poll_now(record.decision.endpoint.id)
         self._log.log_exchange(record)

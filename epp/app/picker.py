@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -14,10 +13,10 @@ import structlog
 
 from epp import compiled
 from epp.adapters.extproc.contract import ExtProcServer, ExtProcSettings
-from epp.adapters.extproc.memory import keep_freed_memory, memory_limit
-from epp.adapters.extproc.transports import Transport, health_server, server_class
+from epp.adapters.extproc.memory import keep_freed_memory
+from epp.adapters.extproc.transports import health_server, server_class
 from epp.adapters.health import HealthServices
-from epp.adapters.kube.kube_settings import KubeAccess
+from epp.adapters.recording.recorder import Recorder
 from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
@@ -28,19 +27,20 @@ from epp.app.cache_sources import (
     tokenizer_or_none,
     untokenized_prompts,
 )
+from epp.app.companions import Companions
 from epp.app.data_sources import DataSources
 from epp.app.director import PickerDirector, exchange_factory
-from epp.app.discovery import Source, build_discovery, build_reviewer
+from epp.app.discovery import build_discovery, build_reviewer
 from epp.app.exchanges import exchange_settings
 from epp.app.jobs import attempt, keep_running
+from epp.app.options import ServeOptions
 from epp.app.plugin_timing import PluginTimes
 from epp.app.process import collect_garbage, freeze_long_lived_objects, stop_signals
-from epp.config.file import Settings
+from epp.app.shadow import Shadow
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.exchange import Exchange
-from epp.protocol.extproc.observation import AUTO, Observation
 from epp.protocol.health import ServingStatus
 
 if TYPE_CHECKING:  # see `_pair`
@@ -52,55 +52,9 @@ _QUIET_SECONDS = 1.0
 """How long no stream may have been open before a drain ends: gateways pick another replica late."""
 _LAST_GRACE_SECONDS = 1.0
 """How long streams that are open after a drain may take to end before they are reset."""
-_HELD_SHARE = 4
-"""The share of the memory that unfinished requests may hold is one in so many."""
 _STATUS = {True: ServingStatus.SERVING, False: ServingStatus.NOT_SERVING}
 _FIRST_REPORTS_SECONDS = 0.3
 """How long a start waits for the first metrics pages; most endpoints answer within 0.1 s."""
-
-
-class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `epp serve` for one pool: seconds and bytes; port 0 is any free one.
-
-    `max_held_bytes` and `request_timeout` bound requests that have not ended, over all streams; 0
-    is a quarter of the memory, and any time.
-    With `metrics_access` a Kubernetes API authorizes readers of metrics. `secure`: TLS, with the
-    files in `cert_path` or a self-signed certificate; readers of metrics have it with the files in
-    `metrics_cert_path`, and present a certificate that `metrics_client_ca` signed. `tls_ciphers`
-    are OpenSSL's names. `max_receive_bytes` bounds a message; 0 is the longest body and 1 MiB. An
-    empty `hash_secret` is a random one.
-    """
-
-    settings: Settings
-    source: Source
-    pool_name: str = "default"
-    bind_address: str = "0.0.0.0"  # noqa: S104 (a pod is reached from outside)
-    grpc_port: int = 9002
-    health_port: int = 9003
-    metrics_port: int = 9090
-    metrics_access: KubeAccess | None = None
-    secure: bool = True
-    cert_path: Path | None = None
-    tls_min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
-    tls_ciphers: str = ""
-    metrics_cert_path: Path | None = None
-    metrics_client_ca: Path | None = None
-    profiles: bool = False
-    health_on_grpc_port: bool = False
-    transport: Transport = "native"
-    max_body_bytes: int = 64 << 20
-    max_receive_bytes: int = 0
-    max_held_bytes: int = 0
-    request_timeout: float = 300.0
-    observation: Observation = AUTO
-    scrape_interval: float = 1.0
-    drain_timeout: float = 30.0
-    show_decision: bool = False
-    emit_scores: bool = False
-    stream_metrics: bool = False
-    heed_subset: bool = True
-    request_orca: bool = False
-    hash_secret: bytes = b""
 
 
 class EndpointPicker:
@@ -123,10 +77,23 @@ class EndpointPicker:
         self._sources = DataSources(
             options.settings.data_layer, options.scrape_interval, self._apply, self._clock
         )
+        self._companions = companions = Companions(
+            self._fleet,
+            Recorder(options.recording, self._clock) if options.recording else None,
+            Shadow(*options.shadow, self._fleet) if options.shadow else None,
+        )
         self._telemetry = Telemetry(self._metric_sources())
         chance, scheduling = random.Random().randrange, options.settings.scheduling  # noqa: S311 (chance, not secrets)
-        scheduler = Scheduler(self._fleet, scheduling, chance)
-        timed = Scheduler(self._fleet, self._plugin_times.timed(scheduling), chance)
+        scheduler, timed = (
+            Scheduler(
+                self._fleet,
+                each,
+                chance,
+                quoted=companions.quoted,
+                committing=companions.committing,
+            )
+            for each in (scheduling, self._plugin_times.timed(scheduling))
+        )
         self._director = PickerDirector(
             scheduler,
             self._fleet.apply,
@@ -134,6 +101,7 @@ class EndpointPicker:
             self._clock,
             self._tokenizer,
             timed=timed,
+            ended=companions.ended,
             poll_now=self._sources.poll_now,
             needs_end=self._fleet.needs_end if options.observation.auto else None,
         )
@@ -180,6 +148,7 @@ class EndpointPicker:
                 for part in each.parts
             ],
             plugins=self._plugin_times.collect,
+            companions=self._companions.collect,
             poll_errors=self._sources.errors,
             streams=(lambda: self._extproc.streams) if self._options.stream_metrics else None,
             predicts_latency=self._options.settings.predicts_latency,
@@ -202,7 +171,7 @@ class EndpointPicker:
                 tls_min_version=options.tls_min_version,
                 tls_ciphers=options.tls_ciphers,
                 max_receive_bytes=options.max_receive_bytes or options.max_body_bytes + (1 << 20),
-                max_held_bytes=_held_bytes(options),
+                max_held_bytes=options.held_bytes,
                 request_timeout=options.request_timeout,
             ),
         )
@@ -259,6 +228,7 @@ class EndpointPicker:
         yield "endpoints", self._discovery.run
         yield "readiness", self._announce
         yield "scrape", self._sources.run
+        yield from self._companions.jobs()
         if self._kv_events is not None:
             yield "kv events", self._kv_events.run
         if self._options.secure and self._options.cert_path is not None:
@@ -329,6 +299,7 @@ class EndpointPicker:
         self._loop_delay.stop()
         await attempt("ext_proc", self._extproc.stop(_LAST_GRACE_SECONDS))
         await attempt("director", self._director.stop())
+        await attempt("companions", self._companions.stop())
         await attempt("health", self._health_server.stop())
         await attempt("operators", self._operators.stop())
         if self._reviewer is not None:
@@ -369,7 +340,7 @@ async def serve(pools: Sequence[ServeOptions]) -> None:
                 collector = tasks.create_task(collect_garbage(), name="garbage")
                 pickers = []
                 for options in pools:
-                    share = _held_bytes(options) // len(pools)
+                    share = options.held_bytes // len(pools)
                     limited = msgspec.structs.replace(options, max_held_bytes=share)
                     serving = _serve(limited, stop, named=len(pools) > 1)
                     pickers.append(tasks.create_task(serving))
@@ -385,10 +356,6 @@ async def _serve(options: ServeOptions, stop: asyncio.Event, *, named: bool) -> 
     for warning in options.settings.warnings:
         _log.warning("config.warning", warning=warning)
     await EndpointPicker(options).run(stop)
-
-
-def _held_bytes(options: ServeOptions) -> int:
-    return options.max_held_bytes or memory_limit() // _HELD_SHARE
 
 
 def _first_of(group: BaseExceptionGroup[ConfigError]) -> ConfigError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import epp.app.process  # noqa: F401 (before anything that imports structlog)
 from epp import __version__, compiled
+from epp.cli.companion_flags import recording_of, shadow_of
 from epp.cli.configuration import configured
 from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.incumbent_flags import check_removed, notices
@@ -24,7 +25,7 @@ from epp.config.schema import dump
 from epp.errors import ConfigError
 
 if TYPE_CHECKING:  # see `_options`
-    from epp.app.picker import ServeOptions
+    from epp.app.options import ServeOptions
 
 
 def _read(path: Path, flag: str) -> bytes:
@@ -74,7 +75,7 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
     settings = _settings(arguments)
     pool = pool_of(arguments, settings.endpoints_file, os.environ)
     # Imported here so that `epp check` and `epp --help` do not wait for servers they do not run.
-    from epp.app.picker import ServeOptions  # noqa: PLC0415
+    from epp.app.options import ServeOptions  # noqa: PLC0415
 
     secret = arguments.hash_secret_file
     return ServeOptions(
@@ -108,6 +109,8 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         heed_subset=not arguments.disable_endpoint_subset_filter,
         request_orca=arguments.request_orca,
         hash_secret=_read(secret, "--hash-secret-file").strip()[:64] if secret else b"",
+        recording=recording_of(arguments, pool.name, settings.base_model),
+        shadow=shadow_of(arguments),
     )
 
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epp.cli.companion_flags import add_companions
 from epp.cli.incumbent_flags import add_incumbent
 from epp.cli.pool_flags import add_pool
 from epp.cli.tls_flags import add_tls
@@ -93,6 +94,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     behaviour = parser.add_argument_group("behaviour")
     _add_behaviour(behaviour)
     _add_logs(behaviour)
+    add_companions(parser)
     add_incumbent(parser)
 
 

@@ -17,6 +17,10 @@ from epp.policy.choice import choose
 from epp.policy.plugins import PickContext
 from epp.policy.profile import Scheduling
 
+OnQuote = Callable[[Quote], None]
+OnCommit = Callable[[InferenceRequest, Quote, Decision, float], None]
+"""Called with a request, its quote, the decision and the time."""
+
 _PREFER: Final = "prefer"
 
 
@@ -24,9 +28,19 @@ class Scheduler:
     """Decides by one configuration over one fleet. `below(n)` returns a random number in 0..n-1.
 
     A request is quoted once, decided on any number of times, and committed to one decision.
+    `quoted` is called with each quote, `committing` with each decision before the fleet takes it
+    in; neither may raise.
     """
 
-    def __init__(self, fleet: Fleet, scheduling: Scheduling, below: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        scheduling: Scheduling,
+        below: Callable[[int], int],
+        *,
+        quoted: OnQuote | None = None,
+        committing: OnCommit | None = None,
+    ) -> None:
         self._fleet = fleet
         self._scheduling = scheduling
         self._plain = scheduling.plain
@@ -34,13 +48,18 @@ class Scheduler:
         self._profile = scheduling.profile
         self._observers = scheduling.commit_observers
         self._below = below
+        self._quoted = quoted
+        self._committing = committing
         self._turns = count()
         for kinds, listener in scheduling.subscriptions:
             fleet.subscribe(kinds, listener)
 
     def quote(self, request: InferenceRequest, now: float) -> Quote:
         """Hash a request's prompts and estimate their lengths; the quote does not expire."""
-        return self._fleet.quote(request, now)
+        quote = self._fleet.quote(request, now)
+        if self._quoted is not None:
+            self._quoted(quote)
+        return quote
 
     def decide(self, request: InferenceRequest, quote: Quote, now: float) -> Decision:
         """Choose endpoints for a request by the state at `now`; the fleet does not change.
@@ -98,6 +117,8 @@ class Scheduler:
         self, request: InferenceRequest, quote: Quote, decision: Decision, now: float
     ) -> None:
         """Admit a request to the endpoint that was decided on."""
+        if self._committing is not None:
+            self._committing(request, quote, decision, now)
         prefill = decision.prefill
         prefill_id = None if prefill is None else prefill.id
         self._fleet.apply(Admitted(quote, decision.endpoint.id, prefill_id), now)

@@ -1,0 +1,1 @@
+"""Recordings of traffic: noted on the event loop, written by a thread."""

@@ -1,0 +1,81 @@
+"""The parts of recordings in a folder: files of bounded size, of which the oldest go."""
+
+import gzip
+import re
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from epp.protocol.recording import SUFFIX
+
+_LEVEL = 1
+"""Of gzip: hashes are random bytes, of which no level makes fewer."""
+_PARTS_TO_A_FOLDER = 16
+_LONGEST_PART = 64 << 20
+
+
+class Parts:
+    """The parts of one recording, written one after another; names are in the order of time.
+
+    The parts of all recordings of one pool that are in the folder take at most `most_bytes`
+    together, but for what one `append` adds. Every method raises `OSError`.
+    """
+
+    def __init__(
+        self, folder: Path, pool: str, salt: str, started: datetime, most_bytes: int
+    ) -> None:
+        name = re.sub(r"[^\w.-]", "_", pool)
+        self._folder = folder
+        self._stem = f"{name}-{started:%Y%m%dT%H%M%S.%fZ}-{salt}"
+        self._known = re.compile(
+            rf"{re.escape(name)}-\d{{8}}T\d{{6}}\.\d{{6}}Z-[0-9a-f]+-\d+{re.escape(SUFFIX)}"
+        )
+        self._most_bytes = most_bytes
+        self._part_bytes = min(_LONGEST_PART, most_bytes // _PARTS_TO_A_FOLDER)
+        self._file: BinaryIO | None = None
+        self._written = 0
+        self.part = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the next lines belong into another part: none is open, or it has its size."""
+        return self._file is None or self._written >= self._part_bytes
+
+    def begin(self) -> None:
+        """Open the next part, and remove the oldest where there is no room for it."""
+        self.close()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._make_room()
+        self.part += 1
+        path = self._folder / f"{self._stem}-{self.part:06}{SUFFIX}"
+        self._file = path.open("xb", buffering=0)
+        self._written = 0
+
+    def append(self, lines: bytes) -> int:
+        """Write lines as one gzip member, whole; return its bytes."""
+        member = gzip.compress(lines, _LEVEL, mtime=0)
+        if self._file is None:
+            raise OSError("no part is open")
+        left = memoryview(member)
+        while left:  # without a buffer a write may be short
+            left = left[self._file.write(left) :]
+        self._written += len(member)
+        return len(member)
+
+    def close(self) -> None:
+        """Close the open part, if there is one."""
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):  # a full disk says so once more
+                file.close()
+
+    def _make_room(self) -> None:
+        found = sorted(each for each in self._folder.iterdir() if self._known.fullmatch(each.name))
+        sizes = {path: path.stat().st_size for path in found}
+        excess = sum(sizes.values()) + self._part_bytes - self._most_bytes
+        for path, size in sizes.items():
+            if excess <= 0:
+                break
+            path.unlink(missing_ok=True)
+            excess -= size

@@ -1,0 +1,93 @@
+"""The flags of what goes on beside the picks: `--record` and `--shadow`."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epp.cli.types import size
+from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
+from epp.config.schema import near
+from epp.errors import ConfigError
+
+if TYPE_CHECKING:  # its import takes long, and `epp --help` does not wait for it
+    from epp.adapters.recording.writer import RecordingSettings
+
+_LEAST_RECORDING = 1 << 20
+
+
+def add_companions(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    group = parser.add_argument_group("recording and comparing")
+    group.add_argument(
+        "--record",
+        type=Path,
+        metavar="DIR",
+        help="write hashes, lengths, times, decision and outcome of each request there, never"
+        " text, for `epp replay`",
+    )
+    group.add_argument(
+        "--record-max-bytes",
+        type=size,
+        default=1 << 30,
+        metavar="SIZE",
+        help="what a pool's recordings in it may take before the oldest parts go (default: 1Gi)",
+    )
+    group.add_argument(
+        "--shadow",
+        metavar="POLICY",
+        help="a policy by name, or an EndpointPickerConfig (a file), that decides beside the live"
+        " one; how often they agree, and what it would gain, is in /metrics and logged each minute",
+    )
+
+
+def recording_of(
+    arguments: argparse.Namespace, pool: str, base_model: str
+) -> "RecordingSettings | None":
+    """Return what is to be recorded; None where nothing is. Raises `ConfigError`."""
+    if arguments.record is None:
+        return None
+    if arguments.record_max_bytes < _LEAST_RECORDING:
+        raise ConfigError(
+            f"{arguments.record_max_bytes} bytes hold no recording; write 1Mi or more",
+            "--record-max-bytes",
+        )
+    from epp.adapters.recording.writer import RecordingSettings  # noqa: PLC0415 (see above)
+
+    return RecordingSettings(
+        folder=arguments.record,
+        most_bytes=arguments.record_max_bytes,
+        pool=pool,
+        configuration=_configuration(arguments),
+        base_model=base_model,
+    )
+
+
+def _configuration(arguments: argparse.Namespace) -> str:
+    if arguments.config_file is not None:
+        return str(arguments.config_file.name)
+    return "--config-text" if arguments.config_text else arguments.policy or DEFAULT_POLICY
+
+
+def shadow_of(arguments: argparse.Namespace) -> tuple[str, Settings] | None:
+    """Return the shadow's name and configuration; None without one. Raises `ConfigError`."""
+    given = arguments.shadow
+    if given is None:
+        return None
+    name, text = given, POLICIES.get(given)
+    if text is None:
+        path = Path(given)
+        name = path.name
+        try:
+            text = path.read_bytes().decode()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            known = ", ".join(POLICIES)
+            raise ConfigError(
+                f"`{given}` is no policy ({known}){near(given, POLICIES)}, and no file that can be"
+                f" read: {why}",
+                "--shadow",
+            ) from None
+    try:
+        return name, load(text)
+    except ConfigError as error:
+        raise ConfigError(str(error), f"--shadow {given}") from None

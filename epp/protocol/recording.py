@@ -1,0 +1,277 @@
+"""The format of recordings: one JSON object a line, in gzip members, in parts of bounded size.
+
+A part begins with a `RecordingHeader`; the other lines are in the order in which they were
+written, requests in the order in which they ended. Each part stands alone. A member is written
+whole, so that what a crash cuts off is the last member at most.
+
+No line has text, or a hash by which text could be looked up: block hashes and clients' words are
+keyed with a secret of the one recording, which is never stored (`Pseudonyms`). Two recordings
+have no hash in common.
+"""
+
+from array import array
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import islice, pairwise
+
+import msgspec
+
+from epp.model.prompts.chain import Chain
+
+VERSION = 1
+SUFFIX = ".jsonl.gz"
+KEY_BYTES = 48
+
+_CIPHER_KEY_BYTES = 16
+_HASH_BYTES = 8
+_WORD_BYTES = 8
+_HEADER = "header"
+
+
+class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, tag=_HEADER, tag_field="kind"):
+    """The first line of a part. Times of the others are in seconds from `started` (RFC 3339).
+
+    `salt` names the recording's secret: only hashes of one salt can be compared. `part` counts
+    from 1. `configuration` is the policy's name or the file's, `base_model` the model that the
+    configuration says the servers run, where it does.
+    """
+
+    version: int
+    salt: str
+    part: int
+    started: str
+    pool: str
+    configuration: str = ""
+    base_model: str = ""
+
+
+class RecordedEndpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One endpoint: `namespace/name`, and its cache's size and block in tokens, as believed."""
+
+    id: str
+    kv_tokens: int
+    block_tokens: int
+    role: str = ""
+
+
+class RecordedPool(msgspec.Struct, frozen=True, kw_only=True, tag="endpoints", tag_field="kind"):
+    """All endpoints, as they were from `at` on."""
+
+    at: float
+    endpoints: tuple[RecordedEndpoint, ...]
+
+
+class RecordedLoss(msgspec.Struct, frozen=True, kw_only=True, tag="lost", tag_field="kind"):
+    """So many requests, since the line before, are in no part: they came faster than the disk."""
+
+    at: float
+    requests: int
+
+
+class RecordedPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One prompt as blocks. Lengths are in tokens where `exact`, else in bytes of text.
+
+    It is `size` long, estimated at `tokens` tokens. It begins with the first `shared` blocks of
+    the prompt numbered `like` in the same part. `hashes` are those of its further full blocks,
+    packed (`unpacked`); `lengths` are theirs, of which the last goes for all that follow. `marks`
+    are the ends of messages behind the shared blocks, from the prompt's start.
+    """
+
+    number: int
+    size: int
+    tokens: int
+    exact: bool = False
+    like: int = 0
+    shared: int = 0
+    hashes: str = ""
+    lengths: tuple[int, ...] = ()
+    marks: tuple[int, ...] = ()
+
+
+class RecordedRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="request", tag_field="kind"
+):
+    """One request, from its first bytes `at` to its end; other times are in seconds from `at`.
+
+    `decided`, `first` (byte of the response's body) and `end` are None where they were not seen;
+    `chunks` pieces of the body were. `status` is the HTTP status. `outcome` is one of
+    `epp.protocol.extproc.record.Outcome`; `reason` says why the picker rejected it.
+
+    `model` is the client's name and `target_model` what the server was asked for, where they
+    differ; a target that is not the base model is an adapter. `tenant` is the keyed fairness id,
+    empty for requests that name none. `predicted_*` are the decision's, for `endpoint`, or for
+    `prefill` where another endpoint computed the prompt. `served` is the target that the proxy
+    says has served, where it is not the endpoint's. `prompt_tokens`, `cached_tokens` and
+    `generated_tokens` are what the server reported, None where it did not.
+    """
+
+    n: int
+    at: float
+    outcome: str
+    api: str = ""
+    model: str = ""
+    target_model: str = ""
+    tenant: str = ""
+    priority: int = 0
+    stream: bool = False
+    max_tokens: int | None = None
+    prompts: tuple[RecordedPrompt, ...] = ()
+    endpoint: str = ""
+    prefill: str = ""
+    served: str = ""
+    profile: str = ""
+    predicted_cached_tokens: int | None = None
+    predicted_ttft: float | None = None
+    decided: float | None = None
+    first: float | None = None
+    end: float | None = None
+    chunks: int = 0
+    status: int | None = None
+    reason: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    generated_tokens: int | None = None
+
+
+RecordedLine = RecordingHeader | RecordedPool | RecordedLoss | RecordedRequest
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[RecordedLine] = msgspec.json.Decoder(RecordedLine)
+
+
+def encode_line(line: RecordedLine) -> bytes:
+    """Return a line, with its line break."""
+    return _encoder.encode(line) + b"\n"
+
+
+def decode_line(text: bytes) -> RecordedLine:
+    """Read a line. Raises `msgspec.DecodeError`."""
+    return _decoder.decode(text)
+
+
+def decode_header(text: bytes) -> RecordingHeader:
+    """Read the first line of a part. Raises `ValueError`, which says what it is instead."""
+    try:
+        if msgspec.json.decode(text, type=_Versioned).kind != _HEADER:
+            raise ValueError("the file does not begin with the header of a recording")
+        version = msgspec.json.decode(text, type=_Versioned).version
+        if version != VERSION:
+            raise ValueError(f"it is of version {version}; this reads version {VERSION}")
+        return msgspec.json.decode(text, type=RecordingHeader)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"the file is no recording: {error}") from None
+
+
+class _Versioned(msgspec.Struct):
+    """What the headers of all versions have."""
+
+    kind: str = ""
+    version: int = 0
+
+
+class Pseudonyms:
+    """What hashes and clients' words are called in one recording; `key` has `KEY_BYTES`.
+
+    Whoever has no key can tell what is equal, and nothing else.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        # Imported here: it is slow, and needed for nothing but to write.
+        from cryptography.hazmat.primitives.ciphers import Cipher  # noqa: PLC0415
+        from cryptography.hazmat.primitives.ciphers.algorithms import AES  # noqa: PLC0415
+        from cryptography.hazmat.primitives.ciphers.modes import ECB  # noqa: PLC0415
+
+        # One hash is one block of the cipher: a keyed permutation, cut to the length of a hash.
+        mode = ECB()  # noqa: S305 (no message is encrypted)
+        self._cipher = Cipher(AES(key[:_CIPHER_KEY_BYTES]), mode).encryptor()
+        self._word_key = key[_CIPHER_KEY_BYTES:]
+
+    def hashes(self, hashes: Sequence[int]) -> "array[int]":
+        """Return what each hash is called."""
+        padded = array("Q", bytes(2 * _HASH_BYTES * len(hashes)))
+        padded[::2] = array("Q", hashes)
+        return array("Q", self._cipher.update(padded.tobytes()))[::2]
+
+    def word(self, text: str) -> str:
+        """Return what a client's word is called."""
+        return blake2b(text.encode(), digest_size=_WORD_BYTES, key=self._word_key).hexdigest()
+
+
+class PromptWriter:
+    """Writes the prompts of one part: blocks that an earlier prompt began with, by reference.
+
+    It remembers at most `room` blocks, some 100 bytes each; where there are more it forgets those
+    of all prompts but the last.
+    """
+
+    def __init__(self, pseudonyms: Pseudonyms, room: int = 1 << 17) -> None:
+        self._pseudonyms = pseudonyms
+        self._room = room
+        self._prompts = 0
+        self._seen: dict[int, int] = {}
+
+    def written(self, chain: Chain, tokens: int) -> RecordedPrompt:
+        """Return a prompt's blocks, as those after what is known."""
+        hashes = self._pseudonyms.hashes(chain.hashes)
+        shared = self._known(hashes)
+        like = self._seen[hashes[shared - 1]] if shared else 0
+        own = hashes[shared:]
+        self._prompts += 1
+        if len(self._seen) + len(own) > self._room:
+            self._seen = dict.fromkeys(hashes[: self._room], self._prompts)
+        else:
+            self._seen.update(dict.fromkeys(own, self._prompts))
+        start = chain.ends[shared - 1] if shared else 0
+        return RecordedPrompt(
+            number=self._prompts,
+            size=chain.size,
+            tokens=tokens,
+            exact=chain.exact,
+            like=like,
+            shared=shared,
+            hashes=b2a_base64(own, newline=False).decode(),
+            lengths=_lengths(chain, shared, start),
+            marks=tuple(mark for mark in chain.marks if mark > start),
+        )
+
+    def _known(self, hashes: Sequence[int]) -> int:
+        """Return how many leading blocks are known: of a known block all before it are."""
+        low, high = 0, len(hashes)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if hashes[middle - 1] in self._seen:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def _lengths(chain: Chain, shared: int, start: int) -> tuple[int, ...]:
+    """Return the lengths of the blocks after the shared ones, without repeats at the end."""
+    ends = chain.ends
+    if shared == len(ends):
+        return ()
+    if isinstance(ends, range):
+        return (ends.step,)
+    lengths = [after - before for before, after in pairwise((start, *islice(ends, shared, None)))]
+    while len(lengths) > 1 and lengths[-1] == lengths[-2]:
+        lengths.pop()
+    return tuple(lengths)
+
+
+def unpacked(prompt: RecordedPrompt) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the hashes and the lengths of a prompt's own blocks.
+
+    Raises `ValueError` where they cannot be those of blocks.
+    """
+    packed = a2b_base64(prompt.hashes.encode(), strict_mode=True)
+    if len(packed) % _HASH_BYTES:
+        raise ValueError("its hashes are cut off")
+    hashes = array("Q", packed)
+    if len(prompt.lengths) > len(hashes) or (len(hashes) and not prompt.lengths):
+        raise ValueError(f"it has {len(hashes)} hashes and {len(prompt.lengths)} lengths")
+    if any(length < 1 for length in prompt.lengths):
+        raise ValueError("a block is empty")
+    missing = len(hashes) - len(prompt.lengths)
+    return hashes, (*prompt.lengths, *prompt.lengths[-1:] * missing)

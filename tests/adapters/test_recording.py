@@ -1,0 +1,291 @@
+"""What a recorder writes, what it leaves out, and what it does where it cannot write."""
+
+import gzip
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from msgspec.structs import replace
+from structlog.testing import capture_logs
+
+from epp.adapters.recording.recorder import Recorder
+from epp.adapters.recording.writer import RecordingSettings
+from epp.errors import Overloaded
+from epp.model.events import EndpointUpserted
+from epp.model.fleet import Fleet
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.request import Decision, Prompt, Usage
+from epp.protocol.extproc.record import Outcome, RequestRecord
+from epp.protocol.recording import RecordedEndpoint
+from tests.strategies import endpoint, request
+
+POD = endpoint()
+PRIVATE = "the-harbour-master-wrote-down-every-ship"
+SECONDS = 30
+
+
+class Traffic:
+    """Requests that a recorder sees, one each call of `pass_by`."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+        self.fleet = Fleet(BlockHasher(b"secret"))
+        self.fleet.apply(EndpointUpserted(POD), 0.0)
+        self.number = 0
+
+    def pass_by(self, text=PRIVATE * 10, error=None, **fields):
+        self.number += 1
+        data = text.encode()
+        asked = replace(
+            request(f"r{self.number}"),
+            prompts=(Prompt(data, marks=(len(data),)),),
+            body=data,
+            fairness_id="ann@example.com",
+            max_tokens=9,
+        )
+        self.recorder.quoted(self.fleet.quote(asked, 1.0))
+        decision = Decision(
+            endpoints=(POD,), prompt_tokens=7, predicted_cached_tokens=3, predicted_ttft=0.25
+        )
+        facts = {
+            "id": asked.id,
+            "received_at": 1.0,
+            "request": asked,
+            "decision": None if error else decision,
+            "error": error,
+            "outcome": Outcome.REJECTED if error else Outcome.COMPLETED,
+            "decided_at": 1.5,
+            "first_byte_at": 2.0,
+            "finished_at": 4.0,
+            "usage": Usage(100, 20, 48),
+        }
+        self.recorder.ended(RequestRecord(**facts | fields))
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return RecordingSettings(
+        folder=tmp_path / "deep" / "down", configuration="linear", gather=0.0, retry=0.0
+    )
+
+
+def recorded(settings, *texts, **more):
+    """Record requests of these texts; give the recorder."""
+    recorder = Recorder(settings, lambda: 0.5, **more)
+    traffic = Traffic(recorder)
+    recorder.start()
+    for text in texts:
+        traffic.pass_by(text)
+    recorder.stop()
+    return recorder
+
+
+def lines(settings):
+    """The lines of each part, read by nothing of ours."""
+    return [
+        [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+        for path in sorted(settings.folder.iterdir())
+    ]
+
+
+def test_a_request_is_a_line_of_what_was_seen(settings):
+    recorder = recorded(settings, "hello " * 100)
+    ((header, line),) = lines(settings)
+    assert (header["version"], header["part"], header["configuration"]) == (1, 1, "linear")
+    (prompt,) = line.pop("prompts")
+    assert (prompt["size"], prompt["marks"]) == (600, [600])
+    assert line.pop("tenant") not in {"", "ann@example.com"}
+    assert line == {
+        "kind": "request",
+        "n": 1,
+        "at": 0.5,  # 1.0 on a clock that stood at 0.5 at the start
+        "outcome": "completed",
+        "api": "completions",
+        "model": "m",
+        "stream": True,
+        "max_tokens": 9,
+        "endpoint": POD.id,
+        "profile": "default",
+        "predicted_cached_tokens": 3,
+        "predicted_ttft": 0.25,
+        "decided": 0.5,
+        "first": 1.0,
+        "end": 3.0,
+        "prompt_tokens": 100,
+        "cached_tokens": 48,
+        "generated_tokens": 20,
+    }
+    assert dict(recorder.counts) == {"written": 1, "dropped": 0, "failed": 0}
+    assert recorder.bytes == sum(each.stat().st_size for each in settings.folder.iterdir())
+
+
+def test_a_refusal_is_a_line_with_its_prompt_and_reason(settings):
+    recorder = Recorder(settings, lambda: 0.5)
+    recorder.start()
+    Traffic(recorder).pass_by(error=Overloaded("full", reason="saturated"), usage=None)
+    recorder.stop()
+    ((_, line),) = lines(settings)
+    assert (line["outcome"], line["reason"], "endpoint" in line) == ("rejected", "saturated", False)
+    assert line["prompts"][0]["size"] == len(PRIVATE * 10)
+
+
+def test_nothing_that_a_client_wrote_is_in_it(settings):
+    recorder = Recorder(settings, lambda: 0.5)
+    traffic = Traffic(recorder)
+    recorder.start()
+    traffic.pass_by()
+    traffic.pass_by(error=Overloaded("full"))
+    recorder.stop()
+    text = json.dumps(lines(settings))
+    assert "harbour" not in text
+    assert "ann@" not in text
+    quote = traffic.fleet.quote(request("r", PRIVATE * 10), 1.0)
+    packed = b"".join(each.to_bytes(8, "little") for each in quote.chains[0].hashes)
+    for part in lines(settings):
+        for line in part[1:]:
+            assert line["prompts"][0].get("hashes") != packed
+
+
+def test_two_recordings_have_no_hash_in_common(settings):
+    recorded(settings, "hello " * 100)
+    recorded(settings, "hello " * 100)
+    (first, one), (second, other) = lines(settings)
+    assert first["salt"] != second["salt"]
+    assert one["prompts"][0]["hashes"] != other["prompts"][0]["hashes"]
+    assert one["tenant"] != other["tenant"]
+
+
+def test_endpoints_are_in_it_when_they_change_and_in_each_part(settings):
+    recorder = Recorder(settings, lambda: 0.5)
+    pods = [RecordedEndpoint(id="default/a", kv_tokens=1_000, block_tokens=16)]
+    recorder.start()
+    for _ in range(3):
+        recorder.saw(pods)
+    recorder.saw([*pods, *pods])
+    recorder.stop()
+    ((_, first, second),) = lines(settings)
+    one = {"id": "default/a", "kv_tokens": 1_000, "block_tokens": 16}
+    assert (first["kind"], first["endpoints"]) == ("endpoints", [one])
+    assert second["endpoints"] == [one, one]
+
+
+def test_what_the_thread_cannot_keep_up_with_is_dropped_and_counted(settings):
+    recorder = Recorder(settings, lambda: 0.5, most_notes=3)
+    traffic = Traffic(recorder)
+    for _ in range(5):  # nobody writes
+        traffic.pass_by()
+    recorder.start()
+    recorder.stop()
+    assert dict(recorder.counts) == {"written": 3, "dropped": 2, "failed": 0}
+    ((_, lost, *requests),) = lines(settings)
+    assert (lost["kind"], lost["requests"]) == ("lost", 2)
+    assert [each["n"] for each in requests] == [1, 2, 3]
+
+
+def text_of(number):
+    """A text of 3 KB that no other number has the start of."""
+    return f"{number:09} {number * 7919:012}" * 130
+
+
+def test_parts_are_rotated_and_the_oldest_go(settings):
+    settings = replace(settings, most_bytes=1 << 17)
+    recorder = Recorder(settings, lambda: 0.5)
+    traffic = Traffic(recorder)
+    recorder.start()
+    for number in range(1, 601):
+        traffic.pass_by(text_of(number))
+        if number % 10 == 0:
+            wait(lambda number=number: recorder.written == number)
+    recorder.stop()
+    parts = lines(settings)
+    sizes = [each.stat().st_size for each in settings.folder.iterdir()]
+    # A part has its size before the next begins, and a batch of ten is some kilobytes.
+    assert sum(sizes) <= 1 << 17
+    assert max(sizes) <= 2 * (1 << 17) // 16
+    assert recorder.bytes > 1 << 17
+    assert [header["part"] for header, *_ in parts] == list(
+        range(parts[0][0]["part"], parts[0][0]["part"] + len(parts))
+    )
+    assert len({header["salt"] for header, *_ in parts}) == 1
+    numbers = [line["n"] for part in parts for line in part[1:]]
+    assert numbers == list(range(numbers[0], 601))
+    for part in parts:
+        known = {prompt["number"] for line in part[1:] for prompt in line["prompts"]}
+        assert {prompt.get("like", 0) for line in part[1:] for prompt in line["prompts"]} <= {
+            0,
+            *known,
+        }
+
+
+def wait(condition):
+    """Wait for what another thread does."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_another_pool_keeps_its_parts(settings):
+    settings = replace(settings, most_bytes=1 << 12)
+    recorded(replace(settings, pool="team/other"), "hello " * 100)
+    written = sum(recorded(settings, *map(text_of, range(8))).bytes for _ in range(3))
+    paths = list(settings.folder.iterdir())
+    assert sum(path.name.startswith("team_other-") for path in paths) == 1
+    kept = sum(path.stat().st_size for path in paths if path.name.startswith("default-"))
+    assert kept < written
+
+
+def test_a_folder_that_cannot_be_is_said_once_and_recording_goes_on_when_it_can(tmp_path):
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a folder")
+    settings = RecordingSettings(folder=in_the_way, gather=0.0, retry=0.0)
+    with capture_logs() as logs:
+        recorder = Recorder(settings, lambda: 0.5)
+        traffic = Traffic(recorder)
+        recorder.start()
+        for _ in range(3):
+            traffic.pass_by()
+        wait(lambda: dict(recorder.counts)["failed"] == 3)
+        in_the_way.unlink()
+        traffic.pass_by()
+        recorder.stop()
+    (failed,) = (line for line in logs if line["event"] == "recording.failed")
+    assert failed["folder"] == str(in_the_way)
+    assert failed["error"] == "File exists"
+    assert dict(recorder.counts) == {"written": 1, "dropped": 0, "failed": 3}
+    ((_, lost, line),) = lines(settings)
+    assert (lost["requests"], line["n"]) == (3, 1)
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from msgspec.structs import replace
+from tests.adapters.test_recording import RecordingSettings, recorded, text_of
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+recorder = recorded(
+    RecordingSettings(folder=Path(sys.argv[1]), gather=0.0, retry=1000), *map(text_of, range(40))
+)
+print(dict(recorder.counts))
+"""
+
+
+def test_a_disk_that_takes_no_more_costs_records_only(tmp_path):
+    argv = [sys.executable, "-c", FULL, str(tmp_path)]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True)
+    counts = json.loads(said.stdout.splitlines()[-1].replace("'", '"'))
+    assert counts["written"] + counts["failed"] == 40
+    assert counts["failed"] > 0
+    assert said.stdout.count("recording.failed") == 1
+    assert "File too large" in said.stdout
+
+
+def test_quotes_of_requests_that_never_end_are_few(settings):
+    recorder = Recorder(settings, lambda: 0.5)
+    fleet = Traffic(recorder).fleet
+    for number in range((1 << 16) + 5):
+        recorder.quoted(fleet.quote(request(f"r{number}"), 1.0))
+    assert len(recorder._quotes) == 1 << 16
