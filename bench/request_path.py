@@ -5,7 +5,7 @@ the model of the fleet, telemetry.
 """
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 
 import msgspec
@@ -14,10 +14,12 @@ from bench.extproc.workload import BYTES_PER_TOKEN, MODEL, Shape, requests
 from epp._pb import ext_proc_pb2 as pb
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.app.cache_sources import build_fleet
+from epp.app.companions import Companions
 from epp.app.director import PickerDirector
 from epp.config.file import DEFAULT_POLICY, POLICIES, load
 from epp.model.endpoint import Endpoint, Load
 from epp.model.events import Aborted, EndpointUpserted, LoadReported
+from epp.model.fleet import Fleet
 from epp.model.request import Api, InferenceRequest, RequestId
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.codec import decode, encode
@@ -30,6 +32,9 @@ _PIECE = 65_536
 """As much of a body as Envoy sends at once."""
 _APART_S, _ANSWER_S = 0.01, 0.03
 _GENERATED = 24
+
+
+Beside = Callable[[Fleet, Callable[[], float]], Companions | None]
 
 
 class Messages(msgspec.Struct, frozen=True):
@@ -52,9 +57,12 @@ class Messages(msgspec.Struct, frozen=True):
 
 
 class RequestPath:
-    """A picker with so many `endpoints`, and a clock that goes on by itself."""
+    """A picker with so many `endpoints`, and a clock that goes on by itself.
 
-    def __init__(self, endpoints: int) -> None:
+    `beside` returns what goes on beside its picks, given its fleet and its clock.
+    """
+
+    def __init__(self, endpoints: int, beside: Beside = lambda *_: None) -> None:
         settings = load(POLICIES[DEFAULT_POLICY])
         self._now = 1.0
         self._numbers = count()
@@ -67,13 +75,21 @@ class RequestPath:
         sources = MetricSources(
             "bench", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks
         )
-        scheduler = Scheduler(fleet, settings.scheduling, random.Random(1).randrange)
+        each = beside(fleet, lambda: self._now)
+        scheduler = Scheduler(
+            fleet,
+            settings.scheduling,
+            random.Random(1).randrange,
+            quoted=each.quoted if each else None,
+            committing=each.committing if each else None,
+        )
         self._director = PickerDirector(
             scheduler,
             fleet.apply,
             Telemetry(sources),
             lambda: self._now,
             None,
+            ended=each.ended if each else None,
             poll_now=lambda _: None,
         )
 

@@ -1,0 +1,1 @@
+"""Replay: what a run costs, and what recording and a shadow cost a picker."""
