@@ -98,11 +98,15 @@ def _ordered(asked: Sequence[Asked]) -> list[Asked]:
 
 
 def _trace(rows: Sequence[Asked]) -> Trace:
-    """Return the questions as calls: each reader's next one comes when the last is answered."""
+    """Return the questions as calls.
+
+    Readers begin when they did, and ask the next question when the last one is answered.
+    """
+    begun = {each.reader: each.at for each in rows if each.question == 1}
     numbers = {(each.reader, each.question): number for number, each in enumerate(rows)}
     calls = [
         Call(
-            at=_SCRAPED,
+            at=_SCRAPED + (each.at if each.question == 1 else max(begun.values())),
             prompt=_runs(each.prompt),
             response=_runs(each.generated),
             session=each.reader,
