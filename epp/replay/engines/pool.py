@@ -12,13 +12,14 @@ from collections.abc import Iterator, Sequence
 class Extent:
     """The blocks `start` to `end` of a chain, held by so many requests or, by none, free."""
 
-    __slots__ = ("end", "holders", "keys", "newer", "older", "right", "start")
+    __slots__ = ("end", "holders", "keys", "newer", "older", "open", "right", "start")
 
     def __init__(self, keys: Sequence[int], start: int, end: int, holders: int) -> None:
         self.keys = keys
         self.start = start
         self.end = end
         self.holders = holders
+        self.open = False  # whether it ends where who filled it is: nothing else follows it
         self.right: Extent | None = None  # what was cut off; who held this then holds it too
         self.older = self.newer = self  # in the queue of free ones
 
@@ -83,6 +84,7 @@ class KVBlocks:
             if not extent.holders:
                 self._unqueue(extent)
             extent.holders += 1
+            extent.open = False
         self.free_count -= free
         return True
 
@@ -106,6 +108,7 @@ class KVBlocks:
             end = _common(alike[0], keys, full)
             if end < alike[0].end:
                 self._split(alike[0], end)
+            alike[0].open = False
             copy = Extent(keys, at, end, 1)
             alike.append(copy)
             held.extents.append(copy)
@@ -139,12 +142,11 @@ class KVBlocks:
 
     def _add(self, held: HeldBlocks, start: int, end: int) -> None:
         """Register blocks whose keys no others have."""
-        last = held.extents[-1] if held.extents else self._queue
-        alone = last.end == start and last.keys is held.keys and last.holders == 1
-        if alone and len(self._found[last.keys[last.start]]) == 1:
-            last.end = end
+        if held.extents and held.extents[-1].open:
+            held.extents[-1].end = end
             return
         added = Extent(held.keys, start, end, 1)
+        added.open = True
         self._found[held.keys[start]] = [added]
         held.extents.append(added)
 

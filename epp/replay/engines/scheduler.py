@@ -5,6 +5,7 @@ nothing but generate one more token for each running request are completed at on
 """
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import starmap
 from math import isnan
 
@@ -57,6 +58,11 @@ class BatchScheduler:
             self.pool.free(job.blocks)
         elif job in self.waiting:
             self.waiting.remove(job)
+
+    @property
+    def scheduled(self) -> Sequence[tuple[Job, int]]:
+        """The requests of the step that is scheduled, and how many tokens of each it computes."""
+        return self._step
 
     def load(self, steps: int = 0) -> EngineLoad:
         """Return the load after so many more steps like the one that is scheduled."""
@@ -153,11 +159,13 @@ class BatchScheduler:
         index = 0
         while index < len(self.running) and budget:
             job = self.running[index]
-            count = min(job.prompt_tokens + job.generated - job.computed, budget)
-            upto = job.computed + count
-            if upto > job.blocks.count * size and not self._make_room(job, upto):
-                break
-            self._take(job, upto)
+            count = job.prompt_tokens + job.generated - job.computed
+            # One token neither begins a block nor ends it, most of the time.
+            if count > 1 or (job.computed + 1) % size < 2:  # noqa: PLR2004
+                count = min(count, budget)
+                if not self._make_room(job, job.computed + count):
+                    break
+                self._take(job, job.computed + count)
             step.append((job, count))
             budget -= count
             index += 1

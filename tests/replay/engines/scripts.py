@@ -38,6 +38,7 @@ def drawn(seed):
 def draw_limits(rng):
     return Limits(
         num_gpu_blocks=rng.choice([20, 30, 60, 200]),
+        max_model_len=2000,
         max_num_batched_tokens=rng.choice([24, 100, 512]),
         max_num_seqs=rng.choice([2, 4, 30]),
         enable_prefix_caching=rng.random() < 0.9,
