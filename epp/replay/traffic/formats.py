@@ -11,7 +11,14 @@ import msgspec
 from msgspec.structs import replace
 
 from epp.errors import ConfigError
-from epp.replay.traffic import mooncake
+from epp.replay.traffic import (
+    lmcache,
+    load_generators,
+    mooncake,
+    openai_logs,
+    tabular,
+    vllm_log,
+)
 from epp.replay.traffic.calls import Trace
 from epp.replay.traffic.source import Problems, Source
 
@@ -20,14 +27,41 @@ Reader = Callable[[Source, Problems, int], Trace]
 
 
 class Format(NamedTuple):
-    """A format, and the fields by which its lines are told from others'."""
+    """A format: what it is called, what its lines have, and whether a line's fields are such."""
 
     name: str
-    fields: frozenset[str]
+    has: str
+    knows: Callable[[frozenset[str]], bool]
     read: Reader
 
 
-FORMATS = (Format("Mooncake's trace", mooncake.FIELDS, mooncake.read),)
+def _having(name: str, fields: frozenset[str], read: Reader) -> Format:
+    return Format(name, ", ".join(sorted(fields)), fields.issubset, read)
+
+
+FORMATS = (
+    _having("Mooncake's traces", mooncake.FIELDS, mooncake.read),
+    _having("LMCache's agent traces", lmcache.FIELDS, lmcache.read),
+    _having(
+        "vllm bench serve --save-result --save-detailed",
+        load_generators.VLLM_FIELDS,
+        load_generators.read_vllm,
+    ),
+    _having("guidellm's JSON", load_generators.GUIDELLM_FIELDS, load_generators.read_guidellm),
+    _having("vLLM's log", frozenset({vllm_log.MARK.decode().strip()}), vllm_log.read),
+    Format(
+        "logs of OpenAI's API",
+        "request or body, with messages, prompt or input",
+        openai_logs.is_openai,
+        openai_logs.read,
+    ),
+    Format(
+        "times and lengths, as Azure's CSV",
+        "a time, tokens of the prompt and of the response",
+        tabular.is_tabular,
+        tabular.read,
+    ),
+)
 """The first whose fields a line has is the file's format."""
 
 
@@ -39,7 +73,7 @@ def read_file(path: Path, *, seed: int = 0, strict: bool = False) -> Trace:
     """
     problems = Problems(strict=strict)
     source = Source(path)
-    trace = format_of(source).read(source, problems, seed)
+    trace = _format_of(source).read(source, problems, seed)
     if not trace.calls:
         found = f"; the first problem is: {problems.shown[0]}" if problems.shown else ""
         raise ConfigError(f"{path} holds no request that can be used{found}")
@@ -51,27 +85,34 @@ def read_file(path: Path, *, seed: int = 0, strict: bool = False) -> Trace:
     )
 
 
-def format_of(source: Source) -> Format:
+def _format_of(source: Source) -> Format:
     """Return the format of a source, by its first lines. Raises `ConfigError`."""
     head = source.head()
     if not head:
         raise ConfigError(f"{source.path} is empty, or cut off: it holds no request")
-    for line in head:
-        fields = _fields(line.text)
+    documents = [line.text for line in head]
+    if documents[0] in {b"{", b"["}:
+        documents = [source.document()]  # one that is written over many lines
+    for document in documents:
+        fields = _fields(document)
         for each in FORMATS:
-            if each.fields <= fields:
+            if each.knows(fields):
                 return each
-    known = "; ".join(f"{each.name} ({', '.join(sorted(each.fields))})" for each in FORMATS)
+    known = "; ".join(f"{each.name} ({each.has})" for each in FORMATS)
     raise ConfigError(
         f"{source.path} is of no format that is known: no line up to {head[-1].place} has the"
         f" fields of one. These are: {known}"
     )
 
 
-def _fields(line: bytes) -> frozenset[str]:
-    """Return the fields that a line of JSON has."""
+def _fields(text: bytes) -> frozenset[str]:
+    """Return the fields that a line, or a whole document, has: of JSON, CSV or a log."""
+    if vllm_log.MARK in text and not text.startswith(b"{"):
+        return frozenset({vllm_log.MARK.decode().strip()})
     try:
-        row = msgspec.json.decode(line)
+        row = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return frozenset()
+        return tabular.fields_of(text)
+    if isinstance(row, list) and row:
+        row = row[0]
     return frozenset(row) if isinstance(row, dict) else frozenset()

@@ -1,0 +1,88 @@
+"""LMCache's agent traces: the full text of every request and response, session by session.
+
+Sessions begin at random moments, at a rate that the traces do not state. Within one, a request
+comes when the response before it is there and the recorded pause is over: a closed loop.
+"""
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import msgspec
+
+from epp.replay.traffic.calls import Call, Trace, joined, tokens_in
+from epp.replay.traffic.source import Problems, Source, decoded, in_order
+from epp.replay.traffic.texts import Texts
+
+FIELDS = frozenset({"timestamp", "input", "output", "session_id"})
+SESSIONS_PER_SECOND = 0.2
+LONGEST_THINK = 11.0
+"""The 90th percentile of the recorded pauses, in seconds."""
+_ROLE = re.compile(r"\n(?=(?:user|assistant|system|tool): )")
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """One request; `timestamp` is in microseconds."""
+
+    timestamp: int
+    input: str
+    output: str
+    session_id: str
+
+    def __post_init__(self) -> None:
+        if not self.input:
+            raise ValueError("its prompt is empty")
+
+
+def read(source: Source, problems: Problems, seed: int) -> Trace:
+    """Read a trace; sessions begin in a random order. Raises `ConfigError`."""
+    sessions = defaultdict[str, list[tuple[str, _Line]]](list)
+    for place, line in decoded(source.lines(problems), msgspec.json.Decoder(_Line), problems):
+        sessions[line.session_id].append((place, line))
+    draw, texts, at = random.Random(seed), Texts(), 0.0
+    names = sorted(sessions)
+    draw.shuffle(names)
+    calls: list[Call] = []
+    for name in names:
+        at += draw.expovariate(SESSIONS_PER_SECOND)
+        lines = in_order(sessions[name], lambda line: line.timestamp, problems)
+        calls += _session(lines, at, len(calls), texts)
+    return Trace(name=source.name, calls=calls, closed=True)
+
+
+def _session(lines: Sequence[_Line], at: float, first: int, texts: Texts) -> list[Call]:
+    calls: list[Call] = []
+    before: _Line | None = None
+    cuts: set[int] = set()
+    for number, line in enumerate(lines, first):
+        cuts = _cuts(line, before, cuts)
+        bounds = (0, *sorted(cuts))
+        parts = [texts.message(line.input[start:end]) for start, end in pairwise(bounds)]
+        pause = (line.timestamp - before.timestamp) / 1e6 if before else 0.0
+        calls.append(
+            Call(
+                at=at,
+                prompt=joined(*parts),
+                response=texts.response(line.output, None, number),
+                session=first,
+                after=number - 1 if before else None,
+                think=min(pause, LONGEST_THINK),
+                marks=tuple(accumulate(map(tokens_in, parts))),
+            )
+        )
+        before = line
+    return calls
+
+
+def _cuts(line: _Line, before: _Line | None, cuts: set[int]) -> set[int]:
+    """Find the ends of messages: before a role, and where an earlier prompt of the session ended.
+
+    Roles are not written everywhere. Offsets are in characters.
+    """
+    text = line.input
+    ends = {found.start() for found in _ROLE.finditer(text)} | {len(text)}
+    if before is not None:
+        ends |= {cut for cut in cuts if text.startswith(before.input[:cut])}
+    return ends - {0}

@@ -1,0 +1,123 @@
+"""What load generators save: `vllm bench serve --save-result --save-detailed`, guidellm's JSON.
+
+Both have times and lengths; requests that failed are left out and counted.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from epp.errors import ConfigError
+from epp.replay.traffic.calls import Trace
+from epp.replay.traffic.source import Problems, Source, in_order
+from epp.replay.traffic.tabular import TimedLengths, exchanges
+
+VLLM_FIELDS = frozenset({"input_lens", "output_lens"})
+GUIDELLM_FIELDS = frozenset({"benchmarks"})
+
+
+class _VllmResult(msgspec.Struct):
+    """Lists that have an element for each request; times are of one clock, in seconds."""
+
+    input_lens: list[int]
+    output_lens: list[int]
+    start_times: list[float] = []
+    errors: list[str] = []
+
+
+def read_vllm(source: Source, problems: Problems, _: int) -> Trace:
+    """Read a result, or several, of which one comes after the other. Raises `ConfigError`."""
+    rows = in_order(_vllm(source, problems), lambda row: row.at, Problems())
+    return Trace(name=source.name, calls=exchanges(rows))
+
+
+def _vllm(source: Source, problems: Problems) -> Iterator[tuple[str, TimedLengths]]:
+    for number, result in enumerate(_documents(source)):
+        try:
+            run = msgspec.convert(result, _VllmResult)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"{source.path}, result {number + 1}: {error}") from error
+        count = len(run.start_times)
+        if not count or len(run.input_lens) != count or len(run.output_lens) != count:
+            raise ConfigError(
+                f"{source.path}, result {number + 1}: there are {len(run.input_lens)} input_lens,"
+                f" {len(run.output_lens)} output_lens and {count} start_times; let `vllm bench"
+                " serve` save them with --save-detailed"
+            )
+        for request in range(count):
+            place = f"{source.path}, result {number + 1}, request {request + 1}"
+            if request < len(run.errors) and run.errors[request]:
+                problems.skip(place, f"it failed: {run.errors[request].splitlines()[-1]}")
+                continue
+            lengths = run.input_lens[request], run.output_lens[request]
+            yield from _checked(place, (run.start_times[request], *lengths, ""), problems)
+
+
+def read_guidellm(source: Source, problems: Problems, _: int) -> Trace:
+    """Read all benchmarks of a report, at the times at which they were run.
+
+    Raises `ConfigError`.
+    """
+    rows = in_order(_guidellm(source, problems), lambda row: row.at, Problems())
+    return Trace(name=source.name, calls=exchanges(rows))
+
+
+def _guidellm(source: Source, problems: Problems) -> Iterator[tuple[str, TimedLengths]]:
+    for report in _documents(source):
+        for number, benchmark in enumerate(_listed(report.get("benchmarks"))):
+            requests = _mapping(benchmark.get("requests"))
+            for fate in ("errored", "incomplete"):
+                for request in range(len(_listed(requests.get(fate)))):
+                    place = f"{source.path}, benchmark {number + 1}, {fate} request {request + 1}"
+                    problems.skip(place, "it was not served")
+            for request, each in enumerate(_listed(requests.get("successful"))):
+                place = f"{source.path}, benchmark {number + 1}, request {request + 1}"
+                yield from _checked(place, _guidellm_request(each), problems)
+
+
+def _guidellm_request(request: Mapping[str, Any]) -> tuple[Any, Any, Any, str]:
+    """Return time, lengths and conversation, by the names of guidellm's versions."""
+    info = _mapping(request.get("info") or request.get("scheduler_info"))
+    timings = _mapping(info.get("timings") or info.get("request_timings"))
+    metrics = (_mapping(request.get(f"{side}_metrics")) for side in ("input", "output"))
+    asked, answered = (each.get("total_tokens", each.get("text_tokens")) for each in metrics)
+    return (
+        request.get("request_start_time", request.get("start_time", timings.get("request_start"))),
+        request.get("prompt_tokens", asked),
+        request.get("output_tokens", answered),
+        info.get("conversation_id") or "",
+    )
+
+
+def _checked(
+    place: str, values: tuple[Any, Any, Any, str], problems: Problems
+) -> Iterator[tuple[str, TimedLengths]]:
+    try:
+        at, prompt, response, session = values
+        row = {"at": at, "prompt": prompt, "response": response, "session": session}
+        yield place, msgspec.convert(row, TimedLengths)
+    except msgspec.ValidationError as error:
+        problems.skip(place, str(error))
+
+
+def _documents(source: Source) -> Sequence[Mapping[str, Any]]:
+    """Return the documents in a file: one, a list, or one a line."""
+    data = source.document()
+    try:
+        decoded = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        try:
+            decoded = [msgspec.json.decode(line) for line in data.splitlines()]
+        except msgspec.DecodeError as error:
+            problem = f"{source.path} is no JSON: {error}; is it cut off?"
+            raise ConfigError(problem) from error
+    return _listed(decoded if isinstance(decoded, list) else [decoded])
+
+
+def _listed(value: object) -> list[Mapping[str, Any]]:
+    return [_mapping(each) for each in value] if isinstance(value, list) else []
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,209 @@
+"""Logs of OpenAI's API with bodies: a request and its response or usage a line, and batch files.
+
+Conversations are found by what they say: a chat whose first messages are all of an earlier one's
+goes on with it. Text is cut message by message; where lines count tokens, so many make a character.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import msgspec
+
+from epp.replay.traffic.calls import (
+    Call,
+    Runs,
+    TokenNames,
+    Trace,
+    joined,
+    ordered,
+    tokens_in,
+)
+from epp.replay.traffic.source import Problems, Source, in_order
+from epp.replay.traffic.tabular import seconds
+from epp.replay.traffic.texts import Texts
+
+TIMES = ("timestamp", "time", "ts", "@timestamp", "created", "start_time", "startTime")
+REQUESTS = ("request", "body", "request_body", "requestBody")
+RESPONSES = ("response", "response_body", "responseBody")
+LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+UNKNOWN_RESPONSE = 256
+"""Tokens of a response of which neither text nor length nor limit is known."""
+
+
+class Logged(NamedTuple):
+    """A request as logged: messages by role, or token ids; its response, as far as it is known."""
+
+    at: float
+    messages: Sequence[tuple[str, str]]
+    tokens: Sequence[int]
+    response: str
+    prompt_tokens: int | None
+    response_tokens: int | None
+    limit: int | None
+    user: str
+
+
+def is_openai(fields: frozenset[str]) -> bool:
+    """Whether a line has a request's body, or is one."""
+    return bool(fields & frozenset(REQUESTS)) or bool(fields & {"messages", "prompt"})
+
+
+def read(source: Source, problems: Problems, _: int) -> Trace:
+    """Read a log. Lines of a batch file have no time: all come at once. Raises `ConfigError`."""
+    rows = in_order(_rows(source, problems), lambda row: row.at, problems)
+    texts = Texts(_per_character(rows))
+    sessions, calls = _Sessions(), list[Call]()
+    for number, row in enumerate(rows):
+        parts = [texts.message(text, role) for role, text in row.messages]
+        ends = tuple(accumulate(map(tokens_in, parts)))
+        # What the template writes before an answer: so the answer begins as it will be quoted.
+        header = texts.message("", "assistant") if row.messages and row.messages[0][0] else ()
+        prompt = joined(*parts, header, texts.tokens(row.tokens))
+        after, session = sessions.place(number, row)
+        calls.append(
+            Call(
+                at=row.at - rows[0].at,
+                prompt=prompt,
+                response=_response(texts, row, number),
+                session=session,
+                after=after,
+                marks=ends or (len(row.tokens),),
+                max_tokens=row.limit,
+                tenant=row.user,
+            )
+        )
+    return Trace(name=source.name, calls=ordered(calls))
+
+
+def _response(texts: Texts, row: Logged, number: int) -> Runs:
+    known = row.response_tokens
+    if known is None and not row.response:
+        known = row.limit or UNKNOWN_RESPONSE
+    return texts.response(row.response, known, number)
+
+
+def _per_character(rows: Sequence[Logged]) -> float:
+    """Return how many tokens a character makes, by the lines that count them."""
+    counted = [
+        (row.prompt_tokens, sum(len(text) for _, text in row.messages))
+        for row in rows
+        if row.prompt_tokens and row.messages
+    ]
+    characters = sum(size for _, size in counted)
+    ratio = sum(tokens for tokens, _ in counted) / characters if characters else 0.25
+    return min(4.0, max(0.05, ratio))
+
+
+class _Sessions:
+    """Finds the earlier request whose messages are the first ones of another."""
+
+    def __init__(self) -> None:
+        self._ids = TokenNames()
+        self._ends: dict[int, int] = {}  # all messages of a request: its number
+        self._of: list[int] = []
+
+    def place(self, number: int, row: Logged) -> tuple[int | None, int]:
+        """Return what a request goes on with, and its session."""
+        after, key = None, -1
+        for message in row.messages:
+            after = self._ends.get(key, after)
+            key = self._ids((key, message))
+        session = number if after is None else self._of[after]
+        self._of.append(session)
+        if row.messages:
+            self._ends[key] = number
+        return after, session
+
+
+def _rows(source: Source, problems: Problems) -> Iterator[tuple[str, Logged]]:
+    for line in source.lines(problems):
+        try:
+            yield line.place, _logged(msgspec.json.decode(line.text, type=dict[str, Any]))
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+            problems.skip(line.place, "the line is cut off" if line.cut else str(error))
+
+
+def _logged(row: Mapping[str, Any]) -> Logged:
+    request = _object(_first(row, REQUESTS)) or row
+    response = _object(_first(row, RESPONSES))
+    response = _object(response.get("body")) or response  # as batch files have it
+    usage = _object(response.get("usage")) or _object(row.get("usage"))
+    messages, tokens = _prompt(_object(request.get("body")) or request)
+    at = _first(row, TIMES)
+    limit = _first(request, LIMITS)
+    return Logged(
+        at=0.0 if at is None else seconds(at),
+        messages=messages,
+        tokens=tokens,
+        response=_said(response or row),
+        prompt_tokens=_count(_first(usage, ("prompt_tokens", "input_tokens"))),
+        response_tokens=_count(_first(usage, ("completion_tokens", "output_tokens"))),
+        limit=limit if isinstance(limit, int) and limit > 0 else None,
+        user=str(request.get("user") or ""),
+    )
+
+
+def _prompt(request: Mapping[str, Any]) -> tuple[list[tuple[str, str]], list[int]]:
+    """Return the messages of a request, and its token ids where it has those.
+
+    Raises `ValueError` for one that has neither.
+    """
+    messages: list[tuple[str, str]] = []
+    if request.get("tools"):
+        messages.append(("tools", _text(request["tools"])))
+    instructed = filter(None, map(request.get, ("system", "instructions")))
+    messages += [("system", _text(each)) for each in instructed]
+    asked = _first(request, ("messages", "input", "prompt"))
+    if isinstance(asked, list) and asked and all(isinstance(each, int) for each in asked):
+        return [], asked
+    if isinstance(asked, str) and asked:
+        messages.append(("user" if "input" in request else "", asked))
+    elif isinstance(asked, list):
+        messages += [_message(each) for each in asked]
+    if not any(text for _, text in messages):
+        raise ValueError("its request has no `messages`, `prompt` or `input` with text")
+    return messages, []
+
+
+def _message(message: object) -> tuple[str, str]:
+    if not isinstance(message, dict):
+        return "", _text(message)
+    extra = {name: message[name] for name in ("tool_calls", "arguments") if message.get(name)}
+    said = _text(message.get("content") or message.get("output") or "")
+    return str(message.get("role") or message.get("type") or ""), said + _text(extra or "")
+
+
+def _said(response: Mapping[str, Any]) -> str:
+    """Return what a response says: of a chat, a completion, or the responses API."""
+    for choice in response.get("choices") or ():
+        each = _object(choice)
+        return _message(each["message"])[1] if "message" in each else _text(each.get("text") or "")
+    said = _first(response, ("output", "output_text", "content", "text")) or ""
+    return "".join(_message(each)[1] for each in said) if isinstance(said, list) else _text(said)
+
+
+def _text(content: object) -> str:
+    """Return content as text; parts that are no text as the JSON that they are."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "".join(_text(each) for each in content)
+    if isinstance(content, dict) and isinstance(content.get("text"), str):
+        return str(content["text"])
+    return msgspec.json.encode(content).decode()
+
+
+def _first(values: Mapping[str, Any], names: Sequence[str]) -> Any:  # noqa: ANN401 - JSON
+    return next((values[name] for name in names if values.get(name) is not None), None)
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    """Return an object, also one that is logged as text; nothing of what is none."""
+    if isinstance(value, str) and value.startswith("{"):
+        value = msgspec.json.decode(value)
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and value >= 0 else None

@@ -1,0 +1,148 @@
+"""Traces of times and lengths alone: Azure's and BurstGPT's CSV, and lines of JSON with the same.
+
+Nothing is known of what prompts have in common: without a column of sessions, nothing; with one,
+each prompt goes on with all that was said in its session before, as far as it is long enough.
+"""
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from epp.replay.traffic.calls import Call, Run, TokenNames, Trace, ordered
+from epp.replay.traffic.source import Problems, Source, SourceLine, in_order
+
+TIMES = ("TIMESTAMP", "Timestamp", "timestamp", "time", "start_time", "arrival_time")
+PROMPTS = (
+    *("ContextTokens", "Request tokens", "input_length", "input_tokens", "prompt_tokens"),
+    *("num_prefill_tokens", "input_len"),
+)
+RESPONSES = (
+    *("GeneratedTokens", "Response tokens", "output_length", "output_tokens"),
+    *("completion_tokens", "num_decode_tokens", "output_len"),
+)
+SESSIONS = ("session_id", "Session ID", "conversation_id", "user")
+_UNITS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
+"""Epochs of at least so much are in nanoseconds, microseconds and milliseconds."""
+
+
+class TimedLengths(msgspec.Struct, frozen=True):
+    """A request by its time in seconds and its lengths in tokens; `session` is "" for its own.
+
+    An answer of no token counts as one: an engine samples it at the end of the prompt.
+    """
+
+    at: float
+    prompt: int
+    response: int
+    session: str = ""
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.at):
+            raise ValueError("its time is no number")
+        if self.prompt < 1 or self.response < 0:
+            raise ValueError("lengths are positive")
+
+
+def read(source: Source, problems: Problems, _: int) -> Trace:
+    """Read a trace of times and lengths. Raises `ConfigError`."""
+    rows = in_order(_rows(source, problems), lambda row: row.at, problems)
+    return Trace(name=source.name, calls=exchanges(rows))
+
+
+def exchanges(rows: Sequence[TimedLengths]) -> list[Call]:
+    """Make calls of requests in order of time, which counts from the first."""
+    ids, last, calls = TokenNames(), dict[str, int](), list[Call]()
+    sessions = TokenNames()
+    for number, row in enumerate(rows):
+        name = row.session or str(number)
+        token = ids((name, bool(row.session)))
+        after = last.get(name) if row.session else None
+        calls.append(
+            Call(
+                at=row.at - rows[0].at,
+                prompt=(Run(token, row.prompt),),
+                response=(Run(token, max(1, row.response)),),
+                session=sessions((name, bool(row.session))),
+                after=after,
+                marks=(row.prompt,),
+            )
+        )
+        last[name] = number
+    return ordered(calls)
+
+
+def fields_of(line: bytes) -> frozenset[str]:
+    """Return the columns that the head of a CSV names, quoted or not."""
+    try:
+        return frozenset(next(csv.reader([line.decode().lstrip("\ufeff")]), ()))
+    except (UnicodeDecodeError, csv.Error):
+        return frozenset()
+
+
+def is_tabular(fields: Iterable[str]) -> bool:
+    """Whether fields have a time and both lengths."""
+    known = frozenset(fields)
+    return all(known & frozenset(names) for names in (TIMES, PROMPTS, RESPONSES))
+
+
+def seconds(value: object) -> float:
+    """Return a time in seconds. Raises `ValueError` for what is none.
+
+    Numbers are seconds, or an epoch in what its size tells; texts are numbers or ISO 8601.
+    """
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        when = datetime.fromisoformat(str(value).strip())
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    return number * next((unit for least, unit in _UNITS if abs(number) >= least), 1.0)
+
+
+def _rows(source: Source, problems: Problems) -> Iterator[tuple[str, TimedLengths]]:
+    header: Sequence[str] = ()
+    for line in source.lines(problems):
+        if not header and not line.text.startswith(b"{"):
+            header = next(csv.reader([line.text.decode(errors="replace").lstrip("\ufeff")]))
+            continue
+        try:
+            yield line.place, _exchange(_values(line, header))
+        except (msgspec.DecodeError, csv.Error, ValueError, TypeError, OverflowError) as error:
+            problems.skip(line.place, "the line is cut off" if line.cut else str(error))
+
+
+def _values(line: SourceLine, header: Sequence[str]) -> Mapping[str, object]:
+    if line.text.startswith(b"{"):
+        return msgspec.json.decode(line.text, type=dict[str, object])
+    values = next(csv.reader([line.text.decode()]))
+    if len(values) != len(header):
+        raise ValueError(f"it has {len(values)} columns, and the head {len(header)}")
+    return dict(zip(header, values, strict=True))
+
+
+def _exchange(values: Mapping[str, object]) -> TimedLengths:
+    session = _first(values, SESSIONS, "")
+    return TimedLengths(
+        at=seconds(_first(values, TIMES)),
+        prompt=_length(_first(values, PROMPTS)),
+        response=_length(_first(values, RESPONSES)),
+        session="" if session is None else str(session),
+    )
+
+
+def _first(values: Mapping[str, object], names: Sequence[str], default: object = None) -> object:
+    for name in names:
+        if name in values:
+            return values[name]
+    if default is None:
+        raise ValueError(f"it has none of {', '.join(names)}")
+    return default
+
+
+def _length(value: object) -> int:
+    number = float(str(value))
+    if not number.is_integer():
+        raise ValueError(f"`{value}` is no number of tokens")
+    return int(number)

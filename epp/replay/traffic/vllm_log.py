@@ -1,0 +1,137 @@
+"""vLLM's own log with --enable-log-requests (vllm/entrypoints/serve/utils/request_logger.py).
+
+Since 0.11 prompts are logged at the level DEBUG alone. Without --enable-log-outputs nothing is
+known of a response but its limit. Times are of a second: they are drawn within it.
+"""
+
+import ast
+import random
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from epp.replay.traffic.calls import Call, Trace, tokens_in
+from epp.replay.traffic.openai_logs import UNKNOWN_RESPONSE
+from epp.replay.traffic.source import Problems, Source, SourceLine
+from epp.replay.traffic.texts import Texts
+
+MARK = b"Received request "
+_TIME = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+_TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None)"""
+_IDS = r"(?:\[[\d, ]*\]|None)"
+_RECEIVED = re.compile(r"Received request (\S+?): (.*)", re.DOTALL)
+_DETAILS = re.compile(r"Request (\S+) details: (.*)", re.DOTALL)
+_GENERATED = re.compile(
+    r"Generated response (\S+)(?: \(streaming (?:complete|delta)\))?(?:: | details: )"
+    rf"(?:output: ({_TEXT}))?(?:(?:, )?output_token_ids: ({_IDS}))?"
+)
+_PROMPT = re.compile(rf"prompt: ({_TEXT})")
+_PROMPT_IDS = re.compile(rf"prompt_token_ids: ({_IDS})")
+_LIMIT = re.compile(r"max_tokens=(\d+)")
+_ADAPTER = re.compile(r"lora_name='([^']*)'")
+_LEAP_YEAR = 2024
+
+
+class _Seen(msgspec.Struct):
+    """What the log has said of a request so far."""
+
+    place: str
+    at: float
+    prompt: str = ""
+    prompt_ids: tuple[int, ...] = ()
+    response: str = ""
+    response_ids: tuple[int, ...] = ()
+    limit: int | None = None
+    adapter: str = ""
+
+    def hear_of_prompt(self, text: str) -> None:
+        """Take a prompt's text and token ids from a line."""
+        prompt, ids = _PROMPT.search(text), _PROMPT_IDS.search(text)
+        self.prompt = (prompt and _literal(prompt[1])) or self.prompt
+        self.prompt_ids = tuple((ids and _literal(ids[1])) or self.prompt_ids)
+
+
+def read(source: Source, problems: Problems, seed: int) -> Trace:
+    """Read a log; lines that speak of no request are no problem. Raises `ConfigError`."""
+    seen: dict[str, _Seen] = {}
+    last = 0.0
+    for line in source.lines(problems):
+        last = _hear(line, seen, last, problems)
+    texts, draw = Texts(), random.Random(seed)
+    begun = min((each.at for each in seen.values()), default=0.0)
+    timed = ((each.at - begun + draw.random(), each) for each in seen.values())
+    calls = [
+        call
+        for number, (at, each) in enumerate(sorted(timed, key=lambda pair: pair[0]))
+        for call in _call(each, at, number, texts, problems)
+    ]
+    return Trace(name=source.name, calls=calls)
+
+
+def _hear(line: SourceLine, seen: dict[str, _Seen], last: float, problems: Problems) -> float:
+    """Take what a line says; return its time, or the last one where it says nothing."""
+    text = line.text.decode(errors="replace")
+    if received := _RECEIVED.search(text):
+        at = _time(text)
+        if at is None:
+            problems.skip(line.place, "it has no time, as 11-22 10:00:00")
+            return last
+        if at < last:
+            problems.reorder(line.place)
+        limit, adapter = _LIMIT.search(received[2]), _ADAPTER.search(received[2])
+        request = seen.setdefault(received[1], _Seen(line.place, at))
+        request.at = at
+        request.limit = int(limit[1]) if limit else None
+        request.adapter = adapter[1] if adapter else ""
+        request.hear_of_prompt(received[2])
+        return at
+    if details := _DETAILS.search(text):
+        # vLLM writes it before the line of the request itself.
+        at = _time(text)
+        request = seen.setdefault(
+            details[1], _Seen(line.place, max(last, 0.0) if at is None else at)
+        )
+        request.hear_of_prompt(details[2])
+    elif (generated := _GENERATED.search(text)) and generated[1] in seen:
+        request = seen[generated[1]]
+        request.response += (generated[2] and _literal(generated[2])) or ""
+        request.response_ids += tuple((generated[3] and _literal(generated[3])) or ())
+    return last
+
+
+def _time(text: str) -> float | None:
+    """Return the time of a line in seconds; a year that it does not have is a leap year."""
+    found = _TIME.search(text)
+    if not found:
+        return None
+    year, *rest = (int(part) if part else _LEAP_YEAR for part in found.groups())
+    try:
+        return datetime(year, *rest, tzinfo=UTC).timestamp()  # type: ignore[arg-type,misc]
+    except ValueError:
+        return None
+
+
+def _call(seen: _Seen, at: float, number: int, texts: Texts, problems: Problems) -> Iterator[Call]:
+    prompt = texts.tokens(seen.prompt_ids) or texts.message(seen.prompt)
+    if not prompt:
+        advice = "let vLLM log prompts with VLLM_LOGGING_LEVEL=DEBUG"
+        problems.skip(seen.place, f"nothing is known of its prompt; {advice}")
+        return
+    known = None if seen.response else (seen.limit or UNKNOWN_RESPONSE)
+    ids = texts.tokens(seen.response_ids)
+    yield Call(
+        at=at,
+        prompt=prompt,
+        response=ids or texts.response(seen.response, known, number),
+        session=number,
+        marks=(tokens_in(prompt),),
+        max_tokens=seen.limit,
+        adapter=seen.adapter,
+    )
+
+
+def _literal(text: str) -> Any:  # noqa: ANN401 - a string, a list, or nothing
+    return ast.literal_eval(text)
