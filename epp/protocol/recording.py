@@ -74,8 +74,10 @@ class RecordedPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     It is `size` long, estimated at `tokens` tokens. It begins with the first `shared` blocks of
     the prompt numbered `like` in the same part. `hashes` are those of its further full blocks,
-    packed (`unpacked`); `lengths` are theirs, of which the last goes for all that follow. `marks`
-    are the ends of messages behind the shared blocks, from the prompt's start.
+    packed (`unpacked`); `lengths` are theirs, of which the last goes for all that follow. `rest`
+    is a hash of the whole prompt where something follows its last full block, 0 where nothing
+    does or no block is full. `marks` are the ends of messages behind the shared blocks, from the
+    prompt's start.
     """
 
     number: int
@@ -86,6 +88,7 @@ class RecordedPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     shared: int = 0
     hashes: str = ""
     lengths: tuple[int, ...] = ()
+    rest: int = 0
     marks: tuple[int, ...] = ()
 
 
@@ -214,6 +217,7 @@ class PromptWriter:
     def written(self, chain: Chain, tokens: int) -> RecordedPrompt:
         """Return a prompt's blocks, as those after what is known."""
         hashes = self._pseudonyms.hashes(chain.hashes)
+        rest = chain.rest_digest and chain.rest_digest ^ chain.hashes[-1]
         shared = self._known(hashes)
         like = self._seen[hashes[shared - 1]] if shared else 0
         own = hashes[shared:]
@@ -232,6 +236,7 @@ class PromptWriter:
             shared=shared,
             hashes=b2a_base64(own, newline=False).decode(),
             lengths=_lengths(chain, shared, start),
+            rest=self._pseudonyms.hashes([rest])[0] if rest else 0,
             marks=tuple(mark for mark in chain.marks if mark > start),
         )
 

@@ -16,6 +16,7 @@ from epp.replay.traffic import (
     load_generators,
     mooncake,
     openai_logs,
+    recording,
     tabular,
     vllm_log,
 )
@@ -40,6 +41,7 @@ def _having(name: str, fields: frozenset[str], read: Reader) -> Format:
 
 
 FORMATS = (
+    _having("recordings of epp serve --record", recording.FIELDS, recording.read),
     _having("Mooncake's traces", mooncake.FIELDS, mooncake.read),
     _having("LMCache's agent traces", lmcache.FIELDS, lmcache.read),
     _having(

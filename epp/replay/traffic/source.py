@@ -3,22 +3,27 @@
 This file knows no format; it knows what to do with a line that is none.
 """
 
-import gzip
 import io
 import math
 import tarfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from epp.errors import ConfigError
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 _Row = TypeVar("_Row")
 _TAR_MAGIC = slice(257, 262)
+_GZIP = 16
+"""Added to the window's bits: a gzip member (zlib, `inflateInit2`)."""
 _SHOWN = 10
 """Problems that are kept word by word; the others are counted."""
 _HEAD = 20
@@ -76,7 +81,12 @@ class Source:
         """
         for path in self._files():
             with _opened(path) as file:
-                if file.peek(tarfile.BLOCKSIZE)[_TAR_MAGIC] == b"ustar":
+                try:
+                    start = file.peek(tarfile.BLOCKSIZE)
+                except (EOFError, OSError) as error:
+                    problems.skip(f"{path}:1", f"the packed file is cut off: {error}")
+                    continue
+                if start[_TAR_MAGIC] == b"ustar":
                     yield from _members(str(path), file, problems)
                 else:
                     yield from _numbered(str(path), file, problems)
@@ -139,8 +149,44 @@ def _begins(file: io.BufferedReader, magic: bytes) -> bool:
     return file.peek(len(magic)).startswith(magic)
 
 
+class _Gunzipped(io.RawIOBase):
+    """The members of a gzip file, to the last byte that can be unpacked; then it raises.
+
+    `gzip.GzipFile` raises before it has returned the last kilobytes in front of a cut.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._packed = b""
+        self._member = zlib.decompressobj(zlib.MAX_WBITS | _GZIP)
+
+    def readable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Unpack some bytes; 0 at the end. Raises `EOFError` at a cut, `OSError` for no gzip."""
+        room = memoryview(buffer)
+        while True:
+            packed = self._packed or self._file.read(io.DEFAULT_BUFFER_SIZE)
+            if self._member.eof:
+                if not packed:
+                    return 0
+                self._member = zlib.decompressobj(zlib.MAX_WBITS | _GZIP)
+            try:
+                data = self._member.decompress(packed, len(room))
+            except zlib.error as error:
+                raise OSError(str(error)) from error
+            self._packed = self._member.unconsumed_tail or self._member.unused_data
+            if data:
+                room[: len(data)] = data
+                return len(data)
+            if not packed:
+                raise EOFError("it ends within a member")
+
+
 def _gzip(_: Path, file: BinaryIO) -> BinaryIO:
-    return cast(BinaryIO, gzip.GzipFile(fileobj=file))
+    return cast(BinaryIO, _Gunzipped(file))
 
 
 def _zstd(path: Path, file: BinaryIO) -> BinaryIO:

@@ -1,0 +1,109 @@
+"""Prompts as paths of a tree of blocks, each block with all that precedes it.
+
+Blocks between two places where prompts part or end are always there together: they become one run
+of tokens, so that a prompt of thousands of blocks is some runs.
+"""
+
+from collections.abc import Sequence
+
+from epp.replay.traffic.calls import Run, Runs
+
+ROOT = 0
+
+
+class BlockTree:
+    """Blocks by their hashes. Nodes are numbered as they come, parents before children."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[int, int] = {}
+        self._parents = [ROOT]
+        self._children = [0]
+        self._depths = [0]
+        self._units = [0]
+        self._tokens: list[int | None] = [0]
+        self._ends = [True]
+        self._above: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._parents)
+
+    def add(self, parent: int, hashes: Sequence[int], lengths: Sequence[int]) -> int:
+        """Add blocks below a node, those that are not known; return the last one's node."""
+        node = parent
+        for block_hash, length in zip(hashes, lengths, strict=True):
+            known = self._nodes.get(block_hash)
+            if known is None:
+                known = self._nodes[block_hash] = len(self._parents)
+                self._parents.append(node)
+                self._children[node] += 1
+                self._children.append(0)
+                self._depths.append(self._depths[node] + 1)
+                self._units.append(self._units[node] + length)
+                self._tokens.append(None)
+                self._ends.append(False)
+            node = known
+        return node
+
+    def ancestor(self, node: int, depth: int) -> int:
+        """Return the node that is so many blocks from the root. Raises `LookupError`."""
+        if not 0 <= depth <= self._depths[node]:
+            raise LookupError(f"it has no {depth} blocks")
+        while self._depths[node] > depth:
+            node = self._parents[node]
+        return node
+
+    def units(self, node: int) -> int:
+        """Return the length of a prompt up to a node, in its own unit."""
+        return self._units[node]
+
+    def path(self, node: int) -> list[int]:
+        """Return the last nodes of the runs from this one up to the root, which is left out.
+
+        Nothing is added, ended or counted after the first call.
+        """
+        if not self._above:
+            self._join()
+        found = []
+        while node != ROOT:
+            found.append(node)
+            node = self._above[node]
+        return found
+
+    def end(self, node: int) -> None:
+        """Let a run end at a node."""
+        self._ends[node] = True
+
+    def count_tokens(self, node: int, tokens: int) -> None:
+        """Say that the prompt that ends at a node has so many tokens.
+
+        Blocks that are known keep theirs; the others share what is left by their lengths.
+        """
+        fresh = []
+        while self._tokens[node] is None:
+            fresh.append(node)
+            node = self._parents[node]
+        if not fresh:
+            return
+        start, units = self.tokens(node), self._units[node]
+        left = max(tokens - start, len(fresh))
+        whole = self._units[fresh[0]] - units
+        for each in fresh:
+            self._tokens[each] = start + round(left * (self._units[each] - units) / whole)
+
+    def tokens(self, node: int) -> int:
+        """Return the tokens of a prompt up to a node; `count_tokens` comes first."""
+        return self._tokens[node] or 0
+
+    def runs(self, node: int) -> Runs:
+        """Return the prompt that ends at a node."""
+        path = self.path(node)
+        lengths = (self.tokens(each) - self.tokens(self._above[each]) for each in path)
+        runs = [Run(each, length) for each, length in zip(path, lengths, strict=True) if length]
+        return runs[::-1]
+
+    def _join(self) -> None:
+        """Find for each node the nearest above it at which a run ends, or several begin."""
+        self._above = [ROOT]
+        for parent in self._parents[1:]:
+            alone = self._children[parent] == 1 and not self._ends[parent]
+            self._above.append(self._above[parent] if alone else parent)
