@@ -40,6 +40,27 @@ def test_flags_of_ones_own_reach_the_picker():
     assert arguments(rendered("defaults")).log_format == "json"
 
 
+@pytest.mark.parametrize(
+    ("name", "most_bytes", "volume"),
+    [
+        ("recorded", 500_000_000, {"emptyDir": {}}),
+        (
+            "recorded-on-a-claim",
+            1 << 30,
+            {"persistentVolumeClaim": {"claimName": "recordings"}},
+        ),
+    ],
+)
+def test_recordings_have_a_volume(name, most_bytes, volume):
+    things = rendered(name)
+    said = arguments(things)
+    assert (str(said.record), said.record_max_bytes) == ("/recording", most_bytes)
+    pod = only(things, "Deployment")["spec"]["template"]["spec"]
+    assert {"name": "recording", **volume} in pod["volumes"]
+    (container,) = pod["containers"]
+    assert {"name": "recording", "mountPath": "/recording"} in container["volumeMounts"]
+
+
 @pytest.mark.parametrize("name", v.CASES)
 def test_the_picker_takes_its_configuration(name, tmp_path, capsys):
     things = rendered(name)

@@ -61,6 +61,7 @@ def pool_ports(*numbers):
         ),
         (v.POOL, v.epp(tls={"certManager": {"enabled": True}}), "issuerRef.name is needed"),
         (v.POOL, v.epp(kvEvents={"enabled": True}), "kvEvents are of tokens: set"),
+        (v.POOL, v.epp(recording={"maxBytes": "much"}), "does not match pattern"),
         (v.POOL, v.epp(tokenizer={"path": "/m"}), "tokenizer.modelName is needed"),
         (v.merged(v.POOL, v.TOKENS), v.CUSTOM, "write token-producer"),
         (v.POOL, v.epp(sidecar={"enabled": True}), "needs proxyType=envoy, or a container"),

@@ -259,6 +259,7 @@ SWITCHES = (
     v.FENCED,
     v.ROUTED,
     v.TOKENS,
+    v.RECORDED,
     v.CUSTOM,
     v.TUNED,
     v.epp(replicas=3),

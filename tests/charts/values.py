@@ -60,6 +60,7 @@ TOKENS = epp(
     volumes=[{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
     volumeMounts=[{"name": "models", "mountPath": "/models", "readOnly": True}],
 )
+RECORDED = epp(recording={"enabled": True, "claimName": "recordings"})
 CUSTOM = epp(
     pluginsConfigFile="mine.yaml",
     pluginsCustomConfig={
@@ -155,6 +156,8 @@ CASES = {
         POOL, epp(tls={"certManager": {"enabled": True, "issuerRef": {"name": "ca"}}})
     ),
     "tokens": merged(POOL, TOKENS, FENCED),
+    "recorded": merged(POOL, epp(recording={"enabled": True, "maxBytes": "500M"})),
+    "recorded-on-a-claim": merged(POOL, RECORDED),
     "custom": merged(POOL, CUSTOM),
     "tuned": merged(POOL, TUNED),
     "sidecar": merged(

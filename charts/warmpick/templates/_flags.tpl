@@ -29,6 +29,10 @@ flag can be set.
 {{- if include "warmpick.tlsSecret" . -}}
 {{- $_ := set $flags "cert-path" "/certificate" -}}
 {{- end -}}
+{{- if $epp.recording.enabled -}}
+{{- $_ := set $flags "record" "/recording" -}}
+{{- $_ := set $flags "record-max-bytes" $epp.recording.maxBytes -}}
+{{- end -}}
 {{- if include "warmpick.envoy" . -}}
 {{- $_ := set $flags "health-checking" true -}}
 {{- end -}}
