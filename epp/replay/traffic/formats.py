@@ -17,6 +17,7 @@ from epp.replay.traffic import (
     mooncake,
     openai_logs,
     recording,
+    servegen,
     tabular,
     vllm_log,
 )
@@ -40,6 +41,8 @@ def _having(name: str, fields: frozenset[str], read: Reader) -> Format:
     return Format(name, ", ".join(sorted(fields)), fields.issubset, read)
 
 
+_SERVEGEN = frozenset({servegen.FILES})
+
 FORMATS = (
     _having("recordings of epp serve --record", recording.FIELDS, recording.read),
     _having("Mooncake's traces", mooncake.FIELDS, mooncake.read),
@@ -50,6 +53,7 @@ FORMATS = (
         load_generators.read_vllm,
     ),
     _having("guidellm's JSON", load_generators.GUIDELLM_FIELDS, load_generators.read_guidellm),
+    _having("ServeGen's clients", _SERVEGEN, servegen.read),
     _having("vLLM's log", frozenset({vllm_log.MARK.decode().strip()}), vllm_log.read),
     Format(
         "logs of OpenAI's API",
@@ -89,6 +93,8 @@ def read_file(path: Path, *, seed: int = 0, strict: bool = False) -> Trace:
 
 def _format_of(source: Source) -> Format:
     """Return the format of a source, by its first lines. Raises `ConfigError`."""
+    if source.path.is_dir() and any(source.path.glob(servegen.FILES)):
+        return next(each for each in FORMATS if each.read is servegen.read)
     head = source.head()
     if not head:
         raise ConfigError(f"{source.path} is empty, or cut off: it holds no request")
@@ -109,6 +115,8 @@ def _format_of(source: Source) -> Format:
 
 def _fields(text: bytes) -> frozenset[str]:
     """Return the fields that a line, or a whole document, has: of JSON, CSV or a log."""
+    if servegen.is_window(text):
+        return _SERVEGEN
     if vllm_log.MARK in text and not text.startswith(b"{"):
         return frozenset({vllm_log.MARK.decode().strip()})
     try:

@@ -1,8 +1,9 @@
-"""Traffic by name: a file or folder, or a workload with parameters, as `chat:rate=5,users=40`."""
+"""Traffic by name: a file or folder, or a workload, with parameters as `chat:rate=5,cv=2`."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
 
@@ -15,6 +16,8 @@ from epp.replay.traffic.workloads.arrivals import Arrivals, arriving
 from epp.replay.traffic.workloads.catalog import CATALOG
 from epp.replay.traffic.workloads.shapes import SHAPES
 
+_WITH_PARAMETERS = re.compile(r"(.*?):((?:\w+(?:=.*)?)?)")
+_Given = TypeVar("_Given", bound=Arrivals)
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -54,37 +57,41 @@ ALIASES = {
 def read(name: str | Path, *, seed: int = 0, strict: bool = False) -> Trace:
     """Return the traffic in a file or folder, or that of a workload.
 
+    After `:` either may have parameters, a file those of `Arrivals`: `trace.jsonl:rate=5,cv=2`.
     Lines that cannot be used are left out and counted, or raise where reading is `strict`. Raises
     `ConfigError`, too where nothing is left.
     """
-    path = Path(name)
-    if path.exists():
-        return read_file(path, seed=seed, strict=strict)
-    called, _, given = str(name).partition(":")
+    if Path(name).exists():
+        return read_file(Path(name), seed=seed, strict=strict)
+    found = _WITH_PARAMETERS.fullmatch(str(name))
+    called, given = found.groups() if found else (str(name), "")
+    if Path(called).exists():
+        arrivals = _parameters(given, called, Arrivals)
+        return arriving(read_file(Path(called), seed=seed, strict=strict), arrivals, seed)
     workload = WORKLOADS.get(ALIASES.get(called, called))
     if workload is None:
         known = sorted((*WORKLOADS, *ALIASES))
         hint = near(called, known) or f"; workloads are {', '.join(known)}"
         raise ConfigError(f"there is no file `{name}`, and no workload `{called}`{hint}")
-    parameters = _parameters(given, called)
+    parameters = _parameters(given, called, Parameters)
     calls = workload.calls(parameters.sessions, parameters.longest, seed)
     return arriving(Trace(name=called, calls=calls), parameters, seed)
 
 
-def _parameters(given: str, workload: str) -> Parameters:
+def _parameters(given: str, called: str, kind: type[_Given]) -> _Given:
     values: dict[str, str] = {}
     for part in filter(None, given.split(",")):
         key, is_given, value = part.partition("=")
-        if key not in Parameters.__struct_fields__:
-            hint = near(key, Parameters.__struct_fields__) or (
-                f"; there are {', '.join(Parameters.__struct_fields__)}"
+        if key not in kind.__struct_fields__:
+            hint = near(key, kind.__struct_fields__) or (
+                f"; there are {', '.join(kind.__struct_fields__)}"
             )
-            raise ConfigError(f"workload {workload} has no parameter `{key}`{hint}")
+            raise ConfigError(f"{called} has no parameter `{key}`{hint}")
         if not is_given or key in values:
             problem = "is given twice" if key in values else f"has no value; write {key}=VALUE"
-            raise ConfigError(f"parameter `{key}` of workload {workload} {problem}")
+            raise ConfigError(f"parameter `{key}` of {called} {problem}")
         values[key] = value
     try:
-        return msgspec.convert(values, Parameters, strict=False)
+        return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"workload {workload}: {error}") from error
+        raise ConfigError(f"{called}: {error}") from error

@@ -136,3 +136,47 @@ def test_a_document_that_is_cut_off(tmp_path):
     path = written(tmp_path, whole[: len(whole) * 2 // 3], "result.json")
     with pytest.raises(ConfigError, match="no format that is known"):
         read(path)
+
+
+def clients(folder):
+    """Two clients: one quiet for an hour, then of a request in two seconds; one with bursts."""
+    windows = {
+        0: "0,0.5,1,Gamma,1.0,2.0\n600,0,0,,0,0\n3600,0.5,1,Gamma,1.0,2.0\n",
+        1: "0,0,0,,0,0\n3600,0.25,4,Weibull,0.4,1.0\n4200,0.25,4,Weibull,0.4,1.0\n",
+    }
+    for client, text in windows.items():
+        (folder / f"chunk-{client}-trace.csv").write_text(text)
+        data = {
+            "0": {"input_tokens": "{}", "output_tokens": "{}"},
+            "3600": {
+                "input_tokens": str({100 + client: 0.5, 300 + client: 0.5}),
+                "output_tokens": str({10: 1.0}),
+            },
+        }
+        (folder / f"chunk-{client}-dataset.json").write_text(json.dumps(data))
+    return folder
+
+
+def test_servegens_clients_come_in_their_busiest_hour(tmp_path):
+    trace = read(clients(tmp_path), seed=1, strict=True)
+    assert trace == read(tmp_path, seed=1)
+    # 300 requests of the first client in ten minutes, and 150 of the second in each of two.
+    assert len(trace.calls) == 600
+    sizes = [asked for asked, _ in lengths(trace)]
+    assert set(sizes) == {100, 300, 101, 301}
+    assert sum(size % 2 == 0 for size in sizes) == 300
+    assert {answer for _, answer in lengths(trace)} == {10}
+    assert all(0 <= call.at < 1200 for call in trace.calls)
+    assert sum(call.at >= 600 for call in trace.calls) == pytest.approx(150, abs=1)
+
+
+def test_one_client_of_servegen_and_bad_windows(tmp_path):
+    path = clients(tmp_path) / "chunk-0-trace.csv"
+    assert len(read(path).calls) == 300
+    path.write_text(path.read_text() + "7200,-3,0,Gamma,1,1\n7800,nonsense\n")
+    with pytest.raises(ConfigError, match=r"trace\.csv:4: -3 is no rate"):
+        read(path, strict=True)
+    assert read(path).skipped == 2
+    (tmp_path / "chunk-0-dataset.json").unlink()
+    with pytest.raises(ConfigError, match="the lengths of"):
+        read(path)

@@ -41,6 +41,17 @@ def test_no_prompt_is_longer_than_asked_for_but_a_first_one(name):
     assert all(tokens_in(call.prompt) <= 50_000 for call in calls if call.after is not None)
 
 
+def test_files_have_arrivals_too(tmp_path):
+    path = tmp_path / "trace.csv"
+    rows = "".join(f"{7 * at},5,5\n" for at in range(400))
+    path.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
+    assert [call.at for call in read(path).calls[:3]] == [0, 7, 14]
+    assert read(f"{path}:rate=4", seed=1).calls[-1].at == pytest.approx(100, rel=0.15)
+    assert read(f"{path}:users=4").closed
+    with pytest.raises(ConfigError, match=r"trace\.csv has no parameter `sessions`"):
+        read(f"{path}:sessions=4")
+
+
 def test_parameters():
     calls = read("chat:sessions=400,rate=8", seed=1).calls
     assert len({call.session for call in calls}) == 400
@@ -54,15 +65,15 @@ def test_parameters():
     [
         ("chta", "there is no file `chta`, and no workload `chta`: did you mean `chat`?"),
         ("nothing-like-it", "no workload `nothing-like-it`; workloads are agentic-trace-replay, a"),
-        ("chat:rat=5", "workload chat has no parameter `rat`: did you mean `rate`"),
-        ("chat:xyz=5", "workload chat has no parameter `xyz`; there are rate, "),
-        ("chat:rate", "parameter `rate` of workload chat has no value; write rate=VALUE"),
-        ("chat:rate=1,rate=2", "parameter `rate` of workload chat is given twice"),
-        ("chat:rate=0", "workload chat: Expected `float` > 0"),
-        ("chat:rate=fast", "workload chat: Expected `float"),
-        ("chat:sessions=0", "workload chat: Expected `int` >= 1"),
-        ("chat:sessions=1.5", "workload chat: Expected `int`"),
-        ("chat:rate=nan", "workload chat: "),
+        ("chat:rat=5", "chat has no parameter `rat`: did you mean `rate`"),
+        ("chat:xyz=5", "chat has no parameter `xyz`; there are rate, "),
+        ("chat:rate", "parameter `rate` of chat has no value; write rate=VALUE"),
+        ("chat:rate=1,rate=2", "parameter `rate` of chat is given twice"),
+        ("chat:rate=0", "chat: Expected `float` > 0"),
+        ("chat:rate=fast", "chat: Expected `float"),
+        ("chat:sessions=0", "chat: Expected `int` >= 1"),
+        ("chat:sessions=1.5", "chat: Expected `int`"),
+        ("chat:rate=nan", "chat: "),
         ("chat:like=nowhere.csv", "cannot read nowhere.csv"),
     ],
 )

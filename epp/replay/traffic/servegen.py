@@ -1,0 +1,160 @@
+"""ServeGen's clients (alibaba/ServeGen, data/**): how production traffic comes, and how long it is.
+
+Each client is a file chunk-N-trace.csv of windows of ten minutes, by which its requests arrive in
+bursts of its own, and a chunk-N-dataset.json of lengths. They are as fitted to a week: the hour in
+which most requests come is drawn.
+"""
+
+import ast
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from epp.errors import ConfigError
+from epp.replay.traffic.calls import Trace
+from epp.replay.traffic.source import Problems, Source, SourceLine
+from epp.replay.traffic.tabular import TimedLengths, exchanges
+
+FILES = "*-trace.csv"
+WINDOW_SECONDS = 600
+HOUR = 3600
+_COLUMNS = 6
+_INPUTS, _OUTPUTS = ("input_tokens", "text_tokens"), ("output_tokens",)
+
+
+class _Window(NamedTuple):
+    """Ten minutes of a client: when they begin, calls a second, and how those come."""
+
+    start: int
+    rate: float
+    pattern: str
+    shape: float
+
+
+def read(source: Source, problems: Problems, seed: int) -> Trace:
+    """Draw an hour of all clients in a folder, or of one in a file. Raises `ConfigError`."""
+    files = [source.path]
+    if source.path.is_dir():
+        files = sorted(source.path.glob(FILES), key=lambda path: (len(path.name), path.name))
+    clients = {path: _windows(path, problems) for path in files}
+    load = defaultdict[int, float](float)
+    for windows in clients.values():
+        for window in windows:
+            load[window.start // HOUR] += window.rate
+    if not load:
+        return Trace(name=source.name, calls=[])
+    busiest = min(load, key=lambda hour: (-load[hour], hour))
+    draw, rows = random.Random(seed), list[TimedLengths]()
+    for path, windows in clients.items():
+        chosen = [window for window in windows if window.start // HOUR == busiest]
+        if chosen:
+            rows += _drawn(chosen, _lengths(path), draw)
+    return Trace(name=source.name, calls=exchanges(sorted(rows, key=lambda row: row.at)))
+
+
+def is_window(line: bytes) -> bool:
+    """Whether a line of CSV is a window of a client: two numbers, and four that may be missing."""
+    values = line.split(b",")
+    return len(values) == _COLUMNS and values[0].isdigit() and values[3] in _PATTERNS
+
+
+def _windows(path: Path, problems: Problems) -> list[_Window]:
+    found = []
+    for line in Source(path).lines(problems):
+        try:
+            window = _window(line)
+        except ValueError as error:
+            problems.skip(line.place, "the line is cut off" if line.cut else str(error))
+            continue
+        if window is not None:
+            found.append(window)
+    return found
+
+
+def _window(line: SourceLine) -> _Window | None:
+    """Return a window in which requests come."""
+    if not is_window(line.text):
+        raise ValueError("it is no window of a client")
+    start, rate, _, pattern, shape, _ = line.text.decode().split(",")
+    if not math.isfinite(float(rate)) or float(rate) < 0:
+        raise ValueError(f"{rate} is no rate")
+    if not pattern or not float(rate):
+        return None
+    return _Window(int(start), float(rate), pattern, float(shape))
+
+
+class _Lengths(NamedTuple):
+    """Lengths and their shares, from a time on."""
+
+    start: int
+    inputs: Mapping[int, float]
+    outputs: Mapping[int, float]
+
+
+def _lengths(path: Path) -> list[_Lengths]:
+    """Read a client's lengths, which lie beside its windows. Raises `ConfigError`."""
+    beside = path.with_name(path.name.replace("-trace.csv", "-dataset.json"))
+    try:
+        data = msgspec.json.decode(beside.read_bytes(), type=dict[str, dict[str, str]])
+        found = [
+            _Lengths(int(start), _shares(fields, _INPUTS), _shares(fields, _OUTPUTS))
+            for start, fields in data.items()
+        ]
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {beside}, the lengths of {path}: {error.strerror}"
+        ) from error
+    except (msgspec.DecodeError, ValueError, SyntaxError) as error:
+        raise ConfigError(f"{beside} holds no lengths: {error}") from error
+    return sorted(each for each in found if each.inputs and each.outputs)
+
+
+def _shares(fields: Mapping[str, str], names: Sequence[str]) -> Mapping[int, float]:
+    text = next((fields[name] for name in names if name in fields), "{}")
+    return {int(length): float(share) for length, share in ast.literal_eval(text).items()}
+
+
+def _drawn(
+    windows: Sequence[_Window], lengths: Sequence[_Lengths], draw: random.Random
+) -> list[TimedLengths]:
+    rows: list[TimedLengths] = []
+    for window in windows:
+        known = [each for each in lengths if each.start <= window.start] or lengths[:1]
+        if not known:
+            continue
+        times = _times(window, draw)
+        inputs, outputs = (
+            draw.choices(list(shares), list(shares.values()), k=len(times))
+            for shares in (known[-1].inputs, known[-1].outputs)
+        )
+        rows += [
+            TimedLengths(at, max(1, prompt), response)
+            for at, prompt, response in zip(times, inputs, outputs, strict=True)
+        ]
+    return rows
+
+
+def _times(window: _Window, draw: random.Random) -> list[float]:
+    """Draw times in a window, as many as its rate makes, with pauses of its pattern."""
+    expected = window.rate * WINDOW_SECONDS
+    count = int(expected) + (draw.random() < expected % 1)
+    # One pause more than requests: the last one is up to the end of the window.
+    pauses = [_PATTERNS[window.pattern.encode()](draw, window.shape) for _ in range(count + 1)]
+    whole, times, at = sum(pauses) or 1.0, [], 0.0
+    for pause in pauses[:-1]:
+        at += pause
+        times.append(window.start + at / whole * WINDOW_SECONDS)
+    return times
+
+
+_PATTERNS: dict[bytes, Callable[[random.Random, float], float]] = {
+    b"": lambda draw, _: draw.expovariate(1.0),
+    b"Exponential": lambda draw, _: draw.expovariate(1.0),
+    b"Gamma": lambda draw, shape: draw.gammavariate(shape, 1.0),
+    b"Weibull": lambda draw, shape: draw.weibullvariate(1.0, shape),
+}
