@@ -33,7 +33,10 @@ class NamedWorkload(Protocol):
 
 
 class Parameters(Arrivals, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may be said of any workload, with its defaults; see `Arrivals` for the others."""
+    """What may be said of any workload, with its defaults; see `Arrivals` for the others.
+
+    Without a `rate` of its own, `like` keeps the file's times.
+    """
 
     rate: Annotated[float, msgspec.Meta(gt=0)] | None = 5.0
     sessions: Count = 500
@@ -74,6 +77,8 @@ def read(name: str | Path, *, seed: int = 0, strict: bool = False) -> Trace:
         hint = near(called, known) or f"; workloads are {', '.join(known)}"
         raise ConfigError(f"there is no file `{name}`, and no workload `{called}`{hint}")
     parameters = _parameters(given, called, Parameters)
+    if parameters.like is not None and "rate=" not in given:
+        parameters = msgspec.structs.replace(parameters, rate=None)
     calls = workload.calls(parameters.sessions, parameters.longest, seed)
     return arriving(Trace(name=called, calls=calls), parameters, seed)
 

@@ -48,6 +48,7 @@ def test_files_have_arrivals_too(tmp_path):
     assert [call.at for call in read(path).calls[:3]] == [0, 7, 14]
     assert read(f"{path}:rate=4", seed=1).calls[-1].at == pytest.approx(100, rel=0.15)
     assert read(f"{path}:users=4").closed
+    assert read(f"reasoning:like={path},sessions=3").calls[-1].at == 14
     with pytest.raises(ConfigError, match=r"trace\.csv has no parameter `sessions`"):
         read(f"{path}:sessions=4")
 
