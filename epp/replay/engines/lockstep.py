@@ -25,6 +25,13 @@ class Rank(Protocol):
         """Apply so many steps, and tell of it."""
 
 
+class JoiningRank(Rank, Protocol):
+    """One that can step with others."""
+
+    def join(self, lockstep: "Lockstep") -> None:
+        """Step with others."""
+
+
 class Lockstep:
     """Ranks of one server that step together: a step ends when the slowest rank's does.
 
@@ -117,6 +124,13 @@ class Lockstep:
         if plan == self._plan:
             self._steps = 0
             self._go_on(plan)
+
+
+def step_together(clock: Clock, ranks: Sequence["JoiningRank"]) -> None:
+    """Let engines that have nothing to do yet step together from here on."""
+    lockstep = Lockstep(clock, ranks)
+    for rank in ranks:
+        rank.join(lockstep)
 
 
 def _before_overtaken(slowest: tuple[float, float], other: tuple[float, float], steps: int) -> int:
