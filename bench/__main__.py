@@ -207,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
         "--records",
         type=Path,
         metavar="FILE",
-        help="accuracy, adversary: write every single result there, as JSON",
+        help="accuracy, adversary, replay-validation: write every single result there, as JSON",
     )
     accuracy = parser.add_argument_group("accuracy")
     accuracy.add_argument(

@@ -6,12 +6,17 @@ python -m bench replay-validation
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+import msgspec
+
 from bench.figures import Figure, Grid, Report
 from bench.options import Options
 from bench.progress import Progress
-from bench.validation.real import SERVERS, WORKLOAD, ask, planned
+from bench.validation.real import SERVERS, WORKLOAD, Question, ask, planned
 from bench.validation.simulated import calibrated, play
+from epp.demo.figures import Sample
 from epp.demo.testbed import PolicyName
+from epp.replay.engines.cost import StepCost
+from epp.replay.simulation.outcome import CallOutcome
 
 POLICIES: tuple[PolicyName, ...] = ("round-robin", "linear", "least-ttft")
 """The first is the one that the cost is taken from, and that the others are compared with."""
@@ -22,11 +27,6 @@ _ASKED = (
     f"{{questions}} questions in {{seconds:g}} s about {WORKLOAD.dossiers} documents, {SERVERS} "
     "vLLMs on the CPU behind Envoy and the picker, caches cold."
 )
-_TAKEN = (
-    "Cost from the real run of {base}: {prefill:.0f} us a prompt token, {step:.0f} ms a step. "
-    "That makes its simulated mean TTFT the real one."
-)
-
 _Results = Mapping[str, tuple[float, ...]]
 """By policy, what each run gave."""
 
@@ -37,42 +37,64 @@ async def measure(progress: Progress, options: Options) -> Report:
     policies = (base, others[-1]) if options.quick else POLICIES
     questions, seen = await ask(policies, planned(SEED), progress)
     progress.step("simulated")
-    cost = calibrated(base, questions, seen[base])
-    simulated = {
-        policy: [play(policy, questions, cost, seed) for seed in range(SEEDS)]
-        for policy in policies
+    if options.records:
+        options.records.write_bytes(msgspec.json.encode({"questions": questions, "samples": seen}))
+    return compared(questions, seen)
+
+
+def compared(questions: Sequence[Question], seen: Mapping[str, Sequence[Sample]]) -> Report:
+    """Hold what was seen of each policy against simulations; the first policy is the base."""
+    base = next(iter(seen))
+    costs = {policy: calibrated(samples) for policy, samples in seen.items()}
+    runs = {policy: _runs(policy, questions, costs[base]) for policy in seen}
+    own = {policy: _runs(policy, questions, costs[policy]) for policy in seen}
+    ttft: Mapping[str, _Results] = {
+        "really": {name: (fmean(each.ttft for each in seen[name]),) for name in seen},
+        "simulated": {name: _ttft(runs[name]) for name in seen},
+        "simulated at its run's speed": {name: _ttft(own[name]) for name in seen},
     }
-    real_ttft: _Results = {name: (fmean(each.ttft for each in seen[name]),) for name in policies}
-    real_cached: _Results = {
-        name: (_share([(each.cached_tokens, each.prompt_tokens) for each in seen[name]]),)
-        for name in policies
+    cached: Mapping[str, _Results] = {
+        "really": {
+            name: (_share([(each.cached_tokens, each.prompt_tokens) for each in seen[name]]),)
+            for name in seen
+        },
+        "simulated": {name: _cached(runs[name]) for name in seen},
+        "simulated at its run's speed": {name: _cached(own[name]) for name in seen},
     }
-    ttft: _Results = {
-        name: tuple(fmean(each.ttft for each in run) for run in simulated[name])
-        for name in policies
-    }
-    cached: _Results = {
-        name: tuple(_share([(each.cached, each.prompt) for each in run]) for run in simulated[name])
-        for name in policies
-    }
-    grids, figures = [], []
-    for key, says, unit, real, replayed in (
-        ("ttft", "mean TTFT", "s", real_ttft, ttft),
-        ("cached", "cached share of prompt tokens", "", real_cached, cached),
-    ):
-        grid, found = _side_by_side(key, (says, unit), real, replayed)
-        grids.append(grid)
-        figures += found
+    ratios = {says: _ratios(results, base) for says, results in ttft.items()}
+    parts = [
+        _side_by_side("ttft", "mean TTFT", "s", ttft),
+        _side_by_side("ratio", f"mean TTFT as ratio to {base}", "", ratios),
+        _side_by_side("cached", "cached share of prompt tokens", "", cached),
+    ]
+    speeds = ", ".join(
+        f"{name} {cost.prefill_us_per_token:,.0f} us" for name, cost in costs.items()
+    )
     return Report(
         name="replay-validation",
-        figures=tuple(figures),
-        grids=tuple(grids),
+        figures=tuple(figure for _, figures in parts for figure in figures),
+        grids=tuple(grid for grid, _ in parts),
         notes=(
             _ASKED.format(questions=len(questions), seconds=WORKLOAD.seconds),
-            _TAKEN.format(base=base, prefill=cost.prefill_us_per_token, step=cost.step_ms),
+            f"What a prompt token took in each real run: {speeds}.",
+            f"`simulated` takes that and the length of a step from the real run of {base}.",
             f"One real run of each policy; {SEEDS} simulated ones.",
         ),
     )
+
+
+def _runs(
+    policy: str, questions: Sequence[Question], cost: StepCost
+) -> list[Sequence[CallOutcome]]:
+    return [play(policy, questions, cost, seed) for seed in range(SEEDS)]
+
+
+def _ttft(runs: Sequence[Sequence[CallOutcome]]) -> tuple[float, ...]:
+    return tuple(fmean(each.ttft for each in run) for run in runs)
+
+
+def _cached(runs: Sequence[Sequence[CallOutcome]]) -> tuple[float, ...]:
+    return tuple(_share([(each.cached, each.prompt) for each in run]) for run in runs)
 
 
 def _share(counts: Sequence[tuple[int, int]]) -> float:
@@ -80,31 +102,26 @@ def _share(counts: Sequence[tuple[int, int]]) -> float:
 
 
 def _side_by_side(
-    key: str, words: tuple[str, str], real: _Results, replayed: _Results
+    key: str, says: str, unit: str, columns: Mapping[str, _Results]
 ) -> tuple[Grid, list[Figure]]:
-    """Return a row for each policy: really, simulated, and each as ratio to the first policy."""
-    says, unit = words
-    base = next(iter(real))
-    columns = {
-        "real": (real, "really", unit),
-        "simulated": (replayed, "simulated", unit),
-        "real_ratio": (_ratios(real, base), f"of {base}, really", ""),
-        "simulated_ratio": (_ratios(replayed, base), f"of {base}, simulated", ""),
-    }
+    """Return a row for each policy, with a column for each way to find out."""
+    policies = tuple(next(iter(columns.values())))
+    keys = dict(zip(columns, ("real", "simulated", "own_speed"), strict=True))
     figures = [
         Figure(
-            key=f"{key}_{column}_{policy}",
-            says=f"{says}, {policy}, {name}",
-            unit=shown,
+            key=f"{key}_{keys[column]}_{policy}",
+            says=f"{says}, {policy}, {column}",
+            unit=unit,
             runs=results[policy],
         )
-        for column, (results, name, shown) in columns.items()
-        for policy in real
+        for column, results in columns.items()
+        for policy in policies
     ]
     rows = tuple(
-        (policy, tuple(f"{key}_{column}_{policy}" for column in columns)) for policy in real
+        (policy, tuple(f"{key}_{keys[column]}_{policy}" for column in columns))
+        for policy in policies
     )
-    return Grid(says, tuple(name for _, name, _ in columns.values()), rows), figures
+    return Grid(says, tuple(columns), rows), figures
 
 
 def _ratios(results: _Results, base: str) -> _Results:

@@ -47,14 +47,14 @@ def planned(seed: int) -> Sequence[Conversation]:
 
 async def ask(
     policies: Sequence[PolicyName], plan: Sequence[Conversation], progress: Progress
-) -> tuple[Sequence[Question], Mapping[PolicyName, Sequence[Sample]]]:
+) -> tuple[Sequence[Question], Mapping[str, Sequence[Sample]]]:
     """Ask all under each policy, of servers with empty caches.
 
     Raises `Failed`, and `ConfigError` without vLLM.
     """
     pool = _pool()
     questions: Sequence[Question] = ()
-    seen: dict[PolicyName, Sequence[Sample]] = {}
+    seen: dict[str, Sequence[Sample]] = {}
     with tempfile.TemporaryDirectory(prefix="replay-validation-") as directory:
         logs = Path(directory)
         await prepare(pool, logs)

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from statistics import fmean
+from statistics import median
 
 from bench.validation.real import BATCH, BLOCK, BLOCKS, CONTEXT, SERVERS, Question
 from epp.demo.figures import Sample
+from epp.errors import WarmpickError
 from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost
 from epp.replay.plan import PodPlan, RunPlan
@@ -13,6 +14,11 @@ from epp.replay.policies import policy_named
 from epp.replay.simulation.outcome import CallOutcome
 from epp.replay.simulation.run import Simulation
 from epp.replay.traffic.calls import Call, Run, Trace
+
+
+class CannotCalibrate(WarmpickError):
+    """A real run does not show what a prompt token costs."""
+
 
 SCRAPED = 2.0
 """When the first question comes, in seconds: the picker has seen all servers by then."""
@@ -24,26 +30,39 @@ _LIMITS = Limits(
     max_num_batched_tokens=BATCH,
     max_model_len=CONTEXT,
 )
-_HALVINGS = 20
-_DEAREST = 1e5
-"""Microseconds for a prompt token, at most."""
 
 
-def calibrated(policy: str, questions: Sequence[Question], samples: Sequence[Sample]) -> StepCost:
-    """Return the cost at which a policy's mean TTFT is what it was in a real run.
+def calibrated(samples: Sequence[Sample]) -> StepCost:
+    """Return what a step costs, from the prompts of one real run that had a server to themselves.
 
-    A step decodes in the shortest time that was seen between an answer's tokens.
+    A prompt token costs what it took in the median of those that were at least half computed. A
+    step decodes in the shortest time that was seen between an answer's tokens. Raises
+    `CannotCalibrate`.
     """
     step = min((each.seconds - each.ttft) / (each.completion_tokens - 1) for each in samples)
-    wanted = fmean(each.ttft for each in samples)
-    cheap, dear = 0.0, _DEAREST
-    for _ in range(_HALVINGS):
-        middle = (cheap + dear) / 2
-        if fmean(each.ttft for each in play(policy, questions, _cost(step, middle))) < wanted:
-            cheap = middle
-        else:
-            dear = middle
-    return _cost(step, cheap)
+    alone = [each for each in samples if 2 * each.computed_tokens >= each.prompt_tokens]
+    alone = [each for each in alone if not any(_meet(each, other) for other in samples)]
+    if not alone:
+        raise CannotCalibrate("no prompt had a server to itself: the load was too high")
+    token = median((each.ttft - step) / each.computed_tokens for each in alone)
+    # Linear, as all questions are about as long.
+    return StepCost(
+        step_ms=step * 1e3,
+        prefill_us_per_token=max(0.0, token) * 1e6,
+        attention_ns=0,
+        decode_us_per_seq=0,
+        decode_ns_per_context_token=0,
+    )
+
+
+def _meet(one: Sample, other: Sample) -> bool:
+    """Return whether another request was at the server while the prompt of one was computed."""
+    return (
+        other is not one
+        and other.server == one.server
+        and other.sent_at < one.sent_at + one.ttft
+        and one.sent_at < other.sent_at + other.seconds
+    )
 
 
 def play(
@@ -53,17 +72,6 @@ def play(
     pods = [PodPlan(limits=_LIMITS, cost=cost)] * SERVERS
     plan = RunPlan(policy=policy_named(policy), pods=pods, seed=seed)
     return Simulation(_trace(questions), plan).run().outcomes
-
-
-def _cost(step: float, prefill_us: float) -> StepCost:
-    """Return a cost that is linear, as all questions are about as long."""
-    return StepCost(
-        step_ms=step * 1e3,
-        prefill_us_per_token=prefill_us,
-        attention_ns=0,
-        decode_us_per_seq=0,
-        decode_ns_per_context_token=0,
-    )
 
 
 def _trace(questions: Sequence[Question]) -> Trace:

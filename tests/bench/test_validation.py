@@ -1,11 +1,11 @@
 """The cost that a real run is worth, and the trace that its questions make."""
 
-from statistics import fmean
-
+import msgspec
 import pytest
 
+from bench.validation.benchmark import compared
 from bench.validation.real import BLOCK, WORKLOAD, Question, planned
-from bench.validation.simulated import SCRAPED, calibrated, play
+from bench.validation.simulated import SCRAPED, CannotCalibrate, calibrated, play
 from epp.demo.figures import Sample
 from epp.replay.engines.cost import StepCost
 from epp.replay.simulation.outcome import Fate
@@ -34,21 +34,37 @@ def samples(outcomes):
             sent_at=each.at,
             ttft=each.ttft,
             seconds=each.end_to_end,
+            prompt_tokens=each.prompt,
+            cached_tokens=each.cached,
             completion_tokens=each.generated,
+            server=str(each.endpoint),
         )
         for each in outcomes
     ]
 
 
 def test_the_cost_of_a_run_is_found_again():
-    played = play("round-robin", QUESTIONS, COST)
-    cost = calibrated("round-robin", QUESTIONS, samples(played))
-    again = play("round-robin", QUESTIONS, cost)
+    cost = calibrated(samples(play("round-robin", QUESTIONS, COST)))
     assert cost.step_ms == pytest.approx(STEP_MS, rel=1e-6)
-    assert fmean(each.ttft for each in again) == pytest.approx(
-        fmean(each.ttft for each in played), rel=1e-3
-    )
-    assert cost.prefill_us_per_token == pytest.approx(PREFILL_US, rel=0.02)
+    assert cost.prefill_us_per_token == pytest.approx(PREFILL_US, rel=1e-6)
+
+
+def test_prompts_that_shared_a_server_teach_nothing():
+    crowd = [msgspec.structs.replace(each, at=0.0) for each in QUESTIONS]
+    with pytest.raises(CannotCalibrate, match="too high"):
+        calibrated(samples(play("round-robin", crowd, COST)))
+
+
+def test_a_report_has_each_policy_in_reality_and_in_simulation():
+    policies = ("round-robin", "least-ttft")
+    report = compared(QUESTIONS, {name: samples(play(name, QUESTIONS, COST)) for name in policies})
+    runs = {figure.key: figure.runs for figure in report.figures}
+    for key in ("ttft", "ratio", "cached"):
+        for policy in policies:
+            (real,) = runs[f"{key}_real_{policy}"]
+            for column in ("simulated", "own_speed"):
+                # One of the simulated runs is what was taken for real here.
+                assert real == pytest.approx(runs[f"{key}_{column}_{policy}"][0])
 
 
 def test_all_questions_are_sent_when_they_were_and_answered():
