@@ -35,14 +35,17 @@ def superposed(trace: Trace, copies: float, seed: int) -> Trace:
     shift = _shift(trace)
     sessions = 1 + max((call.session for call in trace.calls), default=0)
     draw = random.Random(seed)
+    begun: list[int] = []  # for each call, the one with which what it goes on with began
     places: dict[int, float] = {}
     shifts: dict[tuple[int, int], float] = {}
     made: list[Call] = []
     numbers: dict[tuple[int, int], int] = {}
     for number, call in enumerate(trace.calls):
-        place = places.setdefault(call.session, draw.random())
+        first = number if call.after is None else begun[call.after]
+        begun.append(first)
+        place = places.setdefault(first, draw.random())
         for copy in range(math.ceil(copies - place)):
-            moved = shifts.setdefault((call.session, copy), draw.random()) if copy else None
+            moved = shifts.setdefault((first, copy), draw.random()) if copy else None
             numbers[number, copy] = len(made)
             made.append(
                 replace(

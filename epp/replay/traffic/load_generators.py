@@ -15,6 +15,7 @@ from epp.replay.traffic.tabular import TimedLengths, exchanges
 
 VLLM_FIELDS = frozenset({"input_lens", "output_lens"})
 GUIDELLM_FIELDS = frozenset({"benchmarks"})
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class _VllmResult(msgspec.Struct):
@@ -106,10 +107,10 @@ def _documents(source: Source) -> Sequence[Mapping[str, Any]]:
     data = source.document()
     try:
         decoded = msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except _NO_JSON:
         try:
             decoded = [msgspec.json.decode(line) for line in data.splitlines()]
-        except msgspec.DecodeError as error:
+        except _NO_JSON as error:
             problem = f"{source.path} is no JSON: {error}; is it cut off?"
             raise ConfigError(problem) from error
     return _listed(decoded if isinstance(decoded, list) else [decoded])

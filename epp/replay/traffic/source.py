@@ -5,6 +5,7 @@ This file knows no format; it knows what to do with a line that is none.
 
 import io
 import math
+import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -81,15 +82,8 @@ class Source:
         """
         for path in self._files():
             with _opened(path) as file:
-                try:
-                    start = file.peek(tarfile.BLOCKSIZE)
-                except (EOFError, OSError) as error:
-                    problems.skip(f"{path}:1", f"the packed file is cut off: {error}")
-                    continue
-                if start[_TAR_MAGIC] == b"ustar":
-                    yield from _members(str(path), file, problems)
-                else:
-                    yield from _numbered(str(path), file, problems)
+                read = _members if _is_tar(file) else _numbered
+                yield from read(str(path), file, problems)
 
     def head(self) -> list[SourceLine]:
         """Return the first lines. Raises `ConfigError` where there is no such file."""
@@ -202,6 +196,19 @@ _UNPACKED = {b"\x1f\x8b": _gzip, b"\x28\xb5\x2f\xfd": _zstd}
 """What unpacks a file, by its first bytes."""
 
 
+def _is_tar(file: io.BufferedReader) -> bool:
+    try:
+        return file.peek(tarfile.BLOCKSIZE)[_TAR_MAGIC] == b"ustar"
+    except _broken():  # which who reads its lines will find, and say where
+        return False
+
+
+def _broken(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return the errors of what unpacks, those of reading, and some more."""
+    zstandard = sys.modules.get("zstandard")
+    return (*more, EOFError, OSError, zlib.error, *((zstandard.ZstdError,) if zstandard else ()))
+
+
 def _members(path: str, file: BinaryIO, problems: Problems) -> Iterator[SourceLine]:
     place = path
     try:
@@ -211,8 +218,8 @@ def _members(path: str, file: BinaryIO, problems: Problems) -> Iterator[SourceLi
                 if content is not None:
                     place = f"{path}/{member.name}"
                     yield from _numbered(place, content, problems)
-    except tarfile.ReadError as error:
-        problems.skip(place, f"the archive is cut off: {error}")
+    except _broken(tarfile.TarError) as error:
+        problems.skip(place, f"the archive is cut off or damaged: {error}")
 
 
 def _numbered(path: str, file: Iterable[bytes], problems: Problems) -> Iterator[SourceLine]:
@@ -221,8 +228,8 @@ def _numbered(path: str, file: Iterable[bytes], problems: Problems) -> Iterator[
         number += 1
         try:
             line = next(lines, b"")
-        except (EOFError, OSError) as error:  # of gzip; what unpacks zstd stops without a word
-            problems.skip(f"{path}:{number}", f"the packed file is cut off: {error}")
+        except _broken() as error:  # at its end, what unpacks zstd stops without a word
+            problems.skip(f"{path}:{number}", f"the packed file is cut off or damaged: {error}")
             return
         if not line:
             return

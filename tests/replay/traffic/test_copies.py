@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from epp.errors import ConfigError
 from epp.replay.traffic.calls import TOKEN_IDS, Call, Run, Trace, tokens_in
 from epp.replay.traffic.copies import faster, minutes, superposed
+from epp.replay.traffic.workloads.arrivals import Arrivals, arriving
 
 SYSTEM = Run(0, 100)
 COPIES = st.floats(1, 4)
@@ -116,6 +117,14 @@ def test_a_token_of_a_tenth_of_the_conversations_stays_shared_and_one_of_two_doe
     assert 2 in first
     assert 1 not in first
     assert len(first) == 2
+
+
+def test_copies_of_users_are_users_with_all_of_their_conversations():
+    users = arriving(conversations([2] * 30), Arrivals(users=6), 1)
+    made = superposed(users, 1.5, 4)
+    begun = [call for call in made.calls if call.after is None]
+    assert len(begun) * 10 == len(made.calls)  # five conversations of two turns each
+    assert 6 < len(begun) < 12
 
 
 @pytest.mark.parametrize("copies", [0, -1, math.inf, math.nan])
