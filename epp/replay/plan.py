@@ -17,7 +17,7 @@ DRAIN_SECONDS = 900.0
 
 
 class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One model server of `ranks` data-parallel engines, each with `limits` of its own.
+    """One model server of `ranks` data-parallel engines in step, each with `limits` of its own.
 
     A server computes `speed` times as fast as `cost` says. `role` is the value of the label
     `llm-d.ai/role`, empty for pods that serve whole requests.

@@ -47,6 +47,19 @@ class Calibration(NamedTuple):
     queued: bool
     limits: Limits | None
 
+    def summary(self) -> str:
+        """Say in some lines what was found, by what, and what was not told."""
+        shown = ", ".join(f"{name} {getattr(self.cost, name):g}" for name in self.fitted)
+        lines = [
+            f"fitted to {self.observations} observations, {self.error:.1%} off in the mean: {shown}"
+        ]
+        if self.kept:
+            kept = ", ".join(f"{name} {getattr(self.cost, name):g}" for name in self.kept)
+            lines.append(f"not told by them, and kept: {kept}")
+        if self.queued:
+            lines.append("what came late may have waited, and counts little")
+        return "\n".join(lines)
+
 
 def calibrate(
     paths: Sequence[Path], prior: StepCost, max_num_batched_tokens: int = 8192

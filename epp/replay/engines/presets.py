@@ -14,6 +14,7 @@ from epp.errors import ConfigError
 from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost, StepWork
 
+DEFAULT_PRESET = "8b-h100"
 TRANSFER_BYTES_PER_SECOND = 31e9
 """Between engines of two servers: Llama 8B's 128 KiB a token, 46k more tokens in 200 ms more.
 
@@ -52,20 +53,20 @@ def _at_rate(tokens_per_second: float, cost: StepCost, chunk: int = 8192) -> Ste
 
 
 PRESETS: Mapping[str, EnginePreset] = {
-    "llama-8b-h100": EnginePreset(
+    "8b-h100": EnginePreset(
         limits=limits_of(416_000),
         cost=StepCost(),
         kv_bytes_per_token=131_072,
         source="the routing study's cost model A, as the simulator of model-server has it: 25,000"
         " prompt tokens/s; 8B in bfloat16 on one H100",
     ),
-    "llama-8b-h100-p2p": EnginePreset(
+    "8b-h100-p2p": EnginePreset(
         limits=limits_of(416_000),
         cost=StepCost(prefill_us_per_token=35.2, attention_ns=0.19),
         kv_bytes_per_token=131_072,
         source="llm-d blog of 2026-08-15: 2k tokens computed in 78 ms, 48k in 1,988 ms",
     ),
-    "llama-70b-tp4-h100": EnginePreset(
+    "70b-tp4-h100": EnginePreset(
         limits=limits_of(430_000),
         cost=StepCost(
             step_ms=15.0,

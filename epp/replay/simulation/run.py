@@ -30,6 +30,7 @@ from epp.model.request import (
     Usage,
 )
 from epp.replay.engines.contract import Job, Progress
+from epp.replay.engines.lockstep import step_together
 from epp.replay.plan import RunPlan
 from epp.replay.results.played import Played, PodSample
 from epp.replay.simulation.clock import Clock
@@ -100,6 +101,10 @@ class Simulation:
             for number, each in enumerate(plan.pods)
             for rank in (range(each.ranks) if each.ranks > 1 else (None,))
         ]
+        for number, each in enumerate(plan.pods):
+            if each.ranks > 1:
+                ranks = [pod.engine for pod in self.pods if pod.number == number]
+                step_together(clock, ranks)
         self._places = {pod.endpoint.id: place for place, pod in enumerate(self.pods)}
         self.pickers = [
             SimulatedPicker(plan.policy, plan.seed * plan.pickers + number, clock)

@@ -33,8 +33,8 @@ def test_published_rates_of_prefill_come_out(name, chunk, tokens_per_second):
         ("cpu-small", 2048, 0.437, 0.555),
         ("cpu-small", 8192, 3.9, 4.0),
         ("cpu-tiny", 2048, 0.010, 0.017),  # 18 to 24 ms, 7 to 9 of which are not the engine's
-        ("llama-8b-h100-p2p", 2048, 0.077, 0.079),
-        ("llama-8b-h100-p2p", 49_152, 1.95, 2.03),
+        ("8b-h100-p2p", 2048, 0.077, 0.079),
+        ("8b-h100-p2p", 49_152, 1.95, 2.03),
     ],
 )
 def test_measured_times_of_prompts_come_out(name, prompt, shortest, longest):
@@ -54,5 +54,5 @@ def test_a_cache_of_so_many_tokens_has_whole_blocks_and_one_that_is_never_used()
 
 
 def test_an_unknown_name_is_answered_with_those_that_are_known():
-    with pytest.raises(ConfigError, match=r"no engine is called 'h200'.*llama-8b-h100"):
+    with pytest.raises(ConfigError, match=r"no engine is called 'h200'.*8b-h100"):
         preset("h200")
