@@ -5,7 +5,6 @@ that a trace that names blocks makes all tokens of a block equal, and gives othe
 """
 
 from collections.abc import Hashable, Iterable, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
@@ -102,12 +101,16 @@ def joined(*parts: Runs) -> Runs:
 
 def cut(runs: Runs, start: int, end: int) -> Runs:
     """Return the tokens from `start` to `end`, less where there are fewer."""
-    ends = accumulate(run.length for run in runs)
-    return [
-        Run(run.token, length)
-        for run, upto in zip(runs, ends, strict=True)
-        if (length := min(end, upto) - max(start, upto - run.length)) > 0
-    ]
+    kept: list[Run] = []
+    upto = 0
+    for run in runs:
+        begun, upto = upto, upto + run.length
+        length = min(end, upto) - max(start, begun)
+        if length > 0:
+            kept.append(run if length == run.length else Run(run.token, length))
+        if upto >= end:
+            break
+    return kept
 
 
 def block_keys(runs: Runs, size: int, root: int = 0) -> list[int]:
