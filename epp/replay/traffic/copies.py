@@ -34,7 +34,7 @@ def superposed(trace: Trace, copies: float, seed: int) -> Trace:
     renamed = _Renaming(trace.calls, math.ceil(copies))
     shift = _shift(trace)
     sessions = 1 + max((call.session for call in trace.calls), default=0)
-    draw = random.Random(seed)
+    draw = random.Random(f"copies {seed}")
     begun: list[int] = []  # for each call, the one with which what it goes on with began
     places: dict[int, float] = {}
     shifts: dict[tuple[int, int], float] = {}

@@ -68,7 +68,8 @@ def _drawn(trace: Trace, arrivals: Arrivals, seed: int) -> Iterator[float]:
     sessions = len({call.session for call in trace.calls})
     first = (arrivals.rate or 1.0) * sessions / len(trace.calls)
     last = first if arrivals.to_rate is None else first * arrivals.to_rate / (arrivals.rate or 1.0)
-    draw, shape = random.Random(seed), arrivals.cv**-2
+    # Other numbers than those by which conversations are drawn, or lengths would go with times.
+    draw, shape = random.Random(f"arrivals {seed}"), arrivals.cv**-2
     gaps = (draw.gammavariate(shape, 1 / shape) for _ in repeat(None))
     # The rate is first + (last - first) t / T, and T such that all sessions come in it.
     growth = (last**2 - first**2) / (2 * sessions)
