@@ -3,8 +3,9 @@
 Predictions are compared with the `cached_tokens` that responses report. One that promised too
 much lowers trust, and predictions are discounted by trust; one that held raises it. A large
 prediction of which nothing was true raises the suspicion that the engine has restarted. Then a
-request finds at most what came since: one that finds more clears the suspicion, a second large
-prediction that fails confirms it.
+request finds at most what came since: one that finds more clears the suspicion, more predictions
+that fail confirm it. An engine that evicts a little earlier than modelled fails predictions of old
+blocks, too: two are enough where they promised more than that explains, else it takes three.
 """
 
 from enum import Enum
@@ -19,6 +20,8 @@ _LITTLE: Final = 0.1
 """The share of a prediction below which nothing of it was true."""
 _MOST_OF: Final = 0.8
 """The share of a prediction that is as good as all of it: lengths of texts are estimates."""
+_ENOUGH: Final = 3
+"""Predictions that failed, with nothing between that held, after which the cache is gone."""
 DOUBT: Final = 0.75
 """Trust below which predictions are discounted."""
 
@@ -37,22 +40,27 @@ class PredictionTrust:
     `reports` counts the responses that were observed to their end since it started.
     """
 
-    __slots__ = ("_reported", "reports", "suspicious", "trust")
+    __slots__ = ("_failed", "_failures", "_reported", "reports", "suspicious", "trust")
 
     def __init__(self) -> None:
         self.trust = 1.0
         self.suspicious = False
         self.reports = 0
         self._reported = False
+        self._failures = 0
+        self._failed = 0
 
     def discount(self, cached: int) -> int:
         """Return how many of the predicted tokens to count on; small doubts change nothing."""
         return cached if self.trust >= DOUBT else int(cached * self.trust)
 
-    def judge(self, predicted: int, actual: int, block: int, fresh: int = 0) -> Verdict:
+    def judge(
+        self, predicted: int, actual: int, block: int, fresh: int = 0, early: float = 0.0
+    ) -> Verdict:
         """Compare a prediction with a report, both in tokens; blocks are of `block` tokens.
 
-        `fresh` is the most tokens that a cache could serve that was empty when suspicion arose.
+        `fresh` is the most tokens that a cache could serve that was empty when suspicion arose,
+        `early` those that an engine may have evicted before the model of it did.
         An endpoint that has reported nothing but zeros may not report at all: no suspicion.
         """
         self._reported = self._reported or actual > 0
@@ -63,12 +71,17 @@ class PredictionTrust:
         self.trust += (_FALLS if held < self.trust else _RISES) * (held - self.trust)
         if held >= _MOST_OF or actual > predicted - 2 * block:
             return Verdict.HELD
-        if self.suspicious:
-            self.restarted()
-            return Verdict.RESTARTED
-        empty = held < _LITTLE and predicted >= max(_LARGE_TOKENS, 2 * block)
-        self.suspicious = empty and self._reported
-        return Verdict.MISSED
+        if not self.suspicious:
+            self._failures, self._failed = 1, predicted - actual
+            empty = held < _LITTLE and predicted >= max(_LARGE_TOKENS, 2 * block)
+            self.suspicious = empty and self._reported
+            return Verdict.MISSED
+        self._failures += 1
+        self._failed += predicted - actual
+        if self._failures < _ENOUGH and self._failed <= early:
+            return Verdict.MISSED
+        self.restarted()
+        return Verdict.RESTARTED
 
     def restarted(self) -> None:
         """Reset the trust: the engine has restarted."""

@@ -29,7 +29,7 @@ from epp.model.prompts.block_hasher import BlockHasher
 
 _MOST_FAILURES: Final = 3
 """Failed scrapes in a row after which an endpoint counts as unreachable."""
-_MOST_SUSPECTS: Final = 3
+_MOST_SUSPECTS: Final = 5
 """Reports after which an unconfirmed suspicion of a restart is dropped."""
 _EVICTED_SHARE: Final = 0.01
 """The share of the cache that is evicted for a prediction that was too high."""
@@ -231,7 +231,8 @@ class Pod:
         """Compare predicted cached tokens with reported ones; correct the cache accordingly."""
         scheduler, suspicious = self.scheduler, self.feedback.suspicious
         fresh = scheduler.shared_tokens(sequence, self._suspects) if suspicious else 0
-        verdict = self.feedback.judge(predicted, actual, self.engine_block, fresh)
+        early = _EVICTED_SHARE * scheduler.cache.capacity
+        verdict = self.feedback.judge(predicted, actual, self.engine_block, fresh, early)
         self._suspects.append(sequence)
         if verdict is Verdict.RESTARTED:
             self.restart()

@@ -79,7 +79,7 @@ class Prompts:
             if _pod_of(blocks) is None:
                 self.generated.pop(blocks.anchor, blocks.request_id)
                 continue
-            if not chain.exact:
+            if not chain.exact and not blocks.broken:
                 self._estimator.record(chain.hashes[last - 1], blocks.computed)
             offsets = self._estimator.offsets(chain, model, prompt.data, kind_of(prompt.data))
             hashes, sizes = chain.hashes[first:last], offsets.sizes()[first:last]
@@ -91,7 +91,7 @@ class Prompts:
         pod = None if blocks is None else _pod_of(blocks)
         if blocks is None or pod is None:
             return
-        if not blocks.exact:
+        if not blocks.exact and not blocks.broken:
             self._estimator.record(event.hashes[-1], blocks.computed)
         sizes = _within(blocks, event.sizes, pod.engine_block)
         pod.scheduler.assign_hashes(blocks.lease, event.hashes, sizes)

@@ -70,12 +70,29 @@ def test_paces_go_by_class():
     assert answers.seconds_per_token("other") == 0.02
 
 
-@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=16))
-def test_a_few_are_averaged(lengths):
-    answers = OutputLengths()
+def averaged(lengths):
+    """Return the expected length, and whether it was begun anew: it was settled, and is not."""
+    answers, settled = OutputLengths(), [False]
     for length in lengths:
         answers.record_length(ASKED, length)
-    assert answers.length(ASKED) == pytest.approx(sum(lengths) / len(lengths))
+        answers.record_seconds_per_token("a class", 101, 2.0)
+        settled.append(answers.settled(ASKED, "a class"))
+    return answers.length(ASKED), settled != sorted(settled)
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=50))
+def test_up_to_fifty_are_averaged_unless_it_begins_anew(lengths):
+    length, anew = averaged(lengths)
+    assert anew or length == pytest.approx(sum(lengths) / len(lengths))
+    assert not anew or len(lengths) > 16
+
+
+@given(st.data(), st.integers(100, 10_000))
+def test_up_to_fifty_that_differ_by_less_than_a_tenth_are_averaged(data, least):
+    # Less than 0.1 lies between any two logarithms: no drift is a change.
+    near = st.integers(least, least + least // 10)
+    lengths = data.draw(st.lists(near, min_size=1, max_size=50))
+    assert averaged(lengths) == (pytest.approx(sum(lengths) / len(lengths)), False)
 
 
 def test_what_changes_is_followed():

@@ -41,6 +41,27 @@ def test_two_large_promises_broken_in_a_row_are_a_restart():
     assert feedback.trust == 1.0
 
 
+def test_where_an_engine_evicts_early_three_are_a_restart_or_two_that_promised_more():
+    little = reporting()
+    assert [little.judge(100, 0, BLOCK, early=300) for _ in range(3)] == [
+        Verdict.MISSED,
+        Verdict.MISSED,
+        Verdict.RESTARTED,
+    ]
+    much = reporting()
+    assert much.judge(200, 0, BLOCK, early=300) is Verdict.MISSED
+    assert much.judge(101, 0, BLOCK, early=300) is Verdict.RESTARTED
+
+
+def test_two_that_promised_no_more_than_an_engine_evicts_early_may_be_old_blocks():
+    feedback = reporting()
+    for _ in range(10):
+        assert feedback.judge(200, 0, BLOCK, early=300) is Verdict.MISSED
+        assert feedback.judge(100, 0, BLOCK, early=300) is Verdict.MISSED
+        assert feedback.judge(640, 640, BLOCK, early=300) is Verdict.HELD
+        assert not feedback.suspicious
+
+
 def test_requests_without_a_promise_between_do_not_hide_a_restart():
     feedback = reporting()
     assert feedback.judge(640, 0, BLOCK) is Verdict.MISSED

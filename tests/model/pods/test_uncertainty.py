@@ -34,6 +34,11 @@ class Watched(Rig):
         self.now += 0.01 * (tokens - 1)
         self.apply(Finished(RequestId(name), Usage(prompt, tokens, cached)))
 
+    def hurry(self):
+        """Have so many begin elsewhere that traffic is not light."""
+        for _ in range(50):
+            self.begin(next(self.names), SHORT, pod="pod-1")
+
 
 @pytest.fixture
 def rig():
@@ -68,8 +73,20 @@ def test_where_responses_are_rare_all_are_needed(rig):
     for _ in range(90):
         rig.now += 60
         needed.append(rig.begin(next(rig.names), SHORT))
+    # A pause counts for ten times the mean before it, and moves that by a twentieth: by 1.45 times
+    # from 0.02 seconds, which makes more than 0.1 with the fifth.
+    assert needed == [False] * 4 + [True] * 86
+
+
+def test_of_a_busy_fleet_all_of_a_rare_endpoint_are_needed(rig):
+    needed = []
+    for _ in range(50):
+        for _ in range(140):  # ten seconds
+            rig.now += 0.052
+            rig.begin(next(rig.names), SHORT, pod="pod-1")
+        needed.append(rig.begin(next(rig.names), SHORT))
     assert not any(needed[:8])
-    assert all(needed[60:])
+    assert all(needed[45:])
 
 
 def test_the_first_of_an_endpoint_are_needed(rig):
@@ -110,9 +127,11 @@ def test_responses_that_become_longer_are_watched_for_a_while(rig):
         name = next(sample)
         rig.begin(name, SHORT)
         rig.end(name, tokens=400)
+        rig.hurry()
     needed = 0
     while rig.begin(name := next(rig.names), SHORT):
         rig.end(name, tokens=400)
+        rig.hurry()
         needed += 1
     assert 8 <= needed <= 16
     assert rig.fleet._output_lengths.length(rig.quote("q", SHORT)) == pytest.approx(400, rel=0.1)
