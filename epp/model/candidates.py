@@ -9,6 +9,8 @@ from operator import index as number_of
 from typing import Final, SupportsIndex, overload
 
 from epp.model.candidate import Candidate
+from epp.model.endpoint import CurrentLoad
+from epp.model.pods.current_load import LoadBooks
 from epp.model.pods.ledger import LedgerSnapshot
 from epp.model.pods.pods import EligiblePods
 from epp.model.quote import Estimate, Quote
@@ -17,10 +19,26 @@ _DECODE_SECONDS: Final = 20e-6
 """Seconds that one running decode adds to an engine's step."""
 
 
+class _LoadOnce:
+    """The load of one endpoint, computed when it is first asked for (`LoadSource`)."""
+
+    __slots__ = ("_books", "_load")
+
+    def __init__(self, books: LoadBooks) -> None:
+        self._books: Final = books
+        self._load: CurrentLoad | None = None
+
+    def at(self, now: float, /) -> CurrentLoad:
+        """Return the load at the first `now`."""
+        if self._load is None:
+            self._load = self._books.at(now)
+        return self._load
+
+
 class Candidates(Sequence[Candidate]):
     """The endpoints' predicted states and costs at one moment, in aligned columns.
 
-    Good while one decision is made: a `Candidate` that is looked at later has a later load.
+    Good while one decision is made: a load that is first looked at later is a later one.
     `busy_share`, in 0..1, is the fleet's; units are those of `Candidate`.
     """
 
@@ -100,7 +118,7 @@ class Candidates(Sequence[Candidate]):
             in_flight_tokens=pod.ledger.queued_tokens,
             busy_share=self.busy_share,
             trust=self._trust[position],
-            current=pod.books,
+            current=_LoadOnce(pod.books),
             now=self._now,
             chains=self._chains,
         )

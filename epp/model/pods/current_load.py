@@ -94,15 +94,14 @@ class LoadBooks:
         """Return the load at `now`, in seconds; the scheduler has caught up by then."""
         ledger, scheduler = self._ledger, self._scheduler
         requests = ledger.requests + self._others
-        waiting = min(
-            len(scheduler.waiting)
-            + self._others_waiting
-            + min(self._unreached, self._unreached_before),
-            ledger.prefilling(now) + self._others,
-            ledger.sent + self._most_waiting,
-        )
+        # Of two numbers each: mypyc compiles that to a comparison, and calls `min` for three.
+        waiting = len(scheduler.waiting) + self._others_waiting
+        waiting += min(self._unreached, self._unreached_before)
+        waiting = min(waiting, ledger.prefilling(now) + self._others)
+        waiting = min(waiting, ledger.sent + self._most_waiting)
         waiting = max(0.0, waiting)
-        kv_usage = min(1.0, max(0.0, scheduler.usage + self._kv_usage))
+        usage = max(0.0, scheduler.usage + self._kv_usage)
+        kv_usage = min(1.0, usage)
         running = max(0.0, requests - waiting)
         load = self._load
         if not load.max_adapters:
