@@ -13,7 +13,7 @@ from epp.gateway.processes import spawn
 
 pytestmark = pytest.mark.vllm
 EXAMPLE = Path(__file__).parents[1] / "model-server" / "examples" / "prefix_caching"
-RUN_SECONDS = 600
+RUN_SECONDS = 1200
 BLOCK = 32
 SIZE = ("--lines", "16", "--questions", "3")
 TEXTS = ("table", "chat")
