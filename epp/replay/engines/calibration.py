@@ -27,6 +27,7 @@ _MOVED = 0.1
 _LATE_WEIGHT = 0.1
 """What an observation counts that took longer than said, where it may have waited."""
 _ROUNDS = 20
+_RESCALED = 3
 
 Vector = Sequence[float]
 Equation = tuple[Vector, float]
@@ -71,8 +72,13 @@ def calibrate(
     observed = read_observed(paths)
     equations = list(_equations(observed.rows, max_num_batched_tokens))
     scale = [getattr(prior, name) or getattr(StepCost(), name) for name in _UNITS]
-    found = _fit(equations, scale, 1.0, late=_LATE_WEIGHT if observed.queued else 1.0)
-    other = _fit(equations, scale, _OTHER_PRIOR, late=_LATE_WEIGHT if observed.queued else 1.0)
+    late = _LATE_WEIGHT if observed.queued else 1.0
+    for _ in range(_RESCALED):
+        # Where an engine is many times slower than the prior, that holds it back; no more then.
+        shares = _fit(equations, scale, 1.0, late=late)
+        scale = [each * max(1.0, share) for each, share in zip(scale, shares, strict=True)]
+    found = _fit(equations, scale, 1.0, late=late)
+    other = _fit(equations, scale, _OTHER_PRIOR, late=late)
     told = [
         name
         for name, one, two in zip(_UNITS, found, other, strict=True)

@@ -173,6 +173,12 @@ def test_metrics_pages_tell_of_the_requests_between_them(tmp_path):
     assert found.error < 0.01
 
 
+def test_an_engine_hundreds_of_times_slower_than_the_prior_is_found_too(tmp_path):
+    slow = FIRST | {"prefill": 800.0, "between": 2000.0}
+    found = calibrate([page(tmp_path / "1", slow)], StepCost())
+    assert found.error < 0.01
+
+
 def test_one_page_tells_of_all_since_the_start(tmp_path):
     found = calibrate([page(tmp_path / "1", FIRST)], StepCost())
     assert found.error < 0.01
