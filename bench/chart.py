@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from epp.demo.charts import COLOURS, FAINT, INK, LOOK
+from epp.demo.charts import COLOURS
+from epp.replay.results.look import FAINT, INK, LOOK
 
 __all__ = ["FAINT", "GOOD", "INK", "OTHER", "drawing", "png"]
 

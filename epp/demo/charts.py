@@ -1,51 +1,24 @@
 """The plots of the report, as SVG text."""
 
-import io
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from epp.demo.comparison import RunResult
-from epp.demo.figures import Sample, cached_ratio, computed_by_server, format_seconds
+from epp.demo.figures import Sample, cached_ratio, computed_by_server
+from epp.replay.results.look import ACCENT, EDGE, LOOK, NEUTRAL, in_seconds, svg
 
-COLOURS = ("#7c8aa0", "#d9480f")
-INK = "#2b2f36"
-FAINT = "#e4e7ec"
+COLOURS = (NEUTRAL, ACCENT)
 BIN_SECONDS = 2.0
-LOOK = {
-    "svg.fonttype": "path",
-    "svg.hashsalt": "warmpick",
-    "font.size": 10.5,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": "#9aa3b0",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": FAINT,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "legend.frameon": False,
-}
 WIDE = (8.6, 3.3)
 HALF = (4.2, 3.3)
 
 Pair = tuple[RunResult, RunResult]
-
-
-def svg(figure: Figure) -> str:
-    """Return a figure as an `<svg>` element that scales with the page."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
 
 
 def charts(before: RunResult, after: RunResult) -> dict[str, str]:
@@ -72,14 +45,6 @@ def _good(result: RunResult) -> list[Sample]:
     return [sample for sample in result.samples if not sample.error]
 
 
-def _in_seconds(axis: Axis) -> None:
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(
-        FuncFormatter(lambda value, _: format_seconds(value).replace(".00", ""))
-    )
-    axis.set_minor_locator(NullLocator())
-
-
 def _distribution(axes: Axes, pair: Pair) -> None:
     for result, colour in zip(pair, COLOURS, strict=True):
         times = sorted(sample.ttft for sample in _good(result))
@@ -87,7 +52,7 @@ def _distribution(axes: Axes, pair: Pair) -> None:
         axes.step(times, shares, where="post", color=colour, lw=2, label=result.policy)
         axes.plot([result.figures.ttft_p50], [0.5], "o", color=colour, ms=6, mec="white", mew=1.2)
     axes.set_xscale("log")
-    _in_seconds(axes.xaxis)
+    in_seconds(axes.xaxis)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.set(xlabel="time to first token (logarithmic)", ylabel="of requests", ylim=(0, 1.02))
     axes.legend(loc="lower right")
@@ -108,7 +73,7 @@ def _over_time(axes: Axes, pair: Pair) -> None:
         middles, medians = _binned(samples)
         axes.plot(middles, medians, color=colour, lw=2.2, label=f"{result.policy}, median")
     axes.set_yscale("log")
-    _in_seconds(axes.yaxis)
+    in_seconds(axes.yaxis)
     axes.set(xlabel="seconds since the first conversation", ylabel="time to first token")
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
 
@@ -157,7 +122,7 @@ def _predictions(axes: Axes, pair: Pair) -> None:
     actual = [cached for cached, _ in predicted_requests]
     predicted = [cached + miss for cached, miss in predicted_requests]
     limit = max([*actual, *predicted, 1]) * 1.04
-    axes.plot([0, limit], [0, limit], color="#9aa3b0", lw=1)
+    axes.plot([0, limit], [0, limit], color=EDGE, lw=1)
     axes.plot(actual, predicted, "o", color=COLOURS[1], ms=3.6, alpha=0.45, mew=0)
     axes.set(xlim=(0, limit), ylim=(0, limit))
     axes.set(xlabel="cached tokens, reported by the server", ylabel="predicted by the picker")

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from epp.replay.results.measures import percentile, ratio
+
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One request as its client measured it; times in seconds, `sent_at` since the run's start.
@@ -58,22 +60,6 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     over: float
     under: float
     close: float
-
-
-def percentile(values: Iterable[float], percent: float) -> float:
-    """Return a percentile, interpolated linearly between ranks; nan without values."""
-    ordered = sorted(values)
-    if not ordered:
-        return math.nan
-    position = (len(ordered) - 1) * percent / 100
-    low = math.floor(position)
-    high = math.ceil(position)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def ratio(part: float, whole: float) -> float:
-    """Return part / whole; nan where the whole is 0."""
-    return part / whole if whole else math.nan
 
 
 def cached_ratio(samples: Iterable[Sample]) -> float:

@@ -9,33 +9,12 @@ from epp.demo.figures import (
     computed_by_server,
     format_seconds,
     gain_sentence,
-    percentile,
     summarize,
 )
 
 
 def sample(**values):
     return Sample(**{"conversation": 0, "turn": 0, "sent_at": 0.0, **values})
-
-
-@pytest.mark.parametrize(
-    ("values", "percent", "expected"),
-    [
-        ([7.0], 99, 7.0),
-        ([1.0, 2.0], 50, 1.5),
-        ([4.0, 1.0, 3.0, 2.0], 0, 1.0),
-        ([4.0, 1.0, 3.0, 2.0], 100, 4.0),
-        ([4.0, 1.0, 3.0, 2.0], 50, 2.5),
-        ([4.0, 1.0, 3.0, 2.0], 90, 3.7),
-        (list(range(101)), 99, 99),
-    ],
-)
-def test_percentiles_by_hand(values, percent, expected):
-    assert percentile(values, percent) == pytest.approx(expected)
-
-
-def test_a_percentile_of_nothing_is_no_number():
-    assert math.isnan(percentile([], 50))
 
 
 # Two servers, blocks of 16: a computes 100 + 20 tokens, b 50; predictions miss by +32, -10 and 0.

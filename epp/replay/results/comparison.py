@@ -1,0 +1,282 @@
+"""Policies compared: means and spreads over seeds, and ratios to a baseline paired by seed."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import stdev
+
+import msgspec
+
+from epp.errors import ConfigError
+from epp.replay.results.digest import Curves, Digest, RunFigures, Slo
+from epp.replay.results.measures import BY_NAME, MEASURES, Better, mean
+
+LEADING = "ttft_mean"
+"""The measure by which policies are ranked."""
+TOLERATED = 0.01
+"""So much more of its requests than another a policy may leave unanswered, and be best."""
+_T95 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""Student's t for 95 %, two-sided, by degrees of freedom from 1; from 31 on 2.04 is close."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A figure over seeds: its mean, least and most. NaN where no run has it."""
+
+    mean: float
+    least: float
+    most: float
+
+
+class Paired(msgspec.Struct, frozen=True):
+    """A figure's ratio to that of another policy with the same seeds.
+
+    `ratio` is the geometric mean over `seeds`; `low` and `high` bound it with 95 % confidence
+    (Student's t of the ratios' logarithms), NaN with fewer than two seeds. In `less` seeds it is
+    under 1.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    seeds: int
+    less: int
+
+    @property
+    def sure(self) -> bool:
+        """Whether the interval leaves out 1."""
+        return self.high < 1 or self.low > 1
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy in one cell; `figures` and `ratios` (to the baseline) are by measure.
+
+    `unanswered` is the share of requests that were not served.
+    """
+
+    policy: str
+    seeds: tuple[int, ...]
+    requests: float
+    unanswered: float
+    figures: Mapping[str, Spread]
+    ratios: Mapping[str, Paired]
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """The policies in one cell; `best` is by `LEADING`, of those that answer as much as others."""
+
+    name: str
+    workload: str
+    pods: int
+    load: float
+    seconds: float
+    standings: Mapping[str, Standing]
+    best: str
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """All policies in all cells.
+
+    `overall` are the ratios to the baseline, by policy and measure: geometric means over the
+    cells, paired by seed. `rivals` are the ratios of `LEADING`, overall, to the `best` policy.
+    `curves` are by cell, policy and seed.
+    """
+
+    baseline: str
+    slo: Slo
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    cells: tuple[Cell, ...]
+    overall: Mapping[str, Mapping[str, Paired]]
+    best: str
+    rivals: Mapping[str, Paired]
+    curves: Mapping[str, Mapping[str, Mapping[int, Curves]]]
+
+
+_Runs = Mapping[str, Mapping[str, Mapping[int, Digest]]]
+"""By cell, policy and seed."""
+
+
+def compare(runs: Iterable[Digest], baseline: str | None = None) -> Comparison:
+    """Compare runs; ratios are to `baseline` (default: the first run's policy).
+
+    Raises `ConfigError` for no runs, a baseline that did not run, one run twice, or unlike SLOs.
+    """
+    listed = list(runs)
+    if not listed:
+        raise ConfigError("nothing to compare: no run has ended")
+    policies = tuple(dict.fromkeys(run.policy for run in listed))
+    baseline = baseline or policies[0]
+    if baseline not in policies:
+        raise ConfigError(
+            f"the baseline {baseline!r} is not among the policies that ran: {', '.join(policies)}"
+        )
+    if len({(run.slo.ttft, run.slo.tpot) for run in listed}) > 1:
+        raise ConfigError("goodput was measured by different SLOs: give all runs the same")
+    by_cell = _by_cell(listed)
+    cells = tuple(_cell(name, by_policy, baseline) for name, by_policy in by_cell.items())
+    overall = {policy: _ratios(by_cell, policy, baseline) for policy in policies}
+    best = _best(
+        {policy: _unanswered(by_cell, policy) for policy in policies},
+        {policy: found[LEADING].ratio for policy, found in overall.items()},
+    )
+    return Comparison(
+        baseline=baseline,
+        slo=listed[0].slo,
+        policies=policies,
+        seeds=tuple(sorted({run.seed for run in listed})),
+        cells=cells,
+        overall=overall,
+        best=best,
+        rivals={
+            policy: _overall(by_cell, policy, best, LEADING)
+            for policy in policies
+            if policy != best
+        },
+        curves={
+            cell: {
+                policy: {seed: run.curves for seed, run in by_seed.items()}
+                for policy, by_seed in by_policy.items()
+            }
+            for cell, by_policy in by_cell.items()
+        },
+    )
+
+
+def _by_cell(runs: Iterable[Digest]) -> _Runs:
+    found: dict[str, dict[str, dict[int, Digest]]] = {}
+    for run in runs:
+        by_seed = found.setdefault(run.cell, {}).setdefault(run.policy, {})
+        if by_seed.setdefault(run.seed, run) is not run:
+            raise ConfigError(f"{run.cell}, {run.policy}, seed {run.seed}: given twice")
+    return found
+
+
+def _cell(name: str, by_policy: Mapping[str, Mapping[int, Digest]], baseline: str) -> Cell:
+    alone = {name: by_policy}
+    standings = {
+        policy: Standing(
+            policy=policy,
+            seeds=tuple(sorted(by_seed)),
+            requests=mean(run.figures.requests for run in by_seed.values()),
+            unanswered=_unanswered(alone, policy),
+            figures={each.name: _spread(by_seed.values(), each.name) for each in MEASURES},
+            ratios=_ratios(alone, policy, baseline),
+        )
+        for policy, by_seed in by_policy.items()
+    }
+    first = next(run for by_seed in by_policy.values() for run in by_seed.values())
+    return Cell(
+        name=name,
+        workload=first.workload or name,
+        pods=first.pods,
+        load=first.load,
+        seconds=mean(run.seconds for by_seed in by_policy.values() for run in by_seed.values()),
+        standings=standings,
+        best=_best(
+            {policy: standing.unanswered for policy, standing in standings.items()},
+            {policy: standing.figures[LEADING].mean for policy, standing in standings.items()},
+        ),
+    )
+
+
+def _spread(runs: Iterable[Digest], name: str) -> Spread:
+    values = [_figure(run.figures, name) for run in runs]
+    known = [value for value in values if not math.isnan(value)]
+    nothing = math.nan
+    return Spread(mean(known), min(known, default=nothing), max(known, default=nothing))
+
+
+def _figure(figures: RunFigures, name: str) -> float:
+    value: float = getattr(figures, name)
+    return value
+
+
+def _ratios(by_cell: _Runs, policy: str, baseline: str) -> dict[str, Paired]:
+    return {each.name: _overall(by_cell, policy, baseline, each.name) for each in MEASURES}
+
+
+def _overall(by_cell: _Runs, policy: str, other: str, name: str) -> Paired:
+    """Return a ratio over all cells: of each seed the mean over those where both have it."""
+    logs = defaultdict[int, list[float]](list)
+    for by_policy in by_cell.values():
+        mine, theirs = by_policy.get(policy, {}), by_policy.get(other, {})
+        for seed in sorted(mine.keys() & theirs.keys()):
+            values = [_figure(by_seed[seed].figures, name) for by_seed in (mine, theirs)]
+            if all(0 < value < math.inf for value in values):
+                logs[seed].append(math.log(values[0]) - math.log(values[1]))
+    return paired([mean(each) for each in logs.values()])
+
+
+def paired(logs: Sequence[float]) -> Paired:
+    """Return the ratio whose logarithms, one of each seed, are `logs`."""
+    count, middle = len(logs), mean(logs)
+    reach = math.nan
+    if count > 1:
+        reach = _T95[min(count - 1, len(_T95)) - 1] * stdev(logs) / math.sqrt(count)
+    low, ratio, high = (_exp(each) for each in (middle - reach, middle, middle + reach))
+    return Paired(ratio, low, high, count, sum(each < 0 for each in logs))
+
+
+def _exp(power: float) -> float:
+    """Return e to a power; infinite where no float is so large."""
+    return math.inf if power > 700 else math.exp(power)  # noqa: PLR2004 (a float's most: 709)
+
+
+def _unanswered(by_cell: _Runs, policy: str) -> float:
+    """Return the greatest share of requests, of all cells, that a policy did not serve."""
+    return max(
+        (
+            mean(_missed(run.figures) for run in by_policy[policy].values())
+            for by_policy in by_cell.values()
+            if policy in by_policy
+        ),
+        default=0.0,
+    )
+
+
+def _missed(figures: RunFigures) -> float:
+    return 1 - figures.served / figures.requests if figures.requests else 0.0
+
+
+def _best(unanswered: Mapping[str, float], values: Mapping[str, float]) -> str:
+    """Return the policy of the least value, of those that answer about as much as any."""
+    return min(
+        values,
+        key=lambda policy: (
+            not eligible(unanswered, policy),
+            math.isnan(values[policy]),
+            values[policy],
+        ),
+    )
+
+
+def eligible(unanswered: Mapping[str, float], policy: str) -> bool:
+    """Whether a policy's latency may be compared with others' that answer more requests."""
+    return unanswered[policy] <= min(unanswered.values()) + TOLERATED
+
+
+def winners(cell: Cell, name: str) -> frozenset[str]:
+    """Return the policies with the best mean of a measure; none where none is better."""
+    measure, standings = BY_NAME[name], cell.standings
+    unanswered = {policy: standing.unanswered for policy, standing in standings.items()}
+    sign = _SIGNS.get(measure.better)
+    values = {
+        policy: sign(standing.figures[name].mean)
+        for policy, standing in standings.items()
+        if sign is not None
+        and not math.isnan(standing.figures[name].mean)
+        and (not measure.latency or eligible(unanswered, policy))
+    }
+    least = min(values.values(), default=math.nan)
+    best = frozenset(policy for policy, value in values.items() if value == least)
+    return best if len(best) < len(standings) else frozenset()
+
+
+_SIGNS: Mapping[Better, Callable[[float], float]] = {
+    Better.LESS: lambda value: value,
+    Better.MORE: lambda value: -value,
+}

@@ -1,0 +1,257 @@
+"""A run reduced to figures and curves, small enough to keep those of thousands of runs."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from epp.replay.results.measures import mean, percentile, percentiles, ratio
+from epp.replay.results.played import Played, PodSample
+from epp.replay.simulation.outcome import CallOutcome, Fate
+
+RANKS: tuple[float, ...] = (*range(100), 99.5, 99.9, 100)
+"""The percents of the TTFT's quantiles."""
+BINS = 60
+"""Equal parts of a run's time."""
+ERROR_BINS = 33
+ERROR_REACH = 4.0
+"""The errors of predicted TTFT are binned from 1/16 to 16 times, by doublings."""
+WINDOW_SECONDS = 60.0
+"""Of `imbalance_windows`."""
+
+
+class Slo(msgspec.Struct, frozen=True):
+    """What users shall get, in seconds: the first token, and each after it on average."""
+
+    ttft: float = 2.0
+    tpot: float = 0.05
+
+    def met(self, outcome: CallOutcome) -> bool:
+        """Whether a request was served so; one of a single token has no TPOT."""
+        return (
+            outcome.fate is Fate.SERVED
+            and outcome.ttft <= self.ttft
+            and not outcome.tpot > self.tpot
+        )
+
+
+class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of one run; NaN where there is nothing to measure.
+
+    Times are in seconds, shares 0..1. TTFT is that of all requests which got a first token, TPOT
+    and end-to-end times of those that were served; `refused`, `lost` and `unfinished` are the
+    others. `goodput_share` is of all requests. `queue_mean`, `prefill_mean` and `decode_mean`
+    add up to the mean end-to-end time of the served. `cached_of_reusable` compares with an
+    infinite cache that all pods share. `imbalance` is the most prompt tokens computed on a pod
+    over the mean, `imbalance_windows` the same within each minute, weighted by its tokens.
+    `cached_over` and `cached_under` are the errors of predicted cached tokens as shares of prompt
+    tokens; `ttft_error` is the median of the predicted TTFT's absolute error over the TTFT, and
+    `ttft_bias` the sum of predicted over that of real TTFTs, less 1.
+    """
+
+    requests: int
+    served: int
+    refused: int
+    lost: int
+    unfinished: int
+    preemptions: int
+    ttft_mean: float
+    ttft_p50: float
+    ttft_p90: float
+    ttft_p99: float
+    tpot_mean: float
+    tpot_p99: float
+    end_to_end_mean: float
+    end_to_end_p99: float
+    queue_mean: float
+    prefill_mean: float
+    decode_mean: float
+    requests_per_s: float
+    output_per_s: float
+    goodput_share: float
+    goodput_per_s: float
+    cached_ratio: float
+    reusable_ratio: float
+    cached_of_reusable: float
+    imbalance: float
+    imbalance_windows: float
+    cached_over: float
+    cached_under: float
+    ttft_error: float
+    ttft_bias: float
+
+
+class Curves(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's plots need beside its figures.
+
+    `ttft` are quantiles at `RANKS`. The others have `BINS` parts of the run: the median TTFT of
+    the requests sent then, and for each pod the mean of its waiting and running requests,
+    rounded. `ttft_errors` counts log2(predicted / real TTFT) in `ERROR_BINS` bins; what is beyond
+    `ERROR_REACH` is in the outermost.
+    """
+
+    ttft: tuple[float, ...]
+    ttft_over_time: tuple[float, ...]
+    load: tuple[tuple[int, ...], ...]
+    ttft_errors: tuple[int, ...]
+
+
+class Digest(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of `Played`, without its requests."""
+
+    policy: str
+    seed: int
+    cell: str
+    workload: str
+    pods: int
+    load: float
+    seconds: float
+    slo: Slo
+    figures: RunFigures
+    curves: Curves
+
+
+def digest(played: Played, slo: Slo | None = None) -> Digest:
+    """Reduce a run; `slo` is what its goodput is measured by (default: `Slo()`)."""
+    slo = slo or Slo()
+    outcomes = [outcome for outcome in played.outcomes if outcome.at >= played.began]
+    return Digest(
+        policy=played.policy,
+        seed=played.seed,
+        cell=played.cell,
+        workload=played.workload,
+        pods=played.pods,
+        load=played.load,
+        seconds=played.seconds,
+        slo=slo,
+        figures=_figures(outcomes, played, slo),
+        curves=_curves(outcomes, played),
+    )
+
+
+def _figures(outcomes: Sequence[CallOutcome], played: Played, slo: Slo) -> RunFigures:
+    answered = _answered(outcomes)
+    served = [outcome for outcome in outcomes if outcome.fate is Fate.SERVED]
+    ttft = [outcome.ttft for outcome in answered]
+    tpot = [outcome.tpot for outcome in served if not math.isnan(outcome.tpot)]
+    whole = [outcome.end_to_end for outcome in served]
+    prompt = sum(outcome.prompt for outcome in answered)
+    cached = sum(outcome.cached for outcome in answered)
+    reusable = sum(outcome.reusable for outcome in answered)
+    missed = [outcome.predicted_cached - outcome.cached for outcome in answered]
+    foreseen = _foreseen(answered)
+    good = sum(slo.met(outcome) for outcome in outcomes)
+    fates = Counter(outcome.fate for outcome in outcomes)
+    p50, p90, p99 = percentiles(ttft, (50, 90, 99))
+    return RunFigures(
+        requests=len(outcomes),
+        served=len(served),
+        refused=fates[Fate.REFUSED],
+        lost=fates[Fate.LOST],
+        unfinished=fates[Fate.UNFINISHED],
+        preemptions=sum(outcome.preempted for outcome in outcomes),
+        ttft_mean=mean(ttft),
+        ttft_p50=p50,
+        ttft_p90=p90,
+        ttft_p99=p99,
+        tpot_mean=mean(tpot),
+        tpot_p99=percentile(tpot, 99),
+        end_to_end_mean=mean(whole),
+        end_to_end_p99=percentile(whole, 99),
+        queue_mean=mean(outcome.queued for outcome in served),
+        prefill_mean=mean(outcome.ttft - outcome.queued for outcome in served),
+        decode_mean=mean(outcome.end_to_end - outcome.ttft for outcome in served),
+        requests_per_s=ratio(len(served), played.seconds),
+        output_per_s=ratio(sum(outcome.generated for outcome in outcomes), played.seconds),
+        goodput_share=ratio(good, len(outcomes)),
+        goodput_per_s=ratio(good, played.seconds),
+        cached_ratio=ratio(cached, prompt),
+        reusable_ratio=ratio(reusable, prompt),
+        cached_of_reusable=ratio(cached, reusable),
+        imbalance=_imbalance(answered, played.pods, lambda _: 0),
+        imbalance_windows=_imbalance(answered, played.pods, _window),
+        cached_over=ratio(sum(miss for miss in missed if miss > 0), prompt),
+        cached_under=ratio(-sum(miss for miss in missed if miss < 0), prompt),
+        ttft_error=percentile((abs(said / real - 1) for said, real in foreseen), 50),
+        ttft_bias=ratio(
+            math.fsum(said for said, _ in foreseen) - math.fsum(real for _, real in foreseen),
+            math.fsum(real for _, real in foreseen),
+        ),
+    )
+
+
+def _answered(outcomes: Iterable[CallOutcome]) -> list[CallOutcome]:
+    """Return those that got a first token."""
+    return [outcome for outcome in outcomes if not math.isnan(outcome.ttft)]
+
+
+def _foreseen(answered: Iterable[CallOutcome]) -> list[tuple[float, float]]:
+    """Return predicted and real TTFT where there are both."""
+    return [
+        (outcome.predicted_ttft, outcome.ttft)
+        for outcome in answered
+        if not math.isnan(outcome.predicted_ttft) and outcome.ttft > 0
+    ]
+
+
+def _window(outcome: CallOutcome) -> int:
+    """Return the number of the window in which its prompt was begun."""
+    waited = 0.0 if math.isnan(outcome.queued) else outcome.queued
+    return int((outcome.at + waited) // WINDOW_SECONDS)
+
+
+def _imbalance(
+    answered: Iterable[CallOutcome], pods: int, window: Callable[[CallOutcome], int]
+) -> float:
+    """Return the computed prompt tokens of each window's busiest pod over those of the mean pod."""
+    windows = defaultdict[int, Counter[int]](Counter)
+    for outcome in answered:
+        windows[window(outcome)][outcome.endpoint] += outcome.prompt - outcome.cached
+    most = sum(max(computed.values()) for computed in windows.values())
+    return ratio(most * pods, sum(computed.total() for computed in windows.values()))
+
+
+def _curves(outcomes: Sequence[CallOutcome], played: Played) -> Curves:
+    answered = _answered(outcomes)
+    bins: list[list[float]] = [[] for _ in range(BINS)]
+    for outcome in answered:
+        bins[_bin(outcome.at, played)].append(outcome.ttft)
+    return Curves(
+        ttft=tuple(percentiles((outcome.ttft for outcome in answered), RANKS)),
+        ttft_over_time=tuple(percentile(each, 50) for each in bins),
+        load=_load(played.samples, played),
+        ttft_errors=_ttft_errors(_foreseen(answered)),
+    )
+
+
+def _bin(at: float, played: Played) -> int:
+    share = (at - played.began) / played.seconds if played.seconds > 0 else 0.0
+    return min(max(int(share * BINS), 0), BINS - 1)
+
+
+def _load(samples: Sequence[PodSample], played: Played) -> tuple[tuple[int, ...], ...]:
+    """Return nothing without samples; a part without any is as the one before it."""
+    if not samples:
+        return ()
+    seen: list[list[list[int]]] = [[[] for _ in range(BINS)] for _ in range(played.pods)]
+    for sample in samples:
+        if sample.at >= played.began:
+            seen[sample.pod][_bin(sample.at, played)].append(sample.waiting + sample.running)
+    return tuple(tuple(_filled(parts)) for parts in seen)
+
+
+def _filled(parts: Iterable[Sequence[int]]) -> Iterable[int]:
+    last = 0
+    for part in parts:
+        last = round(sum(part) / len(part)) if part else last
+        yield last
+
+
+def _ttft_errors(foreseen: Iterable[tuple[float, float]]) -> tuple[int, ...]:
+    counts = [0] * ERROR_BINS
+    for said, real in foreseen:
+        error = math.log2(said / real) if said > 0 else -ERROR_REACH
+        place = (error + ERROR_REACH) / (2 * ERROR_REACH) * ERROR_BINS
+        counts[min(max(int(place), 0), ERROR_BINS - 1)] += 1
+    return tuple(counts)

@@ -1,0 +1,93 @@
+"""The plots of many cells: how the policies' TTFT goes with load or with the number of pods."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from epp.replay.results.comparison import LEADING, Cell, Comparison
+from epp.replay.results.look import ACCENT, in_seconds, palette
+from epp.replay.results.plots import WIDTH, draw
+
+ACROSS = 3
+"""Panels beside each other."""
+HIGH = 2.5
+"""Inches of a panel."""
+
+
+def sweep_plot(comparison: Comparison) -> str:
+    """Return a panel for each workload (and number of pods); empty where no axis has two values.
+
+    Across goes the load where it varies, else the number of pods.
+    """
+    by_load = _varies(comparison.cells, "load")
+    if not by_load and not _varies(comparison.cells, "pods"):
+        return ""
+    panels: dict[str, list[Cell]] = {}
+    for cell in comparison.cells:
+        pods = f", {cell.pods} pods" if by_load else ""
+        panels.setdefault(f"{cell.workload}{pods}", []).append(cell)
+    across = min(ACROSS, len(panels))
+    down = math.ceil(len(panels) / across)
+
+    def paint(figure: Figure) -> None:
+        grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+        for axes, (title, cells) in zip(grid.flat, panels.items(), strict=False):
+            _panel(axes, comparison, cells, by_load=by_load)
+            axes.set_title(title, loc="left")
+        for axes in list(grid.flat)[len(panels) :]:
+            axes.set_axis_off()
+        figure.supxlabel("load" if by_load else "pods", size=10)
+        figure.supylabel("TTFT mean; band: least to most of the seeds", size=9)
+        handles, labels = grid.flat[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(5, len(labels)))
+
+    return draw((WIDTH, 1.0 + HIGH * down), paint)
+
+
+def _varies(cells: Iterable[Cell], name: str) -> bool:
+    """Whether cells of one workload differ in that; an unknown load does not count."""
+    found: dict[str, set[float]] = {}
+    for cell in cells:
+        found.setdefault(cell.workload, set()).add(getattr(cell, name))
+    return any(len({each for each in values if each == each}) > 1 for values in found.values())  # noqa: PLR0124 (NaN)
+
+
+def _panel(axes: Axes, comparison: Comparison, cells: Sequence[Cell], *, by_load: bool) -> None:
+    colours = palette(comparison.policies, comparison.best, comparison.baseline)
+    ordered = sorted(cells, key=lambda cell: cell.load if by_load else cell.pods)
+    for policy in comparison.policies:
+        here = [cell for cell in ordered if policy in cell.standings]
+        places = [cell.load if by_load else cell.pods for cell in here]
+        found = [cell.standings[policy].figures[LEADING] for cell in here]
+        colour = colours[policy]
+        front = 3 if colour == ACCENT else 2
+        axes.fill_between(
+            places,
+            [each.least for each in found],
+            [each.most for each in found],
+            color=colour,
+            alpha=0.15,
+            lw=0,
+        )
+        axes.plot(
+            places,
+            [each.mean for each in found],
+            "o-",
+            color=colour,
+            lw=1.8,
+            ms=4,
+            label=policy,
+            zorder=front,
+        )
+    axes.set_yscale("log")
+    in_seconds(axes.yaxis)
+    if not by_load:
+        axes.set_xscale("log")
+    axes.xaxis.set_major_locator(
+        FixedLocator(sorted({cell.load if by_load else cell.pods for cell in cells}))
+    )
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())

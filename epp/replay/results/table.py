@@ -1,0 +1,180 @@
+"""A comparison as text for a terminal: the best value of a column is marked with a star."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+import msgspec
+
+from epp.replay.results.comparison import LEADING, Cell, Comparison, Paired, Standing, winners
+from epp.replay.results.measures import BY_NAME, MEASURES, format_figure
+from epp.replay.results.verdict import confidence, headline, reason
+
+FATES = ("refused", "lost", "unfinished")
+PREDICTIONS = ("cached_over", "cached_under", "ttft_error", "ttft_bias")
+MOST_TABLES = 4
+"""Of single cells; more are shown as ratios."""
+_GAP = "  "
+_BOLD, _PLAIN = "\x1b[1;32m", "\x1b[0m"
+
+
+class Screen(msgspec.Struct, frozen=True):
+    """What a table is written on: its characters a line, and whether it shows colours."""
+
+    width: int = 100
+    colour: bool = False
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A heading, and a text for each row; those of `best` are marked. `name` is its measure's."""
+
+    heading: str
+    cells: tuple[str, ...]
+    best: frozenset[int] = frozenset()
+    name: str = ""
+
+    @property
+    def width(self) -> int:
+        """The characters it takes, with the gap before it and the place of a mark."""
+        return max(map(len, (self.heading, *self.cells))) + len(_GAP) + 1
+
+
+def show(comparison: Comparison, screen: Screen) -> str:
+    """Return tables that are not wider than the screen, and what they say; ends with a newline."""
+    parts: Iterable[Iterable[str]]
+    if len(comparison.cells) <= MOST_TABLES:
+        parts = (_cell(comparison, cell, screen) for cell in comparison.cells)
+    else:
+        parts = [_overview(comparison, screen)]
+    said = [headline(comparison), confidence(comparison), reason(comparison)]
+    lines = chain(chain.from_iterable(parts), _notes(comparison), ("",), filter(None, said))
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def columns(comparison: Comparison, cell: Cell) -> tuple[list[Column], list[Column]]:
+    """Return the columns of latencies, the last of them the fates, and all others."""
+    latencies = [measure.name for measure in MEASURES if measure.latency]
+    others = [measure.name for measure in MEASURES if measure.name not in {*latencies, *FATES}]
+    first, *rest = (_column(cell, name) for name in (*latencies, *FATES))
+    against = tuple(_against(comparison, each) for each in cell.standings.values())
+    ratios = Column(f"to {comparison.baseline}", against)
+    return [first, ratios, *rest], [_column(cell, name) for name in others]
+
+
+def _cell(comparison: Comparison, cell: Cell, screen: Screen) -> Iterator[str]:
+    """Yield the figures of one cell: latencies with the fates beside them, and the others."""
+    requests = max(standing.requests for standing in cell.standings.values())
+    yield f"{cell.name}: {requests:,.0f} requests, {cell.pods} pods, {cell.seconds:,.0f} s"
+    yield ""
+    names = tuple(cell.standings)
+    latencies, others = columns(comparison, cell)
+    fates = latencies[-len(FATES) :]
+    yield from _blocks(names, latencies[: -len(FATES)], fates, screen)
+    yield from _blocks(names, others, [], screen)
+
+
+def _column(cell: Cell, name: str) -> Column:
+    texts = tuple(format_figure(name, each.figures[name].mean) for each in cell.standings.values())
+    found = winners(cell, name) if name not in FATES and len(set(texts)) > 1 else ()
+    best = {text for text, policy in zip(texts, cell.standings, strict=True) if policy in found}
+    marked = frozenset(row for row, text in enumerate(texts) if text in best)
+    return Column(BY_NAME[name].short, texts, marked, name)
+
+
+def _against(comparison: Comparison, standing: Standing) -> str:
+    return "" if standing.policy == comparison.baseline else format_ratio(standing.ratios[LEADING])
+
+
+def format_ratio(found: Paired) -> str:
+    """Return a ratio with its interval, where it has one; a dash for nan."""
+    if math.isnan(found.ratio):
+        return "-"
+    if math.isnan(found.low):
+        return f"{found.ratio:.2f}"
+    return f"{found.ratio:.2f} ({found.low:.2f}-{found.high:.2f})"
+
+
+def _overview(comparison: Comparison, screen: Screen) -> Iterator[str]:
+    """Yield ratios to the baseline, over all cells and in each of them."""
+    policies, cells = comparison.policies, comparison.cells
+    yield f"{len(cells)} cells, ratios to {comparison.baseline}; geometric means"
+    columns = [
+        Column(
+            BY_NAME[name].label,
+            tuple(format_ratio(comparison.overall[policy][name]) for policy in policies),
+        )
+        for name in ("ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "goodput_per_s")
+    ]
+    fates = [
+        Column(name, tuple(f"{_total(comparison, policy, name):,.0f}" for policy in policies))
+        for name in FATES
+    ]
+    yield from _blocks(policies, columns, fates, screen)
+    yield f"{BY_NAME[LEADING].label}, ratio in each cell"
+    by_policy = [
+        Column(
+            policy,
+            tuple(_in_cell(cell, policy) for cell in cells),
+            frozenset(row for row, cell in enumerate(cells) if cell.best == policy),
+        )
+        for policy in policies
+    ]
+    yield from _blocks([cell.name for cell in cells], by_policy, [], screen)
+
+
+def _total(comparison: Comparison, policy: str, name: str) -> float:
+    """Return how many requests of all cells ended so, on average over seeds."""
+    return sum(
+        cell.standings[policy].figures[name].mean
+        for cell in comparison.cells
+        if policy in cell.standings
+    )
+
+
+def _in_cell(cell: Cell, policy: str) -> str:
+    if policy not in cell.standings:
+        return "-"
+    found = cell.standings[policy].ratios[LEADING].ratio
+    return "-" if math.isnan(found) else f"{found:.2f}"
+
+
+def _blocks(
+    names: Sequence[str], columns: Sequence[Column], always: Sequence[Column], screen: Screen
+) -> Iterator[str]:
+    """Yield tables of as many columns as fit, each with those of `always` at its end."""
+    label = max(map(len, names))
+    room = screen.width - label - sum(column.width for column in always)
+    left = list(columns)
+    while left:
+        fitting, used = 1, left[0].width
+        while fitting < len(left) and used + left[fitting].width <= room:
+            used += left[fitting].width
+            fitting += 1
+        shown = [*left[:fitting], *always]
+        del left[:fitting]
+        yield " " * label + "".join(_padded(each.heading, each, "") for each in shown)
+        for row, name in enumerate(names):
+            yield name.ljust(label) + "".join(_value(each, row, screen) for each in shown)
+        yield ""
+
+
+def _value(column: Column, row: int, screen: Screen) -> str:
+    best = row in column.best
+    text = _padded(column.cells[row], column, "*" if best else "")
+    return f"{_BOLD}{text}{_PLAIN}" if best and screen.colour else text
+
+
+def _padded(text: str, column: Column, mark: str) -> str:
+    return text.rjust(column.width - 1) + (mark or " ")
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    seeds, slo = len(comparison.seeds), comparison.slo
+    over = f"Means over {seeds} seeds" if seeds > 1 else "One seed"
+    paired = ", ratios paired by seed with 95 % intervals" if seeds > 1 else ""
+    yield f"{over}{paired}; * is best, which nobody is who answers fewer requests."
+    yield (
+        "Latencies are those of answered requests. in SLO: of all requests, the first token "
+        f"within {slo.ttft:g} s and the others {slo.tpot * 1000:g} ms apart. of inf.: of what one "
+        "infinite cache would have."
+    )

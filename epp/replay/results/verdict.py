@@ -1,0 +1,159 @@
+"""What a comparison says, in sentences made from its figures: which policy, how sure, and why."""
+
+import math
+from collections.abc import Iterable
+
+from epp.replay.results.comparison import LEADING, Comparison, Paired, Standing, eligible
+from epp.replay.results.measures import format_figure, mean
+
+TELLING = 0.05
+"""Of a mean TTFT: a difference from there on is worth a reason."""
+
+
+def headline(comparison: Comparison) -> str:
+    """Return which policy is best, and by how much."""
+    best, baseline = comparison.best, comparison.baseline
+    if len(comparison.policies) == 1:
+        return f"{best}: the first token after {_means(comparison, best)} on average."
+    if best == baseline:
+        return f"No policy is faster than {baseline} to the first token{_where(comparison)}."
+    found = comparison.overall[best][LEADING]
+    if len(comparison.cells) == 1:
+        times = (
+            f"the first token comes after {_means(comparison, best)} on average instead of "
+            f"{_means(comparison, baseline)} with {baseline}"
+        )
+        return f"Choose {best}: {times}, {found.ratio:.2f} times as long."
+    return (
+        f"Choose {best}: the first token takes {found.ratio:.2f} times as long as with {baseline}"
+        f"{_where(comparison)}."
+    )
+
+
+def confidence(comparison: Comparison) -> str:
+    """Return how sure that is, and who comes close."""
+    return " ".join(_confidence(comparison))
+
+
+def _confidence(comparison: Comparison) -> Iterable[str]:
+    best, baseline = comparison.best, comparison.baseline
+    if len(comparison.policies) == 1:
+        yield _seeds(comparison)
+        return
+    if best != baseline:
+        yield certainty(comparison.overall[best][LEADING], f"{best} against {baseline}")
+    refusing = _refusing(comparison)
+    ranked = sorted(
+        (each for each in comparison.rivals if each not in {*refusing, baseline}),
+        key=lambda each: (math.isnan(comparison.rivals[each].ratio), comparison.rivals[each].ratio),
+    )
+    close = [each for each in ranked if not comparison.rivals[each].sure]
+    if ranked and comparison.rivals[ranked[0]].seeds > 1:
+        nearest = ranked[0]
+        found = comparison.rivals[nearest]
+        yield (
+            f"Not told apart from {best}: {', '.join(close)}."
+            if close
+            else f"The next, {nearest}, takes {_interval(found)} times as long as {best}."
+        )
+    if refusing:
+        yield (
+            f"{', '.join(refusing)} left more requests without an answer and cannot be best: "
+            "latency of the answered alone flatters."
+        )
+
+
+def certainty(found: Paired, what: str) -> str:
+    """Return how sure a ratio is, in a sentence."""
+    if math.isnan(found.ratio):
+        return f"{what}: not one seed has both."
+    if found.seeds == 1:
+        return f"{what}: one seed, so no spread; more seeds (--seeds 5) tell chance from gain."
+    sides = f"less in {found.less} of {found.seeds} seeds, 95 % interval {_interval(found)}"
+    return f"{what}: {sides}: {'sure' if found.sure else 'not sure, as it includes 1'}."
+
+
+def reason(comparison: Comparison) -> str:
+    """Return why the best policy is faster than the baseline, empty where that is not to see."""
+    best, baseline = comparison.best, comparison.baseline
+    pairs = [
+        (cell.standings[baseline], cell.standings[best])
+        for cell in comparison.cells
+        if best != baseline and {best, baseline} <= cell.standings.keys()
+    ]
+    gain = _saved(pairs, LEADING)
+    if not pairs or math.isnan(gain) or gain <= TELLING * mean(_of(pairs, 0, LEADING)):
+        return ""
+    causes = "; ".join(_causes(pairs))
+    return f"Why: {causes}." if causes else ""
+
+
+_Pairs = list[tuple[Standing, Standing]]
+
+
+def _causes(pairs: _Pairs) -> Iterable[str]:
+    """Yield what differs, what saves most first."""
+    gain = _saved(pairs, LEADING)
+    causes = [
+        (_saved(pairs, name), f"{verb} {_change(pairs, name)} {rest}")
+        for name, verb, rest in (
+            ("queue_mean", "requests wait", "for an engine"),
+            ("prefill_mean", "prompts take", "to compute"),
+        )
+    ]
+    known = sorted((each for each in causes if each[0] > TELLING * gain), reverse=True)
+    yield from (text for _, text in known)
+    more = -_saved(pairs, "cached_ratio")
+    if abs(more) > TELLING * mean(_of(pairs, 0, "cached_ratio")):
+        although = "although only " if more < 0 else ""
+        change = _change(pairs, "cached_ratio")
+        yield f"{although}{change} of prompt tokens were in the cache of the chosen pod"
+
+
+def _change(pairs: _Pairs, name: str) -> str:
+    was, became = (format_figure(name, mean(_of(pairs, place, name))) for place in (0, 1))
+    return f"{became} instead of {was}"
+
+
+def _of(pairs: _Pairs, place: int, name: str) -> list[float]:
+    return [pair[place].figures[name].mean for pair in pairs]
+
+
+def _saved(pairs: _Pairs, name: str) -> float:
+    return mean(_of(pairs, 0, name)) - mean(_of(pairs, 1, name))
+
+
+def _means(comparison: Comparison, policy: str) -> str:
+    return format_figure(LEADING, comparison.cells[0].standings[policy].figures[LEADING].mean)
+
+
+def _where(comparison: Comparison) -> str:
+    count = len(comparison.cells)
+    if count == 1:
+        return ""
+    won = sum(cell.best == comparison.best for cell in comparison.cells)
+    return f" (geometric mean of {count} cells; best in {won} of them)"
+
+
+def _seeds(comparison: Comparison) -> str:
+    count = len(comparison.seeds)
+    return "One seed: no spread." if count == 1 else f"{count} seeds."
+
+
+def _interval(found: Paired) -> str:
+    return f"{found.ratio:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+def _refusing(comparison: Comparison) -> list[str]:
+    """Return the policies that leave more unanswered than others in a cell."""
+    return [
+        policy
+        for policy in comparison.policies
+        if any(
+            policy in cell.standings
+            and not eligible(
+                {name: each.unanswered for name, each in cell.standings.items()}, policy
+            )
+            for cell in comparison.cells
+        )
+    ]

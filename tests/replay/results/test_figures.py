@@ -1,0 +1,263 @@
+import json
+import math
+import statistics
+from html.parser import HTMLParser
+from io import StringIO
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.errors import ConfigError
+from epp.replay.results.bar import RunsBar
+from epp.replay.results.comparison import LEADING, compare, paired
+from epp.replay.results.digest import RunFigures, Slo, digest
+from epp.replay.results.document import as_json
+from epp.replay.results.measures import MEASURES, percentile
+from epp.replay.results.played import Played
+from epp.replay.results.report import report
+from epp.replay.results.table import Screen, show
+from epp.replay.simulation.outcome import Fate
+from tests.replay.results.runs import digests, nowhere, outcome, played
+
+
+def run(outcomes, **more):
+    plain: dict[str, Any] = {"policy": "a", "seed": 1, "cell": "c", "seconds": 10.0, "pods": 2}
+    return Played(**plain | {"outcomes": outcomes} | more)
+
+
+def figures(outcomes, **more):
+    return digest(run(outcomes, **more)).figures
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return compare(digests(seeds=(1, 2), requests=400), "round-robin")
+
+
+@pytest.mark.parametrize(
+    ("values", "percent", "expected"),
+    [
+        ([7.0], 99, 7.0),
+        ([1.0, 2.0], 50, 1.5),
+        ([4.0, 1.0, 3.0, 2.0], 0, 1.0),
+        ([4.0, 1.0, 3.0, 2.0], 100, 4.0),
+        ([4.0, 1.0, 3.0, 2.0], 50, 2.5),
+        ([4.0, 1.0, 3.0, 2.0], 90, 3.7),
+        (list(range(101)), 99, 99),
+    ],
+)
+def test_percentiles_by_hand(values, percent, expected):
+    assert percentile(values, percent) == pytest.approx(expected)
+
+
+def test_a_percentile_of_nothing_is_no_number():
+    assert math.isnan(percentile([], 50))
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=2), st.integers(1, 99))
+def test_percentiles_are_those_of_the_statistics_module(values, percent):
+    expected = statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+    assert percentile(values, percent) == pytest.approx(expected, abs=1e-9)
+
+
+def test_every_measure_is_a_figure():
+    assert {measure.name for measure in MEASURES} <= set(RunFigures.__struct_fields__)
+
+
+def test_a_run_of_nothing_has_counts_and_no_times():
+    found = figures([], seconds=0.0)
+    assert (found.requests, found.served, found.refused, found.lost) == (0, 0, 0, 0)
+    times = (found.ttft_mean, found.cached_ratio, found.goodput_share, found.imbalance)
+    assert all(math.isnan(each) for each in times)
+
+
+def test_figures_by_hand():
+    found = figures(
+        [
+            outcome(ttft=1.0, end_to_end=2.0, queued=0.25, prompt=100, cached=50, reusable=80),
+            outcome(ttft=3.0, end_to_end=4.0, queued=0.75, prompt=300, cached=50, endpoint=1),
+            nowhere(Fate.REFUSED, endpoint=-1),
+            nowhere(Fate.LOST),
+        ]
+    )
+    assert (found.requests, found.served, found.refused, found.lost) == (4, 2, 1, 1)
+    assert (found.ttft_mean, found.queue_mean, found.prefill_mean) == (2.0, 0.5, 1.5)
+    assert (found.decode_mean, found.end_to_end_mean) == (1.0, 3.0)
+    assert (found.goodput_share, found.goodput_per_s) == (0.25, 0.1)  # 3 s are too long
+    assert (found.cached_ratio, found.cached_of_reusable) == (0.25, 1.25)
+    assert found.imbalance == pytest.approx(250 / 150)  # of 50 and 250 computed tokens
+
+
+@pytest.mark.parametrize(
+    ("values", "met"),
+    [
+        ({}, True),
+        ({"ttft": 2.01}, False),
+        ({"tpot": 0.051}, False),
+        ({"tpot": math.nan}, True),
+        ({"fate": Fate.UNFINISHED}, False),
+    ],
+)
+def test_an_slo_is_for_both_times_and_for_the_served(values, met):
+    assert Slo().met(outcome(**values)) is met
+
+
+def test_the_warm_up_counts_nowhere():
+    outcomes = [outcome(at=1.0, ttft=9.0), outcome(at=5.0, ttft=1.0)]
+    assert figures(outcomes, began=2.0).ttft_mean == 1.0
+
+
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_outcomes_changes_nothing(rng):
+    whole = played("least-ttft", 1, requests=60)
+    shuffled = list(whole.outcomes)
+    rng.shuffle(shuffled)
+    other = msgspec.structs.replace(whole, outcomes=shuffled)
+    assert repr(digest(other)) == repr(digest(whole))
+
+
+def test_ratios_are_paired_by_seed():
+    # Each seed's requests are ten times as long as the last one's; the ratio is always a half.
+    found = compare(
+        digest(run([outcome(ttft=ttft * half)], policy=policy, seed=seed))
+        for policy, half in (("a", 1.0), ("b", 0.5))
+        for seed, ttft in enumerate((0.1, 1.0, 10.0))
+    )
+    ratio = found.overall["b"][LEADING]
+    assert (ratio.ratio, ratio.low, ratio.high) == pytest.approx((0.5, 0.5, 0.5))
+    assert (ratio.seeds, ratio.less, found.best) == (3, 3, "b")
+
+
+def test_an_interval_is_students():
+    logs = [math.log(0.5), math.log(0.6), math.log(0.7)]
+    reach = 4.303 * statistics.stdev(logs) / math.sqrt(3)
+    assert paired(logs).high == pytest.approx(math.exp(statistics.mean(logs) + reach))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_seed_has_no_interval(count):
+    assert not paired([-1.0] * count).sure
+
+
+def test_who_answers_fewer_cannot_be_best():
+    quick = [outcome(ttft=0.1)] * 9 + [nowhere(Fate.REFUSED)]
+    found = compare(
+        [digest(run([outcome()] * 10)), digest(run(quick, policy="b"))],
+    )
+    assert found.best == "a"
+    assert "b left more requests without an answer" in show(found, Screen())
+
+
+@pytest.mark.parametrize(
+    ("runs", "baseline", "message"),
+    [
+        ([], None, "nothing to compare"),
+        ([digest(run([]))], "x", "'x' is not among the policies that ran: a"),
+        ([digest(run([])), digest(run([]))], None, "given twice"),
+        ([digest(run([])), digest(run([], seed=2), Slo(1.0))], None, "different SLOs"),
+    ],
+)
+def test_what_cannot_be_compared_is_named(runs, baseline, message):
+    with pytest.raises(ConfigError, match=message):
+        compare(runs, baseline)
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_tables_keep_to_the_width_and_always_say_who_was_refused(comparison, width):
+    lines = show(comparison, Screen(width)).splitlines()
+    tables = [line for line in lines if line.startswith((" ", *comparison.policies))]
+    assert (
+        max(len(line) for line in tables if "against" not in line and "left" not in line) <= width
+    )
+    headings = [line for line in lines if line.startswith("    ") and "p50" in line]
+    assert headings
+    assert all("refused" in line and "lost" in line for line in headings)
+
+
+def test_json_has_every_figure_and_no_number_that_is_none(comparison):
+    found = json.loads(as_json(comparison, "epp replay"), parse_constant=pytest.fail)
+    standing = found["cells"][0]["standings"]["least-ttft"]
+    assert set(standing["figures"]) == {measure.name for measure in MEASURES}
+    expected = comparison.cells[0].standings["least-ttft"].figures[LEADING].mean
+    assert standing["figures"][LEADING]["mean"] == expected
+
+
+class Page(HTMLParser):
+    """Checks that tags close in order, and collects what they refer to."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.references = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in {"meta", "br"}:
+            self.open.append(tag)
+        self.references += [value for name, value in attrs if name in {"src", "href", "xlink:href"}]
+
+    def handle_startendtag(self, tag, attrs):
+        self.references += [value for name, value in attrs if name in {"src", "href", "xlink:href"}]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_report_is_whole_needs_no_network_and_is_the_same_again(comparison):
+    page = Page()
+    text = report(comparison, "epp replay <trace>")
+    page.feed(text)
+    assert page.open == []
+    assert all(each.startswith(("#", "data:")) for each in page.references)
+    assert "url(http" not in text
+    assert "epp replay &lt;trace&gt;" in text
+    assert text == report(comparison, "epp replay <trace>")
+
+
+def test_a_sweep_has_ratios_of_all_cells_and_a_report():
+    found = compare(
+        each
+        for load in (0.5, 1.0, 1.5, 2.0, 2.5)
+        for each in digests(
+            ("round-robin", "least-ttft"),
+            (1,),
+            requests=50,
+            load=load,
+            workload="chat",
+            cell=f"chat, load {load}",
+        )
+    )
+    assert "5 cells, ratios to round-robin" in show(found, Screen())
+    assert "How it goes with the load" in report(found)
+
+
+def test_nothing_served_makes_a_page_and_a_table():
+    found = compare(digest(run([nowhere(Fate.REFUSED)], policy=each)) for each in "ab")
+    assert "refused" in show(found, Screen())
+    assert "Warmpick replay" in report(found)
+
+
+def test_without_a_terminal_each_ended_run_is_a_line():
+    times = iter([0.0, 65.0, 130.0])
+    stream = StringIO()
+    with RunsBar(2, stream, lambda: next(times)) as bar:
+        bar.at("first", 1.0, 2.0)
+        bar.done("first", "TTFT 1 s")
+        bar.done("second")
+    assert stream.getvalue() == "[1/2] 1:05 first: TTFT 1 s\n[2/2] 2:10 second\n"
+
+
+class Terminal(StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_the_bar_shows_the_time_left():
+    times = iter([0.0, 10.0, 10.0])
+    stream = Terminal()
+    with RunsBar(2, stream, lambda: next(times)) as bar:
+        bar.at("first", 500.0, 1000.0)  # a quarter of all
+        assert "0/2 runs" in stream.getvalue()
+        assert "25%, 0:30 left  first: 500 of 1,000 s" in stream.getvalue()
+    assert stream.getvalue().endswith("\r\x1b[2K")
