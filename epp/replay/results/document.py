@@ -1,4 +1,4 @@
-"""A comparison as one JSON object, described in docs/replay.md."""
+"""A comparison as one JSON object, described in docs/replay-results.md."""
 
 import math
 
