@@ -15,6 +15,7 @@ from epp.cli.configuration import configured
 from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.incumbent_flags import check_removed, notices
 from epp.cli.pool_flags import pool_of, unheeded
+from epp.cli.replay_flags import add_replay, replay_options
 from epp.cli.serve_flags import add_serve, log_settings
 from epp.cli.several_pools import parse, pools_of
 from epp.cli.tls_flags import check_metrics_tls
@@ -174,6 +175,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_up(up_parser)
     up_parser.set_defaults(run=_up, refused=2)
+    replay_parser = commands.add_parser(
+        "replay", help="compare policies on recorded traffic, in front of simulated engines"
+    )
+    add_replay(replay_parser)
+    replay_parser.set_defaults(run=_replay, refused=2)
     _add_demo(commands.add_parser("demo", help="Envoy, model servers and the picker on loopback"))
     parser.commands = commands.choices
     return parser
@@ -189,6 +195,13 @@ not repeat are the first's."""
 def _up(arguments: argparse.Namespace) -> int:
     options = up_options(arguments, _settings(arguments), os.environ)
     from epp.up.command import run  # noqa: PLC0415 (see `_options`)
+
+    return run(options)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    options = replay_options(arguments, sys.argv[1:])
+    from epp.replay.command import run  # noqa: PLC0415 (see `_options`)
 
     return run(options)
 

@@ -2,14 +2,23 @@
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.serve_flags import observation
 from epp.cli.types import duration, interval
 from epp.errors import ConfigError
-from epp.replay.plan import Fault, FaultKind
+from epp.replay.engines.presets import DEFAULT_PRESET, PRESETS, EnginePreset, preset
+from epp.replay.plan import Fault, FaultKind, PodPlan, Policy, RunPlan, Traffic
+
+if TYPE_CHECKING:  # see `replay_options`
+    from epp.replay.command import ReplayOptions
 
 _DESCRIPTION = """\
 Compare policies on recorded or generated traffic, without a GPU: the picker's own code in front of
@@ -21,9 +30,11 @@ simulated engines with vLLM's rules, in virtual time.
 
 A policy is a name (least-ttft, round-robin, random, least-request, linear; incumbent and
 incumbent-guide are llm-d-router's chart default and its newest guide) or [LABEL=]FILE of a
-configuration. The first one is what the others are compared with, or --baseline.
+configuration. They are compared with incumbent where it is among them, else with the first.
 
 Exit status: 0 after all runs; 2 an option or the traffic cannot be used."""
+_DEFAULT_POLICIES = ("least-ttft", "incumbent", "round-robin")
+_BASELINE = "incumbent"
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
 _FAULT = re.compile(
@@ -128,7 +139,9 @@ def add_replay(parser: GoArgumentParser) -> None:
         metavar="POLICY",
         help="may be repeated (default: least-ttft, incumbent and round-robin)",
     )
-    parser.add_argument("--baseline", default="", metavar="POLICY", help="(default: the first)")
+    parser.add_argument(
+        "--baseline", default="", metavar="POLICY", help="what others are compared with"
+    )
     _add_traffic(parser.add_argument_group("traffic"))
     _add_fleet(parser.add_argument_group("the fleet"))
     _add_pickers(parser.add_argument_group("pickers"))
@@ -167,26 +180,29 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         help="model servers; with commas each number is a case of its own (default: 8)",
     )
     group.add_argument(
-        "--engine", default="", metavar="PRESET", help="the speed of each (default: 8b-h100)"
+        "--engine",
+        default=DEFAULT_PRESET,
+        metavar="PRESET",
+        help=f"what each is: {', '.join(PRESETS)} (default: %(default)s)",
     )
     group.add_argument(
         "--calibrate",
         type=Path,
+        action="append",
+        default=[],
         metavar="FILE",
-        help="fit the speed to a metrics page of vLLM or a log of requests",
+        help="fit its speed to a log of requests, or to metrics pages of a vLLM (may be repeated)",
     )
     group.add_argument(
         "--kv-tokens", type=tokens, metavar="N", help="the KV cache of each (default: the preset's)"
     )
     group.add_argument(
-        "--block-size", type=positive, default=16, metavar="TOKENS", help="(default: 16)"
+        "--block-size", type=positive, metavar="TOKENS", help="(default: the preset's)"
     )
     group.add_argument(
-        "--max-num-batched-tokens", type=positive, default=8192, metavar="N", help="(default: 8192)"
+        "--max-num-batched-tokens", type=positive, metavar="N", help="(default: the preset's)"
     )
-    group.add_argument(
-        "--max-num-seqs", type=positive, default=256, metavar="N", help="(default: 256)"
-    )
+    group.add_argument("--max-num-seqs", type=positive, metavar="N", help="(default: the preset's)")
     group.add_argument(
         "--pod-speeds",
         type=listed(factor),
@@ -252,9 +268,8 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--slo",
         type=slo,
-        default=(2.0, float("inf")),
         metavar="ttft=S[,tpot=S]",
-        help="what goodput counts, in seconds (default: ttft=2)",
+        help="what goodput counts, in seconds (default: ttft=2,tpot=0.05)",
     )
     group.add_argument("--jobs", type=positive, metavar="N", help="processes (default: all cores)")
     group.add_argument("--ray", default="", metavar="ADDRESS", help="use this Ray cluster instead")
@@ -272,3 +287,89 @@ def check(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"there is no pod {each.pod}: they are 0 to {highest - 1}", "--fault")
     if arguments.exchange is not None and arguments.pickers == 1:
         raise ConfigError("one picker has nobody to exchange with: add --pickers 2", "--exchange")
+
+
+def replay_options(arguments: argparse.Namespace, argv: Sequence[str]) -> "ReplayOptions":
+    """Return what the flags ask for. Raises `ConfigError`."""
+    check(arguments)
+    # Imported here so that other commands do not wait for it.
+    from epp.replay.command import ReplayOptions  # noqa: PLC0415
+    from epp.replay.policies import policy_named  # noqa: PLC0415
+    from epp.replay.results.digest import Slo  # noqa: PLC0415
+
+    policies = [policy_named(name) for name in arguments.policies or _DEFAULT_POLICIES]
+    names = [policy.name for policy in policies]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"two policies are named `{twice}`: write LABEL=FILE", "--policy")
+    if arguments.baseline and arguments.baseline not in names:
+        known = ", ".join(names)
+        raise ConfigError(f"`{arguments.baseline}` is none of {known}", "--baseline")
+    return ReplayOptions(
+        traffic=[
+            Traffic(
+                source=source,
+                strict=arguments.strict,
+                minutes=arguments.minutes,
+                requests=arguments.requests,
+                rate=arguments.rate,
+            )
+            for source in arguments.traffic
+        ],
+        copies=arguments.speed,
+        fleets=list(_fleets(arguments)),
+        policies=policies,
+        baseline=arguments.baseline or (_BASELINE if _BASELINE in names else ""),
+        seeds=range(arguments.seed, arguments.seed + arguments.seeds),
+        warm_up=arguments.warm_up,
+        slo=Slo(*arguments.slo) if arguments.slo else Slo(),
+        jobs=arguments.jobs,
+        ray=arguments.ray,
+        html=arguments.html,
+        json=arguments.json,
+        command=shlex.join(["epp", *argv]),
+    )
+
+
+def _fleets(arguments: argparse.Namespace) -> Iterator[RunPlan]:
+    """Yield a plan for each number of pods, with no policy in it. Raises `ConfigError`."""
+    engine = preset(arguments.engine)
+    pod = _pod(arguments, engine)
+    speeds = arguments.pod_speeds
+    for count in [len(arguments.roles)] if arguments.roles else map(int, arguments.pods):
+        each = arguments.roles or [""] * count
+        yield RunPlan(
+            policy=Policy("", ""),
+            pods=[
+                replace(pod, role=role, speed=speeds[number % len(speeds)])
+                for number, role in enumerate(each)
+            ],
+            pickers=arguments.pickers,
+            exchange_seconds=arguments.exchange,
+            scrape_seconds=arguments.scrape_interval,
+            observation=arguments.observe_responses,
+            transfer_seconds_per_token=engine.transfer_seconds_per_token(),
+            faults=arguments.faults,
+        )
+
+
+def _pod(arguments: argparse.Namespace, engine: EnginePreset) -> PodPlan:
+    """Return one pod: a preset, over it what was measured, over that what flags say."""
+    cost, limits = engine.cost, engine.limits
+    if arguments.calibrate:
+        from epp.replay.engines.calibration import calibrate  # noqa: PLC0415 (rarely needed)
+
+        budget = arguments.max_num_batched_tokens or limits.max_num_batched_tokens
+        found = calibrate(arguments.calibrate, cost, budget)
+        print(f"epp: --calibrate: {found.summary()}", file=sys.stderr)
+        cost, limits = found.cost, found.limits or limits
+    block = arguments.block_size or limits.block_size
+    tokens_held = arguments.kv_tokens or limits.capacity
+    limits = replace(
+        limits,
+        block_size=block,
+        num_gpu_blocks=max(1, tokens_held // block) + 1,
+        max_num_batched_tokens=arguments.max_num_batched_tokens or limits.max_num_batched_tokens,
+        max_num_seqs=arguments.max_num_seqs or limits.max_num_seqs,
+    )
+    return PodPlan(limits=limits, cost=cost, ranks=arguments.ranks)

@@ -16,6 +16,24 @@ SCRAPE_SECONDS = 1.0
 DRAIN_SECONDS = 900.0
 
 
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """What is replayed: a trace's path or a workload (`source`), and what is made of it.
+
+    Of a trace, `minutes` (from, to) and the first `requests` are taken, then `copies` of it
+    superposed, and time runs `faster`. `rate` requests a second arrive by chance in place of the
+    recorded times. `strict`: bad lines raise.
+    """
+
+    source: str
+    seed: int = 0
+    strict: bool = False
+    minutes: tuple[float, float] | None = None
+    requests: int | None = None
+    copies: float = 1.0
+    faster: float = 1.0
+    rate: float | None = None
+
+
 class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One model server of `ranks` data-parallel engines in step, each with `limits` of its own.
 

@@ -43,7 +43,7 @@ MODEL = "replay"
 _SAMPLE_SECONDS = 1.0
 _IDLE_SECONDS = 0.5
 """Seconds between scrapes, at least, that no decision waits for."""
-_REUSE_BLOCK = 128
+_REUSE_BLOCK = 64
 """Tokens of the blocks by which an infinite cache would share prompts."""
 _REFUSED = "connection refused"
 _DIED = "the pod died"
@@ -161,6 +161,7 @@ class Simulation:
             picker.report(Listed())
         apart = self._interval / len(self.pods)
         for place, pod in enumerate(self.pods):
+            self._report(pod)  # a picker is ready once it knows its endpoints' caches
             clock.at(apart * place, partial(self._scrape, pod))
         for fault in plan.faults:
             for pod in (each for each in self.pods if each.number == fault.pod):
@@ -290,6 +291,7 @@ class Simulation:
 
     def _settle(self, visit: _Visit, fate: Fate, job: Job | None, reason: str = "") -> None:
         decision, now = visit.decision, self.now
+        cached = max(0, job.cached) if job else 0
         served = fate is Fate.SERVED
         generated = job.generated if job else 0
         predicted = decision.predicted_ttft if decision else None
@@ -306,8 +308,8 @@ class Simulation:
                 ttft=visit.began - visit.at,
                 tpot=(now - visit.began) / (generated - 1) if served and generated > 1 else nan,
                 end_to_end=now - visit.at if served else nan,
-                cached=max(0, job.cached) if job else 0,
-                reusable=visit.reusable,
+                cached=cached,
+                reusable=max(cached, visit.reusable),  # which is known to a block of its own
                 predicted_cached=decision.predicted_cached_tokens if decision else 0,
                 predicted_ttft=nan if predicted is None else predicted,
                 queued=job.scheduled_at - visit.at if job and not job.transferred else nan,

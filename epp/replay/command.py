@@ -1,0 +1,110 @@
+"""`epp replay`: plays every policy on every case, and shows how they compare."""
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from shutil import get_terminal_size
+
+import msgspec
+from msgspec.structs import replace
+
+from epp.errors import ConfigError
+from epp.replay.plan import Policy, RunPlan, Traffic
+from epp.replay.results.bar import RunsBar
+from epp.replay.results.comparison import Comparison, compare
+from epp.replay.results.digest import Slo
+from epp.replay.results.document import as_json
+from epp.replay.results.table import Screen, show
+from epp.replay.sweep import Task, on_cores, on_ray, read_traffic
+
+
+class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be compared, and how it is shown.
+
+    Each of `traffic` is played with each of `copies`, each of `fleets` (plans of pods, without
+    policy), each policy and each of `seeds`. `command` is what was typed.
+    """
+
+    traffic: Sequence[Traffic]
+    copies: Sequence[float]
+    fleets: Sequence[RunPlan]
+    policies: Sequence[Policy]
+    baseline: str
+    seeds: Sequence[int]
+    warm_up: float
+    slo: Slo
+    jobs: int | None
+    ray: str
+    html: Path | None
+    json: bool
+    command: str
+
+
+def run(options: ReplayOptions) -> int:
+    """Play all runs and print what they have shown. Raises `ConfigError`."""
+    check_traffic(options)
+    tasks = list(tasks_of(options))
+    found = {}
+    ended = on_ray(tasks, options.ray) if options.ray else on_cores(tasks, options.jobs)
+    with RunsBar(len(tasks)) as bar:
+        for number, each in ended:
+            found[number] = each
+            bar.done(tasks[number].label)
+    comparison = compare([found[number] for number in sorted(found)], options.baseline or None)
+    if options.html is not None:
+        write_report(comparison, options.html, options.command)
+    if options.json:
+        print(as_json(comparison, options.command))
+    else:
+        screen = Screen(width=get_terminal_size().columns, colour=sys.stdout.isatty())
+        print(show(comparison, screen), end="")
+    return 0
+
+
+def check_traffic(options: ReplayOptions) -> None:
+    """Read all traffic once, before anything runs; say what was skipped. Raises `ConfigError`."""
+    for traffic, copies in itertools.product(options.traffic, options.copies):
+        trace = read_traffic(replace(traffic, copies=copies, seed=options.seeds[0]))
+        if trace.skipped and copies == options.copies[0]:
+            shown = "".join(f"\n  {problem}" for problem in trace.problems)
+            print(f"epp: {traffic.source}: {trace.skipped} lines skipped{shown}", file=sys.stderr)
+
+
+def tasks_of(options: ReplayOptions) -> Iterator[Task]:
+    """Yield every run, those of one case one after another, so that its traffic is read once."""
+    for traffic, copies, fleet in itertools.product(
+        options.traffic, options.copies, options.fleets
+    ):
+        for seed, policy in itertools.product(options.seeds, options.policies):
+            yield Task(
+                traffic=replace(traffic, copies=copies, seed=seed),
+                plan=replace(fleet, policy=policy, seed=seed),
+                cell=_cell(options, traffic, copies, fleet),
+                workload=Path(traffic.source).name.split(".")[0],
+                load=copies,
+                warm_up=options.warm_up,
+                slo=options.slo,
+            )
+
+
+def _cell(options: ReplayOptions, traffic: Traffic, copies: float, fleet: RunPlan) -> str:
+    """Return the label of a case: the traffic, and what else differs between cases."""
+    parts = [Path(traffic.source).name.split(".")[0]]
+    parts += [f"{len(fleet.pods)} pods"] if len(options.fleets) > 1 else []
+    parts += [f"{copies:g} x"] if len(options.copies) > 1 else []
+    return ", ".join(parts)
+
+
+def write_report(comparison: Comparison, path: Path, command: str) -> None:
+    """Write the report as a page of HTML. Raises `ConfigError`."""
+    try:
+        from epp.replay.results.report import report  # noqa: PLC0415 (matplotlib is an extra)
+    except ImportError as error:
+        raise ConfigError(
+            f"the report needs {error.name}: pip install 'warmpick[replay]'", "--html"
+        ) from error
+    try:
+        path.write_text(report(comparison, command), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", "--html") from error

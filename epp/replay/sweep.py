@@ -1,0 +1,112 @@
+"""Many runs over all cores, or over a Ray cluster. A run is what it is wherever it takes place."""
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from epp.errors import ConfigError
+from epp.replay.plan import RunPlan, Traffic
+from epp.replay.results.digest import Digest, Slo, digest
+from epp.replay.simulation.run import Simulation
+from epp.replay.traffic.calls import Trace
+from epp.replay.traffic.copies import faster, minutes, superposed
+from epp.replay.traffic.reading import read
+from epp.replay.traffic.workloads.arrivals import Arrivals, arriving
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: the traffic that is read for it, and the plan.
+
+    Requests before `warm_up` seconds are left out of figures. The other fields are `Played`'s.
+    """
+
+    traffic: Traffic
+    plan: RunPlan
+    cell: str
+    workload: str
+    load: float
+    warm_up: float = 0.0
+    slo: Slo = Slo()
+
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        return f"{self.cell}, {self.plan.policy.name}, seed {self.plan.seed}"
+
+
+def play(task: Task) -> Digest:
+    """Play one run. Raises `ConfigError` where its traffic cannot be read."""
+    played = Simulation(read_traffic(task.traffic), task.plan).run()
+    return digest(
+        msgspec.structs.replace(
+            played,
+            cell=task.cell,
+            workload=task.workload,
+            load=task.load,
+            began=task.warm_up,
+            seconds=max(0.0, played.seconds - task.warm_up),
+        ),
+        task.slo,
+    )
+
+
+@lru_cache(maxsize=2)
+def read_traffic(traffic: Traffic) -> Trace:
+    """Read traffic and make of it what is asked for. Raises `ConfigError`."""
+    trace = read(traffic.source, seed=traffic.seed, strict=traffic.strict)
+    if traffic.minutes is not None:
+        trace = minutes(trace, *traffic.minutes)
+    if traffic.requests is not None:
+        trace = msgspec.structs.replace(trace, calls=trace.calls[: traffic.requests])
+    trace = superposed(trace, traffic.copies, traffic.seed)
+    if traffic.faster != 1:
+        trace = faster(trace, traffic.faster)
+    return arriving(trace, Arrivals(rate=traffic.rate), traffic.seed)
+
+
+def on_cores(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[tuple[int, Digest]]:
+    """Yield each task's number and what its run has shown, as they end.
+
+    `jobs` processes work at once, by default as many as there are cores; one runs in place.
+    """
+    workers = min(len(tasks), jobs or os.cpu_count() or 1)
+    if workers <= 1:
+        for number, task in enumerate(tasks):
+            yield number, play(task)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+        futures: dict[Future[Digest], int] = {
+            pool.submit(play, task): number for number, task in enumerate(tasks)
+        }
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Digest]]:
+    """Do the same on an existing Ray cluster at `address`. Raises `ConfigError` without one."""
+    try:
+        ray: Any = import_module("ray")
+    except ImportError as error:
+        raise ConfigError("Ray is not installed: pip install 'warmpick[ray]'", "--ray") from error
+    try:
+        ray.init(address=address, log_to_driver=False)
+    except (ConnectionError, ValueError) as error:
+        raise ConfigError(f"no Ray cluster answers at {address}: {error}", "--ray") from error
+    try:
+        remote = ray.remote(play)
+        waiting = {remote.remote(task): number for number, task in enumerate(tasks)}
+        while waiting:
+            (done,), _ = ray.wait(list(waiting), num_returns=1)
+            yield waiting.pop(done), ray.get(done)
+    finally:
+        ray.shutdown()

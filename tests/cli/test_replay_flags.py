@@ -1,0 +1,83 @@
+"""The flags of `epp replay`: what they mean, and what is said of those that cannot be used."""
+
+import argparse
+
+import pytest
+
+from epp.cli import replay_flags
+from epp.cli.main import main
+from epp.replay.plan import FaultKind
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (replay_flags.tokens, "400000", 400_000),
+        (replay_flags.tokens, "400K", 400_000),
+        (replay_flags.tokens, "1.6M", 1_600_000),
+        (replay_flags.positive, "8", 8),
+        (replay_flags.factor, ".5", 0.5),
+        (replay_flags.span, "20-31.5", (20.0, 31.5)),
+        (replay_flags.roles, "prefill=2,decode=1", ["prefill", "prefill", "decode"]),
+        (replay_flags.slo, "ttft=2", (2.0, float("inf"))),
+        (replay_flags.slo, "ttft=.5,tpot=0.05", (0.5, 0.05)),
+        (replay_flags.listed(replay_flags.factor), "1,0.4", [1.0, 0.4]),
+    ],
+)
+def test_values(kind, text, value):
+    assert kind(text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        *((replay_flags.tokens, text) for text in ("", "0", "-1", "1.6G", "x")),
+        *((replay_flags.positive, text) for text in ("0", "-1", "1.5", "")),
+        *((replay_flags.factor, text) for text in ("0", "-1", "inf", "nan", ".")),
+        *((replay_flags.span, text) for text in ("5", "5-5", "9-3", "-1-2")),
+        *((replay_flags.roles, text) for text in ("prefill", "prefill=", "=3")),
+        *((replay_flags.slo, text) for text in ("2", "tpot=1", "ttft=x")),
+        *((replay_flags.fault, text) for text in ("0:die", "x:die@1", "0:burn@1", "0:slow@1")),
+        *((replay_flags.fault, text) for text in ("0:stall@1", "0:die=2@1", "0:die@1.2.3")),
+    ],
+)
+def test_what_is_no_value_is_refused_with_an_example(kind, text):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"^`.*` .*"):
+        kind(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "pod", "kind", "at", "seconds", "factor"),
+    [
+        ("3:die@600", 3, FaultKind.DIE, 600.0, None, 1.0),
+        ("pod-0:die@600+120", 0, FaultKind.DIE, 600.0, 120.0, 1.0),
+        ("1:stall@60.5+5", 1, FaultKind.STALL, 60.5, 5.0, 1.0),
+        ("1:slow=0.4@300", 1, FaultKind.SLOW, 300.0, None, 0.4),
+    ],
+)
+def test_faults(text, pod, kind, at, seconds, factor):  # noqa: PLR0913, PLR0917 (the fields)
+    found = replay_flags.fault(text)
+    assert (found.pod, found.kind, found.at) == (pod, kind, at)
+    assert (found.seconds, found.factor) == (seconds, factor)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "Name a trace or a workload"),
+        (["no-such-file.jsonl"], "no file `no-such-file.jsonl`"),
+        (["chatt"], "did you mean `chat`"),
+        (["chat:rat=5"], "did you mean `rate`"),
+        (["chat:rate=0"], "rate"),
+        (["chat", "--policy", "lest-ttft"], "did you mean `least-ttft`"),
+        (["chat", "--policy", "no-such.yaml"], "cannot read no-such.yaml"),
+        (["chat", "--policy", "random", "--policy", "random"], "two policies"),
+        (["chat", "--baseline", "linear"], "`linear` is none of"),
+        (["chat", "--fault", "8:die@1"], "there is no pod 8"),
+        (["chat", "--exchange", "5ms"], "--pickers 2"),
+        (["chat", "--ray", "nowhere:1"], "Ray"),
+    ],
+)
+def test_what_cannot_be_used_is_said(argv, said, capsys):
+    assert main(["replay", *argv]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,105 @@
+"""`epp replay` as it is typed: what it prints, writes and refuses."""
+
+import json
+import re
+
+import pytest
+
+from epp.cli.main import main
+
+SMALL = ("replay", "chat:sessions=6,rate=4", "--requests", "20", "--jobs", "1", "--pods", "2")
+
+
+def printed(capsys, *argv):
+    assert main([*SMALL, *argv]) == 0
+    return capsys.readouterr()
+
+
+def test_it_compares_policies_in_a_table(capsys):
+    out = printed(capsys, "--policy", "least-ttft", "--policy", "random").out
+    assert "20 requests" in out
+    for heading in ("TTFT mean", "refused", "lost", "unfin.", "in SLO", "cached"):
+        assert heading in out
+    assert re.search(r"^least-ttft .*ms", out, re.MULTILINE)
+    assert re.search(r"^random .*ms", out, re.MULTILINE)
+
+
+def test_the_same_seed_gives_the_same_bytes(capsys):
+    runs = [printed(capsys, "--seed", "3", "--seeds", "2", "--json").out for _ in range(2)]
+    assert runs[0] == runs[1]
+    found = json.loads(runs[0])
+    assert found["seeds"] == [3, 4]
+    assert found["baseline"] == "incumbent"
+    assert [cell["pods"] for cell in found["cells"]] == [2]
+
+
+def test_a_sweep_has_a_cell_for_each_case(capsys):
+    argv = ("--pods", "1,3", "--speed", "1,2", "--policy", "least-ttft", "--json")
+    cells = json.loads(printed(capsys, *argv).out)["cells"]
+    assert {(cell["pods"], cell["load"]) for cell in cells} == {(1, 1), (1, 2), (3, 1), (3, 2)}
+    assert len({cell["name"] for cell in cells}) == 4
+
+
+def test_processes_change_nothing(capsys):
+    alone = printed(capsys, "--json").out
+    assert main([*SMALL[:4], "--jobs", "2", *SMALL[6:], "--json"]) == 0
+    beside = capsys.readouterr().out
+    assert json.loads(alone) | {"command": ""} == json.loads(beside) | {"command": ""}
+
+
+def test_faults_and_pickers_are_played(capsys):
+    argv = ("--fault", "0:die@1.5", "--pickers", "2", "--exchange", "5ms", "--json")
+    (cell,) = json.loads(printed(capsys, *argv, "--policy", "round-robin").out)["cells"]
+    assert cell["standings"]["round-robin"]["figures"]["lost"]["mean"] > 0
+
+
+def test_it_writes_a_report_that_stands_alone(capsys, tmp_path):
+    printed(capsys, "--policy", "least-ttft", "--html", str(tmp_path / "r.html"))
+    page = (tmp_path / "r.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "least-ttft" in page
+
+
+def test_a_report_that_cannot_be_written_is_said(capsys, tmp_path):
+    assert main([*SMALL, "--policy", "random", "--html", str(tmp_path / "no" / "r.html")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_skipped_lines_are_named(capsys, tmp_path):
+    good = {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
+    bad = good | {"input_length": -1}
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(f"{json.dumps(each)}\n" for each in (good, bad, good)))
+    argv = ["replay", str(trace), "--policy", "random", "--jobs", "1"]
+    assert main(argv) == 0
+    assert "trace.jsonl:2" in capsys.readouterr().err
+    assert main([*argv, "--strict"]) == 2
+    assert "trace.jsonl:2" in capsys.readouterr().err
+
+
+def test_a_request_longer_than_any_pod_is_refused(capsys):
+    argv = ("--kv-tokens", "3000", "--policy", "least-ttft", "--json")
+    (cell,) = json.loads(printed(capsys, *argv).out)["cells"]
+    standing = cell["standings"]["least-ttft"]
+    refused = standing["figures"]["refused"]["mean"]
+    assert 0 < refused < 20
+    assert standing["unanswered"] * standing["requests"] == pytest.approx(refused)
+
+
+def test_a_calibration_says_what_it_found(capsys, tmp_path):
+    rows = [
+        {"prompt_tokens": size, "cached_tokens": 0, "ttft": 0.01 + 5e-5 * size, "tpot": 0.02}
+        for size in (500, 1_000, 4_000, 8_000)
+    ]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    said = printed(capsys, "--calibrate", str(log), "--policy", "random").err
+    assert "fitted to 4 observations" in said
+
+
+@pytest.mark.parametrize("text", ["", "nonsense\n"])
+def test_a_file_that_is_no_traffic_is_refused(capsys, tmp_path, text):
+    path = tmp_path / "trace.jsonl"
+    path.write_text(text)
+    assert main(["replay", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
