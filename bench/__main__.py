@@ -26,6 +26,7 @@ from bench.options import Options
 from bench.pick import measure as measure_pick
 from bench.profiling import measure as measure_profile
 from bench.progress import Progress
+from bench.replay.benchmark import measure as measure_replay
 from bench.soak import measure as measure_soak
 from bench.trace import measure as measure_trace
 from bench.validation.benchmark import measure as measure_validation
@@ -76,6 +77,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "freshness": (
         "time to first token by reported load, once a second and every 50 ms, in virtual time",
         measure_freshness,
+    ),
+    "replay": (
+        "a whole run of `epp replay`, and what recording and a shadow cost a request",
+        measure_replay,
     ),
     "replay-validation": (
         "policies on real vLLM and in replay, side by side",
