@@ -9,7 +9,7 @@ UNCOMPILED := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.p
   protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
   app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py)
 
-.PHONY: help setup native vllm check static lint types contracts proto-check unit uncompiled test test-native test-cluster wheel adversary demo bench proto format clean
+.PHONY: help setup native vllm check static lint types contracts proto-check unit uncompiled test test-native test-cluster wheel adversary demo bench study proto format clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -78,6 +78,9 @@ demo: setup ## Envoy, four simulated model servers and the picker: round robin a
 
 bench: setup ## run all benchmarks and refresh docs/performance.md
 	@$(BIN)/python -m bench all --write-docs
+
+study: setup ## every policy over traces and workloads, to docs/routing-study.md: hours; goes on where it stopped (QUICK=1)
+	@$(BIN)/python -m bench.study --traces $(or $(TRACES),../shared/traces) $(if $(QUICK),--quick)
 
 proto: setup ## generate epp/_pb from proto/
 	@.ci/proto

@@ -1,0 +1,1 @@
+"""The routing study: every policy over workloads, fleets and loads; `make study`."""

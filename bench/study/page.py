@@ -1,0 +1,115 @@
+"""The page of the study: one table over everything, tables by what was varied, and plots."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from math import isnan
+from pathlib import Path
+
+from bench.machine import describe
+from bench.study.grid import BASELINE
+from epp.replay.results.comparison import LEADING, Comparison, Paired, compare
+from epp.replay.results.digest import Digest
+from epp.replay.results.plots import ratio_plot
+from epp.replay.results.sweep_plots import sweep_plot
+from epp.replay.results.verdict import confidence, headline
+
+_MEASURES = {
+    LEADING: "TTFT mean",
+    "ttft_p99": "TTFT p99",
+    "tpot_mean": "TPOT mean",
+    "e2e_mean": "end to end",
+}
+_INTRODUCTION = """\
+# Routing study
+
+What each policy is worth, in front of simulated engines with vLLM's rules, in virtual time
+([replay.md](replay.md) says how). Written by `make study`; no figure here is typed by hand.
+
+Each figure is a ratio to the incumbent's chart default (`incumbent`): below 1 is faster. A ratio is
+the geometric mean over cases, paired by seed; brackets are 95 % intervals over seeds. A case is a
+workload, a number of pods, equal or not (every second one 2.5 times slower, and nobody is told),
+and a load: a share of what the fleet could compute if one cache held everything.
+"""
+_By = Callable[[Digest], str]
+_VARIED: dict[str, _By] = {
+    "workload": lambda each: each.workload.partition(",")[0],
+    "pods": lambda each: f"{each.pods} pods",
+    "load": lambda each: f"load {each.load:g}",
+    "fleet": lambda each: each.workload.partition(", ")[2],
+}
+
+
+def write(digests: Sequence[Digest], page: Path, *, quick: bool) -> None:
+    """Write the page, and its plots beside it."""
+    everything = compare(digests, BASELINE)
+    plots = {"ratios": ratio_plot(everything, everything.overall), "loads": sweep_plot(everything)}
+    for name, svg in plots.items():
+        if svg:
+            page.with_name(f"routing-study-{name}.svg").write_text(svg, encoding="utf-8")
+    page.write_text("\n".join(_lines(digests, everything, quick=quick)), encoding="utf-8")
+
+
+def _lines(digests: Sequence[Digest], everything: Comparison, *, quick: bool) -> Iterable[str]:
+    yield _INTRODUCTION
+    yield f"**{headline(everything)}** {confidence(everything)}\n"
+    runs, cases = f"{len(digests):,} runs", f"{len(everything.cells)} cases"
+    size = "the quick form (`QUICK=1`)" if quick else "the whole study"
+    yield f"{cases}, {len(everything.seeds)} seeds, {runs}: {size}. {describe()}.\n"
+    yield "## Everything\n"
+    yield "![Ratios of TTFT to the incumbent's default](routing-study-ratios.svg)\n"
+    yield from _table(
+        "policy",
+        {
+            policy: [everything.overall[policy].get(name) for name in _MEASURES]
+            for policy in everything.policies
+        },
+        list(_MEASURES.values()),
+    )
+    for title, key in _VARIED.items():
+        yield f"## Mean TTFT by {title}\n"
+        yield from _by(digests, everything.policies, key)
+    yield "## Every case\n"
+    yield "![Mean TTFT of every case](routing-study-loads.svg)\n"
+    yield from _cases(everything)
+
+
+def _by(digests: Sequence[Digest], policies: Sequence[str], key: _By) -> Iterable[str]:
+    parts = defaultdict(list)
+    for each in digests:
+        parts[key(each)].append(each)
+    found = {name: compare(part, BASELINE).overall for name, part in parts.items()}
+    rows = {
+        policy: [overall[policy].get(LEADING) for overall in found.values()] for policy in policies
+    }
+    yield from _table("policy", rows, list(found))
+
+
+def _cases(everything: Comparison) -> Iterable[str]:
+    """Yield the seconds of every case, the best in bold."""
+    policies = everything.policies
+    yield f"| mean TTFT, s | {' | '.join(policies)} |"
+    yield f"|---|{'--:|' * len(policies)}"
+    for cell in everything.cells:
+        means = [cell.standings[policy].figures[LEADING].mean for policy in policies]
+        least = min(means)
+        shown = [f"**{each:.3f}**" if each == least else f"{each:.3f}" for each in means]
+        yield f"| {cell.name} | {' | '.join(shown)} |"
+    yield ""
+
+
+def _table(
+    corner: str, rows: dict[str, list[Paired | None]], columns: Sequence[str]
+) -> Iterable[str]:
+    yield f"| {corner} | {' | '.join(columns)} |"
+    yield f"|---|{'--:|' * len(columns)}"
+    for name, cells in rows.items():
+        yield f"| {name} | {' | '.join(map(_ratio, cells))} |"
+    yield ""
+
+
+def _ratio(found: Paired | None) -> str:
+    if found is None or isnan(found.ratio):
+        return "-"
+    if isnan(found.low) or found.low == found.high:
+        return f"{found.ratio:.2f}"
+    return f"{found.ratio:.2f} ({found.low:.2f}-{found.high:.2f})"
