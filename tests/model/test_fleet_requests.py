@@ -183,7 +183,10 @@ def test_events_about_unknown_requests_and_endpoints_change_nothing(event):
 
 def state(rig):
     """Return what a fleet says, but for the prompt's blocks, which are the question's."""
-    asked = [replace(each, chains=()) for each in rig.ask(LONG).values()]
+    asked = [
+        (replace(each, chains=(), current=None), each.waiting, each.running, each.kv_usage)
+        for each in rig.ask(LONG).values()
+    ]
     return asked, rig.fleet.loads(), rig.fleet.indexed_blocks
 
 
