@@ -6,7 +6,6 @@ a request comes when the answer before it is there and the recorded pause is ove
 
 import io
 import random
-import re
 import tarfile
 from array import array
 from collections import defaultdict
@@ -18,12 +17,12 @@ import msgspec
 from model_server.simulator.tokenizer import Tokenizer
 
 from bench.accuracy.trace import Call, Content, Trace, decompressed
+from epp.replay.traffic.lmcache import message_ends
 
 NAME = "lmcache_agent_trace.tar.zst"
 SESSIONS_PER_SECOND = 0.2
 LONGEST_THINK = 11.0  # the 90th percentile of the pauses, by the routing study
 PODS, BLOCKS = 2, 4_096
-_ROLE = re.compile(r"\n(?=(?:user|assistant|system|tool): )")
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -61,23 +60,11 @@ def trace(lines: Iterable[_Line], count: int | None = None) -> Trace:
         for line in sorted(sessions[name], key=lambda each: each.timestamp):
             pause = (line.timestamp - before.timestamp) / 1e6 if before else 0.0
             after = len(calls) - 1 if before else None
-            cuts = _cuts(line, before, cuts)
+            cuts = message_ends(line.input, before.input if before else None, cuts)
             make = partial(content, line, tuple(sorted(cuts)), tokenizer)
             calls.append(Call(at, make, after, min(pause, LONGEST_THINK)))
             before = line
     return Trace(name="agent", calls=calls[:count], pods=PODS, blocks=BLOCKS)
-
-
-def _cuts(line: _Line, before: _Line | None, cuts: set[int]) -> set[int]:
-    """Find the ends of messages: before a role, and where an earlier prompt of the session ended.
-
-    Roles are not written everywhere. Offsets are in characters.
-    """
-    text = line.input
-    ends = {found.start() for found in _ROLE.finditer(text)} | {len(text)}
-    if before is not None:
-        ends |= {cut for cut in cuts if text.startswith(before.input[:cut])}
-    return ends - {0}
 
 
 def content(line: _Line, cuts: Sequence[int], tokenizer: Tokenizer) -> Content:

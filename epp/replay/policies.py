@@ -11,22 +11,20 @@ from epp.replay.plan import Policy
 INCUMBENT_SCRAPE_SECONDS = 0.05
 """llm-d-router `--metrics-refresh-interval`, by default."""
 
-_INCUMBENT = """
+_OWN_INDEX = """
 plugins:
 - {type: approx-prefix-cache-producer}
 - {type: approx-prefix-cache-producer, name: lru}
-- {type: queue-scorer}
-- {type: kv-cache-utilization-scorer}
-- {type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: lru}}
-- {type: max-score-picker}
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
-  - {pluginRef: max-score-picker}
 """
+"""The second one is an index by llm-d-router's rules."""
+_INCUMBENT = (
+    POLICIES["linear"]
+    .replace("\nplugins:\n", _OWN_INDEX, 1)
+    .replace(
+        "{type: prefix-cache-scorer}",
+        "{type: prefix-cache-scorer, parameters: {prefixMatchInfoProducerName: lru}}",
+    )
+)
 _GUIDE = """
 plugins:
 - {type: inflight-load-producer}

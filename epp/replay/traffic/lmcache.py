@@ -57,7 +57,7 @@ def _session(lines: Sequence[_Line], at: float, first: int, texts: Texts) -> lis
     before: _Line | None = None
     cuts: set[int] = set()
     for number, line in enumerate(lines, first):
-        cuts = _cuts(line, before, cuts)
+        cuts = message_ends(line.input, before.input if before else None, cuts)
         bounds = (0, *sorted(cuts))
         parts = [texts.message(line.input[start:end]) for start, end in pairwise(bounds)]
         pause = (line.timestamp - before.timestamp) / 1e6 if before else 0.0
@@ -76,13 +76,13 @@ def _session(lines: Sequence[_Line], at: float, first: int, texts: Texts) -> lis
     return calls
 
 
-def _cuts(line: _Line, before: _Line | None, cuts: set[int]) -> set[int]:
+def message_ends(text: str, before: str | None, cuts: set[int]) -> set[int]:
     """Find the ends of messages: before a role, and where an earlier prompt of the session ended.
 
-    Roles are not written everywhere. Offsets are in characters.
+    Roles are not written everywhere. `before` is the prompt before this one, and `cuts` are its
+    ends. Offsets are in characters.
     """
-    text = line.input
     ends = {found.start() for found in _ROLE.finditer(text)} | {len(text)}
     if before is not None:
-        ends |= {cut for cut in cuts if text.startswith(before.input[:cut])}
+        ends |= {cut for cut in cuts if text.startswith(before[:cut])}
     return ends - {0}
