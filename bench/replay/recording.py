@@ -18,6 +18,7 @@ from bench.progress import Progress
 from bench.request_path import Messages, RequestPath, bodies
 from epp.adapters.recording.recorder import Recorder
 from epp.adapters.recording.writer import RecordingSettings
+from epp.adapters.telemetry.logs import configure_logs
 from epp.app.companions import Companions
 from epp.app.shadow import Shadow
 from epp.config.file import POLICIES, load
@@ -45,6 +46,7 @@ class _Timed:
 
 def figures(progress: Progress, *, quick: bool) -> tuple[Figure, ...]:
     """Measure `record_us`, `record_thread_us` and `shadow_us`."""
+    configure_logs("info", "json")
     progress.step("exchanges that are recorded and shadowed")
     with tempfile.TemporaryDirectory() as folder:
         settings = RecordingSettings(folder=Path(folder), most_bytes=64 << 20)
