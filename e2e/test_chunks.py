@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import zlib
+from pathlib import Path
 
 import aiohttp
 import psutil
@@ -21,9 +22,18 @@ COUNTED = "llm_d_epp_request_output_tokens_count"
 REPORT = {"prompt_tokens": 31, "completion_tokens": COUNT}
 TEXTS = (" token", "grüße 😀", 'he said \\"usage\\": {', "a\\nb", "{}[],:")
 SSE, JSON = {"content-type": "text/event-stream"}, {"content-type": "application/json"}
-LARGE, LARGE_PIECE = 64 << 20, 60_000
-MOST_HELD, MOST_MEMORY = LARGE // 2, 48 << 20
+MOST_MEMORY = 48 << 20
 STALLED = 0.5
+
+
+def buffers(kind):
+    """Give the bytes up to which the kernel lets a socket's buffer grow by itself."""
+    return int(Path(f"/proc/sys/net/ipv4/{kind}").read_text().split()[2])
+
+
+# What the kernel holds for the two connections of a response, and what the gateway may hold.
+MOST_HELD = 2 * (buffers("tcp_rmem") + buffers("tcp_wmem")) + (16 << 20)
+LARGE, LARGE_PIECE = MOST_HELD + (16 << 20), 60_000
 
 
 def events(end="\n", longest=0):
