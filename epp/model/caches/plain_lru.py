@@ -10,11 +10,9 @@ A last, partial entry takes a place too, and no longer prompt finds it. Not mode
 incumbent credits an endpoint with blocks after a gap, where `match` is a prefix.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Sequence
 from itertools import chain
-
-from cachetools import Cache, LRUCache
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Lease
@@ -29,28 +27,6 @@ _EntryKey = tuple[BlockHash, bool]
 """The hash of an entry's last block, and whether the entry is partial."""
 
 
-class _Entries(LRUCache[_EntryKey, Sequence[BlockHash]]):
-    """The blocks of each entry. An evicted entry is counted off `holders`, entries by block."""
-
-    def __init__(self, maxsize: int, holders: Counter[BlockHash], changes: ContentChanges) -> None:
-        super().__init__(maxsize)
-        self._holders = holders
-        self._changes = changes
-
-    def peek(self) -> Iterator[Sequence[BlockHash]]:
-        """Go through the entries without making them recently used."""
-        return (Cache.__getitem__(self, key) for key in self)
-
-    def popitem(self) -> tuple[_EntryKey, Sequence[BlockHash]]:
-        key, blocks = super().popitem()
-        for block_hash in blocks:
-            self._holders[block_hash] -= 1
-            if not self._holders[block_hash]:
-                del self._holders[block_hash]
-        self._changes.record_evicted(blocks)
-        return key, blocks
-
-
 class PlainLru(SingleTierCache):
     """A `CacheModel` that holds nothing for requests under way, and always has room.
 
@@ -59,14 +35,15 @@ class PlainLru(SingleTierCache):
 
     def __init__(self, capacity: int, block: int = 16) -> None:
         self._block = max(1, block)
-        self._holders: Counter[BlockHash] = Counter()
+        self._most = max(1, capacity // self._block)
+        self._entries: OrderedDict[_EntryKey, Sequence[BlockHash]] = OrderedDict()
+        self._holders: Counter[BlockHash] = Counter()  # the entries that hold a block
         super().__init__(self._holders, ContentChanges(self._holders.__contains__))
-        self._entries = self._sized(capacity)
 
     @property
     def capacity(self) -> int:
         """Tokens that all entries stand for."""
-        return int(self._entries.maxsize) * max(ENTRY_TOKENS, self._block)
+        return self._most * max(ENTRY_TOKENS, self._block)
 
     @property
     def free(self) -> int:
@@ -137,33 +114,41 @@ class PlainLru(SingleTierCache):
     def resize(self, capacity: int) -> None:
         """Set the capacity, in tokens, while nothing is written; do nothing afterwards."""
         if not self._entries:
-            self._entries = self._sized(capacity)
+            self._most = max(1, capacity // self._block)
 
     def coarsen(self, blocks: int) -> None:
         """Evict the least recently used entries until `blocks` fewer are held."""
         target = len(self) - blocks
         while len(self) > target and self._entries:
-            self._entries.popitem()
+            self._evict()
 
     def check_invariants(self, held: Collection[Lease]) -> None:
         """Assert that blocks are counted by entry; leases hold nothing. For tests."""
         check(
-            counted_by_entry=self._holders == Counter(chain.from_iterable(self._entries.peek())),
+            counted_by_entry=self._holders == Counter(chain.from_iterable(self._entries.values())),
             leases_hold_nothing=not any(lease.tokens or lease.reserved_tokens for lease in held),
         )
-
-    def _sized(self, capacity: int) -> _Entries:
-        return _Entries(max(1, capacity // self._block), self._holders, self._changes)
 
     def _write(self, blocks: Sequence[BlockHash], *, partial: bool) -> None:
         """Make an entry the most recently used; a partial one is found by no prompt."""
         if not blocks:
             return
-        found: Sequence[BlockHash] = () if partial else tuple(blocks)
         key = blocks[-1], partial
         if key in self._entries:
-            self._entries.get(key)
+            self._entries.move_to_end(key)
             return
-        self._entries[key] = found
-        self._holders.update(found)
+        if len(self._entries) >= self._most:
+            self._evict()
+        found = self._entries[key] = () if partial else tuple(blocks)
+        for block_hash in found:
+            self._holders[block_hash] += 1
         self._changes.record_stored(found)
+
+    def _evict(self) -> None:
+        """Drop the least recently used entry; its blocks are gone where no other holds them."""
+        _, blocks = self._entries.popitem(last=False)
+        for block_hash in blocks:
+            self._holders[block_hash] -= 1
+            if not self._holders[block_hash]:
+                del self._holders[block_hash]
+        self._changes.record_evicted(blocks)
