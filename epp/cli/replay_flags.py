@@ -156,16 +156,26 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
         metavar="FACTOR[,...]",
         help="so many times the traffic: copies of it with other conversations (default: 1)",
     )
-    group.add_argument(
+    arrivals = group.add_mutually_exclusive_group()
+    arrivals.add_argument(
         "--rate",
         type=factor,
         metavar="RPS",
         help="requests a second, Poisson, at the trace's order",
     )
+    arrivals.add_argument(
+        "--users",
+        type=positive,
+        metavar="N",
+        help="a closed loop: so many users, each with one conversation after another",
+    )
     group.add_argument(
         "--minutes", type=span, metavar="FROM-TO", help="the part of the trace, such as 20-31"
     )
     group.add_argument("--requests", type=positive, metavar="N", help="the first N requests alone")
+    group.add_argument(
+        "--duration", type=interval, metavar="TIME", help="nothing is sent after it: 10m"
+    )
     group.add_argument(
         "--strict", action="store_true", help="a bad line ends it (default: skipped and counted)"
     )
@@ -313,6 +323,7 @@ def replay_options(arguments: argparse.Namespace, argv: Sequence[str]) -> "Repla
                 minutes=arguments.minutes,
                 requests=arguments.requests,
                 rate=arguments.rate,
+                users=arguments.users,
             )
             for source in arguments.traffic
         ],
@@ -350,6 +361,7 @@ def _fleets(arguments: argparse.Namespace) -> Iterator[RunPlan]:
             observation=arguments.observe_responses,
             transfer_seconds_per_token=engine.transfer_seconds_per_token(),
             faults=arguments.faults,
+            duration=arguments.duration,
         )
 
 

@@ -20,8 +20,8 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """What is replayed: a trace's path or a workload (`source`), and what is made of it.
 
     Of a trace, `minutes` (from, to) and the first `requests` are taken, then `copies` of it
-    superposed, and time runs `faster`. `rate` requests a second arrive by chance in place of the
-    recorded times. `strict`: bad lines raise.
+    superposed, and time runs `faster`. In place of the recorded times `rate` requests a second
+    arrive by chance, or `users` have one conversation after another. `strict`: bad lines raise.
     """
 
     source: str
@@ -32,6 +32,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     copies: float = 1.0
     faster: float = 1.0
     rate: float | None = None
+    users: int | None = None
 
 
 class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,8 +90,8 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     `pickers` share the requests in turn; what one has seen the others hear after
     `exchange_seconds`, or never where that is None. Each scrapes each pod every `scrape_seconds`,
     and observes responses as `observation` says. `transfer_seconds_per_token` is what the KV cache
-    of a prompt takes from one pod to another. A run ends when all is answered, and at most
-    `drain_seconds` after the last call has come.
+    of a prompt takes from one pod to another. No call is sent after `duration` seconds. A run ends
+    when all is answered, and at most `drain_seconds` after the last call was sent.
     """
 
     policy: Policy
@@ -102,4 +103,5 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     observation: Observation = Observation()
     transfer_seconds_per_token: float = 0.0
     faults: Sequence[Fault] = ()
+    duration: float | None = None
     drain_seconds: float = DRAIN_SECONDS

@@ -67,7 +67,7 @@ def read_traffic(traffic: Traffic) -> Trace:
     trace = superposed(trace, traffic.copies, traffic.seed)
     if traffic.faster != 1:
         trace = faster(trace, traffic.faster)
-    return arriving(trace, Arrivals(rate=traffic.rate), traffic.seed)
+    return arriving(trace, Arrivals(rate=traffic.rate, users=traffic.users), traffic.seed)
 
 
 def on_cores(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[tuple[int, Digest]]:

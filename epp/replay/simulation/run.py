@@ -122,7 +122,7 @@ class Simulation:
         self._followers: defaultdict[int, list[int]] = defaultdict(list)
         self._seen: set[int] = set()
         self._unsent = len(trace.calls)
-        self._deadline = False
+        self._closed = self._deadline = False
 
     @property
     def now(self) -> float:
@@ -167,6 +167,8 @@ class Simulation:
             for pod in (each for each in self.pods if each.number == fault.pod):
                 clock.at(fault.at, partial(pod.suffer, fault))
         clock.at(0.0, self._sample)
+        if plan.duration is not None:
+            clock.at(plan.duration, self._close)
 
     def _plan_calls(self) -> None:
         for number, call in enumerate(self._trace.calls):
@@ -202,6 +204,8 @@ class Simulation:
     # A call's way.
 
     def _send(self, number: int) -> None:
+        if self._closed:
+            return
         self._unsent -= 1
         if not self._unsent:
             self._clock.at(self.now + self._plan.drain_seconds, self._give_up)
@@ -317,6 +321,13 @@ class Simulation:
                 reason=reason,
             )
         )
+
+    def _close(self) -> None:
+        """Send nothing any more: those that were not sent are no part of the run."""
+        self._closed = True
+        if self._unsent:
+            self._left -= self._unsent
+            self._clock.at(self.now + self._plan.drain_seconds, self._give_up)
 
     def _give_up(self) -> None:
         self._deadline = True

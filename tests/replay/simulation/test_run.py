@@ -74,6 +74,20 @@ def test_a_conversation_finds_its_pod_and_its_cache():
     assert (one.turn, two.turn) == (0, 1)
 
 
+def test_nothing_is_sent_after_the_duration_and_what_was_is_answered():
+    calls = [call(name, at=name * 1.0, answer=400) for name in range(6)]
+    calls.append(call(6, at=0.0, after=0, think=2.5))
+    run = played(ordered(calls), duration=3.5)
+    assert [each.at for each in run.outcomes] == [0.0, 1.0, 2.0, 3.0]
+    assert {each.fate for each in run.outcomes} == {Fate.SERVED}
+    assert run.seconds == max(each.at + each.end_to_end for each in run.outcomes) > 3.5
+
+
+def test_a_duration_after_the_last_call_changes_nothing():
+    calls = [call(name, at=name * 1.0) for name in range(3)]
+    assert played(calls, duration=60.0) == played(calls)
+
+
 def test_what_fits_no_pod_is_refused_and_hurts_nobody():
     outcomes = by_call(played([call(0, size=20_000), call(1, at=1.0)]))
     assert outcomes[0].fate is Fate.REFUSED
