@@ -1,8 +1,9 @@
 """What is studied: which traffic meets which fleet, how much of it, under which policies."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from math import ceil, sqrt
 from pathlib import Path
 
 import msgspec
@@ -24,80 +25,158 @@ UNEQUAL = (1.0, 0.4)
 _BATCH = 32
 """Sequences that share a step of decoding, where what a fleet can do is estimated."""
 _REUSE_BLOCK = 128
-WARM_UP_SECONDS = 60.0
+_AGENTS_SPEED = 0.25
+_AGENTS_SECONDS = 240.0
+_EACH_SEED = 480.0
+"""Seconds by which the part of a trace that one seed plays begins after another's."""
+
+
+class Offered(msgspec.Struct, frozen=True, kw_only=True):
+    """The traffic of one run; nothing is sent after `seconds`."""
+
+    traffic: Traffic
+    seconds: float
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """A workload; `requests` for each pod are played on pods of `kv_tokens`."""
+    """A workload, played on pods of `kv_tokens` and `speed`.
+
+    Its figures begin after `warm_up` seconds, when about as many conversations end as begin; they
+    are of `requests` for the square root of the number of pods. `traffic` is a part of it that
+    shows what a request costs. `offered` gives it, a rate and seconds, its traffic for a run.
+    """
 
     name: str
     traffic: Traffic
+    offered: "Callable[[Subject, float, float, int], Offered]"
     kv_tokens: int = 1_600_000
-    requests: int = 250
+    speed: float = 1.0
+    requests: int = 400
+    warm_up: float = 60.0
+
+    def seconds(self, rate: float, pods: int) -> float:
+        """Return how long requests come at a rate."""
+        return self.warm_up + self.requests * sqrt(pods) / rate
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
     """All that is varied. `loads` are shares of what a fleet can do by `busy_seconds`."""
 
-    pods: Sequence[int] = (4, 8, 16, 32)
-    loads: Sequence[float] = (0.3, 0.5, 0.7)
+    pods: Sequence[int] = (4, 12, 32)
+    loads: Sequence[float] = (0.5, 0.3, 0.7)
     speeds: Sequence[Sequence[float]] = ((1.0,), UNEQUAL)
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
     policies: Sequence[str] = NAMES
 
 
-QUICK = Grid(pods=(4, 8), loads=(0.5,), seeds=(0, 1, 2))
+QUICK = Grid(pods=(4,), loads=(0.5,), seeds=(0, 1, 2))
+
+
+def superposed(subject: Subject, rate: float, seconds: float, seed: int) -> Offered:
+    """Offer copies of a part of a trace, each seed another one, in the trace's own time."""
+    trace = read_traffic(subject.traffic)
+    first = 600.0 + seed * _EACH_SEED
+    traffic = replace(
+        subject.traffic,
+        seed=seed,
+        minutes=(first / 60, (first + seconds) / 60),
+        copies=round(rate * trace.calls[-1].at / len(trace.calls), 3),
+    )
+    return Offered(traffic=traffic, seconds=seconds)
+
+
+def drawn(subject: Subject, rate: float, seconds: float, seed: int) -> Offered:
+    """Offer as many conversations of a workload as begin within the time."""
+    name, _, parameters = subject.traffic.source.partition(":")
+    each = len(read_traffic(subject.traffic).calls) / _conversations(subject.traffic)
+    sessions = ceil(1.1 * rate * seconds / each) + 10
+    kept = [part for part in parameters.split(",") if not part.startswith("sessions")]
+    source = f"{name}:{','.join([f'sessions={sessions}', f'rate={rate:.4g}', *kept])}"
+    return Offered(traffic=Traffic(source=source, seed=seed), seconds=seconds)
+
+
+def users(subject: Subject, rate: float, _seconds: float, seed: int) -> Offered:
+    """Offer so many users of a closed loop that requests come at the rate where nobody waits."""
+    calls, cost = read_traffic(subject.traffic).calls, StepCost()
+    generated = sum(tokens_in(call.response) for call in calls) / len(calls)
+    think = sum(call.think for call in calls) / len(calls)
+    users = ceil(rate * (think + generated * cost.step_ms * 1e-3 / subject.speed))
+    copies = ceil(2 * users / _conversations(subject.traffic))
+    traffic = replace(subject.traffic, seed=seed, copies=copies, users=users)
+    return Offered(traffic=traffic, seconds=_AGENTS_SECONDS)
 
 
 def subjects(traces: Path) -> Sequence[Subject]:
     """Return both public traces, which lie in a folder, and four workloads of the catalog."""
-    conversation = Traffic(source=str(traces / mooncake.NAME))
-    agents = Traffic(source=str(traces / lmcache.NAME))
     return (
-        Subject(name="conversation", traffic=conversation),
-        Subject(name="agents", traffic=agents, kv_tokens=200_000),
-        Subject(name="chat", traffic=Traffic(source="interactive-chat:sessions=3000")),
+        Subject(
+            name="conversation",
+            traffic=Traffic(source=str(traces / mooncake.NAME)),
+            offered=superposed,
+        ),
+        Subject(
+            name="agents",
+            traffic=Traffic(source=str(traces / lmcache.NAME)),
+            offered=users,
+            kv_tokens=200_000,
+            speed=_AGENTS_SPEED,
+        ),
+        Subject(
+            name="chat",
+            traffic=Traffic(source="interactive-chat:sessions=1000"),
+            offered=drawn,
+            warm_up=150.0,
+        ),
         Subject(
             name="code",
             traffic=Traffic(source="code-generation:sessions=400,longest=120000"),
+            offered=drawn,
             requests=150,
+            warm_up=450.0,
         ),
-        Subject(name="research", traffic=Traffic(source="deep-research:sessions=800")),
-        Subject(name="reasoning", traffic=Traffic(source="reasoning:sessions=9000")),
+        Subject(
+            name="research",
+            traffic=Traffic(source="deep-research:sessions=400"),
+            offered=drawn,
+            requests=200,
+            warm_up=400.0,
+        ),
+        Subject(
+            name="reasoning",
+            traffic=Traffic(source="reasoning:sessions=3000"),
+            offered=drawn,
+            requests=200,
+            warm_up=200.0,
+        ),
     )
 
 
 def tasks(subjects: Sequence[Subject], grid: Grid) -> Iterator[Task]:
     """Yield every run, those of one traffic one after another."""
-    fleets = itertools.product(subjects, grid.pods, grid.loads)
-    for (subject, pods, load), seed in itertools.product(fleets, grid.seeds):
-        for speeds in grid.speeds:
-            each = _pods(subject, pods, speeds)
-            traffic = _offered(subject, each, load, seed)
-            kind = "equal" if len(speeds) == 1 else "unequal"
-            for name in grid.policies:
-                yield Task(
-                    traffic=traffic,
-                    plan=RunPlan(policy=policy_named(name), pods=each, seed=seed),
-                    cell=f"{subject.name}, {pods} {kind} pods, load {load:g}",
-                    workload=f"{subject.name}, {kind}",
-                    load=load,
-                    warm_up=WARM_UP_SECONDS,
-                )
+    cases = itertools.product(grid.pods, grid.loads, subjects, grid.speeds)
+    for (pods, load, subject, speeds), seed in itertools.product(cases, grid.seeds):
+        each = _pods(subject, pods, speeds)
+        rate = load * sum(pod.speed for pod in each) / busy_seconds(subject.traffic)
+        offered = subject.offered(subject, rate, subject.seconds(rate, pods), seed)
+        kind = "equal" if len(speeds) == 1 else "unequal"
+        for name in grid.policies:
+            yield Task(
+                traffic=offered.traffic,
+                plan=RunPlan(
+                    policy=policy_named(name), pods=each, seed=seed, duration=offered.seconds
+                ),
+                cell=f"{subject.name}, {pods} {kind} pods, load {load:g}",
+                workload=f"{subject.name}, {kind}",
+                load=load,
+                warm_up=subject.warm_up,
+            )
 
 
 def _pods(subject: Subject, count: int, speeds: Sequence[float]) -> tuple[PodPlan, ...]:
     limits = Limits(num_gpu_blocks=subject.kv_tokens // Limits().block_size + 1)
     return tuple(
-        PodPlan(limits=limits, speed=speeds[number % len(speeds)]) for number in range(count)
-    )
-
-
-def _offered(subject: Subject, pods: Sequence[PodPlan], load: float, seed: int) -> Traffic:
-    """Return so much traffic that the fleet is busy for a share `load` of the time."""
-    rate = load * sum(pod.speed for pod in pods) / busy_seconds(subject.traffic)
-    return replace(
-        subject.traffic, seed=seed, rate=round(rate, 4), requests=subject.requests * len(pods)
+        PodPlan(limits=limits, speed=subject.speed * speeds[number % len(speeds)])
+        for number in range(count)
     )
 
 
@@ -113,6 +192,11 @@ def busy_seconds(traffic: Traffic) -> float:
         seconds += cost.attention_ns * 1e-9 * uncached * (cached + uncached / 2)
         seconds += generated * (step + cost.decode_ns_per_context_token * 1e-9 * prompt)
     return seconds / len(trace.calls)
+
+
+@cache
+def _conversations(traffic: Traffic) -> int:
+    return len({call.session for call in read_traffic(traffic).calls})
 
 
 def _sizes(trace: Trace) -> Iterator[tuple[int, int, int]]:

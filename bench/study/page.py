@@ -17,7 +17,7 @@ _MEASURES = {
     LEADING: "TTFT mean",
     "ttft_p99": "TTFT p99",
     "tpot_mean": "TPOT mean",
-    "e2e_mean": "end to end",
+    "end_to_end_mean": "end to end",
 }
 _INTRODUCTION = """\
 # Routing study

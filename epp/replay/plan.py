@@ -16,7 +16,7 @@ SCRAPE_SECONDS = 1.0
 DRAIN_SECONDS = 900.0
 
 
-class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+class Traffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is replayed: a trace's path or a workload (`source`), and what is made of it.
 
     Of a trace, `minutes` (from, to) and the first `requests` are taken, then `copies` of it
@@ -35,7 +35,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     users: int | None = None
 
 
-class PodPlan(msgspec.Struct, frozen=True, kw_only=True):
+class PodPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One model server of `ranks` data-parallel engines in step, each with `limits` of its own.
 
     A server computes `speed` times as fast as `cost` says. `role` is the value of the label
@@ -60,7 +60,7 @@ class FaultKind(Enum):
     """It computes `factor` times as fast for `seconds`; without them for good."""
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
+class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something that happens to the pod numbered `pod` at `at` seconds."""
 
     pod: int
@@ -84,7 +84,7 @@ class Policy(msgspec.Struct, frozen=True):
     as_reported: bool = False
 
 
-class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run of one policy.
 
     `pickers` share the requests in turn; what one has seen the others hear after

@@ -20,7 +20,7 @@ from epp.replay.traffic.reading import read
 from epp.replay.traffic.workloads.arrivals import Arrivals, arriving
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run: the traffic that is read for it, and the plan.
 
     Requests before `warm_up` seconds are left out of figures. The other fields are `Played`'s.
