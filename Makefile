@@ -79,8 +79,8 @@ demo: setup ## Envoy, four simulated model servers and the picker: round robin a
 bench: setup ## run all benchmarks and refresh docs/performance.md
 	@$(BIN)/python -m bench all --write-docs
 
-study: setup ## every policy over traces and workloads, to docs/routing-study.md: hours; goes on where it stopped (QUICK=1)
-	@$(BIN)/python -m bench.study --traces $(or $(TRACES),../shared/traces) $(if $(QUICK),--quick)
+study: setup ## every policy over traces and workloads, to docs/routing-study.md: hours; goes on where it stopped (QUICK=1 a part, KEPT=1 what was played)
+	@$(BIN)/python -m bench.study --traces $(or $(TRACES),../shared/traces) $(if $(QUICK),--quick) $(if $(KEPT),--kept)
 
 proto: setup ## generate epp/_pb from proto/
 	@.ci/proto
