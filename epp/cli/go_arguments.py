@@ -6,7 +6,7 @@ old releases are spelt, and `--pool-name`. A command line of flags alone is one 
 
 import argparse
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from epp.config.schema import near
@@ -19,11 +19,13 @@ class GoArgumentParser(argparse.ArgumentParser):
     """A parser that reads Go's forms of flags, and names what an unknown word resembles.
 
     `commands`, where there are any, are the words that it may begin with. `words_go_to` names the
-    argument that takes words wherever they stand among flags.
+    argument that takes words wherever they stand among flags. `build` adds what there is to parse,
+    when it is first asked to: the parser of a command that nobody asks for stays empty.
     """
 
     commands: Collection[str] = ()
     words_go_to = ""
+    build: "Callable[[GoArgumentParser], None] | None" = None
 
     def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 (argparse's own)
         super().__init__(*arguments, **more | {"allow_abbrev": False})
@@ -50,6 +52,9 @@ class GoArgumentParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 (argparse's own)
         """Parse words in Go's forms; end the program where a flag is not known."""
+        build, self.build = self.build, None
+        if build:
+            build(self)
         if not self.commands:
             args = self.plain(args)
         elif args and not args[0].startswith("-") and args[0] not in self.commands:

@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,11 +15,9 @@ from epp.cli.configuration import configured
 from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.incumbent_flags import check_removed, notices
 from epp.cli.pool_flags import pool_of, unheeded
-from epp.cli.replay_flags import add_replay, replay_options
 from epp.cli.serve_flags import add_serve, log_settings
 from epp.cli.several_pools import parse, pools_of
 from epp.cli.tls_flags import check_metrics_tls
-from epp.cli.up_flags import add_up, up_options
 from epp.config.file import Settings, load
 from epp.config.report import report
 from epp.config.schema import dump
@@ -142,75 +140,98 @@ def _check_native() -> int:
     return int(os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1" and any(faults.values()))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = GoArgumentParser(
-        prog="epp", description="Pick the pod whose KV cache is already warm for a prompt."
-    )
-    parser.add_argument("--version", action="version", version=f"warmpick {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    serve_parser = commands.add_parser(
-        "serve",
-        help="run the endpoint picker (Envoy ext_proc)",
-        usage="epp [serve] FLAGS [and FLAGS]...",
-        description=_serve_text,
-    )
-    add_serve(serve_parser)
-    # llm-d-router's: 2 for a flag that cannot be read, 1 for a start that fails.
-    serve_parser.set_defaults(run=_serve, refused=1)
-    check_parser = commands.add_parser(
-        "check",
-        help="validate a configuration and print the effective one",
-        description="Validate an EndpointPickerConfig; print it with every default written out.",
-    )
-    checked = check_parser.add_mutually_exclusive_group(required=True)
-    checked.add_argument("config", type=Path, nargs="?", metavar="CONFIG", help="the file (YAML)")
-    checked.add_argument(
-        "--native",
-        action="store_true",
-        help="say which modules are compiled, and why others are not",
-    )
-    check_parser.set_defaults(run=_check, refused=2)
-    up_parser = commands.add_parser(
-        "up", help="one port in front of model servers: Envoy and the picker, from nothing"
-    )
-    add_up(up_parser)
-    up_parser.set_defaults(run=_up, refused=2)
-    replay_parser = commands.add_parser(
-        "replay", help="compare policies on recorded traffic, in front of simulated engines"
-    )
-    add_replay(replay_parser)
-    replay_parser.set_defaults(run=_replay, refused=2)
-    _add_demo(commands.add_parser("demo", help="Envoy, model servers and the picker on loopback"))
-    parser.commands = commands.choices
-    return parser
-
-
-_serve_text = """Run the endpoint picker. Envoy, or any gateway that speaks ext_proc, asks it where
-each inference request should go. The command may be left out: epp FLAGS. Try it: epp serve
---endpoints-file endpoints.yaml --secure-serving=false. Several pools: epp serve --pool-name a and
---pool-name b --grpc-port 9102 --grpc-health-port 9103 --metrics-port 9190; flags that a pool does
-not repeat are the first's."""
-
-
 def _up(arguments: argparse.Namespace) -> int:
-    options = up_options(arguments, _settings(arguments), os.environ)
+    from epp.cli.up_flags import up_options  # noqa: PLC0415 (see `_COMMANDS`)
     from epp.up.command import run  # noqa: PLC0415 (see `_options`)
 
-    return run(options)
+    return run(up_options(arguments, _settings(arguments), os.environ))
 
 
 def _replay(arguments: argparse.Namespace) -> int:
+    from epp.cli.replay_flags import replay_options  # noqa: PLC0415 (see `_COMMANDS`)
+
     options = replay_options(arguments, sys.argv[1:])
     from epp.replay.command import run  # noqa: PLC0415 (see `_options`)
 
     return run(options)
 
 
-def _add_demo(parser: argparse.ArgumentParser) -> None:
-    from epp.demo.command import add_arguments, run  # noqa: PLC0415 (its libraries are an extra)
+_SERVE_TEXT = """Run the endpoint picker. Envoy, or any gateway that speaks ext_proc, asks it where
+each inference request should go. The command may be left out: epp FLAGS. Try it: epp serve
+--endpoints-file endpoints.yaml --secure-serving=false. Several pools: epp serve --pool-name a and
+--pool-name b --grpc-port 9102 --grpc-health-port 9103 --metrics-port 9190; flags that a pool does
+not repeat are the first's."""
+
+
+def _build_serve(parser: GoArgumentParser) -> None:
+    parser.usage = "epp [serve] FLAGS [and FLAGS]..."
+    parser.description = _SERVE_TEXT
+    add_serve(parser)
+    # llm-d-router's: 2 for a flag that cannot be read, 1 for a start that fails.
+    parser.set_defaults(run=_serve, refused=1)
+
+
+def _build_check(parser: GoArgumentParser) -> None:
+    parser.description = (
+        "Validate an EndpointPickerConfig; print it with every default written out."
+    )
+    checked = parser.add_mutually_exclusive_group(required=True)
+    checked.add_argument("config", type=Path, nargs="?", metavar="CONFIG", help="the file (YAML)")
+    checked.add_argument(
+        "--native",
+        action="store_true",
+        help="say which modules are compiled, and why others are not",
+    )
+    parser.set_defaults(run=_check, refused=2)
+
+
+def _build_up(parser: GoArgumentParser) -> None:
+    from epp.cli.up_flags import add_up  # noqa: PLC0415 (see `_COMMANDS`)
+
+    add_up(parser)
+    parser.set_defaults(run=_up, refused=2)
+
+
+def _build_replay(parser: GoArgumentParser) -> None:
+    from epp.cli.replay_flags import add_replay  # noqa: PLC0415 (see `_COMMANDS`)
+
+    add_replay(parser)
+    parser.set_defaults(run=_replay, refused=2)
+
+
+def _build_demo(parser: GoArgumentParser) -> None:
+    from epp.demo.command import add_arguments, run  # noqa: PLC0415 (see `_COMMANDS`)
 
     add_arguments(parser)
     parser.set_defaults(run=run, refused=2)
+
+
+_COMMANDS: Mapping[str, tuple[str, Callable[[GoArgumentParser], None]]] = {
+    "serve": ("run the endpoint picker (Envoy ext_proc)", _build_serve),
+    "check": ("validate a configuration and print the effective one", _build_check),
+    "up": ("one port in front of model servers: Envoy and the picker, from nothing", _build_up),
+    "replay": (
+        "compare policies on recorded traffic, in front of simulated engines",
+        _build_replay,
+    ),
+    "demo": ("Envoy, model servers and the picker on loopback", _build_demo),
+}
+"""What a command is for, and what builds its parser once it is the one that is asked for.
+
+What flags of one command import, others do not wait for: `epp serve` imports nothing of replay.
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = GoArgumentParser(
+        prog="epp", description="Pick the pod whose KV cache is already warm for a prompt."
+    )
+    parser.add_argument("--version", action="version", version=f"warmpick {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name, (purpose, build) in _COMMANDS.items():
+        commands.add_parser(name, help=purpose).build = build
+    parser.commands = commands.choices
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -127,12 +127,14 @@ def test_wrong_usage_is_exit_code_2(argv, said, capsys):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ([], ["serve", "check", "demo", "--version"]),
+        ([], ["serve", "check", "up", "replay", "demo", "--version"]),
         (
             ["serve"],
             ["--endpoints-file", "--config-file", "--grpc-port", "9002", "9003", "9090", "64Mi"],
         ),
         (["check"], ["CONFIG"]),
+        (["up"], ["URL", "--worker-urls", "Exit status"]),
+        (["replay"], ["TRACE|WORKLOAD", "--pods", "--seeds", "h100", "Exit status"]),
         (["demo"], ["loopback"]),
     ],
 )
@@ -154,6 +156,28 @@ def test_every_option_has_a_help_text(capsys):
         if line.startswith("  --") and "  " not in line.strip() and not after.startswith("        ")
     ]
     assert bare == []
+
+
+_AS_FAR_AS_ITS_OPTIONS = """
+import sys
+from epp.cli.main import main
+status = main(["serve", "--record", ".", "--shadow", "nowhere", "--endpoints-file", sys.argv[1]])
+print(status, *sorted(sys.modules))
+"""
+
+
+def test_serve_waits_for_nothing_that_only_other_commands_need(written):
+    asked = subprocess.run(
+        [sys.executable, "-c", _AS_FAR_AS_ITS_OPTIONS, written(ENDPOINTS)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    status, *modules = asked.stdout.split()
+    assert (status, "--shadow: `nowhere`" in asked.stderr) == ("1", True)
+    assert "epp.app.options" in modules
+    others = ("epp.replay", "epp.demo", "epp.up", "epp.cli.replay_flags", "epp.cli.up_flags")
+    assert [name for name in modules if name.startswith(others)] == []
 
 
 def test_as_a_program(written):
