@@ -32,28 +32,25 @@ _ROUNDS = {True: 9, False: 25}
 
 
 class _Timed:
-    """A function, and how long each of its calls took, in nanoseconds."""
+    """Calls `function`, and keeps how long each call took, in nanoseconds."""
 
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., None] = lambda *_: None) -> None:
+        self.function = function
         self.spent: list[int] = []
 
     def __call__(self, *given: object) -> None:
         started = time.perf_counter_ns()
-        self._function(*given)
+        self.function(*given)
         self.spent.append(time.perf_counter_ns() - started)
 
 
 def figures(progress: Progress, *, quick: bool) -> tuple[Figure, ...]:
     """Measure `record_us`, `record_thread_us` and `shadow_us`."""
-    configure_logs("info", "json")
+    configure_logs("error", "json")
     progress.step("exchanges that are recorded and shadowed")
     with tempfile.TemporaryDirectory() as folder:
         settings = RecordingSettings(folder=Path(folder), most_bytes=64 << 20)
-        recorder = Recorder(settings, time.monotonic)
-        recorder.start()
-        runs = _runs(recorder, _ROUNDS[quick])
-        recorder.stop()
+        runs = _runs(settings, _ROUNDS[quick])
     return (
         _figure("record_us", "recording a request, on the loop", runs["record"], 8),
         _figure("record_thread_us", "writing it down, on another thread", runs["write"]),
@@ -66,34 +63,33 @@ def _figure(key: str, says: str, runs: list[float], most: float | None = None) -
     return Figure(key=key, says=says, unit="µs", runs=tuple(runs), budget=budget)
 
 
-def _runs(recorder: Recorder, rounds: int) -> dict[str, list[float]]:
-    """Return the microseconds a request of each round."""
-    timed: dict[str, _Timed] = {}
+def _runs(settings: RecordingSettings, rounds: int) -> dict[str, list[float]]:
+    """Return the microseconds a request of each round, which is a recording of its own."""
+    quoted, ended, committing = _Timed(), _Timed(), _Timed()
 
     def beside(fleet: Fleet, _: object) -> Companions:
-        shadow = Shadow(SHADOW, load(POLICIES[SHADOW]), fleet)
-        companions = Companions(fleet, recorder, shadow)
-        timed["quoted"] = companions.quoted = _Timed(recorder.quoted)
-        timed["ended"] = companions.ended = _Timed(recorder.ended)
-        timed["shadow"] = companions.committing = _Timed(shadow.committing)
+        committing.function = Shadow(SHADOW, load(POLICIES[SHADOW]), fleet).committing
+        companions = Companions(fleet)
+        companions.quoted, companions.ended, companions.committing = quoted, ended, committing
         return companions
 
     path, source = RequestPath(ENDPOINTS, beside), bodies(SIZE)
     runs: dict[str, list[float]] = {"record": [], "write": [], "shadow": []}
     for turn in range(-1, rounds):
         asked = [Messages.about(body) for body in islice(source, _EXCHANGES)]
-        gc.collect()
-        for each in timed.values():
+        recorder = Recorder(settings, time.monotonic)
+        quoted.function, ended.function = recorder.quoted, recorder.ended
+        for each in (quoted, ended, committing):
             each.spent.clear()
+        gc.collect()
+        recorder.start()
         others = time.process_time() - time.thread_time()
         for messages in asked:
             path.exchange(messages)
-        while recorder.written < (turn + 2) * _EXCHANGES:
-            time.sleep(0.001)
+        recorder.stop()
+        written = time.process_time() - time.thread_time() - others
         if turn >= 0:
-            spent = {name: median(each.spent) / 1e3 for name, each in timed.items()}
-            written = time.process_time() - time.thread_time() - others
-            runs["record"].append(spent["quoted"] + spent["ended"])
+            runs["record"].append((median(quoted.spent) + median(ended.spent)) / 1e3)
             runs["write"].append(written / _EXCHANGES * 1e6)
-            runs["shadow"].append(spent["shadow"])
+            runs["shadow"].append(median(committing.spent) / 1e3)
     return runs

@@ -4,7 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
-import time
+from itertools import count
 
 import pytest
 from msgspec.structs import replace
@@ -23,7 +23,6 @@ from tests.strategies import endpoint, request
 
 POD = endpoint()
 PRIVATE = "the-harbour-master-wrote-down-every-ship"
-SECONDS = 30
 
 
 class Traffic:
@@ -71,9 +70,9 @@ def settings(tmp_path):
     )
 
 
-def recorded(settings, *texts, **more):
+def recorded(settings, *texts, clock=lambda: 0.5):
     """Record requests of these texts; give the recorder."""
-    recorder = Recorder(settings, lambda: 0.5, **more)
+    recorder = Recorder(settings, clock)
     traffic = Traffic(recorder)
     recorder.start()
     for text in texts:
@@ -184,47 +183,32 @@ def test_what_the_thread_cannot_keep_up_with_is_dropped_and_counted(settings):
     assert [each["n"] for each in requests] == [1, 2, 3]
 
 
-def text_of(number):
-    """A text of 3 KB that no other number has the start of."""
-    return f"{number:09} {number * 7919:012}" * 130
+def text_of(number, kilobytes=3):
+    """A text that no other number has the start of."""
+    return f"{number:09} {number * 7919:012}" * (45 * kilobytes)
 
 
 def test_parts_are_rotated_and_the_oldest_go(settings):
-    settings = replace(settings, most_bytes=1 << 17)
-    recorder = Recorder(settings, lambda: 0.5)
-    traffic = Traffic(recorder)
-    recorder.start()
-    for number in range(1, 601):
-        traffic.pass_by(text_of(number))
-        if number % 10 == 0:
-            wait(lambda number=number: recorder.written == number)
-    recorder.stop()
+    most, member = 1 << 20, 1 << 18  # lines are written when they are so many bytes, unpacked
+    settings = replace(settings, most_bytes=most)
+    recorder = recorded(settings, *(text_of(number, 9) for number in range(1, 4_001)))
     parts = lines(settings)
     sizes = [each.stat().st_size for each in settings.folder.iterdir()]
-    # A part has its size before the next begins, and a batch of ten is some kilobytes.
-    assert sum(sizes) <= 1 << 17
-    assert max(sizes) <= 2 * (1 << 17) // 16
-    assert recorder.bytes > 1 << 17
+    assert sum(sizes) <= most + member
+    assert max(sizes) <= most // 16 + member  # a part has its size before the next begins
+    assert recorder.bytes > most + member
     assert [header["part"] for header, *_ in parts] == list(
         range(parts[0][0]["part"], parts[0][0]["part"] + len(parts))
     )
     assert len({header["salt"] for header, *_ in parts}) == 1
     numbers = [line["n"] for part in parts for line in part[1:]]
-    assert numbers == list(range(numbers[0], 601))
+    assert numbers == list(range(numbers[0], 4_001))
     for part in parts:
         known = {prompt["number"] for line in part[1:] for prompt in line["prompts"]}
         assert {prompt.get("like", 0) for line in part[1:] for prompt in line["prompts"]} <= {
             0,
             *known,
         }
-
-
-def wait(condition):
-    """Wait for what another thread does."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_another_pool_keeps_its_parts(settings):
@@ -240,23 +224,27 @@ def test_another_pool_keeps_its_parts(settings):
 def test_a_folder_that_cannot_be_is_said_once_and_recording_goes_on_when_it_can(tmp_path):
     in_the_way = tmp_path / "file"
     in_the_way.write_text("not a folder")
-    settings = RecordingSettings(folder=in_the_way, gather=0.0, retry=0.0)
+    seconds = count(0.5)
+
+    def clock():
+        """Each look at it takes a second, and at last the file is gone."""
+        now = next(seconds)
+        if now > 20 and in_the_way.is_file():
+            in_the_way.unlink()
+        return now
+
     with capture_logs() as logs:
-        recorder = Recorder(settings, lambda: 0.5)
-        traffic = Traffic(recorder)
-        recorder.start()
-        for _ in range(3):
-            traffic.pass_by()
-        wait(lambda: dict(recorder.counts)["failed"] == 3)
-        in_the_way.unlink()
-        traffic.pass_by()
-        recorder.stop()
+        settings = RecordingSettings(folder=in_the_way, gather=0.0, retry=5.0)
+        recorder = recorded(settings, *map(text_of, range(60)), clock=clock)
     (failed,) = (line for line in logs if line["event"] == "recording.failed")
     assert failed["folder"] == str(in_the_way)
     assert failed["error"] == "File exists"
-    assert dict(recorder.counts) == {"written": 1, "dropped": 0, "failed": 3}
-    ((_, lost, line),) = lines(settings)
-    assert (lost["requests"], line["n"]) == (3, 1)
+    counts = dict(recorder.counts)
+    assert counts == {"written": 60 - counts["failed"], "dropped": 0, "failed": counts["failed"]}
+    assert 0 < counts["failed"] <= 20  # seconds, and a look each
+    ((_, lost, *requests),) = lines(settings)
+    assert lost["requests"] == counts["failed"]
+    assert [each["n"] for each in requests] == list(range(1, counts["written"] + 1))
 
 
 FULL = """

@@ -81,11 +81,6 @@ class Recorder:
             self._queue.put(RecordedPool(at=at, endpoints=found))
 
     @property
-    def written(self) -> int:
-        """Requests that are in a part."""
-        return self._writer.written
-
-    @property
     def counts(self) -> Iterator[tuple[str, int]]:
         """Requests by what became of their records: `written`, `dropped` or `failed`."""
         writer = self._writer

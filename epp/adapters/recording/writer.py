@@ -126,7 +126,10 @@ class RecordingWriter:
             if size >= _MEMBER_BYTES:
                 self._append(lines, requests)
                 lines, requests, size = [], 0, 0
-            time.sleep(0)  # gives the interpreter away
+            # Releases the GIL, for which the event loop may be waiting: a thread that computes is
+            # made to release it only after 5 ms (`sys.getswitchinterval`), which every request
+            # that comes while a batch is written would wait. A line takes some 0.1 ms.
+            time.sleep(0)
         if lines:
             self._append(lines, requests)
 
