@@ -16,7 +16,7 @@ from epp.replay.engines.cost import StepCost
 from epp.replay.plan import PodPlan, RunPlan, Traffic
 from epp.replay.policies import BASELINES, policy_named
 from epp.replay.sweep import Task, read_traffic
-from epp.replay.traffic.calls import Trace, block_keys, joined, tokens_in
+from epp.replay.traffic.calls import InfiniteCache, tokens_in
 
 BASELINE = "incumbent"
 NAMES = (BASELINE, *(name for name in (*BASELINES, *POLICIES) if name != BASELINE))
@@ -25,6 +25,7 @@ UNEQUAL = (1.0, 0.4)
 _BATCH = 32
 """Sequences that share a step of decoding, where what a fleet can do is estimated."""
 _REUSE_BLOCK = 128
+"""Tokens of the blocks that such an estimate takes as shared."""
 _AGENTS_SPEED = 0.25
 _AGENTS_SECONDS = 240.0
 _EACH_SEED = 480.0
@@ -186,7 +187,10 @@ def busy_seconds(traffic: Traffic) -> float:
     trace, cost = read_traffic(traffic), StepCost()
     step = cost.step_ms * 1e-3 / _BATCH + cost.decode_us_per_seq * 1e-6
     seconds = 0.0
-    for prompt, cached, generated in _sizes(trace):
+    infinite = InfiniteCache(_REUSE_BLOCK)
+    for call in trace.calls:
+        prompt, generated = tokens_in(call.prompt), tokens_in(call.response)
+        cached = infinite.admit(call)
         uncached = prompt - cached
         seconds += uncached * cost.prefill_us_per_token * 1e-6
         seconds += cost.attention_ns * 1e-9 * uncached * (cached + uncached / 2)
@@ -197,14 +201,3 @@ def busy_seconds(traffic: Traffic) -> float:
 @cache
 def _conversations(traffic: Traffic) -> int:
     return len({call.session for call in read_traffic(traffic).calls})
-
-
-def _sizes(trace: Trace) -> Iterator[tuple[int, int, int]]:
-    """Yield each prompt's tokens, those that an infinite cache has, and those generated."""
-    seen: set[int] = set()
-    for call in trace.calls:
-        keys = block_keys(joined(call.prompt, call.response), _REUSE_BLOCK)
-        known = next((place for place, key in enumerate(keys) if key not in seen), len(keys))
-        seen.update(keys[known:])
-        prompt = tokens_in(call.prompt)
-        yield prompt, min(known * _REUSE_BLOCK, prompt - 1), tokens_in(call.response)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from functools import partial
-from zlib import crc32
 
 from epp.replay.engines.contract import EngineLoad, Job, Limits, Listener, Progress
 from epp.replay.engines.cost import StepCost
@@ -160,8 +159,7 @@ class Engine:
         return self._lockstep.ended if self.stepping else 0
 
     def _keys(self, job: Job, runs: Runs) -> list[int]:
-        # `_gen_lora_extra_hash_keys`: an adapter's blocks are its own.
-        return block_keys(runs, self.limits.block_size, crc32(job.adapter.encode()))
+        return block_keys(runs, self.limits.block_size, job.adapter)
 
     def _abort_all(self) -> None:
         for job in self._aborts:

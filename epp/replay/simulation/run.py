@@ -37,7 +37,7 @@ from epp.replay.simulation.clock import Clock
 from epp.replay.simulation.outcome import CallOutcome, Fate
 from epp.replay.simulation.picker import SimulatedPicker
 from epp.replay.simulation.pod import SimulatedPod
-from epp.replay.traffic.calls import Call, Run, Trace, block_keys, joined, packed, tokens_in
+from epp.replay.traffic.calls import Call, InfiniteCache, Run, Trace, packed, tokens_in
 
 MODEL = "replay"
 _SAMPLE_SECONDS = 1.0
@@ -120,7 +120,7 @@ class Simulation:
         self._left = len(trace.calls)
         self._turns = _turns(trace.calls)
         self._followers: defaultdict[int, list[int]] = defaultdict(list)
-        self._seen: set[int] = set()
+        self._infinite = InfiniteCache(_REUSE_BLOCK)
         self._unsent = len(trace.calls)
         self._closed = self._deadline = False
 
@@ -211,7 +211,7 @@ class Simulation:
             self._clock.at(self.now + self._plan.drain_seconds, self._give_up)
         call = self._trace.calls[number]
         picker = self.pickers[number % len(self.pickers)]
-        visit = _Visit(number, call, self.now, picker, self._reusable(call))
+        visit = _Visit(number, call, self.now, picker, self._infinite.admit(call))
         if self._interval < _IDLE_SECONDS:
             self._refresh()
         try:
@@ -331,14 +331,6 @@ class Simulation:
 
     def _give_up(self) -> None:
         self._deadline = True
-
-    def _reusable(self, call: Call) -> int:
-        """Return how many of its prompt's tokens an infinite cache has; add the others to it."""
-        seen, prompt = self._seen, tokens_in(call.prompt)
-        keys = block_keys(joined(call.prompt, call.response), _REUSE_BLOCK)
-        known = next((place for place, key in enumerate(keys) if key not in seen), len(keys))
-        seen.update(keys[known:])
-        return min(known * _REUSE_BLOCK, prompt - 1)
 
 
 _PROGRESS: Mapping[Progress, Callable[[Simulation, _Visit, Job], None]] = {

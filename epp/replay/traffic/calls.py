@@ -6,6 +6,7 @@ that a trace that names blocks makes all tokens of a block equal, and gives othe
 
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -113,14 +114,15 @@ def cut(runs: Runs, start: int, end: int) -> Runs:
     return kept
 
 
-def block_keys(runs: Runs, size: int, root: int = 0) -> list[int]:
+def block_keys(runs: Runs, size: int, adapter: str = "") -> list[int]:
     """Return a key for each full block of `size` tokens: equal where all tokens up to it are.
 
-    Neighbouring runs are of different tokens. Blocks of different `root` have different keys.
+    Neighbouring runs are of different tokens. Blocks of one adapter are no other's (vLLM,
+    `_gen_lora_extra_hash_keys`).
     """
     keys: list[int] = []
     content: tuple[int, ...] = ()
-    key, filled = root, 0
+    key, filled = crc32(adapter.encode()), 0
     for token, length in runs:
         left = length
         if filled:
@@ -138,6 +140,25 @@ def block_keys(runs: Runs, size: int, root: int = 0) -> list[int]:
             keys += range(first, key + 1)
         content = (token, filled) if filled else ()
     return keys
+
+
+class InfiniteCache:
+    """A prefix cache in blocks of `block_tokens` that forgets nothing and serves every call."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._seen: set[int] = set()
+
+    def admit(self, call: Call) -> int:
+        """Return how many of its prompt's tokens are cached, all but one at most; cache all of it.
+
+        The last token of a prompt is computed in any case, as by an engine.
+        """
+        seen, size = self._seen, self._block_tokens
+        keys = block_keys(joined(call.prompt, call.response), size, call.adapter)
+        known = next((place for place, key in enumerate(keys) if key not in seen), len(keys))
+        seen.update(keys[known:])
+        return min(known * size, tokens_in(call.prompt) - 1)
 
 
 def ordered(calls: Iterable[Call]) -> list[Call]:

@@ -5,7 +5,17 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.replay.traffic.calls import Call, Run, block_keys, cut, joined, ordered, packed, tokens_in
+from epp.replay.traffic.calls import (
+    Call,
+    InfiniteCache,
+    Run,
+    block_keys,
+    cut,
+    joined,
+    ordered,
+    packed,
+    tokens_in,
+)
 
 RUNS = st.lists(st.builds(Run, st.integers(0, 3), st.integers(1, 9)), max_size=8).map(joined)
 WIDTH = 4
@@ -33,6 +43,22 @@ def test_keys_of_blocks_are_equal_where_all_tokens_up_to_them_are(one, other, si
     for place, (mine, yours) in enumerate(zip(left, right, strict=False), 1):
         upto = place * size * WIDTH
         assert (mine == yours) == (packed(one)[:upto] == packed(other)[:upto])
+
+
+SOME = RUNS.filter(len)
+
+
+@given(st.lists(st.tuples(SOME, SOME, st.sampled_from(["", "sql"])), max_size=6), st.integers(1, 7))
+def test_an_infinite_cache_has_what_earlier_calls_of_an_adapter_begin_with(listed, size):
+    cache = InfiniteCache(size)
+    before: dict[str, list[bytes]] = {"": [], "sql": []}
+    for prompt, response, adapter in listed:
+        call = Call(at=0.0, prompt=prompt, response=response, session=0, adapter=adapter)
+        whole = packed(joined(prompt, response))
+        blocks = [whole[:end] for end in range(size * WIDTH, len(whole) + 1, size * WIDTH)]
+        known = [one for one in blocks if any(each.startswith(one) for each in before[adapter])]
+        assert cache.admit(call) == min(len(known) * size, tokens_in(prompt) - 1)
+        before[adapter].append(whole)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=12))

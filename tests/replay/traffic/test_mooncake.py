@@ -1,19 +1,15 @@
 """Mooncake's format: equal blocks are equal tokens, and conversations hold their answers."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
 from bench.accuracy import mooncake as with_text
 from epp.errors import ConfigError
-from epp.replay.traffic.calls import block_keys, joined, packed, tokens_in
+from epp.replay.traffic.calls import InfiniteCache, joined, packed, tokens_in
 from epp.replay.traffic.mooncake import BLOCK
 from epp.replay.traffic.reading import read
-
-TRACES = Path(os.environ.get("WARMPICK_TRACES", Path(__file__).parents[4] / "shared" / "traces"))
-CONVERSATION = TRACES / "mooncake_conversation.jsonl.zst"
+from tests.public_traces import CONVERSATION, needs_traces
 
 FIRST = (0, 3 * BLOCK + 100, 50, [0, 1, 2, 3])
 NEXT = (9000, 5 * BLOCK, 20, [0, 1, 2, 4, 5])
@@ -111,12 +107,7 @@ def test_lines_out_of_order_are_sorted_and_counted_or_refused(tmp_path):
     assert trace.calls[1].after == 0
 
 
-NEEDS_TRACES = pytest.mark.skipif(
-    not CONVERSATION.exists(), reason=f"needs the public traces in {TRACES}"
-)
-
-
-@NEEDS_TRACES
+@needs_traces
 def test_conversations_are_found_as_by_who_reads_text(tmp_path):
     lines = with_text.read_lines(CONVERSATION, 1000)
     oracle = with_text.tokens_of(lines, [line.timestamp / 1000 for line in lines])
@@ -138,7 +129,7 @@ def test_conversations_are_found_as_by_who_reads_text(tmp_path):
     assert sum(bool(before) for _, before in found) > 100
 
 
-@NEEDS_TRACES
+@needs_traces
 def test_the_whole_conversation_trace_is_read():
     trace, lines = read(CONVERSATION, strict=True), with_text.read_lines(CONVERSATION)
     assert len(trace.calls) == len(lines) == 12_031
@@ -146,15 +137,6 @@ def test_the_whole_conversation_trace_is_read():
     assert sum(tokens_in(call.prompt) for call in trace.calls) == asked
     assert 3536 <= trace.calls[-1].at <= 3540
     # The routing study counts .388 of the prompts' blocks in an infinite cache of 64 tokens.
-    assert reusable(trace.calls, 64) == pytest.approx(0.388, abs=0.001)
-
-
-def reusable(calls, size):
-    seen, hits, whole = set(), 0, 0
-    for call in calls:
-        keys = block_keys(joined(call.prompt, call.response), size)
-        blocks = tokens_in(call.prompt) // size
-        hits += next((at for at, key in enumerate(keys[:blocks]) if key not in seen), blocks)
-        whole += blocks
-        seen.update(keys)
-    return hits / whole
+    infinite = InfiniteCache(64)
+    cached = sum(infinite.admit(call) for call in trace.calls)
+    assert cached / asked == pytest.approx(0.388, abs=0.001)
