@@ -11,7 +11,7 @@ from bench.accuracy import mooncake
 from bench.figures import Budget, Figure
 from epp.replay.engines.contract import Limits
 from epp.replay.plan import PodPlan, RunPlan, Traffic
-from epp.replay.policies import policy_named
+from epp.replay.policies import NAMED
 from epp.replay.simulation.run import Simulation
 from epp.replay.sweep import read_traffic
 
@@ -56,7 +56,7 @@ async def figures(place: Path | None, rounds: int) -> list[Figure]:
 def _run(traffic: Traffic) -> tuple[float, float]:
     """Return the seconds that a run takes, its reading left out, and its memory in MB."""
     trace = read_traffic(traffic)
-    plan = RunPlan(policy=policy_named("least-ttft"), pods=(_POD,) * PODS)
+    plan = RunPlan(policy=NAMED["least-ttft"], pods=(_POD,) * PODS)
     began = time.perf_counter()
     count = len(Simulation(trace, plan).run().outcomes)
     seconds = (time.perf_counter() - began) * REQUESTS / count

@@ -10,16 +10,15 @@ import msgspec
 from msgspec.structs import replace
 
 from bench.accuracy import lmcache, mooncake
-from epp.config.file import POLICIES
 from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost
 from epp.replay.plan import PodPlan, RunPlan, Traffic
-from epp.replay.policies import BASELINES, policy_named
+from epp.replay.policies import NAMED
 from epp.replay.sweep import Task, read_traffic
 from epp.replay.traffic.calls import InfiniteCache, tokens_in
 
 BASELINE = "incumbent"
-NAMES = (BASELINE, *(name for name in (*BASELINES, *POLICIES) if name != BASELINE))
+NAMES = (BASELINE, *(name for name in NAMED if name != BASELINE))
 UNEQUAL = (1.0, 0.4)
 """The speeds of pods in turn: every second one is 2.5 times slower."""
 _BATCH = 32
@@ -163,9 +162,7 @@ def tasks(subjects: Sequence[Subject], grid: Grid) -> Iterator[Task]:
         for name in grid.policies:
             yield Task(
                 traffic=offered.traffic,
-                plan=RunPlan(
-                    policy=policy_named(name), pods=each, seed=seed, duration=offered.seconds
-                ),
+                plan=RunPlan(policy=NAMED[name], pods=each, seed=seed, duration=offered.seconds),
                 cell=f"{subject.name}, {pods} {kind} pods, load {load:g}",
                 workload=f"{subject.name}, {kind}",
                 load=load,

@@ -10,7 +10,7 @@ from epp.errors import WarmpickError
 from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost
 from epp.replay.plan import PodPlan, RunPlan
-from epp.replay.policies import policy_named
+from epp.replay.policies import NAMED
 from epp.replay.simulation.outcome import CallOutcome
 from epp.replay.simulation.run import Simulation
 from epp.replay.traffic.calls import Call, Run, Trace
@@ -70,7 +70,7 @@ def play(
 ) -> Sequence[CallOutcome]:
     """Simulate a policy."""
     pods = [PodPlan(limits=_LIMITS, cost=cost)] * SERVERS
-    plan = RunPlan(policy=policy_named(policy), pods=pods, seed=seed)
+    plan = RunPlan(policy=NAMED[policy], pods=pods, seed=seed)
     return Simulation(_trace(questions), plan).run().outcomes
 
 

@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epp.cli.files import policy_file
 from epp.cli.types import size
 from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
-from epp.config.schema import near
 from epp.errors import ConfigError
 
 if TYPE_CHECKING:  # its import takes long, and `epp --help` does not wait for it
@@ -35,8 +35,9 @@ def add_companions(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--shadow",
         metavar="POLICY",
-        help="a policy by name, or an EndpointPickerConfig (a file), that decides beside the live"
-        " one; how often they agree, and what it would gain, is in /metrics and logged each minute",
+        help="a policy by name, or [LABEL=]FILE (an EndpointPickerConfig), that decides beside the"
+        " live one; how often they agree, and what it would gain, is in /metrics and logged each"
+        " minute",
     )
 
 
@@ -73,21 +74,7 @@ def shadow_of(arguments: argparse.Namespace) -> tuple[str, Settings] | None:
     given = arguments.shadow
     if given is None:
         return None
-    name, text = given, POLICIES.get(given)
-    if text is None:
-        path = Path(given)
-        name = path.name
-        try:
-            text = path.read_bytes().decode()
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            known = ", ".join(POLICIES)
-            raise ConfigError(
-                f"`{given}` is no policy ({known}){near(given, POLICIES)}, and no file that can be"
-                f" read: {why}",
-                "--shadow",
-            ) from None
-    try:
-        return name, load(text)
-    except ConfigError as error:
-        raise ConfigError(str(error), f"--shadow {given}") from None
+    if given in POLICIES:
+        return given, load(POLICIES[given])
+    file = policy_file(given, POLICIES, "--shadow")
+    return file.name, file.settings

@@ -12,6 +12,7 @@ import epp.app.process  # noqa: F401 (before anything that imports structlog)
 from epp import __version__, compiled
 from epp.cli.companion_flags import recording_of, shadow_of
 from epp.cli.configuration import configured
+from epp.cli.files import read, read_text
 from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.incumbent_flags import check_removed, notices
 from epp.cli.pool_flags import pool_of, unheeded
@@ -27,23 +28,9 @@ if TYPE_CHECKING:  # see `_options`
     from epp.app.options import ServeOptions
 
 
-def _read(path: Path, flag: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", flag) from None
-
-
-def _text(path: Path, flag: str) -> str:
-    try:
-        return _read(path, flag).decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error.reason}", flag) from None
-
-
 def _settings(arguments: argparse.Namespace) -> Settings:
     if arguments.config_file is not None:
-        text = _text(arguments.config_file, "--config-file")
+        text = read_text(arguments.config_file, "--config-file")
     else:  # an empty text is the incumbent's default
         text = arguments.config_text or ""
     return load(configured(text, arguments))
@@ -107,7 +94,7 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         stream_metrics=arguments.enable_grpc_stream_metrics,
         heed_subset=not arguments.disable_endpoint_subset_filter,
         request_orca=arguments.request_orca,
-        hash_secret=_read(secret, "--hash-secret-file").strip()[:64] if secret else b"",
+        hash_secret=read(secret, "--hash-secret-file").strip()[:64] if secret else b"",
         recording=recording_of(arguments, pool.name, settings.base_model),
         shadow=shadow_of(arguments),
     )
@@ -116,7 +103,7 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
 def _check(arguments: argparse.Namespace) -> int:
     if arguments.native:
         return _check_native()
-    settings = load(_text(arguments.config, "CONFIG"))
+    settings = load(read_text(arguments.config, "CONFIG"))
     print(dump(settings.effective), end="")
     print("\n".join(report(settings.effective, settings.plugins)))
     from epp.app.cache_sources import tokenizer_warning  # noqa: PLC0415 (see `_options`)

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from epp.cli.files import policy_file
 from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.serve_flags import observation
 from epp.cli.types import duration, interval
 from epp.errors import ConfigError
 from epp.replay.engines.presets import DEFAULT_PRESET, PRESETS, EnginePreset, preset
 from epp.replay.plan import Fault, FaultKind, PodPlan, Policy, RunPlan, Traffic
+from epp.replay.policies import NAMED
 
 if TYPE_CHECKING:  # see `replay_options`
     from epp.replay.command import ReplayOptions
@@ -304,10 +306,9 @@ def replay_options(arguments: argparse.Namespace, argv: Sequence[str]) -> "Repla
     check(arguments)
     # Imported here so that other commands do not wait for it.
     from epp.replay.command import ReplayOptions  # noqa: PLC0415
-    from epp.replay.policies import policy_named  # noqa: PLC0415
     from epp.replay.results.digest import Slo  # noqa: PLC0415
 
-    policies = [policy_named(name) for name in arguments.policies or _DEFAULT_POLICIES]
+    policies = [_policy(name) for name in arguments.policies or _DEFAULT_POLICIES]
     names = [policy.name for policy in policies]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -340,6 +341,13 @@ def replay_options(arguments: argparse.Namespace, argv: Sequence[str]) -> "Repla
         json=arguments.json,
         command=shlex.join(["epp", *argv]),
     )
+
+
+def _policy(given: str) -> Policy:
+    if given in NAMED:
+        return NAMED[given]
+    file = policy_file(given, NAMED, "--policy")
+    return Policy(file.name, file.text)
 
 
 def _fleets(arguments: argparse.Namespace) -> Iterator[RunPlan]:

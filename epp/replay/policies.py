@@ -1,11 +1,8 @@
-"""Policies to compare: the product's own by name, the incumbent's, and any configuration file."""
+"""Policies to compare by name: the incumbent's, and the product's own."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
-from epp.config.file import POLICIES, load
-from epp.config.schema import near
-from epp.errors import ConfigError
+from epp.config.file import POLICIES
 from epp.replay.plan import Policy
 
 INCUMBENT_SCRAPE_SECONDS = 0.05
@@ -41,33 +38,11 @@ schedulingProfiles:
   - {pluginRef: token-load-scorer}
   - {pluginRef: max-score-picker}
 """
-BASELINES: Mapping[str, Policy] = {
+NAMED: Mapping[str, Policy] = {
     # Each block of an engine is an entry of 64 tokens in its index: four times the real cache.
     "incumbent": Policy("incumbent", _INCUMBENT, INCUMBENT_SCRAPE_SECONDS, as_reported=True),
     "incumbent-guide": Policy("incumbent-guide", _GUIDE, INCUMBENT_SCRAPE_SECONDS),
+    **{name: Policy(name, text) for name, text in POLICIES.items()},
 }
-"""llm-d-router as its chart configures it, and as its newest guide does, with plain LRU indexes."""
-
-
-def policy_named(text: str) -> Policy:
-    """Return the policy that a name or `[LABEL=]PATH` of a configuration file stands for.
-
-    Raises `ConfigError`, also for a file that is no configuration.
-    """
-    if text in BASELINES:
-        return BASELINES[text]
-    if text in POLICIES:
-        return Policy(text, POLICIES[text])
-    label, sign, place = text.partition("=")
-    path = Path(place if sign else text)
-    if not sign and path.suffix not in {".yaml", ".yml", ".json"}:
-        known = (*POLICIES, *BASELINES)
-        hint = near(text, known) or f": there are {', '.join(known)}, and files (NAME.yaml)"
-        raise ConfigError(f"no policy is named `{text}`{hint}", "--policy")
-    try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise ConfigError(f"cannot read {path}: {reason}", "--policy") from None
-    load(content)
-    return Policy(label if sign else path.stem, content)
+"""Policies by name: llm-d-router as its chart configures it, and as its newest guide does, with
+plain LRU indexes; and the product's own."""

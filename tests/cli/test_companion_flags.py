@@ -55,20 +55,21 @@ def test_a_shadow_is_a_policy_by_name(policy):
     assert (found[0], found[1].profile.name) == (policy, "default")
 
 
-def test_a_shadow_is_a_file(tmp_path):
+@pytest.mark.parametrize(("label", "name"), [("", "mine"), ("next=", "next")])
+def test_a_shadow_is_a_file(label, name, tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("plugins: [{type: random-picker}]")
-    found = shadow_of(parsed("--shadow", str(path)))
+    found = shadow_of(parsed("--shadow", f"{label}{path}"))
     assert found is not None
-    assert found[0] == "mine.yaml"
+    assert found[0] == name
     assert isinstance(found[1].profile.picker, RandomPicker)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "no file that can be read: No such file or directory"),
-        (b"\xff", "no file that can be read: it is not UTF-8 text"),
+        (None, "mine.yaml: No such file or directory"),
+        (b"\xff", "mine.yaml is not UTF-8 text"),
         (b"plugins: [{type: queue-score}]", "plugins[0].type: unknown plug-in type `queue-score`"),
     ],
 )

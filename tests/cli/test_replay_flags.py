@@ -5,8 +5,10 @@ import argparse
 import pytest
 
 from epp.cli import replay_flags
+from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.main import main
 from epp.replay.plan import FaultKind
+from epp.replay.policies import NAMED
 
 
 @pytest.mark.parametrize(
@@ -81,3 +83,22 @@ def test_faults(text, pod, kind, at, seconds, factor):  # noqa: PLR0913, PLR0917
 def test_what_cannot_be_used_is_said(argv, said, capsys):
     assert main(["replay", *argv]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("label", "name"), [("", "mine"), ("next=", "next")])
+def test_a_policy_may_be_a_file(label, name, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("plugins: [{type: random-picker}]")
+    parser = GoArgumentParser()
+    replay_flags.add_replay(parser)
+    arguments = parser.parse_args(["chat", "--policy", f"{label}{path}", "--policy", "incumbent"])
+    mine, incumbent = replay_flags.replay_options(arguments, []).policies
+    assert (mine.name, mine.text) == (name, path.read_text())
+    assert incumbent == NAMED["incumbent"]
+
+
+def test_a_policy_file_that_is_no_configuration_is_named(tmp_path, capsys):
+    path = tmp_path / "mine.yaml"
+    path.write_text("plugins: [{type: queue-score}]")
+    assert main(["replay", "chat", "--policy", str(path)]) == 2
+    assert f"--policy {path}: plugins[0].type: unknown plug-in" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from stand import BATCH, BLOCK, BLOCKS
 from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost
 from epp.replay.plan import PodPlan, RunPlan
-from epp.replay.policies import policy_named
+from epp.replay.policies import NAMED
 from epp.replay.simulation.outcome import CallOutcome
 from epp.replay.simulation.run import Simulation
 from epp.replay.traffic.calls import Call, Run, Runs, Trace
@@ -88,7 +88,7 @@ def _played(rows: Sequence[Asked], cost: StepCost) -> Sequence[CallOutcome]:
         enable_prefix_caching=setting.caching,
     )
     pods = [PodPlan(limits=limits, cost=cost)] * setting.servers
-    plan = RunPlan(policy=policy_named(POLICY), pods=pods)
+    plan = RunPlan(policy=NAMED[POLICY], pods=pods)
     return Simulation(_trace(rows), plan).run().outcomes
 
 

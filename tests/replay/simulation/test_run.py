@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from epp.protocol.extproc.observation import AUTO, Observation
 from epp.replay.engines.contract import Limits
 from epp.replay.plan import Fault, FaultKind, PodPlan, RunPlan
-from epp.replay.policies import policy_named
+from epp.replay.policies import NAMED
 from epp.replay.simulation.outcome import Fate
 from epp.replay.simulation.run import Simulation
 from epp.replay.traffic.calls import Call, Run, Trace, ordered
 
-LEAST_TTFT = policy_named("least-ttft")
-ROUND_ROBIN = policy_named("round-robin")
+LEAST_TTFT = NAMED["least-ttft"]
+ROUND_ROBIN = NAMED["round-robin"]
 SMALL = PodPlan(limits=Limits(num_gpu_blocks=1_001))  # 16,000 tokens
 
 

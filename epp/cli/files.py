@@ -1,0 +1,51 @@
+"""Files that flags name. What cannot be read is a `ConfigError` with the flag."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from epp.config.file import Settings, load
+from epp.config.schema import near
+from epp.errors import ConfigError
+
+
+def read(path: Path, flag: str) -> bytes:
+    """Return the content of a file."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", flag) from None
+
+
+def read_text(path: Path, flag: str) -> str:
+    """Return the text of a file in UTF-8."""
+    try:
+        return read(path, flag).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: {error.reason}", flag) from None
+
+
+class PolicyFile(NamedTuple):
+    """A policy that is a configuration file: its name, its text, and what the text means."""
+
+    name: str
+    text: str
+    settings: Settings
+
+
+def policy_file(given: str, known: Collection[str], flag: str) -> PolicyFile:
+    """Read the policy `[LABEL=]FILE`, which has the name of the file where it has no label.
+
+    `known` are the names that would have been no file, one of which may have been meant.
+    """
+    label, _, place = given.rpartition("=")
+    path = Path(place)
+    try:
+        text = read_text(path, flag)
+    except ConfigError as error:
+        problem = f"`{given}` is no policy ({', '.join(known)}); as a file: {error.problem}"
+        raise ConfigError(problem + near(given, known), flag) from None
+    try:
+        return PolicyFile(label or path.stem, text, load(text))
+    except ConfigError as error:
+        raise ConfigError(str(error), f"{flag} {given}") from None
