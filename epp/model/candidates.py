@@ -47,6 +47,7 @@ class Candidates(Sequence[Candidate]):
         "_chains",
         "_endpoints",
         "_estimates",
+        "_loads",
         "_made",
         "_now",
         "_pods",
@@ -81,6 +82,7 @@ class Candidates(Sequence[Candidate]):
         self._running: Final = snapshot.running
         self.busy_share: Final = busy_share
         self._made: list[Candidate] | None = None
+        self._loads: list[CurrentLoad] | None = None
 
     def __len__(self) -> int:
         return len(self._estimates)
@@ -103,7 +105,7 @@ class Candidates(Sequence[Candidate]):
         return iter(made)
 
     def _make(self, position: int) -> Candidate:
-        estimate, pod = self._estimates[position], self._pods[position]
+        estimate, pod, loads = self._estimates[position], self._pods[position], self._loads
         return Candidate(
             endpoint=self._endpoints[position],
             load=pod.load,
@@ -118,10 +120,22 @@ class Candidates(Sequence[Candidate]):
             in_flight_tokens=pod.ledger.queued_tokens,
             busy_share=self.busy_share,
             trust=self._trust[position],
-            current=_LoadOnce(pod.books),
+            current=_LoadOnce(pod.books) if loads is None else loads[position],
             now=self._now,
             chains=self._chains,
         )
+
+    def loads(self) -> Sequence[CurrentLoad]:
+        """Return the load of each endpoint, of the moment at which all are first looked at."""
+        loads = self._loads
+        if loads is None:
+            now = self._now
+            loads = self._loads = [pod.books.at(now) for pod in self._pods]
+        return loads
+
+    def cached_tokens(self) -> list[int]:
+        """Return how many of the prompt's tokens each endpoint's cache is predicted to serve."""
+        return [estimate.cached for estimate in self._estimates]
 
     def ttft_seconds(self, weight: float) -> list[float]:
         """Return the cost of a first token at each endpoint, in seconds.

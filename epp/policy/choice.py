@@ -10,6 +10,7 @@ from typing import Final, SupportsIndex
 from epp.errors import NoEndpoints, PickerFault
 from epp.model.candidate import Candidate
 from epp.model.candidates import Candidates
+from epp.model.endpoint import CurrentLoad
 from epp.model.request import Decision, InferenceRequest, Score
 from epp.policy.plugins import PickContext
 from epp.policy.profile import Profile
@@ -77,6 +78,20 @@ def _add_weighted(totals: list[float], weight: float, values: Sequence[float]) -
     return out_of_range
 
 
+def current_loads(candidates: Sequence[Candidate]) -> Sequence[CurrentLoad | Candidate]:
+    """Return what has each candidate's `waiting`, `running`, `kv_usage` and adapters."""
+    if type(candidates) is Candidates:  # exact: mypyc narrows no `Sequence` to a subclass
+        return candidates.loads()
+    return candidates
+
+
+def cached_tokens(candidates: Sequence[Candidate]) -> list[int]:
+    """Return how many of the prompt's tokens each candidate's cache is predicted to serve."""
+    if type(candidates) is Candidates:
+        return candidates.cached_tokens()
+    return [each.cached_tokens for each in candidates]
+
+
 def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     """Return what this prompt's first token costs at each candidate, in seconds.
 
@@ -84,7 +99,7 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     busy share b: in a busy fleet, prefill that another endpoint's cache would save takes time
     from requests to come. b is the fleet's and so the same for all candidates.
     """
-    if type(candidates) is Candidates:  # exact: mypyc narrows no `Sequence` to a subclass
+    if type(candidates) is Candidates:
         return candidates.ttft_seconds(_prefill_weight(candidates.busy_share))
     weight = _prefill_weight(candidates[0].busy_share)
     return [

@@ -105,7 +105,11 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(identity=ids, texts=prompts, pod=pods, stream=st.booleans(), between=st.none() | events)
     def send(self, identity, texts, pod, stream, between):
         quote = self.fleet.quote(request(identity, *texts, stream=stream), self.now)
-        for each in self.fleet.candidates(quote, self.now):
+        found = self.fleet.candidates(quote, self.now)
+        loads = [(each.waiting, each.running, each.kv_usage) for each in found]
+        assert loads == [(each.waiting, each.running, each.kv_usage) for each in found.loads()]
+        assert [each.cached_tokens for each in found] == found.cached_tokens()
+        for each in found:
             assert 0 <= each.cached_tokens <= max(0, each.prompt_tokens - 1)
             assert 0 <= each.matched_blocks <= each.total_blocks
             assert each.queued_prefill_seconds >= 0

@@ -8,13 +8,16 @@ import pytest
 from epp.config.catalogue import PLUGINS
 from epp.model.endpoint import CurrentLoad, Load
 from epp.policy.producers import EndpointLoad
+from epp.policy.scorers.caches import PrefixCacheScorer
 from epp.policy.scorers.load import (
     ActiveRequestScorer,
+    KvCacheUtilizationScorer,
     LoadAwareScorer,
     QueueScorer,
     RunningRequestsScorer,
     TokenLoadScorer,
 )
+from tests.model.rig import LONG, Rig
 from tests.policy.started import Told, started
 from tests.strategies import candidate, request
 
@@ -41,6 +44,28 @@ def test_load_is_that_of_the_moment():
         pytest.approx(0.5 * (1 - 9 / 10)),
         pytest.approx(0.5 * (1 - 3 / 10)),
     ]
+
+
+@pytest.mark.parametrize(
+    "scorer",
+    [
+        QueueScorer(),
+        RunningRequestsScorer(),
+        KvCacheUtilizationScorer(),
+        LoadAwareScorer(threshold=10),
+        PrefixCacheScorer(),
+        PrefixCacheScorer(match_length_weight=0.5),
+    ],
+    ids=repr,
+)
+def test_columns_score_as_the_candidates_that_they_are(scorer):
+    rig = Rig(3)
+    rig.report("pod-1", waiting=4, running=7, kv_usage=0.4)
+    rig.report("pod-2", waiting=2, running=9, kv_usage=0.7)
+    rig.serve("pod-0", "r0", LONG)
+    rig.send("pod-2", "r1", LONG)
+    found = rig.fleet.candidates(rig.quote("r2", LONG), rig.now)
+    assert scores(scorer, found) == scores(scorer, list(found))
 
 
 @pytest.mark.parametrize(

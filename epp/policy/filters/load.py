@@ -10,6 +10,7 @@ from epp.errors import EndpointsFull
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attributes import Attribute, find_attribute
+from epp.policy.choice import current_loads
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import InFlightLoad, find_producer
 
@@ -84,11 +85,11 @@ class _WithinLimits(msgspec.Struct, frozen=True):
             case "active-requests":
                 return [each.requests for each in self.producer.in_flight(request, candidates)]
             case "running-requests":
-                return [each.running for each in candidates]
+                return [each.running for each in current_loads(candidates)]
             case "waiting-queue":
-                return [each.waiting for each in candidates]
+                return [each.waiting for each in current_loads(candidates)]
             case _:
-                return [each.kv_usage for each in candidates]
+                return [each.kv_usage for each in current_loads(candidates)]
 
 
 class AttributeThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
 from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.policy.choice import cached_tokens
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginContext, Scorer
 from epp.policy.producers import COLUMNS, MultimodalMatchInfo, PrefixMatchInfo, find_producer
@@ -56,10 +57,14 @@ class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return (1 - w) * cached / prompt + w * min(1, cached / scale)^2; tokens."""
         weight, scale = self.match_length_weight, max(1, self.match_length_scale_tokens)
+        found = cached_tokens(candidates)
+        tokens = candidates[0].prompt_tokens if found else 0
+        shares = [each / tokens if tokens else 0.0 for each in found]
+        if not weight:
+            return shares
         return [
-            (1 - weight) * (each.cached_tokens / each.prompt_tokens if each.prompt_tokens else 0)
-            + weight * min(1.0, each.cached_tokens / scale) ** 2
-            for each in candidates
+            (1 - weight) * share + weight * min(1.0, each / scale) ** 2
+            for share, each in zip(shares, found, strict=True)
         ]
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
-from epp.policy.choice import ttft_costs
+from epp.policy.choice import current_loads, ttft_costs
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import InFlightLoad, find_producer
@@ -51,7 +51,7 @@ class QueueScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return (longest - own) / (longest - shortest); 1 for all where they are equal."""
-        return lower_is_better([candidate.waiting for candidate in candidates])
+        return lower_is_better([each.waiting for each in current_loads(candidates)])
 
 
 class RunningRequestsScorer(
@@ -61,7 +61,7 @@ class RunningRequestsScorer(
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return (most - own) / (most - fewest); 1 for all where they are equal."""
-        return lower_is_better([candidate.running for candidate in candidates])
+        return lower_is_better([each.running for each in current_loads(candidates)])
 
 
 class KvCacheUtilizationScorer(
@@ -71,7 +71,7 @@ class KvCacheUtilizationScorer(
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 - usage."""
-        return [min(1.0, max(0.0, 1.0 - each.kv_usage)) for each in candidates]
+        return [min(1.0, max(0.0, 1.0 - each.kv_usage)) for each in current_loads(candidates)]
 
 
 class LoadAwareScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -85,7 +85,7 @@ class LoadAwareScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 0.5 * (1 - min(waiting, threshold) / threshold)."""
         most = self.threshold if self.threshold > 0 else _DEFAULT_WAITING
-        return [0.5 * (1 - min(each.waiting, most) / most) for each in candidates]
+        return [0.5 * (1 - min(each.waiting, most) / most) for each in current_loads(candidates)]
 
 
 class ActiveRequestScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
