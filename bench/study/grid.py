@@ -152,8 +152,17 @@ def subjects(traces: Path) -> Sequence[Subject]:
 
 
 def tasks(subjects: Sequence[Subject], grid: Grid) -> Iterator[Task]:
-    """Yield every run, those of one traffic one after another."""
-    cases = itertools.product(grid.pods, grid.loads, subjects, grid.speeds)
+    """Yield every run, those of one traffic one after another.
+
+    Fleets that differ from the grid's first in number or load alone come before the others.
+    """
+    fleets = itertools.product(grid.pods, grid.loads)
+    nearest = sorted(
+        fleets, key=lambda fleet: fleet[0] != grid.pods[0] and fleet[1] != grid.loads[0]
+    )
+    cases = (
+        (*fleet, *each) for fleet in nearest for each in itertools.product(subjects, grid.speeds)
+    )
     for (pods, load, subject, speeds), seed in itertools.product(cases, grid.seeds):
         each = _pods(subject, pods, speeds)
         rate = load * sum(pod.speed for pod in each) / busy_seconds(subject.traffic)
