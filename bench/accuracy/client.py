@@ -11,6 +11,7 @@ import msgspec
 
 from bench.accuracy.observation import Message, Observation
 from bench.accuracy.workload import Reply, Session, Turn, Workload
+from epp.demo.answer import Answer
 from epp.errors import WarmpickError
 
 DECISION = "x-warmpick-decision"
@@ -22,61 +23,14 @@ class Refused(WarmpickError):
     """A request was not answered with 200: the figures would mean nothing."""
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-
-
-class _Text(msgspec.Struct):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    delta: _Text = msgspec.field(default_factory=_Text)
-    message: _Text = msgspec.field(default_factory=_Text)
-
-
-class _Part(msgspec.Struct):
-    choices: tuple[_Choice, ...] = ()
-    usage: _Usage | None = None
-
-
 class _Decision(msgspec.Struct):
     endpoint: str
     prompt_tokens: int
     predicted_cached_tokens: int
 
 
-_part = msgspec.json.Decoder(_Part)
 _decision = msgspec.json.Decoder(_Decision)
 _encode = msgspec.json.Encoder().encode
-
-
-class _Answer:
-    """An answer as far as it has come in."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.chunks = 0
-        self.usage = _Usage()
-
-    def feed(self, document: bytes) -> None:
-        part = _part.decode(document)
-        for choice in part.choices:
-            text = choice.delta.content or choice.message.content or ""
-            self.text += text
-            self.chunks += bool(text)
-        self.usage = part.usage or self.usage
-
-    @property
-    def cached(self) -> int | None:
-        details = self.usage.prompt_tokens_details
-        return details.cached_tokens if details else None
 
 
 class Conversation:
@@ -151,7 +105,7 @@ class Player:
             predicted=decision.predicted_cached_tokens,
             predicted_prompt=decision.prompt_tokens,
             prompt=usage.prompt_tokens,
-            cached=answer.cached,
+            cached=answer.cached_tokens,
             generated=usage.completion_tokens or answer.chunks,
         )
         self.seen.append(seen)
@@ -169,20 +123,19 @@ class Player:
         turn: Turn,
         *,
         noise: bool,
-    ) -> tuple[_Decision, _Answer]:
+    ) -> tuple[_Decision, Answer]:
         body = self._body(messages, turn, noise=noise)
-        answer = _Answer()
+        answer = Answer()
         headers = {"content-type": "application/json"}
         async with client.post(self._url, data=_encode(body), headers=headers) as response:
             if response.status != 200:
                 raise Refused(f"{response.status}: {(await response.text())[:300]}")
             decision = _decision.decode(response.headers[DECISION])
             if turn.reply is Reply.WHOLE:
-                answer.feed(await response.read())
+                answer.add(await response.read())
                 return decision, answer
             async for line in response.content:
-                if line.startswith(b"data: {"):
-                    answer.feed(line[6:])
+                answer.feed(line)
                 if turn.reply is Reply.ABORTED and answer.chunks >= turn.chunks:
                     response.close()
                     break

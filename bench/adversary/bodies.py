@@ -9,7 +9,7 @@ import grpc.aio
 import msgspec
 
 from bench.adversary.attack import Attack
-from bench.adversary.ground import Ground
+from bench.adversary.ground import Ground, read_replies
 from tests.adapters.ext_proc_peer import BUFFERED, DUPLEX, Peer, body, head
 
 MB = 1 << 20
@@ -95,13 +95,8 @@ async def send(
                 end = at + step >= len(data)
                 await peer.send(body(data[at : at + step], end=end))
 
-    async def take() -> None:
-        """Read everything up to the whole body's way back, which the picker waits for."""
-        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            while await peer.receive():
-                pass
-
-    taking = asyncio.create_task(take())
+    # Everything up to the whole body's way back, which the picker waits for.
+    taking = asyncio.create_task(read_replies(peer))
     writing = asyncio.create_task(write())
     await asyncio.wait({taking, writing}, return_when=asyncio.FIRST_COMPLETED)
     await asyncio.wait({taking}, timeout=_LAST_REPLY_S)
@@ -155,9 +150,7 @@ class _Upload:
 
     async def take(self) -> None:
         """Read what is sent back."""
-        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            while await self._peer.receive():
-                pass
+        await read_replies(self._peer)
 
 
 async def _uploads(field: Ground, *, count: int, size: int, read: bool) -> int:

@@ -21,6 +21,7 @@ from bench.extproc.stack import start_backends
 from epp.adapters.extproc.transports import Transport
 from epp.adapters.tls import certificate
 from epp.gateway.processes import Process, free_port, spawn
+from tests.adapters.ext_proc_peer import Peer
 
 SERVERS = 4
 DRAIN_S = 5
@@ -190,3 +191,10 @@ def _configuration(folder: Path, port: int) -> Path:
     write(folder / "model", byte_level())
     made.write_text(_CONFIG.format(model=folder / "model", port=port), encoding="utf-8")
     return made
+
+
+async def read_replies(peer: Peer) -> None:
+    """Read what a stream is answered up to its end, however it ends."""
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        while await peer.receive():
+            pass

@@ -9,7 +9,7 @@ from functools import partial
 import grpc.aio
 
 from bench.adversary.attack import Attack
-from bench.adversary.ground import Ground
+from bench.adversary.ground import Ground, read_replies
 from tests.adapters.ext_proc_peer import Peer, body, head, response_body, response_head
 
 MB = 1 << 20
@@ -191,13 +191,7 @@ async def _responded(field: Ground, kind: str, pieces: Callable[[], Iterator[byt
     async def one(channel: grpc.aio.Channel) -> None:
         nonlocal sent
         peer = Peer(channel, _ANSWER_S)
-
-        async def take() -> None:
-            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                while await peer.receive():
-                    pass
-
-        taking = asyncio.create_task(take())
+        taking = asyncio.create_task(read_replies(peer))
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await peer.send(head(), body(), response_head(**{"content-type": kind}))
             for piece in pieces():

@@ -15,6 +15,7 @@ from typing import cast
 
 import uvloop
 
+from bench.extproc.body_end import END_OF_HEAD, BodyEnd
 from bench.extproc.reply import (
     STREAM_HEAD,
     TOKEN,
@@ -24,9 +25,6 @@ from bench.extproc.reply import (
     json_response,
     stream_end,
 )
-
-_END_OF_HEAD = b"\r\n\r\n"
-_LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 class Engine:
@@ -45,43 +43,28 @@ class Connection(asyncio.Protocol):
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._head = b""
-        self._tail = b""
-        self._missing: int | None = None
-        self._in_body = False
+        self._body: BodyEnd | None = None
         self._ask = Ask(0, 0, 0, 0, 0.0)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
     def data_received(self, data: bytes) -> None:
-        if not self._in_body:
+        body = self._body
+        if body is None:
             self._head += data
-            head, mark, data = self._head.partition(_END_OF_HEAD)
+            head, mark, data = self._head.partition(END_OF_HEAD)
             if not mark:
                 return
             self._head = b""
             if head.startswith(b"GET "):
                 self._transport.write(self._engine.page.response(self._engine.running))
                 return
-            self._open(head.lower())
-        self._body(data)
-
-    def _open(self, head: bytes) -> None:
-        self._in_body = True
-        self._ask = Ask.parse(head)
-        start = head.find(b"content-length:")
-        self._missing = int(head[start + 15 :].split(b"\r\n", 1)[0]) if start >= 0 else None
-        self._tail = b""
-
-    def _body(self, data: bytes) -> None:
-        if self._missing is not None:
-            self._missing -= len(data)
-            done = self._missing <= 0
-        else:
-            self._tail = (self._tail + data[-len(_LAST_CHUNK) :])[-len(_LAST_CHUNK) :]
-            done = self._tail == _LAST_CHUNK
-        if done:
-            self._in_body = False
+            head = head.lower()
+            self._ask = Ask.parse(head)
+            body = self._body = BodyEnd(head)
+        if body.reached(data):
+            self._body = None
             self._respond()
 
     def _respond(self) -> None:

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-_END_OF_HEAD = b"\r\n\r\n"
-_LAST_CHUNK = b"\r\n0\r\n\r\n"
+from bench.extproc.body_end import END_OF_HEAD, BodyEnd
 
 
 class Answer:
@@ -29,9 +28,7 @@ class Connection(asyncio.Protocol):
         self.alive = False
         self._done: Callable[[Connection, Answer], None] | None = None
         self._head = b""
-        self._tail = b""
-        self._missing: int | None = None
-        self._in_body = False
+        self._body: BodyEnd | None = None
         self._sent_at = 0.0
         self._first_byte_s = 0.0
         self._status = 0
@@ -51,7 +48,7 @@ class Connection(asyncio.Protocol):
         """Send a request; `done` is called with this connection when the response ended."""
         self._done = done
         self._head = b""
-        self._in_body = False
+        self._body = None
         self._first_byte_s = 0.0
         self._sent_at = time.perf_counter()
         self._transport.writelines(request)
@@ -61,29 +58,18 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        if not self._in_body:
+        body = self._body
+        if body is None:
             if not self._head:
                 self._first_byte_s = time.perf_counter() - self._sent_at
             self._head += data
-            head, mark, data = self._head.partition(_END_OF_HEAD)
+            head, mark, data = self._head.partition(END_OF_HEAD)
             if not mark:
                 return
-            self._open(head.lower())
-        if self._missing is not None:
-            self._missing -= len(data)
-            over = self._missing <= 0
-        else:
-            self._tail = (self._tail + data[-len(_LAST_CHUNK) :])[-len(_LAST_CHUNK) :]
-            over = self._tail == _LAST_CHUNK
-        if over:
+            self._status = int(head[9:12])
+            body = self._body = BodyEnd(head.lower())
+        if body.reached(data):
             self._finish(self._status)
-
-    def _open(self, head: bytes) -> None:
-        self._in_body = True
-        self._status = int(head[9:12])
-        start = head.find(b"content-length:")
-        self._missing = int(head[start + 15 :].split(b"\r\n", 1)[0]) if start >= 0 else None
-        self._tail = b"\r\n"
 
     def _finish(self, status: int) -> None:
         done, self._done = self._done, None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import aiohttp
 import msgspec
 
+from epp.demo.answer import Answer
 from epp.demo.figures import Sample
 from epp.demo.workload import Conversation, Turn
 
@@ -22,63 +23,13 @@ Message = dict[str, str]
 Report = Callable[[Sample], None]
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    delta: _Delta = msgspec.field(default_factory=_Delta)
-
-
-class _Event(msgspec.Struct):
-    choices: tuple[_Choice, ...] = ()
-    usage: _Usage | None = None
-
-
 class _Decision(msgspec.Struct):
     endpoint: str = ""
     predicted_cached_tokens: int | None = None
 
 
-_event = msgspec.json.Decoder(_Event)
 _decision = msgspec.json.Decoder(_Decision)
 _encode = msgspec.json.Encoder().encode
-
-
-class Answer:
-    """A streamed response as far as it was received."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.first_at: float | None = None
-        self.usage = _Usage()
-
-    def feed(self, line: bytes, now: float) -> None:
-        """Read one line of the event stream, received at `now` (monotonic seconds)."""
-        if not line.startswith(b"data: {"):
-            return
-        event = _event.decode(line[6:])
-        for choice in event.choices:
-            if choice.delta.content:
-                self.first_at = self.first_at or now
-                self.text += choice.delta.content
-        self.usage = event.usage or self.usage
-
-    @property
-    def cached_tokens(self) -> int:
-        """Prompt tokens that the server reported as cached; 0 where it reported none."""
-        details = self.usage.prompt_tokens_details
-        return (details and details.cached_tokens) or 0
 
 
 class Player:
@@ -143,7 +94,7 @@ class Player:
                 if response.status != 200:
                     error = f"{response.status} {(await response.text())[:200]}"
                 async for line in response.content:
-                    answer.feed(line, time.monotonic())
+                    answer.feed(line)
         except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as failure:
             error = f"{type(failure).__name__}: {failure}"
         if answer.first_at is None:
@@ -155,7 +106,7 @@ class Player:
             ttft=(answer.first_at or sent) - sent,
             seconds=time.monotonic() - sent,
             prompt_tokens=answer.usage.prompt_tokens,
-            cached_tokens=answer.cached_tokens,
+            cached_tokens=answer.cached_tokens or 0,
             completion_tokens=answer.usage.completion_tokens,
             server=decision.endpoint,
             predicted_cached=decision.predicted_cached_tokens,

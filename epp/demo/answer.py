@@ -1,0 +1,69 @@
+"""An answer to a chat as who asked gets it: an event stream, or one document."""
+
+import time
+
+import msgspec
+
+_DATA = b"data: "
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _Text(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Text = msgspec.field(default_factory=_Text)
+    message: _Text = msgspec.field(default_factory=_Text)
+
+
+class _Document(msgspec.Struct):
+    choices: tuple[_Choice, ...] = ()
+    usage: _Usage | None = None
+
+
+_decode = msgspec.json.Decoder(_Document).decode
+
+
+class Answer:
+    """An answer as far as it was received: `text` of so many `chunks`, and the server's `usage`.
+
+    Its first text came at `first_at` (monotonic seconds), None before.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.chunks = 0
+        self.first_at: float | None = None
+        self.usage = _Usage()
+
+    def feed(self, line: bytes) -> None:
+        """Read one line of the event stream. Raises `msgspec.MsgspecError`."""
+        if line.startswith(_DATA + b"{"):
+            self.add(line[len(_DATA) :])
+
+    def add(self, document: bytes) -> None:
+        """Read a whole answer, or one event of a stream. Raises `msgspec.MsgspecError`."""
+        found = _decode(document)
+        for choice in found.choices:
+            text = choice.delta.content or choice.message.content
+            if text:
+                self.first_at = self.first_at or time.monotonic()
+                self.text += text
+                self.chunks += 1
+        self.usage = found.usage or self.usage
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens that the server reported as cached; None where it reported none."""
+        details = self.usage.prompt_tokens_details
+        return details.cached_tokens if details else None
