@@ -18,7 +18,7 @@ from bench.accuracy.identities import Identity
 from bench.adversary.benchmark import measure as measure_adversary
 from bench.extproc.benchmark import measure as measure_extproc
 from bench.figures import Report
-from bench.freshness.benchmark import measure as measure_freshness
+from bench.freshness import measure as measure_freshness
 from bench.index.benchmark import measure as measure_index
 from bench.kube.benchmark import measure as measure_kube
 from bench.machine import describe

@@ -7,7 +7,7 @@ next blocks are made of the earlier one's answer, as they must have been.
 
 import random
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
@@ -82,10 +82,6 @@ class _Prompt(msgspec.Struct, frozen=True):
     def answer(self) -> "array[int]":
         return drawn(f"answer {self.number}", max(1, self.line.output_length))
 
-    def tokens(self, book: Book) -> Content:
-        """Return the content without its text, which takes longest to write."""
-        return Content(self.ids(book), b"", self.answer(), self.marks)
-
     def content(self, book: Book) -> Content:
         ids = self.ids(book)
         pieces = book.pieces(ids)
@@ -96,9 +92,13 @@ class _Prompt(msgspec.Struct, frozen=True):
 
 def read(path: Path, count: int | None = None) -> Trace:
     """Read the first `count` requests. Raises `ConfigError`."""
-    lines, jitter = read_lines(path, count), random.Random(0)
+    lines, jitter, book = read_lines(path, count), random.Random(0), Book()
     times = [(line.timestamp + jitter.uniform(0, BUCKET_MS)) / 1000 for line in lines]
-    return trace(lines, times, _Prompt.content)
+    calls = [
+        Call(at, partial(prompt.content, book), prompt.after)
+        for at, prompt in zip(times, prompts_of(lines, book), strict=True)
+    ]
+    return Trace(name="conversation", calls=calls, pods=PODS, blocks=BLOCKS)
 
 
 def read_lines(path: Path, count: int | None = None) -> list[Line]:
@@ -107,16 +107,8 @@ def read_lines(path: Path, count: int | None = None) -> list[Line]:
     return [decoder.decode(line) for line in decompressed(path).splitlines()[:count]]
 
 
-def tokens_of(lines: Sequence[Line], times: Sequence[float]) -> Trace:
-    """Make calls without text of lines, which come at `times` in seconds."""
-    return trace(lines, times, _Prompt.tokens)
-
-
-def trace(
-    lines: Sequence[Line], times: Sequence[float], content: Callable[[_Prompt, Book], Content]
-) -> Trace:
+def prompts_of(lines: Sequence[Line], book: Book) -> list[_Prompt]:
     """Find out who goes on with whom, and write the answers into the prompts that follow."""
-    book = Book()
     prompts: list[_Prompt] = []
     seen: set[int] = set()
     open_ends: dict[int, int] = {}  # last whole block of a prompt: the prompt
@@ -132,11 +124,7 @@ def trace(
         seen.update(line.hash_ids)
         if len(line.whole) > 1:
             open_ends[line.whole[-1]] = number
-    calls = [
-        Call(at, partial(content, prompt, book), prompt.after)
-        for at, prompt in zip(times, prompts, strict=True)
-    ]
-    return Trace(name="conversation", calls=calls, pods=PODS, blocks=BLOCKS)
+    return prompts
 
 
 def _continued(line: Line, prompts: Sequence[_Prompt], open_ends: dict[int, int]) -> int | None:

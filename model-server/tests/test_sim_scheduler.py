@@ -202,24 +202,6 @@ def test_nothing_is_admitted_in_a_step_that_preempted():
     assert second.blocks == []
 
 
-def test_steps_that_only_decode_can_be_computed_at_once():
-    def decoded(at_once):
-        scheduler = make()
-        asked = [request(range(start, start + 5), 40) for start in (100, 200)]
-        for one in asked:
-            scheduler.add(one)
-        scheduler.complete(scheduler.schedule())
-        if at_once:
-            scheduler.decode(20)
-        else:
-            for _ in range(20):
-                scheduler.complete(scheduler.schedule())
-        check_blocks(scheduler)
-        return [(one.tokens, one.computed, one.hashes, len(one.blocks)) for one in asked]
-
-    assert decoded(at_once=True) == decoded(at_once=False)
-
-
 def test_the_end_of_sequence_token_ends_and_counts():
     scheduler = make()
     ending = request([1], 9, source=iter([Token(5, "a"), Token(0, "", last=True)]))

@@ -86,7 +86,7 @@ class _Visit:
 
 
 class Simulation:
-    """Plays a trace by a plan, once. `now` is in seconds of virtual time.
+    """Plays a trace by a plan, once. Who looks on may have itself called by the `clock`.
 
     A conversation goes on after a request that was refused or lost as after one that was served.
     """
@@ -94,7 +94,7 @@ class Simulation:
     def __init__(self, trace: Trace, plan: RunPlan) -> None:
         self.outcomes: list[CallOutcome] = []
         self._samples: list[PodSample] = []
-        self._clock = clock = Clock()
+        self.clock = clock = Clock()
         self._trace, self._plan = trace, plan
         self.pods = [
             SimulatedPod(number, rank, each, clock, self._progressed)
@@ -127,18 +127,13 @@ class Simulation:
     @property
     def now(self) -> float:
         """The virtual time."""
-        return self._clock.now
-
-    @property
-    def done(self) -> int:
-        """How many calls are over."""
-        return len(self._trace.calls) - self._left
+        return self.clock.now
 
     def run(self) -> Played:
         """Play to the end."""
         self._prepare()
         self._plan_calls()
-        self._clock.run(lambda: not self._left or self._deadline)
+        self.clock.run(lambda: not self._left or self._deadline)
         for job, visit in sorted(self._visits.items(), key=lambda each: each[1].number):
             self._settle(visit, Fate.UNFINISHED, job)
         self.outcomes.sort(key=lambda each: (each.at, each.call))
@@ -154,7 +149,7 @@ class Simulation:
 
     def _prepare(self) -> None:
         """Put all that is known beforehand onto the clock."""
-        clock, plan = self._clock, self._plan
+        clock, plan = self.clock, self._plan
         for picker in self.pickers:
             for pod in self.pods:
                 picker.report(EndpointUpserted(pod.endpoint))
@@ -173,13 +168,13 @@ class Simulation:
     def _plan_calls(self) -> None:
         for number, call in enumerate(self._trace.calls):
             if call.after is None:
-                self._clock.at(call.at, partial(self._send, number))
+                self.clock.at(call.at, partial(self._send, number))
             else:
                 self._followers[call.after].append(number)
 
     def _scrape(self, pod: SimulatedPod) -> None:
         self._report(pod)
-        self._clock.at(self.now + max(self._interval, _IDLE_SECONDS), partial(self._scrape, pod))
+        self.clock.at(self.now + max(self._interval, _IDLE_SECONDS), partial(self._scrape, pod))
 
     def _refresh(self) -> None:
         """Scrape what would have been scraped by now: often is as good as just before a decision.
@@ -199,7 +194,7 @@ class Simulation:
         for place, pod in enumerate(self.pods):
             load = pod.engine.load
             self._samples.append(PodSample(self.now, place, load.waiting, load.running, load.usage))
-        self._clock.at(self.now + _SAMPLE_SECONDS, self._sample)
+        self.clock.at(self.now + _SAMPLE_SECONDS, self._sample)
 
     # A call's way.
 
@@ -208,7 +203,7 @@ class Simulation:
             return
         self._unsent -= 1
         if not self._unsent:
-            self._clock.at(self.now + self._plan.drain_seconds, self._give_up)
+            self.clock.at(self.now + self._plan.drain_seconds, self._give_up)
         call = self._trace.calls[number]
         picker = self.pickers[number % len(self.pickers)]
         visit = _Visit(number, call, self.now, picker, self._infinite.admit(call))
@@ -262,7 +257,7 @@ class Simulation:
         """Send a prompt's KV cache from the pod that computed it to the one that generates."""
         call, seconds = visit.call, self._plan.transfer_seconds_per_token * prefilled.prompt_tokens
         job = Job(visit.number, call.prompt, call.response, transferred=True)
-        self._clock.at(self.now + seconds, partial(self._submit, visit, self.pods[visit.pod], job))
+        self.clock.at(self.now + seconds, partial(self._submit, visit, self.pods[visit.pod], job))
 
     def _began(self, visit: _Visit, job: Job) -> None:
         visit.began = self.now
@@ -291,7 +286,7 @@ class Simulation:
         for number in self._followers.pop(visit.number, ()):
             call = self._trace.calls[number]
             when = max(call.at, self.now + call.think)
-            self._clock.at(when, partial(self._send, number))
+            self.clock.at(when, partial(self._send, number))
 
     def _settle(self, visit: _Visit, fate: Fate, job: Job | None, reason: str = "") -> None:
         decision, now = visit.decision, self.now
@@ -327,7 +322,7 @@ class Simulation:
         self._closed = True
         if self._unsent:
             self._left -= self._unsent
-            self._clock.at(self.now + self._plan.drain_seconds, self._give_up)
+            self.clock.at(self.now + self._plan.drain_seconds, self._give_up)
 
     def _give_up(self) -> None:
         self._deadline = True

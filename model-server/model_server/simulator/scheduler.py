@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
 from typing import NamedTuple
 
 from model_server.simulator.hashes import BlockHash, BlockHasher, root_hash
@@ -159,16 +158,6 @@ class Scheduler:
         if ended:
             self.running = [request for request in self.running if request.finish is None]
         return sampled
-
-    def decode(self, steps: int) -> None:
-        """Compute steps at once in which each running request generates a token, none its last.
-
-        All prompts are computed, nothing waits, and there is room. What is then is what so many
-        calls of `schedule` and `complete` leave, but for which blocks were taken by whom.
-        """
-        for request in self.running:
-            request.tokens.extend(token.id for token in islice(request.source, steps))
-            request.computed = self._chunk(request, steps).start + steps
 
     def _continue_running(self, step: list[Chunk], budget: int) -> int:
         index = 0

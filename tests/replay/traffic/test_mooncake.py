@@ -110,16 +110,14 @@ def test_lines_out_of_order_are_sorted_and_counted_or_refused(tmp_path):
 @needs_traces
 def test_conversations_are_found_as_by_who_reads_text(tmp_path):
     lines = with_text.read_lines(CONVERSATION, 1000)
-    oracle = with_text.tokens_of(lines, [line.timestamp / 1000 for line in lines])
+    oracle = with_text.prompts_of(lines, with_text.Book())
     rows = [
         (each.timestamp, each.input_length, each.output_length, each.hash_ids) for each in lines
     ]
     trace = read(written(tmp_path, *rows), strict=True)
 
-    marks = [tuple(call.content().marks) for call in oracle.calls]
     expected = [
-        (own, () if call.after is None else marks[call.after])
-        for own, call in zip(marks, oracle.calls, strict=True)
+        (each.marks, () if each.after is None else oracle[each.after].marks) for each in oracle
     ]
     found = [
         (call.marks, () if call.after is None else trace.calls[call.after].marks)

@@ -1,1 +1,0 @@
-"""How well policies that compare load route by reports of it, by how often these come."""
