@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Self, TextIO
 
-_LEAST_SECONDS = 0.1
-"""Between two drawings of the bar."""
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 _EIGHTHS = len(_BLOCKS) - 1
 
@@ -15,8 +13,7 @@ _EIGHTHS = len(_BLOCKS) - 1
 class RunsBar:
     """Shows how far `total` runs are, on a stream (default: stderr).
 
-    Runs may be under way at the same time; each is known by its `label`. `monotonic` is in
-    seconds.
+    A run is known by its `label`. `monotonic` is in seconds.
     """
 
     def __init__(
@@ -29,38 +26,30 @@ class RunsBar:
         self._stream = stream or sys.stderr
         self._monotonic = monotonic
         self._live = self._stream.isatty()
-        self._began = self._drawn = monotonic()
+        self._began = monotonic()
         self._done = 0
-        self._shares: dict[str, float] = {}
 
     def __enter__(self) -> Self:
+        if self._live:
+            self._draw("")
         return self
 
     def __exit__(self, *error: object) -> None:
         self._erase()
 
-    def at(self, label: str, now: float, end: float) -> None:
-        """Say that a run has come to `now` of about `end` virtual seconds."""
-        self._shares[label] = min(max(now / end, 0.0), 1.0) if end > 0 else 0.0
-        if self._live and self._monotonic() - self._drawn >= _LEAST_SECONDS:
-            self._draw(f"{label}: {now:,.0f} of {end:,.0f} s")
-
-    def done(self, label: str, note: str = "") -> None:
-        """Say that a run has ended; `note` is what it came to, in a few words."""
-        self._shares.pop(label, None)
+    def done(self, label: str) -> None:
+        """Say that a run has ended."""
         self._done += 1
         if self._live:
             self._draw(label)
             return
         spent = _clock(self._monotonic() - self._began)
-        text = f"{label}: {note}" if note else label
-        self._stream.write(f"[{self._done}/{self._total}] {spent} {text}\n")
+        self._stream.write(f"[{self._done}/{self._total}] {spent} {label}\n")
         self._stream.flush()
 
     def _draw(self, text: str) -> None:
-        self._drawn = self._monotonic()
-        share = (self._done + sum(self._shares.values())) / max(self._total, 1)
-        spent = self._drawn - self._began
+        share = self._done / max(self._total, 1)
+        spent = self._monotonic() - self._began
         left = _clock(spent / share - spent) if share > 0 else "?"
         head = f"{self._done}/{self._total} runs "
         tail = f" {share:4.0%}, {left} left  {text}"

@@ -242,10 +242,9 @@ def test_without_a_terminal_each_ended_run_is_a_line():
     times = iter([0.0, 65.0, 130.0])
     stream = StringIO()
     with RunsBar(2, stream, lambda: next(times)) as bar:
-        bar.at("first", 1.0, 2.0)
-        bar.done("first", "TTFT 1 s")
+        bar.done("first")
         bar.done("second")
-    assert stream.getvalue() == "[1/2] 1:05 first: TTFT 1 s\n[2/2] 2:10 second\n"
+    assert stream.getvalue() == "[1/2] 1:05 first\n[2/2] 2:10 second\n"
 
 
 class Terminal(StringIO):
@@ -254,10 +253,11 @@ class Terminal(StringIO):
 
 
 def test_on_a_terminal_the_bar_shows_the_time_left():
-    times = iter([0.0, 10.0, 10.0])
+    times = iter([0.0, 0.0, 10.0])
     stream = Terminal()
-    with RunsBar(2, stream, lambda: next(times)) as bar:
-        bar.at("first", 500.0, 1000.0)  # a quarter of all
-        assert "0/2 runs" in stream.getvalue()
-        assert "25%, 0:30 left  first: 500 of 1,000 s" in stream.getvalue()
+    with RunsBar(4, stream, lambda: next(times)) as bar:
+        assert "0/4 runs" in stream.getvalue()
+        bar.done("first")
+        assert "1/4 runs" in stream.getvalue()
+        assert "25%, 0:30 left  first" in stream.getvalue()
     assert stream.getvalue().endswith("\r\x1b[2K")
