@@ -13,7 +13,7 @@ from model_server.simulator.settings import Limits
 from bench.accuracy.lru import Blocks, Predictor
 from bench.accuracy.observation import Guess
 from bench.accuracy.trace import Content, Trace
-from bench.accuracy.virtual import Clock, Pods
+from bench.accuracy.virtual import Pods
 from epp.config.file import POLICIES, load
 from epp.model.endpoint import Endpoint, Load
 from epp.model.events import (
@@ -31,6 +31,7 @@ from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId, Usage
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.observation import Observation
+from epp.replay.simulation.clock import Clock
 
 BLOCK = 16
 PORT = 8000

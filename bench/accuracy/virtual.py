@@ -3,35 +3,16 @@
 The scheduler, block pool and cost model are the simulator's. This file knows no router.
 """
 
-import heapq
 from collections.abc import Callable, Sequence
-from itertools import count
 
 from model_server.simulator.cost import step_seconds
 from model_server.simulator.scheduler import Chunk, Request, Sampled
 from model_server.simulator.scheduler import Scheduler as Engine
 from model_server.simulator.settings import Limits, Speed
 
+from epp.replay.simulation.clock import Clock
+
 SPEED = Speed()
-
-
-class Clock:
-    """What is to happen, in order of time; equal times in the order of asking. In seconds."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-        self._tickets = count()
-
-    def at(self, when: float, work: Callable[[], None]) -> None:
-        """Do something at a time, at once where it is past."""
-        heapq.heappush(self._agenda, (max(when, self.now), next(self._tickets), work))
-
-    def run(self, over: Callable[[], bool]) -> None:
-        """Go on until it is over, or nothing is left to do."""
-        while self._agenda and not over():
-            self.now, _, work = heapq.heappop(self._agenda)
-            work()
 
 
 class Pods:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from model_server.simulator.scheduler import Request, Token
 from model_server.simulator.settings import Limits as SimulatorLimits
 
-from bench.accuracy.virtual import Clock as SimulatorClock
 from bench.accuracy.virtual import Pods
 from epp.replay.engines.contract import Job, Limits, Progress
 from epp.replay.engines.cost import StepCost
@@ -58,7 +57,7 @@ def in_replay(arrivals):
 
 
 def in_the_simulator(arrivals):
-    clock, told = SimulatorClock(), []
+    clock, told = Clock(), []
     numbers: dict[Request, int] = {}
 
     def tell(sampled):
