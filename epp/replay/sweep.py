@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from functools import lru_cache
@@ -18,6 +19,8 @@ from epp.replay.traffic.calls import Trace
 from epp.replay.traffic.copies import faster, minutes, superposed
 from epp.replay.traffic.reading import read
 from epp.replay.traffic.workloads.arrivals import Arrivals, arriving
+
+_RAY_SECONDS = 5.0
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -93,14 +96,18 @@ def on_cores(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[tuple[i
 
 
 def on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Digest]]:
-    """Do the same on an existing Ray cluster at `address`. Raises `ConfigError` without one."""
+    """Do the same on an existing Ray cluster at `address`. Raises `ConfigError` without one.
+
+    An address is `auto`, `HOST:PORT` or `ray://HOST:PORT`.
+    """
     try:
         ray: Any = import_module("ray")
     except ImportError as error:
         raise ConfigError("Ray is not installed: pip install 'warmpick[ray]'", "--ray") from error
     try:
+        _look_for(address)
         ray.init(address=address, log_to_driver=False)
-    except (ConnectionError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"no Ray cluster answers at {address}: {error}", "--ray") from error
     try:
         remote = ray.remote(play)
@@ -110,3 +117,13 @@ def on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Digest]]:
             yield waiting.pop(done), ray.get(done)
     finally:
         ray.shutdown()
+
+
+def _look_for(address: str) -> None:
+    """Connect to an address, and hang up: Ray would wait for one that nobody listens at for ever.
+
+    Raises `OSError`.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host, int(port)), _RAY_SECONDS).close()
