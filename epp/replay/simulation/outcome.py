@@ -23,11 +23,13 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     `at` is when the client sent it, in the run's time. `ttft` and `end_to_end` count from then,
     and `tpot` is the mean time of each token after the first; they are NaN where it never came so
-    far. `queued` is the part of `ttft` until the engine first scheduled it: the rest is prefill.
+    far. `queued` is the part of `ttft` in which it waited until an engine first scheduled it, where
+    prefill is apart until both did: the rest is prefill, and the transfer between them.
     `endpoint` is where it was sent, -1 for nowhere, by its number in the fleet. `cached` is
-    what the engine found in its cache, `reusable` what an infinite cache shared by all would have
-    had, `predicted_cached` and `predicted_ttft` what the decision said (NaN where it did not).
-    `preempted` counts its preemptions. `reason` says why it was refused or lost.
+    what the engine that computed the prompt found in its cache, `reusable` what an infinite cache
+    shared by all would have had, `predicted_cached` and `predicted_ttft` what the decision said
+    (NaN where it did not). `preempted` counts its preemptions. `reason` says why it was refused or
+    lost.
     """
 
     call: int

@@ -53,19 +53,22 @@ _TOO_LONG = "longer than the engine's context"
 class _Visit:
     """A call that was sent at `at` seconds; its response began at `began`, NaN before.
 
-    `pod` is the number of the endpoint that it was sent to, -1 while there is none. `left`: nothing
-    more of the response is observed than its first token.
+    `pod` is the number of the endpoint that it was sent to, -1 while there is none. It came to the
+    engine that has it at `came`; `prefilled` is what was done by another one before. `left`:
+    nothing more of the response is observed than its first token.
     """
 
     __slots__ = (
         "at",
         "began",
         "call",
+        "came",
         "decision",
         "left",
         "number",
         "picker",
         "pod",
+        "prefilled",
         "request_id",
         "reusable",
     )
@@ -80,6 +83,8 @@ class _Visit:
         self.reusable = reusable
         self.request_id = RequestId(str(number))
         self.began = nan
+        self.came = at
+        self.prefilled: Job | None = None
         self.left = False
         self.pod = -1
         self.decision: Decision | None = None
@@ -256,6 +261,7 @@ class Simulation:
     def _transfer(self, visit: _Visit, prefilled: Job) -> None:
         """Send a prompt's KV cache from the pod that computed it to the one that generates."""
         call, seconds = visit.call, self._plan.transfer_seconds_per_token * prefilled.prompt_tokens
+        visit.prefilled, visit.came = prefilled, self.now + seconds
         job = Job(visit.number, call.prompt, call.response, transferred=True)
         self.clock.at(self.now + seconds, partial(self._submit, visit, self.pods[visit.pod], job))
 
@@ -290,7 +296,9 @@ class Simulation:
 
     def _settle(self, visit: _Visit, fate: Fate, job: Job | None, reason: str = "") -> None:
         decision, now = visit.decision, self.now
-        cached = max(0, job.cached) if job else 0
+        prefilled = visit.prefilled or job
+        cached = max(0, prefilled.cached) if prefilled else 0
+        waited = 0.0 if visit.prefilled is None else visit.prefilled.scheduled_at - visit.at
         served = fate is Fate.SERVED
         generated = job.generated if job else 0
         predicted = decision.predicted_ttft if decision else None
@@ -311,7 +319,7 @@ class Simulation:
                 reusable=max(cached, visit.reusable),  # which is known to a block of its own
                 predicted_cached=decision.predicted_cached_tokens if decision else 0,
                 predicted_ttft=nan if predicted is None else predicted,
-                queued=job.scheduled_at - visit.at if job and not job.transferred else nan,
+                queued=waited + job.scheduled_at - visit.came if job else nan,
                 preempted=job.preempted if job else 0,
                 reason=reason,
             )

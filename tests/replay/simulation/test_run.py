@@ -147,26 +147,53 @@ def test_what_is_not_answered_in_time_is_unfinished():
     assert len(run.outcomes) == 10
 
 
-def test_prefill_and_decode_pods_share_a_request():
-    text = """
+APART = msgspec.structs.replace(
+    LEAST_TTFT,
+    text="""
     plugins:
     - {type: always-disagg-pd-decider}
     - {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
     - {type: prefill-filter}
     - {type: decode-filter}
     - {type: least-ttft-picker}
+    - {type: random-picker}
     schedulingProfiles:
     - {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: least-ttft-picker}]}
-    - {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: least-ttft-picker}]}
-    """
-    policy = msgspec.structs.replace(LEAST_TTFT, text=text)
-    pods = [msgspec.structs.replace(SMALL, role=role) for role in ("prefill", "decode")]
-    (apart,) = played([call(0)], pods=pods, policy=policy, transfer_seconds_per_token=1e-3).outcomes
+    - {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: random-picker}]}
+    """,
+)
+ROLES = tuple(msgspec.structs.replace(SMALL, role=role) for role in ("prefill", "decode"))
+
+
+def test_prefill_and_decode_pods_share_a_request():
+    (apart,) = played([call(0)], ROLES, APART, transfer_seconds_per_token=1e-3).outcomes
     (whole,) = played([call(0)], pods=(SMALL,)).outcomes
     assert apart.endpoint == 1
     assert apart.fate is Fate.SERVED
     assert apart.ttft > whole.ttft + 1.0
+    assert apart.queued == pytest.approx(0.0)
     assert apart.tpot == pytest.approx(whole.tpot)
+
+
+def test_what_is_cached_is_what_the_engine_found_that_computed_the_prompt():
+    pods = (*ROLES, ROLES[1], ROLES[1])
+    calls = [call(number, at=10.0 * number, shared=640) for number in range(4)]
+    outcomes = played(calls, pods, APART).outcomes
+    assert len({each.endpoint for each in outcomes}) > 1
+    assert [each.cached for each in outcomes] == [0, 640, 640, 640]
+
+
+def test_a_request_may_wait_for_the_engine_of_its_prompt_and_for_the_one_that_generates():
+    late, transfer = 0.001, 1e-6
+    calls = [call(0), call(1, at=late)]
+    first, second = played(calls, ROLES, APART, transfer_seconds_per_token=transfer).outcomes
+    (whole,) = played([call(0)], pods=(SMALL,)).outcomes
+    assert first.queued == pytest.approx(0.0)
+    # It waits for the first one's prompt, and then at most for a step that generates a token.
+    waited = second.queued - (whole.ttft - late)
+    assert 0 <= waited <= 1.01 * whole.tpot
+    parts = second.ttft - second.queued
+    assert parts == pytest.approx(whole.ttft + 1_000 * transfer + whole.tpot, rel=0.01)
 
 
 @pytest.mark.parametrize("observation", [Observation(1), Observation(0), AUTO])
