@@ -36,8 +36,10 @@ from epp.replay.results.measures import BY_NAME, Unit, format_value, mean
 WIDTH = 9.2
 ROW = 0.34
 """The inches of a policy's row."""
-MOST_STEPS = 5
+MOST_STEPS = 4
 """Labels of an axis of ratios."""
+MARGIN = 0.05
+"""Of an axis of ratios, at either end, where a label would reach into the next plot."""
 _RATIOS = ("ttft_mean", "ttft_p99", "end_to_end_mean")
 _PHASES = (
     ("queue_mean", "waiting for an engine", "#e8590c"),
@@ -146,7 +148,9 @@ def _dots(axes: Axes, ratios: Sequence[Paired], colours: Sequence[str]) -> None:
 
 
 def _steps(low: float, high: float) -> list[float]:
-    """Return few round numbers between two."""
+    """Return few round numbers between two, and near neither."""
+    room = (high / low) ** MARGIN
+    low, high = low * room, high / room
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     grids = [
         [
@@ -271,12 +275,13 @@ def _load(figure: Figure, seen: View) -> None:
         axes.set_title(policy, loc="left", color=seen.colours[policy], weight="bold")
         axes.grid(visible=False)
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(6, prune="upper"))
     for axes in panels[len(drawn) :]:
         axes.set_axis_off()
     figure.supxlabel("seconds of the run", size=10)
     figure.supylabel("pod", size=10)
     image = ScalarMappable(Normalize(0, most), HEAT)
-    figure.colorbar(image, ax=panels, label="requests waiting and running", aspect=30, pad=0.01)
+    figure.colorbar(image, ax=panels, label="requests", aspect=30, pad=0.01)
 
 
 def _errors(axes: Axes, seen: View) -> None:

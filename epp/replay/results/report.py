@@ -15,6 +15,8 @@ from epp.replay.results.verdict import confidence, headline, reason
 
 MOST_CELLS = 6
 """Of those shown with all their plots: each takes about 300 kB."""
+COLUMNS = 7
+"""Of a table, beside the fates: more do not fit the page."""
 TILES = ("ttft_mean", "ttft_p99", "goodput_share", "cached_ratio")
 PLOTS = {
     "ttft": (
@@ -44,7 +46,10 @@ PLOTS = {
     ),
     "load": (
         "Load of the pods",
-        "Requests at each pod, with the first seed. Even colour across pods is balance.",
+        (
+            "Requests waiting and running at each pod, with the first seed. Even colour across "
+            "pods is balance."
+        ),
     ),
     "errors": (
         "Did the picker know?",
@@ -112,7 +117,7 @@ def _matrix(comparison: Comparison) -> str:
         values = []
         for policy in comparison.policies:
             standing = cell.standings.get(policy)
-            text = format_ratio(standing.ratios[LEADING]) if standing else "-"
+            text = _interval_below(format_ratio(standing.ratios[LEADING])) if standing else "-"
             bad = standing is not None and standing.unanswered > 0
             lost = (
                 f"<small>{standing.unanswered:.1%} unanswered</small>" if standing and bad else ""
@@ -140,10 +145,9 @@ def _cell(comparison: Comparison, cell: Cell) -> Iterable[str]:
     yield _section(
         "The figures",
         f"{cell.name}: {requests:,.0f} requests to {cell.pods} pods in {cell.seconds:,.0f} s. "
-        "Green is best; small: least to most of the seeds.",
+        "Green is best. Small: least to most of the seeds, below a ratio its 95 % interval.",
     )
-    latencies, others = columns(comparison, cell)
-    for group in (latencies, others):
+    for group in _abreast(comparison, cell):
         rows = [
             f"<tr{_class(best=policy == cell.best, bad=False)}><th>{html.escape(policy)}</th>"
             f"{''.join(_datum(cell, policy, row, column) for column in group)}</tr>"
@@ -155,17 +159,34 @@ def _cell(comparison: Comparison, cell: Cell) -> Iterable[str]:
         yield f"<figure>{plot}</figure>"
 
 
+def _abreast(comparison: Comparison, cell: Cell) -> Iterable[Sequence[Column]]:
+    """Yield the columns of each table, with the fates beside all latencies."""
+    latencies, others = columns(comparison, cell)
+    fates = latencies[-len(FATES) :]
+    for group, beside in ((latencies[: -len(FATES)], fates), (others, [])):
+        for start in range(0, len(group), COLUMNS):
+            yield [*group[start : start + COLUMNS], *beside]
+
+
 def _datum(cell: Cell, policy: str, row: int, column: Column) -> str:
     spread = cell.standings[policy].figures.get(column.name)
-    text = html.escape(column.cells[row])
+    text = column.cells[row]
+    text = html.escape(text) if column.name else _interval_below(text)
     bad = column.name in FATES and spread is not None and spread.mean > 0
     small = "" if spread is None else _small(column.name, spread)
     return f"<td{_class(best=row in column.best, bad=bad)}>{text}{small}</td>"
 
 
+def _interval_below(ratio: str) -> str:
+    """Return a ratio with its interval in small print."""
+    middle, _, interval = ratio.partition(" ")
+    return f"{middle}<small>{interval.strip('()')}</small>" if interval else middle
+
+
 def _small(name: str, spread: Spread) -> str:
     least, most = format_figure(name, spread.least), format_figure(name, spread.most)
-    return f"<small>{least} to {most}</small>" if least != most else ""
+    unit = most.partition(" ")[2]
+    return f"<small>{least.removesuffix(f' {unit}')} to {most}</small>" if least != most else ""
 
 
 def _class(*, best: bool, bad: bool) -> str:

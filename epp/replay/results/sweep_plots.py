@@ -37,8 +37,11 @@ def sweep_plot(comparison: Comparison) -> str:
         for axes, (title, cells) in zip(grid.flat, panels.items(), strict=False):
             _panel(axes, comparison, cells, by_load=by_load)
             axes.set_title(title, loc="left")
-        for axes in list(grid.flat)[len(panels) :]:
-            axes.set_axis_off()
+        for place, axes in enumerate(grid.flat):
+            if place >= len(panels):
+                axes.set_axis_off()
+            elif place + across >= len(panels):
+                axes.tick_params(labelbottom=True)  # nothing is below it
         figure.supxlabel("load" if by_load else "pods", size=10)
         figure.supylabel("TTFT mean; band: least to most of the seeds", size=9)
         handles, labels = grid.flat[0].get_legend_handles_labels()
