@@ -36,12 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         wanted = list(tasks(subjects(options.traces), QUICK if options.quick else Grid()))
+        whole = len(wanted)
         if options.kept:
             wanted = whole_cases(wanted)
         else:
             play_missing(wanted, options.jobs)
         found = [msgspec.msgpack.decode(_place(task).read_bytes(), type=Digest) for task in wanted]
-        write(found, options.page, quick=options.quick)
+        write(found, options.page, whole)
     except ConfigError as error:
         print(f"study: {error}", file=sys.stderr)
         return 2

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from bench.accuracy import lmcache, mooncake
 from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost
-from epp.replay.plan import PodPlan, RunPlan, Traffic
+from epp.replay.plan import DRAIN_SECONDS, PodPlan, RunPlan, Traffic
 from epp.replay.policies import NAMED
 from epp.replay.sweep import Task, read_traffic
 from epp.replay.traffic.calls import InfiniteCache, tokens_in
@@ -27,6 +27,8 @@ _REUSE_BLOCK = 128
 """Tokens of the blocks that such an estimate takes as shared."""
 _AGENTS_SPEED = 0.25
 _AGENTS_SECONDS = 240.0
+_LONG_DRAIN = 7200.0
+"""Of workloads whose requests take minutes: seconds in which all of them end."""
 _EACH_SEED = 480.0
 """Seconds by which the part of a trace that one seed plays begins after another's."""
 
@@ -42,7 +44,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """A workload, played on pods of `kv_tokens` and `speed`.
 
     Its figures begin after `warm_up` seconds, when about as many conversations end as begin; they
-    are of `requests` for the square root of the number of pods. `traffic` is a part of it that
+    are of `requests` for the square root of the number of pods. After the last one has come, others
+    have `drain_seconds`. `traffic` is a part of it that
     shows what a request costs. `offered` gives it, a rate and seconds, its traffic for a run.
     """
 
@@ -53,6 +56,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     speed: float = 1.0
     requests: int = 400
     warm_up: float = 60.0
+    drain_seconds: float = DRAIN_SECONDS
 
     def seconds(self, rate: float, pods: int) -> float:
         """Return how long requests come at a rate."""
@@ -133,6 +137,7 @@ def subjects(traces: Path) -> Sequence[Subject]:
             offered=drawn,
             requests=150,
             warm_up=450.0,
+            drain_seconds=_LONG_DRAIN,
         ),
         Subject(
             name="research",
@@ -147,6 +152,7 @@ def subjects(traces: Path) -> Sequence[Subject]:
             offered=drawn,
             requests=200,
             warm_up=200.0,
+            drain_seconds=_LONG_DRAIN,
         ),
     )
 
@@ -171,7 +177,13 @@ def tasks(subjects: Sequence[Subject], grid: Grid) -> Iterator[Task]:
         for name in grid.policies:
             yield Task(
                 traffic=offered.traffic,
-                plan=RunPlan(policy=NAMED[name], pods=each, seed=seed, duration=offered.seconds),
+                plan=RunPlan(
+                    policy=NAMED[name],
+                    pods=each,
+                    seed=seed,
+                    duration=offered.seconds,
+                    drain_seconds=subject.drain_seconds,
+                ),
                 cell=f"{subject.name}, {pods} {kind} pods, load {load:g}",
                 workload=f"{subject.name}, {kind}",
                 load=load,

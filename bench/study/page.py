@@ -39,22 +39,21 @@ _VARIED: dict[str, _By] = {
 }
 
 
-def write(digests: Sequence[Digest], page: Path, *, quick: bool) -> None:
-    """Write the page, and its plots beside it."""
+def write(digests: Sequence[Digest], page: Path, whole: int) -> None:
+    """Write the page, and its plots beside it; `whole` is the number of runs of the study."""
     everything = compare(digests, BASELINE)
     plots = {"ratios": ratio_plot(everything, everything.overall), "loads": sweep_plot(everything)}
     for name, svg in plots.items():
         if svg:
             page.with_name(f"routing-study-{name}.svg").write_text(svg, encoding="utf-8")
-    page.write_text("\n".join(_lines(digests, everything, quick=quick)), encoding="utf-8")
+    page.write_text("\n".join(_lines(digests, everything, whole)), encoding="utf-8")
 
 
-def _lines(digests: Sequence[Digest], everything: Comparison, *, quick: bool) -> Iterable[str]:
+def _lines(digests: Sequence[Digest], everything: Comparison, whole: int) -> Iterable[str]:
     yield _INTRODUCTION
     yield f"**{headline(everything)}** {confidence(everything)}\n"
-    runs, cases = f"{len(digests):,} runs", f"{len(everything.cells)} cases"
-    size = "the quick form (`QUICK=1`)" if quick else "the whole study"
-    yield f"{cases}, {len(everything.seeds)} seeds, {runs}: {size}. {describe()}.\n"
+    runs = f"{len(digests):,} of the study's {whole:,} runs"
+    yield f"{len(everything.cells)} cases, {len(everything.seeds)} seeds: {runs}. {describe()}.\n"
     yield "## Everything\n"
     yield "![Ratios of TTFT to the incumbent's default](routing-study-ratios.svg)\n"
     yield from _table(
@@ -65,21 +64,24 @@ def _lines(digests: Sequence[Digest], everything: Comparison, *, quick: bool) ->
         },
         list(_MEASURES.values()),
     )
-    for title, key in _VARIED.items():
-        yield f"## Mean TTFT by {title}\n"
-        yield from _by(digests, everything.policies, key)
+    for measure, name in ((LEADING, "Mean TTFT"), ("end_to_end_mean", "Mean end to end")):
+        for title, key in _VARIED.items():
+            yield f"## {name} by {title}\n"
+            yield from _by(digests, everything.policies, key, measure)
     yield "## Every case\n"
     yield "![Mean TTFT of every case](routing-study-loads.svg)\n"
     yield from _cases(everything)
 
 
-def _by(digests: Sequence[Digest], policies: Sequence[str], key: _By) -> Iterable[str]:
+def _by(
+    digests: Sequence[Digest], policies: Sequence[str], key: _By, measure: str
+) -> Iterable[str]:
     parts = defaultdict(list)
     for each in digests:
         parts[key(each)].append(each)
     found = {name: compare(part, BASELINE).overall for name, part in parts.items()}
     rows = {
-        policy: [overall[policy].get(LEADING) for overall in found.values()] for policy in policies
+        policy: [overall[policy].get(measure) for overall in found.values()] for policy in policies
     }
     yield from _table("policy", rows, list(found))
 
