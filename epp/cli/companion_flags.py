@@ -41,17 +41,32 @@ def add_companions(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def flags_of(arguments: argparse.Namespace) -> list[str]:
+    """Return the flags as they are typed, once they are checked. Raises `ConfigError`."""
+    _check_size(arguments)
+    shadow_of(arguments)
+    flags = [f"--shadow={arguments.shadow}"] if arguments.shadow is not None else []
+    if arguments.record is None:
+        return flags
+    record, most = arguments.record.absolute(), arguments.record_max_bytes
+    return [f"--record={record}", f"--record-max-bytes={most}", *flags]
+
+
+def _check_size(arguments: argparse.Namespace) -> None:
+    if arguments.record is not None and arguments.record_max_bytes < _LEAST_RECORDING:
+        raise ConfigError(
+            f"{arguments.record_max_bytes} bytes hold no recording; write 1Mi or more",
+            "--record-max-bytes",
+        )
+
+
 def recording_of(
     arguments: argparse.Namespace, pool: str, base_model: str
 ) -> "RecordingSettings | None":
     """Return what is to be recorded; None where nothing is. Raises `ConfigError`."""
     if arguments.record is None:
         return None
-    if arguments.record_max_bytes < _LEAST_RECORDING:
-        raise ConfigError(
-            f"{arguments.record_max_bytes} bytes hold no recording; write 1Mi or more",
-            "--record-max-bytes",
-        )
+    _check_size(arguments)
     from epp.adapters.recording.writer import RecordingSettings  # noqa: PLC0415 (see above)
 
     return RecordingSettings(

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from epp.cli.companion_flags import add_companions, flags_of
 from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.serve_flags import add_max_body_bytes, add_policy, observation
 from epp.cli.types import duration, interval, port_number
@@ -37,6 +38,7 @@ def add_up(parser: GoArgumentParser) -> None:
     _add_clients(parser.add_argument_group("clients"))
     add_policy(parser)
     _add_behaviour(parser.add_argument_group("behaviour"))
+    add_companions(parser)
 
 
 def _add_servers(parser: argparse.ArgumentParser) -> None:
@@ -241,5 +243,6 @@ def _picker_flags(arguments: argparse.Namespace) -> list[str]:
         f"--observe-responses={arguments.observe_responses}",
         f"--max-body-bytes={arguments.max_body_bytes}",
         f"--debug-headers={str(arguments.debug_headers).lower()}",
+        *flags_of(arguments),
         "--drain-timeout=0",
     ]

@@ -70,6 +70,13 @@ def test_a_configuration_may_name_the_endpoints_file():
     assert options(URL, settings=settings).endpoints_path is None
 
 
+def test_recording_and_shadow_are_the_pickers():
+    found = options(URL, "--record=r", "--record-max-bytes=2Mi", "--shadow=linear").picker_flags
+    wanted = {f"--record={Path('r').absolute()}", "--record-max-bytes=2097152", "--shadow=linear"}
+    assert wanted <= set(found)
+    assert not any(flag.startswith(("--record", "--shadow")) for flag in options(URL).picker_flags)
+
+
 def test_the_key_stays_where_it_is():
     found = options(URL, "--upstream-api-key-env=KEY", KEY="sk-1")
     assert found.api_key_env == "KEY"
@@ -89,6 +96,8 @@ REFUSED = {
     "a key": ([URL, "--upstream-api-key-env=sk-1"], "no name of an environment variable"),
     "no key": ([URL, "--upstream-api-key-env=NONE"], "NONE is empty or not set"),
     "two lines": ([URL, "--upstream-api-key-env=TWO"], "what is in TWO is no API key"),
+    "no room": ([URL, "--record=r", "--record-max-bytes=1Ki"], "1024 bytes hold no recording"),
+    "no such shadow": ([URL, "--shadow=none.yaml"], "--shadow: "),
     "a path": ([f"{URL}/v1"], "leave `/v1` away"),
 }
 
