@@ -72,6 +72,9 @@ _CLASSES: dict[str, dict[str, str]] = {
         "header-based-testing-filter": "HeaderBasedTestingFilter",
         "destination-endpoint-served-verifier": "ServedVerifier",
     },
+    "epp.policy.peers.sglang": {
+        "sglang-cache-aware-scorer": "SglangCacheAwareScorer",
+    },
     "epp.policy.pickers": {
         "max-score-picker": "MaxScorePicker",
         "weighted-random-picker": "WeightedRandomPicker",
@@ -185,8 +188,9 @@ _CLASSES: dict[str, dict[str, str]] = {
 }
 """Classes by the types that files name, by module.
 
-The incumbent's plug-ins have its names, parameters and defaults. Warmpick's own are
-`least-ttft-scorer`, `least-ttft-picker`, `least-request-picker` and `round-robin-picker`.
+The incumbent's plug-ins have its names, parameters and defaults; those of `epp.policy.peers` are
+other routers' algorithms. Warmpick's own are `least-ttft-scorer`, `least-ttft-picker`,
+`least-request-picker` and `round-robin-picker`.
 """
 
 DEPRECATED: dict[str, str] = {

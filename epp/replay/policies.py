@@ -1,4 +1,4 @@
-"""Policies to compare by name: the incumbent's, and the product's own."""
+"""Policies to compare by name: the incumbent's, the product's own, and other routers'."""
 
 from collections.abc import Mapping
 
@@ -38,11 +38,20 @@ schedulingProfiles:
   - {pluginRef: token-load-scorer}
   - {pluginRef: max-score-picker}
 """
+_PEERS: Mapping[str, str] = {
+    "sglang-cache-aware": "plugins: [{type: sglang-cache-aware-scorer}]",
+    "vllm-cache-aware": """
+plugins:
+- type: sglang-cache-aware-scorer
+  parameters: {evictionIntervalSecs: 120, maxTreeSize: 33554432}
+""",
+}
+"""Other routers' policies with their defaults; docs/policies.md has a line for each."""
 NAMED: Mapping[str, Policy] = {
     # Each block of an engine is an entry of 64 tokens in its index: four times the real cache.
     "incumbent": Policy("incumbent", _INCUMBENT, INCUMBENT_SCRAPE_SECONDS, as_reported=True),
     "incumbent-guide": Policy("incumbent-guide", _GUIDE, INCUMBENT_SCRAPE_SECONDS),
-    **{name: Policy(name, text) for name, text in POLICIES.items()},
+    **{name: Policy(name, text) for name, text in {**POLICIES, **_PEERS}.items()},
 }
 """Policies by name: llm-d-router as its chart configures it, and as its newest guide does, with
-plain LRU indexes; and the product's own."""
+plain LRU indexes; the product's own; and other routers'."""

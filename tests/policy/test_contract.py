@@ -37,8 +37,8 @@ DETECTORS: list[dict[str, Any]] = [
     {"type": "utilization-detector", "name": "one"},
     {"type": "concurrency-detector", "name": "two"},
 ]
-BY_ORDER = {"no-hit-lru-scorer"}
-"""Types whose rule ranks candidates by their order."""
+BY_ORDER = {"no-hit-lru-scorer", "sglang-cache-aware-scorer"}
+"""Types whose rule ranks candidates by their order, or takes the first of equals."""
 
 
 def start(kind):
@@ -57,7 +57,9 @@ def started_types():
             assert kind not in LISTED
 
 
-PLACES = tuple(f"epp.policy.{name}" for name in ("scorers", "filters", "pickers", "sessions"))
+PLACES = tuple(
+    f"epp.policy.{name}" for name in ("scorers", "filters", "peers", "pickers", "sessions")
+)
 LISTED = {kind for kind, found in PLUGINS.items() if found.__module__.startswith(PLACES)}
 STARTED = dict(started_types())
 

@@ -1,0 +1,1 @@
+"""Other projects' routing policies as plug-ins: a module for each project."""

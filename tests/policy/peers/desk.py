@@ -1,0 +1,84 @@
+"""A scheduler over a fleet that decides by one plug-in, as a file would have it."""
+
+import msgspec
+
+from epp.config.file import load
+from epp.model.endpoint import EndpointId
+from epp.model.events import EndpointRemoved, Finished, FirstToken
+from epp.model.request import RequestId
+from epp.policy.scheduler import Scheduler
+from tests.model.rig import Rig
+from tests.strategies import request
+
+BLOCK = 16
+"""Tokens of a block of token ids."""
+
+
+class Desk:
+    """Pods pod-0, pod-1, ... and a plug-in of a type with its parameters; the first of ties wins.
+
+    `picker` is a type beside a scorer's. Requests go on until `end`.
+    """
+
+    def __init__(self, kind, pods=3, picker="max-score-picker", below=None, **parameters):
+        self.rig = Rig(0)
+        plugins = [{"type": kind, "parameters": parameters}]
+        if picker:
+            plugins.append({"type": picker})
+        config = msgspec.json.encode({"plugins": plugins}).decode()
+        below = below or (lambda _: 0)
+        settings = load(config, below=below)
+        self.plugin = settings.scheduling.profile
+        self.scheduler = Scheduler(self.rig.fleet, settings.scheduling, below)
+        self.numbers = iter(range(10**6))
+        for number in range(pods):
+            self.rig.add(f"pod-{number}", f"10.0.0.{number + 1}")
+
+    def decide(self, *prompts, **more):
+        """Decide on a request that is not sent."""
+        asked = request("asked", *prompts, **more)
+        quote = self.scheduler.quote(asked, self.rig.now)
+        return self.scheduler.decide(asked, quote, self.rig.now)
+
+    def scores(self, *prompts, **more):
+        """Return the plug-in's scores by pod."""
+        decision = self.decide(*prompts, **more)
+        (scores,) = decision.scores
+        names = [each.endpoint.name for each in decision.candidates]
+        return dict(zip(names, scores.values, strict=True))
+
+    def route(self, *prompts, **more):
+        """Send a request; return the number of its pod."""
+        asked = request(f"r{next(self.numbers)}", *prompts, **more)
+        decision = self.scheduler.route(asked, self.rig.now)
+        return int(decision.endpoint.name.removeprefix("pod-"))
+
+    def routed(self, *prompts, **more):
+        """Send a request and end it; return the number of its pod."""
+        pod = self.route(*prompts, **more)
+        self.end()
+        return pod
+
+    def begin(self, number):
+        """Let the first token of a request come."""
+        self.rig.apply(FirstToken(RequestId(f"r{number}")))
+
+    def end(self, *numbers):
+        """End requests by their number, or all."""
+        wanted = [f"r{each}" for each in numbers] or list(self.rig.fleet.in_flight)
+        for each in wanted:
+            self.rig.apply(Finished(RequestId(each)))
+
+    def load(self, *requests):
+        """Give each pod so many requests without prompts."""
+        for pod, count in enumerate(requests):
+            for _ in range(count):
+                self.rig.send(f"pod-{pod}", f"load{next(self.numbers)}")
+
+    def remove(self, pod):
+        self.rig.apply(EndpointRemoved(EndpointId(f"default/pod-{pod}")))
+
+
+def tokens(blocks, start=0):
+    """A prompt of so many full blocks, and one more token; other starts share nothing."""
+    return list(range(start, start + blocks * BLOCK + 1))

@@ -1,0 +1,83 @@
+"""The tree of prompts that were sent: against a table of all prefixes, and what eviction leaves."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.endpoint import EndpointId
+from epp.model.prompts.chain import Chain
+from epp.policy.peers.prefix_tree import PrefixTree
+
+NAMES = X, Y, Z = [EndpointId(each) for each in NAMES]
+words = st.text("ab", min_size=1, max_size=7)
+names = st.sampled_from(NAMES)
+sent = st.lists(st.tuples(words, names), max_size=25)
+
+
+def chain(word):
+    """One block a letter, 10 units long; a block's hash tells all that precedes it."""
+    hashes = [hash_of(word[: end + 1]) for end in range(len(word))]
+    return Chain(hashes, range(10, 10 * len(word) + 1, 10), 10 * len(word) + 3, len(word))
+
+
+def hash_of(prefix):
+    return int("1" + prefix.replace("a", "0").replace("b", "1"), 2)
+
+
+def prefixes(word):
+    return [word[:end] for end in range(1, len(word) + 1)]
+
+
+@given(sent, words)
+def test_the_longest_prefix_is_found_with_the_endpoint_that_had_it_first(prompts, asked):
+    tree = PrefixTree()
+    first: dict[str, EndpointId] = {}
+    for word, name in prompts:
+        tree.insert(chain(word), name)
+        for each in prefixes(word):
+            first.setdefault(each, name)
+    known = [each for each in prefixes(asked) if each in first]
+    assert tree.match(chain(asked)) == (10 * len(known), first[known[-1]] if known else None)
+    for name in NAMES:
+        own = {each for word, sender in prompts if sender == name for each in prefixes(word)}
+        assert tree.length(name) == 10 * len(own)
+
+
+@given(sent, names, st.integers(0, 200))
+def test_eviction_keeps_whole_prefixes_of_what_came_last(prompts, name, most):
+    tree = PrefixTree()
+    for word, sender in prompts:
+        tree.insert(chain(word), sender)
+    others = {each: tree.length(each) for each in NAMES if each != name}
+    before = tree.length(name)
+    tree.evict(name, most)
+    assert tree.length(name) <= min(most, before)
+    assert {each: tree.length(each) for each in others} == others
+    last = [word for word, sender in prompts if sender == name][-1:]
+    if last and tree.length(name) >= 10 * len(last[0]):
+        assert tree.match(chain(last[0])).length == 10 * len(last[0])
+    for each in NAMES:
+        tree.remove(each)
+        assert tree.length(each) == 0
+    assert len(tree) == 0
+
+
+def test_the_least_recent_goes_first_with_what_only_it_needed():
+    """`aaa` and `aab` share `aa`, at which no prompt ends; `b` was sent again after them."""
+    tree = PrefixTree()
+    for word in ("b", "aaa", "aab", "b"):
+        tree.insert(chain(word), X)
+    tree.evict(X, 40)  # of 50: aaa goes, aa stays below aab
+    assert [tree.match(chain(each)).length for each in ("aaa", "aab", "b")] == [20, 30, 10]
+    tree.evict(X, 20)  # aab goes, and aa with it
+    assert [tree.match(chain(each)).length for each in ("aaa", "aab", "b")] == [0, 0, 10]
+
+
+def test_a_prefix_goes_on_with_another_endpoint_that_has_it():
+    tree = PrefixTree()
+    tree.insert(chain("aa"), X)
+    tree.insert(chain("aab"), Y)
+    assert tree.match(chain("aaa")) == (20, X)
+    tree.remove(X)
+    assert tree.match(chain("aaa")) == (20, Y)
+    tree.insert(chain("aa"), X)
+    assert tree.match(chain("aaa")) == (20, X)
