@@ -7,7 +7,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.prompts.chain import Chain
 from epp.policy.peers.prefix_tree import PrefixTree
 
-NAMES = X, Y, Z = [EndpointId(each) for each in NAMES]
+NAMES = X, Y, Z = [EndpointId(each) for each in "xyz"]
 words = st.text("ab", min_size=1, max_size=7)
 names = st.sampled_from(NAMES)
 sent = st.lists(st.tuples(words, names), max_size=25)
