@@ -72,6 +72,9 @@ _CLASSES: dict[str, dict[str, str]] = {
         "header-based-testing-filter": "HeaderBasedTestingFilter",
         "destination-endpoint-served-verifier": "ServedVerifier",
     },
+    "epp.policy.peers.lmetric": {
+        "lmetric-scorer": "LMetricScorer",
+    },
     "epp.policy.peers.sglang": {
         "sglang-cache-aware-scorer": "SglangCacheAwareScorer",
     },

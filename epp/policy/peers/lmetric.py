@@ -1,0 +1,52 @@
+"""LMetric: one product of what a prompt would cost to compute and of what an engine has to do.
+
+Source: "LMetric: Simple is Better - Multiplication May Be All You Need for LLM Request Scheduling"
+(arXiv 2603.15202, 2026), as llm-d-router's pull request 2351 has it, with its type, parameters and
+score.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.request import InferenceRequest
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import InFlightLoad, PrefixMatchInfo, find_producer
+from epp.policy.scorers.load import lower_is_better
+
+
+class LMetricScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers the smallest product of new prefill tokens and batch size.
+
+    New prefill tokens are those of the prompt that the endpoint has not cached, at least 1, for an
+    engine computes the last one in any case. The batch is what this picker has under way there,
+    and the request itself: without it all idle endpoints would be equal, whatever they have
+    cached. There is nothing to tune: a factor on either number changes no order.
+    """
+
+    prefix_match_info_producer_name: str = ""
+    in_flight_load_producer_name: str = ""
+
+    def start(self, context: PluginContext) -> "_ByProduct":
+        """Return what asks the producers."""
+        return _ByProduct(
+            find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo),
+            find_producer(context, self.in_flight_load_producer_name, InFlightLoad),
+        )
+
+
+class _ByProduct(msgspec.Struct, frozen=True):
+    matches: PrefixMatchInfo
+    loads: InFlightLoad
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return (largest - own) / (largest - smallest); 1 for all where they are equal."""
+        matches = self.matches.prefix_matches(request, candidates)
+        loads = self.loads.in_flight(request, candidates)
+        return lower_is_better(
+            [
+                max(1, match.total - match.matched) * (load.requests + 1)
+                for match, load in zip(matches, loads, strict=True)
+            ]
+        )
