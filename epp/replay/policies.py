@@ -39,6 +39,7 @@ schedulingProfiles:
   - {pluginRef: max-score-picker}
 """
 _PEERS: Mapping[str, str] = {
+    "kubeai-chwbl": "plugins: [{type: kubeai-chwbl-scorer}]",
     "lmetric": "plugins: [{type: lmetric-scorer}]",
     "sglang-cache-aware": "plugins: [{type: sglang-cache-aware-scorer}]",
     "vllm-cache-aware": """

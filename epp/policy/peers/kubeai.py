@@ -1,0 +1,114 @@
+"""KubeAI's prefix hash: consistent hashing with bounded loads of how a conversation begins.
+
+Source: KubeAI 0.22.1 (`internal/loadbalancer/balance_chwbl.go`, `api/k8s/v1/model_types.go`,
+`api/openai/v1/chat_completions.go` `Prefix`).
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
+from epp.model.events import EndpointRemoved, Event
+from epp.model.prompts.chain import Chain
+from epp.model.request import InferenceRequest
+from epp.policy.peers.hash_ring import HashRing
+from epp.policy.plugins import PluginContext
+
+_TOKEN_CHARACTERS = 4
+"""Characters that a token stands for, of prompts that came as tokens."""
+_MOST_REPLICAS = 10_000
+_USER = b"\n<user>"
+"""The head of a user's message in canonical text (`Prompt`)."""
+
+
+class KubeAiChwblScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers the endpoint that the beginning of the conversation hashes to, unless it is loaded.
+
+    From the key's place on the ring, the first endpoint is chosen whose requests under way are at
+    most `mean_load_factor` percent of the mean, (all + 1) / endpoints; without any request all
+    are; where none is, the first. Each endpoint has `replication` points on the ring.
+
+    The key is what the user says first, up to `prefix_char_length` characters. Here it is a block
+    of the prompt that ends there, or soon after, which stands for what precedes it too: system
+    prompts and adapters have keys of their own, which KubeAI has for adapters alone. Prompts that
+    came as tokens say who speaks by the number of their messages: even with a system prompt before
+    the user's. All prompts of less than a block have one key.
+    """
+
+    mean_load_factor: int = 125
+    replication: int = 256
+    prefix_char_length: int = 100
+
+    def __post_init__(self) -> None:
+        if self.mean_load_factor < 100:  # noqa: PLR2004 (percent)
+            raise ValueError("`meanLoadFactor` is below 100; write percent, such as 125")
+        if not 1 <= self.replication <= _MOST_REPLICAS:
+            raise ValueError(f"`replication` is not 1 to {_MOST_REPLICAS}; write one, such as 256")
+        if self.prefix_char_length < 1:
+            raise ValueError("`prefixCharLength` is below 1; write characters, such as 100")
+
+    def start(self, context: PluginContext) -> "_OnRing":
+        """Return what keeps the ring."""
+        started = _OnRing(self)
+        context.subscribe([EndpointRemoved], started.forget)
+        return started
+
+
+class _OnRing:
+    def __init__(self, settings: KubeAiChwblScorer) -> None:
+        self._settings = settings
+        self._ring = HashRing(settings.replication)
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 for the choice, 0 for others."""
+        if not candidates:
+            return []
+        loads = {each.endpoint.id: each.requests for each in candidates}
+        self._ring.add(loads)
+        chains = candidates[0].chains
+        key = _key(request, chains[0], self._settings.prefix_char_length) if chains else 0
+        chosen = self._choose(key, loads)
+        return [1.0 if each.endpoint.id == chosen else 0.0 for each in candidates]
+
+    def _choose(self, key: int, loads: Mapping[EndpointId, int]) -> EndpointId | None:
+        most = (sum(loads.values()) + 1) / len(loads) * self._settings.mean_load_factor / 100
+        first = None
+        for endpoint in self._ring.walk(key):
+            if endpoint in loads:
+                if loads[endpoint] <= most:
+                    return endpoint
+                first = first or endpoint
+        return first
+
+    def forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Take an endpoint that is gone from the ring."""
+        if isinstance(event, EndpointRemoved):
+            self._ring.remove(event.endpoint_id)
+
+
+def _key(request: InferenceRequest, chain: Chain, characters: int) -> int:
+    """Return the hash of the block in which the user's first message has that many characters.
+
+    It is a block of the message, not of what follows, so that a conversation keeps its key.
+    """
+    start, end = _asked_first(request, chain)
+    length = characters // _TOKEN_CHARACTERS if chain.exact else characters
+    wanted = min(start + length, end)
+    block = bisect_left(chain.ends, wanted)
+    if block == len(chain.ends) or chain.ends[block] > end:
+        block -= 1
+    return chain.hashes[block] if block >= 0 else 0
+
+
+def _asked_first(request: InferenceRequest, chain: Chain) -> tuple[int, int]:
+    """Return where the user's first message starts and ends in a prompt."""
+    messages = list(pairwise((0, *chain.marks))) or [(0, chain.size)]
+    if not chain.exact and request.prompts:
+        data = request.prompts[0].data
+        asked = (each for each in messages if data.startswith(_USER, each[0]))
+        return next(asked, messages[0])
+    return messages[1 - len(messages) % 2]
