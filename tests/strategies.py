@@ -76,6 +76,7 @@ def candidates(draw, least=1, most=6):
             queued_prefill_seconds=draw(seconds),
             prefill_seconds=draw(seconds),
             decode_seconds=draw(seconds),
+            crowding_seconds=draw(seconds),
             requests=draw(st.integers(0, 50)),
             busy_share=busy,
         )

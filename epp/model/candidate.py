@@ -22,7 +22,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     Tokens: `prompt_tokens` is the request's, `cached_tokens` how many of them the endpoint's
     cache is predicted to serve; `matched_blocks` of `total_blocks` says the same in blocks.
     Seconds: `queued_prefill_seconds` of prefill sent before and not yet done, `prefill_seconds`
-    that this request would take, `decode_seconds` that running decodes would add to it.
+    that this request would take, `decode_seconds` that running decodes would add to it, and
+    `crowding_seconds` that its decode and theirs cost each other, all of them together.
     `requests` counts what this picker sent and has not seen end, `in_flight_tokens` the uncached
     tokens of their prompts whose first token it has not seen. `busy_share`, in 0..1, is the
     fleet's: the share of endpoints with prefill to do, averaged over ten seconds. `trust`, in
@@ -43,6 +44,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     queued_prefill_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    crowding_seconds: float = 0.0
     requests: int = 0
     in_flight_tokens: int = 0
     busy_share: float = 0.0

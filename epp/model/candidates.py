@@ -15,8 +15,10 @@ from epp.model.pods.ledger import LedgerSnapshot
 from epp.model.pods.pods import EligiblePods
 from epp.model.quote import Estimate, Quote
 
-_DECODE_SECONDS: Final = 20e-6
+_SEQUENCE_SECONDS: Final = 20e-6
 """Seconds that one running decode adds to an engine's step."""
+_CONTEXT_SECONDS: Final = 56e-9
+"""Seconds that each token which decodes look back at adds to it: an 8B model on an H100."""
 
 
 class _LoadOnce:
@@ -39,14 +41,17 @@ class Candidates(Sequence[Candidate]):
     """The endpoints' predicted states and costs at one moment, in aligned columns.
 
     Good while one decision is made: a load that is first looked at later is a later one.
-    `busy_share`, in 0..1, is the fleet's; units are those of `Candidate`.
+    `busy_share`, in 0..1, is the fleet's; `length` is how many tokens the request is expected to
+    generate. Units are those of `Candidate`.
     """
 
     __slots__ = (
         "_blocks",
         "_chains",
+        "_decode",
         "_endpoints",
         "_estimates",
+        "_length",
         "_loads",
         "_made",
         "_now",
@@ -67,6 +72,7 @@ class Candidates(Sequence[Candidate]):
         trust: Sequence[float],
         snapshot: LedgerSnapshot,
         busy_share: float,
+        length: float,
         now: float,
     ) -> None:
         self._tokens: Final = quote.tokens
@@ -74,6 +80,7 @@ class Candidates(Sequence[Candidate]):
         self._chains: Final = quote.chains
         self._endpoints: Final = eligible.endpoints
         self._pods: Final = eligible.pods
+        self._length: Final = length
         self._now: Final = now
         self._estimates: Final = estimates
         self._trust: Final = trust
@@ -83,6 +90,7 @@ class Candidates(Sequence[Candidate]):
         self.busy_share: Final = busy_share
         self._made: list[Candidate] | None = None
         self._loads: list[CurrentLoad] | None = None
+        self._decode: list[float] | None = None
 
     def __len__(self) -> int:
         return len(self._estimates)
@@ -106,6 +114,7 @@ class Candidates(Sequence[Candidate]):
 
     def _make(self, position: int) -> Candidate:
         estimate, pod, loads = self._estimates[position], self._pods[position], self._loads
+        decode = self._decode_seconds()[position]
         return Candidate(
             endpoint=self._endpoints[position],
             load=pod.load,
@@ -115,7 +124,8 @@ class Candidates(Sequence[Candidate]):
             total_blocks=self._blocks,
             queued_prefill_seconds=self._queued[position],
             prefill_seconds=estimate.seconds,
-            decode_seconds=_DECODE_SECONDS * self._running[position],
+            decode_seconds=decode,
+            crowding_seconds=self._crowding_seconds(position, decode),
             requests=self._requests[position],
             in_flight_tokens=pod.ledger.queued_tokens,
             busy_share=self.busy_share,
@@ -137,13 +147,42 @@ class Candidates(Sequence[Candidate]):
         """Return how many of the prompt's tokens each endpoint's cache is predicted to serve."""
         return [estimate.cached for estimate in self._estimates]
 
-    def ttft_seconds(self, weight: float) -> list[float]:
+    def ttft_seconds(self, weight: float, crowding: float) -> list[float]:
         """Return the cost of a first token at each endpoint, in seconds.
 
-        The prefill of this request counts `weight` times.
+        The prefill of this request counts `weight` times, what decodes cost each other `crowding`
+        times.
         """
-        queued, estimates, running = self._queued, self._estimates, self._running
+        queued, running, pods = self._queued, self._running, self._pods
+        decode, each = self._decode_seconds(), crowding * self._length
+        own = each * self._own_seconds
         return [
-            queued[position] + weight * estimate.seconds + _DECODE_SECONDS * running[position]
-            for position, estimate in enumerate(estimates)
+            queued[position]
+            + weight * estimate.seconds
+            + (1 + each) * decode[position]
+            + own * pods[position].prefill.scale * running[position]
+            for position, estimate in enumerate(self._estimates)
         ]
+
+    def _decode_seconds(self) -> list[float]:
+        """Return what running decodes add to a step of each: vLLM computes all in the same one."""
+        decode = self._decode
+        if decode is None:
+            decode = self._decode = []
+            for running, pod in zip(self._running, self._pods, strict=True):
+                held = _CONTEXT_SECONDS * pod.books.held_tokens
+                decode.append(pod.prefill.scale * (_SEQUENCE_SECONDS * running + held))
+        return decode
+
+    def _crowding_seconds(self, position: int, decode: float) -> float:
+        """Return what the request's tokens take longer because of others, and theirs because of it.
+
+        Others are taken to run for as long as it does.
+        """
+        others = self._pods[position].prefill.scale * self._own_seconds * self._running[position]
+        return self._length * (decode + others)
+
+    @property
+    def _own_seconds(self) -> float:
+        """What the request adds to a step while it decodes, by default."""
+        return _SEQUENCE_SECONDS + _CONTEXT_SECONDS * (self._tokens + self._length / 2)

@@ -149,7 +149,8 @@ class Fleet:
             prefill_seconds = [speed.prefill.step for _, speed in eligible.places]
         snapshot = take_snapshot(eligible.ledgers, prefill_seconds, now)
         self._busy.update(snapshot.busy, len(trust), now)
-        return Candidates(quote, eligible, estimates, trust, snapshot, self._busy.value, now)
+        busy, length = self._busy.value, self._output_lengths.length(quote)
+        return Candidates(quote, eligible, estimates, trust, snapshot, busy, length, now)
 
     @staticmethod
     def _discount(quote: Quote, eligible: EligiblePods, estimates: list[Estimate]) -> None:

@@ -17,6 +17,8 @@ from epp.policy.profile import Profile
 
 _MAX_ALPHA: Final = 8.0
 """The bound of alpha in `ttft_costs`."""
+_CROWDING: Final = 0.1
+"""The weight of a second of decoding against one before a first token."""
 
 
 def choose(
@@ -95,15 +97,19 @@ def cached_tokens(candidates: Sequence[Candidate]) -> list[int]:
 def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     """Return what this prompt's first token costs at each candidate, in seconds.
 
-    `queued_prefill + (1 + alpha) * prefill + decode`, with alpha = min(8, 2b / (1 - b)) for the
-    busy share b: in a busy fleet, prefill that another endpoint's cache would save takes time
-    from requests to come. b is the fleet's and so the same for all candidates.
+    `queued_prefill + (1 + alpha) * prefill + decode + crowding / 10`, with alpha = min(8, 2b / (1 -
+    b)) for the busy share b: in a busy fleet, prefill that another endpoint's cache would save
+    takes time from requests to come. b is the fleet's and so the same for all candidates. A tenth
+    of what decodes cost each other keeps answers fast where it costs no first token much.
     """
     if type(candidates) is Candidates:
-        return candidates.ttft_seconds(_prefill_weight(candidates.busy_share))
+        return candidates.ttft_seconds(_prefill_weight(candidates.busy_share), _CROWDING)
     weight = _prefill_weight(candidates[0].busy_share)
     return [
-        each.queued_prefill_seconds + weight * each.prefill_seconds + each.decode_seconds
+        each.queued_prefill_seconds
+        + weight * each.prefill_seconds
+        + each.decode_seconds
+        + _CROWDING * each.crowding_seconds
         for each in candidates
     ]
 

@@ -22,11 +22,24 @@ def test_waiting_requests_of_others_are_queued_prefill():
     )
 
 
-def test_decodes_interfere():
+def test_decodes_interfere_by_number_and_by_what_they_look_back_at():
     rig = Rig()
-    rig.report("pod-0", running=100)
-    found = rig.ask()
-    assert found["pod-0"].decode_seconds > found["pod-1"].decode_seconds == 0
+    rig.report("pod-0", running=100, kv_usage=0.5, num_blocks=100_001, block_size=16)
+    found = rig.ask(text(1000))
+    decode = 100 * 20e-6 + 56e-9 * 0.5 * 1_600_000
+    assert found["pod-0"].decode_seconds == pytest.approx(decode)
+    # 256 tokens are expected: each waits for the others, and each of them for it.
+    own = 20e-6 + 56e-9 * (1000 + 256 / 2)
+    assert found["pod-0"].crowding_seconds == pytest.approx(256 * (decode + 100 * own))
+    assert found["pod-1"].decode_seconds == found["pod-1"].crowding_seconds == 0
+
+
+def test_a_decision_keeps_what_it_was_made_by():
+    rig = Rig()
+    found = rig.fleet.candidates(rig.quote("r1", LONG), rig.now)
+    seen = [(found[each].decode_seconds, found[each].crowding_seconds) for each in (0, 1)]
+    rig.send("pod-0", "r2", LONG)
+    assert [(each.decode_seconds, each.crowding_seconds) for each in found] == seen
 
 
 def test_the_busy_share_is_averaged_over_ten_seconds():

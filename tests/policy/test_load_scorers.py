@@ -12,6 +12,7 @@ from epp.policy.scorers.caches import PrefixCacheScorer
 from epp.policy.scorers.load import (
     ActiveRequestScorer,
     KvCacheUtilizationScorer,
+    LeastTtftScorer,
     LoadAwareScorer,
     QueueScorer,
     RunningRequestsScorer,
@@ -53,6 +54,7 @@ def test_load_is_that_of_the_moment():
         RunningRequestsScorer(),
         KvCacheUtilizationScorer(),
         LoadAwareScorer(threshold=10),
+        LeastTtftScorer(),
         PrefixCacheScorer(),
         PrefixCacheScorer(match_length_weight=0.5),
     ],

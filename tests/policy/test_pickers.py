@@ -130,6 +130,11 @@ def test_recomputing_costs_more_in_a_busier_fleet(busy, picked):
     assert LeastTtftPicker().pick([warm, cold], [], FIRST) == (picked,)
 
 
+def test_crowding_costs_a_tenth():
+    crowded, cold = candidate(crowding_seconds=1.5), candidate(prefill_seconds=0.2)
+    assert ttft_costs([crowded, cold]) == [pytest.approx(0.15), pytest.approx(0.2)]
+
+
 @pytest.mark.parametrize("kind", PICKERS)
 @given(asked=candidates(), data=st.data())
 def test_every_picker_names_candidates(kind, asked, data):

@@ -90,6 +90,12 @@ class LoadBooks:
         if requests >= own:  # what came too late for the report holds blocks as well
             self._kv_usage = load.kv_usage - scheduler.usage
 
+    @property
+    def held_tokens(self) -> float:
+        """The tokens of KV cache that requests hold, whoever sent them."""
+        scheduler = self._scheduler
+        return max(0.0, scheduler.held + self._kv_usage * scheduler.capacity)
+
     def at(self, now: float) -> CurrentLoad:
         """Return the load at `now`, in seconds; the scheduler has caught up by then."""
         ledger, scheduler = self._ledger, self._scheduler

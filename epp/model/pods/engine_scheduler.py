@@ -31,14 +31,16 @@ class EngineScheduler:
     """One endpoint's cache and the prompts in it; the index has its blocks under `slot`.
 
     `generation` counts the caches that were replaced: a lease is good for the one that gave it.
-    `waiting` has the prompts that are not scheduled yet. Their first blocks, 262,144 tokens of 16,
-    are in the index as well: they are in the cache by the time that a later request is scheduled.
+    `held` of `capacity` tokens are those of requests, as of the last change. `waiting` has the
+    prompts that are not scheduled yet. Their first blocks, 262,144 tokens of 16, are in the index
+    as well: they are in the cache by the time that a later request is scheduled.
     """
 
     def __init__(self, index: PrefixIndex, ledger: Ledger, spec: CacheSpec) -> None:
         self.spec = spec
         self.generation = 0
         self.cache: CacheModel = spec.build()
+        self.capacity = self.held = 0.0
         self.slot: Slot = index.open()
         self._index = index
         self._ledger = ledger
@@ -78,6 +80,7 @@ class EngineScheduler:
 
     def _clear(self) -> None:
         self.cache = self.spec.build()
+        self.held = 0.0
         self.generation += 1
         self._running, self.waiting, self._promised = {}, deque(), {}
 
@@ -238,6 +241,8 @@ class EngineScheduler:
     def _update_index(self) -> None:
         """Apply what the cache stored and evicted since the last call to the index."""
         cache, index, slot = self.cache, self._index, self.slot
+        self.capacity = float(cache.capacity)
+        self.held = self.capacity - cache.free
         stored, evicted = cache.take_stored(), cache.take_evicted()
         if not self._present:
             return

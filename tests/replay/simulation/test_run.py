@@ -88,6 +88,13 @@ def test_a_duration_after_the_last_call_changes_nothing():
     assert played(calls, duration=60.0) == played(calls)
 
 
+def test_long_answers_share_the_pods_whoever_has_their_prefix():
+    large = PodPlan(limits=Limits(num_gpu_blocks=10_001))
+    calls = [call(name, at=2.0 * name, size=400, shared=300, answer=2_000) for name in range(20)]
+    places = [each.endpoint for each in played(calls, pods=(large, large)).outcomes]
+    assert abs(places.count(0) - places.count(1)) <= 4
+
+
 def test_what_fits_no_pod_is_refused_and_hurts_nobody():
     outcomes = by_call(played([call(0, size=20_000), call(1, at=1.0)]))
     assert outcomes[0].fate is Fate.REFUSED
