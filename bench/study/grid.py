@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bench.accuracy import lmcache, mooncake
+from epp.config.file import POLICIES
 from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost
 from epp.replay.plan import DRAIN_SECONDS, PodPlan, RunPlan, Traffic
@@ -18,7 +19,7 @@ from epp.replay.sweep import Task, read_traffic
 from epp.replay.traffic.calls import InfiniteCache, tokens_in
 
 BASELINE = "incumbent"
-NAMES = (BASELINE, *(name for name in NAMED if name != BASELINE))
+NAMES = (BASELINE, "incumbent-guide", *POLICIES)
 UNEQUAL = (1.0, 0.4)
 """The speeds of pods in turn: every second one is 2.5 times slower."""
 _BATCH = 32
