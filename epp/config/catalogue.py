@@ -75,6 +75,10 @@ _CLASSES: dict[str, dict[str, str]] = {
     "epp.policy.peers.kubeai": {
         "kubeai-chwbl-scorer": "KubeAiChwblScorer",
     },
+    "epp.policy.peers.dynamo": {
+        "dynamo-cost-scorer": "DynamoCostScorer",
+        "vllm-kv-aware-scorer": "VllmKvAwareScorer",
+    },
     "epp.policy.peers.lmetric": {
         "lmetric-scorer": "LMetricScorer",
     },

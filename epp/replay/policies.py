@@ -47,6 +47,8 @@ plugins:
 - type: sglang-cache-aware-scorer
   parameters: {evictionIntervalSecs: 120, maxTreeSize: 33554432}
 """,
+    "dynamo": "plugins: [{type: dynamo-cost-scorer}]",
+    "vllm-kv-aware": "plugins: [{type: vllm-kv-aware-scorer}]",
 }
 """Other routers' policies with their defaults; docs/policies.md has a line for each."""
 NAMED: Mapping[str, Policy] = {

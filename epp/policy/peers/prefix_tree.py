@@ -10,9 +10,8 @@ Follows the tree of sglang-router 0.3.2 (`policies/tree.rs`), which smg and vllm
   first, and with the last one below it a node that no prompt ends at (`evict_tenant_by_size`).
 
 There an edge is text, here it is blocks of a `Chain`: prompts share what their blocks share, so a
-last, partial block matches nothing. Lengths are in the chain's own unit: bytes of text, or tokens
-of prompts that came as such. There a match refreshes one time in eight what it found; here only
-an insertion does.
+last, partial block matches nothing. There a match refreshes one time in eight what it found; here
+only an insertion does.
 """
 
 from bisect import bisect_left
@@ -22,7 +21,6 @@ from typing import NamedTuple
 
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Admitted, EndpointRemoved, EndpointUpserted, Event
-from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
 from epp.model.quote import Quote
 from epp.policy.plugins import PluginContext
@@ -35,7 +33,7 @@ class PrefixFound(NamedTuple):
     endpoint: EndpointId | None
 
 
-class _Node:
+class PrefixNode:
     """A run of blocks, with the length of a prompt at the end of each; the root has none.
 
     `endpoints` that have it come with the number of its children that they have. `first` is the
@@ -46,7 +44,7 @@ class _Node:
 
     def __init__(
         self,
-        above: "_Node | None",
+        above: "PrefixNode | None",
         hashes: Sequence[BlockHash],
         ends: Sequence[int],
         first: EndpointId,
@@ -56,7 +54,7 @@ class _Node:
         self.ends = ends
         self.first = first
         self.endpoints: dict[EndpointId, int] = {}
-        self.children: dict[BlockHash, _Node] = {}
+        self.children: dict[BlockHash, PrefixNode] = {}
 
     @property
     def length(self) -> int:
@@ -75,13 +73,13 @@ class _Node:
 
 
 class PrefixTree:
-    """Prompts by endpoint."""
+    """Prompts by endpoint, as the hashes of their blocks and where each ends."""
 
     def __init__(self) -> None:
-        self._root = _Node(None, (), (), EndpointId(""))
+        self._root = PrefixNode(None, (), (), EndpointId(""))
         self._lengths: dict[EndpointId, int] = {}
         # The nodes that prompts end at, the least recently inserted first, all leaves among them.
-        self._recent: dict[EndpointId, OrderedDict[_Node, None]] = {}
+        self._recent: dict[EndpointId, OrderedDict[PrefixNode, None]] = {}
 
     def __len__(self) -> int:
         waiting, count = [self._root], -1
@@ -94,9 +92,9 @@ class PrefixTree:
         """Return the length of all that an endpoint has, what prompts share counted once."""
         return self._lengths.get(endpoint, 0)
 
-    def match(self, chain: Chain) -> PrefixFound:
+    def match(self, hashes: Sequence[BlockHash]) -> PrefixFound:
         """Return the longest prefix of a prompt that any endpoint has."""
-        hashes, node, at, length = chain.hashes, self._root, 0, 0
+        node, at, length = self._root, 0, 0
         while at < len(hashes):
             child = node.children.get(hashes[at])
             if child is None:
@@ -111,13 +109,27 @@ class PrefixTree:
         first = node.first if node.first in node.endpoints else next(iter(node.endpoints))
         return PrefixFound(length, first)
 
-    def insert(self, chain: Chain, endpoint: EndpointId) -> None:
-        """Note that a prompt was sent to an endpoint."""
-        hashes, ends, node, at = chain.hashes, chain.ends, self._root, 0
+    def blocks(self, hashes: Sequence[BlockHash], endpoint: EndpointId) -> int:
+        """Return how many leading blocks of a prompt an endpoint has."""
+        node, at = self._root, 0
+        while at < len(hashes):
+            child = node.children.get(hashes[at])
+            if child is None or endpoint not in child.endpoints:
+                break
+            at += child.common(hashes, at)
+            node = child
+        return at
+
+    def insert(
+        self, hashes: Sequence[BlockHash], ends: Sequence[int], endpoint: EndpointId
+    ) -> PrefixNode:
+        """Note that a prompt was sent to an endpoint; return the node that it ends at."""
+        node, at = self._root, 0
         while at < len(hashes):
             child = node.children.get(hashes[at])
             if child is None:
-                child = node.children[hashes[at]] = _Node(node, hashes[at:], ends[at:], endpoint)
+                child = PrefixNode(node, hashes[at:], ends[at:], endpoint)
+                node.children[hashes[at]] = child
             elif (common := child.common(hashes, at)) < len(child.hashes):
                 child = _split(child, common)
             if endpoint not in child.endpoints:
@@ -130,23 +142,33 @@ class PrefixTree:
             recent = self._recent.setdefault(endpoint, OrderedDict())
             recent[node] = None
             recent.move_to_end(node)
+        return node
 
     def evict(self, endpoint: EndpointId, most: int) -> None:
         """Forget what was sent to an endpoint least recently, until `most` is left of it."""
         recent = self._recent.get(endpoint)
         while recent and self._lengths[endpoint] > most:
             node, _ = recent.popitem(last=False)
-            while not node.endpoints[endpoint]:
-                above = self._cut(node, endpoint)
-                if above is self._root or above in recent:
-                    break
-                if self._lengths[endpoint] <= most:
-                    recent[above] = None
-                    recent.move_to_end(above, last=False)
-                    break
-                node = above
+            self._prune(node, endpoint, most)
 
-    def _cut(self, node: _Node, endpoint: EndpointId) -> _Node:
+    def forget(self, node: PrefixNode, endpoint: EndpointId) -> None:
+        """Forget the prompts that end at a node, as sent to an endpoint."""
+        recent = self._recent.get(endpoint)
+        if recent is not None and node in recent:
+            del recent[node]
+            self._prune(node, endpoint, -1)
+
+    def _prune(self, node: PrefixNode, endpoint: EndpointId, most: int) -> None:
+        """Take leaves that no prompt ends at from an endpoint, until `most` is left of it."""
+        recent = self._recent[endpoint]
+        while node is not self._root and node not in recent and not node.endpoints[endpoint]:
+            if self._lengths[endpoint] <= most:
+                recent[node] = None
+                recent.move_to_end(node, last=False)
+            else:
+                node = self._cut(node, endpoint)
+
+    def _cut(self, node: PrefixNode, endpoint: EndpointId) -> PrefixNode:
         """Take a leaf of an endpoint's from it; return the node above."""
         above = node.above
         self._lengths[endpoint] -= node.length
@@ -164,10 +186,10 @@ class PrefixTree:
         self._lengths.pop(endpoint, None)
 
 
-def _split(node: _Node, length: int) -> _Node:
+def _split(node: PrefixNode, length: int) -> PrefixNode:
     """Put the first `length` blocks of a node into one of their own above it; return that."""
     above = node.above
-    upper = _Node(above, node.hashes[:length], node.ends[:length], node.first)
+    upper = PrefixNode(above, node.hashes[:length], node.ends[:length], node.first)
     upper.endpoints = dict.fromkeys(node.endpoints, 1)
     above.children[node.hashes[0]] = upper
     node.above, node.hashes, node.ends = upper, node.hashes[length:], node.ends[length:]
@@ -179,7 +201,8 @@ class SentPrompts:
     """A tree of what was sent to the endpoints of a fleet.
 
     Every `interval` seconds, and at once where it is twice as long, what an endpoint has is cut
-    back to `most`, in the prompts' own unit; where that is `shared`, to its part of it.
+    back to `most`, where that is `shared` to its part of it. Lengths are in the unit of `Chain`:
+    bytes of text, or tokens of prompts that came as such.
     """
 
     def __init__(
@@ -213,7 +236,8 @@ class SentPrompts:
 
     def _insert(self, quote: Quote, endpoint: EndpointId) -> None:
         if quote.chains and endpoint in self._engines:
-            self.tree.insert(quote.chains[0], endpoint)
+            chain = quote.chains[0]
+            self.tree.insert(chain.hashes, chain.ends, endpoint)
             if self.tree.length(endpoint) > 2 * self._allowed:
                 self.tree.evict(endpoint, self._allowed)
 

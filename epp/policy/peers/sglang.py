@@ -82,7 +82,7 @@ class _CacheAware:
         if uneven and most - least > settings.balance_abs_threshold:
             return loads.index(least)
         chains = candidates[0].chains
-        found = self._tree.match(chains[0]) if chains else _NOTHING
+        found = self._tree.match(chains[0].hashes) if chains else _NOTHING
         if found.length and found.length / chains[0].size > settings.cache_threshold:
             places = (
                 at for at, each in enumerate(candidates) if each.endpoint.id == found.endpoint

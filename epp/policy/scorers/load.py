@@ -28,6 +28,12 @@ def lower_is_better(values: Sequence[float]) -> list[float]:
     return [(high - value) / (high - low) for value in values]
 
 
+def least_is_best(costs: Sequence[float]) -> list[float]:
+    """Return lowest / own of costs that are 0 or more; 1 for all where they are equal."""
+    lowest = min(costs, default=0.0)
+    return [1.0 if cost <= lowest else lowest / cost for cost in costs]
+
+
 class LeastTtftScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """Prefers the endpoint with the lowest cost of this prompt's first token (`ttft_costs`).
 
@@ -39,11 +45,7 @@ class LeastTtftScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return lowest cost / own; 1 for all where they are equal."""
-        if not candidates:
-            return []
-        costs = ttft_costs(candidates)
-        lowest = min(costs)
-        return [1.0 if cost <= lowest else lowest / cost for cost in costs]
+        return least_is_best(ttft_costs(candidates)) if candidates else []
 
 
 class QueueScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

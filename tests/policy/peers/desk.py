@@ -1,5 +1,7 @@
 """A scheduler over a fleet that decides by one plug-in, as a file would have it."""
 
+from typing import Any
+
 import msgspec
 
 from epp.config.file import load
@@ -28,7 +30,9 @@ class Desk:
         config = msgspec.json.encode({"plugins": plugins}).decode()
         below = below or (lambda _: 0)
         settings = load(config, below=below)
-        self.plugin = settings.scheduling.profile
+        self.scorer: Any = None
+        if settings.scheduling.profile.scorers:
+            self.scorer = settings.scheduling.profile.scorers[0].scorer
         self.scheduler = Scheduler(self.rig.fleet, settings.scheduling, below)
         self.numbers = iter(range(10**6))
         for number in range(pods):

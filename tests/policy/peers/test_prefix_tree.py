@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.endpoint import EndpointId
-from epp.model.prompts.chain import Chain
 from epp.policy.peers.prefix_tree import PrefixTree
 
 NAMES = X, Y, Z = [EndpointId(each) for each in "xyz"]
@@ -13,14 +12,17 @@ names = st.sampled_from(NAMES)
 sent = st.lists(st.tuples(words, names), max_size=25)
 
 
-def chain(word):
-    """One block a letter, 10 units long; a block's hash tells all that precedes it."""
-    hashes = [hash_of(word[: end + 1]) for end in range(len(word))]
-    return Chain(hashes, range(10, 10 * len(word) + 1, 10), 10 * len(word) + 3, len(word))
+def blocks(word):
+    """One block a letter; a block's hash tells all that precedes it."""
+    return [int("1" + each.translate(BITS), 2) for each in prefixes(word)]
 
 
-def hash_of(prefix):
-    return int("1" + prefix.replace("a", "0").replace("b", "1"), 2)
+BITS = str.maketrans("ab", "01")
+
+
+def insert(tree, word, name):
+    """Blocks are 10 long."""
+    return tree.insert(blocks(word), range(10, 10 * len(word) + 1, 10), name)
 
 
 def prefixes(word):
@@ -32,11 +34,11 @@ def test_the_longest_prefix_is_found_with_the_endpoint_that_had_it_first(prompts
     tree = PrefixTree()
     first: dict[str, EndpointId] = {}
     for word, name in prompts:
-        tree.insert(chain(word), name)
+        insert(tree, word, name)
         for each in prefixes(word):
             first.setdefault(each, name)
     known = [each for each in prefixes(asked) if each in first]
-    assert tree.match(chain(asked)) == (10 * len(known), first[known[-1]] if known else None)
+    assert tree.match(blocks(asked)) == (10 * len(known), first[known[-1]] if known else None)
     for name in NAMES:
         own = {each for word, sender in prompts if sender == name for each in prefixes(word)}
         assert tree.length(name) == 10 * len(own)
@@ -46,7 +48,7 @@ def test_the_longest_prefix_is_found_with_the_endpoint_that_had_it_first(prompts
 def test_eviction_keeps_whole_prefixes_of_what_came_last(prompts, name, most):
     tree = PrefixTree()
     for word, sender in prompts:
-        tree.insert(chain(word), sender)
+        insert(tree, word, sender)
     others = {each: tree.length(each) for each in NAMES if each != name}
     before = tree.length(name)
     tree.evict(name, most)
@@ -54,7 +56,7 @@ def test_eviction_keeps_whole_prefixes_of_what_came_last(prompts, name, most):
     assert {each: tree.length(each) for each in others} == others
     last = [word for word, sender in prompts if sender == name][-1:]
     if last and tree.length(name) >= 10 * len(last[0]):
-        assert tree.match(chain(last[0])).length == 10 * len(last[0])
+        assert tree.match(blocks(last[0])).length == 10 * len(last[0])
     for each in NAMES:
         tree.remove(each)
         assert tree.length(each) == 0
@@ -65,19 +67,43 @@ def test_the_least_recent_goes_first_with_what_only_it_needed():
     """`aaa` and `aab` share `aa`, at which no prompt ends; `b` was sent again after them."""
     tree = PrefixTree()
     for word in ("b", "aaa", "aab", "b"):
-        tree.insert(chain(word), X)
+        insert(tree, word, X)
     tree.evict(X, 40)  # of 50: aaa goes, aa stays below aab
-    assert [tree.match(chain(each)).length for each in ("aaa", "aab", "b")] == [20, 30, 10]
+    assert [tree.match(blocks(each)).length for each in ("aaa", "aab", "b")] == [20, 30, 10]
     tree.evict(X, 20)  # aab goes, and aa with it
-    assert [tree.match(chain(each)).length for each in ("aaa", "aab", "b")] == [0, 0, 10]
+    assert [tree.match(blocks(each)).length for each in ("aaa", "aab", "b")] == [0, 0, 10]
 
 
 def test_a_prefix_goes_on_with_another_endpoint_that_has_it():
     tree = PrefixTree()
-    tree.insert(chain("aa"), X)
-    tree.insert(chain("aab"), Y)
-    assert tree.match(chain("aaa")) == (20, X)
+    insert(tree, "aa", X)
+    insert(tree, "aab", Y)
+    assert tree.match(blocks("aaa")) == (20, X)
     tree.remove(X)
-    assert tree.match(chain("aaa")) == (20, Y)
-    tree.insert(chain("aa"), X)
-    assert tree.match(chain("aaa")) == (20, X)
+    assert tree.match(blocks("aaa")) == (20, Y)
+    insert(tree, "aa", X)
+    assert tree.match(blocks("aaa")) == (20, X)
+
+
+@given(sent, words, names)
+def test_the_blocks_that_an_endpoint_has_are_counted(prompts, asked, name):
+    tree = PrefixTree()
+    for word, sender in prompts:
+        insert(tree, word, sender)
+    own = {each for word, sender in prompts if sender == name for each in prefixes(word)}
+    assert tree.blocks(blocks(asked), name) == len(
+        [each for each in prefixes(asked) if each in own]
+    )
+
+
+@given(sent, st.data())
+def test_what_is_forgotten_leaves_what_others_end_at(prompts, data):
+    tree = PrefixTree()
+    held = {(name, word): insert(tree, word, name) for word, name in prompts}
+    gone = data.draw(st.sets(st.sampled_from(sorted(held)))) if held else set()
+    for name, word in gone:
+        tree.forget(held[name, word], name)
+        tree.forget(held[name, word], name)
+    for name in NAMES:
+        left = {each for own, word in held.keys() - gone if own == name for each in prefixes(word)}
+        assert tree.length(name) == 10 * len(left)

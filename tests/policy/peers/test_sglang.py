@@ -90,7 +90,7 @@ def test_an_engine_that_is_another_one_has_nothing():
 def test_what_was_sent_first_is_evicted_first_once_a_minute():
     """200 tokens hold three prompts of 4 blocks (64 tokens each), not four."""
     at = desk(pods=1, maxTreeSize=200)
-    tree = at.plugin.scorers[0].scorer._tree
+    tree = at.scorer._tree
     prompts = [tokens(4, start) for start in range(0, 4000, 1000)]
     at.routed(prompts[0])
     at.rig.now += 60
@@ -102,13 +102,15 @@ def test_what_was_sent_first_is_evicted_first_once_a_minute():
     at.rig.now += 60
     at.routed()
     assert [len(tree), tree.length("default/pod-0")] == [3, 192]
-    known = [each for each in prompts if tree.match(at.rig.quote("x", each).chains[0]).length]
+    known = [
+        each for each in prompts if tree.match(at.rig.quote("x", each).chains[0].hashes).length
+    ]
     assert known == [prompts[0], prompts[2], prompts[3]]
 
 
 def test_at_twice_the_size_it_does_not_wait_for_the_minute():
     at = desk(pods=1, maxTreeSize=64)
-    tree = at.plugin.scorers[0].scorer._tree
+    tree = at.scorer._tree
     at.routed(tokens(1))
     for start in range(1000, 9000, 1000):
         at.routed(tokens(3, start))

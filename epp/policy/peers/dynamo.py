@@ -1,0 +1,216 @@
+"""Dynamo's KV router: blocks to prefill and blocks to hold, in one cost.
+
+Source: ai-dynamo-runtime 1.6.1 (`kv-router/src/scheduling/selector/default.rs`, and
+`kv-router/src/sequences` for the books it reads). vllm-router's `kv_aware` has the same cost.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from math import ceil, exp
+from typing import NamedTuple
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
+from epp.model.events import Aborted, Admitted, EndpointRemoved, Event, Finished, FirstToken
+from epp.model.prompts.hashing import BlockHash
+from epp.model.quote import Quote
+from epp.model.request import InferenceRequest, RequestId
+from epp.policy.peers.prefix_tree import PrefixNode, PrefixTree
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import PrefixMatchInfo, find_producer
+from epp.policy.scorers.load import least_is_best
+
+
+class DynamoCostScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers the endpoint that costs the fewest blocks of `block_size` tokens.
+
+    ```
+    cost    = scale * max(0, (prefilling + prompt) / size - credit * cached)
+              + held + weight * requests
+    credit  = overlap_score_credit / (1 + decay * (prefilling - least) / prompt)
+    ```
+
+    `prefilling` are the uncached tokens of prompts sent there whose first token was not seen,
+    `least` the fewest at any candidate, `prompt` this one's tokens, `cached` its full blocks there.
+    `held` are the different blocks of the prompts under way there, this one's included; output
+    counts nothing. `requests` are those under way.
+
+    The score is lowest cost / own. With a temperature T it is exp(-(own - lowest) / (span * T)),
+    where `span` lies between the extremes: `weighted-random-picker` chooses by it as Dynamo's
+    softmax does, `max-score-picker` by the lowest cost still.
+
+    What is cached the index says that `prefix_match_info_producer_name` names, by default the
+    fleet's own; Dynamo has KV events. Tiers of caches have no weights of their own. As in engines
+    the last token of a prompt is never cached: of a prompt that ends with its block one block less
+    than Dynamo counts.
+    """
+
+    overlap_score_credit: float = 1.0
+    overlap_score_credit_decay: float = 0.0
+    prefill_load_scale: float = 1.0
+    decode_active_request_weight: float = 0.0
+    router_temperature: float = 0.0
+    block_size: int = 16
+    prefix_match_info_producer_name: str = ""
+
+    def __post_init__(self) -> None:
+        weights = {
+            "overlapScoreCredit": self.overlap_score_credit,
+            "overlapScoreCreditDecay": self.overlap_score_credit_decay,
+            "prefillLoadScale": self.prefill_load_scale,
+            "decodeActiveRequestWeight": self.decode_active_request_weight,
+            "routerTemperature": self.router_temperature,
+        }
+        for name, value in weights.items():
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"`{name}` is {value}; write a number from 0")
+        if self.block_size <= 0:
+            raise ValueError("`blockSize` is not above 0; write the engines' block, such as 16")
+
+    def start(self, context: PluginContext) -> "_ByCost":
+        """Return what keeps the books."""
+        matches = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
+        return _ByCost(self, matches, ActivePrompts(context))
+
+
+class VllmKvAwareScorer(DynamoCostScorer, frozen=True, forbid_unknown_fields=True):
+    """The same cost, as `kv_aware` of vllm-router 0.1.17 has it, whose defaults are Dynamo's."""
+
+
+class _ByCost:
+    def __init__(
+        self, settings: DynamoCostScorer, matches: PrefixMatchInfo, active: "ActivePrompts"
+    ) -> None:
+        self._settings = settings
+        self._matches = matches
+        self._active = active
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return scores in 0..1; 1 for all where costs are equal."""
+        if not candidates:
+            return []
+        costs = self._costs(request, candidates)
+        temperature, least, most = self._settings.router_temperature, min(costs), max(costs)
+        if not temperature or least == most:
+            return least_is_best(costs)
+        return [exp((least - cost) / ((most - least) * temperature)) for cost in costs]
+
+    def _costs(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        settings, size = self._settings, self._settings.block_size
+        matches = self._matches.prefix_matches(request, candidates)
+        held = self._active.held(candidates)
+        prompt = candidates[0].prompt_tokens
+        least = min(each.in_flight_tokens for each in candidates)
+        costs = []
+        for each, match, tokens in zip(candidates, matches, held, strict=True):
+            prefilling = each.in_flight_tokens
+            more = (prefilling - least) / size / max(1, ceil(prompt / size))
+            credit = settings.overlap_score_credit
+            credit /= 1 + settings.overlap_score_credit_decay * more
+            prefill = (prefilling + prompt) / size - credit * (match.matched // size)
+            requests = settings.decode_active_request_weight * each.requests
+            costs.append(
+                settings.prefill_load_scale * max(0.0, prefill) + tokens // size + requests
+            )
+        return costs
+
+
+class _Held(NamedTuple):
+    """A prompt of a request that is under way at an endpoint: the node that it ends at."""
+
+    endpoint: EndpointId
+    node: PrefixNode
+
+
+class ActivePrompts:
+    """The different blocks of the prompts of requests under way at each endpoint.
+
+    A prompt that another endpoint computes is held there too, until its first token.
+    """
+
+    def __init__(self, context: PluginContext) -> None:
+        self._tree = PrefixTree()
+        self._requests: dict[RequestId, list[_Held]] = {}
+        self._prefills: dict[RequestId, list[_Held]] = {}
+        self._counts: Counter[_Held] = Counter()
+        kinds = (Admitted, FirstToken, Finished, Aborted, EndpointRemoved)
+        context.subscribe(kinds, self._learn)
+
+    def held(self, candidates: Sequence[Candidate]) -> list[int]:
+        """Return the tokens that each candidate would hold with this request, in full blocks."""
+        prompts = _prompts(candidates[0])
+        return [self._with(prompts, each.endpoint.id) for each in candidates]
+
+    def _with(
+        self, prompts: Sequence[tuple[Sequence[BlockHash], Sequence[int]]], endpoint: EndpointId
+    ) -> int:
+        tokens = self._tree.length(endpoint)
+        for hashes, ends in prompts:
+            known = self._tree.blocks(hashes, endpoint)
+            if known < len(hashes):
+                tokens += ends[-1] - (ends[known - 1] if known else 0)
+        return tokens
+
+    def _learn(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        if isinstance(event, Admitted):
+            self._end(event.quote.request_id)
+            self._requests[event.quote.request_id] = self._hold(event.quote, event.endpoint_id)
+            if event.prefill_endpoint_id is not None:
+                held = self._hold(event.quote, event.prefill_endpoint_id)
+                self._prefills[event.quote.request_id] = held
+        elif isinstance(event, FirstToken):
+            self._release(self._prefills.pop(event.request_id, ()))
+        elif isinstance(event, Finished | Aborted):
+            self._end(event.request_id)
+        elif isinstance(event, EndpointRemoved):
+            self._forget(event.endpoint_id)
+
+    def _hold(self, quote: Quote, endpoint: EndpointId) -> list[_Held]:
+        held = [
+            _Held(endpoint, self._tree.insert(chain.hashes, offsets.ends, endpoint))
+            for chain, offsets in zip(quote.chains, quote.token_offsets, strict=True)
+            if chain.hashes
+        ]
+        self._counts.update(held)
+        return held
+
+    def _end(self, request: RequestId) -> None:
+        self._release(self._requests.pop(request, ()))
+        self._release(self._prefills.pop(request, ()))
+
+    def _release(self, held: Sequence[_Held]) -> None:
+        for each in held:
+            if self._counts[each] > 1:
+                self._counts[each] -= 1
+            elif each in self._counts:
+                del self._counts[each]
+                self._tree.forget(each.node, each.endpoint)
+
+    def _forget(self, endpoint: EndpointId) -> None:
+        """Forget what an endpoint that is gone held; its requests may end later."""
+        self._tree.remove(endpoint)
+        for held in (*self._requests.values(), *self._prefills.values()):
+            held[:] = [each for each in held if each.endpoint != endpoint]
+        self._counts = Counter(
+            {held: count for held, count in self._counts.items() if held.endpoint != endpoint}
+        )
+
+
+def _prompts(candidate: Candidate) -> list[tuple[Sequence[BlockHash], Sequence[int]]]:
+    """Return the hashes of each prompt's full blocks, and where each ends, in tokens.
+
+    Of text it is estimated where blocks end: as if a token had as many bytes everywhere.
+    """
+    size = sum(chain.size for chain in candidate.chains)
+    return [
+        (
+            chain.hashes,
+            chain.ends
+            if chain.exact
+            else [round(end * candidate.prompt_tokens / size) for end in chain.ends],
+        )
+        for chain in candidate.chains
+        if chain.hashes
+    ]
