@@ -117,7 +117,7 @@ def test_prompts_without_a_block_share_a_key():
 def test_an_endpoint_that_goes_leaves_the_ring():
     at = desk()
     first, second, third = order(at, tokens(4))
-    ring = at.plugin.scorers[0].scorer._ring
+    ring = at.scorer._ring
     at.remove(first)
     assert len(ring) == 2
     assert chosen(at, tokens(4)) == second
