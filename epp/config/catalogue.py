@@ -72,6 +72,9 @@ _CLASSES: dict[str, dict[str, str]] = {
         "header-based-testing-filter": "HeaderBasedTestingFilter",
         "destination-endpoint-served-verifier": "ServedVerifier",
     },
+    "epp.policy.peers.aibrix": {
+        "aibrix-prefix-cache-scorer": "AiBrixPrefixCacheScorer",
+    },
     "epp.policy.peers.kubeai": {
         "kubeai-chwbl-scorer": "KubeAiChwblScorer",
     },

@@ -39,6 +39,8 @@ schedulingProfiles:
   - {pluginRef: max-score-picker}
 """
 _PEERS: Mapping[str, str] = {
+    "aibrix-least-kv-cache": "plugins: [{type: kv-cache-utilization-scorer}]",
+    "aibrix-prefix-cache": "plugins: [{type: aibrix-prefix-cache-scorer}]",
     "kubeai-chwbl": "plugins: [{type: kubeai-chwbl-scorer}]",
     "lmetric": "plugins: [{type: lmetric-scorer}]",
     "sglang-cache-aware": "plugins: [{type: sglang-cache-aware-scorer}]",

@@ -1,0 +1,47 @@
+"""What was sent where, as the fleet's events tell it to an index of prompts."""
+
+from collections.abc import Callable
+
+from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.events import Admitted, EndpointRemoved, EndpointUpserted, Event
+from epp.model.prompts.chain import Chain
+from epp.policy.plugins import PluginContext
+
+Insert = Callable[[Chain, EndpointId, float], None]
+"""Called with a prompt, the endpoint that it is sent to, and the time in seconds."""
+Forget = Callable[[EndpointId], None]
+"""Called with an endpoint that has nothing any more."""
+
+
+class Sendings:
+    """Tells of the first prompt of each request, for every endpoint that computes or decodes it.
+
+    An endpoint is to be forgotten that goes, or that is another engine under its name.
+    """
+
+    def __init__(self, context: PluginContext, insert: Insert, forget: Forget) -> None:
+        self._insert = insert
+        self._forget = forget
+        self._engines: dict[EndpointId, object] = {}
+        context.subscribe((Admitted, EndpointUpserted, EndpointRemoved), self._learn)
+
+    def __len__(self) -> int:
+        return len(self._engines)
+
+    def _learn(self, event: Event, now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        if isinstance(event, Admitted):
+            chains = event.quote.chains
+            for each in (event.endpoint_id, event.prefill_endpoint_id):
+                if chains and each is not None and each in self._engines:
+                    self._insert(chains[0], each, now)
+        elif isinstance(event, EndpointRemoved):
+            if self._engines.pop(event.endpoint_id, None) is not None:
+                self._forget(event.endpoint_id)
+        elif isinstance(event, EndpointUpserted):
+            self._follow(event.endpoint)
+
+    def _follow(self, endpoint: Endpoint) -> None:
+        before = self._engines.get(endpoint.id)
+        self._engines[endpoint.id] = endpoint.engine
+        if before is not None and before != endpoint.engine:
+            self._forget(endpoint.id)

@@ -1,0 +1,87 @@
+"""An index of blocks that remembers which endpoints each was sent to.
+
+What the hash tables and the hash trie of AIBrix and production-stack are: a block's hash stands for
+all that precedes it, so that a table of blocks is a tree of prompts.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection
+from math import inf
+
+from epp.model.endpoint import EndpointId
+from epp.model.prompts.chain import Chain
+from epp.model.prompts.hashing import BlockHash
+from epp.policy.peers.sendings import Sendings
+from epp.policy.plugins import PluginContext
+
+_Holders = frozenset[EndpointId]
+
+
+class SentBlocks:
+    """Blocks of what was sent to the endpoints of a fleet, of the first prompt of each request.
+
+    There are at most `most`; beyond them those that were sent the longest ago go, and with
+    `heads_last` the end of a prompt before its beginning. A block that was not sent for `seconds`
+    goes too.
+    """
+
+    def __init__(
+        self, context: PluginContext, most: int, seconds: float = inf, *, heads_last: bool = False
+    ) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._heads_last = heads_last
+        self._blocks: OrderedDict[BlockHash, tuple[_Holders, float]] = OrderedDict()
+        self._sendings = Sendings(context, self._insert, self._forget)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def match(
+        self, chain: Chain, among: Collection[EndpointId], now: float
+    ) -> dict[EndpointId, int]:
+        """Return how many leading blocks of a prompt each of some endpoints has; none: left out."""
+        self._expire(now)
+        left, matched = frozenset(among), dict[EndpointId, int]()
+        seen: _Holders | None = None
+        for depth, block in enumerate(chain.hashes):
+            holders, _ = self._blocks.get(block, _NOWHERE)
+            if holders is not seen:
+                seen, before, left = holders, left, left & holders
+                if depth and len(left) < len(before):
+                    matched |= dict.fromkeys(before - left, depth)
+                if not left:
+                    return matched
+        return matched | dict.fromkeys(left if chain.hashes else (), len(chain.hashes))
+
+    def _insert(self, chain: Chain, endpoint: EndpointId, now: float) -> None:
+        self._expire(now)
+        blocks = self._blocks
+        # Neighbours mostly have the same holders, and share one set of them.
+        before: _Holders | None = None
+        after: _Holders = frozenset((endpoint,))
+        for block in reversed(chain.hashes) if self._heads_last else chain.hashes:
+            holders, _ = blocks.get(block, _NOWHERE)
+            if holders is not before:
+                before, after = holders, holders if endpoint in holders else holders | {endpoint}
+            blocks[block] = after, now
+            blocks.move_to_end(block)
+        while len(blocks) > self._most:
+            blocks.popitem(last=False)
+
+    def _expire(self, now: float) -> None:
+        blocks, last = self._blocks, now - self._seconds
+        while blocks and next(iter(blocks.values()))[1] < last:
+            blocks.popitem(last=False)
+
+    def _forget(self, endpoint: EndpointId) -> None:
+        """Take an endpoint from all blocks; those that no other has go."""
+        for block, (holders, at) in list(self._blocks.items()):
+            if endpoint in holders:
+                if len(holders) == 1:
+                    del self._blocks[block]
+                else:
+                    self._blocks[block] = holders - {endpoint}, at
+
+
+_NOWHERE: tuple[_Holders, float] = frozenset(), 0.0
