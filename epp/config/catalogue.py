@@ -85,6 +85,9 @@ _CLASSES: dict[str, dict[str, str]] = {
     "epp.policy.peers.lmetric": {
         "lmetric-scorer": "LMetricScorer",
     },
+    "epp.policy.peers.ray_serve": {
+        "ray-prefix-affinity-scorer": "RayPrefixAffinityScorer",
+    },
     "epp.policy.peers.sglang": {
         "sglang-cache-aware-scorer": "SglangCacheAwareScorer",
     },

@@ -1,6 +1,6 @@
 """What was sent where, as the fleet's events tell it to an index of prompts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Admitted, EndpointRemoved, EndpointUpserted, Event
@@ -25,8 +25,9 @@ class Sendings:
         self._engines: dict[EndpointId, object] = {}
         context.subscribe((Admitted, EndpointUpserted, EndpointRemoved), self._learn)
 
-    def __len__(self) -> int:
-        return len(self._engines)
+    def __iter__(self) -> Iterator[EndpointId]:
+        """Return the endpoints that there are."""
+        return iter(self._engines)
 
     def _learn(self, event: Event, now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if isinstance(event, Admitted):

@@ -51,6 +51,18 @@ class Desk:
         names = [each.endpoint.name for each in decision.candidates]
         return dict(zip(names, scores.values, strict=True))
 
+    def best(self, *prompts, **more):
+        """Return the numbers of the pods that score the most."""
+        scores = self.scores(*prompts, **more)
+        top = max(scores.values())
+        return [int(name.removeprefix("pod-")) for name, score in scores.items() if score == top]
+
+    def hold(self, prompt, *blocks):
+        """Have each pod serve so many of a prompt's first blocks, of token ids."""
+        for pod, count in enumerate(blocks):
+            only = (f"10.0.0.{pod + 1}:8000",)
+            assert not count or self.routed(prompt[: count * BLOCK], subset=only) == pod
+
     def route(self, *prompts, **more):
         """Send a request; return the number of its pod."""
         asked = request(f"r{next(self.numbers)}", *prompts, **more)

@@ -4,26 +4,17 @@ import pytest
 
 from epp.config.file import load
 from epp.errors import ConfigError
-from tests.policy.peers.desk import BLOCK, Desk, tokens
+from tests.policy.peers.desk import Desk, tokens
 
 KIND = "aibrix-prefix-cache-scorer"
 PROMPT = tokens(8)
 
 
-def desk(holding, **parameters):
+def desk(*holding, **parameters):
     """Pods that were sent so many blocks of the prompt."""
     at = Desk(KIND, len(holding), **parameters)
-    for pod, blocks in enumerate(holding):
-        only = (f"10.0.0.{pod + 1}:8000",)
-        assert not blocks or at.routed(PROMPT[: blocks * BLOCK], subset=only) == pod
+    at.hold(PROMPT, *holding)
     return at
-
-
-def best(at, *prompts):
-    """Return the pods that may be chosen, by their numbers."""
-    scores = at.scores(*prompts)
-    assert set(scores.values()) <= {0, 1}
-    return [int(name.removeprefix("pod-")) for name, score in scores.items() if score]
 
 
 @pytest.mark.parametrize(
@@ -46,9 +37,9 @@ def best(at, *prompts):
     ],
 )
 def test_the_longest_prefix_wins_among_those_that_are_not_too_busy(holding, loads, chosen):
-    at = desk(holding)
+    at = desk(*holding)
     at.load(*loads)
-    assert best(at, PROMPT) == chosen
+    assert at.best(PROMPT) == chosen
 
 
 def test_the_bounds_can_be_narrower():
@@ -59,9 +50,9 @@ def test_the_bounds_can_be_narrower():
         ({"imbalanceAbsCount": 9}, [0, 1, 2]),
         ({"imbalanceAbsCount": 10}, [3]),
     ):
-        at = desk((0, 0, 0, 8), **parameters)
+        at = desk(0, 0, 0, 8, **parameters)
         at.load(0, 0, 0, 10)
-        assert best(at, PROMPT) == chosen
+        assert at.best(PROMPT) == chosen
 
 
 def test_shares_are_compared_in_whole_percent():
@@ -69,26 +60,25 @@ def test_shares_are_compared_in_whole_percent():
     long = tokens(200)
     for longer, chosen in ((103, [0]), (104, [1])):
         at = Desk(KIND, 2)
-        for pod, blocks in enumerate((102, longer)):
-            at.routed(long[: blocks * BLOCK], subset=(f"10.0.0.{pod + 1}:8000",))
+        at.hold(long, 102, longer)
         at.load(0, 1)
-        assert best(at, long) == chosen
+        assert at.best(long) == chosen
 
 
 def test_the_index_forgets():
-    at = desk((8, 0, 0), blockNumber=4, evictionDurationMins=1)
+    at = desk(8, 0, 0, blockNumber=4, evictionDurationMins=1)
     at.load(1, 0, 0)
-    assert best(at, PROMPT) == [1, 2]  # the prompt's first 4 blocks were evicted by its last 4
-    at.routed(tokens(4, 5000), subset=("10.0.0.1:8000",))
+    assert at.best(PROMPT) == [1, 2]  # the prompt's first 4 blocks were evicted by its last 4
+    at.hold(tokens(4, 5000), 4)
     at.load(1, 0, 0)
-    assert best(at, tokens(4, 5000)) == [0]
+    assert at.best(tokens(4, 5000)) == [0]
     at.rig.now += 61
-    assert best(at, tokens(4, 5000)) == [1, 2]
+    assert at.best(tokens(4, 5000)) == [1, 2]
 
 
 def test_one_pod_and_prompts_without_a_block():
-    at = desk((8,))
-    assert best(at, PROMPT) == best(at, "short") == best(at) == [0]
+    at = desk(8)
+    assert at.best(PROMPT) == at.best("short") == at.best() == [0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,119 @@
+"""Ray Serve's prefix affinity: the longest known prefix, else the endpoint that knows the least.
+
+Source: Ray 2.60.0 (`ray/llm/_internal/serve/routing_policies/prefix_aware/prefix_aware_router.py`
+and `prefix_tree.py`; `ray/serve/_private/request_router/pow_2_router.py`).
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
+from epp.model.prompts.chain import Chain
+from epp.model.request import InferenceRequest
+from epp.policy.peers.prefix_tree import PrefixTree
+from epp.policy.peers.sendings import Sendings
+from epp.policy.plugins import PluginContext
+
+_MOST = 67_108_864
+"""What the tree keeps of an endpoint's prompts where it is not to evict any."""
+
+
+class RayPrefixAffinityScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers the least loaded of the endpoints that know the longest prefix of the prompt.
+
+    1. Loads are this picker's requests under way. Where the largest is more than
+       `imbalanced_threshold` above the smallest, of two endpoints drawn by chance the less loaded
+       one is chosen; None: never, but for requests without a prompt.
+    2. Otherwise the endpoints are asked that the longest prefix was sent to. Where that is less
+       than the share `match_rate_threshold` of the prompt, those are asked that were sent the least
+       text, what prompts share counted once.
+    3. Of those that are asked, the least loaded are chosen.
+
+    Among equals the choice is by chance: all of them score 1, others 0. With `do_eviction`, what
+    an endpoint has of more than `eviction_threshold_chars` is cut back to `eviction_target_chars`
+    every `eviction_interval_secs`. There, without it, nothing is ever forgotten; here 67,108,864
+    are kept. Lengths are in characters of text, and in tokens of prompts that came as such.
+    """
+
+    imbalanced_threshold: float | None = None
+    match_rate_threshold: float = 0.1
+    do_eviction: bool = False
+    eviction_threshold_chars: int = 400_000
+    eviction_target_chars: int = 360_000
+    eviction_interval_secs: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.imbalanced_threshold is not None and not self.imbalanced_threshold >= 0:
+            raise ValueError("`imbalancedThreshold` is below 0; write requests, or leave it out")
+        if not 0 <= self.match_rate_threshold <= 1:
+            raise ValueError(
+                f"`matchRateThreshold` is {self.match_rate_threshold}; write a share, 0 to 1"
+            )
+        if not 0 < self.eviction_target_chars <= self.eviction_threshold_chars:
+            raise ValueError(
+                "`evictionTargetChars` is not above 0 and at most `evictionThresholdChars`; write"
+                " lengths, such as 360000 and 400000"
+            )
+        if not self.eviction_interval_secs > 0:
+            raise ValueError("`evictionIntervalSecs` is not above 0; write seconds, such as 10")
+
+    def start(self, context: PluginContext) -> "_ByTenants":
+        """Return what keeps the tree."""
+        return _ByTenants(self, context)
+
+
+class _ByTenants:
+    def __init__(self, settings: RayPrefixAffinityScorer, context: PluginContext) -> None:
+        self._settings = settings
+        self._below = context.below
+        self._tree = PrefixTree()
+        self._due = 0.0
+        keeps = settings.do_eviction
+        self._most = settings.eviction_threshold_chars if keeps else _MOST
+        self._target = settings.eviction_target_chars if keeps else _MOST
+        self._sendings = Sendings(context, self._insert, self._tree.remove)
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 for what may be chosen, 0 for others."""
+        if not candidates:
+            return []
+        loads = {each.endpoint.id: each.requests for each in candidates}
+        asked, chains = list(loads), candidates[0].chains
+        threshold = self._settings.imbalanced_threshold
+        even = threshold is None or max(loads.values()) - min(loads.values()) <= threshold
+        asked = self._knowing(chains[0], asked) if chains and even else _two(asked, self._below)
+        least = min(loads[endpoint] for endpoint in asked)
+        chosen = {endpoint for endpoint in asked if loads[endpoint] == least}
+        return [1.0 if each.endpoint.id in chosen else 0.0 for each in candidates]
+
+    def _knowing(self, chain: Chain, endpoints: list[EndpointId]) -> list[EndpointId]:
+        """Return those that know the longest prefix; where it is short, those with the least."""
+        depths = {each: self._tree.blocks(chain.hashes, each) for each in endpoints}
+        deepest = max(depths.values())
+        rate = chain.ends[deepest - 1] / chain.size if deepest else 0.0
+        if rate >= self._settings.match_rate_threshold:
+            return [each for each, depth in depths.items() if depth == deepest]
+        lengths = {each: self._tree.length(each) for each in endpoints}
+        smallest = min(lengths.values())
+        return [each for each, length in lengths.items() if length == smallest]
+
+    def _insert(self, chain: Chain, endpoint: EndpointId, now: float) -> None:
+        tree = self._tree
+        tree.insert(chain.hashes, chain.ends, endpoint)
+        if now >= self._due:
+            self._due = now + self._settings.eviction_interval_secs
+            for each in self._sendings:
+                if tree.length(each) > self._most:
+                    tree.evict(each, self._target)
+
+
+def _two(endpoints: list[EndpointId], below: Callable[[int], int]) -> list[EndpointId]:
+    """Draw two different ones; all where there are no more."""
+    if len(endpoints) <= 2:  # noqa: PLR2004 (two)
+        return endpoints
+    left = list(endpoints)
+    return [left.pop(below(len(left))), left.pop(below(len(left)))]
