@@ -20,7 +20,8 @@ HIGH = 2.5
 def sweep_plot(comparison: Comparison) -> str:
     """Return a panel for each workload (and number of pods); empty where no axis has two values.
 
-    Across goes the load where it varies, else the number of pods.
+    Across goes the load where it varies, else the number of pods. A workload that was played at one
+    place of it alone has no panel.
     """
     by_load = _varies(comparison.cells, "load")
     if not by_load and not _varies(comparison.cells, "pods"):
@@ -29,13 +30,16 @@ def sweep_plot(comparison: Comparison) -> str:
     for cell in comparison.cells:
         pods = f", {cell.pods} pods" if by_load else ""
         panels.setdefault(f"{cell.workload}{pods}", []).append(cell)
+    panels = {title: cells for title, cells in panels.items() if len(cells) > 1}
+    shown = [cell.load if by_load else cell.pods for cells in panels.values() for cell in cells]
     across = min(ACROSS, len(panels))
     down = math.ceil(len(panels) / across)
 
     def paint(figure: Figure) -> None:
-        grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+        grid = figure.subplots(down, across, sharex=True, squeeze=False)
         for axes, (title, cells) in zip(grid.flat, panels.items(), strict=False):
             _panel(axes, comparison, cells, by_load=by_load)
+            axes.xaxis.set_major_locator(FixedLocator(sorted(set(shown))))
             axes.set_title(title, loc="left")
         for place, axes in enumerate(grid.flat):
             if place >= len(panels):
@@ -89,8 +93,5 @@ def _panel(axes: Axes, comparison: Comparison, cells: Sequence[Cell], *, by_load
     in_seconds(axes.yaxis)
     if not by_load:
         axes.set_xscale("log")
-    axes.xaxis.set_major_locator(
-        FixedLocator(sorted({cell.load if by_load else cell.pods for cell in cells}))
-    )
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
