@@ -85,6 +85,9 @@ _CLASSES: dict[str, dict[str, str]] = {
     "epp.policy.peers.lmetric": {
         "lmetric-scorer": "LMetricScorer",
     },
+    "epp.policy.peers.preble": {
+        "preble-e2-scorer": "PrebleE2Scorer",
+    },
     "epp.policy.peers.ray_serve": {
         "ray-prefix-affinity-scorer": "RayPrefixAffinityScorer",
     },

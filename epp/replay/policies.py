@@ -43,6 +43,7 @@ _PEERS: Mapping[str, str] = {
     "aibrix-prefix-cache": "plugins: [{type: aibrix-prefix-cache-scorer}]",
     "kubeai-chwbl": "plugins: [{type: kubeai-chwbl-scorer}]",
     "lmetric": "plugins: [{type: lmetric-scorer}]",
+    "preble-e2": "plugins: [{type: preble-e2-scorer}]",
     "ray-prefix-affinity": "plugins: [{type: ray-prefix-affinity-scorer}]",
     "sglang-cache-aware": "plugins: [{type: sglang-cache-aware-scorer}]",
     "vllm-cache-aware": """

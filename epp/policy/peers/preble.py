@@ -1,0 +1,173 @@
+"""Preble's E2: exploit what is cached where that is most of a prompt, else explore by load.
+
+Source: "Preble: Efficient Distributed Prompt Scheduling for LLM Serving" (ICLR 2025, arXiv
+2407.00023), with the constants of its code at commit 8e7906a, 2024-05
+(`preble/global_scheduler_with_time.py`).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from statistics import fmean, median
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
+from epp.model.events import Aborted, EndpointRemoved, Event, Finished, FirstToken
+from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import PrefixMatchInfo, find_producer
+
+_SAMPLES = 200
+"""Responses of which lengths, and times by endpoint, are remembered."""
+
+
+class PrebleE2Scorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers what has most of a prompt cached; without that, what has the least load with it.
+
+    The load of an endpoint is in seconds: of prefill that was sent to it in the last
+    `window_seconds`, and of decoding by what is under way, at the mean length of responses and the
+    median time of a token there.
+
+    1. Exploit: where an endpoint has more of the prompt cached than it has not, the least loaded
+       of those that have the most of it is chosen.
+    2. Explore: otherwise the smallest load with this prompt's prefill is chosen.
+    3. Rebalance: once `rebalance_requests` for each endpoint were sent, what would exploit explores
+       where that load is more than `rebalance_ratio` times what exploring finds. The prefix is at
+       both from then on.
+
+    Among equals the choice is by chance: all of them score 1, others 0. Until responses are seen
+    one has `output_tokens`, each of `seconds_per_output_token`. There prefill is a regression for
+    one model and GPU, and what is cached a tree whose evictions the engines report; here both are
+    what the picker has learned. There rebalancing moves whole prefixes, here requests. What a
+    prompt would evict counts in the paper, and by default neither in the code nor here.
+    """
+
+    window_seconds: float = 180.0
+    rebalance_ratio: float = 1.5
+    rebalance_requests: int = 50
+    output_tokens: float = 45.0
+    seconds_per_output_token: float = 0.15
+    prefix_match_info_producer_name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.window_seconds >= 1:
+            raise ValueError("`windowSeconds` is below 1; write seconds, such as 180")
+        if not self.rebalance_ratio >= 1:
+            raise ValueError("`rebalanceRatio` is below 1; write a multiple, such as 1.5")
+        if self.rebalance_requests < 0:
+            raise ValueError("`rebalanceRequests` is below 0; write requests, such as 50")
+        if not self.output_tokens > 0:
+            raise ValueError("`outputTokens` is not above 0; write tokens, such as 45")
+        if not self.seconds_per_output_token > 0:
+            raise ValueError("`secondsPerOutputToken` is not above 0; write seconds, such as 0.15")
+
+    def start(self, context: PluginContext) -> "_E2":
+        """Return what keeps the loads."""
+        producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
+        started = _E2(self, producer)
+        context.subscribe((FirstToken, Finished, Aborted, EndpointRemoved), started.hear)
+        return started
+
+
+class _E2:
+    def __init__(self, settings: PrebleE2Scorer, matches: PrefixMatchInfo) -> None:
+        self._settings = settings
+        self._matches = matches
+        self._sent = 0
+        self._books: dict[EndpointId, _Books] = {}
+        self._under_way: dict[RequestId, tuple[EndpointId, float | None]] = {}
+        self._outputs = deque([settings.output_tokens], _SAMPLES)
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 for what may be chosen, 0 for others."""
+        if not candidates:
+            return []
+        loads = self._loads(candidates)
+        costs = [load + each.prefill_seconds for load, each in zip(loads, candidates, strict=True)]
+        lowest = min(costs)
+        matches = self._matches.prefix_matches(request, candidates)
+        most = max(each.matched for each in matches)
+        if 2 * most > matches[0].total:
+            there = [each.matched == most for each in matches]
+            least = min(load for load, has in zip(loads, there, strict=True) if has)
+            early = self._sent < self._settings.rebalance_requests * len(candidates)
+            if early or least <= self._settings.rebalance_ratio * lowest:
+                return [
+                    1.0 if has and load == least else 0.0
+                    for load, has in zip(loads, there, strict=True)
+                ]
+        return [1.0 if cost == lowest else 0.0 for cost in costs]
+
+    def _loads(self, candidates: Sequence[Candidate]) -> list[float]:
+        output, loads = fmean(self._outputs), []
+        for each in candidates:
+            books = self._books.get(each.endpoint.id)
+            work = books.work_since(each.now - self._settings.window_seconds) if books else 0.0
+            step = books.step if books else self._settings.seconds_per_output_token
+            loads.append(work + each.requests * output * step)
+        return loads
+
+    def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
+        """Book a prompt's prefill where it is computed."""
+        where = decision.endpoint if decision.prefill is None else decision.prefill
+        seen = [each for stage in (decision, *decision.stages) for each in stage.candidates]
+        costs = (each.prefill_seconds for each in seen if each.endpoint.id == where.id)
+        books = self._books.get(where.id)
+        if books is None:
+            books = self._books[where.id] = _Books(self._settings.seconds_per_output_token)
+        books.add(now, next(costs, 0.0))
+        self._under_way[request.id] = where.id, None
+        self._sent += 1
+
+    def hear(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Learn from responses; forget an endpoint that is gone."""
+        if isinstance(event, EndpointRemoved):
+            self._books.pop(event.endpoint_id, None)
+        elif isinstance(event, FirstToken):
+            if event.request_id in self._under_way and not guessed:
+                self._under_way[event.request_id] = self._under_way[event.request_id][0], now
+        elif isinstance(event, Finished | Aborted):
+            sent = self._under_way.pop(event.request_id, None)
+            if isinstance(event, Finished) and sent is not None and not guessed:
+                tokens = event.usage.completion_tokens if event.usage else event.generated
+                self._learn(tokens, sent[0], None if sent[1] is None else now - sent[1])
+
+    def _learn(self, tokens: int, endpoint: EndpointId, seconds: float | None) -> None:
+        if tokens:
+            self._outputs.append(tokens)
+        books = self._books.get(endpoint)
+        if books is not None and seconds and tokens > 1:
+            books.learn(seconds / (tokens - 1))
+
+
+class _Books:
+    """Prefill that was sent to one endpoint, by the second.
+
+    `step` is the median of the seconds that a token took there.
+    """
+
+    def __init__(self, step: float) -> None:
+        self.step = step
+        self._steps = deque([step], _SAMPLES)
+        self._sent: deque[tuple[int, float]] = deque()
+        self._work = 0.0
+
+    def learn(self, step: float) -> None:
+        """Take in the seconds that each token of a response took."""
+        self._steps.append(step)
+        self.step = median(self._steps)
+
+    def add(self, now: float, seconds: float) -> None:
+        """Book prefill that is sent now."""
+        before = self._sent.pop()[1] if self._sent and self._sent[-1][0] == int(now) else 0.0
+        self._sent.append((int(now), before + seconds))
+        self._work += seconds
+
+    def work_since(self, start: float) -> float:
+        """Return the prefill that was sent since then, to the second; forget what was before."""
+        while self._sent and self._sent[0][0] < int(start):
+            self._work -= self._sent.popleft()[1]
+        if not self._sent:
+            self._work = 0.0
+        return self._work

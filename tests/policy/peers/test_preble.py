@@ -1,0 +1,163 @@
+"""preble-e2: exploit, explore and rebalance, worked out by hand from the paper and its code."""
+
+import pytest
+
+from epp.config.file import load
+from epp.errors import ConfigError
+from epp.model.events import Aborted, EndpointRemoved, Finished, FirstToken
+from epp.model.request import Decision, RequestId, Usage
+from epp.policy.peers.preble import PrebleE2Scorer
+from epp.policy.producers import PrefixMatch
+from tests.policy.started import Told, started
+from tests.strategies import candidate, endpoint, request
+
+SENT = {"a": 4, "b": 1}
+"""Prompts of two seconds' prefill that went to each."""
+
+
+class Office:
+    """A scorer that prompts were sent by; the first ones have ended, of unknown length."""
+
+    def __init__(self, sent=(), **parameters):
+        self.scorer = started(PrebleE2Scorer(**parameters))
+        self.number = 0
+        for name, count in dict(sent).items():
+            for _ in range(count):
+                self.end(self.send(name, 0.0))
+
+    def send(self, name, now, seconds=2.0):
+        self.number += 1
+        asked = request(f"r{self.number}")
+        found = [candidate(name, prefill_seconds=seconds)]
+        self.scorer.committed(asked, Decision(endpoints=(endpoint(name),), candidates=found), now)
+        return asked.id
+
+    def end(self, identity):
+        self.scorer.hear(Aborted(identity), 0.0, False)
+
+    def answer(self, name, tokens, start, end):
+        identity = self.send(name, start, 0.0)
+        self.scorer.hear(FirstToken(identity), start, False)
+        self.scorer.hear(Finished(identity, Usage(completion_tokens=tokens)), end, False)
+
+    def scores(self, now=10.0, cached=(0, 0, 0), requests=(0, 0, 0), total=1000):
+        """Score a, b and c, where prefill takes a millisecond a token."""
+        found = [
+            candidate(
+                name,
+                now=now,
+                prompt_tokens=total,
+                cached_tokens=tokens,
+                prefill_seconds=(total - tokens) / 1000,
+                requests=count,
+            )
+            for name, tokens, count in zip("abc", cached, requests, strict=True)
+        ]
+        return self.scorer.score(request("asked"), found)
+
+
+def test_an_exploited_prefix_has_to_be_more_than_half_of_the_prompt():
+    """Loads are 8, 2 and 0 seconds; with prefill of 0.4 or 0.5, 1 and 1 they are 8.4, 3 and 1."""
+    at = Office(SENT)
+    assert at.scores(cached=(600, 0, 0)) == [1, 0, 0]
+    assert at.scores(cached=(500, 0, 0)) == [0, 0, 1]
+    assert at.scores(cached=(501, 0, 0)) == [1, 0, 0]
+    assert at.scores(total=0) == [0, 0, 1]
+
+
+def test_of_those_that_have_the_most_the_least_loaded_is_exploited():
+    at = Office(SENT)
+    assert at.scores(cached=(600, 600, 599)) == [0, 1, 0]
+    assert Office().scores(cached=(600, 600, 0)) == [1, 1, 0]
+
+
+def test_what_is_under_way_is_load():
+    """A request under way takes 45 * 0.15 = 6.75 s: the loads are 8, 8.75 and 13.5 seconds."""
+    at = Office(SENT)
+    assert at.scores(requests=(0, 1, 2)) == [1, 0, 0]
+    assert at.scores(requests=(0, 0, 2)) == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "scores"),
+    [
+        # Exploring costs 0 + 1 s at c. 8 s at a are more than 1.5 times that, but only 5 of
+        # 3 * 50 requests were sent, as of 3 * 2.
+        ({}, [1, 0, 0]),
+        ({"rebalance_requests": 2}, [1, 0, 0]),
+        ({"rebalance_requests": 1}, [0, 0, 1]),
+        ({"rebalance_requests": 1, "rebalance_ratio": 7.9}, [0, 0, 1]),
+        ({"rebalance_requests": 1, "rebalance_ratio": 8}, [1, 0, 0]),
+    ],
+)
+def test_what_is_much_more_loaded_is_left(parameters, scores):
+    assert Office(SENT, **parameters).scores(cached=(600, 0, 0)) == scores
+
+
+def test_prefill_counts_as_long_as_the_window():
+    at = Office(window_seconds=60)
+    at.send("a", 0.5)
+    at.send("a", 30.2)
+    at.send("b", 60.9, seconds=3)
+    assert at.scores(now=60.9) == [0, 0, 1]
+    loads = [at.scorer._loads([candidate(name, now=now) for name in "abc"]) for now in (60.9, 61)]
+    assert loads == [[4, 3, 0], [2, 3, 0]]
+    assert at.scorer._loads([candidate("a", now=500)]) == [0]
+
+
+def test_lengths_and_times_of_responses_are_learned():
+    """After 45 and 105 tokens a response has 75; of 0.15 and 0.05 s the median is 0.1 s."""
+    at = Office()
+    at.answer("a", 105, 10, 10 + 104 * 0.05)
+    assert at.scorer._loads([candidate(name, requests=1) for name in "ab"]) == pytest.approx(
+        [75 * 0.1, 75 * 0.15]
+    )
+
+
+def test_of_guesses_nothing_is_learned():
+    at = Office()
+    identity = at.send("a", 0, 0.0)
+    at.scorer.hear(FirstToken(identity), 0, True)
+    at.scorer.hear(Finished(identity, Usage(completion_tokens=1000)), 9, True)
+    assert at.scorer._loads([candidate("a", requests=1)]) == [6.75]
+
+
+def test_nothing_is_kept_of_what_is_over_and_gone():
+    at = Office(SENT)
+    at.answer("b", 5, 1, 2)
+    at.scorer.hear(EndpointRemoved(endpoint("a").id), 3, False)
+    assert [*at.scorer._books] == [endpoint("b").id]
+    assert at.scorer._under_way == {}
+    at.scorer.hear(Finished(RequestId("unknown")), 3, False)
+    at.scorer.hear(FirstToken(RequestId("unknown")), 3, False)
+    assert at.scorer._under_way == {}
+
+
+def test_prefill_elsewhere_is_booked_there():
+    at = Office()
+    found = [candidate("p", prefill_seconds=4.0)]
+    stage = Decision(endpoints=(endpoint("p"),), profile="prefill", candidates=found)
+    decision = Decision(endpoints=(endpoint("a"),), stages=(stage,), prefill=endpoint("p"))
+    at.scorer.committed(request(), decision, 1.0)
+    assert at.scorer._loads([candidate(name) for name in "ap"]) == [0, 4]
+
+
+def test_a_named_producer_is_asked():
+    told = Told({"b": PrefixMatch(60, 100)}, PrefixMatch(0, 100))
+    scorer = started(PrebleE2Scorer(prefix_match_info_producer_name="precise"), precise=told)
+    assert scorer.score(request(), [candidate("a"), candidate("b")]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ("windowSeconds: 0", "write seconds, such as 180"),
+        ("rebalanceRatio: 0.9", "write a multiple, such as 1.5"),
+        ("rebalanceRequests: -1", "write requests, such as 50"),
+        ("outputTokens: 0", "write tokens, such as 45"),
+        ("secondsPerOutputToken: 0", "write seconds, such as 0.15"),
+    ],
+)
+def test_what_is_out_of_range_is_an_error(parameters, words):
+    with pytest.raises(ConfigError, match=words):
+        load(f"plugins: [{{type: preble-e2-scorer, parameters: {{{parameters}}}}}]")
