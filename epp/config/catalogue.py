@@ -94,6 +94,12 @@ _CLASSES: dict[str, dict[str, str]] = {
     "epp.policy.peers.sglang": {
         "sglang-cache-aware-scorer": "SglangCacheAwareScorer",
     },
+    "epp.policy.peers.smg": {
+        "smg-cache-aware-scorer": "SmgCacheAwareScorer",
+        "smg-prefix-hash-scorer": "SmgPrefixHashScorer",
+        "smg-least-load-scorer": "SmgLeastLoadScorer",
+        "smg-power-of-two-picker": "SmgPowerOfTwoPicker",
+    },
     "epp.policy.pickers": {
         "max-score-picker": "MaxScorePicker",
         "weighted-random-picker": "WeightedRandomPicker",

@@ -38,6 +38,17 @@ schedulingProfiles:
   - {pluginRef: token-load-scorer}
   - {pluginRef: max-score-picker}
 """
+_SMG = """
+plugins:
+- type: utilization-filter
+  parameters:
+    fallbackOnEmpty: true
+    conditions:
+    - {metric: waiting-queue, maxValue: 7}
+    - {metric: kv-cache-utilization, maxValue: 0.8}
+- {type: %s}
+"""
+"""smg leaves out workers where 8 requests wait, or 0.8 of the cache is used, while it has others."""
 _PEERS: Mapping[str, str] = {
     "aibrix-least-kv-cache": "plugins: [{type: kv-cache-utilization-scorer}]",
     "aibrix-prefix-cache": "plugins: [{type: aibrix-prefix-cache-scorer}]",
@@ -53,6 +64,10 @@ plugins:
 """,
     "dynamo": "plugins: [{type: dynamo-cost-scorer}]",
     "vllm-kv-aware": "plugins: [{type: vllm-kv-aware-scorer}]",
+    "smg-cache-aware": _SMG % "smg-cache-aware-scorer",
+    "smg-prefix-hash": _SMG % "smg-prefix-hash-scorer",
+    "smg-least-load": _SMG % "smg-least-load-scorer",
+    "smg-power-of-two": _SMG % "smg-power-of-two-picker",
 }
 """Other routers' policies with their defaults; docs/policies.md has a line for each."""
 NAMED: Mapping[str, Policy] = {

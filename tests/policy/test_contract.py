@@ -37,7 +37,12 @@ DETECTORS: list[dict[str, Any]] = [
     {"type": "utilization-detector", "name": "one"},
     {"type": "concurrency-detector", "name": "two"},
 ]
-BY_ORDER = {"no-hit-lru-scorer", "ray-prefix-affinity-scorer", "sglang-cache-aware-scorer"}
+BY_ORDER = {
+    "no-hit-lru-scorer",
+    "ray-prefix-affinity-scorer",
+    "sglang-cache-aware-scorer",
+    "smg-prefix-hash-scorer",
+}
 """Types whose rule ranks candidates by their order, or takes the first of equals."""
 
 

@@ -16,7 +16,7 @@ only an insertion does.
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from epp.model.endpoint import Endpoint, EndpointId
@@ -27,10 +27,14 @@ from epp.policy.plugins import PluginContext
 
 
 class PrefixFound(NamedTuple):
-    """The longest prefix that is known: its length, and an endpoint that has it, if any."""
+    """The longest prefix that is known: its length, the endpoint that it names, all that have it.
+
+    Without any prefix there is no endpoint.
+    """
 
     length: int
     endpoint: EndpointId | None
+    endpoints: Collection[EndpointId]
 
 
 class PrefixNode:
@@ -105,9 +109,9 @@ class PrefixTree:
             if common < len(child.hashes):
                 break
         if node is self._root:
-            return PrefixFound(0, None)
+            return PrefixFound(0, None, ())
         first = node.first if node.first in node.endpoints else next(iter(node.endpoints))
-        return PrefixFound(length, first)
+        return PrefixFound(length, first, node.endpoints.keys())
 
     def blocks(self, hashes: Sequence[BlockHash], endpoint: EndpointId) -> int:
         """Return how many leading blocks of a prompt an endpoint has."""

@@ -4,7 +4,8 @@ Source: sglang-router 0.3.2 (`policies/cache_aware.rs`), the last one of that na
 vllm-router 0.1.17 has the same policy with other sizes.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -13,33 +14,16 @@ from epp.model.request import InferenceRequest
 from epp.policy.peers.prefix_tree import PrefixFound, SentPrompts
 from epp.policy.plugins import PluginContext
 
-_NOTHING = PrefixFound(0, None)
 
+class CacheAwareSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """When a match counts, and what is kept of the prompts that were sent.
 
-class SglangCacheAwareScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
-    """Prefers the endpoint that the prompt's longest known prefix was sent to, if it is long.
-
-    1. Loads are this picker's own requests under way. Where the largest is more than
-       `balance_abs_threshold` above the smallest, and more than `balance_rel_threshold` times it,
-       the least loaded endpoint is chosen.
-    2. Otherwise, where more than the share `cache_threshold` of the prompt matches the tree of
-       prompts that were sent before, the endpoint that the match names (`PrefixTree`); the first
-       endpoint where that is no candidate.
-    3. Otherwise the least loaded one.
-
-    Of equally loaded endpoints the first is chosen. Whichever it is, the prompt is in the tree for
-    it from then on; what an endpoint has there is cut back to `max_tree_size` (bytes of text,
-    tokens of prompts that came as such) every `eviction_interval_secs`. Of a request with several
-    prompts the first counts.
-
-    The defaults are those of the command line; the structs behind it have others.
+    A match counts above the share `cache_threshold` of the prompt. What is kept is cut back to
+    `max_tree_size` (bytes of text, tokens of prompts that came as such) every
+    `eviction_interval_secs`.
     """
 
     cache_threshold: float = 0.3
-    balance_abs_threshold: int = 64
-    balance_rel_threshold: float = 1.5
     eviction_interval_secs: float = 60.0
     max_tree_size: int = 67_108_864
 
@@ -48,44 +32,87 @@ class SglangCacheAwareScorer(
             raise ValueError(
                 f"`cacheThreshold` is {self.cache_threshold}; write a share of the prompt, 0 to 1"
             )
-        if self.balance_abs_threshold < 0:
-            raise ValueError("`balanceAbsThreshold` is below 0; write a number of requests")
-        if not self.balance_rel_threshold >= 1:
-            raise ValueError("`balanceRelThreshold` is below 1; write a multiple, such as 1.5")
         if not self.eviction_interval_secs > 0:
             raise ValueError("`evictionIntervalSecs` is not above 0; write seconds, such as 60")
         if self.max_tree_size <= 0:
             raise ValueError("`maxTreeSize` is not above 0; write a length, such as 67108864")
 
-    def start(self, context: PluginContext) -> "_CacheAware":
+
+class SglangCacheAwareScorer(CacheAwareSettings, frozen=True):
+    """Prefers the endpoint that the prompt's longest known prefix was sent to, if it is long.
+
+    1. Loads are this picker's own requests under way. Where the largest is more than
+       `balance_abs_threshold` above the smallest, and more than `balance_rel_threshold` times it,
+       the least loaded endpoint is chosen.
+    2. Otherwise, where a match in the tree of prompts that were sent before counts, the endpoint
+       that it names (`PrefixTree`); the first endpoint where that is no candidate.
+    3. Otherwise the least loaded one.
+
+    Of equally loaded endpoints the first is chosen. Whichever it is, the prompt is in the tree for
+    it from then on; each endpoint has all of `max_tree_size`. Of a request with several prompts
+    the first counts.
+
+    The defaults are those of the command line; the structs behind it have others.
+    """
+
+    balance_abs_threshold: int = 64
+    balance_rel_threshold: float = 1.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.balance_abs_threshold < 0:
+            raise ValueError("`balanceAbsThreshold` is below 0; write a number of requests")
+        if not self.balance_rel_threshold >= 1:
+            raise ValueError("`balanceRelThreshold` is below 1; write a multiple, such as 1.5")
+
+    def start(self, context: PluginContext) -> "_Gated":
         """Return what keeps the tree."""
-        return _CacheAware(self, context)
+        return _Gated(self, context)
 
 
-class _CacheAware:
-    def __init__(self, settings: SglangCacheAwareScorer, context: PluginContext) -> None:
-        self._settings = settings
-        sent = SentPrompts(context, settings.max_tree_size, settings.eviction_interval_secs)
-        self._tree = sent.tree
+class CacheAware(ABC):
+    """Chooses by a tree of the prompts that were sent, which all endpoints' share or not."""
+
+    def __init__(
+        self, settings: CacheAwareSettings, context: PluginContext, *, shared: bool = False
+    ) -> None:
+        self._threshold = settings.cache_threshold
+        size, interval = settings.max_tree_size, settings.eviction_interval_secs
+        self._tree = SentPrompts(context, size, interval, shared=shared).tree
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for the choice, 0 for others."""
+        """Return 1 for the choice, or for those that chance chooses among, 0 for others."""
         if not candidates:
             return []
-        chosen = self._choose(candidates)
-        return [1.0 if position == chosen else 0.0 for position in range(len(candidates))]
+        chosen = self._choose(candidates, [each.requests for each in candidates])
+        return [1.0 if position in chosen else 0.0 for position in range(len(candidates))]
 
-    def _choose(self, candidates: Sequence[Candidate]) -> int:
-        settings, loads = self._settings, [each.requests for each in candidates]
-        least, most = min(loads), max(loads)
+    @abstractmethod
+    def _choose(self, candidates: Sequence[Candidate], loads: Sequence[int]) -> Collection[int]:
+        """Return the position of the choice, or of those that chance chooses among."""
+
+    def _match(self, candidates: Sequence[Candidate]) -> PrefixFound | None:
+        """Return the match of the first prompt; None where it does not count."""
+        chains = candidates[0].chains
+        if not chains:
+            return None
+        found = self._tree.match(chains[0].hashes)
+        share = found.length / chains[0].size if found.length else 0.0
+        return found if share > self._threshold else None
+
+
+class _Gated(CacheAware):
+    def __init__(self, settings: SglangCacheAwareScorer, context: PluginContext) -> None:
+        super().__init__(settings, context)
+        self._settings = settings
+
+    def _choose(self, candidates: Sequence[Candidate], loads: Sequence[int]) -> Collection[int]:
+        settings, least, most = self._settings, min(loads), max(loads)
         uneven = most > settings.balance_rel_threshold * least
         if uneven and most - least > settings.balance_abs_threshold:
-            return loads.index(least)
-        chains = candidates[0].chains
-        found = self._tree.match(chains[0].hashes) if chains else _NOTHING
-        if found.length and found.length / chains[0].size > settings.cache_threshold:
-            places = (
-                at for at, each in enumerate(candidates) if each.endpoint.id == found.endpoint
-            )
-            return next(places, 0)
-        return loads.index(least)
+            return (loads.index(least),)
+        match = self._match(candidates)
+        if match is None:
+            return (loads.index(least),)
+        names = [each.endpoint.id for each in candidates]
+        return (names.index(match.endpoint) if match.endpoint in names else 0,)

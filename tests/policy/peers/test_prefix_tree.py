@@ -38,7 +38,7 @@ def test_the_longest_prefix_is_found_with_the_endpoint_that_had_it_first(prompts
         for each in prefixes(word):
             first.setdefault(each, name)
     known = [each for each in prefixes(asked) if each in first]
-    assert tree.match(blocks(asked)) == (10 * len(known), first[known[-1]] if known else None)
+    assert tree.match(blocks(asked))[:2] == (10 * len(known), first[known[-1]] if known else None)
     for name in NAMES:
         own = {each for word, sender in prompts if sender == name for each in prefixes(word)}
         assert tree.length(name) == 10 * len(own)
@@ -78,11 +78,11 @@ def test_a_prefix_goes_on_with_another_endpoint_that_has_it():
     tree = PrefixTree()
     insert(tree, "aa", X)
     insert(tree, "aab", Y)
-    assert tree.match(blocks("aaa")) == (20, X)
+    assert tree.match(blocks("aaa"))[:2] == (20, X)
     tree.remove(X)
-    assert tree.match(blocks("aaa")) == (20, Y)
+    assert tree.match(blocks("aaa"))[:2] == (20, Y)
     insert(tree, "aa", X)
-    assert tree.match(blocks("aaa")) == (20, X)
+    assert tree.match(blocks("aaa"))[:2] == (20, X)
 
 
 @given(sent, words, names)

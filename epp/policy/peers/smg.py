@@ -1,0 +1,249 @@
+"""SMG, the continuation of SGLang's router: affinity that spills, a ring of prefixes, loads, pairs.
+
+Source: smg 1.13.0 (`model_gateway/src/policies`, the help of `smg launch`), of lightseekorg/smg.
+"""
+
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+from math import ceil, inf, sqrt
+from typing import ClassVar, Literal
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.events import EndpointRemoved, Event
+from epp.model.prompts.chain import Chain
+from epp.model.request import InferenceRequest
+from epp.policy.peers.hash_ring import HashRing
+from epp.policy.peers.sglang import CacheAware, CacheAwareSettings
+from epp.policy.plugins import PickContext, PluginContext
+
+_TOKEN_CHARACTERS = 4
+"""SMG `prefix_hash`: untokenized requests hash four times as many characters as tokens."""
+_RING_POINTS = 150
+"""`worker/hash_ring.rs` VIRTUAL_NODES_PER_WORKER."""
+_LEAST_MARGIN = 4
+_FULLEST = 0.999
+
+
+class SmgCacheAwareScorer(CacheAwareSettings, frozen=True):
+    """Prefers an endpoint that the prompt's longest known prefix was sent to, till it spills.
+
+    1. Where a match in the tree of prompts that were sent before counts (`PrefixTree`), the least
+       loaded endpoint of those that have it is chosen.
+    2. Unless that has more than `spill_rel_threshold` times the mean of requests under way, and
+       more than `margin` above it: then, as without a match, the least loaded of all. `margin` is
+       `spill_abs_threshold`, at most two standard deviations of a count with that mean, rounded
+       up, which count as 4 or more.
+
+    Equally loaded ones are chosen among by chance. Loads are this picker's own requests under way.
+    `max_tree_size` is for the prompts of all endpoints together; here each has its part of it.
+    SMG's slice of misses for workers that warm up is left out.
+    """
+
+    spill_abs_threshold: int = 64
+    spill_rel_threshold: float = 1.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.spill_abs_threshold < 0:
+            raise ValueError("`spillAbsThreshold` is below 0; write a number of requests")
+        if not 1 <= self.spill_rel_threshold < inf:
+            raise ValueError("`spillRelThreshold` is below 1; write a multiple, such as 1.5")
+
+    def start(self, context: PluginContext) -> "_Spilling":
+        """Return what keeps the tree."""
+        return _Spilling(self, context)
+
+
+class _Spilling(CacheAware):
+    def __init__(self, settings: SmgCacheAwareScorer, context: PluginContext) -> None:
+        super().__init__(settings, context, shared=True)
+        self._settings = settings
+
+    def _choose(self, candidates: Sequence[Candidate], loads: Sequence[int]) -> Collection[int]:
+        match = self._match(candidates)
+        if match is not None:
+            there = [
+                at for at, each in enumerate(candidates) if each.endpoint.id in match.endpoints
+            ]
+            least = min((loads[at] for at in there), default=inf)
+            if not self._spills(least, sum(loads) / len(loads)):
+                return [at for at in there if loads[at] == least]
+        least = min(loads)
+        return [at for at, load in enumerate(loads) if load == least]
+
+    def _spills(self, load: float, mean: float) -> bool:
+        settings = self._settings
+        margin = min(settings.spill_abs_threshold, max(_LEAST_MARGIN, ceil(2 * sqrt(mean))))
+        return load > settings.spill_rel_threshold * mean and load > mean + margin
+
+
+class SmgPrefixHashScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers the endpoint that the beginning of the prompt hashes to, unless it is loaded.
+
+    The key stands for the first `prefix_token_count` tokens, of text for four times as many
+    bytes: for the last block that ends within them, and all before it. Shorter prompts count
+    whole, those of less than a block have one key. An endpoint is loaded where its requests under
+    way are more than `load_factor` times the mean, (all + 1) / endpoints, and more than
+    `balance_abs_threshold` above it. In place of a loaded one the least loaded endpoint that is
+    not is chosen, the first of equals; where all are loaded the key's own.
+    """
+
+    prefix_token_count: int = 256
+    load_factor: float = 1.25
+    balance_abs_threshold: int = 10
+
+    def __post_init__(self) -> None:
+        if self.prefix_token_count < 1:
+            raise ValueError("`prefixTokenCount` is below 1; write tokens, such as 256")
+        if not 1 <= self.load_factor < inf:
+            raise ValueError("`loadFactor` is below 1; write a multiple, such as 1.25")
+        if self.balance_abs_threshold < 0:
+            raise ValueError("`balanceAbsThreshold` is below 0; write a number of requests")
+
+    def start(self, context: PluginContext) -> "_OnPrefixRing":
+        """Return what keeps the ring."""
+        started = _OnPrefixRing(self)
+        context.subscribe([EndpointRemoved], started.forget)
+        return started
+
+
+class _OnPrefixRing:
+    def __init__(self, settings: SmgPrefixHashScorer) -> None:
+        self._settings = settings
+        self._ring = HashRing(_RING_POINTS)
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 for the choice, 0 for others."""
+        if not candidates:
+            return []
+        names = [each.endpoint.id for each in candidates]
+        self._ring.add(names)
+        chains = candidates[0].chains
+        key = prefix_key(chains[0], self._settings.prefix_token_count) if chains else 0
+        own = next(names.index(each) for each in self._ring.walk(key) if each in names)
+        chosen = self._relieve(own, [each.requests for each in candidates])
+        return [1.0 if position == chosen else 0.0 for position in range(len(names))]
+
+    def _relieve(self, own: int, loads: Sequence[int]) -> int:
+        """Return the position of the key's own endpoint, or of one in its place."""
+        settings, mean = self._settings, (sum(loads) + 1) / len(loads)
+        most = max(settings.load_factor * mean, mean + settings.balance_abs_threshold)
+        if loads[own] <= most:
+            return own
+        free = [at for at, load in enumerate(loads) if load <= most]
+        return min(free, key=loads.__getitem__, default=own)
+
+    def forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Take an endpoint that is gone from the ring."""
+        if isinstance(event, EndpointRemoved):
+            self._ring.remove(event.endpoint_id)
+
+
+def prefix_key(chain: Chain, tokens: int) -> int:
+    """Return a hash of the first tokens of a prompt, as far as blocks tell; 0 without a block."""
+    most = tokens if chain.exact else tokens * _TOKEN_CHARACTERS
+    if chain.size <= most:
+        return chain.hashes[-1] ^ chain.rest_digest if chain.hashes else 0
+    return chain.hashes[max(0, bisect_right(chain.ends, most) - 1)]
+
+
+class _Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What a request would wait for at an endpoint, in seconds.
+
+    `tokens / throughput + kv_pressure_weight * k / (1 - k)`: `tokens` are the uncached ones of
+    prompts that were sent there and whose first token was not seen, `throughput` is in tokens a
+    second, `k` is the used share of the KV cache, at most 0.999. Of an endpoint that has not
+    reported its load it is requests under way * `mean_prefill_tokens` / throughput.
+
+    SMG adds up what the engine reports to wait and all that was sent since; it takes the rate at
+    which the engine generates for the throughput, where that is reported.
+    """
+
+    kv_pressure_weight: float = 0.15
+    default_throughput: float = 2000.0
+    mean_prefill_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.kv_pressure_weight < inf:
+            raise ValueError("`kvPressureWeight` is not 0 or more; write seconds, such as 0.15")
+        if not 0 < self.default_throughput < inf:
+            raise ValueError("`defaultThroughput` is not above 0; write tokens a second, as 2000")
+        if self.mean_prefill_tokens < 1:
+            raise ValueError("`meanPrefillTokens` is below 1; write tokens, such as 1024")
+
+    def seconds(self, candidate: Candidate) -> float:
+        """Return the wait at an endpoint."""
+        if not is_reported(candidate):
+            return candidate.requests * self.mean_prefill_tokens / self.default_throughput
+        used = min(max(0.0, candidate.kv_usage), _FULLEST)
+        tokens = candidate.in_flight_tokens
+        return tokens / self.default_throughput + self.kv_pressure_weight * used / (1 - used)
+
+
+def is_reported(candidate: Candidate) -> bool:
+    """Return whether an endpoint has ever reported its load."""
+    return candidate.load.at > -inf
+
+
+class SmgLeastLoadScorer(_Wait, frozen=True):
+    """Prefers the endpoint with the shortest wait: 1 / (1 + own - shortest), in seconds.
+
+    Endpoints where `max_waiting_requests` or more wait score 0, as long as there are others; 0
+    stands for no such limit. While no endpoint has reported its load, requests under way count.
+    """
+
+    max_waiting_requests: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_waiting_requests < 0:
+            raise ValueError("`maxWaitingRequests` is below 0; write requests, or 0 for no limit")
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return one score for each candidate."""
+        if any(map(is_reported, candidates)):
+            waits = [self.seconds(each) for each in candidates]
+        else:
+            waits = [float(each.requests) for each in candidates]
+        most = self.max_waiting_requests or inf
+        free = [each.waiting < most for each in candidates]
+        if not any(free):
+            free = [True] * len(waits)
+        shortest = min((wait for wait, each in zip(waits, free, strict=True) if each), default=0.0)
+        return [
+            1 / (1 + (wait - shortest)) if each else 0.0
+            for wait, each in zip(waits, free, strict=True)
+        ]
+
+
+class SmgPowerOfTwoPicker(_Wait, frozen=True):
+    """Picks the less loaded one of two different candidates that chance names.
+
+    `load_metric` is what is compared: `expected_wait` (smg 1.13), `token_usage`, the used share of
+    the KV cache (sglang-router), or `requests` under way. Where one of the two has not reported its
+    load the requests of both are compared. The first of equals is picked.
+    """
+
+    uses_totals: ClassVar[bool] = False
+    load_metric: Literal["expected_wait", "token_usage", "requests"] = "expected_wait"
+
+    def pick(
+        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
+    ) -> Sequence[int]:
+        """Return the position of one of two."""
+        count = len(candidates)
+        if count == 1:
+            return (0,)
+        first = context.below(count)
+        second = (first + 1 + context.below(count - 1)) % count
+        one, other = candidates[first], candidates[second]
+        return (first if self._less(one, other) else second,)
+
+    def _less(self, one: Candidate, other: Candidate) -> bool:
+        if self.load_metric == "requests" or not (is_reported(one) and is_reported(other)):
+            return one.requests <= other.requests
+        if self.load_metric == "token_usage":
+            return one.kv_usage <= other.kv_usage
+        return self.seconds(one) <= self.seconds(other)
