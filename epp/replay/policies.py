@@ -48,7 +48,7 @@ plugins:
     - {metric: kv-cache-utilization, maxValue: 0.8}
 - {type: %s}
 """
-"""smg leaves out workers where 8 requests wait, or 0.8 of the cache is used, while it has others."""
+"""smg leaves out workers where 8 wait or 0.8 of the cache is used, while it has others."""
 _PEERS: Mapping[str, str] = {
     "aibrix-least-kv-cache": "plugins: [{type: kv-cache-utilization-scorer}]",
     "aibrix-prefix-cache": "plugins: [{type: aibrix-prefix-cache-scorer}]",
