@@ -12,7 +12,7 @@ import msgspec
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
-from epp.policy.peers.sent_blocks import SentBlocks
+from epp.policy.peers.memory.sent_blocks import SentBlocks
 from epp.policy.plugins import PluginContext
 
 _MINUTE = 60.0

@@ -13,8 +13,10 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
-from epp.model.events import Aborted, EndpointRemoved, Event, Finished, FirstToken
-from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.model.events import EndpointRemoved, Event
+from epp.model.request import Decision, InferenceRequest
+from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
+from epp.policy.peers.memory.window import WindowSum
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatchInfo, find_producer
 
@@ -65,19 +67,21 @@ class PrebleE2Scorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     def start(self, context: PluginContext) -> "_E2":
         """Return what keeps the loads."""
         producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
-        started = _E2(self, producer)
-        context.subscribe((FirstToken, Finished, Aborted, EndpointRemoved), started.hear)
-        return started
+        return _E2(self, producer, context)
 
 
 class _E2:
-    def __init__(self, settings: PrebleE2Scorer, matches: PrefixMatchInfo) -> None:
+    def __init__(
+        self, settings: PrebleE2Scorer, matches: PrefixMatchInfo, context: PluginContext
+    ) -> None:
         self._settings = settings
         self._matches = matches
         self._sent = 0
-        self._books: dict[EndpointId, _Books] = {}
-        self._under_way: dict[RequestId, tuple[EndpointId, float | None]] = {}
+        self._work: dict[EndpointId, WindowSum] = {}
+        self._steps: dict[EndpointId, _Median] = {}
         self._outputs = deque([settings.output_tokens], _SAMPLES)
+        self._responses = Responses(context, self._learn)
+        context.subscribe([EndpointRemoved], self._forget)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 for what may be chosen, 0 for others."""
@@ -100,74 +104,45 @@ class _E2:
         return [1.0 if cost == lowest else 0.0 for cost in costs]
 
     def _loads(self, candidates: Sequence[Candidate]) -> list[float]:
-        output, loads = fmean(self._outputs), []
-        for each in candidates:
-            books = self._books.get(each.endpoint.id)
-            work = books.work_since(each.now - self._settings.window_seconds) if books else 0.0
-            step = books.step if books else self._settings.seconds_per_output_token
-            loads.append(work + each.requests * output * step)
-        return loads
+        output = fmean(self._outputs)
+        return [self._load(each.endpoint.id, each, output) for each in candidates]
+
+    def _load(self, endpoint: EndpointId, candidate: Candidate, output: float) -> float:
+        work, steps = self._work.get(endpoint), self._steps.get(endpoint)
+        step = self._settings.seconds_per_output_token if steps is None else steps.value
+        prefill = 0.0 if work is None else work.total(candidate.now)
+        return prefill + candidate.requests * output * step
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
         """Book a prompt's prefill where it is computed."""
         where = decision.endpoint if decision.prefill is None else decision.prefill
         seen = [each for stage in (decision, *decision.stages) for each in stage.candidates]
         costs = (each.prefill_seconds for each in seen if each.endpoint.id == where.id)
-        books = self._books.get(where.id)
-        if books is None:
-            books = self._books[where.id] = _Books(self._settings.seconds_per_output_token)
-        books.add(now, next(costs, 0.0))
-        self._under_way[request.id] = where.id, None
+        work = self._work.setdefault(where.id, WindowSum(self._settings.window_seconds))
+        work.add(now, next(costs, 0.0))
         self._sent += 1
 
-    def hear(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Learn from responses; forget an endpoint that is gone."""
+    def _learn(self, seen: FirstTokenSeen | ResponseSeen, _now: float) -> None:
+        if isinstance(seen, ResponseSeen):
+            self._outputs.append(seen.tokens)
+            if seen.step is not None and seen.endpoint in self._work:
+                first = self._settings.seconds_per_output_token
+                self._steps.setdefault(seen.endpoint, _Median(first)).add(seen.step)
+
+    def _forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if isinstance(event, EndpointRemoved):
-            self._books.pop(event.endpoint_id, None)
-        elif isinstance(event, FirstToken):
-            if event.request_id in self._under_way and not guessed:
-                self._under_way[event.request_id] = self._under_way[event.request_id][0], now
-        elif isinstance(event, Finished | Aborted):
-            sent = self._under_way.pop(event.request_id, None)
-            if isinstance(event, Finished) and sent is not None and not guessed:
-                tokens = event.usage.completion_tokens if event.usage else event.generated
-                self._learn(tokens, sent[0], None if sent[1] is None else now - sent[1])
-
-    def _learn(self, tokens: int, endpoint: EndpointId, seconds: float | None) -> None:
-        if tokens:
-            self._outputs.append(tokens)
-        books = self._books.get(endpoint)
-        if books is not None and seconds and tokens > 1:
-            books.learn(seconds / (tokens - 1))
+            self._work.pop(event.endpoint_id, None)
+            self._steps.pop(event.endpoint_id, None)
 
 
-class _Books:
-    """Prefill that was sent to one endpoint, by the second.
+class _Median:
+    """The median of the last numbers."""
 
-    `step` is the median of the seconds that a token took there.
-    """
+    def __init__(self, first: float) -> None:
+        self.value = first
+        self._last = deque([first], _SAMPLES)
 
-    def __init__(self, step: float) -> None:
-        self.step = step
-        self._steps = deque([step], _SAMPLES)
-        self._sent: deque[tuple[int, float]] = deque()
-        self._work = 0.0
-
-    def learn(self, step: float) -> None:
-        """Take in the seconds that each token of a response took."""
-        self._steps.append(step)
-        self.step = median(self._steps)
-
-    def add(self, now: float, seconds: float) -> None:
-        """Book prefill that is sent now."""
-        before = self._sent.pop()[1] if self._sent and self._sent[-1][0] == int(now) else 0.0
-        self._sent.append((int(now), before + seconds))
-        self._work += seconds
-
-    def work_since(self, start: float) -> float:
-        """Return the prefill that was sent since then, to the second; forget what was before."""
-        while self._sent and self._sent[0][0] < int(start):
-            self._work -= self._sent.popleft()[1]
-        if not self._sent:
-            self._work = 0.0
-        return self._work
+    def add(self, number: float) -> None:
+        """Take in one more."""
+        self._last.append(number)
+        self.value = median(self._last)

@@ -12,8 +12,8 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.prompts.chain import Chain
 from epp.model.request import InferenceRequest
+from epp.policy.peers.memory.sendings import Sendings
 from epp.policy.peers.prefix_tree import PrefixTree
-from epp.policy.peers.sendings import Sendings
 from epp.policy.plugins import PluginContext
 
 _MOST = 67_108_864

@@ -4,10 +4,12 @@ import pytest
 
 from epp.config.file import load
 from epp.errors import ConfigError
-from epp.model.events import Aborted, EndpointRemoved, Finished, FirstToken
+from epp.model.events import EndpointRemoved, Finished, FirstToken
 from epp.model.request import Decision, RequestId, Usage
 from epp.policy.peers.preble import PrebleE2Scorer
 from epp.policy.producers import PrefixMatch
+from tests.model.rig import Rig
+from tests.policy.context import Context
 from tests.policy.started import Told, started
 from tests.strategies import candidate, endpoint, request
 
@@ -16,29 +18,33 @@ SENT = {"a": 4, "b": 1}
 
 
 class Office:
-    """A scorer that prompts were sent by; the first ones have ended, of unknown length."""
+    """A scorer that prompts were sent by, which are not under way."""
 
     def __init__(self, sent=(), **parameters):
-        self.scorer = started(PrebleE2Scorer(**parameters))
-        self.number = 0
+        self.rig = Rig(0)
+        self.rig.now = 0.0
+        for number, name in enumerate("abc"):
+            self.rig.add(name, f"10.0.0.{number + 1}")
+        self.scorer = PrebleE2Scorer(**parameters).start(Context(fleet=self.rig.fleet))
         for name, count in dict(sent).items():
             for _ in range(count):
-                self.end(self.send(name, 0.0))
+                self.send(name, 0.0)
 
     def send(self, name, now, seconds=2.0):
-        self.number += 1
-        asked = request(f"r{self.number}")
         found = [candidate(name, prefill_seconds=seconds)]
-        self.scorer.committed(asked, Decision(endpoints=(endpoint(name),), candidates=found), now)
-        return asked.id
+        decision = Decision(endpoints=(endpoint(name),), candidates=found)
+        self.scorer.committed(request(), decision, now)
 
-    def end(self, identity):
-        self.scorer.hear(Aborted(identity), 0.0, False)
+    def answer(self, name, tokens, seconds):
+        """Have a response of that many tokens come within that time after its first one."""
+        self.send(name, self.rig.now, 0.0)
+        self.rig.send(name, "r1")
+        self.rig.apply(FirstToken(RequestId("r1")))
+        self.rig.now += seconds
+        self.rig.apply(Finished(RequestId("r1"), Usage(completion_tokens=tokens)))
 
-    def answer(self, name, tokens, start, end):
-        identity = self.send(name, start, 0.0)
-        self.scorer.hear(FirstToken(identity), start, False)
-        self.scorer.hear(Finished(identity, Usage(completion_tokens=tokens)), end, False)
+    def loads(self, names="abc", now=0.0, requests=0):
+        return self.scorer._loads([candidate(name, now=now, requests=requests) for name in names])
 
     def scores(self, now=10.0, cached=(0, 0, 0), requests=(0, 0, 0), total=1000):
         """Score a, b and c, where prefill takes a millisecond a token."""
@@ -99,38 +105,25 @@ def test_prefill_counts_as_long_as_the_window():
     at.send("a", 0.5)
     at.send("a", 30.2)
     at.send("b", 60.9, seconds=3)
-    assert at.scores(now=60.9) == [0, 0, 1]
-    loads = [at.scorer._loads([candidate(name, now=now) for name in "abc"]) for now in (60.9, 61)]
-    assert loads == [[4, 3, 0], [2, 3, 0]]
-    assert at.scorer._loads([candidate("a", now=500)]) == [0]
+    assert at.loads(now=60.9) == [4, 3, 0]
+    assert at.loads(now=61) == [2, 3, 0]
+    assert at.loads(now=500) == [0, 0, 0]
 
 
 def test_lengths_and_times_of_responses_are_learned():
     """After 45 and 105 tokens a response has 75; of 0.15 and 0.05 s the median is 0.1 s."""
     at = Office()
-    at.answer("a", 105, 10, 10 + 104 * 0.05)
-    assert at.scorer._loads([candidate(name, requests=1) for name in "ab"]) == pytest.approx(
-        [75 * 0.1, 75 * 0.15]
-    )
+    at.answer("a", 105, 104 * 0.05)
+    assert at.loads("ab", requests=1) == pytest.approx([75 * 0.1, 75 * 0.15])
 
 
-def test_of_guesses_nothing_is_learned():
-    at = Office()
-    identity = at.send("a", 0, 0.0)
-    at.scorer.hear(FirstToken(identity), 0, True)
-    at.scorer.hear(Finished(identity, Usage(completion_tokens=1000)), 9, True)
-    assert at.scorer._loads([candidate("a", requests=1)]) == [6.75]
-
-
-def test_nothing_is_kept_of_what_is_over_and_gone():
+def test_what_goes_is_forgotten():
     at = Office(SENT)
-    at.answer("b", 5, 1, 2)
-    at.scorer.hear(EndpointRemoved(endpoint("a").id), 3, False)
-    assert [*at.scorer._books] == [endpoint("b").id]
-    assert at.scorer._under_way == {}
-    at.scorer.hear(Finished(RequestId("unknown")), 3, False)
-    at.scorer.hear(FirstToken(RequestId("unknown")), 3, False)
-    assert at.scorer._under_way == {}
+    at.answer("a", 11, 1.0)
+    at.rig.apply(EndpointRemoved(endpoint("a").id))
+    assert [*at.scorer._work] == [endpoint("b").id]
+    assert at.scorer._steps == {}
+    assert len(at.scorer._responses) == 0
 
 
 def test_prefill_elsewhere_is_booked_there():
@@ -139,7 +132,7 @@ def test_prefill_elsewhere_is_booked_there():
     stage = Decision(endpoints=(endpoint("p"),), profile="prefill", candidates=found)
     decision = Decision(endpoints=(endpoint("a"),), stages=(stage,), prefill=endpoint("p"))
     at.scorer.committed(request(), decision, 1.0)
-    assert at.scorer._loads([candidate(name) for name in "ap"]) == [0, 4]
+    assert at.loads("ap", now=1.0) == [0, 4]
 
 
 def test_a_named_producer_is_asked():

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
-from epp.policy.peers.sent_blocks import SentBlocks
+from epp.policy.peers.memory.sent_blocks import SentBlocks
 from tests.model.rig import Rig
 from tests.policy.context import Context
 from tests.policy.peers.desk import BLOCK

@@ -11,7 +11,7 @@ from math import inf
 from epp.model.endpoint import EndpointId
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
-from epp.policy.peers.sendings import Sendings
+from epp.policy.peers.memory.sendings import Sendings
 from epp.policy.plugins import PluginContext
 
 _Holders = frozenset[EndpointId]

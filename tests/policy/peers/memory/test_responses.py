@@ -1,0 +1,85 @@
+"""What responses took: of what was seen, and of nothing else."""
+
+import pytest
+
+from epp.model.endpoint import EndpointId
+from epp.model.events import Aborted, Finished, FirstToken, Unobserved
+from epp.model.request import RequestId, Usage
+from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
+from tests.model.rig import Rig
+from tests.policy.context import Context
+
+R1 = RequestId("r1")
+POD = EndpointId("default/pod-0")
+
+
+class Log:
+    def __init__(self):
+        self.rig = Rig(2)
+        self.seen = []
+        self.responses = Responses(Context(fleet=self.rig.fleet), self.hear)
+
+    def hear(self, seen, now):
+        assert now == self.rig.now
+        self.seen.append(seen)
+
+    def after(self, seconds, event):
+        self.rig.now += seconds
+        self.rig.apply(event)
+
+
+@pytest.mark.parametrize(
+    ("usage", "generated", "tokens"),
+    [(Usage(completion_tokens=5), 0, 5), (Usage(completion_tokens=5), 9, 5), (None, 5, 5)],
+)
+def test_the_first_token_and_the_time_of_each_other(usage, generated, tokens):
+    log = Log()
+    log.rig.send("pod-0", "r1")
+    log.after(0.5, FirstToken(R1))
+    log.after(2, Finished(R1, usage, generated))
+    assert log.seen == [FirstTokenSeen(POD, 0.5), ResponseSeen(POD, tokens, 0.5)]
+    assert len(log.responses) == 0
+
+
+@pytest.mark.parametrize(
+    ("events", "seen"),
+    [
+        ([Finished(R1, None, 5)], [ResponseSeen(POD, 5, None)]),  # no first token was seen
+        (
+            [FirstToken(R1), Finished(R1, None, 1)],
+            [FirstTokenSeen(POD, 1), ResponseSeen(POD, 1, None)],
+        ),
+        ([FirstToken(R1), Finished(R1)], [FirstTokenSeen(POD, 1)]),  # nor how many there were
+        ([FirstToken(R1), Aborted(R1, 7)], [FirstTokenSeen(POD, 1)]),
+        ([FirstToken(R1), FirstToken(R1)], [FirstTokenSeen(POD, 1)]),
+        ([Aborted(R1)], []),
+        ([Unobserved(R1)], []),
+    ],
+)
+def test_less_is_told_where_less_was_seen(events, seen):
+    log = Log()
+    log.rig.send("pod-0", "r1")
+    for event in events:
+        log.after(1, event)
+    assert log.seen == seen
+
+
+def test_nothing_is_told_of_guesses_and_of_what_is_unknown():
+    log = Log()
+    log.rig.send("pod-0", "r1")
+    log.after(1, Unobserved(R1))
+    log.after(1000, FirstToken(RequestId("unknown")))  # by when all of r1 was guessed
+    log.after(1, Finished(RequestId("unknown"), None, 5))
+    assert not log.rig.fleet.is_in_flight(R1)
+    assert log.seen == []
+    assert len(log.responses) == 0
+
+
+def test_a_request_that_is_sent_again_starts_anew():
+    log = Log()
+    log.rig.send("pod-1", "r1")
+    log.after(3, FirstToken(R1))
+    log.rig.send("pod-0", "r1")
+    log.after(1, FirstToken(R1))
+    assert log.seen[1:] == [FirstTokenSeen(POD, 1)]
+    assert len(log.responses) == 1
