@@ -88,6 +88,11 @@ _CLASSES: dict[str, dict[str, str]] = {
     "epp.policy.peers.preble": {
         "preble-e2-scorer": "PrebleE2Scorer",
     },
+    "epp.policy.peers.production_stack": {
+        "production-stack-prefix-aware-scorer": "ProductionStackPrefixAwareScorer",
+        "production-stack-load-aware-scorer": "ProductionStackLoadAwareScorer",
+        "production-stack-session-scorer": "ProductionStackSessionScorer",
+    },
     "epp.policy.peers.ray_serve": {
         "ray-prefix-affinity-scorer": "RayPrefixAffinityScorer",
     },

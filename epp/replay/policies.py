@@ -55,6 +55,8 @@ _PEERS: Mapping[str, str] = {
     "kubeai-chwbl": "plugins: [{type: kubeai-chwbl-scorer}]",
     "lmetric": "plugins: [{type: lmetric-scorer}]",
     "preble-e2": "plugins: [{type: preble-e2-scorer}]",
+    "production-stack-load-aware": "plugins: [{type: production-stack-load-aware-scorer}]",
+    "production-stack-prefix-aware": "plugins: [{type: production-stack-prefix-aware-scorer}]",
     "ray-prefix-affinity": "plugins: [{type: ray-prefix-affinity-scorer}]",
     "sglang-cache-aware": "plugins: [{type: sglang-cache-aware-scorer}]",
     "vllm-cache-aware": """

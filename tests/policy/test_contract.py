@@ -29,6 +29,7 @@ LEAST = {
     },
     "endpoint-attribute-weight-scorer": {"attributeKey": "a", "weights": {"x": 1, "y": 2}},
     "header-label-affinity-scorer": {"headerName": "x-tier", "labelKey": "tier"},
+    "production-stack-session-scorer": {"sessionKey": "x-tier"},
     "utilization-filter": {"conditions": [{"metric": "waiting-queue", "maxValue": 3}]},
 }
 """The parameters of types that require some, or do nothing by default."""

@@ -1,0 +1,199 @@
+"""vLLM production-stack's router: by known prefix, by prefix and load, and by session.
+
+Source: production-stack at commit a6c01db0, 2026-08 (`src/vllm_router/routers/routing_logic.py`,
+`prefix/hashtrie.py`, `stats/request_stats.py`); `loadaware` as pull request 1035 has it.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from xxhash import xxh64_intdigest
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
+from epp.model.events import Admitted, EndpointRemoved, Event
+from epp.model.request import InferenceRequest
+from epp.policy.peers.hash_ring import HashRing
+from epp.policy.peers.memory.sent_blocks import SentBlocks
+from epp.policy.peers.memory.window import WindowSum
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import InFlightLoad, PrefixMatchInfo, find_producer
+from epp.policy.scorers.load import lower_is_better
+
+_TOKEN_CHARACTERS = 4
+"""Characters that a token stands for, of prompts that came as tokens."""
+_WINDOW_SECONDS = 60.0
+"""The router's `--request-stats-window`."""
+_REPLICAS = 160
+"""Points of a node on the ring of `uhashring`."""
+
+
+class _Rates:
+    """How many requests were sent to each endpoint within a minute."""
+
+    def __init__(self, context: PluginContext) -> None:
+        self._sent: dict[EndpointId, WindowSum] = {}
+        context.subscribe((Admitted, EndpointRemoved), self._learn)
+
+    def _learn(self, event: Event, now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        if isinstance(event, Admitted):
+            self._sent.setdefault(event.endpoint_id, WindowSum(_WINDOW_SECONDS)).add(now, 1)
+        elif isinstance(event, EndpointRemoved):
+            self._sent.pop(event.endpoint_id, None)
+
+    def lowest(self, candidates: Sequence[Candidate]) -> set[EndpointId]:
+        """Return the endpoints that were sent the fewest."""
+        counts = {
+            each.endpoint.id: self._sent[each.endpoint.id].total(each.now)
+            if each.endpoint.id in self._sent
+            else 0.0
+            for each in candidates
+        }
+        least = min(counts.values())
+        return {endpoint for endpoint, count in counts.items() if count == least}
+
+
+class ProductionStackPrefixAwareScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers the endpoints that the longest known prefix of the prompt was sent to.
+
+    All that have it score 1, others 0, so that chance decides, and not load; where none has any of
+    it, all score 1. Where it is shorter than `prefix_min_match_length` characters, those score 1
+    that were sent the fewest requests within a minute.
+
+    There a chunk is 128 characters, the last one less, and the trie grows without end; here it is
+    of the picker's blocks and has `max_blocks`, those that were sent the longest ago going first,
+    the ends of prompts before their beginnings. Of a request with several prompts the first counts.
+    """
+
+    prefix_min_match_length: int = 0
+    max_blocks: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if self.prefix_min_match_length < 0:
+            raise ValueError("`prefixMinMatchLength` is below 0; write characters, such as 4096")
+        if self.max_blocks < 1:
+            raise ValueError("`maxBlocks` is below 1; write blocks, such as 1000000")
+
+    def start(self, context: PluginContext) -> "_ByTrie":
+        """Return what keeps the trie."""
+        trie = SentBlocks(context, self.max_blocks, heads_last=True)
+        return _ByTrie(self.prefix_min_match_length, trie, _Rates(context))
+
+
+class _ByTrie:
+    def __init__(self, least_length: int, trie: SentBlocks, rates: _Rates) -> None:
+        self._least_length = least_length
+        self._trie = trie
+        self._rates = rates
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 for what may be chosen, 0 for others."""
+        if not candidates:
+            return []
+        chosen = {each.endpoint.id for each in candidates}
+        length, chains = 0, candidates[0].chains
+        if chains and chains[0].hashes:
+            matched = self._trie.match(chains[0], chosen, candidates[0].now)
+            deepest = max(matched.values(), default=0)
+            if deepest:
+                chosen = {each for each, depth in matched.items() if depth == deepest}
+                unit = _TOKEN_CHARACTERS if chains[0].exact else 1
+                length = chains[0].ends[deepest - 1] * unit
+        if length < self._least_length:
+            chosen = self._rates.lowest(candidates)
+        return [1.0 if each.endpoint.id in chosen else 0.0 for each in candidates]
+
+
+class ProductionStackLoadAwareScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers endpoints by the cached share of the prompt, less `beta` times their relative load.
+
+    The relative load is (own - mean) / max(1, mean) of this picker's requests under way. What is
+    cached there is what LMCache's controller says.
+    """
+
+    beta: float = 1.0
+    prefix_match_info_producer_name: str = ""
+    in_flight_load_producer_name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.beta >= 0:
+            raise ValueError("`beta` is below 0; write the weight of the load, such as 1")
+
+    def start(self, context: PluginContext) -> "_ByShareAndLoad":
+        """Return what asks the producers."""
+        return _ByShareAndLoad(
+            self.beta,
+            find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo),
+            find_producer(context, self.in_flight_load_producer_name, InFlightLoad),
+        )
+
+
+class _ByShareAndLoad(msgspec.Struct, frozen=True):
+    beta: float
+    matches: PrefixMatchInfo
+    loads: InFlightLoad
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return the place between the worst (0) and the best (1); 1 where all are equal."""
+        loads = [each.requests for each in self.loads.in_flight(request, candidates)]
+        mean = sum(loads) / len(loads) if loads else 0.0
+        matches = self.matches.prefix_matches(request, candidates)
+        return lower_is_better(
+            [
+                self.beta * (load - mean) / max(1.0, mean)
+                - (match.matched / match.total if match.total else 0.0)
+                for load, match in zip(loads, matches, strict=True)
+            ]
+        )
+
+
+class ProductionStackSessionScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers the endpoint that the session's id hashes to on a ring.
+
+    The id is in the header `session_key`; there a field of the body of that name is looked at, too.
+    Without an id those score 1 that were sent the fewest requests within a minute.
+    """
+
+    session_key: str
+
+    def __post_init__(self) -> None:
+        if not self.session_key.strip():
+            raise ValueError("`sessionKey` is empty; write a header, such as x-user-id")
+
+    def start(self, context: PluginContext) -> "_BySession":
+        """Return what keeps the ring."""
+        started = _BySession(self.session_key.strip().lower(), _Rates(context))
+        context.subscribe([EndpointRemoved], started.forget)
+        return started
+
+
+class _BySession:
+    def __init__(self, header: str, rates: _Rates) -> None:
+        self._header = header
+        self._rates = rates
+        self._ring = HashRing(_REPLICAS)
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 for what may be chosen, 0 for others."""
+        if not candidates:
+            return []
+        session = request.headers.get(self._header, "")
+        if not session:
+            chosen = self._rates.lowest(candidates)
+        else:
+            known = {each.endpoint.id for each in candidates}
+            self._ring.add(known)
+            key = xxh64_intdigest(session.encode())
+            chosen = {next(each for each in self._ring.walk(key) if each in known)}
+        return [1.0 if each.endpoint.id in chosen else 0.0 for each in candidates]
+
+    def forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Take an endpoint that is gone from the ring."""
+        if isinstance(event, EndpointRemoved):
+            self._ring.remove(event.endpoint_id)
