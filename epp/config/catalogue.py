@@ -75,6 +75,11 @@ _CLASSES: dict[str, dict[str, str]] = {
     "epp.policy.peers.aibrix": {
         "aibrix-prefix-cache-scorer": "AiBrixPrefixCacheScorer",
     },
+    "epp.policy.peers.kthena": {
+        "kthena-least-request-scorer": "KthenaLeastRequestScorer",
+        "kthena-least-latency-scorer": "KthenaLeastLatencyScorer",
+        "kthena-prefix-cache-scorer": "KthenaPrefixCacheScorer",
+    },
     "epp.policy.peers.kubeai": {
         "kubeai-chwbl-scorer": "KubeAiChwblScorer",
     },

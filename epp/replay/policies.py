@@ -52,6 +52,13 @@ plugins:
 _PEERS: Mapping[str, str] = {
     "aibrix-least-kv-cache": "plugins: [{type: kv-cache-utilization-scorer}]",
     "aibrix-prefix-cache": "plugins: [{type: aibrix-prefix-cache-scorer}]",
+    "kthena": """
+plugins:
+- {type: kthena-least-request-scorer}
+- {type: kthena-least-latency-scorer}
+- {type: kthena-prefix-cache-scorer}
+- {type: kv-cache-utilization-scorer}
+""",
     "kubeai-chwbl": "plugins: [{type: kubeai-chwbl-scorer}]",
     "lmetric": "plugins: [{type: lmetric-scorer}]",
     "preble-e2": "plugins: [{type: preble-e2-scorer}]",

@@ -1,0 +1,229 @@
+"""kthena's scorers: requests under way, observed latencies, and known prefixes.
+
+Source: volcano-sh/kthena at commit 3cc05728, 2026-08 (`pkg/kthena-router/scheduler/plugins`,
+`pkg/kthena-router/datastore/store.go`). There scores are whole numbers up to 100, here hundredths.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
+from epp.model.events import EndpointRemoved, Event
+from epp.model.prompts.chain import Chain
+from epp.model.prompts.hashing import BlockHash
+from epp.model.request import InferenceRequest
+from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
+from epp.policy.peers.memory.sendings import Sendings
+from epp.policy.plugins import PluginContext
+from epp.policy.scorers.load import lower_is_better
+
+_QUEUED_WEIGHT = 100.0
+"""What a request that the engine does not report to run counts, beyond itself."""
+_UNSEEN = 0.5
+
+
+def _in_hundredths(score: float) -> float:
+    return int(100 * score) / 100
+
+
+class KthenaLeastRequestScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers endpoints with few requests, above all few that do not run yet.
+
+    A request of this picker counts 1, and 100 more where it is beyond those that the last report
+    of the engine shows as running. As a filter it drops endpoints whose last report shows
+    `max_waiting_requests` or more as waiting.
+    """
+
+    max_waiting_requests: int = 10
+
+    def __post_init__(self) -> None:
+        if self.max_waiting_requests < 1:
+            raise ValueError("`maxWaitingRequests` is below 1; write requests, such as 10")
+
+    def filter(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Return those with fewer waiting requests."""
+        return [each for each in candidates if each.load.waiting < self.max_waiting_requests]
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return (most - own) / most; 1 for all where there are none."""
+        counts = [
+            each.requests + _QUEUED_WEIGHT * max(0.0, each.requests - each.load.running)
+            for each in candidates
+        ]
+        most = max(counts, default=0.0)
+        return [_in_hundredths((most - count) / most) if most else 1.0 for count in counts]
+
+
+class KthenaLeastLatencyScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers endpoints whose last responses were fast.
+
+    That is the place between the slowest and the fastest of the time to first token, weighing
+    `TTFTTPOTWeightFactor`, and of the time of each further token, weighing the rest; 0.5 for
+    endpoints without both. Each is the mean of the last second in which any were seen. There the
+    engine's histograms say it, here this picker's own responses.
+    """
+
+    weight: float = msgspec.field(default=0.5, name="TTFTTPOTWeightFactor")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"`TTFTTPOTWeightFactor` is {self.weight}; write a share, 0 to 1")
+
+    def start(self, context: PluginContext) -> "_ByLatency":
+        """Return what observes responses."""
+        return _ByLatency(self.weight, context)
+
+
+class _ByLatency:
+    def __init__(self, weight: float, context: PluginContext) -> None:
+        self._weight = weight
+        self._ttft: dict[EndpointId, _LastMean] = {}
+        self._tpot: dict[EndpointId, _LastMean] = {}
+        self._responses = Responses(context, self._learn)
+        context.subscribe([EndpointRemoved], self._forget)
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return the weighted places, 1 where all are equally fast."""
+        ttft = [_mean(self._ttft, each) for each in candidates]
+        tpot = [_mean(self._tpot, each) for each in candidates]
+        seen = [at for at in range(len(candidates)) if ttft[at] > 0 and tpot[at] > 0]
+        scores = [_UNSEEN] * len(candidates)
+        places = zip(
+            lower_is_better([ttft[at] for at in seen]),
+            lower_is_better([tpot[at] for at in seen]),
+            strict=True,
+        )
+        for at, (first, further) in zip(seen, places, strict=True):
+            scores[at] = _in_hundredths(self._weight * first + (1 - self._weight) * further)
+        return scores
+
+    def _learn(self, seen: FirstTokenSeen | ResponseSeen, now: float) -> None:
+        if isinstance(seen, FirstTokenSeen):
+            self._ttft.setdefault(seen.endpoint, _LastMean()).add(now, seen.seconds)
+        elif seen.step is not None:
+            self._tpot.setdefault(seen.endpoint, _LastMean()).add(now, seen.step)
+
+    def _forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        if isinstance(event, EndpointRemoved):
+            self._ttft.pop(event.endpoint_id, None)
+            self._tpot.pop(event.endpoint_id, None)
+
+
+def _mean(means: dict[EndpointId, "_LastMean"], candidate: Candidate) -> float:
+    mean = means.get(candidate.endpoint.id)
+    return 0.0 if mean is None else mean.at(candidate.now)
+
+
+class _LastMean:
+    """The mean of the last whole second in which there was anything."""
+
+    def __init__(self) -> None:
+        self._mean = 0.0
+        self._second = 0
+        self._sum = 0.0
+        self._count = 0
+
+    def add(self, now: float, amount: float) -> None:
+        """Take in one more; time never goes back."""
+        self.at(now)
+        self._second = int(now)
+        self._sum += amount
+        self._count += 1
+
+    def at(self, now: float) -> float:
+        """Return the mean; 0 until the first such second is over."""
+        if self._count and self._second < int(now):
+            self._mean, self._sum, self._count = self._sum / self._count, 0.0, 0
+        return self._mean
+
+
+class KthenaPrefixCacheScorer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
+):
+    """Prefers endpoints by the share of the prompt's blocks that was sent to them.
+
+    The first `max_blocks_to_match` blocks count as the whole prompt. Only the `top_k_matches`
+    longest matches score, chance deciding between equals. Of each endpoint `max_hash_cache_size`
+    blocks are kept: those that were sent the longest ago go, the ends of prompts before their
+    beginnings. There a block is 64 bytes, the last one less; here it is one of the picker's. Of a
+    request with several prompts the first counts.
+    """
+
+    max_blocks_to_match: int = 128
+    max_hash_cache_size: int = 50_000
+    top_k_matches: int = 5
+
+    def __post_init__(self) -> None:
+        for name, value, such in (
+            ("maxBlocksToMatch", self.max_blocks_to_match, "blocks, such as 128"),
+            ("maxHashCacheSize", self.max_hash_cache_size, "blocks, such as 50000"),
+            ("topKMatches", self.top_k_matches, "endpoints, such as 5"),
+        ):
+            if value < 1:
+                raise ValueError(f"`{name}` is below 1; write {such}")
+
+    def start(self, context: PluginContext) -> "_ByBlocks":
+        """Return what keeps the blocks."""
+        return _ByBlocks(self, context)
+
+
+class _ByBlocks:
+    def __init__(self, settings: KthenaPrefixCacheScorer, context: PluginContext) -> None:
+        self._settings = settings
+        self._below: Callable[[int], int] = context.below
+        self._holders: dict[BlockHash, set[EndpointId]] = {}
+        self._recent: dict[EndpointId, OrderedDict[BlockHash, None]] = {}
+        self._sendings = Sendings(context, self._insert, self._forget)
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return matched / all blocks, in hundredths."""
+        chains = candidates[0].chains if candidates else ()
+        blocks = self._blocks(chains[0]) if chains else ()
+        matched = self._match(blocks, {each.endpoint.id for each in candidates})
+        return [
+            _in_hundredths(matched.get(each.endpoint.id, 0) / max(1, len(blocks)))
+            for each in candidates
+        ]
+
+    def _blocks(self, chain: Chain) -> Sequence[BlockHash]:
+        return chain.hashes[: self._settings.max_blocks_to_match]
+
+    def _match(self, blocks: Sequence[BlockHash], among: set[EndpointId]) -> dict[EndpointId, int]:
+        """Return the longest matches, the last block first: it tells of those before it, too."""
+        matched: dict[EndpointId, int] = {}
+        for depth in range(len(blocks), 0, -1):
+            fresh = self._holders.get(blocks[depth - 1], set()) & among - matched.keys()
+            left = sorted(fresh)
+            while left and len(matched) < self._settings.top_k_matches:
+                matched[left.pop(self._below(len(left)))] = depth
+            if len(matched) == self._settings.top_k_matches:
+                break
+        return matched
+
+    def _insert(self, chain: Chain, endpoint: EndpointId, _now: float) -> None:
+        recent = self._recent.setdefault(endpoint, OrderedDict())
+        for block in reversed(self._blocks(chain)):
+            recent[block] = None
+            recent.move_to_end(block)
+            self._holders.setdefault(block, set()).add(endpoint)
+        while len(recent) > self._settings.max_hash_cache_size:
+            self._drop(recent.popitem(last=False)[0], endpoint)
+
+    def _forget(self, endpoint: EndpointId) -> None:
+        for block in self._recent.pop(endpoint, ()):
+            self._drop(block, endpoint)
+
+    def _drop(self, block: BlockHash, endpoint: EndpointId) -> None:
+        holders = self._holders[block]
+        holders.discard(endpoint)
+        if not holders:
+            del self._holders[block]
