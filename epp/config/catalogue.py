@@ -110,6 +110,10 @@ _CLASSES: dict[str, dict[str, str]] = {
         "smg-least-load-scorer": "SmgLeastLoadScorer",
         "smg-power-of-two-picker": "SmgPowerOfTwoPicker",
     },
+    "epp.policy.peers.vllm_router": {
+        "vllm-consistent-hash-scorer": "VllmConsistentHashScorer",
+        "vllm-sticky-least-loaded-scorer": "VllmStickyLeastLoadedScorer",
+    },
     "epp.policy.pickers": {
         "max-score-picker": "MaxScorePicker",
         "weighted-random-picker": "WeightedRandomPicker",

@@ -52,6 +52,7 @@ plugins:
 _PEERS: Mapping[str, str] = {
     "aibrix-least-kv-cache": "plugins: [{type: kv-cache-utilization-scorer}]",
     "aibrix-prefix-cache": "plugins: [{type: aibrix-prefix-cache-scorer}]",
+    "dynamo": "plugins: [{type: dynamo-cost-scorer}]",
     "kthena": """
 plugins:
 - {type: kthena-least-request-scorer}
@@ -66,17 +67,18 @@ plugins:
     "production-stack-prefix-aware": "plugins: [{type: production-stack-prefix-aware-scorer}]",
     "ray-prefix-affinity": "plugins: [{type: ray-prefix-affinity-scorer}]",
     "sglang-cache-aware": "plugins: [{type: sglang-cache-aware-scorer}]",
+    "smg-cache-aware": _SMG % "smg-cache-aware-scorer",
+    "smg-least-load": _SMG % "smg-least-load-scorer",
+    "smg-power-of-two": _SMG % "smg-power-of-two-picker",
+    "smg-prefix-hash": _SMG % "smg-prefix-hash-scorer",
     "vllm-cache-aware": """
 plugins:
 - type: sglang-cache-aware-scorer
   parameters: {evictionIntervalSecs: 120, maxTreeSize: 33554432}
 """,
-    "dynamo": "plugins: [{type: dynamo-cost-scorer}]",
+    "vllm-consistent-hash": "plugins: [{type: vllm-consistent-hash-scorer}]",
     "vllm-kv-aware": "plugins: [{type: vllm-kv-aware-scorer}]",
-    "smg-cache-aware": _SMG % "smg-cache-aware-scorer",
-    "smg-prefix-hash": _SMG % "smg-prefix-hash-scorer",
-    "smg-least-load": _SMG % "smg-least-load-scorer",
-    "smg-power-of-two": _SMG % "smg-power-of-two-picker",
+    "vllm-sticky-least-loaded": "plugins: [{type: vllm-sticky-least-loaded-scorer}]",
 }
 """Other routers' policies with their defaults; docs/policies.md has a line for each."""
 NAMED: Mapping[str, Policy] = {

@@ -35,6 +35,7 @@ WANTED: dict[str, dict[str, Any]] = {
         "revisionGating": {"mode": "sum", "requireRoles": {"values": ["decode"]}},
     },
     "session-id-producer": {"headerName": "h"},
+    "production-stack-session-scorer": {"sessionKey": "h"},
     "request-attribute-reporter": {"attributes": [{"key": {"name": "a"}, "expression": "1"}]},
     "k8s-peer-discovery": {"selector": "a=b", "port": 1},
     "file-discovery": {"path": "/p"},

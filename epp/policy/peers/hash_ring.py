@@ -4,12 +4,16 @@ A key belongs to the endpoint of the first point at or after it, so that an endp
 goes moves no key between others (Karger et al. 1997).
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from xxhash import xxh64_intdigest
 
 from epp.model.endpoint import EndpointId
+from epp.model.prompts.chain import Chain
+
+_TOKEN_BYTES = 4
+"""Bytes of text that stand for a token."""
 
 
 class HashRing:
@@ -56,3 +60,17 @@ class HashRing:
 
     def _points_of(self, endpoint: EndpointId) -> list[int]:
         return [xxh64_intdigest(f"{endpoint}{number}".encode()) for number in range(self._replicas)]
+
+
+def prefix_key(chain: Chain, tokens: int | None = None) -> int:
+    """Return a hash of the first tokens of a prompt, or of all; 0 where it has no block.
+
+    It stands for the last block that ends within them, or for the first one, and all before it;
+    of a prompt that is not longer for what follows its blocks too.
+    """
+    if not chain.hashes:
+        return 0
+    most = chain.size if tokens is None else tokens * (1 if chain.exact else _TOKEN_BYTES)
+    if chain.size <= most:
+        return chain.hashes[-1] ^ chain.rest_digest
+    return chain.hashes[max(0, bisect_right(chain.ends, most) - 1)]

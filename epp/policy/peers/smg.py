@@ -3,7 +3,6 @@
 Source: smg 1.13.0 (`model_gateway/src/policies`, the help of `smg launch`), of lightseekorg/smg.
 """
 
-from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from math import ceil, inf, sqrt
 from typing import ClassVar, Literal
@@ -12,14 +11,11 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.events import EndpointRemoved, Event
-from epp.model.prompts.chain import Chain
 from epp.model.request import InferenceRequest
-from epp.policy.peers.hash_ring import HashRing
+from epp.policy.peers.hash_ring import HashRing, prefix_key
 from epp.policy.peers.sglang import CacheAware, CacheAwareSettings
 from epp.policy.plugins import PickContext, PluginContext
 
-_TOKEN_CHARACTERS = 4
-"""SMG `prefix_hash`: untokenized requests hash four times as many characters as tokens."""
 _RING_POINTS = 150
 """`worker/hash_ring.rs` VIRTUAL_NODES_PER_WORKER."""
 _LEAST_MARGIN = 4
@@ -139,14 +135,6 @@ class _OnPrefixRing:
         """Take an endpoint that is gone from the ring."""
         if isinstance(event, EndpointRemoved):
             self._ring.remove(event.endpoint_id)
-
-
-def prefix_key(chain: Chain, tokens: int) -> int:
-    """Return a hash of the first tokens of a prompt, as far as blocks tell; 0 without a block."""
-    most = tokens if chain.exact else tokens * _TOKEN_CHARACTERS
-    if chain.size <= most:
-        return chain.hashes[-1] ^ chain.rest_digest if chain.hashes else 0
-    return chain.hashes[max(0, bisect_right(chain.ends, most) - 1)]
 
 
 class _Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -45,6 +45,8 @@ _IDLE_SECONDS = 0.5
 """Seconds between scrapes, at least, that no decision waits for."""
 _REUSE_BLOCK = 64
 """Tokens of the blocks by which an infinite cache would share prompts."""
+_SESSION_HEADER = "x-session-id"
+"""The header by which clients name their conversation, to policies that read it."""
 _REFUSED = "connection refused"
 _DIED = "the pod died"
 _TOO_LONG = "longer than the engine's context"
@@ -353,6 +355,7 @@ def _request(visit: _Visit) -> InferenceRequest:
         prompts=(Prompt(packed(call.prompt), exact=True, marks=call.marks),),
         stream=True,
         max_tokens=call.max_tokens,
+        headers={_SESSION_HEADER: str(call.session)},
         fairness_id=call.tenant or DEFAULT_FAIRNESS_ID,
         priority=call.priority,
     )

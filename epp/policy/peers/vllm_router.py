@@ -1,0 +1,185 @@
+"""vllm-router's policies by session: a ring, and a table of who went where.
+
+Source: vllm-router 0.1.17 (`src/policies/consistent_hash.rs`, `sticky_least_loaded.rs`,
+`hash_key.rs`).
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
+from epp.model.events import EndpointRemoved, Event
+from epp.model.request import Decision, InferenceRequest
+from epp.policy.peers.hash_ring import HashRing, prefix_key
+from epp.policy.plugins import PluginContext
+
+_MOST_SESSIONS = 262_144
+"""Sessions that are kept, at most; vllm-router keeps all."""
+
+
+class SessionHeaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """The headers that name a session; the first that is not empty counts.
+
+    vllm-router goes on with `x-request-id` and `x-trace-id`, which Envoy gives each request: no
+    two would belong together. Then it looks into the body, which is not kept here.
+    """
+
+    session_headers: list[str] = msgspec.field(
+        default_factory=lambda: ["x-session-id", "x-user-id", "x-tenant-id", "x-correlation-id"]
+    )
+
+    def __post_init__(self) -> None:
+        if not all(each.strip() for each in self.session_headers):
+            raise ValueError("`sessionHeaders` has an empty name; write headers' names")
+
+    def session(self, request: InferenceRequest) -> str:
+        """Return the header and value that name a request's session; empty without one."""
+        for name in self.session_headers:
+            header = name.strip().lower()
+            if value := request.headers.get(header):
+                return f"{header}:{value}"
+        return ""
+
+
+class VllmConsistentHashScorer(SessionHeaders, frozen=True):
+    """Prefers the endpoint that the session hashes to, whatever its load.
+
+    Each endpoint has `virtual_nodes` points on the ring. Where the endpoint of the first point
+    after the key is no candidate, the first candidate is chosen. Requests without a session hash
+    their first prompt, as far as its blocks tell.
+    """
+
+    virtual_nodes: int = 160
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.virtual_nodes <= 10_000:  # noqa: PLR2004 (a ring that fits)
+            raise ValueError("`virtualNodes` is not 1 to 10000; write points, such as 160")
+
+    def start(self, context: PluginContext) -> "_OnSessionRing":
+        """Return what keeps the ring."""
+        started = _OnSessionRing(self)
+        context.subscribe([EndpointRemoved], started.forget)
+        return started
+
+
+class _OnSessionRing:
+    def __init__(self, settings: VllmConsistentHashScorer) -> None:
+        self._settings = settings
+        self._ring = HashRing(settings.virtual_nodes)
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 for the choice, 0 for others."""
+        if not candidates:
+            return []
+        names = [each.endpoint.id for each in candidates]
+        self._ring.add(names)
+        owner = next(self._ring.walk(self._key(request, candidates[0])))
+        chosen = names.index(owner) if owner in names else 0
+        return [1.0 if position == chosen else 0.0 for position in range(len(names))]
+
+    def _key(self, request: InferenceRequest, candidate: Candidate) -> int:
+        session = self._settings.session(request)
+        return xxh3_64_intdigest(session.encode()) if session else _prompt_key(candidate)
+
+    def forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Take an endpoint that is gone from the ring."""
+        if isinstance(event, EndpointRemoved):
+            self._ring.remove(event.endpoint_id)
+
+
+class VllmStickyLeastLoadedScorer(SessionHeaders, frozen=True):
+    """Prefers the endpoint of the session; a new session's is the one that has the fewest.
+
+    Of endpoints with equally many the hash of session and endpoint decides (rendezvous). A
+    session is forgotten once no request of it came for `session_expiration_secs`, and where its
+    endpoint goes; one whose endpoint is no candidate gets another. Requests without a session go
+    where the fewest sessions are, and are not counted.
+    """
+
+    session_expiration_secs: float = 7200.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.session_expiration_secs > 0:
+            raise ValueError("`sessionExpirationSecs` is not above 0; write seconds, such as 7200")
+
+    def start(self, context: PluginContext) -> "_BySessions":
+        """Return what keeps the table."""
+        started = _BySessions(self)
+        context.subscribe([EndpointRemoved], started.forget)
+        return started
+
+
+class _BySessions:
+    def __init__(self, settings: VllmStickyLeastLoadedScorer) -> None:
+        self._settings = settings
+        # The endpoint and the last request of each, the longest idle one first.
+        self._sessions: OrderedDict[str, tuple[EndpointId, float]] = OrderedDict()
+        self._endpoints: dict[EndpointId, set[str]] = {}
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 for the choice, 0 for others."""
+        if not candidates:
+            return []
+        session = self._settings.session(request)
+        names = [each.endpoint.id for each in candidates]
+        chosen, _ = self._sessions.get(session, ("", 0.0))
+        if chosen not in names:
+            key = session or str(_prompt_key(candidates[0]))
+            chosen = min(names, key=lambda name: (len(self._at(name)), -_weight(key, name)))
+        return [1.0 if name == chosen else 0.0 for name in names]
+
+    def _at(self, endpoint: EndpointId) -> set[str]:
+        return self._endpoints.get(endpoint, set())
+
+    def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
+        """Note where a session goes, unless it has an endpoint that was a candidate."""
+        session = self._settings.session(request)
+        if not session:
+            return
+        endpoint = decision.endpoint.id
+        bound = self._drop(session)
+        if bound is not None and any(each.endpoint.id == bound for each in decision.candidates):
+            endpoint = bound
+        self._sessions[session] = endpoint, now
+        self._endpoints.setdefault(endpoint, set()).add(session)
+        self._expire(now)
+
+    def _expire(self, now: float) -> None:
+        """Drop sessions that are idle, and what is too many."""
+        since = now - self._settings.session_expiration_secs
+        while self._sessions:
+            session, (_, last) = next(iter(self._sessions.items()))
+            if last > since and len(self._sessions) <= _MOST_SESSIONS:
+                return
+            self._drop(session)
+
+    def _drop(self, session: str) -> EndpointId | None:
+        """Forget a session; return the endpoint that it had."""
+        known = self._sessions.pop(session, None)
+        if known is None:
+            return None
+        endpoint, _ = known
+        self._endpoints[endpoint].discard(session)
+        if not self._endpoints[endpoint]:
+            del self._endpoints[endpoint]
+        return endpoint
+
+    def forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Forget the sessions of an endpoint that is gone."""
+        if isinstance(event, EndpointRemoved):
+            for session in self._endpoints.pop(event.endpoint_id, ()):
+                del self._sessions[session]
+
+
+def _weight(key: str, endpoint: EndpointId) -> int:
+    return xxh3_64_intdigest(f"{key}:{endpoint}".encode())
+
+
+def _prompt_key(candidate: Candidate) -> int:
+    return prefix_key(candidate.chains[0]) if candidate.chains else 0

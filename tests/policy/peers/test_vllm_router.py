@@ -1,0 +1,157 @@
+"""vllm-router's session policies: the rules of 0.1.17, worked out by hand."""
+
+import pytest
+
+from epp.config.file import load
+from epp.errors import ConfigError
+from epp.policy.peers.vllm_router import SessionHeaders
+from tests.policy.peers.desk import Desk, tokens
+from tests.strategies import request
+
+RING, STICKY = "vllm-consistent-hash-scorer", "vllm-sticky-least-loaded-scorer"
+
+
+def asked(at, session, *prompts, **more):
+    return at.routed(*prompts, headers={"x-session-id": session} if session else {}, **more)
+
+
+@pytest.mark.parametrize(
+    ("headers", "session"),
+    [
+        ({"x-user-id": "u", "x-session-id": "s"}, "x-session-id:s"),
+        ({"x-session-id": "", "x-tenant-id": "t"}, "x-tenant-id:t"),
+        ({"x-correlation-id": "c"}, "x-correlation-id:c"),
+        ({"x-request-id": "one of each request's own"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_first_header_that_is_not_empty_names_the_session(headers, session):
+    assert SessionHeaders().session(request(headers=headers)) == session
+
+
+def test_headers_may_be_others():
+    settings = SessionHeaders(session_headers=[" X-Chat "])
+    assert settings.session(request(headers={"x-chat": "1"})) == "x-chat:1"
+
+
+def test_a_session_stays_at_its_place_on_the_ring_whatever_the_load():
+    at = Desk(RING, 4)
+    homes = {name: asked(at, name, tokens(2)) for name in map(str, range(40))}
+    assert set(homes.values()) == {0, 1, 2, 3}
+    at.load(300, 200, 100, 0)
+    assert {name: asked(at, name, tokens(9, 70)) for name in homes} == homes
+    at.remove(2)
+    after = {name: asked(at, name) for name in homes}
+    assert {name for name in homes if after[name] != homes[name]} == {
+        name for name, home in homes.items() if home == 2
+    }
+
+
+def test_while_the_place_is_no_candidate_the_first_one_is_chosen():
+    at = Desk(RING, 3)
+    name = next(each for each in map(str, range(99)) if asked(at, each) == 2)
+    assert asked(at, name, subset=("10.0.0.2:8000", "10.0.0.1:8000")) == 0
+    assert asked(at, name) == 2
+
+
+def test_without_a_session_equal_prompts_have_equal_places():
+    at = Desk(RING, 4)
+    prompts = [tokens(3, start) for start in range(0, 40_000, 1000)]
+    first = [asked(at, "", each) for each in prompts]
+    assert [asked(at, "", each) for each in prompts] == first
+    assert set(first) == {0, 1, 2, 3}
+    assert len({asked(at, "", [*tokens(3)[:48], *range(9, 9 + more)]) for more in range(16)}) > 1
+    assert asked(at, "") == asked(at, "")
+
+
+def test_new_sessions_go_where_the_fewest_are():
+    """Six sessions make two at each of three, whatever is under way there."""
+    at = Desk(STICKY)
+    at.load(9, 5, 0)
+    homes = {name: asked(at, name) for name in "abcdef"}
+    assert sorted(homes.values()) == [0, 0, 1, 1, 2, 2]
+    at.load(30, 20, 10)
+    assert {name: asked(at, name) for name in homes} == homes
+
+
+def test_of_equals_the_same_one_is_chosen_again():
+    """The choice is the hash's: another table comes to the same."""
+    homes = [asked(Desk(STICKY, 5), name) for name in map(str, range(30))]
+    assert homes == [asked(Desk(STICKY, 5), name) for name in map(str, range(30))]
+    assert set(homes) == {0, 1, 2, 3, 4}
+
+
+def test_requests_without_a_session_are_not_counted():
+    at = Desk(STICKY, 2)
+    home = asked(at, "a")
+    other = 1 - home
+    assert [asked(at, "", tokens(2, start)) for start in range(0, 5000, 1000)] == [other] * 5
+    assert asked(at, "b") == other
+
+
+def test_a_session_is_forgotten_once_it_is_idle():
+    at = Desk(STICKY, 2, sessionExpirationSecs=100)
+    home = asked(at, "a")
+    other = 1 - home
+    at.rig.now += 99
+    assert asked(at, "a") == home
+    at.rig.now += 99
+    assert asked(at, "b") == other
+    at.rig.now += 2
+    assert asked(at, "b") == other  # `a` has been idle for 101 seconds, and is dropped
+    assert list(at.scorer._sessions) == ["x-session-id:b"]
+    assert asked(at, "c") == home
+
+
+def test_a_session_moves_for_good_where_its_endpoint_is_no_candidate():
+    at = Desk(STICKY, 2)
+    home = asked(at, "a")
+    other = 1 - home
+    assert asked(at, "a", subset=(f"10.0.0.{other + 1}:8000",)) == other
+    assert asked(at, "a") == other
+
+
+def test_an_endpoint_that_goes_takes_its_sessions_with_it():
+    at = Desk(STICKY, 2)
+    homes = {name: asked(at, name) for name in "abcd"}
+    at.remove(0)
+    assert set(at.scorer._sessions) == {f"x-session-id:{each}" for each in homes if homes[each]}
+    assert {asked(at, name) for name in homes} == {1}
+    at.rig.add("pod-0", "10.0.0.1")
+    assert {asked(at, name) for name in homes} == {1}
+    assert asked(at, "e") == 0
+
+
+def test_a_session_keeps_its_endpoint_when_another_scorer_overrules_it():
+    at = Desk(STICKY, 2)
+    home = asked(at, "a")
+    at.scheduler.commit(
+        request("other", headers={"x-session-id": "a"}),
+        at.rig.quote("other"),
+        at.decide(headers={"x-session-id": "b"}),  # the other one
+        at.rig.now,
+    )
+    assert asked(at, "a") == home
+
+
+def test_a_table_that_is_full_forgets_who_was_idle_the_longest(monkeypatch):
+    monkeypatch.setattr("epp.policy.peers.vllm_router._MOST_SESSIONS", 3)
+    at = Desk(STICKY, 2)
+    for name in "abcad":
+        asked(at, name)
+    assert list(at.scorer._sessions) == [f"x-session-id:{each}" for each in "cad"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "words"),
+    [
+        (RING, "virtualNodes", 0, "such as 160"),
+        (RING, "sessionHeaders", '[""]', "headers' names"),
+        (STICKY, "sessionExpirationSecs", 0, "such as 7200"),
+        (STICKY, "sessionHeaders", '["x", " "]', "headers' names"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(kind, name, value, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        load(f"plugins: [{{type: {kind}, parameters: {{{name}: {value}}}}}]")
+    assert name in str(caught.value)
