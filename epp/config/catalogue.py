@@ -85,7 +85,6 @@ _CLASSES: dict[str, dict[str, str]] = {
     },
     "epp.policy.peers.dynamo": {
         "dynamo-cost-scorer": "DynamoCostScorer",
-        "vllm-kv-aware-scorer": "VllmKvAwareScorer",
     },
     "epp.policy.peers.lmetric": {
         "lmetric-scorer": "LMetricScorer",
@@ -111,6 +110,7 @@ _CLASSES: dict[str, dict[str, str]] = {
         "smg-power-of-two-picker": "SmgPowerOfTwoPicker",
     },
     "epp.policy.peers.vllm_router": {
+        "vllm-kv-aware-scorer": "VllmKvAwareScorer",
         "vllm-consistent-hash-scorer": "VllmConsistentHashScorer",
         "vllm-sticky-least-loaded-scorer": "VllmStickyLeastLoadedScorer",
     },

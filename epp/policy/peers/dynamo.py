@@ -1,7 +1,7 @@
 """Dynamo's KV router: blocks to prefill and blocks to hold, in one cost.
 
 Source: ai-dynamo-runtime 1.6.1 (`kv-router/src/scheduling/selector/default.rs`, and
-`kv-router/src/sequences` for the books it reads). vllm-router's `kv_aware` has the same cost.
+`kv-router/src/sequences` for the books it reads).
 """
 
 from collections import Counter
@@ -75,10 +75,6 @@ class DynamoCostScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         return _ByCost(self, matches, ActivePrompts(context))
 
 
-class VllmKvAwareScorer(DynamoCostScorer, frozen=True, forbid_unknown_fields=True):
-    """The same cost, as `kv_aware` of vllm-router 0.1.17 has it, whose defaults are Dynamo's."""
-
-
 class _ByCost:
     def __init__(
         self, settings: DynamoCostScorer, matches: PrefixMatchInfo, active: "ActivePrompts"
@@ -91,11 +87,7 @@ class _ByCost:
         """Return scores in 0..1; 1 for all where costs are equal."""
         if not candidates:
             return []
-        costs = self._costs(request, candidates)
-        temperature, least, most = self._settings.router_temperature, min(costs), max(costs)
-        if not temperature or least == most:
-            return least_is_best(costs)
-        return [exp((least - cost) / ((most - least) * temperature)) for cost in costs]
+        return costs_at(self._settings.router_temperature, self._costs(request, candidates))
 
     def _costs(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         settings, size = self._settings, self._settings.block_size
@@ -115,6 +107,14 @@ class _ByCost:
                 settings.prefill_load_scale * max(0.0, prefill) + tokens // size + requests
             )
         return costs
+
+
+def costs_at(temperature: float, costs: Sequence[float]) -> list[float]:
+    """Return the scores of costs at a temperature, as `DynamoCostScorer` says."""
+    least, most = min(costs), max(costs)
+    if not temperature or least == most:
+        return least_is_best(costs)
+    return [exp((least - cost) / ((most - least) * temperature)) for cost in costs]
 
 
 class _Held(NamedTuple):

@@ -134,13 +134,6 @@ def test_text_is_held_as_long_as_it_is_estimated_to_be():
     assert active.held(list(at.decide(prompt).candidates)) == [128, 128]
 
 
-def test_vllm_router_has_the_same():
-    at = Desk("vllm-kv-aware-scorer", 2)
-    at.route(FIRST)
-    at.begin(0)
-    assert at.scores(SECOND) == begun().scores(SECOND)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [

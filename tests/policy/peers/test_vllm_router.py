@@ -1,5 +1,7 @@
 """vllm-router's session policies: the rules of 0.1.17, worked out by hand."""
 
+from math import exp
+
 import pytest
 
 from epp.config.file import load
@@ -8,7 +10,33 @@ from epp.policy.peers.vllm_router import SessionHeaders
 from tests.policy.peers.desk import Desk, tokens
 from tests.strategies import request
 
+KV_AWARE = "vllm-kv-aware-scorer"
 RING, STICKY = "vllm-consistent-hash-scorer", "vllm-sticky-least-loaded-scorer"
+
+
+def test_tokens_to_prefill_times_requests():
+    """Pod 0 computes 129 tokens and has 80 of the next 129, pod 1 has a request without a prompt.
+
+    (129 + 129 - 80) * 2 = 356, 129 * 2 = 258, 129 * 1 = 129.
+    """
+    at = Desk(KV_AWARE)
+    assert at.route(tokens(8)) == 0
+    at.load(0, 1, 0)
+    second = [*tokens(8)[:80], *tokens(3, 1000)]
+    assert at.scores(second) == {"pod-0": 129 / 356, "pod-1": 0.5, "pod-2": 1}
+    at.begin(0)
+    assert at.scores(second) == {"pod-0": 98 / 98, "pod-1": 98 / 258, "pod-2": 98 / 129}
+    at.end()
+    assert at.scores(second)["pod-2"] == 49 / 129
+
+
+def test_a_temperature_makes_weights_of_costs():
+    at = Desk(KV_AWARE, routerTemperature=2.0)
+    at.routed(tokens(8))
+    at.load(0, 1, 0)
+    second = [*tokens(8)[:80], *tokens(3, 1000)]  # 49, 258 and 129
+    expected = {"pod-0": 1, "pod-1": exp(-1 / 2), "pod-2": exp(-80 / (209 * 2))}
+    assert at.scores(second) == pytest.approx(expected)
 
 
 def asked(at, session, *prompts, **more):
@@ -145,6 +173,7 @@ def test_a_table_that_is_full_forgets_who_was_idle_the_longest(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "name", "value", "words"),
     [
+        (KV_AWARE, "routerTemperature", -1, "a number from 0"),
         (RING, "virtualNodes", 0, "such as 160"),
         (RING, "sessionHeaders", '[""]', "headers' names"),
         (STICKY, "sessionExpirationSecs", 0, "such as 7200"),
