@@ -74,6 +74,7 @@ _CLASSES: dict[str, dict[str, str]] = {
     },
     "epp.policy.peers.aibrix": {
         "aibrix-prefix-cache-scorer": "AiBrixPrefixCacheScorer",
+        "aibrix-vtc-basic-scorer": "AiBrixVtcBasicScorer",
     },
     "epp.policy.peers.kthena": {
         "kthena-least-request-scorer": "KthenaLeastRequestScorer",

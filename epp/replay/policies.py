@@ -52,6 +52,7 @@ plugins:
 _PEERS: Mapping[str, str] = {
     "aibrix-least-kv-cache": "plugins: [{type: kv-cache-utilization-scorer}]",
     "aibrix-prefix-cache": "plugins: [{type: aibrix-prefix-cache-scorer}]",
+    "aibrix-vtc-basic": "plugins: [{type: aibrix-vtc-basic-scorer}]",
     "dynamo": "plugins: [{type: dynamo-cost-scorer}]",
     "kthena": """
 plugins:

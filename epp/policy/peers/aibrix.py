@@ -1,21 +1,32 @@
-"""AIBrix's prefix cache: the longest known prefix among endpoints that are not too busy.
+"""AIBrix's prefix cache and virtual token counter.
 
 Source: vLLM AIBrix at commit e3e10f9e, 2026-08 (`pkg/plugins/gateway/algorithms/prefix_cache.go`
-routeOriginal, `pkg/utils/prefixcacheindexer/hash.go`).
+routeOriginal, `pkg/utils/prefixcacheindexer/hash.go`; `algorithms/vtc/vtc_basic.go`,
+`token_tracker.go` and `token_estimator.go`).
 """
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import islice
+from math import ceil
 from statistics import fmean, stdev
 
 import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
-from epp.model.request import InferenceRequest
+from epp.model.request import DEFAULT_FAIRNESS_ID, Decision, InferenceRequest
 from epp.policy.peers.memory.sent_blocks import SentBlocks
-from epp.policy.plugins import PluginContext
+from epp.policy.peers.memory.window import WindowSum
+from epp.policy.plugins import PluginContext, uniform
+from epp.policy.scorers.load import lower_is_better
 
 _MINUTE = 60.0
+_MOST_USERS = 10_000
+"""Users of whom it is kept what they were served; beyond them the one idle the longest goes."""
+_MOST_FORGOTTEN = 10
+"""Users that are forgotten at a time."""
+_MOST_NOISE = 0.1
 
 
 class AiBrixPrefixCacheScorer(
@@ -97,3 +108,101 @@ class _ByKnownPrefix:
 def _least(loads: dict[EndpointId, int]) -> set[EndpointId]:
     lowest = min(loads.values())
     return {endpoint for endpoint, load in loads.items() if load == lowest}
+
+
+class AiBrixVtcBasicScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers the endpoint whose place in the list suits what the user was served.
+
+    A user is a fairness id; requests without one score 1 everywhere, so that chance decides. What
+    a user was served are the tokens of prompts and, estimated as `output_ratio` times these, of
+    responses, each with its weight, within the last `window_minutes`. Of that, in units of the mean
+    of the least and the most that any user was served, at least `min_tokens`, the cost of the
+    endpoint numbered i is
+
+        fairness_weight * |i - min(units, endpoints - 1)|
+        + utilization_weight * min(running / max_pod_load, 1) + a random number up to 0.1
+
+    so that users who were served little share the first endpoints, others the later ones. While
+    nobody was served anything, the least and the most are `min_tokens` and `max_tokens`.
+    """
+
+    fairness_weight: float = 1.0
+    utilization_weight: float = 1.0
+    max_pod_load: float = 100.0
+    input_token_weight: float = 1.0
+    output_token_weight: float = 2.0
+    output_ratio: float = 1.5
+    window_minutes: float = 5.0
+    min_tokens: float = 1000.0
+    max_tokens: float = 8000.0
+
+    def __post_init__(self) -> None:
+        for name, value, such in (
+            ("fairnessWeight", self.fairness_weight, "a weight, such as 1"),
+            ("utilizationWeight", self.utilization_weight, "a weight, such as 1"),
+            ("inputTokenWeight", self.input_token_weight, "a weight, such as 1"),
+            ("outputTokenWeight", self.output_token_weight, "a weight, such as 2"),
+            ("outputRatio", self.output_ratio, "a ratio, such as 1.5"),
+        ):
+            if not value >= 0:
+                raise ValueError(f"`{name}` is below 0; write {such}")
+        for name, value, such in (
+            ("maxPodLoad", self.max_pod_load, "requests, such as 100"),
+            ("windowMinutes", self.window_minutes, "minutes, such as 5"),
+            ("minTokens", self.min_tokens, "tokens, such as 1000"),
+            ("maxTokens", self.max_tokens, "tokens, such as 8000"),
+        ):
+            if not value > 0:
+                raise ValueError(f"`{name}` is not above 0; write {such}")
+
+    def start(self, context: PluginContext) -> "_ByService":
+        """Return what keeps the counts."""
+        return _ByService(self, context.below)
+
+
+class _ByService:
+    def __init__(self, settings: AiBrixVtcBasicScorer, below: Callable[[int], int]) -> None:
+        self._settings = settings
+        self._below = below
+        # Users by their last request, the longest ago first, and what they were served as of it.
+        self._windows: OrderedDict[str, WindowSum] = OrderedDict()
+        self._served: dict[str, float] = {}
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return (highest cost - own) / (highest - lowest)."""
+        if not candidates or request.fairness_id == DEFAULT_FAIRNESS_ID:
+            return [1.0] * len(candidates)
+        settings, window = self._settings, self._windows.get(request.fairness_id)
+        served = 0.0 if window is None else window.total(candidates[0].now)
+        lowest = min(self._served.values(), default=settings.min_tokens)
+        highest = max(self._served.values(), default=settings.max_tokens)
+        unit = max(settings.min_tokens, (lowest + highest) / 2)
+        place = min(served / unit, len(candidates) - 1)
+        return lower_is_better(
+            [
+                settings.fairness_weight * abs(position - place)
+                + settings.utilization_weight * min(each.running / settings.max_pod_load, 1)
+                + _MOST_NOISE * uniform(self._below)
+                for position, each in enumerate(candidates)
+            ]
+        )
+
+    def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
+        """Count a request for its user."""
+        user, settings = request.fairness_id, self._settings
+        if user == DEFAULT_FAIRNESS_ID:
+            return
+        seconds = settings.window_minutes * _MINUTE
+        window = self._windows.setdefault(user, WindowSum(seconds))
+        self._windows.move_to_end(user)
+        output = ceil(settings.output_ratio * decision.prompt_tokens)
+        window.add(
+            now,
+            settings.input_token_weight * decision.prompt_tokens
+            + settings.output_token_weight * output,
+        )
+        self._served[user] = window.total(now)
+        for idle, spent in list(islice(self._windows.items(), _MOST_FORGOTTEN)):
+            if len(self._windows) <= _MOST_USERS and spent.total(now):
+                break
+            del self._windows[idle], self._served[idle]
