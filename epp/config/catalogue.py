@@ -76,6 +76,12 @@ _CLASSES: dict[str, dict[str, str]] = {
         "aibrix-prefix-cache-scorer": "AiBrixPrefixCacheScorer",
         "aibrix-vtc-basic-scorer": "AiBrixVtcBasicScorer",
     },
+    "epp.policy.peers.d2lpm": {
+        "d2lpm-scorer": "D2LpmScorer",
+    },
+    "epp.policy.peers.dualmap": {
+        "dualmap-scorer": "DualMapScorer",
+    },
     "epp.policy.peers.kthena": {
         "kthena-least-request-scorer": "KthenaLeastRequestScorer",
         "kthena-least-latency-scorer": "KthenaLeastLatencyScorer",

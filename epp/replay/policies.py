@@ -53,6 +53,8 @@ _PEERS: Mapping[str, str] = {
     "aibrix-least-kv-cache": "plugins: [{type: kv-cache-utilization-scorer}]",
     "aibrix-prefix-cache": "plugins: [{type: aibrix-prefix-cache-scorer}]",
     "aibrix-vtc-basic": "plugins: [{type: aibrix-vtc-basic-scorer}]",
+    "d2lpm": "plugins: [{type: d2lpm-scorer}]",
+    "dualmap": "plugins: [{type: dualmap-scorer}]",
     "dynamo": "plugins: [{type: dynamo-cost-scorer}]",
     "kthena": """
 plugins:

@@ -5,15 +5,19 @@ goes moves no key between others (Karger et al. 1997).
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from xxhash import xxh64_intdigest
 
 from epp.model.endpoint import EndpointId
 from epp.model.prompts.chain import Chain
+from epp.model.request import InferenceRequest
 
 _TOKEN_BYTES = 4
 """Bytes of text that stand for a token."""
+_USER = b"\n<user>"
+"""The head of a user's message in canonical text (`Prompt`)."""
 
 
 class HashRing:
@@ -74,3 +78,31 @@ def prefix_key(chain: Chain, tokens: int | None = None) -> int:
     if chain.size <= most:
         return chain.hashes[-1] ^ chain.rest_digest
     return chain.hashes[max(0, bisect_right(chain.ends, most) - 1)]
+
+
+def opening_key(request: InferenceRequest, chains: Sequence[Chain], characters: int) -> int:
+    """Return a hash of what the user says first, up to some characters; 0 without a block.
+
+    It is that of the block in which these lie, and so of what precedes it, too: a block of the
+    message, not of what follows, so that a conversation keeps its key.
+    """
+    if not chains:
+        return 0
+    chain = chains[0]
+    start, end = _asked_first(request, chain)
+    wanted = min(start + (characters // _TOKEN_BYTES if chain.exact else characters), end)
+    block = bisect_left(chain.ends, wanted)
+    if block == len(chain.ends) or chain.ends[block] > end:
+        block -= 1
+    return chain.hashes[block] if block >= 0 else 0
+
+
+def _asked_first(request: InferenceRequest, chain: Chain) -> tuple[int, int]:
+    """Return where the user's first message starts and ends in a prompt."""
+    messages = list(pairwise((0, *chain.marks))) or [(0, chain.size)]
+    if not chain.exact and request.prompts:
+        data = request.prompts[0].data
+        asked = (each for each in messages if data.startswith(_USER, each[0]))
+        return next(asked, messages[0])
+    # Tokens do not tell who speaks: an even number of messages begins with the system's.
+    return messages[1 - len(messages) % 2]

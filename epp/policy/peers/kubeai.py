@@ -4,25 +4,18 @@ Source: KubeAI 0.22.1 (`internal/loadbalancer/balance_chwbl.go`, `api/k8s/v1/mod
 `api/openai/v1/chat_completions.go` `Prefix`).
 """
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
-from epp.model.prompts.chain import Chain
 from epp.model.request import InferenceRequest
-from epp.policy.peers.hash_ring import HashRing
+from epp.policy.peers.hash_ring import HashRing, opening_key
 from epp.policy.plugins import PluginContext
 
-_TOKEN_CHARACTERS = 4
-"""Characters that a token stands for, of prompts that came as tokens."""
 _MOST_REPLICAS = 10_000
-_USER = b"\n<user>"
-"""The head of a user's message in canonical text (`Prompt`)."""
 
 
 class KubeAiChwblScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -69,8 +62,7 @@ class _OnRing:
             return []
         loads = {each.endpoint.id: each.requests for each in candidates}
         self._ring.add(loads)
-        chains = candidates[0].chains
-        key = _key(request, chains[0], self._settings.prefix_char_length) if chains else 0
+        key = opening_key(request, candidates[0].chains, self._settings.prefix_char_length)
         chosen = self._choose(key, loads)
         return [1.0 if each.endpoint.id == chosen else 0.0 for each in candidates]
 
@@ -88,27 +80,3 @@ class _OnRing:
         """Take an endpoint that is gone from the ring."""
         if isinstance(event, EndpointRemoved):
             self._ring.remove(event.endpoint_id)
-
-
-def _key(request: InferenceRequest, chain: Chain, characters: int) -> int:
-    """Return the hash of the block in which the user's first message has that many characters.
-
-    It is a block of the message, not of what follows, so that a conversation keeps its key.
-    """
-    start, end = _asked_first(request, chain)
-    length = characters // _TOKEN_CHARACTERS if chain.exact else characters
-    wanted = min(start + length, end)
-    block = bisect_left(chain.ends, wanted)
-    if block == len(chain.ends) or chain.ends[block] > end:
-        block -= 1
-    return chain.hashes[block] if block >= 0 else 0
-
-
-def _asked_first(request: InferenceRequest, chain: Chain) -> tuple[int, int]:
-    """Return where the user's first message starts and ends in a prompt."""
-    messages = list(pairwise((0, *chain.marks))) or [(0, chain.size)]
-    if not chain.exact and request.prompts:
-        data = request.prompts[0].data
-        asked = (each for each in messages if data.startswith(_USER, each[0]))
-        return next(asked, messages[0])
-    return messages[1 - len(messages) % 2]

@@ -1,0 +1,119 @@
+"""D2LPM: the longest prefix, as long as a client has credit left at the endpoint that has it.
+
+Source: "Locality-aware Fair Scheduling in LLM Serving" (arXiv 2501.14312, 2025), the global
+scheduler of Double Deficit Longest Prefix Match. Its other half, DLPM, orders the queue within an
+engine, which no picker can.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from math import floor
+
+import msgspec
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
+from epp.model.events import Aborted, EndpointRemoved, Event, Finished
+from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import PrefixMatchInfo, find_producer
+
+_MOST_CLIENTS = 10_000
+"""Clients whose credit is kept; beyond them the one idle the longest goes, and starts anew."""
+
+
+class D2LpmScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers the longest cached prefix among endpoints at which the client has credit left.
+
+    A client is a fairness id. It begins with `worker_quantum` tokens at every endpoint, and pays
+    there for tokens that are not cached as it is sent, and `output_token_weight` times the tokens
+    of the response as it ends. Where it has nothing left anywhere, it is given as many quanta at
+    all endpoints as it takes.
+
+    Of equal prefixes the endpoint with the fewest requests under way is chosen; among equals
+    chance decides: all of them score 1, others 0. A small quantum evens out what each client has
+    at the endpoints, a large one keeps its prefixes together; the paper has none by default.
+    """
+
+    worker_quantum: int = 10_000
+    output_token_weight: float = 2.0
+    prefix_match_info_producer_name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.worker_quantum < 1:
+            raise ValueError("`workerQuantum` is below 1; write tokens, such as 10000")
+        if not self.output_token_weight >= 0:
+            raise ValueError("`outputTokenWeight` is below 0; write a weight, such as 2")
+
+    def start(self, context: PluginContext) -> "_ByCredit":
+        """Return what keeps the accounts."""
+        producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
+        started = _ByCredit(self, producer)
+        context.subscribe((Finished, Aborted, EndpointRemoved), started.hear)
+        return started
+
+
+class _ByCredit:
+    def __init__(self, settings: D2LpmScorer, matches: PrefixMatchInfo) -> None:
+        self._settings = settings
+        self._matches = matches
+        self._accounts: OrderedDict[str, _Account] = OrderedDict()  # the one idle the longest first
+        self._under_way: dict[RequestId, tuple[str, EndpointId]] = {}
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 for what may be chosen, 0 for others."""
+        if not candidates:
+            return []
+        account = self._accounts.get(request.fairness_id, _Account())
+        balances = [self._credit(account, each.endpoint.id) for each in candidates]
+        given = self._settings.worker_quantum * self._quanta(max(balances))
+        matches = self._matches.prefix_matches(request, candidates)
+        ranks = [
+            (-match.matched, each.requests) if credit + given > 0 else None
+            for credit, match, each in zip(balances, matches, candidates, strict=True)
+        ]
+        best = min(rank for rank in ranks if rank is not None)
+        return [1.0 if rank == best else 0.0 for rank in ranks]
+
+    def _credit(self, account: "_Account", endpoint: EndpointId) -> float:
+        return account.quanta * self._settings.worker_quantum - account.spent.get(endpoint, 0.0)
+
+    def _quanta(self, credit: float) -> int:
+        """Return how many quanta it takes until something is left."""
+        return 0 if credit > 0 else floor(-credit / self._settings.worker_quantum) + 1
+
+    def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
+        """Have a client pay for what is to be computed."""
+        client, endpoint = request.fairness_id, decision.endpoint.id
+        account = self._accounts.setdefault(client, _Account())
+        self._accounts.move_to_end(client)
+        if len(self._accounts) > _MOST_CLIENTS:
+            self._accounts.popitem(last=False)
+        account.quanta += self._quanta(self._credit(account, endpoint))
+        account.pay(endpoint, decision.prompt_tokens - decision.predicted_cached_tokens)
+        self._under_way[request.id] = client, endpoint
+
+    def hear(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Have a client pay for a response; forget an endpoint that is gone."""
+        if isinstance(event, EndpointRemoved):
+            for account in self._accounts.values():
+                account.spent.pop(event.endpoint_id, None)
+        elif isinstance(event, Finished | Aborted):
+            client, endpoint = self._under_way.pop(event.request_id, ("", EndpointId("")))
+            served = self._accounts.get(client)
+            if served is not None and endpoint in served.spent:
+                usage = event.usage if isinstance(event, Finished) else None
+                tokens = usage.completion_tokens if usage else event.generated
+                served.pay(endpoint, self._settings.output_token_weight * tokens)
+
+
+class _Account:
+    """The quanta that a client was given at each endpoint, and the tokens that it spent there."""
+
+    def __init__(self) -> None:
+        self.quanta = 1
+        self.spent: dict[EndpointId, float] = {}
+
+    def pay(self, endpoint: EndpointId, tokens: float) -> None:
+        """Spend tokens at an endpoint."""
+        self.spent[endpoint] = self.spent.get(endpoint, 0.0) + tokens

@@ -1,0 +1,95 @@
+"""DualMap: two endpoints for each prefix, by two hash functions, and the better of these.
+
+Source: "DualMap: Enabling Both Cache Affinity and Load Balancing for Distributed LLM Serving"
+(ICLR 2026, arXiv 2602.06502), by its abstract: it names the rules, not their numbers.
+"""
+
+from collections.abc import Collection, Sequence
+from itertools import islice
+
+import msgspec
+from xxhash import xxh64_intdigest
+
+from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
+from epp.model.events import EndpointRemoved, Event
+from epp.model.request import InferenceRequest
+from epp.policy.peers.hash_ring import HashRing, opening_key
+from epp.policy.plugins import PluginContext
+from epp.policy.producers import PrefixMatchInfo, find_producer
+
+_REPLICAS = 256
+_KEY_BYTES = 8
+
+
+class DualMapScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Prefers one of the two endpoints that the beginning of the conversation hashes to.
+
+    Of the two the one that has more of the prompt cached is chosen, as long as the time to first
+    token that is predicted there is at most `ttft_slo_seconds`; otherwise, and where they have as
+    much, the one with the shorter time. Each endpoint has 256 points on a ring, on which the key
+    has two places, so that endpoints that come and go move few prefixes.
+
+    The key is what the user says first, up to `prefix_char_length` characters, as of
+    `kubeai-chwbl-scorer`; in the paper its length adapts to the load. Waiting requests do not
+    migrate from one of the two to the other, which takes a queue in the router. Times are what
+    the picker has learned.
+    """
+
+    ttft_slo_seconds: float = 5.0
+    prefix_char_length: int = 100
+    prefix_match_info_producer_name: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.ttft_slo_seconds >= 0:
+            raise ValueError("`ttftSloSeconds` is below 0; write seconds, such as 5")
+        if self.prefix_char_length < 1:
+            raise ValueError("`prefixCharLength` is below 1; write characters, such as 100")
+
+    def start(self, context: PluginContext) -> "_OnTwoRings":
+        """Return what keeps the rings."""
+        producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
+        started = _OnTwoRings(self, producer)
+        context.subscribe([EndpointRemoved], started.forget)
+        return started
+
+
+class _OnTwoRings:
+    def __init__(self, settings: DualMapScorer, matches: PrefixMatchInfo) -> None:
+        self._settings = settings
+        self._matches = matches
+        self._ring = HashRing(_REPLICAS)
+
+    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+        """Return 1 for what may be chosen, 0 for others."""
+        if not candidates:
+            return []
+        positions = {each.endpoint.id: at for at, each in enumerate(candidates)}
+        self._ring.add(positions)
+        key = opening_key(request, candidates[0].chains, self._settings.prefix_char_length)
+        two = [positions[each] for each in self._two(key, positions.keys())]
+        matches = self._matches.prefix_matches(request, candidates)
+        seconds = {at: _predicted_ttft(candidates[at]) for at in two}
+        most = max(matches[at].matched for at in two)
+        warm = [at for at in two if matches[at].matched == most]
+        in_time = min(seconds[at] for at in warm) <= self._settings.ttft_slo_seconds
+        asked = warm if in_time else two
+        least = min(seconds[at] for at in asked)
+        chosen = {at for at in asked if seconds[at] == least}
+        return [1.0 if at in chosen else 0.0 for at in range(len(candidates))]
+
+    def _two(self, key: int, among: Collection[EndpointId]) -> list[EndpointId]:
+        """Return the endpoints at the two places of a key; one where there are no more."""
+        first = next(each for each in self._ring.walk(key) if each in among)
+        other = xxh64_intdigest(key.to_bytes(_KEY_BYTES, "little"))
+        others = (each for each in self._ring.walk(other) if each in among and each != first)
+        return [first, *islice(others, 1)]
+
+    def forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Take an endpoint that is gone from the ring."""
+        if isinstance(event, EndpointRemoved):
+            self._ring.remove(event.endpoint_id)
+
+
+def _predicted_ttft(candidate: Candidate) -> float:
+    return candidate.queued_prefill_seconds + candidate.prefill_seconds + candidate.decode_seconds
