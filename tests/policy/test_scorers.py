@@ -7,7 +7,12 @@ from epp.model.endpoint import Load
 from epp.policy.pickers import LeastTtftPicker, MaxScorePicker
 from epp.policy.plugins import PickContext
 from epp.policy.scorers.caches import LoraAffinityScorer, PrefixCacheScorer
-from epp.policy.scorers.load import KvCacheUtilizationScorer, LeastTtftScorer, QueueScorer
+from epp.policy.scorers.load import (
+    KvCacheUtilizationScorer,
+    LeastTtftScorer,
+    QueueScorer,
+    lower_is_better,
+)
 from tests.strategies import candidate, candidates, request
 
 
@@ -98,3 +103,17 @@ def test_alone_the_scorer_of_first_tokens_picks_what_the_picker_picks(asked):
     assert MaxScorePicker().pick(asked, totals, context) == LeastTtftPicker().pick(
         asked, [], context
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "scores"),
+    [
+        ([2.0, 4.0, 3.0], [1.0, 0.0, 0.5]),
+        ([7.0, 7.0], [1.0, 1.0]),
+        ([-1.7e308, 1.7e308, 0.0], [1.0, 0.0, 0.5]),
+        ([0.0, 5e-324], [1.0, 0.0]),
+        ([], []),
+    ],
+)
+def test_lower_is_better_whatever_the_distance(values, scores):
+    assert lower_is_better(values) == scores
