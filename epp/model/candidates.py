@@ -15,11 +15,6 @@ from epp.model.pods.ledger import LedgerSnapshot
 from epp.model.pods.pods import EligiblePods
 from epp.model.quote import Estimate, Quote
 
-_SEQUENCE_SECONDS: Final = 20e-6
-"""Seconds that one running decode adds to an engine's step."""
-_CONTEXT_SECONDS: Final = 56e-9
-"""Seconds that each token which decodes look back at adds to it: an 8B model on an H100."""
-
 
 class _LoadOnce:
     """The load of one endpoint, computed when it is first asked for (`LoadSource`)."""
@@ -56,6 +51,7 @@ class Candidates(Sequence[Candidate]):
         "_made",
         "_now",
         "_pods",
+        "_prefill",
         "_queued",
         "_requests",
         "_running",
@@ -69,6 +65,7 @@ class Candidates(Sequence[Candidate]):
         quote: Quote,
         eligible: EligiblePods,
         estimates: Sequence[Estimate],
+        prefill_seconds: Sequence[float],
         trust: Sequence[float],
         snapshot: LedgerSnapshot,
         busy_share: float,
@@ -83,6 +80,7 @@ class Candidates(Sequence[Candidate]):
         self._length: Final = length
         self._now: Final = now
         self._estimates: Final = estimates
+        self._prefill: Final = prefill_seconds
         self._trust: Final = trust
         self._queued: Final = snapshot.queued_prefill_seconds
         self._requests: Final = snapshot.requests
@@ -123,7 +121,7 @@ class Candidates(Sequence[Candidate]):
             matched_blocks=estimate.matched,
             total_blocks=self._blocks,
             queued_prefill_seconds=self._queued[position],
-            prefill_seconds=estimate.seconds,
+            prefill_seconds=self._prefill[position],
             decode_seconds=decode,
             crowding_seconds=self._crowding_seconds(position, decode),
             requests=self._requests[position],
@@ -153,25 +151,25 @@ class Candidates(Sequence[Candidate]):
         The prefill of this request counts `weight` times, what decodes cost each other `crowding`
         times.
         """
-        queued, running, pods = self._queued, self._running, self._pods
-        decode, each = self._decode_seconds(), crowding * self._length
-        own = each * self._own_seconds
-        return [
-            queued[position]
-            + weight * estimate.seconds
-            + (1 + each) * decode[position]
-            + own * pods[position].prefill.scale * running[position]
-            for position, estimate in enumerate(self._estimates)
-        ]
+        queued, prefill, running, pods = self._queued, self._prefill, self._running, self._pods
+        decode, each, context = self._decode_seconds(), crowding * self._length, self._context
+        costs: list[float] = []
+        for position, beside in enumerate(decode):
+            cost = queued[position] + weight * prefill[position]
+            if beside > 0:
+                own = running[position] * pods[position].pace.decode_seconds(1.0, context)
+                cost += beside + each * (beside + own)
+            costs.append(cost)
+        return costs
 
     def _decode_seconds(self) -> list[float]:
         """Return what running decodes add to a step of each: vLLM computes all in the same one."""
         decode = self._decode
         if decode is None:
-            decode = self._decode = []
-            for running, pod in zip(self._running, self._pods, strict=True):
-                held = _CONTEXT_SECONDS * pod.books.held_tokens
-                decode.append(pod.prefill.scale * (_SEQUENCE_SECONDS * running + held))
+            decode, pods = [], self._pods
+            for position, running in enumerate(self._running):
+                decode.append(pods[position].decode_seconds(running) if running > 0 else 0.0)
+            self._decode = decode
         return decode
 
     def _crowding_seconds(self, position: int, decode: float) -> float:
@@ -179,10 +177,10 @@ class Candidates(Sequence[Candidate]):
 
         Others are taken to run for as long as it does.
         """
-        others = self._pods[position].prefill.scale * self._own_seconds * self._running[position]
-        return self._length * (decode + others)
+        own = self._pods[position].pace.decode_seconds(1.0, self._context)
+        return self._length * (decode + own * self._running[position])
 
     @property
-    def _own_seconds(self) -> float:
-        """What the request adds to a step while it decodes, by default."""
-        return _SEQUENCE_SECONDS + _CONTEXT_SECONDS * (self._tokens + self._length / 2)
+    def _context(self) -> float:
+        """How many tokens the request looks back at while it decodes, on average."""
+        return self._tokens + self._length / 2

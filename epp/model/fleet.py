@@ -137,20 +137,20 @@ class Fleet:
         eligible = self.pods.eligible(quote.subset, whole=whole)
         # Prompts that an engine has reached since then are in its cache by now.
         for pod in [pod for pod in eligible.pods if pod.scheduler.waiting]:
-            pod.scheduler.schedule(pod.prefill.longest, now)
+            pod.scheduler.schedule(pod.pace.longest_step, now)
             self._version += 1
         quote.look_up(self._index, self._version)
         estimates = quote.estimates(eligible.places)
         trust = [pod.feedback.trust for pod in eligible.pods]
         if trust and min(trust) < DOUBT:
             self._discount(quote, eligible, estimates)
-        prefill_seconds = [each.seconds for each in estimates]
-        if not quote.tokens:
-            prefill_seconds = [speed.prefill.step for _, speed in eligible.places]
-        snapshot = take_snapshot(eligible.ledgers, prefill_seconds, now)
+        prefill_seconds = eligible.prefill_seconds(estimates)
+        external = prefill_seconds if quote.tokens else eligible.step_seconds()
+        snapshot = take_snapshot(eligible.ledgers, external, now)
         self._busy.update(snapshot.busy, len(trust), now)
         busy, length = self._busy.value, self._output_lengths.length(quote)
-        return Candidates(quote, eligible, estimates, trust, snapshot, busy, length, now)
+        known = estimates, prefill_seconds, trust, snapshot
+        return Candidates(quote, eligible, *known, busy, length, now)
 
     @staticmethod
     def _discount(quote: Quote, eligible: EligiblePods, estimates: list[Estimate]) -> None:

@@ -15,8 +15,9 @@ from epp.model.request import Decision, InferenceRequest, Score
 from epp.policy.plugins import PickContext
 from epp.policy.profile import Profile
 
+_MIN_ALPHA: Final = 1.0
 _MAX_ALPHA: Final = 8.0
-"""The bound of alpha in `ttft_costs`."""
+"""Bounds of alpha in `ttft_costs`."""
 _CROWDING: Final = 0.1
 """The weight of a second of decoding against one before a first token."""
 
@@ -97,10 +98,11 @@ def cached_tokens(candidates: Sequence[Candidate]) -> list[int]:
 def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     """Return what this prompt's first token costs at each candidate, in seconds.
 
-    `queued_prefill + (1 + alpha) * prefill + decode + crowding / 10`, with alpha = min(8, 2b / (1 -
-    b)) for the busy share b: in a busy fleet, prefill that another endpoint's cache would save
-    takes time from requests to come. b is the fleet's and so the same for all candidates. A tenth
-    of what decodes cost each other keeps answers fast where it costs no first token much.
+    `queued_prefill + (1 + alpha) * prefill + decode + crowding / 10`, with alpha = 2b / (1 - b),
+    from 1 to 8, for the busy share b: in a busy fleet, prefill that another endpoint's cache would
+    save takes time from requests to come; in any fleet from running decodes, and its blocks evict
+    others. b is the fleet's and so the same for all candidates. A tenth of what decodes cost each
+    other keeps answers fast where it costs no first token much.
     """
     if type(candidates) is Candidates:
         return candidates.ttft_seconds(_prefill_weight(candidates.busy_share), _CROWDING)
@@ -116,7 +118,8 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
 
 def _prefill_weight(busy: float) -> float:
     """Return 1 + alpha, the weight of a second of prefill at that busy share (0..1)."""
-    return 1 + (min(_MAX_ALPHA, 2 * busy / (1 - busy)) if busy < 1 else _MAX_ALPHA)
+    alpha = 2 * busy / (1 - busy) if busy < 1 else _MAX_ALPHA
+    return 1 + max(_MIN_ALPHA, min(_MAX_ALPHA, alpha))
 
 
 def best(costs: Sequence[float], count: int, context: PickContext) -> Sequence[int]:

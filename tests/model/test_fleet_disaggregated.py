@@ -15,6 +15,7 @@ from epp.model.events import (
     Unobserved,
 )
 from epp.model.learning.prefill import PrefillModel
+from epp.model.pods.pace import PaceClass
 from epp.model.request import RequestId, Usage
 from tests.model.rig import LONG, Rig, predicted
 
@@ -146,10 +147,10 @@ def test_without_another_endpoint_the_one_picked_does_all(prefill):
 
 def test_the_speed_of_prefill_is_learned_where_it_ran():
     rig = disaggregated()
-    rig.pod("pod-0").relabel(rig.pod("pod-0").endpoint, learned := PrefillModel())
+    rig.pod("pod-0").relabel(rig.pod("pod-0").endpoint, learned := PaceClass())
     rig.now += 3.0
     rig.apply(FirstToken(R1))
-    assert learned.seconds(1000, 0) > SECONDS
+    assert learned.prefill.seconds(1000, 0) > SECONDS
     assert rig.pod("pod-1").prefill.seconds(1000, 0) == SECONDS
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.model.events import Finished, FirstToken
+from epp.model.events import Aborted, Finished, FirstToken, Unobserved
 from epp.model.learning.prefill import STEP_SECONDS, PrefillModel
 from epp.model.pods.pods import CLASS_LABEL
 from epp.model.request import RequestId, Usage
@@ -121,3 +121,72 @@ def test_classes_of_endpoints_learn_apart():
     assert found["cpu"].prefill_seconds > 1
     rig.add("h100", "10.0.0.1", labels={CLASS_LABEL: "cpu"})
     assert rig.ask(text(1000, "new"))["h100"].prefill_seconds > 1
+
+
+def answer(rig, name, number, seconds, *, tokens=200, step=0.007):  # noqa: PLR0913
+    """Send a request that is answered after `seconds`, then with a token every `step`."""
+    identity = RequestId(f"{name} {number}")
+    rig.send(name, identity, text(500 + 53 * (number % 40), identity), stream=True)
+    rig.now += seconds
+    rig.apply(FirstToken(identity))
+    rig.now += tokens * step
+    rig.apply(Finished(identity, Usage(500 + 53 * (number % 40), tokens, 0)))
+
+
+def as_predicted(number, times=1.0):
+    return times * PrefillModel().seconds(500 + 53 * (number % 40), 0)
+
+
+def figures(rig, name):
+    """What is predicted of one endpoint: a prompt that no other has, and a step of one decode."""
+    asked, pace = rig.ask(text(2000, "asked"))[name], rig.pod(name).pace
+    step = pace.decode_slowness.value * pace.of_class.decode.seconds(1, 1000)
+    return asked.prefill_seconds, step
+
+
+def test_unlabelled_endpoints_are_told_apart():
+    rig = Rig()
+    for number in range(120):
+        answer(rig, "pod-0", number, as_predicted(number), step=0.00602)
+        answer(rig, "pod-1", number, as_predicted(number, 2.5), step=2.5 * 0.00602)
+    fast, slow = figures(rig, "pod-0"), figures(rig, "pod-1")
+    assert fast[0] == pytest.approx(PrefillModel().seconds(2000, 0), rel=0.1)
+    assert slow == pytest.approx((2.5 * fast[0], 2.5 * fast[1]), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"seconds": 1e-4},
+        {"seconds": 0.0, "tokens": 1},
+        {"seconds": 0.05, "tokens": 10**9, "step": 1e-9},
+        {"seconds": 0.05, "tokens": 200, "step": 0.07},
+        {"seconds": 3.0, "step": 0.07},
+    ],
+    ids=["at once", "at once with nothing", "counts too much", "decodes slowly", "tenfold slower"],
+)
+def test_one_odd_endpoint_leaves_the_figures_of_others(odd):
+    def others(of_third):
+        rig = Rig(3)
+        for number in range(60):
+            for name in ("pod-0", "pod-1", "pod-2"):
+                answer(rig, name, number, as_predicted(number))
+        for number in range(60, 160):
+            answer(rig, "pod-2", number, **{"seconds": as_predicted(number), **of_third})
+            answer(rig, "pod-0", number, as_predicted(number))
+        return [figures(rig, name) for name in ("pod-0", "pod-1")]
+
+    for found, usual in zip(others(odd), others({}), strict=True):
+        assert found == pytest.approx(usual, rel=0.1)
+
+
+def test_cut_off_streams_teach_nothing():
+    rig = Rig()
+    rig.send("pod-0", "r1", LONG, stream=True)
+    rig.now += 30
+    rig.apply(Aborted(RequestId("r1")))
+    rig.send("pod-0", "r2", text(900), stream=True)
+    rig.apply(Unobserved(RequestId("r2")))
+    rig.now += 30
+    rig.apply(Finished(RequestId("r2")))
+    assert figures(rig, "pod-0") == figures(Rig(), "pod-0")

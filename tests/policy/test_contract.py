@@ -43,6 +43,7 @@ BY_ORDER = {
     "ray-prefix-affinity-scorer",
     "sglang-cache-aware-scorer",
     "smg-prefix-hash-scorer",
+    "vllm-cache-aware-scorer",
     "vllm-consistent-hash-scorer",
 }
 """Types whose rule ranks candidates by their order, or takes the first of equals."""

@@ -112,7 +112,7 @@ def test_random_can_pick_each():
 
 @pytest.mark.parametrize(
     ("busy", "alpha"),
-    [(0, 0), (0.1, 0.2 / 0.9), (0.5, 2), (0.75, 6), (0.8, 8), (0.9, 8), (1, 8)],
+    [(0, 1), (0.1, 1), (0.4, 0.8 / 0.6), (0.5, 2), (0.75, 6), (0.8, 8), (0.9, 8), (1, 8)],
 )
 def test_the_cost_of_a_first_token(busy, alpha):
     asked = candidate(
@@ -125,14 +125,14 @@ def test_the_cost_of_a_first_token(busy, alpha):
     ("busy", "picked"), [(0.0, 1), (0.5, 0)], ids=["idle fleet spreads", "busy fleet sticks"]
 )
 def test_recomputing_costs_more_in_a_busier_fleet(busy, picked):
-    warm = candidate(queued_prefill_seconds=0.5, prefill_seconds=0.1, busy_share=busy)
+    warm = candidate(queued_prefill_seconds=0.7, prefill_seconds=0.1, busy_share=busy)
     cold = candidate(queued_prefill_seconds=0.0, prefill_seconds=0.4, busy_share=busy)
     assert LeastTtftPicker().pick([warm, cold], [], FIRST) == (picked,)
 
 
 def test_crowding_costs_a_tenth():
     crowded, cold = candidate(crowding_seconds=1.5), candidate(prefill_seconds=0.2)
-    assert ttft_costs([crowded, cold]) == [pytest.approx(0.15), pytest.approx(0.2)]
+    assert ttft_costs([crowded, cold]) == [pytest.approx(0.15), pytest.approx(2 * 0.2)]
 
 
 @pytest.mark.parametrize("kind", PICKERS)

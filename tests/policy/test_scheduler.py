@@ -147,7 +147,7 @@ def test_the_ledger_gets_what_was_predicted():
             before[name] + chosen.prefill_seconds + chosen.decode_seconds
         )
         assert desk.rig.queued_seconds()[name] == pytest.approx(
-            before[name] + chosen.prefill_seconds
+            before[name] + chosen.prefill_seconds + chosen.decode_seconds
         )
         if number % 2:
             desk.rig.fleet.apply(FirstToken(in_flight.quote.request_id), desk.rig.now)

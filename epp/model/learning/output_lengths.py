@@ -26,6 +26,8 @@ _LEAST_CHANGE: Final = 0.1
 """A drift that is no change, whatever the deviation: a tenth of the value."""
 _FARTHEST: Final = 4.0
 """Mean absolute deviations that one value counts for, at most."""
+_MOST_TIMES: Final = 32.0
+"""How many times the mean one length counts for where the mean is settled: some engines lie."""
 _LEAST_TIMED: Final = 8
 """Tokens of a response below which its duration is not learned from."""
 _EMBEDDING: Final = (Api.EMBEDDINGS, Api.GRPC_EMBED)
@@ -87,7 +89,9 @@ class OutputLengths:
         It stands for `weight` responses, of which one was observed.
         """
         if tokens > 0:
-            _mean_of(self._lengths, (quote.target_model, quote.stream)).add(tokens, weight)
+            mean = _mean_of(self._lengths, (quote.target_model, quote.stream))
+            most = _MOST_TIMES * mean.value if mean.settled else quote.max_tokens or tokens
+            mean.add(min(tokens, most), weight)
 
     def record_seconds_per_token(
         self, speed: object, tokens: int, seconds: float, weight: float = 1.0

@@ -5,6 +5,8 @@ from math import inf
 from typing import Final
 
 from epp.model.learning.output_lengths import OutputLengths
+from epp.model.learning.prefill import steps
+from epp.model.pods.pace import PaceMark
 from epp.model.pods.pod import Pod
 from epp.model.pods.sequence import SequenceState
 from epp.model.pods.unobserved import UnobservedRequest
@@ -26,6 +28,8 @@ class InFlightRequest:
     """
 
     __slots__ = (
+        "_beside",
+        "_mark",
         "began",
         "cached",
         "disaggregated",
@@ -52,6 +56,8 @@ class InFlightRequest:
         self.disaggregated = False
         self.prefill: InFlightRequest | None = None
         self.weight = 1.0
+        self._beside = 0.0
+        self._mark: PaceMark | None = None
 
     def disaggregate(self) -> "InFlightRequest":
         """Return what is to be sent to another endpoint that computes the prompts.
@@ -70,7 +76,8 @@ class InFlightRequest:
     def send(self, pod: Pod, estimate: Estimate, now: float) -> None:
         """Add the request to the ledger and scheduler of a pod whose cache saves it `estimate`."""
         quote, ledger, scheduler = self.quote, pod.ledger, pod.scheduler
-        request_id, longest_step = quote.request_id, pod.prefill.longest
+        request_id, longest_step = quote.request_id, pod.pace.longest_step
+        pod.count_time(now)
         self.pod, self.cached, self.matched = pod, estimate.cached, estimate.matched
         self.met_idle = not ledger.queued_seconds(now)
         pod.books.add_request(quote.target_model)
@@ -79,7 +86,11 @@ class InFlightRequest:
         else:
             observed = quote.stream and bool(quote.tokens)
             uncached = quote.tokens - estimate.cached
-            ledger.admit(request_id, estimate.seconds, now, observed=observed, tokens=uncached)
+            seconds = self._predict(estimate, uncached)
+            slowness = pod.pace.prefill_slowness.value
+            ledger.admit(
+                request_id, seconds, now, observed=observed, tokens=uncached, slowness=slowness
+            )
         sequences = []
         for position, chain in enumerate(quote.chains):
             sequence = SequenceState(
@@ -88,6 +99,13 @@ class InFlightRequest:
             scheduler.add_request(sequence, longest_step, now)
             sequences.append(sequence)
         self.sequences = sequences
+
+    def _predict(self, estimate: Estimate, uncached: int) -> float:
+        """Return the seconds of the prefill, and of the decodes in the same steps."""
+        pod = self.pod
+        decode = pod.decode_seconds(pod.running) if pod.running else 0.0
+        self._beside = steps(uncached) * decode
+        return pod.pace.prefill_slowness.value * estimate.seconds + self._beside
 
     @property
     def unprefilled(self) -> int:
@@ -110,11 +128,18 @@ class InFlightRequest:
             if self.prefill is not None:
                 self.prefill.record_first_token(now)
             self.end_prefill(now)
+            self.pod.count_time(now)
+            self._mark = self.pod.pace.mark()
             return
         pod, uncached = self.pod, self.quote.tokens - self.cached
-        pod.ledger.record_first_token(self.quote.request_id, now)
+        pod.count_time(now)
+        span = pod.ledger.record_first_token(self.quote.request_id, now)
+        if span is not None:
+            pod.pace.learn_prefill(span.expected, span.seconds, now)
         if self.met_idle and uncached >= _MIN_LEARNED_TOKENS:
-            pod.prefill.learn(uncached, self.cached, now - self.sent_at)
+            pod.pace.learn_prompt(uncached, self.cached, now - self.sent_at - self._beside)
+        pod.pace.count_prefill(steps(uncached))
+        self._mark = pod.pace.mark()
 
     def end_prefill(self, now: float, *, revoked: bool = False) -> None:
         """Free what the request holds at another endpoint that computes its prompts.
@@ -142,11 +167,12 @@ class InFlightRequest:
     def leave(self, now: float, *, revoked: bool) -> None:
         """Free what the request holds at its own endpoint; `revoked` as in `release`."""
         pod = self.pod
+        pod.count_time(now)
         pod.ledger.end(self.quote.request_id, now)
         pod.books.remove_request(self.quote.target_model)
         for sequence in self.sequences:
             pod.scheduler.finish_request(sequence, revoked=revoked)
-            pod.scheduler.schedule(pod.prefill.longest, now)
+            pod.scheduler.schedule(pod.pace.longest_step, now)
         self.sequences = ()
 
     def leave_unobserved(self, output_lengths: OutputLengths, now: float) -> UnobservedRequest:
@@ -154,12 +180,14 @@ class InFlightRequest:
         quote, pod = self.quote, self.pod
         before = pod if self.prefill is None else self.prefill.pod
         before.ledger.mark_unobserved(quote.request_id)
+        self._mark = None
         return UnobservedRequest(
             id=quote.request_id,
             endpoint_id=pod.endpoint.id,
             since=now,
             began=now + before.ledger.queued_seconds(now) if self.began is None else self.began,
-            seconds_per_token=output_lengths.seconds_per_token(pod.prefill),
+            seconds_per_token=pod.pace.decode_slowness.value
+            * output_lengths.seconds_per_token(pod.prefill),
             length=output_lengths.length(quote),
             most=inf if quote.max_tokens is None else quote.max_tokens,
         )
@@ -168,7 +196,11 @@ class InFlightRequest:
         """Record in `output_lengths` a response of `tokens` tokens that was seen to its end."""
         self.pod.feedback.reports += 1
         output_lengths.record_length(self.quote, tokens, self.weight)
-        if self.began is not None:
-            output_lengths.record_seconds_per_token(
-                self.pod.prefill, tokens, now - self.began, self.weight
-            )
+        if self.began is None:
+            return
+        pace = self.pod.pace
+        seconds = (now - self.began) / pace.decode_slowness.value
+        output_lengths.record_seconds_per_token(self.pod.prefill, tokens, seconds, self.weight)
+        if self._mark is not None:
+            self.pod.count_time(now)
+            pace.learn_decode(self._mark, tokens - 1, now)

@@ -14,6 +14,8 @@ from epp.model.request import RequestId
 OVERDUE_SECONDS = 60.0
 """Seconds past its prediction after which a prefill whose first token is missing is over."""
 
+_SPAN_SECONDS = 1.0
+"""Expected seconds of prefills after which what they took is a measurement."""
 _LEAST_SECONDS = 1e-9
 """Seconds of prefill that are queued, at least, while any prefill is not over."""
 
@@ -35,12 +37,22 @@ class LedgerSnapshot(NamedTuple):
 class _Prefill:
     """A predicted prefill of `tokens`; `deadline_only` where no first token will be seen."""
 
-    __slots__ = ("deadline_only", "seconds", "tokens")
+    __slots__ = ("deadline_only", "expected", "seconds", "tokens")
 
-    def __init__(self, seconds: float, tokens: int, *, deadline_only: bool) -> None:
+    def __init__(
+        self, seconds: float, expected: float, tokens: int, *, deadline_only: bool
+    ) -> None:
         self.seconds = seconds
+        self.expected = expected
         self.tokens = tokens
         self.deadline_only = deadline_only
+
+
+class PrefillSpan(NamedTuple):
+    """Prefills one after the other: what their class predicted for them, and what they took."""
+
+    expected: float
+    seconds: float
 
 
 class Ledger:
@@ -58,6 +70,9 @@ class Ledger:
         "_prefills",
         "_queued_seconds",
         "_requests",
+        "_span_expected",
+        "_span_measured",
+        "_span_seconds",
         "external_waiting",
         "queued_tokens",
         "running",
@@ -74,6 +89,9 @@ class Ledger:
         self._head_since = 0.0
         self._requests: set[RequestId] = set()
         self._elsewhere: set[RequestId] = set()
+        # Since the queue was empty, or the last span: what was measured from end to end.
+        self._span_expected = self._span_seconds = 0.0
+        self._span_measured = True
 
     @property
     def requests(self) -> int:
@@ -109,19 +127,30 @@ class Ledger:
             before += entry.seconds
         return max(0.0, before - max(0.0, now - self._head_since))
 
-    def admit(
-        self, request: RequestId, seconds: float, now: float, *, observed: bool, tokens: int = 0
+    def admit(  # noqa: PLR0913 (what is known of one prefill)
+        self,
+        request: RequestId,
+        seconds: float,
+        now: float,
+        *,
+        observed: bool,
+        tokens: int = 0,
+        slowness: float = 1.0,
     ) -> None:
         """Add a request with `seconds` of prefill, of `tokens` tokens that are not cached.
 
-        `observed` where its first token will be seen. A request that is there already takes the
-        last place, with these seconds and tokens alone.
+        `observed` where its first token will be seen. The endpoint is `slowness` times slower than
+        its class. A request that is there already takes the last place, with these numbers alone.
         """
-        self.record_first_token(request, now)
+        self._drop(request, now)
         if not self._prefills:
             self._head_since = now
             self._queued_seconds = 0.0
-        self._prefills[request] = _Prefill(seconds, tokens, deadline_only=not observed)
+            self._span_expected = self._span_seconds = 0.0
+            self._span_measured = True
+        self._prefills[request] = _Prefill(
+            seconds, seconds / slowness, tokens, deadline_only=not observed
+        )
         self._queued_seconds += seconds
         self.queued_tokens += tokens
         self._requests.add(request)
@@ -129,13 +158,32 @@ class Ledger:
 
     def admit_decode(self, request: RequestId, now: float) -> None:
         """Add a request whose prefill is another endpoint's."""
-        self.record_first_token(request, now)
+        self._drop(request, now)
         self._elsewhere.add(request)
         self._requests.add(request)
         self.sent += 1
 
-    def record_first_token(self, request: RequestId, now: float) -> None:
-        """End a request's prefill; a request without one changes nothing."""
+    def record_first_token(self, request: RequestId, now: float) -> PrefillSpan | None:
+        """End a request's prefill; a request without one changes nothing.
+
+        Returns a span of prefills that ends with it, where one does: when the queue is empty, or
+        after a second. Prompts of one step end together, so that single ones say nothing.
+        """
+        self._advance(now)
+        entry = self._prefills.get(request)
+        if entry is not None and self._span_measured:
+            self._span_expected += entry.expected
+            if next(iter(self._prefills)) == request:
+                self._span_seconds += now - self._head_since
+        self._drop(request, now)
+        expected, seconds = self._span_expected, self._span_seconds
+        if not expected or (self._prefills and expected < _SPAN_SECONDS):
+            return None
+        self._span_expected = self._span_seconds = 0.0
+        return PrefillSpan(expected, seconds)
+
+    def _drop(self, request: RequestId, now: float) -> None:
+        """End a request's prefill, of whose first token nothing is known."""
         self._advance(now)
         if request in self._prefills:
             self._end_prefill(request, now)
@@ -149,7 +197,7 @@ class Ledger:
 
     def end(self, request: RequestId, now: float) -> None:
         """Remove a request and its prefill."""
-        self.record_first_token(request, now)
+        self._drop(request, now)
         self._requests.discard(request)
 
     def _end_prefill(self, request: RequestId, since: float) -> None:
@@ -168,6 +216,7 @@ class Ledger:
             if now < over:
                 return
             self._end_prefill(request, over)
+            self._span_measured = False  # when it ended is not known, nor when the next began
 
 
 def take_snapshot(

@@ -18,11 +18,12 @@ from epp.model.kv_changes import (
     Change,
     Cleared,
 )
-from epp.model.learning.prefill import PrefillModel, Speed
+from epp.model.learning.prefill import Speed
 from epp.model.learning.trust import PredictionTrust, Verdict
 from epp.model.pods.current_load import LoadBooks
 from epp.model.pods.engine_scheduler import EngineScheduler
 from epp.model.pods.ledger import Ledger
+from epp.model.pods.pace import Pace, PaceClass
 from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import BlockHasher
@@ -45,24 +46,26 @@ class Pod:
 
     `home` is a list of the pod, emptied when it is removed: to keep the list keeps no removed pod
     alive. The cache is of the `unknown` spec until the endpoint has reported its own. `speed` and
-    `prefill` are shared with endpoints of the same class. `feedback` compares predictions with
-    reports. A response last began at `answered_at`, some `answers_apart` after the one before
-    (seconds). `mirror` follows the engine's KV events, None while there are none. `models` are
-    those that it listed, None before. `partial`: it serves no whole request, by its role.
+    `prefill` are shared with endpoints of the same class, `pace` is its own. `feedback` compares
+    predictions with reports. A response last began at `answered_at`, some `answers_apart` after
+    the one before (seconds). `mirror` follows the engine's KV events, None while there are none.
+    `models` are those that it listed, None before. `partial`: it serves no whole request, by its
+    role.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one endpoint, and what all of them share)
         self,
         endpoint: Endpoint,
         index: PrefixIndex,
-        prefill: PrefillModel,
+        of_class: PaceClass,
         hasher: BlockHasher,
         unknown: CacheSpec,
         adapters: set[str],
     ) -> None:
         self.endpoint = endpoint
         self.partial = endpoint.partial
-        self.prefill = prefill
+        self.prefill = of_class.prefill
+        self.pace = Pace(of_class)
         self.load: Load = UNREPORTED
         self.ledger = Ledger()
         self.feedback = PredictionTrust()
@@ -74,7 +77,7 @@ class Pod:
         self.models: frozenset[str] | None = None
         self.scheduler = EngineScheduler(index, self.ledger, self._spec(UNREPORTED, unknown))
         self.books = LoadBooks(self.ledger, self.scheduler, adapters)
-        self.speed = prefill.speed(self.engine_block)
+        self.speed = of_class.prefill.speed(self.engine_block)
         self._hasher = hasher
         self._reported = False
         self._suspects: list[SequenceState] = []
@@ -111,11 +114,29 @@ class Pod:
             live=self.mirror is not None,
         )
 
-    def relabel(self, endpoint: Endpoint, prefill: PrefillModel) -> None:
+    def relabel(self, endpoint: Endpoint, of_class: PaceClass) -> None:
         """Set other labels of the same engine, which may put it into another class."""
-        self.endpoint, self.prefill = endpoint, prefill
+        self.endpoint = endpoint
         self.partial = endpoint.partial
-        self.speed = prefill.speed(self.speed.unit)
+        if of_class.prefill is not self.prefill:
+            self.prefill = of_class.prefill
+            self.pace.leave()
+            self.pace = Pace(of_class)
+            self.speed = of_class.prefill.speed(self.speed.unit)
+
+    @property
+    def running(self) -> float:
+        """How many requests run, whoever sent them, as far as is known."""
+        return max(float(self.ledger.requests), self.ledger.running)
+
+    def decode_seconds(self, running: float) -> float:
+        """Return what decodes add to a step where so many run."""
+        return self.pace.decode_seconds(running, self.books.held_tokens)
+
+    def count_time(self, now: float) -> None:
+        """Count the time up to now, before anything changes that decodes."""
+        prefilling = self.ledger.prefilling(now) > 0
+        self.pace.count(self.running, self.books.held_tokens, now, prefilling=prefilling)
 
     # Reports of the engine.
 
@@ -138,6 +159,7 @@ class Pod:
     def detach(self) -> None:
         """Remove the endpoint from the index; its requests change nothing any more."""
         self.home.clear()
+        self.pace.leave()
         self.scheduler.detach()
 
     def restart(self) -> None:
@@ -203,7 +225,8 @@ class Pod:
 
     def close_books(self, now: float) -> None:
         """Compare the last report with the books of the same moment."""
-        step = self.prefill.longest
+        step = self.pace.longest_step
+        self.pace.fade(now)
         self.scheduler.schedule(step, now)
         self.books.close(self.load, step, now)
 

@@ -6,11 +6,13 @@ from typing import Final
 
 from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
 from epp.model.endpoint import Endpoint, EndpointId, Target
-from epp.model.learning.prefill import PrefillModel, Speed
+from epp.model.learning.prefill import Speed
 from epp.model.pods.ledger import Ledger
+from epp.model.pods.pace import Pace, PaceClass
 from epp.model.pods.pod import Pod
 from epp.model.prefix_index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
+from epp.model.quote import Estimate
 
 CLASS_LABEL: Final = "warmpick.io/endpoint-class"
 """Endpoints with the same value of this label count as equally fast."""
@@ -22,13 +24,29 @@ class EligiblePods:
     Valid until a pod is added or removed, or one has another slot, speed or reachability.
     """
 
-    __slots__ = ("endpoints", "ledgers", "places", "pods")
+    __slots__ = ("_paces", "endpoints", "ledgers", "places", "pods")
 
     def __init__(self, pods: list[Pod]) -> None:
         self.pods: Final = pods
         self.endpoints: Final[list[Endpoint]] = [pod.endpoint for pod in pods]
         self.ledgers: Final[list[Ledger]] = [pod.ledger for pod in pods]
         self.places: Final[list[tuple[Slot, Speed]]] = [(pod.slot, pod.speed) for pod in pods]
+        self._paces: Final[list[Pace]] = [pod.pace for pod in pods]
+
+    def prefill_seconds(self, estimates: list[Estimate]) -> list[float]:
+        """Return what the prefills of a prompt take, of which estimates say what a class takes."""
+        paces = self._paces
+        return [
+            estimate.seconds * paces[position].prefill_slowness.value
+            for position, estimate in enumerate(estimates)
+        ]
+
+    def step_seconds(self) -> list[float]:
+        """Return what the shortest prefill takes."""
+        return [
+            pod.prefill.step * pace.prefill_slowness.value
+            for pod, pace in zip(self.pods, self._paces, strict=True)
+        ]
 
 
 class Pods:
@@ -44,7 +62,7 @@ class Pods:
         self._adapters: set[str] = set()
         self._by_id: dict[EndpointId, Pod] = {}
         self._by_target: dict[Target, Pod] | None = None
-        self._prefill: dict[str, PrefillModel] = {}
+        self._classes: dict[str, PaceClass] = {}
         self._eligible: EligiblePods | None = None
         self._whole: EligiblePods | None = None
         self.engine_blocks: Counter[int] = Counter()
@@ -71,13 +89,13 @@ class Pods:
     def upsert(self, endpoint: Endpoint) -> None:
         """Add an endpoint, in place of another engine of its name; relabel the same engine."""
         pod = self._by_id.get(endpoint.id)
-        prefill = self._prefill.setdefault(endpoint.labels.get(CLASS_LABEL, ""), PrefillModel())
+        of_class = self._classes.setdefault(endpoint.labels.get(CLASS_LABEL, ""), PaceClass())
         self.refresh()
         if pod is not None and pod.endpoint.engine == endpoint.engine:
-            pod.relabel(endpoint, prefill)
+            pod.relabel(endpoint, of_class)
             return
         self.remove(endpoint.id)
-        pod = Pod(endpoint, self._index, prefill, self._hasher, self._unknown, self._adapters)
+        pod = Pod(endpoint, self._index, of_class, self._hasher, self._unknown, self._adapters)
         self._by_id[endpoint.id] = pod
         self._by_target = None
         self.engine_blocks[pod.engine_block] += 1

@@ -1,0 +1,59 @@
+"""The time that a step of decoding takes: a formula, fitted to what endpoints of a class show.
+
+    seconds = step + sequence * n + context * held
+
+`n` sequences decode, and requests hold `held` tokens of the KV cache. vLLM computes all running
+sequences in the same step, so that each gets a token every step. The defaults are an 8B model on an
+H100; the shares of the terms are learned from responses that were observed to their end.
+"""
+
+from typing import Final
+
+from epp.model.learning.fit import Fit
+from epp.model.learning.slowness import ClassSlowness
+
+STEP_SECONDS: Final = 0.006
+"""Seconds a step, whatever is computed in it."""
+SEQUENCE_SECONDS: Final = 20e-6
+"""Seconds that each sequence adds."""
+CONTEXT_SECONDS: Final = 56e-9
+"""Seconds that each token adds which sequences look back at."""
+
+
+class DecodeModel:
+    """The fit for one class of endpoints.
+
+    `step`, `sequence` and `context` are the factors of the formula, in seconds. `slowness` is that
+    of the endpoints of the class.
+    """
+
+    __slots__ = ("_fit", "context", "sequence", "slowness", "step")
+
+    def __init__(self) -> None:
+        self._fit = Fit(3)
+        self.slowness = ClassSlowness()
+        self._take()
+
+    @property
+    def settled(self) -> bool:
+        """Whether enough is known of the class to tell its endpoints apart."""
+        return self._fit.settled
+
+    def _take(self) -> None:
+        step, sequence, context = self._fit.shares
+        self.step = step * STEP_SECONDS
+        self.sequence = sequence * SEQUENCE_SECONDS
+        self.context = context * CONTEXT_SECONDS
+
+    def seconds(self, sequences: float, held: float) -> float:
+        """Return the predicted seconds of a step."""
+        return self.step + self.sequence * sequences + self.context * held
+
+    def learn(self, sequences: float, held: float, seconds: float, *, sure: bool = True) -> None:
+        """Learn that steps with so many sequences and tokens took `seconds` each, on average.
+
+        What is not `sure` counts while there is little.
+        """
+        terms = (STEP_SECONDS, SEQUENCE_SECONDS * sequences, CONTEXT_SECONDS * held)
+        self._fit.learn(terms, seconds, sure=sure)
+        self._take()

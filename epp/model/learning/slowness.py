@@ -1,0 +1,116 @@
+"""How many times as long as the endpoints of its class one endpoint takes, as far as is known.
+
+A mean of logarithms over about the last dozen measurements. Few of them lean on the mean of the
+class; those of long ago lose their weight to it, so that an endpoint that was slow is tried again.
+"""
+
+from math import exp, log
+from typing import Final
+
+_MOST_COUNT: Final = 12.0
+"""Measurements after which each new one weighs the same."""
+_PRIOR: Final = 1.0
+"""The measurements that the mean of the class counts for."""
+_SMALL_SECONDS: Final = 0.05
+"""Seconds of which a measurement has half the weight of a long one: steps round it up."""
+_FARTHEST_UP: Final = log(2.0)
+_FARTHEST_DOWN: Final = log(1.5)
+"""What one measurement can say, at most: errors are on the high side."""
+_DRIFT_GAIN: Final = 0.2
+_MOST_DRIFT: Final = 0.2
+_MOST: Final = log(100.0)
+_CENTRE_STEP: Final = 0.01
+"""How far one measurement moves the centre of its class."""
+_KEPT_SECONDS: Final = 60.0
+"""Seconds without a measurement before the known ones fade."""
+_FADE_SECONDS: Final = 600.0
+"""Seconds in which they fade to 1/e."""
+
+
+class ClassSlowness:
+    """The logarithms of a class: `count` of measured endpoints, their `total`, and the `centre`.
+
+    The centre is about the median of what is measured, so that no single endpoint moves it far.
+    """
+
+    __slots__ = ("centre", "count", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.centre = 0.0
+
+    @property
+    def mean(self) -> float:
+        """The mean over endpoints; 0 where none was measured."""
+        return self.total / self.count if self.count else 0.0
+
+
+class Slowness:
+    """One endpoint's: `value` is 1 where it takes as long as its class predicts, 2 for twice that.
+
+    Times are in seconds of a clock that never goes back.
+    """
+
+    __slots__ = ("_at", "_class", "_count", "_drift", "_log", "value")
+
+    def __init__(self, of_class: ClassSlowness) -> None:
+        self._class = of_class
+        self._count = 0.0
+        self._log = of_class.mean
+        self._drift = 0.0  # of the last few measurements
+        self._at = 0.0
+        self.value = exp(self._log)
+
+    def learn(self, expected: float, seconds: float, now: float) -> None:
+        """Learn that what the class would have done in `expected` seconds took `seconds`."""
+        if expected <= 0 or seconds <= 0:
+            return
+        of_class, weight = self._class, expected / (expected + _SMALL_SECONDS)
+        if not self._count:
+            of_class.count += 1
+            of_class.total += self._log
+        self._at = now
+        off = log(seconds / expected) - self._log
+        off = min(_FARTHEST_UP, max(-_FARTHEST_DOWN, off))
+        self._drift += _DRIFT_GAIN * (off - self._drift)
+        self._count = min(_MOST_COUNT, self._count + weight)
+        # the mean of the class is the first value, as heavy as _PRIOR measurements
+        self._move(off * weight / (self._count + _PRIOR))
+        of_class.centre += min(_CENTRE_STEP, max(-_CENTRE_STEP, self._log - of_class.centre))
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last few measurements are about what it is: it has not just changed."""
+        return abs(self._drift) < _MOST_DRIFT
+
+    @property
+    def relative(self) -> float:
+        """How many times as long as the centre of its class it takes.
+
+        What teaches the class is divided by this, which leaves its scale to the class.
+        """
+        return exp(self._log - self._class.centre)
+
+    def fade(self, now: float) -> None:
+        """Forget measurements of long ago."""
+        idle = now - self._at - _KEPT_SECONDS
+        if idle <= 0 or not self._count:
+            return
+        self._at += idle
+        kept = exp(-idle / _FADE_SECONDS)
+        self._count = max(1.0, self._count * kept)
+        self._move((1 - kept) * (self._class.mean - self._log))
+
+    def leave(self) -> None:
+        """Take the endpoint out of its class."""
+        if self._count:
+            self._class.count -= 1
+            self._class.total -= self._log
+            self._count = 0.0
+
+    def _move(self, by: float) -> None:
+        before = self._log
+        self._log = min(_MOST, max(-_MOST, before + by))
+        self._class.total += self._log - before
+        self.value = exp(self._log)

@@ -1,0 +1,139 @@
+"""How fast one endpoint is: its own slowness beside what is learned of its class.
+
+Prefill is measured by the ledger, from one first token to the next. Decoding is measured by
+responses: the tokens that came, less those in steps of prefills, against the steps that the class
+would have made in the time without prefills, with as many sequences and as much context.
+"""
+
+from typing import Final, NamedTuple
+
+from epp.model.learning.decode import DecodeModel
+from epp.model.learning.prefill import PrefillModel
+from epp.model.learning.slowness import Slowness
+
+_LEAST_TOKENS: Final = 32
+"""Tokens whose duration is a measurement, at least."""
+
+
+class PaceClass:
+    """What endpoints that count as equally fast have in common."""
+
+    __slots__ = ("decode", "prefill")
+
+    def __init__(self) -> None:
+        self.prefill = PrefillModel()
+        self.decode = DecodeModel()
+
+
+class PaceMark(NamedTuple):
+    """What an endpoint had done at one moment.
+
+    Without any prefill it had decoded for `seconds`, in which its class would have made `steps`;
+    `sequences` and `held` are sums over these steps. It made `prefill_steps` of others.
+    """
+
+    seconds: float
+    steps: float
+    sequences: float
+    held: float
+    prefill_steps: int
+
+
+class Pace:
+    """The speed of one endpoint.
+
+    It takes `prefill_slowness` times what its class predicts for a prefill, and
+    `decode_slowness` times for a step of decoding.
+    """
+
+    __slots__ = (
+        "_at",
+        "_held",
+        "_prefill_steps",
+        "_seconds",
+        "_sequences",
+        "_steps",
+        "decode_slowness",
+        "of_class",
+        "prefill_slowness",
+    )
+
+    def __init__(self, of_class: PaceClass) -> None:
+        self.of_class = of_class
+        self.prefill_slowness = Slowness(of_class.prefill.slowness)
+        self.decode_slowness = Slowness(of_class.decode.slowness)
+        self._at = 0.0
+        self._seconds = self._steps = self._sequences = self._held = 0.0
+        self._prefill_steps = 0
+
+    def leave(self) -> None:
+        """Take the endpoint out of its class."""
+        self.prefill_slowness.leave()
+        self.decode_slowness.leave()
+
+    def fade(self, now: float) -> None:
+        """Forget measurements of long ago."""
+        self.prefill_slowness.fade(now)
+        self.decode_slowness.fade(now)
+
+    @property
+    def longest_step(self) -> float:
+        """The seconds of a step that prefills as much as fits."""
+        return self.prefill_slowness.value * self.of_class.prefill.longest
+
+    def decode_seconds(self, sequences: float, held: float) -> float:
+        """Return what decoding adds to a step: a prefill's, or one of its own."""
+        decode = self.of_class.decode
+        return self.decode_slowness.value * (decode.sequence * sequences + decode.context * held)
+
+    # Measurements.
+
+    def count(self, sequences: float, held: float, now: float, *, prefilling: bool) -> None:
+        """Count the time since the last call, in which so many sequences held so many tokens."""
+        apart, self._at = now - self._at, now
+        if prefilling or sequences <= 0 or apart <= 0:
+            return
+        steps = apart / self.of_class.decode.seconds(sequences, held)
+        self._seconds += apart
+        self._steps += steps
+        self._sequences += sequences * steps
+        self._held += held * steps
+
+    def count_prefill(self, steps: int) -> None:
+        """Count the steps of a prefill; in each of them decodes get a token as well."""
+        self._prefill_steps += steps
+
+    def mark(self) -> PaceMark:
+        """Return what was done up to the last count."""
+        return PaceMark(
+            self._seconds, self._steps, self._sequences, self._held, self._prefill_steps
+        )
+
+    def learn_prefill(self, expected: float, seconds: float, now: float) -> None:
+        """Learn that what the class would prefill in `expected` seconds took `seconds`.
+
+        While little is known of the class, it says nothing of one endpoint: the first that is
+        measured would look faster or slower than those that are not.
+        """
+        if self.of_class.prefill.settled:
+            self.prefill_slowness.learn(expected, seconds, now)
+
+    def learn_prompt(self, uncached: int, cached: int, seconds: float) -> None:
+        """Teach the class by a prompt that met an idle endpoint."""
+        slowness = self.prefill_slowness
+        self.of_class.prefill.learn(
+            uncached, cached, seconds / slowness.relative, sure=slowness.settled
+        )
+
+    def learn_decode(self, since: PaceMark, tokens: int, now: float) -> None:
+        """Learn that a response went on by `tokens` since a mark."""
+        tokens -= self._prefill_steps - since.prefill_steps
+        steps, seconds = self._steps - since.steps, self._seconds - since.seconds
+        if tokens < _LEAST_TOKENS or steps <= 0:
+            return
+        sequences, held = self._sequences - since.sequences, self._held - since.held
+        decode, slowness = self.of_class.decode, self.decode_slowness
+        each = seconds / tokens / slowness.relative
+        if decode.settled:
+            slowness.learn(seconds * tokens / steps, seconds, now)
+        decode.learn(sequences / steps, held / steps, each, sure=slowness.settled)

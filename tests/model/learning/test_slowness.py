@@ -1,0 +1,91 @@
+"""Slowness: what sets an endpoint apart from its class, how fast it is learned and forgotten."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.learning.slowness import ClassSlowness, Slowness
+
+
+def measured(slowness, ratios, *, expected=1.0, now=0.0):
+    for ratio in ratios:
+        slowness.learn(expected, ratio * expected, now)
+    return slowness
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.4, 1.0, 2.5, 10.0])
+def test_it_is_learned_within_a_hundred_measurements(ratio):
+    assert measured(Slowness(ClassSlowness()), [ratio] * 100).value == pytest.approx(ratio, rel=0.1)
+
+
+def test_a_change_is_followed():
+    slowness = measured(Slowness(ClassSlowness()), [1.0] * 50)
+    assert measured(slowness, [10.0] * 100).value == pytest.approx(10, rel=0.1)
+    assert measured(slowness, [1.0] * 150).value == pytest.approx(1, rel=0.1)
+
+
+@pytest.mark.parametrize("outlier", [1e-6, 1e6])
+def test_one_outlier_changes_little(outlier):
+    slowness = measured(Slowness(ClassSlowness()), [1.0] * 50 + [outlier])
+    assert 0.95 < slowness.value < 1.06
+
+
+def test_errors_are_on_the_high_side():
+    noisy = measured(Slowness(ClassSlowness()), [0.25, 4.0] * 100)
+    assert noisy.value > 1
+
+
+def test_one_endpoint_says_nothing_of_another():
+    of_class = ClassSlowness()
+    first, second = Slowness(of_class), Slowness(of_class)
+    measured(first, [1.0] * 20)
+    measured(second, [10.0] * 100)
+    assert first.value == 1.0
+
+
+def test_an_unknown_endpoint_is_like_the_others_of_its_class():
+    of_class = ClassSlowness()
+    for ratio in (1.0, 4.0):
+        measured(Slowness(of_class), [ratio] * 200)
+    assert Slowness(of_class).value == pytest.approx(2.0, rel=0.1)
+    assert Slowness(ClassSlowness()).value == 1.0
+
+
+def test_one_that_left_counts_no_more():
+    of_class = ClassSlowness()
+    measured(Slowness(of_class), [1.0] * 20)
+    gone = measured(Slowness(of_class), [50.0] * 200)
+    gone.leave()
+    gone.leave()
+    assert of_class.count == 1
+    assert Slowness(of_class).value == pytest.approx(1.0)
+
+
+def test_old_measurements_fade_to_the_mean_of_the_class():
+    of_class = ClassSlowness()
+    measured(Slowness(of_class), [1.0] * 20)
+    slow = measured(Slowness(of_class), [10.0] * 200, now=100.0)
+    known = slow.value
+    slow.fade(150.0)
+    assert slow.value == known
+    for now in range(200, 4000, 10):
+        slow.fade(float(now))
+    assert slow.value < 2
+
+
+def test_small_measurements_weigh_less():
+    small = measured(Slowness(ClassSlowness()), [2.0] * 3, expected=0.001)
+    large = measured(Slowness(ClassSlowness()), [2.0] * 3, expected=1.0)
+    assert 1 < small.value < large.value < 2
+
+
+@given(st.lists(st.tuples(st.floats(-1, 1e9), st.floats(-1, 1e9), st.floats(0, 1e6)), max_size=60))
+def test_garbage_keeps_it_in_bounds(samples):
+    of_class, now = ClassSlowness(), 0.0
+    slowness = Slowness(of_class)
+    for expected, seconds, apart in samples:
+        now += apart
+        slowness.learn(expected, seconds, now)
+        slowness.fade(now)
+        assert 0.0099 <= slowness.value <= 101
+        assert 0 < Slowness(of_class).value < 101
