@@ -117,6 +117,7 @@ _CLASSES: dict[str, dict[str, str]] = {
         "smg-power-of-two-picker": "SmgPowerOfTwoPicker",
     },
     "epp.policy.peers.vllm_router": {
+        "vllm-cache-aware-scorer": "VllmCacheAwareScorer",
         "vllm-kv-aware-scorer": "VllmKvAwareScorer",
         "vllm-consistent-hash-scorer": "VllmConsistentHashScorer",
         "vllm-sticky-least-loaded-scorer": "VllmStickyLeastLoadedScorer",

@@ -19,10 +19,10 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.events import Admitted, EndpointRemoved, EndpointUpserted, Event
+from epp.model.endpoint import EndpointId
+from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
-from epp.model.quote import Quote
+from epp.policy.peers.memory.sendings import Sendings
 from epp.policy.plugins import PluginContext
 
 
@@ -217,40 +217,17 @@ class SentPrompts:
         self._interval = interval
         self._shared = shared
         self._due = interval
-        self._engines: dict[EndpointId, object] = {}
-        context.subscribe((Admitted, EndpointUpserted, EndpointRemoved), self._learn)
-
-    def _learn(self, event: Event, now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        if isinstance(event, Admitted):
-            self._insert(event.quote, event.endpoint_id)
-            if event.prefill_endpoint_id is not None:
-                self._insert(event.quote, event.prefill_endpoint_id)
-            if now >= self._due:
-                self._due = now + self._interval
-                for each in self._engines:
-                    self.tree.evict(each, self._allowed)
-        elif isinstance(event, EndpointRemoved):
-            self._forget(event.endpoint_id)
-        elif isinstance(event, EndpointUpserted):
-            self._follow(event.endpoint)
+        self._sendings = Sendings(context, self._insert, self.tree.remove)
 
     @property
     def _allowed(self) -> int:
-        return self._most // len(self._engines) if self._shared else self._most
+        return self._most // len(self._sendings) if self._shared else self._most
 
-    def _insert(self, quote: Quote, endpoint: EndpointId) -> None:
-        if quote.chains and endpoint in self._engines:
-            chain = quote.chains[0]
-            self.tree.insert(chain.hashes, chain.ends, endpoint)
-            if self.tree.length(endpoint) > 2 * self._allowed:
-                self.tree.evict(endpoint, self._allowed)
-
-    def _follow(self, endpoint: Endpoint) -> None:
-        """Take note of an endpoint; another engine of its name has nothing yet."""
-        if self._engines.get(endpoint.id) != endpoint.engine:
-            self._forget(endpoint.id)
-            self._engines[endpoint.id] = endpoint.engine
-
-    def _forget(self, endpoint: EndpointId) -> None:
-        self._engines.pop(endpoint, None)
-        self.tree.remove(endpoint)
+    def _insert(self, chain: Chain, endpoint: EndpointId, now: float) -> None:
+        self.tree.insert(chain.hashes, chain.ends, endpoint)
+        if self.tree.length(endpoint) > 2 * self._allowed:
+            self.tree.evict(endpoint, self._allowed)
+        if now >= self._due:
+            self._due = now + self._interval
+            for each in self._sendings:
+                self.tree.evict(each, self._allowed)

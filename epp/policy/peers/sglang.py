@@ -1,7 +1,6 @@
 """SGLang's router: cache-aware routing by an approximate tree, between two gates of imbalance.
 
-Source: sglang-router 0.3.2 (`policies/cache_aware.rs`), the last one of that name on PyPI;
-vllm-router 0.1.17 has the same policy with other sizes.
+Source: sglang-router 0.3.2 (`policies/cache_aware.rs`), the last one of that name on PyPI.
 """
 
 from abc import ABC, abstractmethod
@@ -10,6 +9,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
 from epp.policy.peers.prefix_tree import PrefixFound, SentPrompts
 from epp.policy.plugins import PluginContext
@@ -38,21 +38,11 @@ class CacheAwareSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
             raise ValueError("`maxTreeSize` is not above 0; write a length, such as 67108864")
 
 
-class SglangCacheAwareScorer(CacheAwareSettings, frozen=True):
-    """Prefers the endpoint that the prompt's longest known prefix was sent to, if it is long.
+class GatedSettings(CacheAwareSettings, frozen=True):
+    """When loads are too uneven for caches to count.
 
-    1. Loads are this picker's own requests under way. Where the largest is more than
-       `balance_abs_threshold` above the smallest, and more than `balance_rel_threshold` times it,
-       the least loaded endpoint is chosen.
-    2. Otherwise, where a match in the tree of prompts that were sent before counts, the endpoint
-       that it names (`PrefixTree`); the first endpoint where that is no candidate.
-    3. Otherwise the least loaded one.
-
-    Of equally loaded endpoints the first is chosen. Whichever it is, the prompt is in the tree for
-    it from then on; each endpoint has all of `max_tree_size`. Of a request with several prompts
-    the first counts.
-
-    The defaults are those of the command line; the structs behind it have others.
+    They are where the largest is more than `balance_abs_threshold` above the smallest, and more
+    than `balance_rel_threshold` times it.
     """
 
     balance_abs_threshold: int = 64
@@ -65,9 +55,26 @@ class SglangCacheAwareScorer(CacheAwareSettings, frozen=True):
         if not self.balance_rel_threshold >= 1:
             raise ValueError("`balanceRelThreshold` is below 1; write a multiple, such as 1.5")
 
-    def start(self, context: PluginContext) -> "_Gated":
+
+class SglangCacheAwareScorer(GatedSettings, frozen=True):
+    """Prefers the endpoint that the prompt's longest known prefix was sent to, if it is long.
+
+    1. Loads are this picker's own requests under way. Where they are too uneven
+       (`GatedSettings`), the least loaded endpoint is chosen.
+    2. Otherwise, where a match in the tree of prompts that were sent before counts, the endpoint
+       that it names (`PrefixTree`); the first endpoint where that is no candidate.
+    3. Otherwise the least loaded one.
+
+    Of equally loaded endpoints the first is chosen. Whichever it is, the prompt is in the tree for
+    it from then on; each endpoint has all of `max_tree_size`. Of a request with several prompts
+    the first counts.
+
+    The defaults are those of the command line; the structs behind it have others.
+    """
+
+    def start(self, context: PluginContext) -> "_Named":
         """Return what keeps the tree."""
-        return _Gated(self, context)
+        return _Named(self, context)
 
 
 class CacheAware(ABC):
@@ -101,8 +108,10 @@ class CacheAware(ABC):
         return found if share > self._threshold else None
 
 
-class _Gated(CacheAware):
-    def __init__(self, settings: SglangCacheAwareScorer, context: PluginContext) -> None:
+class Gated(CacheAware):
+    """Chooses by the tree unless loads are uneven, and then, as without a match, by load."""
+
+    def __init__(self, settings: GatedSettings, context: PluginContext) -> None:
         super().__init__(settings, context)
         self._settings = settings
 
@@ -114,5 +123,17 @@ class _Gated(CacheAware):
         match = self._match(candidates)
         if match is None:
             return (loads.index(least),)
-        names = [each.endpoint.id for each in candidates]
-        return (names.index(match.endpoint) if match.endpoint in names else 0,)
+        return (self._choose_of(match, [each.endpoint.id for each in candidates], loads),)
+
+    @abstractmethod
+    def _choose_of(
+        self, match: PrefixFound, names: Sequence[EndpointId], loads: Sequence[int]
+    ) -> int:
+        """Return the position of the choice by a match."""
+
+
+class _Named(Gated):
+    def _choose_of(
+        self, match: PrefixFound, names: Sequence[EndpointId], loads: Sequence[int]
+    ) -> int:
+        return names.index(match.endpoint) if match.endpoint in names else 0

@@ -1,7 +1,8 @@
-"""vllm-router's policies: by caches and loads, and two by session, a ring and a table.
+"""vllm-router's policies: two by caches and loads, and two by session, a ring and a table.
 
 Source: vllm-router 0.1.17 (`src/policies/consistent_hash.rs`, `sticky_least_loaded.rs`,
-`hash_key.rs`). Of `kv_aware` the formula is what its picks show: 2,500 of 2,500 were such.
+`hash_key.rs`). Of `cache_aware` and `kv_aware` the rules are those that its picks and its log show
+(`python -m bench.peers`).
 """
 
 from collections import OrderedDict
@@ -17,11 +18,43 @@ from epp.model.events import EndpointRemoved, Event
 from epp.model.request import Decision, InferenceRequest
 from epp.policy.peers.dynamo import costs_at
 from epp.policy.peers.hash_ring import HashRing, prefix_key
+from epp.policy.peers.prefix_tree import PrefixFound
+from epp.policy.peers.sglang import Gated, GatedSettings
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatchInfo, find_producer
 
 _MOST_SESSIONS = 262_144
 """Sessions that are kept, at most; vllm-router keeps all."""
+
+
+class VllmCacheAwareScorer(GatedSettings, frozen=True):
+    """Prefers the least loaded endpoint that the prompt's longest known prefix was sent to.
+
+    1. Loads are this picker's own requests under way. Where they are too uneven
+       (`GatedSettings`), the least loaded endpoint is chosen.
+    2. Otherwise, where a match in the tree of prompts that were sent before counts, the least
+       loaded endpoint of all that have it.
+    3. Otherwise the least loaded one.
+
+    Of equally loaded endpoints the first is chosen. Whichever it is, the prompt is in the tree for
+    it from then on; each endpoint has all of `max_tree_size`. It is `SglangCacheAwareScorer` with
+    another step 2: there a match names one endpoint.
+    """
+
+    eviction_interval_secs: float = 120.0
+    max_tree_size: int = 33_554_432
+
+    def start(self, context: PluginContext) -> "_LeastLoaded":
+        """Return what keeps the tree."""
+        return _LeastLoaded(self, context)
+
+
+class _LeastLoaded(Gated):
+    def _choose_of(
+        self, match: PrefixFound, names: Sequence[EndpointId], loads: Sequence[int]
+    ) -> int:
+        there = [at for at, name in enumerate(names) if name in match.endpoints]
+        return min(there or range(len(names)), key=loads.__getitem__)
 
 
 class VllmKvAwareScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -100,7 +100,7 @@ def test_what_was_sent_first_is_evicted_first_once_a_minute():
     at.routed(prompts[3])
     assert len(tree) == 4
     at.rig.now += 60
-    at.routed()
+    at.routed(tokens(0))
     assert [len(tree), tree.length("default/pod-0")] == [3, 192]
     known = [
         each for each in prompts if tree.match(at.rig.quote("x", each).chains[0].hashes).length

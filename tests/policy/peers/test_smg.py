@@ -78,7 +78,7 @@ def test_the_tree_is_for_all_endpoints_together():
     tree = at.scorer._tree
     assert [at.route(tokens(4, start)) for start in range(0, 8000, 1000)] == [0, 1] * 4
     at.rig.now += 60
-    at.routed()
+    at.routed(tokens(0))
     assert [tree.length(f"default/pod-{pod}") for pod in (0, 1)] == [192, 192]
 
 

@@ -10,8 +10,36 @@ from epp.policy.peers.vllm_router import SessionHeaders
 from tests.policy.peers.desk import Desk, tokens
 from tests.strategies import request
 
-KV_AWARE = "vllm-kv-aware-scorer"
+CACHE_AWARE, KV_AWARE = "vllm-cache-aware-scorer", "vllm-kv-aware-scorer"
 RING, STICKY = "vllm-consistent-hash-scorer", "vllm-sticky-least-loaded-scorer"
+
+
+@pytest.mark.parametrize(
+    ("loads", "chosen"),
+    [
+        ((3, 5, 0), 0),  # pods 0 and 1 have all of the prompt
+        ((5, 3, 0), 1),
+        ((4, 4, 0), 0),
+        ((64, 65, 1), 0),
+        ((66, 66, 1), 2),  # 65 more, and more than half as many again
+    ],
+)
+def test_of_those_that_have_the_prefix_the_least_loaded_one(loads, chosen):
+    at = Desk(CACHE_AWARE)
+    only = ("10.0.0.1:8000",), ("10.0.0.2:8000",)
+    assert [at.routed(tokens(6), subset=each) for each in only] == [0, 1]
+    assert at.routed(tokens(3), subset=("10.0.0.3:8000",)) == 2
+    at.load(*loads)
+    assert at.best(tokens(6)) == [chosen]
+
+
+def test_a_short_match_is_none():
+    at = Desk(CACHE_AWARE, pods=2, cacheThreshold=0.5)
+    assert at.routed(tokens(1)) == 0
+    assert at.best(tokens(1)[:16] + [7] * 16) == [0]  # 16 of 32: the first of equally loaded ones
+    at.load(1, 0)
+    assert at.best(tokens(1)[:16] + [7] * 16) == [1]
+    assert at.best(tokens(1)[:16] + [7] * 15) == [0]
 
 
 def test_tokens_to_prefill_times_requests():

@@ -25,6 +25,9 @@ class Sendings:
         self._engines: dict[EndpointId, object] = {}
         context.subscribe((Admitted, EndpointUpserted, EndpointRemoved), self._learn)
 
+    def __len__(self) -> int:
+        return len(self._engines)
+
     def __iter__(self) -> Iterator[EndpointId]:
         """Return the endpoints that there are."""
         return iter(self._engines)

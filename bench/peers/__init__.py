@@ -1,0 +1,1 @@
+"""Plug-ins of other routers' policies, held against the routers themselves."""
