@@ -84,6 +84,10 @@ class Policy(msgspec.Struct, frozen=True):
     as_reported: bool = False
 
 
+class OraclePolicy(Policy, frozen=True):
+    """A policy whose candidates have the truth of the simulated engines (`Oracle`)."""
+
+
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run of one policy.
 

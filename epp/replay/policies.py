@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from epp.config.file import POLICIES
-from epp.replay.plan import Policy
+from epp.replay.plan import OraclePolicy, Policy
 
 INCUMBENT_SCRAPE_SECONDS = 0.05
 """llm-d-router `--metrics-refresh-interval`, by default."""
@@ -74,11 +74,7 @@ plugins:
     "smg-least-load": _SMG % "smg-least-load-scorer",
     "smg-power-of-two": _SMG % "smg-power-of-two-picker",
     "smg-prefix-hash": _SMG % "smg-prefix-hash-scorer",
-    "vllm-cache-aware": """
-plugins:
-- type: sglang-cache-aware-scorer
-  parameters: {evictionIntervalSecs: 120, maxTreeSize: 33554432}
-""",
+    "vllm-cache-aware": "plugins: [{type: vllm-cache-aware-scorer}]",
     "vllm-consistent-hash": "plugins: [{type: vllm-consistent-hash-scorer}]",
     "vllm-kv-aware": "plugins: [{type: vllm-kv-aware-scorer}]",
     "vllm-sticky-least-loaded": "plugins: [{type: vllm-sticky-least-loaded-scorer}]",
@@ -89,6 +85,7 @@ NAMED: Mapping[str, Policy] = {
     "incumbent": Policy("incumbent", _INCUMBENT, INCUMBENT_SCRAPE_SECONDS, as_reported=True),
     "incumbent-guide": Policy("incumbent-guide", _GUIDE, INCUMBENT_SCRAPE_SECONDS),
     **{name: Policy(name, text) for name, text in {**POLICIES, **_PEERS}.items()},
+    "oracle": OraclePolicy("oracle", POLICIES["least-ttft"]),
 }
 """Policies by name: llm-d-router as its chart configures it, and as its newest guide does, with
-plain LRU indexes; the product's own; and other routers'."""
+plain LRU indexes; the product's own; other routers'; and `least-ttft` that knows the truth."""

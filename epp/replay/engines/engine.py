@@ -1,6 +1,6 @@
 """A simulated engine in virtual time."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from epp.replay.engines.contract import EngineLoad, Job, Limits, Listener, Progress
@@ -97,9 +97,31 @@ class Engine:
     def cached_tokens(self, job: Job) -> int:
         """Return how much of a prompt is cached at this moment, in tokens."""
         size, pool = self.limits.block_size, self._scheduler.pool
-        keys = self._keys(job, job.prompt)
-        run = pool.cached_run(keys, (job.prompt_tokens - 1) // size)
+        run = pool.cached_run(self.keys(job), (job.prompt_tokens + job.generated - 1) // size)
         return size * run[-1][1] if run else 0
+
+    def keys(self, job: Job) -> Sequence[int]:
+        """Return the keys of a request's blocks, here or not; none without prefix caching."""
+        if not self.limits.enable_prefix_caching:
+            return ()
+        return job.blocks.keys or self._keys(job, joined(job.prompt, job.response))
+
+    @property
+    def running(self) -> list[tuple[Job, int]]:
+        """What runs, and how many tokens of each are computed when the step under way ends."""
+        scheduler = self._scheduler
+        counts = {id(job): count for job, count in scheduler.scheduled}
+        return [(job, job.computed + counts.get(id(job), 0)) for job in scheduler.running]
+
+    @property
+    def waiting(self) -> list[Job]:
+        """What waits, in the order in which it will be admitted."""
+        return [*self._scheduler.waiting, *self._arrivals]
+
+    @property
+    def step_left(self) -> float:
+        """How long the step under way takes from here on, in seconds; 0 where there is none."""
+        return self._lockstep.left if self.stepping else 0.0
 
     def kill(self) -> None:
         """Lose all requests, and accept none."""

@@ -64,6 +64,13 @@ class Lockstep:
         """The steps that have ended of those that are under way together."""
         return self._under_way() - 1 if self._steps else 0
 
+    @property
+    def left(self) -> float:
+        """The seconds until the step under way ends; 0 while nothing is."""
+        if not self._steps:
+            return 0.0
+        return max(0.0, self._end_of(self._under_way()) + self._late - self._clock.now)
+
     def wake(self) -> None:
         """Have work looked for; with steps under way, after the one that is under way."""
         if not self._steps:

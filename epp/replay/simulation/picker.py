@@ -1,7 +1,7 @@
 """One picker of a run: the product's fleet and scheduler, and what it hears."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -13,7 +13,7 @@ from epp.model.events import Admitted, Event
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Decision, InferenceRequest
-from epp.policy.plugins import Scorer
+from epp.policy.plugins import Filter, Scorer
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler
 from epp.replay.plan import Policy
@@ -23,9 +23,14 @@ _SECRET = b"replay"
 
 
 class SimulatedPicker:
-    """A policy over a fleet of its own. `draw(n)` returns a random number in 0..n-1."""
+    """A policy over a fleet of its own. `draw(n)` returns a random number in 0..n-1.
 
-    def __init__(self, policy: Policy, seed: int, clock: Clock) -> None:
+    The filters `before` come before those of each profile.
+    """
+
+    def __init__(
+        self, policy: Policy, seed: int, clock: Clock, before: tuple[Filter, ...] = ()
+    ) -> None:
         self.draw = random.Random(seed).randrange
         self.fleet = Fleet(BlockHasher(_SECRET))
         self._clock = clock
@@ -33,7 +38,11 @@ class SimulatedPicker:
         self._lag = 0.0
         scheduling = load(policy.text, below=self.draw).scheduling
         if policy.as_reported:
-            scheduling = _as_reported(scheduling)
+            scheduling = _changed(scheduling, _as_reported)
+        if before:
+            scheduling = _changed(
+                scheduling, lambda each: replace(each, filters=(*before, *each.filters))
+            )
         self._scheduler = Scheduler(self.fleet, scheduling, self.draw)
 
     def tell(self, others: "Sequence[SimulatedPicker]", seconds: float) -> None:
@@ -77,13 +86,13 @@ class _AsReported(msgspec.Struct, frozen=True):
         return self.scorer.score(request, [replace(each, current=None) for each in candidates])
 
 
-def _as_reported(scheduling: Scheduling) -> Scheduling:
-    def wrapped(profile: Profile) -> Profile:
-        scorers = [
-            WeightedScorer(each.name, each.weight, _AsReported(each.scorer))
-            for each in profile.scorers
-        ]
-        return replace(profile, scorers=tuple(scorers))
+def _as_reported(profile: Profile) -> Profile:
+    scorers = [
+        WeightedScorer(each.name, each.weight, _AsReported(each.scorer)) for each in profile.scorers
+    ]
+    return replace(profile, scorers=tuple(scorers))
 
-    profiles = {name: wrapped(profile) for name, profile in scheduling.profiles.items()}
+
+def _changed(scheduling: Scheduling, change: Callable[[Profile], Profile]) -> Scheduling:
+    profiles = {name: change(profile) for name, profile in scheduling.profiles.items()}
     return replace(scheduling, profiles=profiles)

@@ -31,9 +31,10 @@ from epp.model.request import (
 )
 from epp.replay.engines.contract import Job, Progress
 from epp.replay.engines.lockstep import step_together
-from epp.replay.plan import RunPlan
+from epp.replay.plan import OraclePolicy, RunPlan
 from epp.replay.results.played import Played, PodSample
 from epp.replay.simulation.clock import Clock
+from epp.replay.simulation.oracle import Oracle
 from epp.replay.simulation.outcome import CallOutcome, Fate
 from epp.replay.simulation.picker import SimulatedPicker
 from epp.replay.simulation.pod import SimulatedPod
@@ -113,8 +114,9 @@ class Simulation:
                 ranks = [pod.engine for pod in self.pods if pod.number == number]
                 step_together(clock, ranks)
         self._places = {pod.endpoint.id: place for place, pod in enumerate(self.pods)}
+        before = (self._oracle(),) if isinstance(plan.policy, OraclePolicy) else ()
         self.pickers = [
-            SimulatedPicker(plan.policy, plan.seed * plan.pickers + number, clock)
+            SimulatedPicker(plan.policy, plan.seed * plan.pickers + number, clock, before)
             for number in range(plan.pickers)
         ]
         if plan.exchange_seconds is not None:
@@ -153,6 +155,9 @@ class Simulation:
             pods=len(self.pods),
             samples=self._samples,
         )
+
+    def _oracle(self) -> Oracle:
+        return Oracle(self._trace.calls, {pod.endpoint.id: pod.engine for pod in self.pods})
 
     def _prepare(self) -> None:
         """Put all that is known beforehand onto the clock."""

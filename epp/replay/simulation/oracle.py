@@ -1,0 +1,55 @@
+"""What a policy would do if it knew: candidates with the truth of the simulated engines."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from epp.model.candidate import Candidate
+from epp.model.request import InferenceRequest
+from epp.replay.engines.contract import Job
+from epp.replay.engines.engine import Engine
+from epp.replay.engines.outlook import Outlook, outlook
+from epp.replay.traffic.calls import Call
+
+
+class Oracle:
+    """A filter that leaves out nobody, and puts truths in place of a picker's predictions.
+
+    What is cached, what is queued, how fast each pod is and how long the response will be; the
+    fleet's busy share is the picker's own. Requests are named by their numbers in `calls`.
+    `engines` are those of endpoints, by their ids.
+    """
+
+    def __init__(self, calls: Sequence[Call], engines: Mapping[str, Engine]) -> None:
+        self._calls = calls
+        self._engines = engines
+
+    def filter(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Return the same endpoints with what the request would meet there."""
+        number = int(request.id)
+        call = self._calls[number]
+        job = Job(number, call.prompt, call.response, adapter=call.adapter)
+        engines = [self._engines[each.endpoint.id] for each in candidates]
+        return [
+            _told(each, job, engine.limits.block_size, outlook(engine, job))
+            for each, engine in zip(candidates, engines, strict=True)
+        ]
+
+
+def _told(candidate: Candidate, job: Job, block: int, truth: Outlook) -> Candidate:
+    beside = truth.decode + truth.requests * truth.own
+    return replace(
+        candidate,
+        prompt_tokens=job.prompt_tokens,
+        cached_tokens=truth.cached,
+        matched_blocks=truth.cached // block,
+        total_blocks=job.prompt_tokens // block,
+        queued_prefill_seconds=truth.queued,
+        prefill_seconds=truth.prefill,
+        decode_seconds=truth.steps * truth.decode,
+        crowding_seconds=job.response_tokens * beside,
+        requests=truth.requests,
+        in_flight_tokens=truth.waiting_tokens,
+    )
