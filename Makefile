@@ -9,7 +9,7 @@ UNCOMPILED := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.p
   protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
   app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py)
 
-.PHONY: help setup native vllm check static lint types contracts proto-check unit uncompiled test test-native test-cluster wheel adversary demo bench study proto format clean
+.PHONY: help setup native vllm check static lint types contracts proto-check unit uncompiled test test-native test-cluster wheel adversary demo bench study study-policies peers proto format clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -81,6 +81,13 @@ bench: setup ## run all benchmarks and refresh docs/performance.md
 
 study: setup ## every policy over traces and workloads, to docs/routing-study.md: hours; goes on where it stopped (QUICK=1 a part, KEPT=1 what was played)
 	@$(BIN)/python -m bench.study --traces $(or $(TRACES),../shared/traces) $(if $(QUICK),--quick) $(if $(KEPT),--kept)
+
+peers: setup ## other routers' plug-ins held against the routers, which are put into .cache, to docs/policies.md: half an hour
+	@.ci/install-peers .cache
+	@$(BIN)/python -m bench.peers
+
+study-policies: setup ## all policies over fewer cases, to docs/policies-study.md (AGAIN=POLICY plays its runs again, KEPT=1 what was played)
+	@$(BIN)/python -m bench.study --all --traces $(or $(TRACES),../shared/traces) $(AGAIN:%=--again %) $(if $(KEPT),--kept)
 
 proto: setup ## generate epp/_pb from proto/
 	@.ci/proto

@@ -1,48 +1,69 @@
 """Plays the study and writes docs/routing-study.md with its plots.
 
-python -m bench.study --traces FOLDER [--quick] [--jobs N] [--kept]
+python -m bench.study --traces FOLDER [--all | --quick] [--jobs N] [--kept] [--again POLICY]
 
-What has been played is kept below .cache/study, so that a study that was stopped goes on. Remove
-it where policies or engines have changed.
+With --all it is all policies by name, on fewer cases and seeds, and docs/policies-study.md.
+What has been played is kept below .cache/study, so that a study that was stopped goes on. Where
+a policy has changed, --again plays its runs again; where engines have, remove all.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
-from bench.study.grid import QUICK, Grid, subjects, tasks
-from bench.study.page import write
+from bench.study import field, page
+from bench.study.grid import BASELINE, QUICK, Grid, subjects, tasks
 from epp.errors import ConfigError
+from epp.replay.policies import NAMED
 from epp.replay.results.bar import RunsBar
 from epp.replay.results.digest import Digest
 from epp.replay.sweep import Task, on_cores
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / ".cache" / "study"
+_PAGES = {False: ("routing-study.md", page.write), True: ("policies-study.md", field.write)}
+"""By whether all policies are asked for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0 once the page is written, 2 where an option cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m bench.study", description=__doc__)
     parser.add_argument("--traces", type=Path, required=True, help="the folder of public traces")
-    parser.add_argument("--quick", action="store_true", help="4 pods, one load, three seeds")
+    extent = parser.add_mutually_exclusive_group()
+    extent.add_argument("--quick", action="store_true", help="4 pods, one load, three seeds")
+    extent.add_argument("--all", action="store_true", help="all policies, on fewer cases")
     parser.add_argument("--kept", action="store_true", help="play nothing: write what was played")
     parser.add_argument("--jobs", type=int, help="processes (default: all cores)")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "routing-study.md")
+    parser.add_argument(
+        "--again",
+        action="append",
+        default=[],
+        choices=NAMED,
+        metavar="POLICY",
+        help="play the runs of a policy again (can be given more than once)",
+    )
+    parser.add_argument("--page", type=Path, help="where the page goes (default: below docs)")
     options = parser.parse_args(argv)
     try:
-        wanted = list(tasks(subjects(options.traces), QUICK if options.quick else Grid()))
-        whole = len(wanted)
-        if options.kept:
-            wanted = whole_cases(wanted)
+        if options.all:
+            wanted = list(field.everybody(options.traces))
         else:
+            wanted = list(tasks(subjects(options.traces), QUICK if options.quick else Grid()))
+        whole = len(wanted)
+        if not options.kept:
+            forget(task for task in wanted if task.plan.policy.name in options.again)
             play_missing(wanted, options.jobs)
+        elif options.all:
+            wanted = compared(wanted)
+        else:
+            wanted = whole_cases(wanted)
         found = [msgspec.msgpack.decode(_place(task).read_bytes(), type=Digest) for task in wanted]
-        write(found, options.page, whole)
+        name, write = _PAGES[options.all]
+        write(found, options.page or ROOT / "docs" / name, whole)
     except ConfigError as error:
         print(f"study: {error}", file=sys.stderr)
         return 2
@@ -59,6 +80,21 @@ def play_missing(wanted: Sequence[Task], jobs: int | None) -> None:
             place.with_suffix(".part").write_bytes(msgspec.msgpack.encode(each))
             place.with_suffix(".part").rename(place)
             bar.done(missing[number].label)
+
+
+def forget(tasks: Iterable[Task]) -> None:
+    """Have runs played again that are kept."""
+    for task in tasks:
+        _place(task).unlink(missing_ok=True)
+
+
+def compared(wanted: Sequence[Task]) -> list[Task]:
+    """Return the runs that are kept, of seeds of which the baseline's is. Raises `ConfigError`."""
+    kept = [task for task in wanted if _place(task).exists()]
+    known = {(task.cell, task.plan.seed) for task in kept if task.plan.policy.name == BASELINE}
+    if not known:
+        raise ConfigError(f"no case has been played with {BASELINE}", str(KEPT))
+    return [task for task in kept if (task.cell, task.plan.seed) in known]
 
 
 def whole_cases(wanted: Sequence[Task]) -> list[Task]:

@@ -48,6 +48,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     are of `requests` for the square root of the number of pods. After the last one has come, others
     have `drain_seconds`. `traffic` is a part of it that
     shows what a request costs. `offered` gives it, a rate and seconds, its traffic for a run.
+    Where `rate` is set, so many requests a second come for each pod of speed 1, whatever the load.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 400
     warm_up: float = 60.0
     drain_seconds: float = DRAIN_SECONDS
+    rate: float | None = None
 
     def seconds(self, rate: float, pods: int) -> float:
         """Return how long requests come at a rate."""
@@ -158,6 +160,36 @@ def subjects(traces: Path) -> Sequence[Subject]:
     )
 
 
+def shared_prefixes() -> Sequence[Subject]:
+    """Return inference-perf's shared prefixes, short answers (A) and long ones (B).
+
+    At the first rate every prompt is sent once, at the second all have been sent before.
+    """
+    cold = Subject(
+        name="shared A cold",
+        traffic=Traffic(source="shared-prefix-a:sessions=1600"),
+        offered=drawn,
+        requests=566,  # for the square root of 8 pods: each prompt once
+        warm_up=0.0,
+        rate=2.5,
+    )
+    short = replace(cold, name="shared A warm", warm_up=60.0, rate=5.0)
+    long = replace(
+        cold,
+        name="shared B cold",
+        traffic=Traffic(source="shared-prefix-b:sessions=1800"),
+        kv_tokens=400_000,
+        requests=637,
+        rate=1.5,
+    )
+    return (
+        cold,
+        short,
+        long,
+        replace(long, name="shared B warm", warm_up=130.0, requests=318, rate=2.5),
+    )
+
+
 def tasks(subjects: Sequence[Subject], grid: Grid) -> Iterator[Task]:
     """Yield every run, those of one traffic one after another.
 
@@ -172,7 +204,11 @@ def tasks(subjects: Sequence[Subject], grid: Grid) -> Iterator[Task]:
     )
     for (pods, load, subject, speeds), seed in itertools.product(cases, grid.seeds):
         each = _pods(subject, pods, speeds)
-        rate = load * sum(pod.speed for pod in each) / busy_seconds(subject.traffic)
+        speed = sum(pod.speed for pod in each)
+        if subject.rate is None:
+            rate, offer = load * speed / busy_seconds(subject.traffic), f"load {load:g}"
+        else:
+            rate, offer = speed * subject.rate, f"{speed * subject.rate:g}/s"
         offered = subject.offered(subject, rate, subject.seconds(rate, pods), seed)
         kind = "equal" if len(speeds) == 1 else "unequal"
         for name in grid.policies:
@@ -185,7 +221,7 @@ def tasks(subjects: Sequence[Subject], grid: Grid) -> Iterator[Task]:
                     duration=offered.seconds,
                     drain_seconds=subject.drain_seconds,
                 ),
-                cell=f"{subject.name}, {pods} {kind} pods, load {load:g}",
+                cell=f"{subject.name}, {pods} {kind} pods, {offer}",
                 workload=f"{subject.name}, {kind}",
                 load=load,
                 warm_up=subject.warm_up,
