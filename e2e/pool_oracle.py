@@ -45,7 +45,8 @@ class Engine:
     @property
     def free(self) -> int:
         """Blocks that could be allocated now."""
-        return self._manager.block_pool.get_num_free_blocks()
+        free: int = self._manager.block_pool.get_num_free_blocks()
+        return free
 
     @property
     def findable(self) -> int:
@@ -59,7 +60,8 @@ class Engine:
 
     def hits(self, tokens) -> int:
         """Tokens of a prompt that would hit now."""
-        return self._manager.get_computed_blocks(self._request("ask", tokens))[1]
+        hit: int = self._manager.get_computed_blocks(self._request("ask", tokens))[1]
+        return hit
 
     def begin(self, name: str, tokens) -> Request:
         """Return a request that holds nothing yet."""
@@ -67,6 +69,7 @@ class Engine:
 
     def admit(self, request: Request) -> int | None:
         """Let a request in, new or preempted, and return the tokens that hit; None: no space."""
+        hit: int
         blocks, hit, _ = self._manager.get_computed_blocks(request)
         new = request.num_tokens - hit
         if not self._manager.allocate_slots(request, new, hit, blocks, full_sequence_must_fit=True):
