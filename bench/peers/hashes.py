@@ -12,7 +12,7 @@ from unittest.mock import patch
 from bench.peers.follow import Hint
 from epp.model.endpoint import EndpointId
 from epp.policy.peers import production_stack, smg, vllm_router
-from epp.policy.peers.hash_ring import HashRing
+from epp.policy.peers.hash_ring import HashRing, Subscribe
 
 
 class _RouterRing(HashRing):
@@ -20,8 +20,8 @@ class _RouterRing(HashRing):
 
     _alone: EndpointId | None = None
 
-    def __init__(self, replicas: int) -> None:
-        super().__init__(replicas)
+    def __init__(self, subscribe: Subscribe, replicas: int) -> None:
+        super().__init__(subscribe, replicas)
         self._homes: dict[int, EndpointId] = {}
 
     def add(self, endpoints: Iterable[EndpointId]) -> None:

@@ -82,6 +82,9 @@ _CLASSES: dict[str, dict[str, str]] = {
     "epp.policy.peers.dualmap": {
         "dualmap-scorer": "DualMapScorer",
     },
+    "epp.policy.peers.dynamo": {
+        "dynamo-cost-scorer": "DynamoCostScorer",
+    },
     "epp.policy.peers.kthena": {
         "kthena-least-request-scorer": "KthenaLeastRequestScorer",
         "kthena-least-latency-scorer": "KthenaLeastLatencyScorer",
@@ -89,9 +92,6 @@ _CLASSES: dict[str, dict[str, str]] = {
     },
     "epp.policy.peers.kubeai": {
         "kubeai-chwbl-scorer": "KubeAiChwblScorer",
-    },
-    "epp.policy.peers.dynamo": {
-        "dynamo-cost-scorer": "DynamoCostScorer",
     },
     "epp.policy.peers.lmetric": {
         "lmetric-scorer": "LMetricScorer",

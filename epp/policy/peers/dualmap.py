@@ -12,7 +12,6 @@ from xxhash import xxh64_intdigest
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest
 from epp.policy.peers.hash_ring import HashRing, opening_key
 from epp.policy.plugins import PluginContext
@@ -48,17 +47,15 @@ class DualMapScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
     def start(self, context: PluginContext) -> "_OnTwoRings":
         """Return what keeps the rings."""
-        producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
-        started = _OnTwoRings(self, producer)
-        context.subscribe([EndpointRemoved], started.forget)
-        return started
+        return _OnTwoRings(self, context)
 
 
 class _OnTwoRings:
-    def __init__(self, settings: DualMapScorer, matches: PrefixMatchInfo) -> None:
+    def __init__(self, settings: DualMapScorer, context: PluginContext) -> None:
         self._settings = settings
-        self._matches = matches
-        self._ring = HashRing(_REPLICAS)
+        name = settings.prefix_match_info_producer_name
+        self._matches = find_producer(context, name, PrefixMatchInfo)
+        self._ring = HashRing(context.subscribe, _REPLICAS)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 for what may be chosen, 0 for others."""
@@ -84,11 +81,6 @@ class _OnTwoRings:
         other = xxh64_intdigest(key.to_bytes(_KEY_BYTES, "little"))
         others = (each for each in self._ring.walk(other) if each in among and each != first)
         return [first, *islice(others, 1)]
-
-    def forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Take an endpoint that is gone from the ring."""
-        if isinstance(event, EndpointRemoved):
-            self._ring.remove(event.endpoint_id)
 
 
 def _predicted_ttft(candidate: Candidate) -> float:

@@ -5,14 +5,19 @@ goes moves no key between others (Karger et al. 1997).
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from xxhash import xxh64_intdigest
 
 from epp.model.endpoint import EndpointId
+from epp.model.events import EndpointRemoved, Event
+from epp.model.fleet import Listener
 from epp.model.prompts.chain import Chain
 from epp.model.request import InferenceRequest
+
+Subscribe = Callable[[Iterable[type[Event]], Listener], None]
+"""`PluginContext.subscribe`."""
 
 _TOKEN_BYTES = 4
 """Bytes of text that stand for a token."""
@@ -21,13 +26,17 @@ _USER = b"\n<user>"
 
 
 class HashRing:
-    """Endpoints, each at the points of `replicas` names: its id with a number from 0."""
+    """Endpoints, each at the points of `replicas` names: its id with a number from 0.
 
-    def __init__(self, replicas: int) -> None:
+    Those that are removed, as `subscribe` is told, are no longer there.
+    """
+
+    def __init__(self, subscribe: Subscribe, replicas: int) -> None:
         self._replicas = replicas
         self._points: list[int] = []
         self._owners: dict[int, EndpointId] = {}
         self._endpoints: set[EndpointId] = set()
+        subscribe([EndpointRemoved], self._forget)
 
     def __len__(self) -> int:
         return len(self._endpoints)
@@ -42,14 +51,6 @@ class HashRing:
             self._owners |= dict.fromkeys(self._points_of(endpoint), endpoint)
         self._points = sorted(self._owners)
 
-    def remove(self, endpoint: EndpointId) -> None:
-        """Remove an endpoint."""
-        if endpoint in self._endpoints:
-            self._endpoints.discard(endpoint)
-            for point in self._points_of(endpoint):
-                self._owners.pop(point, None)
-            self._points = sorted(self._owners)
-
     def walk(self, key: int) -> Iterator[EndpointId]:
         """Return each endpoint once, in the order of the ring from a key on."""
         points, owners, seen = self._points, self._owners, set[EndpointId]()
@@ -61,6 +62,13 @@ class HashRing:
                 yield owner
                 if len(seen) == len(self._endpoints):
                     return
+
+    def _forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        if isinstance(event, EndpointRemoved) and event.endpoint_id in self._endpoints:
+            self._endpoints.discard(event.endpoint_id)
+            for point in self._points_of(event.endpoint_id):
+                self._owners.pop(point, None)
+            self._points = sorted(self._owners)
 
     def _points_of(self, endpoint: EndpointId) -> list[int]:
         return [xxh64_intdigest(f"{endpoint}{number}".encode()) for number in range(self._replicas)]

@@ -10,7 +10,6 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest
 from epp.policy.peers.hash_ring import HashRing, opening_key
 from epp.policy.plugins import PluginContext
@@ -46,15 +45,13 @@ class KubeAiChwblScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def start(self, context: PluginContext) -> "_OnRing":
         """Return what keeps the ring."""
-        started = _OnRing(self)
-        context.subscribe([EndpointRemoved], started.forget)
-        return started
+        return _OnRing(self, context)
 
 
 class _OnRing:
-    def __init__(self, settings: KubeAiChwblScorer) -> None:
+    def __init__(self, settings: KubeAiChwblScorer, context: PluginContext) -> None:
         self._settings = settings
-        self._ring = HashRing(settings.replication)
+        self._ring = HashRing(context.subscribe, settings.replication)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 for the choice, 0 for others."""
@@ -75,8 +72,3 @@ class _OnRing:
                     return endpoint
                 first = first or endpoint
         return first
-
-    def forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Take an endpoint that is gone from the ring."""
-        if isinstance(event, EndpointRemoved):
-            self._ring.remove(event.endpoint_id)

@@ -168,16 +168,14 @@ class ProductionStackSessionScorer(
 
     def start(self, context: PluginContext) -> "_BySession":
         """Return what keeps the ring."""
-        started = _BySession(self.session_key.strip().lower(), _Rates(context))
-        context.subscribe([EndpointRemoved], started.forget)
-        return started
+        return _BySession(self.session_key.strip().lower(), context)
 
 
 class _BySession:
-    def __init__(self, header: str, rates: _Rates) -> None:
+    def __init__(self, header: str, context: PluginContext) -> None:
         self._header = header
-        self._rates = rates
-        self._ring = HashRing(_REPLICAS)
+        self._rates = _Rates(context)
+        self._ring = HashRing(context.subscribe, _REPLICAS)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 for what may be chosen, 0 for others."""
@@ -192,8 +190,3 @@ class _BySession:
             key = xxh64_intdigest(session.encode())
             chosen = {next(each for each in self._ring.walk(key) if each in known)}
         return [1.0 if each.endpoint.id in chosen else 0.0 for each in candidates]
-
-    def forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Take an endpoint that is gone from the ring."""
-        if isinstance(event, EndpointRemoved):
-            self._ring.remove(event.endpoint_id)

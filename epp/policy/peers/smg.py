@@ -10,7 +10,6 @@ from typing import ClassVar, Literal
 import msgspec
 
 from epp.model.candidate import Candidate
-from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest
 from epp.policy.peers.hash_ring import HashRing, prefix_key
 from epp.policy.peers.sglang import CacheAware, CacheAwareSettings
@@ -100,15 +99,13 @@ class SmgPrefixHashScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     def start(self, context: PluginContext) -> "_OnPrefixRing":
         """Return what keeps the ring."""
-        started = _OnPrefixRing(self)
-        context.subscribe([EndpointRemoved], started.forget)
-        return started
+        return _OnPrefixRing(self, context)
 
 
 class _OnPrefixRing:
-    def __init__(self, settings: SmgPrefixHashScorer) -> None:
+    def __init__(self, settings: SmgPrefixHashScorer, context: PluginContext) -> None:
         self._settings = settings
-        self._ring = HashRing(_RING_POINTS)
+        self._ring = HashRing(context.subscribe, _RING_POINTS)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 for the choice, 0 for others."""
@@ -130,11 +127,6 @@ class _OnPrefixRing:
             return own
         free = [at for at, load in enumerate(loads) if load <= most]
         return min(free, key=loads.__getitem__, default=own)
-
-    def forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Take an endpoint that is gone from the ring."""
-        if isinstance(event, EndpointRemoved):
-            self._ring.remove(event.endpoint_id)
 
 
 class _Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -139,15 +139,13 @@ class VllmConsistentHashScorer(SessionHeaders, frozen=True):
 
     def start(self, context: PluginContext) -> "_OnSessionRing":
         """Return what keeps the ring."""
-        started = _OnSessionRing(self)
-        context.subscribe([EndpointRemoved], started.forget)
-        return started
+        return _OnSessionRing(self, context)
 
 
 class _OnSessionRing:
-    def __init__(self, settings: VllmConsistentHashScorer) -> None:
+    def __init__(self, settings: VllmConsistentHashScorer, context: PluginContext) -> None:
         self._settings = settings
-        self._ring = HashRing(settings.virtual_nodes)
+        self._ring = HashRing(context.subscribe, settings.virtual_nodes)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 for the choice, 0 for others."""
@@ -162,11 +160,6 @@ class _OnSessionRing:
     def _key(self, request: InferenceRequest, candidate: Candidate) -> int:
         session = self._settings.session(request)
         return xxh3_64_intdigest(session.encode()) if session else _prompt_key(candidate)
-
-    def forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Take an endpoint that is gone from the ring."""
-        if isinstance(event, EndpointRemoved):
-            self._ring.remove(event.endpoint_id)
 
 
 class VllmStickyLeastLoadedScorer(SessionHeaders, frozen=True):

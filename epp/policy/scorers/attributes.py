@@ -15,7 +15,7 @@ from epp.policy.attributes import (
 )
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import TextAttributes, find_producer
-from epp.policy.scorers.load import lower_is_better, place
+from epp.policy.scorers.load import lower_is_better, places
 
 
 class FixedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -56,7 +56,7 @@ class AttributeScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
         lower = self.type == "linear_lower_is_better"
         if fixed is None:
             return lower_is_better(values if lower else [-value for value in values])
-        shares = [min(1.0, max(0.0, place(value, fixed.min, fixed.max))) for value in values]
+        shares = [min(1.0, max(0.0, each)) for each in places(values, fixed.min, fixed.max)]
         return [1.0 - share for share in shares] if lower else shares
 
 

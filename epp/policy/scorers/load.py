@@ -5,7 +5,7 @@ Load is that of the moment (`Candidate.waiting`), not that of the last report.
 """
 
 from collections.abc import Sequence
-from math import inf
+from math import isfinite
 from typing import Annotated
 
 import msgspec
@@ -26,16 +26,19 @@ def lower_is_better(values: Sequence[float]) -> list[float]:
     low, high = min(values, default=0.0), max(values, default=0.0)
     if low == high:
         return [1.0] * len(values)
-    return [place(-value, -high, -low) for value in values]
+    return places(values, high, low)
 
 
-def place(value: float, low: float, high: float) -> float:
-    """Return where a value lies between two others, 0 at `low` and 1 at `high`, not bounded.
+def places(values: Sequence[float], start: float, end: float) -> list[float]:
+    """Return where values lie between two others, 0 at `start` and 1 at `end`, not bounded.
 
     All of them are finite; what lies between may be more than a float can hold.
     """
-    span = high - low
-    return (value - low) / span if span < inf else (value / 2 - low / 2) / (high / 2 - low / 2)
+    span = end - start
+    if isfinite(span):
+        return [(value - start) / span for value in values]
+    start, span = start / 2, end / 2 - start / 2
+    return [(value / 2 - start) / span for value in values]
 
 
 def least_is_best(costs: Sequence[float]) -> list[float]:

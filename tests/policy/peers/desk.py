@@ -95,6 +95,13 @@ class Desk:
         self.rig.apply(EndpointRemoved(EndpointId(f"default/pod-{pod}")))
 
 
+def holding(kind, prompt, *blocks, **parameters):
+    """A desk whose pods have each been sent so many of a prompt's first blocks."""
+    at = Desk(kind, len(blocks), **parameters)
+    at.hold(prompt, *blocks)
+    return at
+
+
 def tokens(blocks, start=0):
     """A prompt of so many full blocks, and one more token; other starts share nothing."""
     return list(range(start, start + blocks * BLOCK + 1))

@@ -1,20 +1,18 @@
 """aibrix-prefix-cache: the rules of AIBrix's prefix_cache.go, worked out by hand."""
 
+from functools import partial
+
 import pytest
 
 from epp.config.file import load
 from epp.errors import ConfigError
-from tests.policy.peers.desk import Desk, tokens
+from tests.policy.peers.desk import Desk, holding, tokens
 
 KIND = "aibrix-prefix-cache-scorer"
 PROMPT = tokens(8)
 
 
-def desk(*holding, **parameters):
-    """Pods that were sent so many blocks of the prompt."""
-    at = Desk(KIND, len(holding), **parameters)
-    at.hold(PROMPT, *holding)
-    return at
+desk = partial(holding, KIND, PROMPT)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from epp.model.events import EndpointRemoved
 from epp.model.prompts.chain import Chain
 from epp.policy.peers.dualmap import DualMapScorer
 from epp.policy.producers import PrefixMatch
-from tests.policy.started import Told, started
+from tests.policy.started import Context, Told, started
 from tests.strategies import candidate, endpoint, request
 
 NAMES = "abcdefgh"
@@ -18,7 +18,8 @@ class Map:
     """Eight endpoints, one prompt, and what is predicted of each."""
 
     def __init__(self, key=12345, **parameters):
-        self.scorer = started(DualMapScorer(**parameters))
+        self.context = Context()
+        self.scorer = DualMapScorer(**parameters).start(self.context)
         self.chains = (Chain([key], [32], 40, 1, exact=True),)
         # With all equal both of the two may be chosen.
         self.two = self.best({}, {})
@@ -75,7 +76,8 @@ def test_one_that_goes_leaves_the_other_in_place():
     gone, stays = at.two
     left = [name for name in NAMES if name != gone]
     before = at.best({}, {}, left)
-    at.scorer.forget(EndpointRemoved(endpoint(gone).id), 0.0, False)
+    for listener in at.context.listeners:
+        listener(EndpointRemoved(endpoint(gone).id), 0.0, False)
     assert at.best({}, {}, left) == before
     assert stays in before
     assert len(before) == 2

@@ -1,5 +1,7 @@
 """production-stack's routing logics, worked out by hand from its routing_logic.py."""
 
+from functools import partial
+
 import pytest
 from xxhash import xxh64_intdigest
 
@@ -8,7 +10,7 @@ from epp.errors import ConfigError
 from epp.policy.peers.hash_ring import HashRing
 from epp.policy.peers.production_stack import ProductionStackLoadAwareScorer
 from epp.policy.producers import EndpointLoad, PrefixMatch
-from tests.policy.peers.desk import BLOCK, Desk, tokens
+from tests.policy.peers.desk import BLOCK, Desk, holding, tokens
 from tests.policy.started import Told, started
 from tests.strategies import candidate, request
 
@@ -17,11 +19,7 @@ SESSION = "production-stack-session-scorer"
 PROMPT = tokens(8)
 
 
-def holding(*blocks, **parameters):
-    """Pods that were sent so many blocks of the prompt."""
-    at = Desk(PREFIX, len(blocks), **parameters)
-    at.hold(PROMPT, *blocks)
-    return at
+desk = partial(holding, PREFIX, PROMPT)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +32,7 @@ def holding(*blocks, **parameters):
     ],
 )
 def test_any_of_those_that_have_the_longest_prefix(blocks, loads, chosen):
-    at = holding(*blocks)
+    at = desk(*blocks)
     at.load(*loads)
     assert at.best(PROMPT) == chosen
 
@@ -58,7 +56,7 @@ def test_a_short_match_goes_where_the_fewest_requests_went_in_a_minute():
 
 
 def test_the_trie_is_bounded_and_keeps_beginnings():
-    at = holding(8, 0, maxBlocks=4)
+    at = desk(8, 0, maxBlocks=4)
     assert at.best(PROMPT[: 4 * BLOCK]) == [0]
     at.hold(tokens(3, 5000), 0, 3)
     assert at.best(PROMPT[: 2 * BLOCK]) == [0]
@@ -104,7 +102,7 @@ def test_named_producers_are_asked():
 
 def test_a_session_goes_where_it_hashes_to():
     at = Desk(SESSION, 4, sessionKey=" X-User-Id ")
-    ring = HashRing(160)
+    ring = HashRing(at.rig.fleet.subscribe, 160)
     ring.add(each.id for each in at.rig.fleet.endpoints)
     for session in ("ann", "bob", "cleo", "dan"):
         (first, second, *_) = ring.walk(xxh64_intdigest(session.encode()))

@@ -1,20 +1,18 @@
 """ray-prefix-affinity: the rules of Ray 2.60's prefix_aware_router.py, worked out by hand."""
 
+from functools import partial
+
 import pytest
 
 from epp.config.file import load
 from epp.errors import ConfigError
-from tests.policy.peers.desk import BLOCK, Desk, tokens
+from tests.policy.peers.desk import BLOCK, Desk, holding, tokens
 
 KIND = "ray-prefix-affinity-scorer"
 PROMPT = tokens(8)
 
 
-def desk(*holding, **parameters):
-    """Pods that were sent so many blocks of the prompt."""
-    at = Desk(KIND, len(holding), **parameters)
-    at.hold(PROMPT, *holding)
-    return at
+desk = partial(holding, KIND, PROMPT)
 
 
 @pytest.mark.parametrize(
