@@ -166,10 +166,10 @@ class Candidates(Sequence[Candidate]):
         """Return what running decodes add to a step of each: vLLM computes all in the same one."""
         decode = self._decode
         if decode is None:
-            decode, pods = [], self._pods
-            for position, running in enumerate(self._running):
-                decode.append(pods[position].decode_seconds(running) if running > 0 else 0.0)
-            self._decode = decode
+            decode = self._decode = [
+                pod.decode_seconds(running)
+                for pod, running in zip(self._pods, self._running, strict=True)
+            ]
         return decode
 
     def _crowding_seconds(self, position: int, decode: float) -> float:

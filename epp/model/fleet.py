@@ -9,7 +9,6 @@ time in seconds, which never goes back.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from math import exp
 from typing import Any, Final
 
 from epp.model.caches.choice import UNKNOWN_CAPACITY
@@ -39,7 +38,7 @@ from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.trust import DOUBT, Verdict
 from epp.model.pods.in_flight import InFlightRequest
-from epp.model.pods.ledger import take_snapshot
+from epp.model.pods.ledger import BusyShare, take_snapshot
 from epp.model.pods.pod import Pod, PodEvent
 from epp.model.pods.pods import EligiblePods, Pods
 from epp.model.pods.sequence import SequenceState
@@ -53,9 +52,6 @@ from epp.model.request import InferenceRequest, RequestId, Usage
 
 Listener = Callable[[Event, float, bool], None]
 """Called with an event, the time at which it took effect, and whether the fleet guessed it."""
-
-_BUSY_SECONDS: Final = 10.0
-"""The time constant over which the busy share is averaged."""
 
 
 class Fleet:
@@ -75,7 +71,7 @@ class Fleet:
         self._output_lengths: Final = OutputLengths()
         self._unobserved: Final = UnobservedRequests()
         self._uncertainty: Final = Uncertainty(self._prompts, self._output_lengths)
-        self._busy: Final = _BusyShare()
+        self._busy: Final = BusyShare()
         self._listeners: Final[dict[type[Event], tuple[Listener, ...]]] = {}
         self._version = 0  # counts changes of the index, and of what predictions are made of
 
@@ -149,8 +145,9 @@ class Fleet:
         snapshot = take_snapshot(eligible.ledgers, external, now)
         self._busy.update(snapshot.busy, len(trust), now)
         busy, length = self._busy.value, self._output_lengths.length(quote)
-        known = estimates, prefill_seconds, trust, snapshot
-        return Candidates(quote, eligible, *known, busy, length, now)
+        return Candidates(
+            quote, eligible, estimates, prefill_seconds, trust, snapshot, busy, length, now
+        )
 
     @staticmethod
     def _discount(quote: Quote, eligible: EligiblePods, estimates: list[Estimate]) -> None:
@@ -358,23 +355,6 @@ class Fleet:
             index_has_no_others=len(self._index) == len(holders),
             unobserved_are_in_flight=self.in_flight.keys() >= set(self._unobserved),
         )
-
-
-class _BusyShare:
-    """The share of endpoints with prefill to do, in 0..1: an average over some seconds."""
-
-    __slots__ = ("_at", "value")
-
-    def __init__(self) -> None:
-        self.value = 0.0
-        self._at = 0.0
-
-    def update(self, busy: int, asked: int, now: float) -> None:
-        """Add to the average that `busy` of `asked` endpoints have prefill to do, at `now`."""
-        if asked:
-            gain = 1.0 - exp(-max(0.0, now - self._at) / _BUSY_SECONDS)
-            self.value += gain * (busy / asked - self.value)
-            self._at = now
 
 
 _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {

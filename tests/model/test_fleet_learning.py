@@ -2,7 +2,7 @@
 
 import pytest
 
-from epp.model.events import Aborted, Finished, FirstToken, Unobserved
+from epp.model.events import Aborted, EndpointRemoved, Finished, FirstToken, Unobserved
 from epp.model.learning.prefill import STEP_SECONDS, PrefillModel
 from epp.model.pods.pods import CLASS_LABEL
 from epp.model.request import RequestId, Usage
@@ -178,6 +178,51 @@ def test_one_odd_endpoint_leaves_the_figures_of_others(odd):
 
     for found, usual in zip(others(odd), others({}), strict=True):
         assert found == pytest.approx(usual, rel=0.1)
+
+
+def slow_third():
+    """Three endpoints, of which pod-2 is 2.5 times slower, with a request of its under way."""
+    rig = Rig(3)
+    for number in range(60):
+        for name in ("pod-0", "pod-1", "pod-2"):
+            times = 2.5 if name == "pod-2" else 1.0
+            answer(rig, name, number, as_predicted(number, times), step=times * 0.007)
+    rig.send("pod-2", "late", text(2000, "late"), stream=True)
+    return rig
+
+
+def end_late(rig):
+    rig.now += 50.0
+    rig.apply(FirstToken(RequestId("late")))
+    rig.now += 100.0
+    rig.apply(Finished(RequestId("late"), Usage(2000, 1000, 0)))
+
+
+def test_what_a_removed_endpoint_still_does_teaches_nothing():
+    rig = slow_third()
+    rig.apply(EndpointRemoved(rig.pod("pod-2").endpoint.id))
+    known = figures(rig, "pod-0")
+    end_late(rig)
+    assert figures(rig, "pod-0") == known
+    rig.add("new", "10.0.0.9")
+    assert figures(rig, "new") == pytest.approx(known, rel=0.1)
+
+
+def test_another_class_is_learned_anew():
+    rig = slow_third()
+    known = figures(rig, "pod-0")
+    rig.add("pod-2", "10.0.0.3", labels={CLASS_LABEL: "other"})
+    assert figures(rig, "pod-2") == figures(Rig(), "pod-0")
+    end_late(rig)
+    assert figures(rig, "pod-0") == known
+    assert figures(rig, "pod-2")[1] > 0.05
+
+
+def test_time_before_the_first_request_is_nobodys():
+    rig = Rig()
+    rig.report("pod-0", running=4)
+    answer(rig, "pod-0", 1, as_predicted(1))
+    assert rig.pod("pod-0").pace.mark().seconds == pytest.approx(200 * 0.007)
 
 
 def test_cut_off_streams_teach_nothing():

@@ -27,23 +27,15 @@ class DecodeModel:
     of the endpoints of the class.
     """
 
-    __slots__ = ("_fit", "context", "sequence", "slowness", "step")
+    __slots__ = ("context", "fit", "sequence", "slowness", "step")
 
     def __init__(self) -> None:
-        self._fit = Fit(3)
+        self.fit = Fit(STEP_SECONDS, SEQUENCE_SECONDS, CONTEXT_SECONDS)
         self.slowness = ClassSlowness()
         self._take()
 
-    @property
-    def settled(self) -> bool:
-        """Whether enough is known of the class to tell its endpoints apart."""
-        return self._fit.settled
-
     def _take(self) -> None:
-        step, sequence, context = self._fit.shares
-        self.step = step * STEP_SECONDS
-        self.sequence = sequence * SEQUENCE_SECONDS
-        self.context = context * CONTEXT_SECONDS
+        self.step, self.sequence, self.context = self.fit.factors
 
     def seconds(self, sequences: float, held: float) -> float:
         """Return the predicted seconds of a step."""
@@ -54,6 +46,5 @@ class DecodeModel:
 
         What is not `sure` counts while there is little.
         """
-        terms = (STEP_SECONDS, SEQUENCE_SECONDS * sequences, CONTEXT_SECONDS * held)
-        self._fit.learn(terms, seconds, sure=sure)
+        self.fit.learn((1.0, sequences, held), seconds, sure=sure)
         self._take()

@@ -23,18 +23,22 @@ _FAR: Final = 2.0
 
 
 class Fit:
-    """seconds = sum of share * term; terms are seconds by default, so that each share begins as 1.
+    """seconds = sum of factor * amount. The factors begin as `defaults`, in seconds for one.
 
-    Weighted least squares over recent measurements, each with a variance in proportion to its
-    prediction, solved by a few rounds of coordinate descent after each of them. Shares that
-    measurements do not tell apart are alike, so that terms keep the proportions of their defaults:
-    these weigh a tenth of what was measured, and less with every measurement.
+    Each factor is its default times a share, and the shares are learned: by weighted least squares
+    over recent measurements, each with a variance in proportion to its prediction, solved by a few
+    rounds of coordinate descent after each of them. Shares that measurements do not tell apart are
+    alike, so that factors keep the proportions of their defaults: these weigh a tenth of what was
+    measured, and less with every measurement.
     """
 
-    __slots__ = ("_count", "_moments", "_sizes", "_totals", "shares")
+    __slots__ = ("_count", "_defaults", "_moments", "_shares", "_sizes", "_totals", "factors")
 
-    def __init__(self, terms: int) -> None:
-        self.shares = [1.0] * terms
+    def __init__(self, *defaults: float) -> None:
+        terms = len(defaults)
+        self.factors = list(defaults)
+        self._defaults = defaults
+        self._shares = [1.0] * terms
         self._moments = [[0.0] * terms for _ in range(terms)]
         self._totals = [0.0] * terms
         self._sizes = [0.0] * terms
@@ -45,12 +49,8 @@ class Fit:
         """Whether there were enough measurements to tell by them which ones are far off."""
         return self._count >= _ENOUGH
 
-    def predict(self, terms: Sequence[float]) -> float:
-        """Return the seconds that terms add up to."""
-        return sum([share * term for share, term in zip(self.shares, terms, strict=True)])
-
-    def learn(self, terms: Sequence[float], seconds: float, *, sure: bool = True) -> None:
-        """Learn that what has these terms, not all of them 0, took `seconds`.
+    def learn(self, amounts: Sequence[float], seconds: float, *, sure: bool = True) -> None:
+        """Learn that what has these amounts, not all of them 0, took `seconds`.
 
         What is not `sure` counts while there are few.
 
@@ -58,7 +58,8 @@ class Fit:
         that took no time was not computed: of the first few each counts within bounds, later ones
         that are far off are left out.
         """
-        predicted = self.predict(terms)
+        terms = [each * amount for each, amount in zip(self._defaults, amounts, strict=True)]
+        predicted = self._predict(terms)
         if seconds <= 0:
             return
         if not self.settled:
@@ -74,15 +75,21 @@ class Fit:
             self._totals[row] = self._totals[row] * _MEMORY + weighted * seconds
         for _ in range(_SWEEPS):
             self._sweep()
+        self.factors = [
+            each * share for each, share in zip(self._defaults, self._shares, strict=True)
+        ]
+
+    def _predict(self, terms: Sequence[float]) -> float:
+        return sum([share * term for share, term in zip(self._shares, terms, strict=True)])
 
     def _sweep(self) -> None:
-        shares, sizes = self.shares, self._sizes
+        shares, sizes = self._shares, self._sizes
         prior = max(_LEAST_PRIOR, min(_MOST_PRIOR, _PRIOR / self._count))
         for row, moments in enumerate(self._moments):
             own = moments[row]
             if own <= 0:
                 continue
-            common = self.predict(sizes) / sum(sizes)
+            common = self._predict(sizes) / sum(sizes)
             others = sum([moment * share for moment, share in zip(moments, shares, strict=True)])
             rest = self._totals[row] - (others - own * shares[row])
             share = (rest / own + prior * common) / (1 + prior)

@@ -90,8 +90,8 @@ class OutputLengths:
         """
         if tokens > 0:
             mean = _mean_of(self._lengths, (quote.target_model, quote.stream))
-            most = _MOST_TIMES * mean.value if mean.settled else quote.max_tokens or tokens
-            mean.add(min(tokens, most), weight)
+            most = _MOST_TIMES * mean.value if mean.settled else tokens
+            mean.add(min(tokens, most, quote.max_tokens or tokens), weight)
 
     def record_seconds_per_token(
         self, speed: object, tokens: int, seconds: float, weight: float = 1.0

@@ -1,10 +1,10 @@
 """The time that a prefill takes: a formula in tokens, fitted to what endpoints of a class show.
 
-    seconds = step * ceil(u / budget) + token * c1 * u + attention * c2 * u * (h + u / 2)
+    seconds = step * ceil(u / budget) + token * u + attention * u * (h + u / 2)
 
-`u` uncached and `h` cached tokens. The defaults are an 8B model on an H100; the shares `step`,
-`token` and `attention` of its terms are learned from requests that met an idle endpoint. What sets
-one endpoint apart from its class is its slowness.
+`u` uncached and `h` cached tokens. The defaults of `step`, `token` and `attention` are an 8B model
+on an H100; they are learned from requests that met an idle endpoint. What sets one endpoint apart
+from its class is its slowness.
 """
 
 from math import ceil
@@ -35,24 +35,16 @@ class PrefillModel:
     as many of them as fit, none of them cached. `slowness` is that of the endpoints of the class.
     """
 
-    __slots__ = ("_attention", "_fit", "_speeds", "_token", "longest", "slowness", "step")
+    __slots__ = ("_attention", "_speeds", "_token", "fit", "longest", "slowness", "step")
 
     def __init__(self) -> None:
         self._speeds: dict[int, Speed] = {}
-        self._fit = Fit(3)
+        self.fit = Fit(STEP_SECONDS, C1, C2)
         self.slowness = ClassSlowness()
         self._take()
 
-    @property
-    def settled(self) -> bool:
-        """Whether enough is known of the class to tell its endpoints apart."""
-        return self._fit.settled
-
     def _take(self) -> None:
-        step, token, attention = self._fit.shares
-        self.step = step * STEP_SECONDS
-        self._token = token * C1
-        self._attention = attention * C2
+        self.step, self._token, self._attention = self.fit.factors
         self.longest = self.seconds(BUDGET_TOKENS, 0)
 
     def seconds(self, uncached: int, cached: int) -> float:
@@ -69,12 +61,8 @@ class PrefillModel:
 
         What is not `sure` counts while there is little.
         """
-        terms = (
-            STEP_SECONDS * steps(uncached),
-            C1 * uncached,
-            C2 * uncached * (cached + uncached / 2),
-        )
-        self._fit.learn(terms, seconds, sure=sure)
+        amounts = (steps(uncached), uncached, uncached * (cached + uncached / 2))
+        self.fit.learn(amounts, seconds, sure=sure)
         self._take()
 
 

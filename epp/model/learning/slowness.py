@@ -56,11 +56,22 @@ class Slowness:
 
     def __init__(self, of_class: ClassSlowness) -> None:
         self._class = of_class
-        self._count = 0.0
-        self._log = of_class.mean
-        self._drift = 0.0  # of the last few measurements
         self._at = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self._count = 0.0
+        self._log = self._class.mean
+        self._drift = 0.0  # of the last few measurements
         self.value = exp(self._log)
+
+    def join(self, of_class: ClassSlowness) -> None:
+        """Leave the class, and start over as one that was never measured in another."""
+        if self._count:
+            self._class.count -= 1
+            self._class.total -= self._log
+        self._class = of_class
+        self._start()
 
     def learn(self, expected: float, seconds: float, now: float) -> None:
         """Learn that what the class would have done in `expected` seconds took `seconds`."""
@@ -99,15 +110,8 @@ class Slowness:
             return
         self._at += idle
         kept = exp(-idle / _FADE_SECONDS)
-        self._count = max(1.0, self._count * kept)
+        self._count = min(self._count, max(1.0, self._count * kept))
         self._move((1 - kept) * (self._class.mean - self._log))
-
-    def leave(self) -> None:
-        """Take the endpoint out of its class."""
-        if self._count:
-            self._class.count -= 1
-            self._class.total -= self._log
-            self._count = 0.0
 
     def _move(self, by: float) -> None:
         before = self._log

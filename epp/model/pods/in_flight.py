@@ -103,8 +103,7 @@ class InFlightRequest:
     def _predict(self, estimate: Estimate, uncached: int) -> float:
         """Return the seconds of the prefill, and of the decodes in the same steps."""
         pod = self.pod
-        decode = pod.decode_seconds(pod.running) if pod.running else 0.0
-        self._beside = steps(uncached) * decode
+        self._beside = steps(uncached) * pod.decode_seconds(pod.running)
         return pod.pace.prefill_slowness.value * estimate.seconds + self._beside
 
     @property

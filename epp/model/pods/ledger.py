@@ -7,6 +7,7 @@ seconds as were predicted.
 """
 
 from collections import OrderedDict
+from math import exp
 from typing import NamedTuple
 
 from epp.model.request import RequestId
@@ -14,6 +15,8 @@ from epp.model.request import RequestId
 OVERDUE_SECONDS = 60.0
 """Seconds past its prediction after which a prefill whose first token is missing is over."""
 
+_BUSY_SECONDS = 10.0
+"""The time constant over which the busy share is averaged."""
 _SPAN_SECONDS = 1.0
 """Expected seconds of prefills after which what they took is a measurement."""
 _LEAST_SECONDS = 1e-9
@@ -241,3 +244,20 @@ def take_snapshot(
         requests.append(count)
         running.append(max(float(count), ledger.running))
     return LedgerSnapshot(queued, requests, running, busy)
+
+
+class BusyShare:
+    """The share of endpoints with prefill to do, in 0..1: an average over some seconds."""
+
+    __slots__ = ("_at", "value")
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._at = 0.0
+
+    def update(self, busy: int, asked: int, now: float) -> None:
+        """Add to the average that `busy` of `asked` endpoints have prefill to do, at `now`."""
+        if asked:
+            gain = 1.0 - exp(-max(0.0, now - self._at) / _BUSY_SECONDS)
+            self.value += gain * (busy / asked - self.value)
+            self._at = now

@@ -5,6 +5,7 @@ responses: the tokens that came, less those in steps of prefills, against the st
 would have made in the time without prefills, with as many sequences and as much context.
 """
 
+from math import inf
 from typing import Final, NamedTuple
 
 from epp.model.learning.decode import DecodeModel
@@ -62,14 +63,15 @@ class Pace:
         self.of_class = of_class
         self.prefill_slowness = Slowness(of_class.prefill.slowness)
         self.decode_slowness = Slowness(of_class.decode.slowness)
-        self._at = 0.0
+        self._at = inf  # nothing was counted yet
         self._seconds = self._steps = self._sequences = self._held = 0.0
         self._prefill_steps = 0
 
-    def leave(self) -> None:
-        """Take the endpoint out of its class."""
-        self.prefill_slowness.leave()
-        self.decode_slowness.leave()
+    def join(self, of_class: PaceClass) -> None:
+        """Leave the class, and start over in another."""
+        self.of_class = of_class
+        self.prefill_slowness.join(of_class.prefill.slowness)
+        self.decode_slowness.join(of_class.decode.slowness)
 
     def fade(self, now: float) -> None:
         """Forget measurements of long ago."""
@@ -115,7 +117,7 @@ class Pace:
         While little is known of the class, it says nothing of one endpoint: the first that is
         measured would look faster or slower than those that are not.
         """
-        if self.of_class.prefill.settled:
+        if self.of_class.prefill.fit.settled:
             self.prefill_slowness.learn(expected, seconds, now)
 
     def learn_prompt(self, uncached: int, cached: int, seconds: float) -> None:
@@ -134,6 +136,6 @@ class Pace:
         sequences, held = self._sequences - since.sequences, self._held - since.held
         decode, slowness = self.of_class.decode, self.decode_slowness
         each = seconds / tokens / slowness.relative
-        if decode.settled:
+        if decode.fit.settled:
             slowness.learn(seconds * tokens / steps, seconds, now)
         decode.learn(sequences / steps, held / steps, each, sure=slowness.settled)

@@ -120,8 +120,7 @@ class Pod:
         self.partial = endpoint.partial
         if of_class.prefill is not self.prefill:
             self.prefill = of_class.prefill
-            self.pace.leave()
-            self.pace = Pace(of_class)
+            self.pace.join(of_class)
             self.speed = of_class.prefill.speed(self.speed.unit)
 
     @property
@@ -130,8 +129,8 @@ class Pod:
         return max(float(self.ledger.requests), self.ledger.running)
 
     def decode_seconds(self, running: float) -> float:
-        """Return what decodes add to a step where so many run."""
-        return self.pace.decode_seconds(running, self.books.held_tokens)
+        """Return what decodes add to a step where so many run: nothing where none does."""
+        return self.pace.decode_seconds(running, self.books.held_tokens) if running > 0 else 0.0
 
     def count_time(self, now: float) -> None:
         """Count the time up to now, before anything changes that decodes."""
@@ -159,7 +158,7 @@ class Pod:
     def detach(self) -> None:
         """Remove the endpoint from the index; its requests change nothing any more."""
         self.home.clear()
-        self.pace.leave()
+        self.pace.join(PaceClass())
         self.scheduler.detach()
 
     def restart(self) -> None:

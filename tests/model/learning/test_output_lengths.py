@@ -127,6 +127,15 @@ def test_where_the_last_ones_are_others_it_begins_anew():
     assert answers.length(ASKED) == pytest.approx(500, rel=0.1)
 
 
+def test_no_response_is_longer_than_it_may_be():
+    asked = quote("a prompt", stream=True, max_tokens=50)
+    answers = OutputLengths()
+    for length in (10**9, *LENGTHS, 10**9):
+        answers.record_length(asked, length)
+    assert answers.length(asked) <= 50
+    assert answers.length(ASKED) <= 50
+
+
 def test_a_single_one_that_is_very_long_is_no_change():
     answers = OutputLengths()
     for length in LENGTHS:

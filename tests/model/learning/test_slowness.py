@@ -55,9 +55,11 @@ def test_one_that_left_counts_no_more():
     of_class = ClassSlowness()
     measured(Slowness(of_class), [1.0] * 20)
     gone = measured(Slowness(of_class), [50.0] * 200)
-    gone.leave()
-    gone.leave()
-    assert of_class.count == 1
+    other = ClassSlowness()
+    gone.join(other)
+    assert gone.value == 1.0
+    measured(gone, [50.0] * 20)  # of what it still had to do
+    assert (of_class.count, other.count) == (1, 1)
     assert Slowness(of_class).value == pytest.approx(1.0)
 
 
@@ -71,6 +73,17 @@ def test_old_measurements_fade_to_the_mean_of_the_class():
     for now in range(200, 4000, 10):
         slow.fade(float(now))
     assert slow.value < 2
+
+
+def test_what_fades_counts_for_no_more_than_before():
+    faded, fresh = (measured(Slowness(ClassSlowness()), [2.0], expected=0.01) for _ in range(2))
+    for now in range(60, 600, 60):
+        faded.fade(float(now))
+    before = faded.value, fresh.value
+    steps = [
+        measured(each, [2.0]).value / was for each, was in zip((faded, fresh), before, strict=True)
+    ]
+    assert steps[0] >= steps[1]
 
 
 def test_small_measurements_weigh_less():
