@@ -119,6 +119,7 @@ class PickerDirector:
         timed = not self._decisions & _UNTIMED
         decision = (self._timed if timed else self._scheduler).route(request, now)
         self._telemetry.scheduled(request, decision, self._clock() - now)
+        self._log.log_decision(request, decision)
         if self._tokenizer is not None:
             self._count_check.decided(request, decision)
         for score in decision.scores:

@@ -54,6 +54,24 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     chains: Sequence[Chain] = ()
 
     @property
+    def predicted_ttft(self) -> float:
+        """Seconds until the request's first token here: what is queued, its prefill, decodes."""
+        return self.queued_prefill_seconds + self.prefill_seconds + self.decode_seconds
+
+    def cost_terms(self) -> dict[str, float]:
+        """Return what a pick here costs by its terms, in milliseconds, and the busy share.
+
+        Rounded to be read: microseconds, and thousandths of the share.
+        """
+        return {
+            "queued_prefill_ms": round(1e3 * self.queued_prefill_seconds, 3),
+            "prefill_ms": round(1e3 * self.prefill_seconds, 3),
+            "decode_ms": round(1e3 * self.decode_seconds, 3),
+            "crowding_ms": round(1e3 * self.crowding_seconds, 3),
+            "busy_share": round(self.busy_share, 3),
+        }
+
+    @property
     def waiting(self) -> float:
         """Requests that wait in the engine's queue, whoever sent them."""
         return self._borne().waiting

@@ -108,9 +108,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     `endpoints` is the preference order, one entry unless the picker is configured for more.
     `prompt_tokens` and `predicted_cached_tokens` are the estimates made for the first of them;
-    `predicted_ttft` is in seconds. `candidates` are the endpoints that passed the filters,
-    `scores` those of each scorer, `totals` the weighted sums that the picker compared. `stages`
-    are the decisions of other profiles that a handler ran, in that order.
+    `predicted_ttft` is in seconds. `predicted_for` is the candidate that these are for, as it was
+    when it was picked; None where no profile made the decision. `candidates` are the endpoints that
+    passed the filters, `scores` those of each scorer, `totals` the weighted sums that the picker
+    compared. `stages` are the decisions of other profiles that a handler ran, in that order.
 
     `prefill`, where not None, is the endpoint that computes the prompt in place of the first, and
     the one that the predictions are for. `headers` are set on the request. `targets`, where not
@@ -124,6 +125,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     predicted_cached_tokens: int = 0
     predicted_ttft: float | None = None
+    predicted_for: Candidate | None = None
     candidates: Sequence[Candidate] = ()
     scores: Sequence[Score] = ()
     totals: Sequence[float] = ()

@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 from epp.adapters.telemetry.logs import ExchangeLog, LibraryLines
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.endpoint import Endpoint
-from epp.model.request import Decision, InferenceRequest, Prompt, RequestId, Usage
+from epp.model.request import Decision, InferenceRequest, Prompt, RequestId, Score, Usage
 from epp.protocol.extproc.record import Outcome, RequestRecord
+from tests.strategies import candidate
 
 SECRET = "what the client wrote"  # noqa: S105 - a prompt, no password
 
@@ -83,11 +84,13 @@ class Clock:
         return self.now
 
 
+REQUEST = InferenceRequest(
+    id=RequestId("r1"), model="m", prompts=(Prompt(SECRET.encode()),), headers={"a": SECRET}
+)
+
+
 def record(**fields):
-    request = InferenceRequest(
-        id=RequestId("r1"), model="m", prompts=(Prompt(SECRET.encode()),), headers={"a": SECRET}
-    )
-    return RequestRecord(id=RequestId("r1"), received_at=5.0, request=request, **fields)
+    return RequestRecord(id=RequestId("r1"), received_at=5.0, request=REQUEST, **fields)
 
 
 SERVED = {
@@ -127,6 +130,74 @@ def test_an_exchange_is_logged_in_ids_and_numbers():
             "prompt_tokens": 100,
             "completion_tokens": 7,
         }
+    ]
+
+
+TERMS = {"busy_share": 0.25, "decode_ms": 0.0, "crowding_ms": 0.0}
+
+
+def queued(milliseconds, **more):
+    name = f"after-{milliseconds}"
+    return candidate(name, queued_prefill_seconds=milliseconds / 1e3, busy_share=0.25, **more)
+
+
+def test_a_decision_is_logged_with_the_cost_of_each_candidate():
+    candidates = [queued(7), queued(3, prefill_seconds=0.002, cached_tokens=64)]
+    decision = Decision(
+        endpoints=(candidates[1].endpoint,),
+        prompt_tokens=80,
+        candidates=candidates,
+        scores=[Score("queue-scorer", 2.0, [0.25, 1.0])],
+        totals=[0.5, 2.0],
+    )
+    with capture_logs() as logs:
+        ExchangeLog(Clock()).log_decision(REQUEST, decision)
+    slow, quick = (each.endpoint.target for each in candidates)
+    assert logs == [
+        {
+            "event": "exchange.decided",
+            "log_level": "debug",
+            "request": "r1",
+            "profile": "default",
+            "endpoint": quick,
+            "prompt_tokens": 80,
+            "candidates": [
+                {
+                    "endpoint": quick,
+                    "cached_tokens": 64,
+                    "queued_prefill_ms": 3.0,
+                    "prefill_ms": 2.0,
+                    "score": 2.0,
+                    **TERMS,
+                },
+                {
+                    "endpoint": slow,
+                    "cached_tokens": 0,
+                    "queued_prefill_ms": 7.0,
+                    "prefill_ms": 0.0,
+                    "score": 0.5,
+                    **TERMS,
+                },
+            ],
+            "more": 0,
+        }
+    ]
+
+
+def test_of_many_candidates_the_earliest_are_logged_and_of_stages_all():
+    candidates = [queued(milliseconds) for milliseconds in range(40, 0, -1)]
+    prefill = Decision(endpoints=(candidates[1].endpoint,), profile="prefill")
+    decision = Decision(
+        endpoints=(candidates[0].endpoint,), candidates=candidates, stages=(prefill,)
+    )
+    with capture_logs() as logs:
+        ExchangeLog(Clock()).log_decision(REQUEST, decision)
+    shown = [each["queued_prefill_ms"] for each in logs[0]["candidates"]]
+    assert shown == [float(milliseconds) for milliseconds in range(1, 17)]
+    assert logs[0]["more"] == 24
+    assert [(each["profile"], len(each["candidates"])) for each in logs] == [
+        ("default", 16),
+        ("prefill", 0),
     ]
 
 

@@ -153,6 +153,16 @@ async def test_without_a_tokenizer_nothing_is_pending(fleet):
     assert isinstance(directing(fleet, None).route(chat(LONG), 1.0), Decision)
 
 
+async def test_a_decision_is_logged_with_the_terms_of_its_prediction(fleet):
+    with capture_logs() as logs:
+        decision = directing(fleet, None).route(chat(LONG), 1.0)
+    (said,) = [entry for entry in logs if entry["event"] == "exchange.decided"]
+    (shown,) = said["candidates"]
+    terms = ("queued_prefill_ms", "prefill_ms", "decode_ms")
+    assert sum(shown[each] for each in terms) == pytest.approx(1e3 * decision.predicted_ttft, 0.01)
+    assert shown["prefill_ms"] > 0
+
+
 @pytest.mark.parametrize(("counted", "said"), [(None, 0), (0, 0), (1, 1)])
 async def test_different_token_counts_are_logged_once(director, counted, said):
     with capture_logs() as logs:
@@ -225,8 +235,9 @@ async def test_a_scorer_outside_its_range_is_logged_once(fleet):
     with capture_logs() as logs:
         totals = [director.route(chat("hello"), 1.0).totals for _ in range(3)]
     assert totals == [[2.0]] * 3
-    assert [(entry["event"], entry["plugin"]) for entry in logs] == [
+    said = [entry for entry in logs if entry["event"] != "exchange.decided"]
+    assert [(entry["event"], entry["plugin"]) for entry in said] == [
         ("plugin.score_out_of_range", "percent"),
         ("plugin.score_out_of_range", "empty"),
     ]
-    assert logs[0]["score"] == 70.0
+    assert said[0]["score"] == 70.0

@@ -113,6 +113,7 @@ def test_what_is_disaggregated_is_booked_at_both_endpoints():
     assert pool.requests() == {"decode": 1, "prefill": 1, "encode-0": 0, "encode-1": 0}
     assert decision.prefill.name == "prefill"
     assert decision.predicted_ttft == before.prefill_seconds
+    assert decision.predicted_for.endpoint == decision.prefill
 
 
 def test_the_predictions_are_those_of_the_endpoint_that_computes_the_prompt():

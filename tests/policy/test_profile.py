@@ -93,6 +93,13 @@ def test_a_scorer_with_too_many_or_too_few_values_is_at_fault(values):
     assert (it.value.status, it.value.reason) == (500, "plugin-fault")
 
 
+def test_predictions_are_those_of_the_endpoint_that_is_picked():
+    decision = run([(1, Fixed(0, 0.5, 1))])
+    picked = decision.predicted_for
+    assert picked.endpoint == decision.endpoint
+    assert decision.predicted_ttft == picked.predicted_ttft == 2 + 0.5 + 0.25
+
+
 def test_a_negative_weight_repels():
     assert run([(-1, Fixed(1, 0, 1))]).endpoint.name == "pod-1"
 

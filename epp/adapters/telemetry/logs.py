@@ -8,6 +8,8 @@ from typing import Literal
 import structlog
 from structlog.typing import Processor
 
+from epp.model.candidate import Candidate
+from epp.model.request import Decision, InferenceRequest
 from epp.protocol.extproc.record import RequestRecord
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -16,6 +18,8 @@ Format = Literal["console", "json"]
 _WARNING_INTERVAL = 10.0
 """Least seconds between two warnings about rejections for one reason, or of a library's."""
 _MAX_SUBJECTS = 1_000
+_MAX_CANDIDATES = 16
+"""Candidates of a decision that are logged, at most."""
 
 
 def configure_logs(level: Level = "info", form: Format = "console") -> None:
@@ -79,7 +83,7 @@ class LibraryLines(logging.Filter):
 
 
 class ExchangeLog:
-    """Logs the end of exchanges: all at debug level, rejections as warnings.
+    """Logs decisions and the end of exchanges: all at debug level, rejections as warnings.
 
     `clock` returns seconds. Of the rejections for one reason, one in ten seconds is logged, with
     the number (`more`) of those left out before it.
@@ -91,6 +95,17 @@ class ExchangeLog:
         self._verbose = self._log.is_enabled_for(logging.DEBUG)
         self._warned: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
+
+    def log_decision(self, request: InferenceRequest, decision: Decision) -> None:
+        """Log a decision and those of its stages, with what each candidate would have cost.
+
+        Of more than `_MAX_CANDIDATES`, those of the earliest predicted first tokens are logged,
+        with the number (`more`) of those left out.
+        """
+        if self._verbose:
+            for each in (decision, *decision.stages):
+                fields = _decision_fields(each)
+                self._log.debug("exchange.decided", request=request.id, **fields)
 
     def log_exchange(self, record: RequestRecord) -> None:
         """Log an exchange that has ended."""
@@ -107,6 +122,31 @@ class ExchangeLog:
         self._warned[reason] = now
         fields = {"error": str(record.error), "more": self._left_out.pop(reason, 0)}
         self._log.warning("exchange.rejected", reason=reason, **fields, **_fields(record))
+
+
+def _decision_fields(decision: Decision) -> dict[str, object]:
+    candidates = list(decision.candidates)
+    by_ttft = sorted(range(len(candidates)), key=lambda at: candidates[at].predicted_ttft)
+    shown = [_candidate_fields(decision, candidates[at], at) for at in by_ttft[:_MAX_CANDIDATES]]
+    return {
+        "profile": decision.profile,
+        "endpoint": decision.endpoint.target,
+        "prompt_tokens": decision.prompt_tokens,
+        "candidates": shown,
+        "more": len(candidates) - len(shown),
+    }
+
+
+def _candidate_fields(decision: Decision, candidate: Candidate, at: int) -> dict[str, object]:
+    """Return one candidate's numbers; `score` is the weighted sum of its scores, if any."""
+    fields: dict[str, object] = {
+        "endpoint": candidate.endpoint.target,
+        "cached_tokens": candidate.cached_tokens,
+        **candidate.cost_terms(),
+    }
+    if decision.scores:
+        fields["score"] = round(decision.totals[at], 6)
+    return fields
 
 
 def _fields(record: RequestRecord) -> dict[str, object]:

@@ -120,8 +120,7 @@ class PredictedLatency:
         return [self._predict(each, ttft, tpot) for each in candidates]
 
     def _predict(self, candidate: Candidate, ttft_slo: float, tpot_slo: float) -> LatencyPrediction:
-        seconds = candidate.queued_prefill_seconds + candidate.prefill_seconds
-        ttft = 1e3 * (seconds + candidate.decode_seconds)
+        ttft = 1e3 * candidate.predicted_ttft
         tpot = 1e3 * self._time_per_token.seconds(candidate.running + 1)
         ttft_headroom = ttft_slo * self._buffer - ttft
         tpot_headroom = tpot_slo * self._buffer - tpot

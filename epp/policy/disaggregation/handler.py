@@ -273,6 +273,7 @@ class Disaggregation:
                 decision,
                 predicted_cached_tokens=prefill.predicted_cached_tokens,
                 predicted_ttft=prefill.predicted_ttft,
+                predicted_for=prefill.predicted_for,
                 prefill=prefill.endpoint,
                 headers=(*decision.headers, (PREFILLER, prefill.endpoint.target)),
             )

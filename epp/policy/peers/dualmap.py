@@ -66,7 +66,7 @@ class _OnTwoRings:
         key = opening_key(request, candidates[0].chains, self._settings.prefix_char_length)
         two = [positions[each] for each in self._two(key, positions.keys())]
         matches = self._matches.prefix_matches(request, candidates)
-        seconds = {at: _predicted_ttft(candidates[at]) for at in two}
+        seconds = {at: candidates[at].predicted_ttft for at in two}
         most = max(matches[at].matched for at in two)
         warm = [at for at in two if matches[at].matched == most]
         in_time = min(seconds[at] for at in warm) <= self._settings.ttft_slo_seconds
@@ -81,7 +81,3 @@ class _OnTwoRings:
         other = xxh64_intdigest(key.to_bytes(_KEY_BYTES, "little"))
         others = (each for each in self._ring.walk(other) if each in among and each != first)
         return [first, *islice(others, 1)]
-
-
-def _predicted_ttft(candidate: Candidate) -> float:
-    return candidate.queued_prefill_seconds + candidate.prefill_seconds + candidate.decode_seconds

@@ -19,20 +19,25 @@ class _ShownDecision(msgspec.Struct, frozen=True, omit_defaults=True):
     predicted_cached_tokens: int
     predicted_ttft_ms: float | None
     stages: dict[str, str] = {}
+    cost: dict[str, float] = {}
 
 
 def decision_header(record: RequestRecord) -> Headers:
-    """Return what was decided, as JSON; nothing where nothing was."""
+    """Return what was decided, as JSON; nothing where nothing was.
+
+    `cost` has the terms of the endpoint that the predictions are for (`Candidate.cost_terms`).
+    """
     decision = record.decision
     if decision is None:
         return ()
-    ttft = decision.predicted_ttft
+    ttft, candidate = decision.predicted_ttft, decision.predicted_for
     shown = _ShownDecision(
         decision.destination,
         decision.prompt_tokens,
         decision.predicted_cached_tokens,
         None if ttft is None else round(ttft * 1000, 3),
         {each.profile: each.destination for each in decision.stages},
+        {} if candidate is None else candidate.cost_terms(),
     )
     return ((DECISION, msgspec.json.encode(shown).decode()),)
 

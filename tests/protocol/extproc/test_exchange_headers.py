@@ -30,6 +30,7 @@ from tests.protocol.extproc.conversation import (
     outcome,
     play,
 )
+from tests.strategies import candidate
 
 
 class TestHeaders:
@@ -84,6 +85,26 @@ class TestHeaders:
             "prompt_tokens": 9,
             "predicted_cached_tokens": 4,
             "predicted_ttft_ms": 12.5,
+        }
+
+    def test_a_decision_is_shown_with_the_terms_of_its_cost(self):
+        picked = candidate(
+            queued_prefill_seconds=0.5,
+            prefill_seconds=0.04,
+            decode_seconds=0.0000625,
+            crowding_seconds=1.25,
+            busy_share=0.3333333,
+        )
+        decision = Decision(endpoints=(POD,), predicted_for=picked)
+        machine = exchange(Stub(decision), header_sources=(decision_header,))
+        play(machine, [headers(), body(chat_body())])
+        seen = outcome(machine.receive(ResponseHeaders(headers=OK), 2))
+        assert json.loads(seen.response_headers["x-warmpick-decision"])["cost"] == {
+            "queued_prefill_ms": 500,
+            "prefill_ms": 40,
+            "decode_ms": 0.062,
+            "crowding_ms": 1250,
+            "busy_share": 0.333,
         }
 
     def test_orca_is_requested_and_reported(self):
