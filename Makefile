@@ -4,7 +4,7 @@ BIN := .venv/bin
 SOURCES := epp tests e2e bench model-server
 WORKERS ?= 2
 # A module's tests stay on one worker, with what its fixtures start.
-PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=loadfile
+PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=loadfile --max-worker-restart=1
 UNCOMPILED := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.py model/test_fleet_learning.py policy \
   protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
   app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py)
