@@ -28,7 +28,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     tokens of their prompts whose first token it has not seen. `busy_share`, in 0..1, is the
     fleet's: the share of endpoints with prefill to do, averaged over ten seconds. `trust`, in
     0..1, says how well recent predictions for the endpoint's cache held; `cached_tokens` already
-    takes it into account. `chains` are the blocks of the request's prompts.
+    takes it into account. `fits`: whether the model's context there has room for the request and
+    for what it may generate, by a low estimate of its length; None where that was not asked or is
+    not known. `chains` are the blocks of the request's prompts.
 
     `load` is the last report, as it came, which may be a second old. Policies that compare load
     read `waiting`, `running`, `kv_usage` and the adapters here: the report and what was sent and
@@ -49,6 +51,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_tokens: int = 0
     busy_share: float = 0.0
     trust: float = 1.0
+    fits: bool | None = None
     current: LoadSource | None = None
     now: float = 0.0
     chains: Sequence[Chain] = ()

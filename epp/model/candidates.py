@@ -37,7 +37,8 @@ class Candidates(Sequence[Candidate]):
 
     Good while one decision is made: a load that is first looked at later is a later one.
     `busy_share`, in 0..1, is the fleet's; `length` is how many tokens the request is expected to
-    generate. Units are those of `Candidate`.
+    generate. `context` is how many tokens it has with what it may generate, at least; 0 where no
+    endpoint is known to have too little room for that. Units are those of `Candidate`.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class Candidates(Sequence[Candidate]):
         "_length",
         "_loads",
         "_made",
+        "_model",
         "_now",
         "_pods",
         "_prefill",
@@ -58,6 +60,7 @@ class Candidates(Sequence[Candidate]):
         "_tokens",
         "_trust",
         "busy_share",
+        "context",
     )
 
     def __init__(  # noqa: PLR0913, PLR0917 (one column each)
@@ -71,10 +74,13 @@ class Candidates(Sequence[Candidate]):
         busy_share: float,
         length: float,
         now: float,
+        context: int = 0,
     ) -> None:
         self._tokens: Final = quote.tokens
         self._blocks: Final = quote.blocks
         self._chains: Final = quote.chains
+        self._model: Final = quote.target_model
+        self.context: Final = context
         self._endpoints: Final = eligible.endpoints
         self._pods: Final = eligible.pods
         self._length: Final = length
@@ -128,6 +134,7 @@ class Candidates(Sequence[Candidate]):
             in_flight_tokens=pod.ledger.queued_tokens,
             busy_share=self.busy_share,
             trust=self._trust[position],
+            fits=pod.holds(self._model, self.context) if self.context else None,
             current=_LoadOnce(pod.books) if loads is None else loads[position],
             now=self._now,
             chains=self._chains,

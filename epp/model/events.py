@@ -49,10 +49,15 @@ class AttributesReported(msgspec.Struct, frozen=True):
 
 
 class ModelsListed(msgspec.Struct, frozen=True):
-    """An endpoint listed the models that it serves, adapters among them: all that it serves."""
+    """An endpoint listed the models that it serves, adapters among them: all that it serves.
+
+    `max_model_lens` are the longest contexts of those that said so (vLLM `max_model_len`): tokens
+    of a prompt and of what is generated after it.
+    """
 
     endpoint_id: EndpointId
     models: frozenset[str]
+    max_model_lens: Mapping[str, int] = {}
 
 
 class OrcaReported(msgspec.Struct, frozen=True):

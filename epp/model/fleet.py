@@ -145,9 +145,14 @@ class Fleet:
         snapshot = take_snapshot(eligible.ledgers, external, now)
         self._busy.update(snapshot.busy, len(trust), now)
         busy, length = self._busy.value, self._output_lengths.length(quote)
-        return Candidates(
-            quote, eligible, estimates, prefill_seconds, trust, snapshot, busy, length, now
-        )
+        known = estimates, prefill_seconds, trust, snapshot
+        return Candidates(quote, eligible, *known, busy, length, now, self._context(quote))
+
+    def _context(self, quote: Quote) -> int:
+        """Return the tokens of a request's context, at least; 0 where it fits at all endpoints."""
+        if quote.tokens + (quote.max_tokens or 0) <= self.pods.shortest_context:
+            return 0
+        return quote.least_context(self._prompts.length_error(quote))
 
     @staticmethod
     def _discount(quote: Quote, eligible: EligiblePods, estimates: list[Estimate]) -> None:
@@ -212,7 +217,7 @@ class Fleet:
                 self._prompts.align_blocks(self.pods.engine_blocks)
 
     def _listed_models(self, event: ModelsListed, _: float) -> None:
-        self.pods.list_models(event.endpoint_id, event.models)
+        self.pods.list_models(event)
 
     def _reported(self, event: LoadReported, now: float) -> None:
         self._of_pod(event, now)

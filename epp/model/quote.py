@@ -18,6 +18,10 @@ from epp.model.prompts.text_lengths import Kind
 from epp.model.prompts.token_offsets import TokenOffsets
 from epp.model.request import Api, InferenceRequest, RequestId
 
+_LEAST_SHARE: Final = 0.5
+_MOST_SHARE: Final = 0.9
+"""Bounds of the share of an estimated length that a text has at least."""
+
 
 class Estimate:
     """What one cache is predicted to save of a request's prompts.
@@ -93,6 +97,17 @@ class Quote:
         self._found = [match(chain.hashes[: chain.lookup]) for chain in self.chains]
         self._index, self._version = index, version
         self._estimates = {}
+
+    def least_context(self, error: float) -> int:
+        """Return how many tokens the longest prompt and what follows it have, at least.
+
+        Of an estimated length, whose `error` is a share of it, twice the error is taken off: a
+        tenth of the length at least, and half of it at most. Where the client set no limit, nothing
+        follows.
+        """
+        share = min(_MOST_SHARE, max(_LEAST_SHARE, 1.0 - 2.0 * error))
+        lengths = [each.known + (each.total - each.known) * share for each in self.token_offsets]
+        return int(max(lengths, default=0.0)) + (self.max_tokens or 0)
 
     def drop_lookup(self) -> None:
         """Free what `look_up` found: one number for each prompt and endpoint."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Final, SupportsIndex
 
-from epp.errors import NoEndpoints, PickerFault
+from epp.errors import EndpointsFull, NoEndpoints, PickerFault
 from epp.model.candidate import Candidate
 from epp.model.candidates import Candidates
 from epp.model.endpoint import CurrentLoad
@@ -20,6 +20,7 @@ _MAX_ALPHA: Final = 8.0
 """Bounds of alpha in `ttft_costs`."""
 _CROWDING: Final = 0.1
 """The weight of a second of decoding against one before a first token."""
+_SOME_FIT: Final = frozenset((True, False))
 
 
 def choose(
@@ -28,12 +29,42 @@ def choose(
     candidates: Sequence[Candidate],
     context: PickContext,
 ) -> Decision:
-    """Return the decision of a profile.
+    """Return the decision of a profile, among the candidates at which the request fits.
+
+    Endpoints whose contexts are known to be too short for it are left out where the filters leave
+    one with room for it; where they do not, an engine says that it does not fit.
 
     Raises `NoEndpoints` where the filters leave no candidate, `PickerFault` where a scorer
     returns more or fewer scores than there are candidates. Plug-ins may return numbers of other
     types, such as NumPy's, and arrays of them.
     """
+    fitting = _fitting(candidates)
+    if fitting:
+        try:
+            return _choose(profile, request, fitting, context)
+        except EndpointsFull:
+            raise
+        except NoEndpoints:  # the filters want one of the others
+            pass
+    return _choose(profile, request, candidates, context)
+
+
+def _fitting(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return those at which a request may fit where it fits some and not others; else nothing."""
+    if type(candidates) is Candidates and not candidates.context:
+        return ()
+    found = {each.fits for each in candidates}
+    if found.issuperset(_SOME_FIT):
+        return [each for each in candidates if each.fits is not False]
+    return ()
+
+
+def _choose(
+    profile: Profile,
+    request: InferenceRequest,
+    candidates: Sequence[Candidate],
+    context: PickContext,
+) -> Decision:
     for each in profile.filters:
         candidates = each.filter(request, candidates)
         if not candidates:

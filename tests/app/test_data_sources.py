@@ -212,6 +212,29 @@ async def test_models_are_listed_where_they_change():
         assert (await first(told, ModelsListed, count=2)).models == {"qwen"}
 
 
+CARDS = b"""{"data": [
+    {"id": "llama", "max_model_len": %d},
+    {"id": "fr", "parent": "llama", "max_model_len": null},
+    {"id": "orphan", "parent": "gone"},
+    {"id": "stray", "parent": ["llama"]},
+    {"id": "text", "max_model_len": "4096"},
+    {"id": "none", "max_model_len": 0},
+    {"id": "true", "max_model_len": true},
+    {"id": "half", "max_model_len": 0.5}
+]}"""
+
+
+async def test_the_context_of_a_model_is_read_and_that_of_an_adapter_is_its_models():
+    pages = Pages(**{"v1/models": CARDS % 4096})
+    async with pages.serving(), polling(settings(LISTS), pages.endpoint()) as (told, _):
+        event = await first(told, ModelsListed)
+        assert event.max_model_lens == {"llama": 4096, "fr": 4096}
+        assert event.models > {"orphan", "stray", "text", "none", "true", "half"}
+        pages.pages["/v1/models"] = CARDS % 8192
+        event = await first(told, ModelsListed, count=2)
+        assert event.max_model_lens == {"llama": 8192, "fr": 8192}
+
+
 @pytest.mark.parametrize(
     ("status", "body"),
     [

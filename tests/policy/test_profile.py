@@ -3,8 +3,10 @@
 from array import array
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from epp.errors import NoEndpoints, PickerFault
+from epp.errors import EndpointsFull, NoEndpoints, PickerFault
 from epp.policy.choice import choose
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.plugins import PickContext
@@ -147,3 +149,46 @@ def test_plug_ins_may_give_numbers_of_other_makes(values):
     profile = Profile("p", (), (WeightedScorer("s", 1, Scorer()),), Picker())
     asked = [candidate(f"pod-{number}") for number in range(3)]
     assert choose(profile, request(), asked, DRAW).endpoint.name == "pod-1"
+
+
+class Full:
+    """Has no endpoint left that is not full."""
+
+    def filter(self, request, candidates):
+        raise EndpointsFull("all are full")
+
+
+def among(fits, *filters):
+    """Return the names of the candidates that are left, of those that fit or not."""
+    asked = [candidate(f"pod-{number}", fits=each) for number, each in enumerate(fits)]
+    decision = choose(Profile("p", filters, (), MaxScorePicker()), request(), asked, DRAW)
+    return [each.endpoint.name for each in decision.candidates]
+
+
+@pytest.mark.parametrize(
+    ("fits", "kept", "left"),
+    [
+        ((None, None, None), (), ["pod-0", "pod-1", "pod-2"]),
+        ((True, True, True), (), ["pod-0", "pod-1", "pod-2"]),
+        ((False, False, False), (), ["pod-0", "pod-1", "pod-2"]),
+        ((False, True, True), (), ["pod-1", "pod-2"]),
+        ((False, True, None), (), ["pod-1", "pod-2"]),
+        ((False, None, None), (), ["pod-0", "pod-1", "pod-2"]),  # none is known to have room
+        ((False, True, True), ("pod-0", "pod-2"), ["pod-2"]),
+        ((False, True, True), ("pod-0",), ["pod-0"]),  # what the filter wants comes first
+    ],
+)
+def test_endpoints_that_are_too_short_are_left_out_where_others_have_room(fits, kept, left):
+    assert among(fits, *([Keep(*kept)] if kept else [])) == left
+
+
+def test_full_endpoints_with_room_do_not_send_a_request_where_it_does_not_fit():
+    with pytest.raises(EndpointsFull):
+        among((False, True), Full())
+
+
+@given(fits=st.lists(st.sampled_from((True, False, None)), min_size=1, max_size=6))
+def test_some_are_always_left_and_all_of_those_that_fit(fits):
+    left = among(fits)
+    assert left
+    assert {f"pod-{number}" for number, each in enumerate(fits) if each is not False} <= {*left}

@@ -54,6 +54,18 @@ def test_a_subset_without_endpoints_is_named_in_the_error(subset, said):
         Desk().route("r1", "x", subset=subset)
 
 
+def test_a_request_goes_where_it_fits_although_it_is_cached_elsewhere():
+    desk = Desk(pods=2)
+    ids = list(range(4000))
+    desk.rig.serve("pod-0", "before", ids)
+    assert desk.route("r1", ids, max_tokens=100).endpoint.name == "pod-0"
+    for pod, limit in enumerate((4096, 8192)):
+        event = ModelsListed(EndpointId(f"default/pod-{pod}"), frozenset("m"), {"m": limit})
+        desk.rig.fleet.apply(event, desk.rig.now)
+    assert desk.route("r2", ids, max_tokens=96).endpoint.name == "pod-0"
+    assert desk.route("r3", ids, max_tokens=97).endpoint.name == "pod-1"
+
+
 def test_a_model_that_no_endpoint_has_is_unknown_once_all_have_said_theirs():
     desk = Desk(pods=2)
 

@@ -1,6 +1,6 @@
 """Readers of what sources say of one endpoint each: its load, other numbers, its models."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -96,7 +96,11 @@ def _of_attributes(endpoint: Endpoint, found: Mapping[str, float]) -> tuple[Even
 
 
 class _Model(msgspec.Struct, frozen=True):
+    """A model's card. What servers have beside the name is of any type: OpenAI has none of it."""
+
     id: str = ""
+    parent: object = None
+    max_model_len: object = None
 
 
 class _ModelList(msgspec.Struct, frozen=True):
@@ -114,7 +118,7 @@ class ModelsReader:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._listed: frozenset[str] | None = None
+        self._listed: ModelsListed | None = None
         self._doubted = False
 
     def relabel(self, endpoint: Endpoint) -> None:
@@ -134,14 +138,32 @@ class ModelsReader:
         if len(models) > _MAX_MODELS:
             return self._doubt(f"it lists more than {_MAX_MODELS} models")
         names = frozenset(each.id for each in models if 0 < len(each.id) <= _MAX_NAME)
-        if names == self._listed:
+        listed = ModelsListed(self.endpoint.id, names, _max_model_lens(models, names))
+        if listed == self._listed:
             return Findings()
-        self._listed, self._doubted = names, False
-        return Findings((ModelsListed(self.endpoint.id, names),))
+        self._listed, self._doubted = listed, False
+        return Findings((listed,))
 
     def _doubt(self, problem: str) -> Findings:
         repeated, self._doubted = self._doubted, True
         return Findings(warnings=() if repeated else (problem,))
+
+
+def _max_model_lens(models: Sequence[_Model], names: Collection[str]) -> dict[str, int]:
+    """Return the longest contexts of models, in tokens; an adapter has that of its `parent`.
+
+    vLLM `show_available_models` and SGLang `available_models` have it in the cards of base models
+    alone.
+    """
+    own = {each.id: each.max_model_len for each in models}
+    found: dict[str, int] = {}
+    for each in models:
+        tokens = each.max_model_len
+        if tokens is None and isinstance(each.parent, str):
+            tokens = own.get(each.parent)
+        if each.id in names and type(tokens) is int and tokens > 0:
+            found[each.id] = tokens
+    return found
 
 
 class SeveralReaders:

@@ -49,7 +49,8 @@ class Pod:
     `prefill` are shared with endpoints of the same class, `pace` is its own. `feedback` compares
     predictions with reports. A response last began at `answered_at`, some `answers_apart` after
     the one before (seconds). `mirror` follows the engine's KV events, None while there are none.
-    `models` are those that it listed, None before. `partial`: it serves no whole request, by its
+    `models` are those that it listed, None before, and `max_model_lens` their longest contexts, in
+    tokens, as far as it said. `partial`: it serves no whole request, by its
     role.
     """
 
@@ -75,6 +76,7 @@ class Pod:
         self.home: list[Pod] = [self]
         self.mirror: KvEventMirror | None = None
         self.models: frozenset[str] | None = None
+        self.max_model_lens: Mapping[str, int] = {}
         self.scheduler = EngineScheduler(index, self.ledger, self._spec(UNREPORTED, unknown))
         self.books = LoadBooks(self.ledger, self.scheduler, adapters)
         self.speed = of_class.prefill.speed(self.engine_block)
@@ -122,6 +124,11 @@ class Pod:
             self.prefill = of_class.prefill
             self.pace.join(of_class)
             self.speed = of_class.prefill.speed(self.speed.unit)
+
+    def holds(self, model: str, tokens: int) -> bool | None:
+        """Return whether a model's context here has room for `tokens`; None where not known."""
+        limit = self.max_model_lens.get(model)
+        return None if limit is None else tokens <= limit
 
     @property
     def running(self) -> float:

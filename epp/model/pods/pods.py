@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Collection
+from math import inf
 from typing import Final
 
 from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
 from epp.model.endpoint import Endpoint, EndpointId, Target
+from epp.model.events import ModelsListed
 from epp.model.learning.prefill import Speed
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.pace import Pace, PaceClass
@@ -52,7 +54,8 @@ class EligiblePods:
 class Pods:
     """All pods. `capacity`, in tokens, is that of a cache whose endpoint has not reported one.
 
-    `engine_blocks` counts the engines by the size of their blocks, in tokens.
+    `engine_blocks` counts the engines by the size of their blocks, in tokens. `shortest_context` is
+    the least of all listed limits of contexts, in tokens: what is no longer fits everywhere.
     """
 
     def __init__(self, index: PrefixIndex, hasher: BlockHasher, capacity: int) -> None:
@@ -68,6 +71,8 @@ class Pods:
         self.engine_blocks: Counter[int] = Counter()
         self._served: Counter[str] = Counter()
         self._listed = 0
+        self.shortest_context = inf
+        self._contexts: Counter[int] = Counter()
 
     def __getitem__(self, endpoint_id: EndpointId) -> Pod:
         return self._by_id[endpoint_id]
@@ -110,20 +115,24 @@ class Pods:
             self._unlist(pod)
             pod.detach()
 
-    def list_models(self, endpoint_id: EndpointId, models: frozenset[str]) -> None:
-        """Record the models that an endpoint serves."""
-        pod = self._by_id.get(endpoint_id)
-        if pod is not None and pod.models != models:
+    def list_models(self, event: ModelsListed) -> None:
+        """Record the models that an endpoint serves, and how long their contexts are."""
+        pod = self._by_id.get(event.endpoint_id)
+        if pod is not None:
             self._unlist(pod)
-            pod.models = models
+            pod.models, pod.max_model_lens = event.models, event.max_model_lens
             self._listed += 1
-            self._served.update(models)
+            self._served.update(event.models)
+            self._contexts.update(event.max_model_lens.values())
+            self.shortest_context = min(self._contexts, default=inf)
 
     def _unlist(self, pod: Pod) -> None:
         if pod.models is not None:
             self._listed -= 1
             self._served -= Counter(pod.models)
-            pod.models = None
+            self._contexts -= Counter(pod.max_model_lens.values())
+            self.shortest_context = min(self._contexts, default=inf)
+            pod.models, pod.max_model_lens = None, {}
 
     def serves(self, model: str) -> bool | None:
         """Return whether any endpoint serves a model; None while one that may has not said."""
