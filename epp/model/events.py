@@ -1,6 +1,7 @@
 """The events of a fleet, as frozen values, which `Fleet.apply(event, now)` takes in."""
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 
 import msgspec
 
@@ -109,21 +110,59 @@ class Finished(msgspec.Struct, frozen=True):
     generated: int = 0
 
 
+class Failure(Enum):
+    """How an endpoint failed a request that it should have served."""
+
+    GATEWAY = "gateway"
+    """It could not be reached, or reset the connection before any answer: 502, 503."""
+    ERROR = "error"
+    """It answered with another 5xx, or not in time; the request itself may be why."""
+    EMPTY = "empty"
+    """It answered with 200 and no body where something is to be generated."""
+
+
 class Aborted(msgspec.Struct, frozen=True):
     """The exchange ended before its response did, after about `generated` tokens.
 
-    `refused`: the endpoint never got the request.
+    `refused`: the endpoint never got the request. `failure` is how the endpoint failed it, None
+    where it is not to blame: the client left, or asked for what cannot be.
     """
 
     request_id: RequestId
     generated: int = 0
     refused: bool = False
+    failure: Failure | None = None
 
 
 class Unobserved(msgspec.Struct, frozen=True):
-    """The request was sent and nothing more of it will be seen."""
+    """The request was sent and nothing more of it will be seen.
+
+    `begun`: the head of a good response was.
+    """
 
     request_id: RequestId
+    begun: bool = False
+
+
+class EjectionReason(Enum):
+    """Why an endpoint is left out; the values are the `reason` label of a metric."""
+
+    FAILURES = "consecutive_failures"
+    STALL = "stall"
+
+
+class Ejected(msgspec.Struct, frozen=True):
+    """An endpoint is left out, for `seconds` at most, as long as there are others."""
+
+    endpoint_id: EndpointId
+    reason: EjectionReason
+    seconds: float
+
+
+class Returned(msgspec.Struct, frozen=True):
+    """An endpoint that was left out may be picked again."""
+
+    endpoint_id: EndpointId
 
 
 class ResponseRepeated(msgspec.Struct, frozen=True):
@@ -155,6 +194,8 @@ Event = (
     | Finished
     | Aborted
     | Unobserved
+    | Ejected
+    | Returned
     | ResponseRepeated
     | CacheChanged
     | CacheFeedUp

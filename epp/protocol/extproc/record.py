@@ -5,7 +5,7 @@ from typing import Final
 
 from epp.errors import RequestError
 from epp.model.endpoint import Target
-from epp.model.events import Aborted, Event, Finished, Unobserved
+from epp.model.events import Aborted, Event, Failure, Finished, Unobserved
 from epp.model.request import Decision, InferenceRequest, RequestId, Usage
 
 _CLIENT_ERROR: Final = 400
@@ -36,13 +36,15 @@ class RequestRecord:
     `response_chunks` counts the pieces of the response's body, `status` is the HTTP status (0: not
     a number). `streaming`: the response is a stream of events. `served` is the target that the
     proxy says has served. `must_stay` is why the stream stayed open to the response's end although
-    it was to be closed early.
+    it was to be closed early. `failure` is how the endpoint failed the request, None where it did
+    not.
     """
 
     __slots__ = (
         "decided_at",
         "decision",
         "error",
+        "failure",
         "finished_at",
         "first_byte_at",
         "id",
@@ -79,6 +81,7 @@ class RequestRecord:
         response_chunks: int = 0,
         usage: Usage | None = None,
         must_stay: MustStayReason | None = None,
+        failure: Failure | None = None,
     ) -> None:
         self.id = id
         self.received_at = received_at
@@ -97,6 +100,7 @@ class RequestRecord:
         self.response_chunks = response_chunks
         self.usage = usage
         self.must_stay = must_stay
+        self.failure = failure
 
     @property
     def refused(self) -> bool:
@@ -107,10 +111,10 @@ class RequestRecord:
 def end_event(record: RequestRecord, outcome: Outcome) -> Event:
     """Return the event that reports how a routed request ended."""
     generated = record.response_chunks if record.streaming else 0
-    if record.refused:
-        return Aborted(record.id, refused=True)
+    if record.refused or record.failure is not None:
+        return Aborted(record.id, refused=True, failure=record.failure)
     if outcome is Outcome.COMPLETED:
         return Finished(record.id, record.usage, generated)
     if outcome is Outcome.UNOBSERVED:
-        return Unobserved(record.id)
+        return Unobserved(record.id, begun=record.status is not None)
     return Aborted(record.id, generated)

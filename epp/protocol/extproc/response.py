@@ -7,7 +7,7 @@ generated token crosses it as a chunk.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from epp.model.events import Event, FirstToken, Generated
+from epp.model.events import Event, Failure, FirstToken, Generated
 from epp.model.request import Api, Usage
 from epp.protocol.extproc.messages import (
     CHUNK_BYTES,
@@ -46,9 +46,23 @@ _USAGE_AT_TOP: Final = (Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS)
 """APIs whose answers and events have `usage` at their top level."""
 _DONE: Final = b"data: [DONE]\n\n"
 """The last event of a stream (OpenAI API, `stream`)."""
+_GOOD: Final = 200
+_SERVER_ERROR: Final = 500
+"""The first HTTP status of a server's error (RFC 9110 §15.6)."""
+_GATEWAY_STATUSES: Final = (502, 503)
+"""Statuses with which Envoy answers where a model server cannot be reached, or breaks off."""
+_GRPC_STATUSES: Final = {"13": Failure.ERROR, "14": Failure.GATEWAY}
+"""Of responses that are trailers alone: INTERNAL; UNAVAILABLE, which is Envoy's 502 and 503."""
+_OVERLOADED: Final = "x-envoy-overloaded"
+"""Envoy sets it where it has not even tried: too many requests are under way for its own limits."""
+_GENERATING: Final = (
+    *(Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.GENERATE, Api.SGLANG_GENERATE),
+)
+"""APIs over HTTP whose good answers are never empty."""
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
+_NONE: Final = BodyMode.NONE
 _OTHER: Final = Api.OTHER
 
 
@@ -84,6 +98,7 @@ class Response:
         """Handle the response's head. A compressed body (RFC 9110 §8.4) is passed on unread."""
         headers, record = message.headers, self._record
         record.status = _status(headers.get(":status", ""))
+        record.failure = _failure(record.status, headers)
         content_type = headers.get("content-type", "").lower()
         request = record.request
         api = _OTHER if request is None else request.api
@@ -100,6 +115,8 @@ class Response:
                 self._usage_reader = usage_reader(api, content_type, streaming=record.streaming)
             self._restorer = None if message.end_of_stream else self._restoration()
         self._report_load(headers, now)
+        if message.end_of_stream:
+            self._check_empty()
         return [HeadersReply(response=True, mutation=self._mutation())]
 
     @property
@@ -163,6 +180,8 @@ class Response:
             if self._usage_reader is not None and (reports := self._usage_reader.feed(data)):
                 self._usage = merge_usage(self._usage, reports)
         last = message.end_of_stream
+        if last and not record.response_bytes:
+            self._check_empty()
         replies = self._passed(data, mode, last=last)
         return self._reported(replies) if last and self._reporters else replies
 
@@ -203,11 +222,20 @@ class Response:
     def trailers(self, mode: BodyMode) -> list[Reply]:
         """Handle trailers, which end the response."""
         replies: list[Reply] = []
+        if mode is not _NONE and not self._record.response_bytes:
+            self._check_empty()
         if self._restorer is not None and mode is _DUPLEX:
             held = self._restorer.feed(b"", last=True)
             replies += chunks(held, response=True, last=False) if held else []
         replies.append(TrailersReply(response=True))
         return self._reported(replies) if self._reporters else replies
+
+    def _check_empty(self) -> None:
+        """Record a failure where a good response that has ended without a body should have one."""
+        record, request = self._record, self._record.request
+        asked = record.request_bytes and request is not None and request.api in _GENERATING
+        if asked and record.status == _GOOD and record.failure is None:
+            record.failure = Failure.EMPTY
 
     def record_usage(self) -> None:
         """Write the usage that was found in the body into the record."""
@@ -220,3 +248,12 @@ class Response:
 def _status(text: str) -> int:
     """Return an HTTP status; 0 for what is none (RFC 9110 §15: three digits)."""
     return int(text) if len(text) == 3 and text.isascii() and text.isdigit() else 0  # noqa: PLR2004
+
+
+def _failure(status: int, headers: Mapping[str, str]) -> Failure | None:
+    """Return how the endpoint failed, as far as the response's head says."""
+    if status == _GOOD:
+        return _GRPC_STATUSES.get(headers.get("grpc-status", ""))
+    if status < _SERVER_ERROR or _OVERLOADED in headers:
+        return None
+    return Failure.GATEWAY if status in _GATEWAY_STATUSES else Failure.ERROR

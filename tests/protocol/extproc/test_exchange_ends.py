@@ -4,7 +4,7 @@ import pytest
 
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.endpoint import Target
-from epp.model.events import Aborted, FirstToken, Served, Unobserved
+from epp.model.events import Aborted, Failure, FirstToken, Served, Unobserved
 from epp.model.request import Decision
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
@@ -89,12 +89,12 @@ class TestEnds:
         machine.cancelled(4)
         assert stub.events[-1] == Aborted(machine.record.id, 1)
 
-    @pytest.mark.parametrize("status", ["400", "503"])
-    def test_error_status_means_that_nothing_was_computed(self, status):
+    @pytest.mark.parametrize(("status", "failure"), [("400", None), ("503", Failure.GATEWAY)])
+    def test_error_status_means_that_nothing_was_computed(self, status, failure):
         stub = Stub()
         machine = self.routed(stub)
         machine.receive(ResponseHeaders(headers={":status": status}, end_of_stream=True), 3)
-        assert stub.events == [Aborted(machine.record.id, refused=True)]
+        assert stub.events == [Aborted(machine.record.id, refused=True, failure=failure)]
         assert stub.closed[0].status == int(status)
 
     def test_answer_of_the_proxys_own_before_any_decision_is_no_completion(self):

@@ -116,7 +116,10 @@ def test_a_stream_is_closed_after_its_first_piece():
     assert machine.wants() is Wants.END
     assert machine.receive(ResponseBody(body=PIECE), 5) == []
     machine.cancelled(6)
-    assert stub.events == [FirstToken(machine.record.id), Unobserved(machine.record.id)]
+    assert stub.events == [
+        FirstToken(machine.record.id),
+        Unobserved(machine.record.id, begun=True),
+    ]
     (record,) = stub.closed
     assert (record.outcome, record.finished_at) == (Outcome.UNOBSERVED, 4)
     assert (record.status, record.first_byte_at, record.usage) == (200, 4, None)

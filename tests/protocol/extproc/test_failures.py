@@ -1,0 +1,147 @@
+"""Which responses count as failures of the endpoint, and which do not."""
+
+import pytest
+
+from epp._pb import engine_api_pb2
+from epp.model.events import Aborted, Failure, Finished
+from epp.protocol.extproc.messages import (
+    BodyMode,
+    Modes,
+    RequestHeaders,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from epp.protocol.extproc.record import Outcome
+from epp.protocol.openai.apis import OPENAI, VLLM_GRPC, VLLM_HTTP, ApiTable
+from tests.protocol.extproc.conversation import (
+    CHAT,
+    OK,
+    SSE,
+    Stub,
+    body,
+    chat_body,
+    exchange,
+    play,
+)
+
+ALL = ApiTable((OPENAI, VLLM_GRPC, VLLM_HTTP), passthrough=True)
+JSON = {":status": "200", "content-type": "application/json"}
+GRPC = {":status": "200", "content-type": "application/grpc"}
+GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
+PROMPT = engine_api_pb2.GenerateRequest(request_id="1", text="hello").SerializeToString()
+FRAME = b"\0" + len(PROMPT).to_bytes(4, "big") + PROMPT
+
+
+def ended(*response, path=CHAT[":path"], data=None, mode=BodyMode.STREAMED):
+    """Play a request, and its response; return the event at its end."""
+    stub = Stub()
+    machine = exchange(stub, apis=ALL)
+    modes = Modes(BodyMode.FULL_DUPLEX_STREAMED, mode)
+    bare = data == b""
+    named = {**CHAT, ":path": path, ":method": "OPTIONS" if bare else "POST"}
+    asked = RequestHeaders(headers=named, modes=modes, end_of_stream=bare)
+    sent = [] if bare else [body(chat_body() if data is None else data)]
+    play(machine, [asked, *sent, *response])
+    machine.cancelled(9)
+    assert stub.closed[0].finished_at is not None
+    return stub.events[-1]
+
+
+def head(headers=OK, *, end=True, **more):
+    return ResponseHeaders(headers=headers | more, end_of_stream=end)
+
+
+def status(number, **more):
+    return head({":status": str(number), **more})
+
+
+@pytest.mark.parametrize(
+    ("response", "failure"),
+    [
+        (status(500), Failure.ERROR),
+        (status(501), Failure.ERROR),
+        (status(502), Failure.GATEWAY),
+        (status(503), Failure.GATEWAY),
+        (status(504), Failure.ERROR),
+        (status(503, **{"x-envoy-overloaded": "true"}), None),
+        (status(400), None),
+        (status(404), None),
+        (status(408), None),
+        (status(429), None),
+        (status(499), None),
+    ],
+    ids=lambda each: each.headers[":status"] if isinstance(each, ResponseHeaders) else "",
+)
+def test_errors_count_by_their_status(response, failure):
+    event = ended(response)
+    assert isinstance(event, Aborted)
+    assert (event.refused, event.failure) == (True, failure)
+
+
+def test_an_error_counts_whatever_becomes_of_its_body():
+    event = ended(head({":status": "503"}, end=False), ResponseBody(body=b"no"))
+    assert isinstance(event, Aborted)
+    assert event.failure is Failure.GATEWAY
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        [head(OK)],
+        [head(JSON)],
+        [head(OK, end=False), ResponseBody(body=b"", end_of_stream=True)],
+        [head(OK, end=False), ResponseBody(body=b""), ResponseTrailers()],
+    ],
+    ids=["stream", "json", "empty body", "trailers"],
+)
+def test_an_empty_answer_is_a_failure(response):
+    event = ended(*response)
+    assert isinstance(event, Aborted)
+    assert (event.refused, event.failure) == (True, Failure.EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("response", "more"),
+    [
+        ([head(OK, end=False), ResponseBody(body=SSE[0], end_of_stream=True)], {}),
+        ([head({":status": "204"})], {}),
+        ([head(JSON)], {"path": "/v1/files"}),
+        ([head(JSON)], {"path": "/v1/embeddings"}),
+        ([head(JSON)], {"data": b""}),
+        ([head(OK, end=False)], {"mode": BodyMode.NONE}),
+        ([head(OK, end=False), ResponseTrailers()], {"mode": BodyMode.NONE}),
+        ([head(GRPC)], {"path": GENERATE, "data": FRAME}),
+        ([head(GRPC, **{"grpc-status": "3"})], {"path": GENERATE, "data": FRAME}),
+    ],
+    ids=[
+        *("stream", "204", "other path", "embeddings", "no request body", "not shown"),
+        *("not shown, trailers", "gRPC", "gRPC INVALID_ARGUMENT"),
+    ],
+)
+def test_other_good_answers_are_none(response, more):
+    assert isinstance(ended(*response, **more), Finished)
+
+
+@pytest.mark.parametrize(("code", "failure"), [("14", Failure.GATEWAY), ("13", Failure.ERROR)])
+def test_grpc_says_it_in_its_own_status(code, failure):
+    event = ended(head(GRPC, **{"grpc-status": code}), path=GENERATE, data=FRAME)
+    assert isinstance(event, Aborted)
+    assert (event.refused, event.failure) == (True, failure)
+
+
+@pytest.mark.parametrize(
+    "response", [[], [head(end=False)], [head(end=False), ResponseBody(body=SSE[0])]]
+)
+def test_a_client_that_leaves_is_no_failure(response):
+    event = ended(*response)
+    assert isinstance(event, Aborted)
+    assert (event.refused, event.failure) == (False, None)
+
+
+def test_the_outcome_is_that_of_the_exchange():
+    stub = Stub()
+    machine = exchange(stub)
+    play(machine, [RequestHeaders(headers=CHAT), body(chat_body()), head(OK)])
+    assert stub.closed[0].outcome is Outcome.COMPLETED
+    assert stub.closed[0].failure is Failure.EMPTY
