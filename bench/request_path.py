@@ -66,7 +66,7 @@ class RequestPath:
         settings = load(POLICIES[DEFAULT_POLICY])
         self._now = 1.0
         self._numbers = count()
-        self._fleet = fleet = build_fleet(settings, b"bench")
+        self._fleet = fleet = build_fleet(settings, b"bench", 5)
         for number in range(endpoints):
             endpoint = Endpoint("bench", f"pod-{number}", f"10.1.{number >> 8}.{number & 255}", 80)
             said = Load(block_size=BLOCK, num_blocks=BLOCKS, engine="vllm", at=self._now)

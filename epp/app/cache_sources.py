@@ -20,6 +20,7 @@ from epp.errors import ConfigError
 from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.events import Event
 from epp.model.fleet import Fleet
+from epp.model.pods.outlier_detection import OutlierSettings
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 from epp.protocol.kube.label_selector import parse_label_selector
 
@@ -33,11 +34,15 @@ _TOKENS_EXTRA = "pip install 'warmpick[tokens]'"
 _EVENTS_EXTRA = "pip install 'warmpick[events]'"
 
 
-def build_fleet(settings: Settings, secret: bytes) -> Fleet:
-    """Return an empty fleet; without a `secret` its block hashes are random for each process."""
+def build_fleet(settings: Settings, secret: bytes, eject_after: int) -> Fleet:
+    """Return an empty fleet, which leaves endpoints out that failed `eject_after` times in a row.
+
+    Without a `secret` its block hashes are random for each process.
+    """
     secret = secret or os.urandom(_SECRET_BYTES)
     hasher = BlockHasher(secret, settings.token_block or TOKEN_BLOCK)
-    return Fleet(hasher, settings.capacity or UNKNOWN_CAPACITY)
+    outliers = OutlierSettings(consecutive_failures=eject_after)
+    return Fleet(hasher, settings.capacity or UNKNOWN_CAPACITY, outliers)
 
 
 def build_tokenizer(settings: TokenSettings) -> PromptTokenizer:

@@ -1,4 +1,4 @@
-"""What goes on beside the picks and changes none of them: the recording and the shadow."""
+"""What goes on beside the picks and changes none: recording, shadow, and news of ejections."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -6,6 +6,7 @@ from typing import Final
 
 from epp.adapters.recording.recorder import Recorder
 from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.app.ejections import Ejections
 from epp.app.shadow import Shadow
 from epp.model.endpoint import ROLE_LABEL
 from epp.model.fleet import Fleet
@@ -29,7 +30,7 @@ _LOOK_SECONDS: Final = 5.0
 
 
 class Companions:
-    """One picker's recorder and shadow; None where there is none.
+    """One picker's recorder and shadow; None where there is none. Ejections are always told.
 
     `quoted` and `committing` are for its schedulers, `ended` for its director; None where nobody
     is to be called.
@@ -41,6 +42,7 @@ class Companions:
         self._fleet = fleet
         self._recorder = recorder
         self._shadow = shadow
+        self._ejections = Ejections(fleet)
         self.quoted: OnQuote | None = None
         self.committing: OnCommit | None = None
         self.ended: Callable[[RequestRecord], None] | None = None
@@ -64,6 +66,7 @@ class Companions:
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families of what there is."""
+        yield from self._ejections.collect()
         if self._recorder is not None:
             counts = [((outcome,), times) for outcome, times in self._recorder.counts]
             yield from expose(RECORDED, counts)

@@ -11,6 +11,7 @@ from epp.adapters.kube.kube_settings import KubeAccess
 from epp.adapters.recording.writer import RecordingSettings
 from epp.app.discovery import Source
 from epp.config.file import Settings
+from epp.model.pods.outlier_detection import OUTLIERS
 from epp.protocol.extproc.observation import AUTO, Observation
 
 _HELD_SHARE = 4
@@ -26,7 +27,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     files in `cert_path` or a self-signed certificate; readers of metrics have it with the files in
     `metrics_cert_path`, and present a certificate that `metrics_client_ca` signed. `tls_ciphers`
     are OpenSSL's names. `max_receive_bytes` bounds a message; 0 is the longest body and 1 MiB. An
-    empty `hash_secret` is a random one. `recording` says where traffic is recorded, `shadow`
+    empty `hash_secret` is a random one. Endpoints that failed `eject_after` times in a row are left
+    out for a while; 0: never. `recording` says where traffic is recorded, `shadow`
     which configuration decides beside the live one, under its name; None: nothing, and none.
     """
 
@@ -60,6 +62,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     heed_subset: bool = True
     request_orca: bool = False
     hash_secret: bytes = b""
+    eject_after: int = OUTLIERS.consecutive_failures
     recording: RecordingSettings | None = None
     shadow: tuple[str, Settings] | None = None
 

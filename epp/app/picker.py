@@ -64,7 +64,7 @@ class EndpointPicker:
         self._options = options
         self._clock = time.monotonic
         self._serving = self._announced = False
-        self._fleet = build_fleet(options.settings, options.hash_secret)
+        self._fleet = build_fleet(options.settings, options.hash_secret, options.eject_after)
         self._tokenizer = tokenizer_or_none(options.settings.tokens)
         self._kv_events = kv_events_or_none(
             options.settings.kv_events,

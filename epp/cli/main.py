@@ -87,6 +87,7 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         max_held_bytes=arguments.max_held_bytes,
         request_timeout=arguments.request_timeout,
         observation=arguments.observe_responses,
+        eject_after=arguments.eject_after,
         scrape_interval=arguments.scrape_interval,
         drain_timeout=arguments.drain_timeout,
         show_decision=arguments.debug_headers,

@@ -11,6 +11,7 @@ from epp.cli.pool_flags import add_pool
 from epp.cli.tls_flags import add_tls
 from epp.cli.types import (
     add_boolean,
+    count,
     duration,
     interval,
     port_number,
@@ -44,6 +45,18 @@ def add_max_body_bytes(group: argparse._ArgumentGroup) -> None:
         default=64 << 20,
         metavar="SIZE",
         help="larger request bodies get 413 (default: 64Mi)",
+    )
+
+
+def add_eject_after(group: argparse._ArgumentGroup) -> None:
+    """Add the flag that leaves out endpoints that fail."""
+    group.add_argument(
+        "--eject-after",
+        type=count,
+        default=5,
+        metavar="FAILURES",
+        help="so many failed requests in a row leave an endpoint out for a while, and so does a"
+        " stall (default: 5; 0: nothing does)",
     )
 
 
@@ -172,6 +185,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         " auto: those that teach something (default: auto; but for all, the gateway's"
         " response_body_mode has to be STREAMED)",
     )
+    add_eject_after(group)
     group.add_argument(
         "--drain-timeout",
         type=duration,

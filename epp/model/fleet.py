@@ -8,7 +8,8 @@ time in seconds, which never goes back.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Any, Final
 
 from epp.model.caches.choice import UNKNOWN_CAPACITY
@@ -18,6 +19,7 @@ from epp.model.events import (
     Aborted,
     Admitted,
     AttributesReported,
+    Ejected,
     EndpointRemoved,
     EndpointUpserted,
     Event,
@@ -29,6 +31,7 @@ from epp.model.events import (
     ModelsListed,
     OrcaReported,
     ResponseRepeated,
+    Returned,
     ScrapeFailed,
     Served,
     Unobserved,
@@ -39,15 +42,16 @@ from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.trust import DOUBT, Verdict
 from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.ledger import BusyShare, take_snapshot
+from epp.model.pods.outlier_detection import OUTCOMES, OUTLIERS, OutlierDetection, OutlierSettings
 from epp.model.pods.pod import Pod, PodEvent
-from epp.model.pods.pods import EligiblePods, Pods
+from epp.model.pods.pods import Pods
 from epp.model.pods.sequence import SequenceState
 from epp.model.pods.uncertainty import Uncertainty
 from epp.model.pods.unobserved import UnobservedRequests
 from epp.model.prefix_index import PrefixIndex
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.reader import Prompts
-from epp.model.quote import Estimate, Quote
+from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId, Usage
 
 Listener = Callable[[Event, float, bool], None]
@@ -58,11 +62,17 @@ class Fleet:
     """The state of all endpoints and of the requests at them.
 
     Fleets that share the secret of `hasher` admit each other's quotes. `capacity`, in tokens, is
-    that of a cache whose endpoint has not reported one. `synced` says whether all endpoints were
-    listed. `pods` and `in_flight` are for reading only.
+    that of a cache whose endpoint has not reported one. `outliers` says when endpoints that fail
+    are left out. `synced` says whether all endpoints were listed. `pods` and `in_flight` are for
+    reading only.
     """
 
-    def __init__(self, hasher: BlockHasher, capacity: int = UNKNOWN_CAPACITY) -> None:
+    def __init__(
+        self,
+        hasher: BlockHasher,
+        capacity: int = UNKNOWN_CAPACITY,
+        outliers: OutlierSettings = OUTLIERS,
+    ) -> None:
         self.synced = False
         self._prompts: Final = Prompts(hasher)
         self._index: Final = PrefixIndex()
@@ -72,6 +82,7 @@ class Fleet:
         self._unobserved: Final = UnobservedRequests()
         self._uncertainty: Final = Uncertainty(self._prompts, self._output_lengths)
         self._busy: Final = BusyShare()
+        self._outliers: Final = OutlierDetection(self.pods, outliers)
         self._listeners: Final[dict[type[Event], tuple[Listener, ...]]] = {}
         self._version = 0  # counts changes of the index, and of what predictions are made of
 
@@ -105,8 +116,8 @@ class Fleet:
         return in_flight is not None and self._uncertainty.needs_end(in_flight, now)
 
     def loads(self) -> list[tuple[Endpoint, Load, bool]]:
-        """Return each endpoint, the load that it last reported, and whether it output_lengths."""
-        return [(pod.endpoint, pod.load, pod.reachable) for pod in self.pods.values()]
+        """Return each endpoint, its last report, and whether it answers and is not ejected."""
+        return [(pod.endpoint, pod.load, pod.may_be_picked) for pod in self.pods.values()]
 
     def cache_stats(self) -> list[CacheStats]:
         """Return the modelled state of each endpoint's cache."""
@@ -121,16 +132,26 @@ class Fleet:
             self._catch_up(now)
         return self._prompts.quote(request, now, self._learn_repeated)
 
-    def candidates(self, quote: Quote, now: float, *, whole: bool = False) -> Candidates:
+    @property
+    def ejects(self) -> bool:
+        """Whether any endpoint is left out because it fails."""
+        return self._outliers.due < inf
+
+    def candidates(
+        self, quote: Quote, now: float, *, whole: bool = False, ejected: bool = False
+    ) -> Candidates:
         """Return the endpoints that may be picked, with their predicted costs for a request.
 
         The caches are looked up as they are at `now`, however old the quote. Endpoints outside
-        the quote's subset are left out; those that do not answer too, as long as others do, and
-        of a `whole` request those whose roles are for parts of requests.
+        the quote's subset are left out; those that do not answer or are ejected (unless these are
+        wanted by `ejected`) too, as long as there are others, and of a `whole` request those whose
+        roles are for parts of requests.
         """
         if now >= self._unobserved.due:
             self._catch_up(now)
-        eligible = self.pods.eligible(quote.subset, whole=whole)
+        if now >= self._outliers.due:
+            self._learn_found(self._outliers.returns(now), now)
+        eligible = self.pods.eligible(quote.subset, whole=whole, ejected=ejected)
         # Prompts that an engine has reached since then are in its cache by now.
         for pod in [pod for pod in eligible.pods if pod.scheduler.waiting]:
             pod.scheduler.schedule(pod.pace.longest_step, now)
@@ -139,7 +160,7 @@ class Fleet:
         estimates = quote.estimates(eligible.places)
         trust = [pod.feedback.trust for pod in eligible.pods]
         if trust and min(trust) < DOUBT:
-            self._discount(quote, eligible, estimates)
+            eligible.discount(quote, estimates)
         prefill_seconds = eligible.prefill_seconds(estimates)
         external = prefill_seconds if quote.tokens else eligible.step_seconds()
         snapshot = take_snapshot(eligible.ledgers, external, now)
@@ -153,14 +174,6 @@ class Fleet:
         if quote.tokens + (quote.max_tokens or 0) <= self.pods.shortest_context:
             return 0
         return quote.least_context(self._prompts.length_error(quote))
-
-    @staticmethod
-    def _discount(quote: Quote, eligible: EligiblePods, estimates: list[Estimate]) -> None:
-        """Discount predictions for endpoints by the trust in them."""
-        for position, (pod, estimate) in enumerate(zip(eligible.pods, estimates, strict=True)):
-            cached = pod.feedback.discount(estimate.cached)
-            if cached < estimate.cached:
-                estimates[position] = quote.discounted(estimate, cached, pod.speed)
 
     # Events.
 
@@ -181,12 +194,21 @@ class Fleet:
 
     def _learn(self, event: Event, now: float, *, guessed: bool) -> None:
         kind = type(event)
+        shown = kind in OUTCOMES and not guessed
+        found = self._outliers.observe(event, self.in_flight, now) if shown else ()
         _HANDLERS[kind](self, event, now)
         self._version += 1
         listeners = self._listeners.get(kind)
         if listeners is not None:
             for listener in listeners:
                 listener(event, now, guessed)
+        self._learn_found(found, now)
+        if self._outliers.due < inf and kind is not Returned:
+            self._learn_found(self._outliers.returns(now), now)
+
+    def _learn_found(self, found: Sequence[Ejected | Returned], now: float) -> None:
+        for event in found:
+            self._learn(event, now, guessed=False)
 
     def _learn_repeated(self, event: ResponseRepeated, now: float) -> None:
         self._learn(event, now, guessed=False)
@@ -216,19 +238,24 @@ class Fleet:
                 self.pods.recount_blocks(block, pod.engine_block)
                 self._prompts.align_blocks(self.pods.engine_blocks)
 
+    def _follow_outlier(self, event: Ejected | Returned, now: float) -> None:
+        self._outliers.apply(event, now)
+
     def _listed_models(self, event: ModelsListed, _: float) -> None:
         self.pods.list_models(event)
 
     def _reported(self, event: LoadReported, now: float) -> None:
-        self._of_pod(event, now)
         pod = self.pods.get(event.endpoint_id)
         if pod is None:
             return
+        before = pod.load
+        self._of_pod(event, now)
         if len(self._unobserved):
             booked, coming = pod.ledger.requests, pod.ledger.prefilling(now)
             for over in self._unobserved.reconcile(event.endpoint_id, event.load, booked, coming):
                 self._learn(over, now, guessed=True)
         pod.close_books(now)
+        self._learn_found(self._outliers.reported(pod, before, now), now)
 
     def _orca(self, event: OrcaReported, now: float) -> None:
         pod = self.pods.at(event.target)
@@ -343,23 +370,9 @@ class Fleet:
 
     def check_invariants(self) -> None:
         """Assert that the fleet, its endpoints, their caches and the index agree."""
-        pods = list(self.pods.values())
         parts = [part for each in self.in_flight.values() for part in each.parts]
-        there = Counter([id(each.pod) for each in parts])
-        held = [pod.scheduler.indexed() for pod in pods]
-        holders = {each: self._index.match([each]) for each in set().union(*held)}
-        for pod, blocks in zip(pods, held, strict=True):
-            pod.scheduler.check_invariants()
-            found = {each for each, depths in holders.items() if depths[pod.slot]}
-            check(
-                index_has_the_cache=found == blocks,
-                ledger_has_those_in_flight=pod.ledger.requests == there[id(pod)],
-            )
-        check(
-            slots_differ=len({pod.slot for pod in pods}) == len(pods),
-            index_has_no_others=len(self._index) == len(holders),
-            unobserved_are_in_flight=self.in_flight.keys() >= set(self._unobserved),
-        )
+        self.pods.check_invariants(Counter([id(each.pod) for each in parts]))
+        check(unobserved_are_in_flight=self.in_flight.keys() >= set(self._unobserved))
 
 
 _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
@@ -378,6 +391,8 @@ _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     Finished: Fleet._finished,  # noqa: SLF001
     Aborted: Fleet._aborted,  # noqa: SLF001
     Unobserved: Fleet._left_unobserved,  # noqa: SLF001
+    Ejected: Fleet._follow_outlier,  # noqa: SLF001
+    Returned: Fleet._follow_outlier,  # noqa: SLF001
     ResponseRepeated: Fleet._repeated,  # noqa: SLF001
     CacheChanged: Fleet._of_pod,  # noqa: SLF001
     CacheFeedUp: Fleet._of_pod,  # noqa: SLF001

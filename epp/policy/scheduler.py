@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from epp.errors import NoEndpoints, NotCached, Overloaded, UnknownModel
+from epp.errors import EndpointsFull, NoEndpoints, NotCached, Overloaded, UnknownModel
 from epp.model.candidate import Candidate
 from epp.model.endpoint import ROLE_LABEL, Endpoint
 from epp.model.events import Admitted
@@ -67,12 +67,26 @@ class Scheduler:
         The profile's plug-ins see `request`, which may have been stripped of its prompts and its
         body since it was quoted. Raises `NoEndpoints`, and what the plug-ins raise.
         """
-        candidates = self._fleet.candidates(quote, now, whole=self._whole)
+        fleet, whole = self._fleet, self._whole
+        candidates = fleet.candidates(quote, now, whole=whole)
         if not candidates:
-            raise NoEndpoints(_no_candidates(quote, self._fleet.endpoints), retry_after=1)
+            raise NoEndpoints(_no_candidates(quote, fleet.endpoints), retry_after=1)
+        context = PickContext(self._below, next(self._turns))
+        if not fleet.ejects:
+            return self._choose(request, candidates, context)
+        try:
+            return self._choose(request, candidates, context)
+        except EndpointsFull:
+            raise
+        except NoEndpoints:  # the filters may want an endpoint that is left out
+            candidates = fleet.candidates(quote, now, whole=whole, ejected=True)
+            return self._choose(request, candidates, context)
+
+    def _choose(
+        self, request: InferenceRequest, candidates: Sequence[Candidate], context: PickContext
+    ) -> Decision:
         if request.priority < 0:
             self._check_saturation(request, candidates)
-        context = PickContext(self._below, next(self._turns))
         if self._plain:
             return choose(self._profile, request, candidates, context)
         return self._run_profiles(request, candidates, context)

@@ -57,5 +57,5 @@ async def test_events_with_tokens_are_subscribed_to(tmp_path):
 def test_pickers_that_share_a_secret_hash_blocks_alike(secret):
     settings = load("plugins: [{type: least-ttft-picker}]")
     request = InferenceRequest(id=RequestId("r"), prompts=(Prompt(b"x" * 4000),))
-    one, other = (build_fleet(settings, secret).quote(request, 0).chains[0] for _ in range(2))
+    one, other = (build_fleet(settings, secret, 5).quote(request, 0).chains[0] for _ in range(2))
     assert (one.hashes == other.hashes) is bool(secret)

@@ -5,6 +5,7 @@ from itertools import count
 from epp.model.endpoint import EndpointId, Load
 from epp.model.events import Admitted, EndpointUpserted, Finished, LoadReported
 from epp.model.fleet import Fleet
+from epp.model.pods.outlier_detection import OUTLIERS
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.hashing import BLOCK_ENDS
 from epp.model.request import RequestId
@@ -22,10 +23,10 @@ def predicted(tokens, block=16):
 class Rig:
     """`pods` endpoints called pod-0, pod-1, ... at 10.0.0.1:8000, 10.0.0.2:8000, ..."""
 
-    def __init__(self, pods=2):
+    def __init__(self, pods=2, outliers=OUTLIERS):
         self.now = 1000.0
         self.numbers = count()
-        self.fleet = Fleet(BlockHasher(SECRET))
+        self.fleet = Fleet(BlockHasher(SECRET), outliers=outliers)
         for number in range(pods):
             self.add(f"pod-{number}", f"10.0.0.{number + 1}")
 

@@ -8,14 +8,18 @@ from epp.model.endpoint import EndpointId, Load
 from epp.model.events import (
     Aborted,
     Admitted,
+    Ejected,
+    EjectionReason,
     EndpointRemoved,
     EndpointUpserted,
+    Failure,
     Finished,
     FirstToken,
     Generated,
     Listed,
     LoadReported,
     OrcaReported,
+    Returned,
     ScrapeFailed,
     Served,
     Unobserved,
@@ -71,8 +75,10 @@ events = st.one_of(
     st.builds(FirstToken, ids),
     st.builds(Generated, ids, counts),
     st.builds(Finished, ids, usages, counts),
-    st.builds(Aborted, ids, counts, st.booleans()),
-    st.builds(Unobserved, ids),
+    st.builds(Aborted, ids, counts, st.booleans(), st.sampled_from((None, *Failure))),
+    st.builds(Unobserved, ids, st.booleans()),
+    st.builds(Ejected, pods, st.sampled_from(EjectionReason), st.floats(0, 500)),
+    st.builds(Returned, pods),
 )
 
 

@@ -8,7 +8,14 @@ from msgspec.structs import replace
 from epp.config.file import POLICIES, load
 from epp.errors import NoEndpoints, NotCached, Overloaded, UnknownModel
 from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved, Finished, FirstToken, ModelsListed
+from epp.model.events import (
+    Aborted,
+    EndpointRemoved,
+    Failure,
+    Finished,
+    FirstToken,
+    ModelsListed,
+)
 from epp.model.request import Api, RequestId
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
@@ -24,7 +31,9 @@ class Desk:
 
     def __init__(self, policy="least-ttft", pods=4):
         self.rig = Rig(pods)
-        self.scheduler = Scheduler(self.rig.fleet, load(POLICIES[policy]).scheduling, below)
+        self.scheduler = Scheduler(
+            self.rig.fleet, load(POLICIES.get(policy, policy)).scheduling, below
+        )
 
     def route(self, identity, *texts, **more):
         return self.scheduler.route(request(identity, *texts, **more), self.rig.now)
@@ -64,6 +73,25 @@ def test_a_request_goes_where_it_fits_although_it_is_cached_elsewhere():
         desk.rig.fleet.apply(event, desk.rig.now)
     assert desk.route("r2", ids, max_tokens=96).endpoint.name == "pod-0"
     assert desk.route("r3", ids, max_tokens=97).endpoint.name == "pod-1"
+
+
+CANARY = """
+plugins:
+- {type: label-selector-filter, parameters: {matchLabels: {track: canary}}}
+- {type: random-picker}
+"""
+
+
+def test_an_endpoint_that_is_left_out_is_asked_where_the_filters_want_no_other():
+    desk = Desk(CANARY, pods=2)
+    desk.rig.add("pod-2", "10.0.0.3", labels={"track": "canary"})
+    for number in range(5):
+        assert desk.route(f"r{number}", "x").endpoint.name == "pod-2"
+        desk.rig.now += 1
+        failed = Aborted(RequestId(f"r{number}"), refused=True, failure=Failure.GATEWAY)
+        desk.rig.fleet.apply(failed, desk.rig.now)
+    assert [pod.may_be_picked for pod in desk.rig.fleet.pods.values()] == [True, True, False]
+    assert desk.route("again", "x").endpoint.name == "pod-2"
 
 
 def test_a_model_that_no_endpoint_has_is_unknown_once_all_have_said_theirs():

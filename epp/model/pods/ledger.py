@@ -130,6 +130,18 @@ class Ledger:
             before += entry.seconds
         return max(0.0, before - max(0.0, now - self._head_since))
 
+    def overdue(self, now: float) -> tuple[float, float] | None:
+        """Return when the first prefill of the queue was to end, and the seconds it was to take.
+
+        None where it is not late, or where its first token will not be seen.
+        """
+        self._advance(now)
+        if not self._prefills:
+            return None
+        head = next(iter(self._prefills.values()))
+        due = self._head_since + head.seconds
+        return None if head.deadline_only or now < due else (due, head.seconds)
+
     def admit(  # noqa: PLR0913 (what is known of one prefill)
         self,
         request: RequestId,

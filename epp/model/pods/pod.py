@@ -23,6 +23,7 @@ from epp.model.learning.trust import PredictionTrust, Verdict
 from epp.model.pods.current_load import LoadBooks
 from epp.model.pods.engine_scheduler import EngineScheduler
 from epp.model.pods.ledger import Ledger
+from epp.model.pods.outlier_state import OutlierState
 from epp.model.pods.pace import Pace, PaceClass
 from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index import PrefixIndex, Slot
@@ -49,9 +50,9 @@ class Pod:
     `prefill` are shared with endpoints of the same class, `pace` is its own. `feedback` compares
     predictions with reports. A response last began at `answered_at`, some `answers_apart` after
     the one before (seconds). `mirror` follows the engine's KV events, None while there are none.
-    `models` are those that it listed, None before, and `max_model_lens` their longest contexts, in
-    tokens, as far as it said. `partial`: it serves no whole request, by its
-    role.
+    `outlier` is whether it fails. `models` are those that it listed, None before, and
+    `max_model_lens` their longest contexts, in tokens, as far as it said. `partial`: it serves no
+    whole request, by its role.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one endpoint, and what all of them share)
@@ -73,6 +74,7 @@ class Pod:
         self.answered_at = -inf
         self.answers_apart = inf
         self.reachable = True
+        self.outlier = OutlierState()
         self.home: list[Pod] = [self]
         self.mirror: KvEventMirror | None = None
         self.models: frozenset[str] | None = None
@@ -97,6 +99,11 @@ class Pod:
     def standing(self) -> tuple[Slot, Speed, bool]:
         """The facts that `EligiblePods` depends on."""
         return self.slot, self.speed, self.reachable
+
+    @property
+    def may_be_picked(self) -> bool:
+        """Whether it answers and is not ejected."""
+        return self.reachable and self.outlier.ejected is None
 
     @property
     def engine_block(self) -> int:

@@ -1,20 +1,21 @@
 """All endpoints, by id and by target, and those of them that may be picked."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from math import inf
 from typing import Final
 
 from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import ModelsListed
+from epp.model.invariants import check
 from epp.model.learning.prefill import Speed
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.pace import Pace, PaceClass
 from epp.model.pods.pod import Pod
 from epp.model.prefix_index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
-from epp.model.quote import Estimate
+from epp.model.quote import Estimate, Quote
 
 CLASS_LABEL: Final = "warmpick.io/endpoint-class"
 """Endpoints with the same value of this label count as equally fast."""
@@ -23,7 +24,7 @@ CLASS_LABEL: Final = "warmpick.io/endpoint-class"
 class EligiblePods:
     """Pods that may be picked, in aligned columns.
 
-    Valid until a pod is added or removed, or one has another slot, speed or reachability.
+    Valid until a pod is added, removed or ejected, or has another slot, speed or reachability.
     """
 
     __slots__ = ("_paces", "endpoints", "ledgers", "places", "pods")
@@ -43,6 +44,13 @@ class EligiblePods:
             for position, estimate in enumerate(estimates)
         ]
 
+    def discount(self, quote: Quote, estimates: list[Estimate]) -> None:
+        """Discount estimates of a quote by the trust in predictions for each pod."""
+        for position, (pod, estimate) in enumerate(zip(self.pods, estimates, strict=True)):
+            cached = pod.feedback.discount(estimate.cached)
+            if cached < estimate.cached:
+                estimates[position] = quote.discounted(estimate, cached, pod.speed)
+
     def step_seconds(self) -> list[float]:
         """Return what the shortest prefill takes."""
         return [
@@ -56,6 +64,7 @@ class Pods:
 
     `engine_blocks` counts the engines by the size of their blocks, in tokens. `shortest_context` is
     the least of all listed limits of contexts, in tokens: what is no longer fits everywhere.
+    `changes` counts what may have changed which pods are eligible.
     """
 
     def __init__(self, index: PrefixIndex, hasher: BlockHasher, capacity: int) -> None:
@@ -68,6 +77,7 @@ class Pods:
         self._classes: dict[str, PaceClass] = {}
         self._eligible: EligiblePods | None = None
         self._whole: EligiblePods | None = None
+        self.changes = 0
         self.engine_blocks: Counter[int] = Counter()
         self._served: Counter[str] = Counter()
         self._listed = 0
@@ -157,36 +167,66 @@ class Pods:
         return max(self._by_id.values(), key=lambda pod: len(pod.scheduler.cache))
 
     def refresh(self) -> None:
-        """Discard the lists of eligible pods: a pod's `standing` has changed."""
+        """Discard the lists of eligible pods: a pod's `standing` has changed, or it is ejected."""
+        self.changes += 1
         self._eligible = self._whole = None
 
-    def eligible(self, subset: tuple[str, ...] | None, *, whole: bool = False) -> EligiblePods:
-        """Return the pods of a subset that answer, or all of them where none does.
+    def eligible(
+        self, subset: tuple[str, ...] | None, *, whole: bool = False, ejected: bool = False
+    ) -> EligiblePods:
+        """Return the pods of a subset that answer and are not ejected; those too with `ejected`.
 
+        Where all that answer are ejected they are all returned, where none answers all are.
         Of a `whole` request those whose roles are for parts of requests are left out.
 
         `subset` holds targets (`ip:port`) or addresses, as GIE's endpoint picker protocol has
         them in `x-gateway-destination-endpoint-subset`; None stands for all pods.
         """
-        if subset is not None:
-            allowed = set(subset)
-            within = [
-                pod
-                for pod in self._by_id.values()
-                if allowed & {pod.endpoint.target, pod.endpoint.address}
-            ]
-            return self._answering(within, whole)
+        if subset is not None or ejected:
+            within = list(self._by_id.values() if subset is None else self._within(subset))
+            return self._answering(within, whole, ejected)
         known = self._whole if whole else self._eligible
         if known is None:
-            known = self._answering(list(self._by_id.values()), whole)
+            known = self._answering(list(self._by_id.values()), whole, False)  # noqa: FBT003 (`ejected`)
             if whole:
                 self._whole = known
             else:
                 self._eligible = known
         return known
 
+    def _within(self, subset: tuple[str, ...]) -> Iterator[Pod]:
+        allowed = set(subset)
+        for pod in self._by_id.values():
+            if allowed & {pod.endpoint.target, pod.endpoint.address}:
+                yield pod
+
     @staticmethod
-    def _answering(pods: list[Pod], whole: bool) -> EligiblePods:  # noqa: FBT001 (as in `eligible`)
+    def _answering(pods: list[Pod], whole: bool, ejected: bool) -> EligiblePods:  # noqa: FBT001 (as in `eligible`)
         if whole:
             pods = [pod for pod in pods if not pod.partial]
-        return EligiblePods([pod for pod in pods if pod.reachable] or pods)
+        answering = [pod for pod in pods if pod.reachable] or pods
+        if not ejected:
+            answering = [pod for pod in answering if pod.outlier.ejected is None] or answering
+        return EligiblePods(answering)
+
+    # For tests.
+
+    def check_invariants(self, there: Counter[int]) -> None:
+        """Assert that pods, their caches and the index agree, and their ledgers with `there`.
+
+        That has the number of requests in flight at each pod, by its `id`.
+        """
+        pods = list(self._by_id.values())
+        held = [pod.scheduler.indexed() for pod in pods]
+        holders = {each: self._index.match([each]) for each in set().union(*held)}
+        for pod, blocks in zip(pods, held, strict=True):
+            pod.scheduler.check_invariants()
+            found = {each for each, depths in holders.items() if depths[pod.slot]}
+            check(
+                index_has_the_cache=found == blocks,
+                ledger_has_those_in_flight=pod.ledger.requests == there[id(pod)],
+            )
+        check(
+            slots_differ=len({pod.slot for pod in pods}) == len(pods),
+            index_has_no_others=len(self._index) == len(holders),
+        )

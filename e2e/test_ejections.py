@@ -1,0 +1,67 @@
+"""A pod that fails is left out after five requests in a row, whatever Envoy makes of it."""
+
+import pytest
+from aiohttp import web
+
+from e2e.corridor import CHAT, SERVER, Plan, chat
+from e2e.serving import serving
+
+EJECTED = "warmpick_ejected_endpoints"
+EJECTIONS = "warmpick_endpoint_ejections_total"
+READY = "llm_d_epp_ready_endpoints"
+
+
+async def answers_503(_):
+    return web.Response(status=503, text="the engine is dead")
+
+
+async def answers_nothing(_):
+    return web.Response(headers={"content-type": "application/json"})
+
+
+async def resets(http):
+    http.transport.abort()
+    return web.Response()
+
+
+def scraped(fail):
+    """Have a pod answer scrapes, and fail requests."""
+
+    async def answer(http):
+        await http.read()
+        if http.path == "/metrics":
+            return web.Response(text="# nothing to tell\n")
+        return await fail(http)
+
+    return answer
+
+
+def beside(bad, *flags):
+    """Plan a good pod beside a bad one, which are asked in turn."""
+    flags = ("--policy=round-robin", *flags)
+    return Plan(simulators=("a",), others=(bad,), picker_flags=flags)
+
+
+@pytest.mark.parametrize("fail", [answers_503, answers_nothing, resets])
+async def test_a_pod_that_fails_five_times_in_a_row_is_left_out(start, fail):
+    async with serving(scraped(fail)) as bad, start(beside(bad)) as gateway:
+        await gateway.metric_becomes(2, READY)
+        answers = [await gateway.post(CHAT, chat(f"{n}")) for n in range(20)]
+        served = [answer.headers.get(SERVER) for answer in answers]
+        # Round robin: every second request, until five have failed.
+        assert served.count(None) == 5
+        assert served[10:] == ["a"] * 10
+        await gateway.metric_becomes(1, EJECTED)
+        await gateway.metric_becomes(1, READY)
+        await gateway.metric_becomes(1, EJECTIONS, reason="consecutive_failures")
+
+
+async def test_nobody_is_left_out_where_that_is_switched_off(start):
+    async with (
+        serving(scraped(answers_503)) as bad,
+        start(beside(bad, "--eject-after=0")) as gateway,
+    ):
+        await gateway.metric_becomes(2, READY)
+        answers = [await gateway.post(CHAT, chat(f"{n}")) for n in range(20)]
+        assert [answer.status for answer in answers].count(503) == 10
+        await gateway.metric_becomes(0, EJECTED)

@@ -1,0 +1,54 @@
+"""What operators see of endpoints that are left out: counts, a gauge, and log lines."""
+
+from structlog.testing import capture_logs
+
+from epp.app.ejections import Ejections
+from epp.model.endpoint import EndpointId
+from epp.model.events import Aborted, Ejected, EjectionReason, Failure, Returned
+from epp.model.request import RequestId
+from tests.model.rig import LONG, Rig
+
+POD = EndpointId("default/pod-0")
+
+
+def page(ejections):
+    return "".join(family.text(openmetrics=False) for family in ejections.collect())
+
+
+def test_ejections_are_counted_and_logged():
+    rig = Rig()
+    ejections = Ejections(rig.fleet)
+    assert "warmpick_ejected_endpoints 0" in page(ejections)
+    with capture_logs() as lines:
+        for number in range(5):
+            rig.send("pod-0", f"r{number}", LONG)
+            rig.now += 1
+            rig.apply(Aborted(RequestId(f"r{number}"), refused=True, failure=Failure.GATEWAY))
+    assert lines == [
+        {
+            "event": "endpoint.ejected",
+            "log_level": "warning",
+            "endpoint": POD,
+            "reason": "consecutive_failures",
+            "seconds": 30.0,
+        }
+    ]
+    text = page(ejections)
+    assert 'warmpick_endpoint_ejections_total{reason="consecutive_failures"} 1' in text
+    assert 'warmpick_endpoint_ejections_total{reason="stall"} 0' in text
+    assert "warmpick_ejected_endpoints 1" in text
+    rig.now += 31
+    with capture_logs() as lines:
+        rig.ask(LONG)
+    assert [(line["event"], line["endpoint"]) for line in lines] == [("endpoint.returned", POD)]
+    assert "warmpick_ejected_endpoints 0" in page(ejections)
+
+
+def test_what_another_replica_found_counts_too():
+    rig = Rig()
+    ejections = Ejections(rig.fleet)
+    rig.apply(Ejected(POD, EjectionReason.STALL, 60.0))
+    assert list(rig.ask(LONG)) == ["pod-1"]
+    assert 'warmpick_endpoint_ejections_total{reason="stall"} 1' in page(ejections)
+    rig.apply(Returned(POD))
+    assert list(rig.ask(LONG)) == ["pod-0", "pod-1"]

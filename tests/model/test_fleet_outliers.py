@@ -1,0 +1,369 @@
+"""The fleet: endpoints that fail or stall are left out, for a while, and never all of them."""
+
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.model.endpoint import ROLE_LABEL, EndpointId, Load, Target
+from epp.model.events import (
+    Aborted,
+    Admitted,
+    Ejected,
+    EjectionReason,
+    EndpointRemoved,
+    Failure,
+    Finished,
+    FirstToken,
+    Generated,
+    LoadReported,
+    Returned,
+    ScrapeFailed,
+    Served,
+    Unobserved,
+)
+from epp.model.pods.outlier_detection import OutlierSettings, most_ejected
+from epp.model.request import RequestId
+from tests.model.rig import LONG, Rig
+from tests.strategies import text
+
+FAILURES, STALL = EjectionReason
+
+
+class Ward(Rig):
+    """A rig that hears who is ejected and returned, by name."""
+
+    def __init__(self, pods=3, **more):
+        super().__init__(pods, **more)
+        self.heard = []
+        self.requests = count()
+        self.fleet.subscribe((Ejected, Returned), self.hear)
+
+    def hear(self, event, now, guessed):
+        assert not guessed
+        name = event.endpoint_id.partition("/")[2]
+        self.heard.append((name, event.reason if isinstance(event, Ejected) else None))
+
+    def fail(self, name, *, times=1, failure=Failure.GATEWAY, prompt=LONG, **more):
+        """Have requests fail, one after the other."""
+        for _ in range(times):
+            identity = f"r{next(self.requests)}"
+            self.send(name, identity, prompt, **more)
+            self.now += 0.1
+            self.apply(Aborted(RequestId(identity), refused=True, failure=failure))
+        self.now += 0.1
+
+    def succeed(self, name):
+        self.now += 0.1
+        self.serve(name, f"r{next(self.requests)}", LONG)
+
+    @property
+    def left(self):
+        """Return the names of those that may be picked."""
+        return "".join(name[-1] for name in self.ask(LONG))
+
+
+def test_five_failures_in_a_row_eject_an_endpoint_for_half_a_minute():
+    ward = Ward()
+    ward.fail("pod-0", times=4)
+    assert ward.left == "012"
+    ward.fail("pod-0")
+    assert (ward.left, ward.heard) == ("12", [("pod-0", FAILURES)])
+    assert [ready for _, _, ready in ward.fleet.loads()] == [False, True, True]
+    ward.now += 29.8
+    assert ward.left == "12"
+    ward.now += 0.2
+    assert ward.left == "012"
+    assert ward.heard[1:] == [("pod-0", None)]
+
+
+def test_after_its_return_one_more_failure_is_enough_until_a_request_is_served():
+    ward = Ward()
+    ward.fail("pod-0", times=5)
+    ward.now += 31
+    assert ward.left == "012"
+    ward.fail("pod-0")
+    assert ward.left == "12"
+    ward.now += 59
+    assert ward.left == "12"
+    ward.now += 2
+    ward.succeed("pod-0")
+    ward.fail("pod-0", times=4)
+    assert ward.left == "012"
+
+
+@pytest.mark.parametrize("between", [FirstToken, Finished])
+def test_a_success_in_between_begins_anew(between):
+    ward = Ward()
+    ward.fail("pod-0", times=4)
+    ward.send("pod-0", "good", LONG)
+    ward.apply(between(RequestId("good")))
+    ward.fail("pod-0", times=4)
+    assert ward.left == "012"
+    ward.fail("pod-0")
+    assert ward.left == "12"
+
+
+def test_a_response_that_is_left_with_a_good_head_is_a_success():
+    ward = Ward()
+    for begun, left in ((True, "012"), (False, "12")):
+        ward.fail("pod-0", times=4)
+        ward.send("pod-0", "good", LONG, stream=False)
+        ward.apply(Unobserved(RequestId("good"), begun=begun))
+        ward.fail("pod-0", times=1)
+        assert ward.left == left
+
+
+def test_the_end_of_an_old_stream_is_no_success():
+    ward = Ward()
+    ward.send("pod-0", "old", LONG)
+    ward.apply(FirstToken(RequestId("old")))
+    ward.now += 1
+    ward.fail("pod-0", times=4)
+    ward.apply(Finished(RequestId("old")))
+    ward.fail("pod-0")
+    assert ward.left == "12"
+
+
+@pytest.mark.parametrize(
+    ("failure", "prompts", "left"),
+    [
+        (None, 20, "012"),  # the client's: 4xx, or it left
+        (Failure.ERROR, 1, "012"),
+        (Failure.ERROR, 4, "012"),
+        (Failure.ERROR, 5, "12"),
+        (Failure.EMPTY, 1, "12"),
+        (Failure.GATEWAY, 1, "12"),
+    ],
+)
+def test_what_counts(failure, prompts, left):
+    ward = Ward()
+    for number in range(20):
+        ward.fail("pod-0", failure=failure, prompt=text(400 + number % prompts))
+    assert ward.left == left
+
+
+def test_a_failure_is_that_of_the_endpoint_that_served():
+    ward = Ward()
+    for number in range(5):
+        ward.send("pod-0", f"r{number}", LONG)
+        ward.apply(Served(RequestId(f"r{number}"), Target("10.0.0.2:8000")))
+        ward.now += 0.1
+        ward.apply(Aborted(RequestId(f"r{number}"), refused=True, failure=Failure.GATEWAY))
+    assert ward.left == "02"
+
+
+def test_a_disaggregated_request_fails_at_the_decode_endpoint():
+    ward = Ward()
+    for number in range(5):
+        quote = ward.quote(f"r{number}", LONG)
+        decode, prefill = EndpointId("default/pod-0"), EndpointId("default/pod-1")
+        ward.apply(Admitted(quote, decode, prefill))
+        ward.now += 0.1
+        ward.apply(Aborted(RequestId(f"r{number}"), refused=True, failure=Failure.GATEWAY))
+    assert ward.left == "12"
+
+
+def test_of_a_subset_that_is_left_out_all_are_asked():
+    ward = Ward()
+    ward.fail("pod-0", times=5)
+    assert list(ward.ask(LONG, subset=("10.0.0.1:8000",))) == ["pod-0"]
+    assert list(ward.ask(LONG, subset=("10.0.0.1:8000", "10.0.0.2"))) == ["pod-1"]
+
+
+def test_who_fails_as_all_others_do_is_no_outlier():
+    ward = Ward(4)
+    for name in ("pod-0", "pod-1", "pod-2"):
+        ward.fail(name, times=5)
+    assert ward.left == "23"
+    ward.fail("pod-3", times=5)  # the last that did not fail
+    assert ward.left == "0123"
+    for name in ("pod-0", "pod-1", "pod-2", "pod-3"):
+        ward.fail(name, times=5)
+    assert ward.left == "0123"
+    ward.succeed("pod-3")
+    ward.fail("pod-0")
+    assert ward.left == "123"
+
+
+def test_an_only_endpoint_is_never_left_out():
+    ward = Ward(1)
+    ward.fail("pod-0", times=50)
+    assert (ward.left, ward.heard) == ("0", [])
+
+
+def test_roles_are_counted_apart():
+    ward = Ward(0)
+    for number in range(4):
+        role = "prefill" if number < 2 else "decode"
+        ward.add(f"pod-{number}", f"10.0.0.{number + 1}", labels={ROLE_LABEL: role})
+    ward.fail("pod-0", times=5)
+    ward.fail("pod-2", times=5)
+    assert ward.left == "13"
+    ward.fail("pod-3", times=5)  # the decode endpoints all fail
+    assert ward.left == "123"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        EndpointRemoved(EndpointId("default/pod-1")),
+        ScrapeFailed(EndpointId("default/pod-1"), refused=True),
+    ],
+)
+def test_where_others_are_lost_those_left_out_return(event):
+    ward = Ward(2)
+    ward.fail("pod-0", times=5)
+    assert ward.left == "1"
+    ward.apply(event)
+    assert ward.left == "0"
+    assert ward.heard[-1] == ("pod-0", None)
+
+
+def test_switched_off_nobody_is_left_out():
+    ward = Ward(outliers=OutlierSettings(consecutive_failures=0))
+    ward.fail("pod-0", times=50)
+    hang(ward, "pod-0", 30)
+    assert (ward.left, ward.heard) == ("012", [])
+
+
+# Stalls.
+
+
+def hang(ward, name, seconds, *, others=True):
+    """Have an endpoint show the same figures for so long, while others go on."""
+    for second in range(seconds):
+        ward.now += 1.0
+        for pod in ward.fleet.pods.values():
+            running = 1.0 + (second % 2 if others and pod.endpoint.name != name else 0)
+            ward.report(pod.endpoint.name, running=running, kv_usage=0.5)
+
+
+def stalled(*, others=True, seconds=20, **more):
+    ward = Ward()
+    hang(ward, "pod-0", 2)
+    ward.send("pod-0", "lost", LONG, **more)
+    hang(ward, "pod-0", seconds, others=others)
+    return ward
+
+
+def test_an_endpoint_that_shows_no_life_is_left_out():
+    assert stalled(seconds=14).left == "012"
+    ward = stalled(seconds=20)
+    assert (ward.left, ward.heard) == ("12", [("pod-0", STALL)])
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        FirstToken(RequestId("lost")),
+        Finished(RequestId("lost")),
+        Generated(RequestId("lost"), 32),
+        LoadReported(EndpointId("default/pod-0"), Load(running=0.0, kv_usage=0.4)),
+    ],
+)
+def test_it_is_back_with_the_first_sign_of_life(event):
+    ward = stalled()
+    ward.apply(event)
+    assert (ward.left, ward.heard[1:]) == ("012", [("pod-0", None)])
+
+
+def test_without_any_it_is_tried_after_five_minutes():
+    ward = stalled()
+    hang(ward, "pod-0", 290)
+    assert ward.left == "12"
+    hang(ward, "pod-0", 15)
+    assert ward.left == "012"
+
+
+def test_a_fleet_that_is_slow_is_not_left_out():
+    assert stalled(others=False, seconds=55).left == "012"
+
+
+def test_a_response_whose_first_token_is_not_seen_says_nothing():
+    assert stalled(stream=False, seconds=55).left == "012"
+
+
+def test_a_scrape_that_stops_is_no_stall():
+    ward = Ward()
+    hang(ward, "pod-0", 2)
+    ward.send("pod-0", "lost", LONG)
+    for second in range(30):
+        ward.now += 1.0
+        ward.report("pod-1", running=float(second % 2))
+    assert (ward.left, ward.heard) == ("012", [])
+
+
+def test_an_endpoint_that_goes_on_with_others_does_not_stall():
+    ward = Ward()
+    ward.send("pod-0", "other", LONG)
+    ward.apply(FirstToken(RequestId("other")))
+    ward.send("pod-0", "late", LONG)
+    for tokens in range(32, 2_000, 32):
+        hang(ward, "pod-0", 1)
+        ward.apply(Generated(RequestId("other"), tokens))
+    assert ward.heard == []
+
+
+# Whatever happens.
+
+NAMES = [f"pod-{number}" for number in range(5)]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(("fail", "fail", "fail", "succeed", "send", "report", "lose", "remove")),
+        st.sampled_from(NAMES),
+        st.sampled_from(tuple(Failure)),
+        st.integers(0, 7),
+        st.sampled_from((0.0, 0.5, 20.0, 70.0)),
+    ),
+    max_size=60,
+)
+
+
+def take(ward, step):
+    kind, name, failure, number, seconds = step
+    ward.now += seconds
+    if kind == "fail":
+        ward.fail(name, failure=failure, prompt=text(400 + number), times=3)
+    elif kind == "succeed":
+        ward.succeed(name)
+    elif kind == "send":
+        ward.send(name, f"s{number}", text(900))
+    elif kind == "report":
+        ward.report(name, running=float(number % 2))
+    elif kind == "lose":
+        ward.apply(ScrapeFailed(EndpointId(f"default/{name}"), refused=True))
+    elif number == 0:
+        ward.apply(EndpointRemoved(EndpointId(f"default/{name}")))
+
+
+@given(steps=STEPS, roles=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_never_more_than_the_share_are_left_out_and_all_return(steps, roles):
+    ward = Ward(0)
+    for number, name in enumerate(NAMES):
+        labels = {ROLE_LABEL: "decode"} if roles and number % 2 else {}
+        ward.add(name, f"10.0.0.{number + 1}", labels=labels)
+    for step in steps:
+        take(ward, step)
+        for role in ("", "decode"):
+            pods = [pod for pod in ward.fleet.pods.values() if pod.reachable]
+            pods = [pod for pod in pods if pod.endpoint.labels.get(ROLE_LABEL, "") == role]
+            out = [pod for pod in pods if pod.outlier.ejected]
+            assert len(out) <= most_ejected(len(pods))
+    ward.now += 301
+    ward.ask(LONG)
+    assert not any(pod.outlier.ejected for pod in ward.fleet.pods.values())
+
+
+@given(
+    tries=st.lists(st.tuples(st.sampled_from(NAMES), st.floats(0, 100)), min_size=1, max_size=60)
+)
+@settings(max_examples=30, deadline=None)
+def test_one_bad_prompt_cannot_eject(tries):
+    ward = Ward(5)
+    for name, seconds in tries:
+        ward.now += seconds
+        ward.fail(name, failure=Failure.ERROR)
+    assert ward.heard == []
