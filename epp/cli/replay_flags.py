@@ -1,10 +1,9 @@
 """The flags of `epp replay`, and what they make of a fleet and of runs."""
 
 import argparse
-import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +11,12 @@ from msgspec.structs import replace
 
 from epp.cli.files import policy_file
 from epp.cli.go_arguments import GoArgumentParser
-from epp.cli.serve_flags import observation
+from epp.cli.replay_types import factor, fault, listed, positive, roles, slo, span, tokens
+from epp.cli.serve_flags import add_eject_after, observation
 from epp.cli.types import duration, interval
 from epp.errors import ConfigError
 from epp.replay.engines.presets import DEFAULT_PRESET, PRESETS, EnginePreset, preset
-from epp.replay.plan import Fault, FaultKind, PodPlan, Policy, RunPlan, Traffic
+from epp.replay.plan import PodPlan, Policy, RunPlan, Traffic
 from epp.replay.policies import NAMED
 
 if TYPE_CHECKING:  # see `replay_options`
@@ -37,88 +37,6 @@ configuration. They are compared with incumbent where it is among them, else wit
 Exit status: 0 after all runs; 2 an option or the traffic cannot be used."""
 _DEFAULT_POLICIES = ("least-ttft", "incumbent", "round-robin")
 _BASELINE = "incumbent"
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
-_UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
-_FAULT = re.compile(
-    r"(?:pod-)?(?P<pod>\d+):(?P<kind>die|stall|slow)(?:=(?P<factor>\d*\.?\d+))?"
-    r"@(?P<at>[\d.]+)(?:\+(?P<seconds>[\d.]+))?"
-)
-
-
-def tokens(text: str) -> int:
-    """Return a number of tokens: `400000`, `400K`, `1.6M`."""
-    found = _AMOUNT.fullmatch(text)
-    if not found or float(found[1]) <= 0:
-        raise argparse.ArgumentTypeError(f"`{text}` is no number of tokens; write 400K or 1.6M")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
-
-
-def positive(text: str) -> int:
-    """Return a number of 1 or more."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"`{text}` is no number of 1 or more")
-    return int(text)
-
-
-def factor(text: str) -> float:
-    """Return a number of more than 0."""
-    if not re.fullmatch(r"\d*\.?\d+", text) or not float(text):
-        raise argparse.ArgumentTypeError(f"`{text}` is no number of more than 0")
-    return float(text)
-
-
-def listed(kind: Callable[[str], float]) -> Callable[[str], Sequence[float]]:
-    """Return the type of a flag that takes several values, with commas."""
-    return lambda text: [kind(part) for part in text.split(",")]
-
-
-def span(text: str) -> tuple[float, float]:
-    """Return minutes from and to: `20-31`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)", text)
-    if not found or float(found[1]) >= float(found[2]):
-        raise argparse.ArgumentTypeError(f"`{text}` is no span of minutes; write 20-31")
-    return float(found[1]), float(found[2])
-
-
-def fault(text: str) -> Fault:
-    """Return what happens to a pod: `3:die@600+120`, `0:stall@60+5`, `1:slow=0.4@300`."""
-    found = _FAULT.fullmatch(text)
-    if not found or (found["factor"] is not None) != (found["kind"] == "slow"):
-        raise argparse.ArgumentTypeError(
-            f"`{text}` is no fault; write POD:die@SECONDS[+SECONDS], POD:stall@SECONDS+SECONDS or"
-            " POD:slow=FACTOR@SECONDS[+SECONDS]"
-        )
-    if found["kind"] == "stall" and found["seconds"] is None:
-        raise argparse.ArgumentTypeError(f"`{text}` says not how long; write POD:stall@60+5")
-    try:
-        return Fault(
-            pod=int(found["pod"]),
-            kind=FaultKind(found["kind"]),
-            at=float(found["at"]),
-            seconds=None if found["seconds"] is None else float(found["seconds"]),
-            factor=float(found["factor"] or 1),
-        )
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"`{text}` has a time that is no number") from None
-
-
-def roles(text: str) -> Sequence[str]:
-    """Return a role for each pod: `prefill=2,decode=6`."""
-    each: list[str] = []
-    for part in text.split(","):
-        found = re.fullmatch(r"([a-z-]+)=(\d+)", part)
-        if not found:
-            raise argparse.ArgumentTypeError(f"`{text}` has no roles; write prefill=2,decode=6")
-        each += [found[1]] * int(found[2])
-    return each
-
-
-def slo(text: str) -> tuple[float, float]:
-    """Return the seconds of TTFT and of TPOT of an objective: `ttft=2,tpot=0.05`."""
-    found = re.fullmatch(r"ttft=(\d*\.?\d+)(?:,tpot=(\d*\.?\d+))?", text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"`{text}` is no objective; write ttft=2,tpot=0.05")
-    return float(found[1]), float(found[2] or "inf")
 
 
 def add_replay(parser: GoArgumentParser) -> None:
@@ -238,8 +156,9 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="FAULT",
-        help="POD:die@SECONDS[+SECONDS until it is back, cold], POD:stall@SECONDS+SECONDS or"
-        " POD:slow=FACTOR@SECONDS[+SECONDS]; may be repeated",
+        help="POD:die@SECONDS[+SECONDS until it is back, cold], POD:stall@SECONDS+SECONDS (no"
+        " answer to anything), POD:hang@SECONDS+SECONDS (to requests), POD:fail@SECONDS[+SECONDS]"
+        " (errors) or POD:slow=FACTOR@SECONDS[+SECONDS]; may be repeated",
     )
 
 
@@ -267,6 +186,7 @@ def _add_pickers(group: argparse._ArgumentGroup) -> None:
         metavar="WHICH",
         help="as in `epp serve` (default: all)",
     )
+    add_eject_after(group)
 
 
 def _add_runs(group: argparse._ArgumentGroup) -> None:
@@ -370,6 +290,7 @@ def _fleets(arguments: argparse.Namespace) -> Iterator[RunPlan]:
             transfer_seconds_per_token=engine.transfer_seconds_per_token(),
             faults=arguments.faults,
             duration=arguments.duration,
+            eject_after=arguments.eject_after,
         )
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 
 import msgspec
 
+from epp.model.pods.outlier_detection import OUTLIERS
 from epp.protocol.extproc.observation import Observation
 from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost
@@ -56,6 +57,10 @@ class FaultKind(Enum):
     """It is gone with all it had; after `seconds` it is back, cold. Without them it stays away."""
     STALL = "stall"
     """It computes nothing for `seconds`, and answers no scrape."""
+    HANG = "hang"
+    """It accepts requests and computes nothing for `seconds`; its metrics stay as they are."""
+    FAIL = "fail"
+    """It answers each new request at once with an error for `seconds`; without them for good."""
     SLOW = "slow"
     """It computes `factor` times as fast for `seconds`; without them for good."""
 
@@ -95,7 +100,8 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `exchange_seconds`, or never where that is None. Each scrapes each pod every `scrape_seconds`,
     and observes responses as `observation` says. `transfer_seconds_per_token` is what the KV cache
     of a prompt takes from one pod to another. No call is sent after `duration` seconds. A run ends
-    when all is answered, and at most `drain_seconds` after the last call was sent.
+    when all is answered, and at most `drain_seconds` after the last call was sent. A pod that
+    failed `eject_after` requests in a row is left out for a while, as in `epp serve`; 0: never.
     """
 
     policy: Policy
@@ -109,3 +115,4 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     faults: Sequence[Fault] = ()
     duration: float | None = None
     drain_seconds: float = DRAIN_SECONDS
+    eject_after: int = OUTLIERS.consecutive_failures

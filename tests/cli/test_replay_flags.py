@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from epp.cli import replay_flags
+from epp.cli import replay_flags, replay_types
 from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.main import main
 from epp.replay.plan import FaultKind
@@ -14,16 +14,16 @@ from epp.replay.policies import NAMED
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
-        (replay_flags.tokens, "400000", 400_000),
-        (replay_flags.tokens, "400K", 400_000),
-        (replay_flags.tokens, "1.6M", 1_600_000),
-        (replay_flags.positive, "8", 8),
-        (replay_flags.factor, ".5", 0.5),
-        (replay_flags.span, "20-31.5", (20.0, 31.5)),
-        (replay_flags.roles, "prefill=2,decode=1", ["prefill", "prefill", "decode"]),
-        (replay_flags.slo, "ttft=2", (2.0, float("inf"))),
-        (replay_flags.slo, "ttft=.5,tpot=0.05", (0.5, 0.05)),
-        (replay_flags.listed(replay_flags.factor), "1,0.4", [1.0, 0.4]),
+        (replay_types.tokens, "400000", 400_000),
+        (replay_types.tokens, "400K", 400_000),
+        (replay_types.tokens, "1.6M", 1_600_000),
+        (replay_types.positive, "8", 8),
+        (replay_types.factor, ".5", 0.5),
+        (replay_types.span, "20-31.5", (20.0, 31.5)),
+        (replay_types.roles, "prefill=2,decode=1", ["prefill", "prefill", "decode"]),
+        (replay_types.slo, "ttft=2", (2.0, float("inf"))),
+        (replay_types.slo, "ttft=.5,tpot=0.05", (0.5, 0.05)),
+        (replay_types.listed(replay_types.factor), "1,0.4", [1.0, 0.4]),
     ],
 )
 def test_values(kind, text, value):
@@ -33,14 +33,17 @@ def test_values(kind, text, value):
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        *((replay_flags.tokens, text) for text in ("", "0", "-1", "1.6G", "x")),
-        *((replay_flags.positive, text) for text in ("0", "-1", "1.5", "")),
-        *((replay_flags.factor, text) for text in ("0", "-1", "inf", "nan", ".")),
-        *((replay_flags.span, text) for text in ("5", "5-5", "9-3", "-1-2")),
-        *((replay_flags.roles, text) for text in ("prefill", "prefill=", "=3")),
-        *((replay_flags.slo, text) for text in ("2", "tpot=1", "ttft=x")),
-        *((replay_flags.fault, text) for text in ("0:die", "x:die@1", "0:burn@1", "0:slow@1")),
-        *((replay_flags.fault, text) for text in ("0:stall@1", "0:die=2@1", "0:die@1.2.3")),
+        *((replay_types.tokens, text) for text in ("", "0", "-1", "1.6G", "x")),
+        *((replay_types.positive, text) for text in ("0", "-1", "1.5", "")),
+        *((replay_types.factor, text) for text in ("0", "-1", "inf", "nan", ".")),
+        *((replay_types.span, text) for text in ("5", "5-5", "9-3", "-1-2")),
+        *((replay_types.roles, text) for text in ("prefill", "prefill=", "=3")),
+        *((replay_types.slo, text) for text in ("2", "tpot=1", "ttft=x")),
+        *((replay_types.fault, text) for text in ("0:die", "x:die@1", "0:burn@1", "0:slow@1")),
+        *(
+            (replay_types.fault, text)
+            for text in ("0:stall@1", "0:hang@1", "0:die=2@1", "0:die@1.2.3")
+        ),
     ],
 )
 def test_what_is_no_value_is_refused_with_an_example(kind, text):
@@ -55,10 +58,13 @@ def test_what_is_no_value_is_refused_with_an_example(kind, text):
         ("pod-0:die@600+120", 0, FaultKind.DIE, 600.0, 120.0, 1.0),
         ("1:stall@60.5+5", 1, FaultKind.STALL, 60.5, 5.0, 1.0),
         ("1:slow=0.4@300", 1, FaultKind.SLOW, 300.0, None, 0.4),
+        ("2:hang@60+30", 2, FaultKind.HANG, 60.0, 30.0, 1.0),
+        ("2:fail@60", 2, FaultKind.FAIL, 60.0, None, 1.0),
+        ("2:fail@60+30", 2, FaultKind.FAIL, 60.0, 30.0, 1.0),
     ],
 )
 def test_faults(text, pod, kind, at, seconds, factor):  # noqa: PLR0913, PLR0917 (the fields)
-    found = replay_flags.fault(text)
+    found = replay_types.fault(text)
     assert (found.pod, found.kind, found.at) == (pod, kind, at)
     assert (found.seconds, found.factor) == (seconds, factor)
 

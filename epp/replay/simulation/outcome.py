@@ -13,7 +13,7 @@ class Fate(Enum):
     REFUSED = "refused"
     """The picker sent it nowhere: no endpoint, overload, or longer than any engine takes."""
     LOST = "lost"
-    """The engine died with it."""
+    """The engine died with it, or answered with an error."""
     UNFINISHED = "unfinished"
     """The run was over before it was."""
 

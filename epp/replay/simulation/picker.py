@@ -11,6 +11,7 @@ from epp.config.file import load
 from epp.model.candidate import Candidate
 from epp.model.events import Admitted, Event
 from epp.model.fleet import Fleet
+from epp.model.pods.outlier_detection import OutlierSettings
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Decision, InferenceRequest
 from epp.policy.plugins import Filter, Scorer
@@ -25,14 +26,20 @@ _SECRET = b"replay"
 class SimulatedPicker:
     """A policy over a fleet of its own. `draw(n)` returns a random number in 0..n-1.
 
-    The filters `before` come before those of each profile.
+    `outliers` says when endpoints are left out. The filters `before` come before those of each
+    profile.
     """
 
     def __init__(
-        self, policy: Policy, seed: int, clock: Clock, before: tuple[Filter, ...] = ()
+        self,
+        policy: Policy,
+        seed: int,
+        clock: Clock,
+        outliers: OutlierSettings,
+        before: tuple[Filter, ...] = (),
     ) -> None:
         self.draw = random.Random(seed).randrange
-        self.fleet = Fleet(BlockHasher(_SECRET))
+        self.fleet = Fleet(BlockHasher(_SECRET), outliers=outliers)
         self._clock = clock
         self._others: Sequence[SimulatedPicker] = ()
         self._lag = 0.0

@@ -16,8 +16,8 @@ _NAMESPACE, _PORT = "replay", 8000
 class SimulatedPod:
     """One engine behind one endpoint, the pod `number` of the plan.
 
-    `alive` but after it has died, `answers` scrapes but while it stalls; it was asked last at
-    `scraped_at` (seconds).
+    `alive` but after it has died, `answers` scrapes but while it stalls; `fails` while it answers
+    with errors. It was asked last at `scraped_at` (seconds).
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class SimulatedPod:
         self.engine.speed = plan.speed
         self.alive = True
         self.answers = True
+        self.fails = False
         self.scraped_at = -inf
         self._plan = plan
         self._clock = clock
@@ -81,6 +82,17 @@ class SimulatedPod:
     def _answer(self) -> None:
         self.answers = True
 
+    def _hang(self, fault: Fault) -> None:
+        self.engine.stall(fault.seconds or 0.0)
+
+    def _fail(self, fault: Fault) -> None:
+        self.fails = True
+        if fault.seconds is not None:
+            self._clock.at(self._clock.now + fault.seconds, self._work)
+
+    def _work(self) -> None:
+        self.fails = False
+
     def _slow(self, fault: Fault) -> None:
         self._set_speed(self._plan.speed * fault.factor)
         if fault.seconds is not None:
@@ -95,5 +107,7 @@ class SimulatedPod:
 _FAULTS = {
     FaultKind.DIE: SimulatedPod._die,  # noqa: SLF001 (the table of this class)
     FaultKind.STALL: SimulatedPod._stall,  # noqa: SLF001
+    FaultKind.HANG: SimulatedPod._hang,  # noqa: SLF001
+    FaultKind.FAIL: SimulatedPod._fail,  # noqa: SLF001
     FaultKind.SLOW: SimulatedPod._slow,  # noqa: SLF001
 }

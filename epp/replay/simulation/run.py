@@ -8,18 +8,20 @@ of pickers, and pickers see nothing of engines but that.
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import nan
+from math import isnan, nan
 
 from epp.errors import RequestError
 from epp.model.events import (
     Aborted,
     EndpointUpserted,
+    Failure,
     Finished,
     FirstToken,
     Generated,
     Listed,
     Unobserved,
 )
+from epp.model.pods.outlier_detection import OutlierSettings
 from epp.model.request import (
     DEFAULT_FAIRNESS_ID,
     Api,
@@ -50,6 +52,7 @@ _SESSION_HEADER = "x-session-id"
 """The header by which clients name their conversation, to policies that read it."""
 _REFUSED = "connection refused"
 _DIED = "the pod died"
+_FAILED = "the pod answered with an error"
 _TOO_LONG = "longer than the engine's context"
 
 
@@ -115,8 +118,9 @@ class Simulation:
                 step_together(clock, ranks)
         self._places = {pod.endpoint.id: place for place, pod in enumerate(self.pods)}
         before = (self._oracle(),) if isinstance(plan.policy, OraclePolicy) else ()
+        outliers = OutlierSettings(consecutive_failures=plan.eject_after)
         self.pickers = [
-            SimulatedPicker(plan.policy, plan.seed * plan.pickers + number, clock, before)
+            SimulatedPicker(plan.policy, plan.seed * plan.pickers + number, clock, outliers, before)
             for number in range(plan.pickers)
         ]
         if plan.exchange_seconds is not None:
@@ -238,10 +242,11 @@ class Simulation:
 
     def _submit(self, visit: _Visit, pod: SimulatedPod, job: Job) -> None:
         job.adapter = visit.call.adapter
-        if not pod.alive:
-            visit.picker.hear(Aborted(visit.request_id, refused=True))
-            visit.picker.report(pod.scrape())  # a pod that cannot be reached is polled at once
-            self._over(visit, Fate.LOST, reason=_REFUSED)
+        if not pod.alive or pod.fails:
+            # Envoy answers with 503 in its place; the picker polls the pod at once.
+            visit.picker.hear(Aborted(visit.request_id, refused=True, failure=Failure.GATEWAY))
+            visit.picker.report(pod.scrape())
+            self._over(visit, Fate.LOST, reason=_FAILED if pod.alive else _REFUSED)
             return
         try:
             pod.engine.submit(job)
@@ -254,7 +259,10 @@ class Simulation:
     def _progressed(self, job: Job, progress: Progress) -> None:
         visit = self._visits[job]
         if progress is Progress.LOST:
-            visit.picker.hear(Aborted(visit.request_id, job.generated))
+            # Before the head of a response Envoy answers with 503, after it the stream breaks off.
+            failure = Failure.GATEWAY if isnan(visit.began) else None
+            refused = failure is not None
+            visit.picker.hear(Aborted(visit.request_id, job.generated, refused, failure))
             self._prefills.discard(job)
             del self._visits[job]
             self._over(visit, Fate.LOST, job, reason=_DIED)
@@ -279,7 +287,7 @@ class Simulation:
         if visit.left and self._plan.observation.auto:
             visit.left = not picker.fleet.needs_end(request_id, self.now)
         if visit.left and job.response_tokens > 1:
-            picker.hear(Unobserved(request_id))
+            picker.hear(Unobserved(request_id, begun=True))
 
     def _went_on(self, visit: _Visit, job: Job) -> None:
         if not visit.left:

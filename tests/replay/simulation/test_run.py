@@ -129,6 +129,45 @@ def test_a_stalled_pod_answers_late():
     assert only.ttft == pytest.approx(19.0 + free.ttft)
 
 
+def test_a_pod_that_hangs_answers_late_and_is_scraped_all_the_while():
+    hang = Fault(pod=0, kind=FaultKind.HANG, at=1.0, seconds=20.0)
+    run = played([call(0, at=2.0)], pods=(SMALL,), faults=(hang,))
+    (free,) = played([call(0, at=2.0)], pods=(SMALL,)).outcomes
+    assert run.outcomes[0].ttft == pytest.approx(19.0 + free.ttft)
+
+
+FAILS = Fault(pod=0, kind=FaultKind.FAIL, at=10.0)
+HANGS = Fault(pod=0, kind=FaultKind.HANG, at=10.0, seconds=400.0)
+DIES = Fault(pod=0, kind=FaultKind.DIE, at=10.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "fault", "most", "without"),
+    [
+        # Five in a row, and one at each return, of which there are two in 110 seconds.
+        (LEAST_TTFT, FAILS, 7, 35),
+        (ROUND_ROBIN, FAILS, 7, 73),
+        # One request in 1.5 seconds, for 15 seconds and the scrape.
+        (ROUND_ROBIN, HANGS, 11, 73),
+        # What is sent to a pod that is known to be gone is not sent there again.
+        (LEAST_TTFT, DIES, 1, 0),
+        (ROUND_ROBIN, DIES, 1, 0),
+    ],
+)
+def test_a_pod_that_fails_or_hangs_is_left_out(policy, fault, most, without):
+    calls = [call(number, at=0.5 * number) for number in range(240)]
+
+    def unserved(eject_after):
+        plan = {"policy": policy, "faults": (fault,), "eject_after": eject_after}
+        outcomes = played(calls, pods=(SMALL,) * 3, **plan).outcomes
+        late = [each for each in outcomes if each.fate is not Fate.SERVED or each.ttft > 20]
+        assert {each.endpoint for each in late} <= {0}
+        return len(late)
+
+    assert unserved(5) <= most
+    assert unserved(0) >= without
+
+
 @pytest.mark.parametrize("seconds", [None, 10.0])
 def test_a_slow_pod_takes_longer(seconds):
     slow = Fault(pod=0, kind=FaultKind.SLOW, at=1.0, seconds=seconds, factor=0.25)
