@@ -23,6 +23,7 @@ from epp.model.events import (
     Served,
     Unobserved,
 )
+from epp.model.learning.prefill import PrefillModel
 from epp.model.pods.outlier_detection import OutlierSettings, most_ejected
 from epp.model.request import RequestId
 from tests.model.rig import LONG, Rig
@@ -275,6 +276,77 @@ def test_without_any_it_is_tried_after_five_minutes():
     assert ward.left == "12"
     hang(ward, "pod-0", 15)
     assert ward.left == "012"
+
+
+def test_when_it_is_tried_again_it_has_its_time_whatever_is_overdue():
+    ward = stalled()
+    hang(ward, "pod-0", 280)
+    ward.send("pod-0", "lost too", LONG)
+    hang(ward, "pod-0", 30)
+    assert ward.heard[1:] == [("pod-0", None)]
+    hang(ward, "pod-0", 10)
+    assert ward.heard[2:] == [("pod-0", STALL)]
+
+
+def test_a_long_prompt_may_take_three_times_as_long_as_predicted():
+    ids = list(range(100_000))
+    seconds = PrefillModel().seconds(len(ids), 0)
+    assert 5 < seconds < 15
+    ward = Ward()
+    hang(ward, "pod-0", 2)
+    ward.send("pod-0", "long", ids)
+    hang(ward, "pod-0", int(4 * seconds) - 2)
+    assert ward.heard == []
+    hang(ward, "pod-0", 4)
+    assert ward.heard == [("pod-0", STALL)]
+
+
+def test_half_may_stall():
+    ward = Ward(5)
+    hang(ward, "pod-0", 2)
+    for number in range(4):
+        ward.send(f"pod-{number}", f"r{number}", LONG)
+    for second in range(20):
+        ward.now += 1.0
+        for number in range(5):
+            running = 1.0 + (second % 2 if number == 4 else 0)
+            ward.report(f"pod-{number}", running=running, kv_usage=0.5)
+    assert [reason for _, reason in ward.heard] == [STALL] * 3
+
+
+def test_what_the_clock_guesses_is_no_sign_of_life():
+    ward = Ward()
+    hang(ward, "pod-0", 2)
+    ward.send("pod-0", "left", LONG, max_tokens=100_000)
+    ward.apply(FirstToken(RequestId("left")))
+    ward.apply(Unobserved(RequestId("left"), begun=True))
+    ward.send("pod-0", "lost", LONG)
+    hang(ward, "pod-0", 17)
+    assert ward.heard == [("pod-0", STALL)]
+
+
+def disaggregated(ward, identity):
+    decode, prefill = EndpointId("default/pod-0"), EndpointId("default/pod-1")
+    ward.apply(Admitted(ward.quote(identity, LONG), decode, prefill))
+
+
+def test_an_endpoint_that_computes_prompts_for_others_does_not_stall():
+    ward = Ward(2)
+    for number in (1, 2):
+        ward.add(f"pod-{number}", f"10.0.0.{number + 1}", labels={ROLE_LABEL: "prefill"})
+    hang(ward, "pod-1", 2)
+    disaggregated(ward, "r1")
+    hang(ward, "pod-1", 30)
+    assert ward.heard == []
+
+
+def test_a_first_token_is_a_success_of_both_endpoints():
+    ward = Ward()
+    ward.fail("pod-1", times=4)
+    disaggregated(ward, "r-1")
+    ward.apply(FirstToken(RequestId("r-1")))
+    ward.fail("pod-1", times=4)
+    assert ward.heard == []
 
 
 def test_a_fleet_that_is_slow_is_not_left_out():

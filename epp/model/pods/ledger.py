@@ -140,7 +140,7 @@ class Ledger:
             return None
         head = next(iter(self._prefills.values()))
         due = self._head_since + head.seconds
-        return None if head.deadline_only or now < due else (due, head.seconds)
+        return None if now < due else (due, head.seconds)
 
     def admit(  # noqa: PLR0913 (what is known of one prefill)
         self,

@@ -153,7 +153,7 @@ class OutlierDetection:
         """Whether an endpoint shows no life with a prefill long overdue, and another one does."""
         # An endpoint that only computes prompts for others is not seen to have done so.
         overdue = None if pod.partial else pod.ledger.overdue(now)
-        if overdue is None or pod.outlier.ejected is not None or not pod.reachable:
+        if overdue is None or _out(pod):
             return False
         due, seconds = overdue
         since = max(due, pod.outlier.alive_at, pod.outlier.returned_at)

@@ -76,6 +76,15 @@ def test_an_endpoint_that_stays_well_is_left_out_for_less_again():
         assert state.ejection_seconds(30.0, 300.0) == seconds
 
 
+def test_what_was_well_before_an_ejection_does_not_count_after_it():
+    state = OutlierState()
+    for now in (0.0, 1_000.0):
+        state.eject(EjectionReason.FAILURES, 30.0, now)
+        state.give_back(now + 30.0)
+        state.record_success(now + 40.0, now + 41.0)
+    assert state.ejection_seconds(30.0, 300.0) == 90.0
+
+
 @pytest.mark.parametrize(
     ("endpoints", "most"), [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (9, 5), (10, 5)]
 )
