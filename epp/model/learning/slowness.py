@@ -82,7 +82,7 @@ class Slowness:
             of_class.count += 1
             of_class.total += self._log
         self._at = now
-        off = log(seconds / expected) - self._log
+        off = log(seconds) - log(expected) - self._log  # a ratio may be more than a float holds
         off = min(_FARTHEST_UP, max(-_FARTHEST_DOWN, off))
         self._drift += _DRIFT_GAIN * (off - self._drift)
         self._count = min(_MOST_COUNT, self._count + weight)

@@ -86,6 +86,13 @@ def test_what_fades_counts_for_no_more_than_before():
     assert steps[0] >= steps[1]
 
 
+@pytest.mark.parametrize(("expected", "seconds"), [(1e308, 1e-300), (1e-300, 1e308)])
+def test_what_is_beyond_a_float_is_a_measurement(expected, seconds):
+    slowness = Slowness(ClassSlowness())
+    slowness.learn(expected, seconds, 0.0)
+    assert (slowness.value < 1) == (seconds < expected)
+
+
 def test_small_measurements_weigh_less():
     small = measured(Slowness(ClassSlowness()), [2.0] * 3, expected=0.001)
     large = measured(Slowness(ClassSlowness()), [2.0] * 3, expected=1.0)
