@@ -23,7 +23,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     cache is predicted to serve; `matched_blocks` of `total_blocks` says the same in blocks.
     Seconds: `queued_prefill_seconds` of prefill sent before and not yet done, `prefill_seconds`
     that this request would take, `decode_seconds` that running decodes would add to it, and
-    `crowding_seconds` that its decode and theirs cost each other, all of them together.
+    `crowding_seconds` that its prefill costs them and its decode and theirs each other, all of
+    them together.
     `requests` counts what this picker sent and has not seen end, `in_flight_tokens` the uncached
     tokens of their prompts whose first token it has not seen. `busy_share`, in 0..1, is the
     fleet's: the share of endpoints with prefill to do, averaged over ten seconds. `trust`, in

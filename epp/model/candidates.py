@@ -155,8 +155,8 @@ class Candidates(Sequence[Candidate]):
     def ttft_seconds(self, weight: float, crowding: float) -> list[float]:
         """Return the cost of a first token at each endpoint, in seconds.
 
-        The prefill of this request counts `weight` times, what decodes cost each other `crowding`
-        times.
+        The prefill of this request counts `weight` times, what running requests lose by it, and it
+        by their decodes, `crowding` times.
         """
         queued, prefill, running, pods = self._queued, self._prefill, self._running, self._pods
         decode, each, context = self._decode_seconds(), crowding * self._length, self._context
@@ -165,7 +165,8 @@ class Candidates(Sequence[Candidate]):
             cost = queued[position] + weight * prefill[position]
             if beside > 0:
                 own = running[position] * pods[position].pace.decode_seconds(1.0, context)
-                cost += beside + each * (beside + own)
+                stall = crowding * running[position] * prefill[position]
+                cost += beside + each * (beside + own) + stall
             costs.append(cost)
         return costs
 
@@ -182,10 +183,11 @@ class Candidates(Sequence[Candidate]):
     def _crowding_seconds(self, position: int, decode: float) -> float:
         """Return what the request's tokens take longer because of others, and theirs because of it.
 
-        Others are taken to run for as long as it does.
+        Others are taken to run for as long as it does, and wait while its prompt is computed.
         """
         own = self._pods[position].pace.decode_seconds(1.0, self._context)
-        return self._length * (decode + own * self._running[position])
+        others = self._length * own + self._prefill[position]
+        return self._length * decode + self._running[position] * others
 
     @property
     def _context(self) -> float:

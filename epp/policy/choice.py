@@ -133,8 +133,8 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     `queued_prefill + (1 + alpha) * prefill + decode + crowding / 10`, with alpha = 2b / (1 - b),
     from 1 to 8, for the busy share b: in a busy fleet, prefill that another endpoint's cache would
     save takes time from requests to come; in any fleet from running decodes, and its blocks evict
-    others. b is the fleet's and so the same for all candidates. A tenth of what decodes cost each
-    other keeps answers fast where it costs no first token much.
+    others. b is the fleet's and so the same for all candidates. A tenth of what running requests
+    lose by this one, and it by them, keeps answers fast where it costs no first token much.
     """
     if type(candidates) is Candidates:
         return candidates.ttft_seconds(_prefill_weight(candidates.busy_share), _CROWDING)

@@ -28,9 +28,10 @@ def test_decodes_interfere_by_number_and_by_what_they_look_back_at():
     found = rig.ask(text(1000))
     decode = 100 * 20e-6 + 56e-9 * 0.5 * 1_600_000
     assert found["pod-0"].decode_seconds == pytest.approx(decode)
-    # 256 tokens are expected: each waits for the others, and each of them for it.
-    own = 20e-6 + 56e-9 * (1000 + 256 / 2)
-    assert found["pod-0"].crowding_seconds == pytest.approx(256 * (decode + 100 * own))
+    # 256 tokens are expected: each waits for the others, and each of them for it and its prompt.
+    own, prefill = 20e-6 + 56e-9 * (1000 + 256 / 2), PrefillModel().seconds(1000, 0)
+    lost = 256 * (decode + 100 * own) + 100 * prefill
+    assert found["pod-0"].crowding_seconds == pytest.approx(lost)
     assert found["pod-1"].decode_seconds == found["pod-1"].crowding_seconds == 0
 
 

@@ -40,6 +40,7 @@ class Oracle:
 
 def _told(candidate: Candidate, job: Job, block: int, truth: Outlook) -> Candidate:
     beside = truth.decode + truth.requests * truth.own
+    stall = truth.requests * truth.prefill
     return replace(
         candidate,
         prompt_tokens=job.prompt_tokens,
@@ -49,7 +50,7 @@ def _told(candidate: Candidate, job: Job, block: int, truth: Outlook) -> Candida
         queued_prefill_seconds=truth.queued,
         prefill_seconds=truth.prefill,
         decode_seconds=truth.steps * truth.decode,
-        crowding_seconds=job.response_tokens * beside,
+        crowding_seconds=job.response_tokens * beside + stall,
         requests=truth.requests,
         in_flight_tokens=truth.waiting_tokens,
     )
