@@ -4,8 +4,10 @@ Predictions are compared with the `cached_tokens` that responses report. One tha
 much lowers trust, and predictions are discounted by trust; one that held raises it. A large
 prediction of which nothing was true raises the suspicion that the engine has restarted. Then a
 request finds at most what came since: one that finds more clears the suspicion, more predictions
-that fail confirm it. An engine that evicts a little earlier than modelled fails predictions of old
-blocks, too: two are enough where they promised more than that explains, else it takes three.
+that fail confirm it. A cache of which nothing held since the last restart is no cache that can be
+trusted: it is emptied, and trust stays where it is. An engine that evicts a little earlier than
+modelled fails predictions of old blocks, too: two are enough where they promised more than that
+explains, else it takes three.
 """
 
 from enum import Enum
@@ -14,6 +16,8 @@ from typing import Final
 _FALLS: Final = 0.1
 _RISES: Final = 0.05
 """The weight of one report in the average that trust is, where it lowers and raises it."""
+_MOST_MISSES: Final = 4
+"""How many times that weight a report has, at most, of several in a row with nothing true."""
 _LARGE_TOKENS: Final = 64
 """Predictions of fewer tokens raise no suspicion."""
 _LITTLE: Final = 0.1
@@ -40,7 +44,16 @@ class PredictionTrust:
     `reports` counts the responses that were observed to their end since it started.
     """
 
-    __slots__ = ("_failed", "_failures", "_reported", "reports", "suspicious", "trust")
+    __slots__ = (
+        "_failed",
+        "_failures",
+        "_held",
+        "_misses",
+        "_reported",
+        "reports",
+        "suspicious",
+        "trust",
+    )
 
     def __init__(self) -> None:
         self.trust = 1.0
@@ -49,6 +62,8 @@ class PredictionTrust:
         self._reported = False
         self._failures = 0
         self._failed = 0
+        self._misses = 0
+        self._held = False
 
     def discount(self, cached: int) -> int:
         """Return how many of the predicted tokens to count on; small doubts change nothing."""
@@ -68,8 +83,11 @@ class PredictionTrust:
         if predicted <= 0:
             return Verdict.HELD
         held = min(predicted, actual) / predicted
-        self.trust += (_FALLS if held < self.trust else _RISES) * (held - self.trust)
+        self._misses = min(_MOST_MISSES, self._misses + 1) if held < _LITTLE else 0
+        weight = _FALLS * max(1, self._misses) if held < self.trust else _RISES
+        self.trust += weight * (held - self.trust)
         if held >= _MOST_OF or actual > predicted - 2 * block:
+            self._held = True
             return Verdict.HELD
         if not self.suspicious:
             self._failures, self._failed = 1, predicted - actual
@@ -80,11 +98,14 @@ class PredictionTrust:
         self._failed += predicted - actual
         if self._failures < _ENOUGH and self._failed <= early:
             return Verdict.MISSED
+        known, trust = self._held, self.trust
         self.restarted()
+        if not known:
+            self.trust = trust
         return Verdict.RESTARTED
 
     def restarted(self) -> None:
         """Reset the trust: the engine has restarted."""
         self.reports = 0
         self.trust = 1.0
-        self.suspicious = False
+        self.suspicious = self._held = False

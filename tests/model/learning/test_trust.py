@@ -114,6 +114,28 @@ def test_trust_falls_faster_than_it_rises_and_recovers():
     assert feedback.trust > 0.99
 
 
+def test_an_endpoint_whose_hits_do_not_come_is_not_believed():
+    """Each miss in a row weighs 0.1 more than the one before, up to 0.4."""
+    feedback = PredictionTrust()
+    left = 1000.0
+    for weight in (0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4, 0.4):
+        feedback.judge(640, 0, BLOCK)
+        left *= 1 - weight
+    assert feedback.discount(1000) == pytest.approx(left, abs=1)
+
+
+def test_one_that_loses_all_it_gets_again_and_again_is_not_believed():
+    """Once a hit has come, what is lost is a restart; what is lost again before one is not."""
+    feedback = reporting()
+    assert [feedback.judge(640, 0, BLOCK) for _ in range(2)][-1] is Verdict.RESTARTED
+    assert feedback.trust == 1.0
+    for _ in range(3):
+        assert [feedback.judge(640, 0, BLOCK) for _ in range(2)][-1] is Verdict.RESTARTED
+    assert feedback.trust < 0.2
+    feedback.restarted()  # its process says so
+    assert feedback.trust == 1.0
+
+
 def test_small_doubts_discount_nothing():
     feedback = reporting()
     assert feedback.discount(1000) == 1000
