@@ -134,6 +134,13 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--max-num-seqs", type=positive, metavar="N", help="(default: the preset's)")
     group.add_argument(
+        "--max-loras",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="adapters that run at once at each (default: any number)",
+    )
+    group.add_argument(
         "--pod-speeds",
         type=listed(factor),
         default=[1.0],
@@ -312,5 +319,6 @@ def _pod(arguments: argparse.Namespace, engine: EnginePreset) -> PodPlan:
         num_gpu_blocks=max(1, tokens_held // block) + 1,
         max_num_batched_tokens=arguments.max_num_batched_tokens or limits.max_num_batched_tokens,
         max_num_seqs=arguments.max_num_seqs or limits.max_num_seqs,
+        max_loras=arguments.max_loras,
     )
     return PodPlan(limits=limits, cost=cost, ranks=arguments.ranks)

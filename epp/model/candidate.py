@@ -21,10 +21,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     Tokens: `prompt_tokens` is the request's, `cached_tokens` how many of them the endpoint's
     cache is predicted to serve; `matched_blocks` of `total_blocks` says the same in blocks.
-    Seconds: `queued_prefill_seconds` of prefill sent before and not yet done, `prefill_seconds`
-    that this request would take, `decode_seconds` that running decodes would add to it, and
-    `crowding_seconds` that its prefill costs them and its decode and theirs each other, all of
-    them together.
+    Seconds: `queued_prefill_seconds` of prefill sent before and not yet done, or, where that is
+    longer, until the request's adapter has a slot; `prefill_seconds` that this request would take,
+    `decode_seconds` that running decodes would add to it, and `crowding_seconds` that its prefill
+    costs them and its decode and theirs each other, all of them together, and for which it takes
+    a slot from others.
     `requests` counts what this picker sent and has not seen end, `in_flight_tokens` the uncached
     tokens of their prompts whose first token it has not seen. `busy_share`, in 0..1, is the
     fleet's: the share of endpoints with prefill to do, averaged over ten seconds. `trust`, in

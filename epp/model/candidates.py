@@ -38,7 +38,8 @@ class Candidates(Sequence[Candidate]):
     Good while one decision is made: a load that is first looked at later is a later one.
     `busy_share`, in 0..1, is the fleet's; `length` is how many tokens the request is expected to
     generate. `context` is how many tokens it has with what it may generate, at least; 0 where no
-    endpoint is known to have too little room for that. Units are those of `Candidate`.
+    endpoint is known to have too little room for that. `taken` are the seconds for which it takes a
+    slot of adapters from others, None where there are none to take. Units are those of `Candidate`.
     """
 
     __slots__ = (
@@ -57,6 +58,7 @@ class Candidates(Sequence[Candidate]):
         "_queued",
         "_requests",
         "_running",
+        "_taken",
         "_tokens",
         "_trust",
         "busy_share",
@@ -75,12 +77,14 @@ class Candidates(Sequence[Candidate]):
         length: float,
         now: float,
         context: int = 0,
+        taken: Sequence[float] | None = None,
     ) -> None:
         self._tokens: Final = quote.tokens
         self._blocks: Final = quote.blocks
         self._chains: Final = quote.chains
         self._model: Final = quote.target_model
         self.context: Final = context
+        self._taken: Final = taken
         self._endpoints: Final = eligible.endpoints
         self._pods: Final = eligible.pods
         self._length: Final = length
@@ -168,6 +172,9 @@ class Candidates(Sequence[Candidate]):
                 stall = crowding * running[position] * prefill[position]
                 cost += beside + each * (beside + own) + stall
             costs.append(cost)
+        taken = self._taken
+        if taken is not None:
+            return [cost + crowding * slot for cost, slot in zip(costs, taken, strict=True)]
         return costs
 
     def _decode_seconds(self) -> list[float]:
@@ -183,11 +190,13 @@ class Candidates(Sequence[Candidate]):
     def _crowding_seconds(self, position: int, decode: float) -> float:
         """Return what the request's tokens take longer because of others, and theirs because of it.
 
-        Others are taken to run for as long as it does, and wait while its prompt is computed.
+        Others are taken to run for as long as it does, and wait while its prompt is computed. Those
+        that come wait for a slot that it takes.
         """
         own = self._pods[position].pace.decode_seconds(1.0, self._context)
         others = self._length * own + self._prefill[position]
-        return self._length * decode + self._running[position] * others
+        slot = 0.0 if self._taken is None else self._taken[position]
+        return self._length * decode + self._running[position] * others + slot
 
     @property
     def _context(self) -> float:

@@ -166,14 +166,11 @@ class Fleet:
         snapshot = take_snapshot(eligible.ledgers, external, now)
         self._busy.update(snapshot.busy, len(trust), now)
         busy, length = self._busy.value, self._output_lengths.length(quote)
+        queued = snapshot.queued_prefill_seconds
+        taken = self.pods.await_slots(eligible, queued, quote.target_model, length)
+        context = self._prompts.least_context(quote, self.pods.shortest_context)
         known = estimates, prefill_seconds, trust, snapshot
-        return Candidates(quote, eligible, *known, busy, length, now, self._context(quote))
-
-    def _context(self, quote: Quote) -> int:
-        """Return the tokens of a request's context, at least; 0 where it fits at all endpoints."""
-        if quote.tokens + (quote.max_tokens or 0) <= self.pods.shortest_context:
-            return 0
-        return quote.least_context(self._prompts.length_error(quote))
+        return Candidates(quote, eligible, *known, busy, length, now, context, taken)
 
     # Events.
 

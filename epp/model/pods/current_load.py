@@ -114,6 +114,29 @@ class LoadBooks:
             return CurrentLoad(waiting, running, kv_usage)
         return CurrentLoad(waiting, running, kv_usage, *self._adapters_of(load))
 
+    def slot_seconds(self, adapter: str, response_seconds: float) -> tuple[float, float]:
+        """Return how long a request of an adapter waits for a slot, and takes one from others.
+
+        An engine computes the requests of a few adapters at once (vLLM `max_loras`). Where as many
+        have requests there, another waits until one of them has no request left. Responses take
+        `response_seconds` and began at any time, so that the n of one adapter end after
+        n / (n + 1) of these, and the first of several adapters after 1 / (1 + sum(1 / n)). A free
+        slot is taken for one response, where there are more adapters than slots at one endpoint.
+        """
+        models, slots = self._models, self._load.max_adapters
+        if not slots:
+            return 0.0, 0.0
+        order = [each for each in models if each in self._adapters]
+        if self._others:  # whose adapters are known by the report alone
+            order = [each for each in self._load.running_adapters if each not in models] + order
+        known = adapter in order
+        place = order.index(adapter) if known else len(order)
+        if place < slots:
+            scarce = not known and len(self._adapters) > slots
+            return 0.0, response_seconds if scarce else 0.0
+        ends = 1.0 + sum([1.0 / models.get(each, 1) for each in order[:slots]])
+        return (1 + place - slots) * response_seconds / ends, 0.0
+
     def _learn_adapters(self, load: Load) -> None:
         if len(self._adapters) > _MOST_ADAPTERS:
             self._adapters.clear()

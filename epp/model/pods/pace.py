@@ -88,6 +88,10 @@ class Pace:
         decode = self.of_class.decode
         return self.decode_slowness.value * (decode.sequence * sequences + decode.context * held)
 
+    def step_seconds(self, sequences: float, held: float) -> float:
+        """Return what a step takes that decodes so many sequences, and nothing else."""
+        return self.decode_slowness.value * self.of_class.decode.seconds(sequences, held)
+
     # Measurements.
 
     def count(self, sequences: float, held: float, now: float, *, prefilling: bool) -> None:

@@ -146,6 +146,11 @@ class Pod:
         """Return what decodes add to a step where so many run: nothing where none does."""
         return self.pace.decode_seconds(running, self.books.held_tokens) if running > 0 else 0.0
 
+    def slot_seconds(self, adapter: str, tokens: float) -> tuple[float, float]:
+        """Return what `LoadBooks.slot_seconds` does, where responses have so many tokens."""
+        step = self.pace.step_seconds(max(1.0, self.running), self.books.held_tokens)
+        return self.books.slot_seconds(adapter, tokens * step)
+
     def count_time(self, now: float) -> None:
         """Count the time up to now, before anything changes that decodes."""
         prefilling = self.ledger.prefilling(now) > 0

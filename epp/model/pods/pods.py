@@ -58,20 +58,34 @@ class EligiblePods:
             for pod, pace in zip(self.pods, self._paces, strict=True)
         ]
 
+    def await_slots(self, queued: list[float], adapter: str, tokens: float) -> list[float]:
+        """Have `queued` seconds be those until an adapter has a slot, where these are more.
+
+        Returns for how long it takes a slot from others, in seconds. Responses are expected to have
+        so many `tokens`.
+        """
+        taken: list[float] = []
+        for position, pod in enumerate(self.pods):
+            wait, own = pod.slot_seconds(adapter, tokens)
+            queued[position] = max(queued[position], wait)
+            taken.append(own)
+        return taken
+
 
 class Pods:
     """All pods. `capacity`, in tokens, is that of a cache whose endpoint has not reported one.
 
-    `engine_blocks` counts the engines by the size of their blocks, in tokens. `shortest_context` is
-    the least of all listed limits of contexts, in tokens: what is no longer fits everywhere.
-    `changes` counts what may have changed which pods are eligible.
+    `adapters` are all names that any endpoint reported as adapters'. `engine_blocks` counts the
+    engines by the size of their blocks, in tokens. `shortest_context` is the least of all listed
+    limits of contexts, in tokens: what is no longer fits everywhere. `changes` counts what may have
+    changed which pods are eligible.
     """
 
     def __init__(self, index: PrefixIndex, hasher: BlockHasher, capacity: int) -> None:
         self._index = index
         self._hasher = hasher
         self._unknown = CacheSpec(model=DEFAULT_MODEL, capacity=capacity, block=TOKEN_BLOCK)
-        self._adapters: set[str] = set()
+        self.adapters: Final[set[str]] = set()
         self._by_id: dict[EndpointId, Pod] = {}
         self._by_target: dict[Target, Pod] | None = None
         self._classes: dict[str, PaceClass] = {}
@@ -110,7 +124,7 @@ class Pods:
             pod.relabel(endpoint, of_class)
             return
         self.remove(endpoint.id)
-        pod = Pod(endpoint, self._index, of_class, self._hasher, self._unknown, self._adapters)
+        pod = Pod(endpoint, self._index, of_class, self._hasher, self._unknown, self.adapters)
         self._by_id[endpoint.id] = pod
         self._by_target = None
         self.engine_blocks[pod.engine_block] += 1
@@ -161,6 +175,12 @@ class Pods:
         self.engine_blocks[block] -= 1
         if not self.engine_blocks[block]:
             del self.engine_blocks[block]
+
+    def await_slots(
+        self, eligible: EligiblePods, queued: list[float], model: str, tokens: float
+    ) -> list[float] | None:
+        """Do what `EligiblePods.await_slots` does for an adapter; nothing for another model."""
+        return eligible.await_slots(queued, model, tokens) if model in self.adapters else None
 
     def fullest(self) -> Pod:
         """Return the pod whose cache holds the most blocks."""

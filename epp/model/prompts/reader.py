@@ -117,6 +117,15 @@ class Prompts:
         """Return how wrong the estimated part of a quote's length is, as a share of it."""
         return self._estimator.error(quote.target_model, quote.kind)
 
+    def least_context(self, quote: Quote, shortest: float) -> int:
+        """Return the tokens of a request's context, at least; 0 where `shortest` has room for it.
+
+        That is what is estimated, not the least.
+        """
+        if quote.tokens + (quote.max_tokens or 0) <= shortest:
+            return 0
+        return quote.least_context(self.length_error(quote))
+
     def learn_prefix(self, quote: Quote, blocks: int, tokens: int, block: int) -> None:
         """Learn that a cache served `tokens` where `blocks` leading blocks hit.
 

@@ -15,6 +15,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine may hold and compute; names and defaults are vLLM's.
 
     `num_gpu_blocks` counts the null block too. `max_model_len` is cut to what the pool can hold.
+    `max_loras` adapters may run at once; 0: any number.
     """
 
     block_size: int = 16
@@ -23,6 +24,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 256
     max_model_len: int = 1 << 20
     enable_prefix_caching: bool = True
+    max_loras: int = 0
 
     @property
     def capacity(self) -> int:
@@ -36,7 +38,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineLoad(NamedTuple):
-    """What the metrics page has: requests that wait and that run, the share of blocks in use."""
+    """What the metrics page has: requests that wait and that run, the share of blocks in use.
+
+    The adapters of both are there where the engine limits them (`max_loras`).
+    """
 
     waiting: int = 0
     running: int = 0
@@ -44,6 +49,8 @@ class EngineLoad(NamedTuple):
     prefix_queries: int = 0
     prefix_hits: int = 0
     preemptions: int = 0
+    running_adapters: frozenset[str] = frozenset()
+    waiting_adapters: frozenset[str] = frozenset()
 
 
 class Job:

@@ -74,6 +74,16 @@ class BatchScheduler:
             self.prefix_queries,
             self.prefix_hits,
             self.preemptions,
+            *self._adapters(),
+        )
+
+    def _adapters(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the adapters that run, and those that wait; none where they are not limited."""
+        if not self.limits.max_loras:
+            return frozenset(), frozenset()
+        return (
+            frozenset(job.adapter for job in self.running if job.adapter),
+            frozenset(job.adapter for job in self.waiting if job.adapter),
         )
 
     def schedule(self, now: float) -> StepWork | None:
@@ -188,8 +198,13 @@ class BatchScheduler:
 
     def _admit(self, budget: int, now: float) -> None:
         most = self.limits.max_num_seqs
+        deferred: list[Job] = []
         while self.waiting and budget and len(self.running) < most:
             job = self.waiting[0]
+            if not self._has_slot(job):
+                # vLLM `schedule`: one whose adapter has no slot is skipped, and keeps its place.
+                deferred.append(self.waiting.popleft())
+                continue
             if not self._start(job):
                 break
             self.waiting.popleft()
@@ -200,6 +215,14 @@ class BatchScheduler:
             self._take(job, job.computed + count)
             self._step.append((job, count))
             budget -= count
+        self.waiting.extendleft(reversed(deferred))
+
+    def _has_slot(self, job: Job) -> bool:
+        """Return whether a request's adapter runs, or may begin to."""
+        if not self.limits.max_loras or not job.adapter:
+            return True
+        running = {each.adapter for each in self.running if each.adapter}
+        return job.adapter in running or len(running) < self.limits.max_loras
 
     def _start(self, job: Job) -> bool:
         """Look up the cached prefix and hold it, if the whole sequence fits the free blocks."""
@@ -252,7 +275,9 @@ class BatchScheduler:
             return False
         # It did not fit, and free blocks only get fewer. But it needs fewer itself where those
         # that run generate what it begins with.
-        head = self.waiting[0]
+        head = next(filter(self._has_slot, self.waiting), None)
+        if head is None:
+            return False
         begins, lookup = head.blocks.keys, (head.prompt_tokens + head.generated - 1) // self._size
         return any(
             at < min(lookup, len(job.blocks.keys)) and job.blocks.keys[at] == begins[at]

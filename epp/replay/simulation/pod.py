@@ -55,6 +55,9 @@ class SimulatedPod:
             caching=limits.enable_prefix_caching,
             started_at=self._started_at,
             at=self._clock.now,
+            running_adapters=shown.running_adapters,
+            waiting_adapters=shown.waiting_adapters,
+            max_adapters=limits.max_loras,
         )
         return LoadReported(self.endpoint.id, load)
 

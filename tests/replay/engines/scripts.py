@@ -10,6 +10,9 @@ from epp.replay.engines.engine import Engine
 from epp.replay.simulation.clock import Clock
 from epp.replay.traffic.calls import Run, tokens_in
 
+ADAPTERS = ("", "a", "b", "a", "c", "", "b")
+"""Those of requests by their number, over and over."""
+
 
 class Heard(NamedTuple):
     job: int
@@ -42,6 +45,7 @@ def draw_limits(rng):
         max_num_batched_tokens=rng.choice([24, 100, 512]),
         max_num_seqs=rng.choice([2, 4, 30]),
         enable_prefix_caching=rng.random() < 0.9,
+        max_loras=rng.choice([0, 0, 1, 2]),
     )
 
 
@@ -72,7 +76,7 @@ def play(limits, calls, progress_tokens, faults=()):
 
     engine = Engine(limits, StepCost(), clock, listen, progress_tokens=progress_tokens)
     jobs = [
-        Job(number, prompt, response, transferred=transferred)
+        Job(number, prompt, response, transferred=transferred, adapter=ADAPTERS[number % 7])
         for number, (_, prompt, response, transferred) in enumerate(calls)
     ]
     for job, (at, *_) in zip(jobs, calls, strict=True):

@@ -203,6 +203,23 @@ def test_nothing_is_heard_of_what_was_aborted():
     assert it.engine.load == EngineLoad(0, 0, 0.0, 100, 0, 0)
 
 
+def test_an_adapter_without_a_slot_waits_and_others_pass_it():
+    it = Watched(max_loras=2)
+    adapters = ("a", "b", "c", "", "b", "a")
+    for number, adapter in enumerate(adapters):
+        it.engine.submit(job(number, response=10 if adapter == "b" else 20, adapter=adapter))
+    shown = []
+    it.at(0.1, lambda: shown.append(it.engine.published))
+    times = {(number, progress): at for number, progress, at, _ in it.run()}
+    firsts = {number: at for (number, progress), at in times.items() if progress == "FIRST"}
+    assert [number for number in firsts if number != 2] == [0, 1, 3, 4, 5]
+    assert max(times[1, "LAST"], times[4, "LAST"]) < firsts[2] < times[0, "LAST"]
+    assert (shown[0].waiting, shown[0].running) == (1, 5)
+    assert shown[0].running_adapters == {"a", "b"}
+    assert shown[0].waiting_adapters == {"c"}
+    assert it.engine.published.running_adapters == frozenset()
+
+
 @given(st.integers(0, 1 << 32))
 def test_steps_at_once_do_what_they_do_one_by_one(seed):
     limits, calls = drawn(seed)

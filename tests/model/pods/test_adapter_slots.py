@@ -1,0 +1,128 @@
+"""Slots for adapters: who waits for one, for how long, and what taking one costs others."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.events import Finished
+from epp.model.request import RequestId
+from epp.policy.choice import ttft_costs
+from tests.model.rig import LONG, Rig
+from tests.strategies import text
+
+RESPONSE = 6.0
+
+
+class Slots(Rig):
+    """Two endpoints with two slots each; any adapter of `abcd` is known by a report of pod-1's."""
+
+    def __init__(self, adapters="abcd", slots=2):
+        super().__init__(2)
+        self.slots = slots
+        self.said("pod-1", adapters)
+        self.said("pod-1")
+        self.said("pod-0")
+
+    def said(self, name, adapters="", **load):
+        load = {"running": len(adapters), "max_adapters": self.slots} | load
+        self.report(name, running_adapters=frozenset(adapters), **load)
+
+    def run(self, models):
+        for number, model in enumerate(models):
+            words = text(100, f"{number} ")
+            self.send("pod-0", f"r{number}", words, target_model=model, max_tokens=100)
+
+    def end(self, number):
+        self.apply(Finished(RequestId(f"r{number}")))
+
+    def asked(self, adapter):
+        return self.pod("pod-0").books.slot_seconds(adapter, RESPONSE)
+
+
+@pytest.mark.parametrize(
+    ("models", "adapter", "wait", "taken"),
+    [
+        ("", "a", 0, RESPONSE),
+        ("a", "a", 0, 0),
+        ("a", "b", 0, RESPONSE),
+        ("ma", "b", 0, RESPONSE),  # the base model takes no slot
+        ("ab", "b", 0, 0),
+        ("ab", "c", RESPONSE / 3, 0),  # the first of two ends after a third
+        ("mab", "c", RESPONSE / 3, 0),
+        ("aab", "c", RESPONSE / 2.5, 0),
+        ("aabb", "c", RESPONSE / 2, 0),
+        ("abc", "c", RESPONSE / 3, 0),  # it waits for the first slot already
+        ("abc", "d", 2 * RESPONSE / 3, 0),
+        ("abcc", "a", 0, 0),
+    ],
+)
+def test_an_adapter_without_a_slot_waits_until_another_has_no_request_left(
+    models, adapter, wait, taken
+):
+    rig = Slots()
+    rig.run(models)
+    assert rig.asked(adapter) == (pytest.approx(wait), taken)
+
+
+def test_a_slot_is_free_when_the_last_request_of_its_adapter_has_ended():
+    rig = Slots()
+    rig.run("aab")
+    rig.said("pod-0", "ab", running=3)
+    rig.end(0)
+    assert rig.asked("c")[0] == pytest.approx(RESPONSE / 3)
+    rig.end(1)
+    assert rig.asked("c") == (0, RESPONSE)  # although the report is older
+
+
+def test_adapters_of_others_hold_slots_as_the_report_says():
+    rig = Slots()
+    rig.said("pod-0", "ad")
+    assert rig.asked("a") == (0, 0)
+    assert rig.asked("c") == (pytest.approx(RESPONSE / 3), 0)
+    rig.run("b")
+    assert rig.asked("c") == (pytest.approx(2 * RESPONSE / 3), 0)
+
+
+@pytest.mark.parametrize(
+    ("adapters", "slots", "expected"),
+    [("abcd", 0, (0, 0)), ("abcd", 4, (0, 0)), ("abcd", 3, (0, RESPONSE))],
+    ids=["not known", "enough for all", "fewer than adapters"],
+)
+def test_a_free_slot_is_taken_from_others_only_where_all_may_be_in_use(adapters, slots, expected):
+    assert Slots(adapters, slots).asked("a") == expected
+
+
+def test_the_wait_is_part_of_the_prediction_and_the_slot_of_what_it_costs_others():
+    rig = Slots()
+    rig.run("ab")
+    asked = rig.ask(LONG, target_model="c", max_tokens=100)
+    step = rig.pod("pod-0").pace.step_seconds(2, rig.pod("pod-0").books.held_tokens)
+    assert asked["pod-0"].queued_prefill_seconds == pytest.approx(100 * step / 3, rel=1e-6)
+    assert asked["pod-0"].predicted_ttft > asked["pod-1"].predicted_ttft
+    assert asked["pod-1"].queued_prefill_seconds == 0
+    alone = rig.pod("pod-1").pace.step_seconds(1, 0)
+    assert asked["pod-1"].crowding_seconds == pytest.approx(100 * alone)
+    base = rig.ask(LONG, target_model="m", max_tokens=100)
+    assert base["pod-1"].crowding_seconds == 0
+
+
+def test_prefill_that_is_queued_for_longer_is_what_a_request_waits_for():
+    rig = Slots()
+    rig.run("ab")
+    rig.send("pod-0", "long", text(90_000, "long"), target_model="a", max_tokens=1)
+    queued = rig.pod("pod-0").ledger.queued_seconds(rig.now)
+    assert rig.asked("c")[0] < queued
+    asked = rig.ask(LONG, target_model="c", max_tokens=1)
+    assert asked["pod-0"].queued_prefill_seconds == pytest.approx(queued)
+
+
+@given(models=st.text("abcdm", max_size=8), adapter=st.sampled_from("abcd"))
+def test_columns_and_candidates_cost_the_same(models, adapter):
+    rig = Slots()
+    rig.run(models)
+    quote = rig.quote("r", LONG, target_model=adapter)
+    candidates = rig.fleet.candidates(quote, rig.now)
+    assert ttft_costs(candidates) == pytest.approx(ttft_costs(list(candidates)))
+    wait, taken = rig.asked(adapter)
+    assert 0 <= wait <= len(models) * RESPONSE
+    assert wait == 0 or taken == 0
