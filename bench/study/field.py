@@ -113,7 +113,9 @@ def _table(cells: Sequence[Cell], ranked: Sequence[str], measure: str) -> Iterab
     yield f"| policy | {' | '.join(map(_title, cells))} | all |"
     yield f"|---|{'--:|' * (len(cells) + 1)}"
     best = [_best(cell, measure) for cell in cells]
-    means = {policy: _mean(_ratio(cell, policy, measure) for cell in cells) for policy in ranked}
+    means = {
+        policy: geometric_mean(_ratio(cell, policy, measure) for cell in cells) for policy in ranked
+    }
     compared = {
         policy: mean
         for policy, mean in means.items()
@@ -128,7 +130,7 @@ def _table(cells: Sequence[Cell], ranked: Sequence[str], measure: str) -> Iterab
     yield ""
 
 
-def _mean(ratios: Iterable[float]) -> float:
+def geometric_mean(ratios: Iterable[float]) -> float:
     """Return the geometric mean; NaN where a ratio is not known."""
     logs = [math.log(each) for each in ratios]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan

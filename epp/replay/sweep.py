@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from importlib import import_module
@@ -43,9 +43,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.cell}, {self.plan.policy.name}, seed {self.plan.seed}"
 
 
-def play(task: Task) -> Digest:
+def play(task: Task, simulation: Callable[[Trace, RunPlan], Simulation] = Simulation) -> Digest:
     """Play one run. Raises `ConfigError` where its traffic cannot be read."""
-    played = Simulation(read_traffic(task.traffic), task.plan).run()
+    played = simulation(read_traffic(task.traffic), task.plan).run()
     return digest(
         msgspec.structs.replace(
             played,

@@ -31,6 +31,7 @@ from epp.model.request import (
     RequestId,
     Usage,
 )
+from epp.policy.plugins import Filter
 from epp.replay.engines.contract import Job, Progress
 from epp.replay.engines.lockstep import step_together
 from epp.replay.plan import OraclePolicy, RunPlan
@@ -56,7 +57,7 @@ _FAILED = "the pod answered with an error"
 _TOO_LONG = "longer than the engine's context"
 
 
-class _Visit:
+class Visit:
     """A call that was sent at `at` seconds; its response began at `began`, NaN before.
 
     `pod` is the number of the endpoint that it was sent to, -1 while there is none. It came to the
@@ -128,7 +129,7 @@ class Simulation:
                 others = [each for each in self.pickers if each is not picker]
                 picker.tell(others, plan.exchange_seconds)
         self._interval = plan.policy.scrape_seconds or plan.scrape_seconds
-        self._visits: dict[Job, _Visit] = {}
+        self._visits: dict[Job, Visit] = {}
         self._prefills: set[Job] = set()  # those of them that only compute a prompt
         self._left = len(trace.calls)
         self._turns = _turns(trace.calls)
@@ -160,7 +161,7 @@ class Simulation:
             samples=self._samples,
         )
 
-    def _oracle(self) -> Oracle:
+    def _oracle(self) -> Filter:
         return Oracle(self._trace.calls, {pod.endpoint.id: pod.engine for pod in self.pods})
 
     def _prepare(self) -> None:
@@ -222,7 +223,7 @@ class Simulation:
             self.clock.at(self.now + self._plan.drain_seconds, self._give_up)
         call = self._trace.calls[number]
         picker = self.pickers[number % len(self.pickers)]
-        visit = _Visit(number, call, self.now, picker, self._infinite.admit(call))
+        visit = Visit(number, call, self.now, picker, self._infinite.admit(call))
         if self._interval < _IDLE_SECONDS:
             self._refresh()
         try:
@@ -240,7 +241,7 @@ class Simulation:
             self._prefills.add(first)
             self._submit(visit, self.pods[self._places[decision.prefill.id]], first)
 
-    def _submit(self, visit: _Visit, pod: SimulatedPod, job: Job) -> None:
+    def _submit(self, visit: Visit, pod: SimulatedPod, job: Job) -> None:
         job.adapter = visit.call.adapter
         if not pod.alive or pod.fails:
             # Envoy answers with 503 in its place; the picker polls the pod at once.
@@ -273,14 +274,14 @@ class Simulation:
             del self._visits[job]
             self._transfer(visit, job)
 
-    def _transfer(self, visit: _Visit, prefilled: Job) -> None:
+    def _transfer(self, visit: Visit, prefilled: Job) -> None:
         """Send a prompt's KV cache from the pod that computed it to the one that generates."""
         call, seconds = visit.call, self._plan.transfer_seconds_per_token * prefilled.prompt_tokens
         visit.prefilled, visit.came = prefilled, self.now + seconds
         job = Job(visit.number, call.prompt, call.response, transferred=True)
         self.clock.at(self.now + seconds, partial(self._submit, visit, self.pods[visit.pod], job))
 
-    def _began(self, visit: _Visit, job: Job) -> None:
+    def _began(self, visit: Visit, job: Job) -> None:
         visit.began = self.now
         picker, request_id = visit.picker, visit.request_id
         picker.hear(FirstToken(request_id))
@@ -289,18 +290,18 @@ class Simulation:
         if visit.left and job.response_tokens > 1:
             picker.hear(Unobserved(request_id, begun=True))
 
-    def _went_on(self, visit: _Visit, job: Job) -> None:
+    def _went_on(self, visit: Visit, job: Job) -> None:
         if not visit.left:
             visit.picker.hear(Generated(visit.request_id, job.generated))
 
-    def _ended(self, visit: _Visit, job: Job) -> None:
+    def _ended(self, visit: Visit, job: Job) -> None:
         del self._visits[job]
         if not visit.left or job.response_tokens <= 1:
             usage = Usage(job.prompt_tokens, job.generated, max(0, job.cached))
             visit.picker.hear(Finished(visit.request_id, usage))
         self._over(visit, Fate.SERVED, job)
 
-    def _over(self, visit: _Visit, fate: Fate, job: Job | None = None, *, reason: str = "") -> None:
+    def _over(self, visit: Visit, fate: Fate, job: Job | None = None, *, reason: str = "") -> None:
         """Write down what became of a call, and have its conversation go on."""
         self._settle(visit, fate, job, reason)
         self._left -= 1
@@ -309,7 +310,7 @@ class Simulation:
             when = max(call.at, self.now + call.think)
             self.clock.at(when, partial(self._send, number))
 
-    def _settle(self, visit: _Visit, fate: Fate, job: Job | None, reason: str = "") -> None:
+    def _settle(self, visit: Visit, fate: Fate, job: Job | None, reason: str = "") -> None:
         decision, now = visit.decision, self.now
         prefilled = visit.prefilled or job
         cached = max(0, prefilled.cached) if prefilled else 0
@@ -351,14 +352,14 @@ class Simulation:
         self._deadline = True
 
 
-_PROGRESS: Mapping[Progress, Callable[[Simulation, _Visit, Job], None]] = {
+_PROGRESS: Mapping[Progress, Callable[[Simulation, Visit, Job], None]] = {
     Progress.FIRST: Simulation._began,  # noqa: SLF001 (the table of this class)
     Progress.SOME: Simulation._went_on,  # noqa: SLF001
     Progress.LAST: Simulation._ended,  # noqa: SLF001
 }
 
 
-def _request(visit: _Visit) -> InferenceRequest:
+def _request(visit: Visit) -> InferenceRequest:
     call = visit.call
     return InferenceRequest(
         id=visit.request_id,
