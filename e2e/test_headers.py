@@ -97,6 +97,7 @@ async def test_without_the_flag_clients_are_not_told_what_was_decided(gateway, e
         "prompt_tokens",
         "predicted_cached_tokens",
         "predicted_ttft_ms",
+        "cost",
     }
     plan = Plan(others=(echo.target,), picker_flags=("--debug-headers=false",))
     async with start(plan) as other:

@@ -122,7 +122,11 @@ async def test_prompts_go_where_their_prefix_is_and_the_figures_say_so(servers, 
                 home.append(server)
         assert all(len(set(each)) == 1 for each in homes.values())
         assert {each[0] for each in homes.values()} == {"a", "b"}
-        assert await gateway.metric("llm_d_epp_request_cached_tokens_sum") > 0
+
+        async def some_were_cached():  # the page is up to a second old
+            return await gateway.metric("llm_d_epp_request_cached_tokens_sum") > 0
+
+        await until(some_were_cached)
         assert await gateway.metric(READY) == 2
         await gateway.says("0 under way")
         assert "2 of 2 healthy" in gateway.said
