@@ -137,6 +137,10 @@ class LoadBooks:
         ends = 1.0 + sum([1.0 / models.get(each, 1) for each in order[:slots]])
         return (1 + place - slots) * response_seconds / ends, 0.0
 
+    def waits_for_slot(self, model: str) -> bool:
+        """Whether a request of a model, an adapter or another, waits for a slot of adapters."""
+        return model in self._adapters and self.slot_seconds(model, 1.0)[0] > 0
+
     def _learn_adapters(self, load: Load) -> None:
         if len(self._adapters) > _MOST_ADAPTERS:
             self._adapters.clear()

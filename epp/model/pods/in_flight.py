@@ -21,10 +21,10 @@ class InFlightRequest:
 
     It was sent at `sent_at`, in seconds of the picker's clock, and its first token came at
     `began`, None while none was seen. `cached` tokens in `matched` blocks were predicted to hit;
-    `met_idle` says whether the endpoint had no other prefill to do. `sequences` has one entry for
-    each prompt. Where another endpoint computes the prompts (`disaggregated`), `prefill` is what
-    the request is there, None once that is over. The response stands for `weight` responses, of
-    which it is observed to its end.
+    `met_idle` says whether nothing held its prefill up, no other one and no want of a slot for its
+    adapter. `sequences` has one entry for each prompt. Where another endpoint computes the prompts
+    (`disaggregated`), `prefill` is what the request is there, None once that is over. The response
+    stands for `weight` responses, of which it is observed to its end.
     """
 
     __slots__ = (
@@ -79,7 +79,8 @@ class InFlightRequest:
         request_id, longest_step = quote.request_id, pod.pace.longest_step
         pod.count_time(now)
         self.pod, self.cached, self.matched = pod, estimate.cached, estimate.matched
-        self.met_idle = not ledger.queued_seconds(now)
+        delayed = pod.books.waits_for_slot(quote.target_model)
+        self.met_idle = not delayed and not ledger.queued_seconds(now)
         pod.books.add_request(quote.target_model)
         if self.disaggregated:
             ledger.admit_decode(request_id, now)
@@ -89,7 +90,13 @@ class InFlightRequest:
             seconds = self._predict(estimate, uncached)
             slowness = pod.pace.prefill_slowness.value
             ledger.admit(
-                request_id, seconds, now, observed=observed, tokens=uncached, slowness=slowness
+                request_id,
+                seconds,
+                now,
+                observed=observed,
+                tokens=uncached,
+                slowness=slowness,
+                delayed=delayed,
             )
         sequences = []
         for position, chain in enumerate(quote.chains):

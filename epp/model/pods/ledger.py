@@ -151,11 +151,14 @@ class Ledger:
         observed: bool,
         tokens: int = 0,
         slowness: float = 1.0,
+        delayed: bool = False,
     ) -> None:
         """Add a request with `seconds` of prefill, of `tokens` tokens that are not cached.
 
         `observed` where its first token will be seen. The endpoint is `slowness` times slower than
-        its class. A request that is there already takes the last place, with these numbers alone.
+        its class. A `delayed` prefill begins later than its turn comes, so that what this one and
+        those with it take says nothing. A request that is there already takes the last place, with
+        these numbers alone.
         """
         self._drop(request, now)
         if not self._prefills:
@@ -163,6 +166,8 @@ class Ledger:
             self._queued_seconds = 0.0
             self._span_expected = self._span_seconds = 0.0
             self._span_measured = True
+        if delayed:
+            self._span_measured = False
         self._prefills[request] = _Prefill(
             seconds, seconds / slowness, tokens, deadline_only=not observed
         )

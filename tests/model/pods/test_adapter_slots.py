@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.events import Finished
+from epp.model.events import Finished, FirstToken
 from epp.model.request import RequestId
 from epp.policy.choice import ttft_costs
 from tests.model.rig import LONG, Rig
@@ -114,6 +114,25 @@ def test_prefill_that_is_queued_for_longer_is_what_a_request_waits_for():
     assert rig.asked("c")[0] < queued
     asked = rig.ask(LONG, target_model="c", max_tokens=1)
     assert asked["pod-0"].queued_prefill_seconds == pytest.approx(queued)
+
+
+@pytest.mark.parametrize("behind", ["", "a", "c"])
+def test_how_long_one_waits_for_a_slot_says_nothing_of_prefill(behind):
+    rig = Slots()
+    rig.run("ab")
+    before = rig.ask(LONG)
+    for number in range(40):
+        names = [f"{place} {number}" for place in ("first", "behind")[: 1 + len(behind)]]
+        for name, model in zip(names, "c" + behind, strict=True):
+            rig.send("pod-0", name, text(900, name), target_model=model, stream=True)
+        rig.now += 5.0
+        for name in names:
+            rig.apply(FirstToken(RequestId(name)))
+            rig.apply(Finished(RequestId(name)))
+    after = rig.ask(LONG)
+    assert rig.asked("c")[0] > 0
+    for name in ("pod-0", "pod-1"):
+        assert after[name].prefill_seconds == before[name].prefill_seconds
 
 
 @given(models=st.text("abcdm", max_size=8), adapter=st.sampled_from("abcd"))
