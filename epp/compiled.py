@@ -50,6 +50,7 @@ MODULES: dict[str, Compiler] = {
     "epp.model.learning.prefill": "mypyc",
     "epp.model.learning.slowness": "mypyc",
     "epp.model.learning.trust": "mypyc",
+    "epp.model.learning.ttft_share": "mypyc",
     "epp.model.pods.current_load": "mypyc",
     "epp.model.pods.engine_scheduler": "mypyc",
     "epp.model.pods.in_flight": "mypyc",

@@ -63,9 +63,9 @@ loads = st.builds(
 
 @st.composite
 def candidates(draw, least=1, most=6):
-    """Draw candidates for one request: as many as asked for, one prompt, one busy share."""
+    """Draw candidates for one request: as many as asked for, one prompt, one fleet."""
     prompt = draw(st.integers(0, 20_000))
-    busy = draw(shares)
+    busy, share = draw(shares), draw(shares)
     count = draw(st.integers(least, most))
     return [
         Candidate(
@@ -75,10 +75,14 @@ def candidates(draw, least=1, most=6):
             cached_tokens=draw(st.integers(0, prompt)),
             queued_prefill_seconds=draw(seconds),
             prefill_seconds=draw(seconds),
+            class_prefill_seconds=draw(seconds),
             decode_seconds=draw(seconds),
+            generation_seconds=draw(seconds),
             crowding_seconds=draw(seconds),
+            slot_seconds=draw(seconds),
             requests=draw(st.integers(0, 50)),
             busy_share=busy,
+            ttft_share=share,
         )
         for number in range(count)
     ]

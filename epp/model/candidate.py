@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from epp.model.endpoint import CurrentLoad, Endpoint, Load
+from epp.model.learning.ttft_share import DEFAULT_TTFT_SHARE
 from epp.model.prompts.chain import Chain
 
 
@@ -23,12 +24,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     cache is predicted to serve; `matched_blocks` of `total_blocks` says the same in blocks.
     Seconds: `queued_prefill_seconds` of prefill sent before and not yet done, or, where that is
     longer, until the request's adapter has a slot; `prefill_seconds` that this request would take,
-    `decode_seconds` that running decodes would add to it, and `crowding_seconds` that its prefill
-    costs them and its decode and theirs each other, all of them together, and for which it takes
-    a slot from others.
+    `class_prefill_seconds` that it would at an endpoint of the class's own speed, `decode_seconds`
+    that running decodes would add to it; `generation_seconds` that its response then takes,
+    `crowding_seconds` that its prefill costs running decodes, and its decode and theirs each other,
+    all of them together; `slot_seconds` for which it takes an adapter's slot from others.
     `requests` counts what this picker sent and has not seen end, `in_flight_tokens` the uncached
     tokens of their prompts whose first token it has not seen. `busy_share`, in 0..1, is the
-    fleet's: the share of endpoints with prefill to do, averaged over ten seconds. `trust`, in
+    fleet's: the share of endpoints with prefill to do, averaged over ten seconds. `ttft_share`, in
+    0..1, is the fleet's mean TTFT over its mean end-to-end latency. `trust`, in
     0..1, says how well recent predictions for the endpoint's cache held; `cached_tokens` already
     takes it into account. `fits`: whether the model's context there has room for the request and
     for what it may generate, by a low estimate of its length; None where that was not asked or is
@@ -47,11 +50,15 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     total_blocks: int = 0
     queued_prefill_seconds: float = 0.0
     prefill_seconds: float = 0.0
+    class_prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    generation_seconds: float = 0.0
     crowding_seconds: float = 0.0
+    slot_seconds: float = 0.0
     requests: int = 0
     in_flight_tokens: int = 0
     busy_share: float = 0.0
+    ttft_share: float = DEFAULT_TTFT_SHARE
     trust: float = 1.0
     fits: bool | None = None
     current: LoadSource | None = None
@@ -64,16 +71,20 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return self.queued_prefill_seconds + self.prefill_seconds + self.decode_seconds
 
     def cost_terms(self) -> dict[str, float]:
-        """Return what a pick here costs by its terms, in milliseconds, and the busy share.
+        """Return what a pick here costs by its terms, in milliseconds, and the fleet's shares.
 
-        Rounded to be read: microseconds, and thousandths of the share.
+        Rounded to be read: microseconds, and thousandths of shares.
         """
         return {
             "queued_prefill_ms": round(1e3 * self.queued_prefill_seconds, 3),
             "prefill_ms": round(1e3 * self.prefill_seconds, 3),
+            "class_prefill_ms": round(1e3 * self.class_prefill_seconds, 3),
             "decode_ms": round(1e3 * self.decode_seconds, 3),
+            "generation_ms": round(1e3 * self.generation_seconds, 3),
             "crowding_ms": round(1e3 * self.crowding_seconds, 3),
+            "slot_ms": round(1e3 * self.slot_seconds, 3),
             "busy_share": round(self.busy_share, 3),
+            "ttft_share": round(self.ttft_share, 6),
         }
 
     @property

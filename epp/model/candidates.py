@@ -36,10 +36,11 @@ class Candidates(Sequence[Candidate]):
     """The endpoints' predicted states and costs at one moment, in aligned columns.
 
     Good while one decision is made: a load that is first looked at later is a later one.
-    `busy_share`, in 0..1, is the fleet's; `length` is how many tokens the request is expected to
-    generate. `context` is how many tokens it has with what it may generate, at least; 0 where no
-    endpoint is known to have too little room for that. `taken` are the seconds for which it takes a
-    slot of adapters from others, None where there are none to take. Units are those of `Candidate`.
+    `busy_share` and `ttft_share`, in 0..1, are the fleet's; `length` is how many tokens the request
+    is expected to generate. `context` is how many tokens it has with what it may generate, at
+    least; 0 where no endpoint is known to have too little room for that. `taken` are the seconds
+    for which it takes a slot of adapters from others, None where there are none to take. Units are
+    those of `Candidate`.
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class Candidates(Sequence[Candidate]):
         "_trust",
         "busy_share",
         "context",
+        "ttft_share",
     )
 
     def __init__(  # noqa: PLR0913, PLR0917 (one column each)
@@ -74,6 +76,7 @@ class Candidates(Sequence[Candidate]):
         trust: Sequence[float],
         snapshot: LedgerSnapshot,
         busy_share: float,
+        ttft_share: float,
         length: float,
         now: float,
         context: int = 0,
@@ -96,6 +99,7 @@ class Candidates(Sequence[Candidate]):
         self._requests: Final = snapshot.requests
         self._running: Final = snapshot.running
         self.busy_share: Final = busy_share
+        self.ttft_share: Final = ttft_share
         self._made: list[Candidate] | None = None
         self._loads: list[CurrentLoad] | None = None
         self._decode: list[float] | None = None
@@ -123,6 +127,7 @@ class Candidates(Sequence[Candidate]):
     def _make(self, position: int) -> Candidate:
         estimate, pod, loads = self._estimates[position], self._pods[position], self._loads
         decode = self._decode_seconds()[position]
+        taken = self._taken
         return Candidate(
             endpoint=self._endpoints[position],
             load=pod.load,
@@ -132,11 +137,15 @@ class Candidates(Sequence[Candidate]):
             total_blocks=self._blocks,
             queued_prefill_seconds=self._queued[position],
             prefill_seconds=self._prefill[position],
+            class_prefill_seconds=estimate.seconds,
             decode_seconds=decode,
+            generation_seconds=self._generation_seconds(position, decode),
             crowding_seconds=self._crowding_seconds(position, decode),
+            slot_seconds=0.0 if taken is None else taken[position],
             requests=self._requests[position],
             in_flight_tokens=pod.ledger.queued_tokens,
             busy_share=self.busy_share,
+            ttft_share=self.ttft_share,
             trust=self._trust[position],
             fits=pod.holds(self._model, self.context) if self.context else None,
             current=_LoadOnce(pod.books) if loads is None else loads[position],
@@ -156,25 +165,28 @@ class Candidates(Sequence[Candidate]):
         """Return how many of the prompt's tokens each endpoint's cache is predicted to serve."""
         return [estimate.cached for estimate in self._estimates]
 
-    def ttft_seconds(self, weight: float, crowding: float) -> list[float]:
+    def ttft_seconds(self, alpha: float, decoding: float, slot: float) -> list[float]:
         """Return the cost of a first token at each endpoint, in seconds.
 
-        The prefill of this request counts `weight` times, what running requests lose by it, and it
-        by their decodes, `crowding` times.
+        The factors weigh the prefill at the class's own speed, the seconds that the request's
+        decode and others' take, and those for which it takes a slot.
         """
         queued, prefill, running, pods = self._queued, self._prefill, self._running, self._pods
-        decode, each, context = self._decode_seconds(), crowding * self._length, self._context
+        estimates, length, context = self._estimates, self._length, self._context
         costs: list[float] = []
-        for position, beside in enumerate(decode):
-            cost = queued[position] + weight * prefill[position]
-            if beside > 0:
-                own = running[position] * pods[position].pace.decode_seconds(1.0, context)
-                stall = crowding * running[position] * prefill[position]
-                cost += beside + each * (beside + own) + stall
-            costs.append(cost)
+        for position, beside in enumerate(self._decode_seconds()):
+            others, own_prefill = running[position], prefill[position]
+            decodes = pods[position].pace.joined_seconds(others, context) + 2.0 * beside
+            costs.append(
+                queued[position]
+                + own_prefill
+                + alpha * estimates[position].seconds
+                + beside
+                + decoding * (length * decodes + others * own_prefill)
+            )
         taken = self._taken
         if taken is not None:
-            return [cost + crowding * slot for cost, slot in zip(costs, taken, strict=True)]
+            return [cost + slot * each for cost, each in zip(costs, taken, strict=True)]
         return costs
 
     def _decode_seconds(self) -> list[float]:
@@ -187,16 +199,18 @@ class Candidates(Sequence[Candidate]):
             ]
         return decode
 
+    def _generation_seconds(self, position: int, decode: float) -> float:
+        """Return what the request's tokens take, beside the decodes of the moment."""
+        return self._length * (self._pods[position].pace.step_seconds(1.0, self._context) + decode)
+
     def _crowding_seconds(self, position: int, decode: float) -> float:
         """Return what the request's tokens take longer because of others, and theirs because of it.
 
-        Others are taken to run for as long as it does, and wait while its prompt is computed. Those
-        that come wait for a slot that it takes.
+        Others are taken to run for as long as it does, and wait while its prompt is computed.
         """
         own = self._pods[position].pace.decode_seconds(1.0, self._context)
         others = self._length * own + self._prefill[position]
-        slot = 0.0 if self._taken is None else self._taken[position]
-        return self._length * decode + self._running[position] * others + slot
+        return self._length * decode + self._running[position] * others
 
     @property
     def _context(self) -> float:

@@ -165,12 +165,12 @@ class Fleet:
         external = prefill_seconds if quote.tokens else eligible.step_seconds()
         snapshot = take_snapshot(eligible.ledgers, external, now)
         self._busy.update(snapshot.busy, len(trust), now)
-        busy, length = self._busy.value, self._output_lengths.length(quote)
-        queued = snapshot.queued_prefill_seconds
-        taken = self.pods.await_slots(eligible, queued, quote.target_model, length)
+        length = self._output_lengths.length(quote)
+        taken = self.pods.await_slots(eligible, snapshot, quote.target_model, length)
         context = self._prompts.least_context(quote, self.pods.shortest_context)
         known = estimates, prefill_seconds, trust, snapshot
-        return Candidates(quote, eligible, *known, busy, length, now, context, taken)
+        shares = self._busy.value, self._output_lengths.ttft_share.value
+        return Candidates(quote, eligible, *known, *shares, length, now, context, taken)
 
     # Events.
 

@@ -18,8 +18,12 @@ from epp.policy.profile import Profile
 _MIN_ALPHA: Final = 1.0
 _MAX_ALPHA: Final = 8.0
 """Bounds of alpha in `ttft_costs`."""
-_CROWDING: Final = 0.1
-"""The weight of a second of decoding against one before a first token."""
+_DECODING: Final = 1.5
+"""The weight of end-to-end latency against TTFT, each as a part of its mean."""
+_MOST_DECODING: Final = 0.3
+"""The weight of a second of decoding against one before a first token, at most."""
+_SLOT: Final = 0.1
+"""The weight of a second in which others may wait for an adapter's slot."""
 _SOME_FIT: Final = frozenset((True, False))
 
 
@@ -130,28 +134,38 @@ def cached_tokens(candidates: Sequence[Candidate]) -> list[int]:
 def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     """Return what this prompt's first token costs at each candidate, in seconds.
 
-    `queued_prefill + (1 + alpha) * prefill + decode + crowding / 10`, with alpha = 2b / (1 - b),
-    from 1 to 8, for the busy share b: in a busy fleet, prefill that another endpoint's cache would
-    save takes time from requests to come; in any fleet from running decodes, and its blocks evict
-    others. b is the fleet's and so the same for all candidates. A tenth of what running requests
-    lose by this one, and it by them, keeps answers fast where it costs no first token much.
+    `queued_prefill + prefill + alpha * class_prefill + decode + w * (generation + crowding) +
+    slot / 10`, with alpha = 2b / (1 - b), from 1 to 8, for the busy share b: in a busy fleet,
+    prefill that another endpoint's cache would save takes time from requests to come; in any fleet
+    from running decodes, and its blocks evict others. It is that of the class's own speed: what is
+    saved is the same everywhere. w = 1.5 * ttft_share, up to 0.3: a percent more of what responses
+    take costs as much as one and a half percent more of what first tokens take. Both shares are
+    the fleet's and so the same for all candidates.
     """
     if type(candidates) is Candidates:
-        return candidates.ttft_seconds(_prefill_weight(candidates.busy_share), _CROWDING)
-    weight = _prefill_weight(candidates[0].busy_share)
+        alpha, decoding = _alpha(candidates.busy_share), _decoding(candidates.ttft_share)
+        return candidates.ttft_seconds(alpha, decoding, _SLOT)
+    alpha, decoding = _alpha(candidates[0].busy_share), _decoding(candidates[0].ttft_share)
     return [
         each.queued_prefill_seconds
-        + weight * each.prefill_seconds
+        + each.prefill_seconds
+        + alpha * each.class_prefill_seconds
         + each.decode_seconds
-        + _CROWDING * each.crowding_seconds
+        + decoding * (each.generation_seconds + each.crowding_seconds)
+        + _SLOT * each.slot_seconds
         for each in candidates
     ]
 
 
-def _prefill_weight(busy: float) -> float:
-    """Return 1 + alpha, the weight of a second of prefill at that busy share (0..1)."""
+def _alpha(busy: float) -> float:
+    """Return the weight of prefill that a cache would save, at that busy share (0..1)."""
     alpha = 2 * busy / (1 - busy) if busy < 1 else _MAX_ALPHA
-    return 1 + max(_MIN_ALPHA, min(_MAX_ALPHA, alpha))
+    return max(_MIN_ALPHA, min(_MAX_ALPHA, alpha))
+
+
+def _decoding(ttft_share: float) -> float:
+    """Return the weight of a second of decoding, at that share of TTFT (0..1)."""
+    return min(_MOST_DECODING, _DECODING * ttft_share)
 
 
 def best(costs: Sequence[float], count: int, context: PickContext) -> Sequence[int]:

@@ -133,7 +133,15 @@ def test_an_exchange_is_logged_in_ids_and_numbers():
     ]
 
 
-TERMS = {"busy_share": 0.25, "decode_ms": 0.0, "crowding_ms": 0.0}
+TERMS = {
+    "class_prefill_ms": 0.0,
+    "decode_ms": 0.0,
+    "generation_ms": 0.0,
+    "crowding_ms": 0.0,
+    "slot_ms": 0.0,
+    "busy_share": 0.25,
+    "ttft_share": 0.05,
+}
 
 
 def queued(milliseconds, **more):

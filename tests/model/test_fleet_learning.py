@@ -32,6 +32,8 @@ def test_decodes_interfere_by_number_and_by_what_they_look_back_at():
     own, prefill = 20e-6 + 56e-9 * (1000 + 256 / 2), PrefillModel().seconds(1000, 0)
     lost = 256 * (decode + 100 * own) + 100 * prefill
     assert found["pod-0"].crowding_seconds == pytest.approx(lost)
+    assert found["pod-0"].generation_seconds == pytest.approx(256 * (6e-3 + own + decode))
+    assert found["pod-1"].generation_seconds == pytest.approx(256 * (6e-3 + own))
     assert found["pod-1"].decode_seconds == found["pod-1"].crowding_seconds == 0
 
 
@@ -55,6 +57,22 @@ def test_the_busy_share_is_averaged_over_ten_seconds():
     rig.apply(Finished(RequestId("r1")))
     rig.now += 100
     assert rig.ask()["pod-0"].busy_share == pytest.approx(0, abs=1e-4)
+
+
+def respond(rig, identity, *, first, last, tokens):
+    rig.send("pod-0", identity, LONG)
+    rig.now += first
+    rig.apply(FirstToken(RequestId(identity)))
+    rig.now += last
+    rig.apply(Finished(RequestId(identity), Usage(1000, tokens, 0)))
+
+
+def test_the_share_of_first_tokens_is_learned_from_responses_that_were_counted():
+    rig = Rig()
+    for number in range(20):
+        respond(rig, f"r{number}", first=0.5, last=1.5, tokens=20)
+        respond(rig, f"empty {number}", first=5.0, last=0.0, tokens=0)
+    assert rig.ask()["pod-0"].ttft_share == pytest.approx(0.25)
 
 
 def test_bytes_a_token_are_learned_per_model():

@@ -110,29 +110,44 @@ def test_random_can_pick_each():
     assert picks == {(0,), (3,)}
 
 
+def prefill(seconds):
+    return {"prefill_seconds": seconds, "class_prefill_seconds": seconds}
+
+
 @pytest.mark.parametrize(
     ("busy", "alpha"),
     [(0, 1), (0.1, 1), (0.4, 0.8 / 0.6), (0.5, 2), (0.75, 6), (0.8, 8), (0.9, 8), (1, 8)],
 )
 def test_the_cost_of_a_first_token(busy, alpha):
     asked = candidate(
-        queued_prefill_seconds=0.3, prefill_seconds=0.2, decode_seconds=0.01, busy_share=busy
+        queued_prefill_seconds=0.3,
+        prefill_seconds=0.2,
+        class_prefill_seconds=0.1,
+        decode_seconds=0.01,
+        busy_share=busy,
     )
-    assert ttft_costs([asked]) == [pytest.approx(0.3 + (1 + alpha) * 0.2 + 0.01)]
+    assert ttft_costs([asked]) == [pytest.approx(0.3 + 0.2 + alpha * 0.1 + 0.01)]
 
 
 @pytest.mark.parametrize(
     ("busy", "picked"), [(0.0, 1), (0.5, 0)], ids=["idle fleet spreads", "busy fleet sticks"]
 )
 def test_recomputing_costs_more_in_a_busier_fleet(busy, picked):
-    warm = candidate(queued_prefill_seconds=0.7, prefill_seconds=0.1, busy_share=busy)
-    cold = candidate(queued_prefill_seconds=0.0, prefill_seconds=0.4, busy_share=busy)
+    warm = candidate(queued_prefill_seconds=0.7, **prefill(0.1), busy_share=busy)
+    cold = candidate(queued_prefill_seconds=0.0, **prefill(0.4), busy_share=busy)
     assert LeastTtftPicker().pick([warm, cold], [], FIRST) == (picked,)
 
 
-def test_crowding_costs_a_tenth():
-    crowded, cold = candidate(crowding_seconds=1.5), candidate(prefill_seconds=0.2)
-    assert ttft_costs([crowded, cold]) == [pytest.approx(0.15), pytest.approx(2 * 0.2)]
+@pytest.mark.parametrize(
+    ("share", "weight"), [(0, 0), (0.001, 0.0015), (0.1, 0.15), (0.2, 0.3), (0.9, 0.3), (1, 0.3)]
+)
+def test_decoding_costs_by_the_share_of_first_tokens(share, weight):
+    asked = candidate(generation_seconds=2.0, crowding_seconds=1.0, ttft_share=share)
+    assert ttft_costs([asked]) == [pytest.approx(3 * weight)]
+
+
+def test_a_slot_costs_a_tenth():
+    assert ttft_costs([candidate(slot_seconds=1.5)]) == [pytest.approx(0.15)]
 
 
 @pytest.mark.parametrize("kind", PICKERS)

@@ -1,4 +1,4 @@
-"""Expected lengths of responses and seconds per token (TPOT), learned from observed ones.
+"""What responses are expected to be like, learned from observed ones: their lengths and times.
 
 A response that is not observed is expected to be like those that were observed to their end.
 """
@@ -7,6 +7,7 @@ from math import log
 from typing import Final
 
 from epp.model.learning.bounded import Key, make_room
+from epp.model.learning.ttft_share import TtftShare
 from epp.model.quote import Quote
 from epp.model.request import Api
 
@@ -76,10 +77,12 @@ class _Mean:
 class OutputLengths:
     """Lengths in tokens, by target model and whether they stream; seconds per token by class.
 
+    `ttft_share` is that of all responses.
     The entries that were made first are dropped when there are too many.
     """
 
     def __init__(self) -> None:
+        self.ttft_share: Final = TtftShare()
         self._lengths: dict[tuple[str, bool], _Mean] = {}
         self._seconds_per_token: dict[object, _Mean] = {}
 

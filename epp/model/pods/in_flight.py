@@ -207,6 +207,9 @@ class InFlightRequest:
         pace = self.pod.pace
         seconds = (now - self.began) / pace.decode_slowness.value
         output_lengths.record_seconds_per_token(self.pod.prefill, tokens, seconds, self.weight)
+        if tokens > 0:
+            ttft, whole = self.began - self.sent_at, now - self.sent_at
+            output_lengths.ttft_share.learn(ttft, whole, self.weight)
         if self._mark is not None:
             self.pod.count_time(now)
             pace.learn_decode(self._mark, tokens - 1, now)

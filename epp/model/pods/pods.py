@@ -10,7 +10,7 @@ from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import ModelsListed
 from epp.model.invariants import check
 from epp.model.learning.prefill import Speed
-from epp.model.pods.ledger import Ledger
+from epp.model.pods.ledger import Ledger, LedgerSnapshot
 from epp.model.pods.pace import Pace, PaceClass
 from epp.model.pods.pod import Pod
 from epp.model.prefix_index import PrefixIndex, Slot
@@ -177,10 +177,12 @@ class Pods:
             del self.engine_blocks[block]
 
     def await_slots(
-        self, eligible: EligiblePods, queued: list[float], model: str, tokens: float
+        self, eligible: EligiblePods, snapshot: LedgerSnapshot, model: str, tokens: float
     ) -> list[float] | None:
         """Do what `EligiblePods.await_slots` does for an adapter; nothing for another model."""
-        return eligible.await_slots(queued, model, tokens) if model in self.adapters else None
+        if model not in self.adapters:
+            return None
+        return eligible.await_slots(snapshot.queued_prefill_seconds, model, tokens)
 
     def fullest(self) -> Pod:
         """Return the pod whose cache holds the most blocks."""

@@ -18,8 +18,9 @@ class Outlook(NamedTuple):
     `cached` tokens of its prompt would come from the cache, also those that prompts before it in
     the queue bring there. In seconds at the engine's speed: `queued` until the step under way and
     all prompts before it are computed, `prefill` of its own `steps`, `decode` that each of them
-    takes longer for the `requests` that are there, and `own`, what it adds to each of their steps
-    while it decodes, on average. `waiting_tokens` are what `queued` computes after the step.
+    takes longer for the `requests` that are there, `own`, what it adds to each of their steps while
+    it decodes, on average, and `step`, one that computes nothing. `waiting_tokens` are what
+    `queued` computes after the step.
     """
 
     cached: int
@@ -28,6 +29,7 @@ class Outlook(NamedTuple):
     steps: int
     decode: float
     own: float
+    step: float
     requests: int
     waiting_tokens: int
 
@@ -61,6 +63,7 @@ def outlook(engine: Engine, job: Job) -> Outlook:
         steps=steps,
         decode=_decode(engine, len(decoding), context) / speed,
         own=_decode(engine, 1, looks_back) / speed,
+        step=cost.step_ms * 1e-3 / speed,
         requests=len(others),
         waiting_tokens=tokens,
     )

@@ -1,6 +1,7 @@
 """What a policy would do if it knew: candidates with the truth of the simulated engines."""
 
 from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
 
 from msgspec.structs import replace
 
@@ -32,13 +33,17 @@ class Oracle:
         call = self._calls[number]
         job = Job(number, call.prompt, call.response, adapter=call.adapter)
         engines = [self._engines[each.endpoint.id] for each in candidates]
+        speed = geometric_mean([engine.speed for engine in engines])
         return [
-            _told(each, job, engine.limits.block_size, outlook(engine, job))
+            _told(each, job, engine, outlook(engine, job), speed)
             for each, engine in zip(candidates, engines, strict=True)
         ]
 
 
-def _told(candidate: Candidate, job: Job, block: int, truth: Outlook) -> Candidate:
+def _told(
+    candidate: Candidate, job: Job, engine: Engine, truth: Outlook, class_speed: float
+) -> Candidate:
+    block, tokens = engine.limits.block_size, job.response_tokens
     beside = truth.decode + truth.requests * truth.own
     stall = truth.requests * truth.prefill
     return replace(
@@ -49,8 +54,10 @@ def _told(candidate: Candidate, job: Job, block: int, truth: Outlook) -> Candida
         total_blocks=job.prompt_tokens // block,
         queued_prefill_seconds=truth.queued,
         prefill_seconds=truth.prefill,
+        class_prefill_seconds=truth.prefill * engine.speed / class_speed,
         decode_seconds=truth.steps * truth.decode,
-        crowding_seconds=job.response_tokens * beside + stall,
+        generation_seconds=tokens * (truth.step + truth.own + truth.decode),
+        crowding_seconds=tokens * beside + stall,
         requests=truth.requests,
         in_flight_tokens=truth.waiting_tokens,
     )

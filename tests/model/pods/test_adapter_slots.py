@@ -101,9 +101,9 @@ def test_the_wait_is_part_of_the_prediction_and_the_slot_of_what_it_costs_others
     assert asked["pod-0"].predicted_ttft > asked["pod-1"].predicted_ttft
     assert asked["pod-1"].queued_prefill_seconds == 0
     alone = rig.pod("pod-1").pace.step_seconds(1, 0)
-    assert asked["pod-1"].crowding_seconds == pytest.approx(100 * alone)
+    assert asked["pod-1"].slot_seconds == pytest.approx(100 * alone)
     base = rig.ask(LONG, target_model="m", max_tokens=100)
-    assert base["pod-1"].crowding_seconds == 0
+    assert base["pod-1"].slot_seconds == 0
 
 
 def test_prefill_that_is_queued_for_longer_is_what_a_request_waits_for():

@@ -91,9 +91,13 @@ class TestHeaders:
         picked = candidate(
             queued_prefill_seconds=0.5,
             prefill_seconds=0.04,
+            class_prefill_seconds=0.02,
             decode_seconds=0.0000625,
+            generation_seconds=2.5,
             crowding_seconds=1.25,
+            slot_seconds=0.125,
             busy_share=0.3333333,
+            ttft_share=0.00012345,
         )
         decision = Decision(endpoints=(POD,), predicted_for=picked)
         machine = exchange(Stub(decision), header_sources=(decision_header,))
@@ -102,9 +106,13 @@ class TestHeaders:
         assert json.loads(seen.response_headers["x-warmpick-decision"])["cost"] == {
             "queued_prefill_ms": 500,
             "prefill_ms": 40,
+            "class_prefill_ms": 20,
             "decode_ms": 0.062,
+            "generation_ms": 2500,
             "crowding_ms": 1250,
+            "slot_ms": 125,
             "busy_share": 0.333,
+            "ttft_share": 0.000123,
         }
 
     def test_orca_is_requested_and_reported(self):

@@ -1,0 +1,48 @@
+"""The share of the time of responses in which their users wait for first tokens, in a fleet.
+
+It says what a second of decoding is worth: where first tokens take a tenth of the time, a second
+less of either is ten times as large a part of the one as of the other.
+"""
+
+from typing import Final
+
+DEFAULT_TTFT_SHARE: Final = 0.05
+"""The share before enough responses were observed."""
+_ENOUGH: Final = 16.0
+_MOST: Final = 200.0
+"""The responses that a mean is of, at least and at most."""
+_FARTHEST: Final = 10.0
+"""How many times the mean one response counts for: one that hangs says little of others."""
+
+
+class TtftShare:
+    """The mean TTFT over the mean end-to-end latency, of about the last two hundred responses.
+
+    `value` is in 0..1. A response that takes no time changes nothing.
+    """
+
+    __slots__ = ("_count", "_end_to_end", "_ttft", "value")
+
+    def __init__(self) -> None:
+        self.value = DEFAULT_TTFT_SHARE
+        self._count = 0.0
+        self._ttft = self._end_to_end = 0.0
+
+    def learn(self, ttft: float, end_to_end: float, weight: float = 1.0) -> None:
+        """Learn that a response began after `ttft` seconds and ended after `end_to_end`.
+
+        It stands for `weight` responses, of which one was observed.
+        """
+        if not 0 < ttft <= end_to_end:
+            return
+        count = min(_MOST, self._count + weight)
+        if self._count >= _ENOUGH:
+            most = _FARTHEST * self._end_to_end
+            if end_to_end > most:
+                ttft, end_to_end = ttft * most / end_to_end, most
+        gain = min(1.0, weight / count)
+        self._count = count
+        self._ttft += gain * (ttft - self._ttft)
+        self._end_to_end += gain * (end_to_end - self._end_to_end)
+        if count >= _ENOUGH:
+            self.value = self._ttft / self._end_to_end
