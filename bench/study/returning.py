@@ -8,7 +8,6 @@ take is added, times a weight, to the prefill that is queued there. Prints ratio
 without the addition, over the traces and workloads that have conversations.
 """
 
-import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,9 +19,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from bench.study.command import answer
 from bench.study.field import geometric_mean
 from bench.study.grid import Grid, subjects, tasks
-from epp.errors import ConfigError
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
@@ -148,27 +147,13 @@ def rows(
         yield f"| {addition.seconds:g} s | {addition.weight:g} | {' | '.join(ratios)} |"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Return 0 once the table is printed, 2 where the traces cannot be read."""
-    parser = argparse.ArgumentParser(prog="python -m bench.study.returning", description=__doc__)
-    parser.add_argument("--traces", type=Path, required=True, help="the folder of public traces")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, help="processes (default: all cores)")
-    options = parser.parse_args(argv)
-    try:
-        wanted = cases(options.traces, options.seeds)
-    except ConfigError as error:
-        print(f"returning: {error}", file=sys.stderr)
-        return 2
+def table(wanted: Sequence[Task], pool: ProcessPoolExecutor) -> Iterator[str]:
+    """Yield the table of these runs, each with every addition."""
     keys = list(product(range(len(wanted)), (NOTHING, *ADDITIONS)))
-    with ProcessPoolExecutor(options.jobs) as pool:
-        found = pool.map(
-            figures, [wanted[number] for number, _ in keys], [each for _, each in keys]
-        )
-        played = dict(zip(keys, found, strict=True))
-    print(*rows(wanted, played), sep="\n")
-    return 0
+    numbers, additions = zip(*keys, strict=True)
+    found = pool.map(figures, [wanted[number] for number in numbers], additions)
+    return rows(wanted, dict(zip(keys, found, strict=True)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer("returning", __doc__, 3, cases, table))

@@ -64,6 +64,9 @@ _CLASSES: dict[str, dict[str, str]] = {
         "utilization-filter": "UtilizationFilter",
         "endpoint-attribute-filter": "EndpointAttributeFilter",
     },
+    "epp.policy.filters.slow_start": {
+        "slow-start-filter": "SlowStartFilter",
+    },
     "epp.policy.filters.detectors": {
         "concurrency-detector": "ConcurrencyDetector",
         "max-saturation-detector": "MaxSaturationDetector",
@@ -237,7 +240,7 @@ _CLASSES: dict[str, dict[str, str]] = {
 
 The incumbent's plug-ins have its names, parameters and defaults; those of `epp.policy.peers` are
 other routers' algorithms. Warmpick's own are `least-ttft-scorer`, `least-ttft-picker`,
-`least-request-picker` and `round-robin-picker`.
+`least-request-picker`, `round-robin-picker` and `slow-start-filter`.
 """
 
 DEPRECATED: dict[str, str] = {

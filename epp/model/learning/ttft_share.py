@@ -11,6 +11,8 @@ DEFAULT_TTFT_SHARE: Final = 0.05
 _ENOUGH: Final = 16.0
 _MOST: Final = 200.0
 """The responses that a mean is of, at least and at most."""
+_LEAST_SECONDS: Final = 1e-6
+"""What a response takes, at least: nothing is learned from a shorter one."""
 _FARTHEST: Final = 10.0
 """How many times the mean one response counts for: one that hangs says little of others."""
 
@@ -18,7 +20,7 @@ _FARTHEST: Final = 10.0
 class TtftShare:
     """The mean TTFT over the mean end-to-end latency, of about the last two hundred responses.
 
-    `value` is in 0..1. A response that takes no time changes nothing.
+    `value` is in 0..1.
     """
 
     __slots__ = ("_count", "_end_to_end", "_ttft", "value")
@@ -33,7 +35,7 @@ class TtftShare:
 
         It stands for `weight` responses, of which one was observed.
         """
-        if not 0 < ttft <= end_to_end:
+        if not 0 < ttft <= end_to_end or end_to_end < _LEAST_SECONDS:
             return
         count = min(_MOST, self._count + weight)
         if self._count >= _ENOUGH:
@@ -42,7 +44,7 @@ class TtftShare:
                 ttft, end_to_end = ttft * most / end_to_end, most
         gain = min(1.0, weight / count)
         self._count = count
-        self._ttft += gain * (ttft - self._ttft)
-        self._end_to_end += gain * (end_to_end - self._end_to_end)
+        self._ttft = (1 - gain) * self._ttft + gain * ttft
+        self._end_to_end = (1 - gain) * self._end_to_end + gain * end_to_end
         if count >= _ENOUGH:
             self.value = self._ttft / self._end_to_end
