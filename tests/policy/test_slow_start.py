@@ -5,9 +5,8 @@ import pytest
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
 from epp.policy.filters.slow_start import SlowStartFilter
-from tests.model.rig import request
 from tests.policy.started import kept, started
-from tests.strategies import candidate, endpoint
+from tests.strategies import candidate, endpoint, request
 
 OLD, NEW = endpoint("old"), endpoint("new", "10.0.0.2")
 ASKED = request("r1", "x")
