@@ -18,7 +18,12 @@ ENDPOINTS = (10, 100, 1000)
 SIZES = {"2k": 2 << 10, "20k": 20 << 10, "220k": 220 << 10, "400k": 400 << 10}
 OTHERS = {"4m": 4 << 20, "16m": 16 << 20}
 """Bytes that others read between two exchanges of 2 KB."""
-_BUDGETS = {"400k": Budget(most=1500)}
+_BUDGETS = {
+    "10": Budget(most=20),
+    "100": Budget(most=40),
+    "1000": Budget(most=280),
+    "400k": Budget(most=1500),
+}
 _SAYS = {
     "us": "a pick among %s endpoints",
     "exchange_us": "an exchange, %s body",
