@@ -15,20 +15,13 @@ Table = Callable[[Sequence[Task], ProcessPoolExecutor], Iterable[str]]
 """The rows of the table, of these runs, played by these processes."""
 
 
-def answer(  # noqa: PLR0913, PLR0917 (a study)
-    name: str,
-    description: str | None,
-    seeds: int,
-    cases: Cases,
-    table: Table,
-    argv: Sequence[str] | None = None,
-) -> int:
+def answer(name: str, description: str | None, seeds: int, cases: Cases, table: Table) -> int:
     """Return 0 once the table is printed, 2 where the traces cannot be read."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.study.{name}", description=description)
     parser.add_argument("--traces", type=Path, required=True, help="the folder of public traces")
     parser.add_argument("--seeds", type=int, default=seeds)
     parser.add_argument("--jobs", type=int, help="processes (default: all cores)")
-    options = parser.parse_args(argv)
+    options = parser.parse_args()
     try:
         wanted = cases(options.traces, options.seeds)
     except ConfigError as error:

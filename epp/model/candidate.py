@@ -73,7 +73,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     def cost_terms(self) -> dict[str, float]:
         """Return what a pick here costs by its terms, in milliseconds, and the fleet's shares.
 
-        Rounded to be read: microseconds, and thousandths of shares.
+        Rounded to be read: microseconds, thousandths of `busy_share`, millionths of `ttft_share`.
         """
         return {
             "queued_prefill_ms": round(1e3 * self.queued_prefill_seconds, 3),

@@ -77,8 +77,8 @@ class _Mean:
 class OutputLengths:
     """Lengths in tokens, by target model and whether they stream; seconds per token by class.
 
-    `ttft_share` is that of all responses.
-    The entries that were made first are dropped when there are too many.
+    `ttft_share` is that of all responses. The entries that were made first are dropped when there
+    are too many.
     """
 
     def __init__(self) -> None:
