@@ -14,6 +14,7 @@ from aiohttp import web
 from model_server.simulator.kv_config import parse_config
 from model_server.simulator.server import Server
 from model_server.simulator.settings import Limits, Settings, Speed
+from model_server.simulator.strain import Strain
 
 RUNTIME_LORAS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 _ABOUT = """\
@@ -88,6 +89,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         prompt_tokens_details=not given.no_prompt_tokens_details,
         seed=given.seed,
         faults=given.faults,
+        strain=_strain(given),
         drain_seconds=given.drain_seconds,
         kv_events=kv_events,
     )
@@ -101,6 +103,18 @@ def _limits(given: argparse.Namespace) -> Limits:
         max_num_seqs=given.max_num_seqs,
         max_model_len=given.max_model_len,
         max_loras=given.max_loras,
+    )
+
+
+def _strain(given: argparse.Namespace) -> Strain:
+    return Strain(
+        late_above=given.late_page_above,
+        late_seconds=given.late_page_seconds,
+        no_page=given.no_metrics_page,
+        shed_above=given.shed_above,
+        shed_retry_after=given.shed_retry_after,
+        cold_requests=given.cold_requests,
+        cold_seconds=given.cold_seconds,
     )
 
 
@@ -142,6 +156,8 @@ _SWITCHES = {
     "--no-prompt-tokens-details": "report no cached tokens, as vLLM does by default",
     "--faults": "obey the request header x-sim-fault: refuse | hang | status=500 | "
     "slow-headers=SECONDS | die-after=CHUNKS",
+    "--no-metrics-page": "answer /metrics with 404",
+    "--shed-retry-after": "send retry-after with the 503 of --shed-above",
 }
 _FLAGS: dict[str, dict[str, tuple[type, object, str]]] = {
     "server": {
@@ -170,5 +186,12 @@ _FLAGS: dict[str, dict[str, tuple[type, object, str]]] = {
         "--decode-us-per-seq": (float, 20.0, "cost of a decoding sequence in a step, us"),
         "--decode-ns-per-context-token": (float, 56.0, "and for each token of its context, ns"),
         "--speed": (float, 1.0, "divides all of these times"),
+    },
+    "strain": {
+        "--late-page-above": (int, None, "/metrics is late while more requests are unfinished"),
+        "--late-page-seconds": (float, 5.0, "by so many seconds"),
+        "--shed-above": (int, None, "503 for what comes while so many are unfinished"),
+        "--cold-requests": (int, 0, "the first so many requests wait"),
+        "--cold-seconds": (float, 10.0, "so many seconds each, as for kernels to be compiled"),
     },
 }

@@ -90,6 +90,11 @@ class Engine:
         self._wake = asyncio.Event()
         self._breath = 0.0
 
+    @property
+    def unfinished(self) -> int:
+        """How many requests have come and not ended."""
+        return len(self._places)
+
     def submit(self, requests: Sequence[Request]) -> Call:
         """Queue all prompts of one HTTP call."""
         call = Call(requests)

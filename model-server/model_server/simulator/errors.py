@@ -1,4 +1,4 @@
-"""What a client did wrong, in vLLM's words and OpenAI's form."""
+"""What clients are told of what went wrong, in vLLM's words and OpenAI's form."""
 
 import msgspec
 
@@ -13,6 +13,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.message = message
         self.param = param
+        self.headers: dict[str, str] = {}
 
     def body(self) -> bytes:
         """Encode the reply."""
@@ -30,6 +31,18 @@ class UnknownModel(ApiError):
 
     status = 404
     kind = "NotFoundError"
+
+
+class Overloaded(ApiError):
+    """Too many requests are unfinished."""
+
+    status = 503
+    kind = "ServiceUnavailableError"
+
+    def __init__(self, *, retry_after: bool) -> None:
+        super().__init__("the queue is full")
+        if retry_after:
+            self.headers["Retry-After"] = "1"
 
 
 def error_body(message: str, kind: str, status: int, param: str | None = None) -> bytes:

@@ -1,5 +1,6 @@
 """The HTTP server: routes, errors, and the life of a call from body to last byte."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -30,7 +31,7 @@ from model_server.simulator.completions import (
 )
 from model_server.simulator.embeddings import whole_embeddings
 from model_server.simulator.engine import Engine
-from model_server.simulator.errors import ApiError, error_body
+from model_server.simulator.errors import ApiError, Overloaded, error_body
 from model_server.simulator.faults import Fault, Gone, before_answer, fault_of
 from model_server.simulator.intake import Intake
 from model_server.simulator.metrics import Metrics
@@ -92,6 +93,7 @@ class Server:
         self.adapters = Adapters(settings.lora_modules, settings.served_model_name)
         self._intake = Intake(settings, self.adapters.paths)
         self._started = int(time.time())
+        self._came = 0
 
     def application(self) -> web.Application:
         """Build the aiohttp application."""
@@ -130,6 +132,7 @@ class Server:
             response = await handler(request)
         except ApiError as error:
             response = _json(error.body(), status=error.status)
+            response.headers.update(error.headers)
         except web.HTTPException as error:
             body = error_body(error.reason, error.reason, error.status)
             response = _json(body, status=error.status)
@@ -150,6 +153,7 @@ class Server:
                 return faulty
             body = decode(await http.read(), api.body)
             requests = api.requests(self._intake, body)
+            await self._admit()
             call = self.engine.submit(requests)
             head = self._head(http, api, body, requests)
             try:
@@ -164,6 +168,15 @@ class Server:
                 self.engine.abort(call)
 
         return handle
+
+    async def _admit(self) -> None:
+        """Have a request wait, or refuse it, as the settings' strain says."""
+        strain, before = self.settings.strain, self._came
+        if strain.sheds(self.engine.unfinished):
+            raise Overloaded(retry_after=strain.shed_retry_after)
+        self._came += 1
+        if seconds := strain.wait_seconds(before):
+            await asyncio.sleep(seconds)
 
     def _head(
         self, http: web.Request, api: Api, body: Generation, requests: Sequence[Request]
@@ -255,6 +268,11 @@ class Server:
         return _json(msgspec.json.encode({"version": VERSION}))
 
     async def _metrics(self, http: web.Request) -> web.Response:
+        strain = self.settings.strain
+        if strain.no_page:
+            raise web.HTTPNotFound
+        if seconds := strain.page_seconds(self.engine.unfinished):
+            await asyncio.sleep(seconds)
         return web.Response(body=self.metrics.render(), headers={"Content-Type": _METRICS_TYPE})
 
 

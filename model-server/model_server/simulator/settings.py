@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from model_server.simulator.kv_config import KvEventsConfig
+from model_server.simulator.strain import Strain
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,5 +58,6 @@ class Settings:
     prompt_tokens_details: bool = True
     seed: int = 0
     faults: bool = False
+    strain: Strain = field(default_factory=Strain)
     drain_seconds: float = 5.0
     kv_events: KvEventsConfig = field(default_factory=KvEventsConfig)
