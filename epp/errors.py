@@ -19,6 +19,14 @@ The core raises; only `epp.protocol.extproc.errors` turns a `RequestError` into 
 
 from typing import ClassVar
 
+FAULTS = (Exception, SystemExit, KeyboardInterrupt)
+"""What the code of a plug-in may raise while the picker serves, and must end nothing but its call.
+
+Signals are not among them: the event loop takes them as calls (`epp.app.process.stop_signals`).
+"""
+
+_LONGEST_PLACE, _LONGEST_PROBLEM = 300, 1000
+
 
 class WarmpickError(Exception):
     """Root of every error that this package raises on purpose."""
@@ -28,13 +36,18 @@ class ConfigError(WarmpickError):
     """A configuration or command line that cannot be used.
 
     `place` names where in the configuration (for example `plugins[2].parameters.weight`),
-    `problem` is the message without it.
+    `problem` is the message without it. What is long in them is left out.
     """
 
     def __init__(self, message: str, place: str = "") -> None:
-        super().__init__(f"{place}: {message}" if place else message)
-        self.place = place
-        self.problem = message
+        self.place = _without_middle(place, _LONGEST_PLACE)
+        self.problem = _without_middle(message, _LONGEST_PROBLEM)
+        super().__init__(f"{self.place}: {self.problem}" if place else self.problem)
+
+
+def _without_middle(text: str, longest: int) -> str:
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
 
 
 class RequestError(WarmpickError):

@@ -8,7 +8,10 @@ def reachable(start):
     """Go through all values that a value keeps alive, but for code."""
     seen, left = {id(start): start}, [start]
     while left:
-        for each in get_referents(left.pop()):
+        holder = left.pop()
+        # CPython does not visit the keys of a dictionary whose keys are all text.
+        keys = holder if isinstance(holder, dict) else ()
+        for each in (*get_referents(holder), *keys):
             if id(each) not in seen and not isinstance(each, type | FunctionType | ModuleType):
                 seen[id(each)] = each
                 left.append(each)

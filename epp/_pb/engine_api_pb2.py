@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x65ngine_api.proto\x12\x13warmpick.engine_api\"2\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x08 \x01(\rH\x00\x88\x01\x01\x42\r\n\x0b_max_tokens\"\x1e\n\tTokenized\x12\x11\n\tinput_ids\x18\x02 \x03(\r\"2\n\x10PlaceholderRange\x12\x0e\n\x06offset\x18\x01 \x01(\r\x12\x0e\n\x06length\x18\x02 \x01(\r\"_\n\nMultimodal\x12>\n\x0fmm_placeholders\x18\x05 \x03(\x0b\x32%.warmpick.engine_api.PlaceholderRange\x12\x11\n\tmm_hashes\x18\x06 \x03(\t\"\xef\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x33\n\ttokenized\x18\x02 \x01(\x0b\x32\x1e.warmpick.engine_api.TokenizedH\x00\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x36\n\x0fsampling_params\x18\x04 \x01(\x0b\x32\x1d.warmpick.engine_api.Sampling\x12\x0e\n\x06stream\x18\x05 \x01(\x08\x12\x32\n\tmm_inputs\x18\x07 \x01(\x0b\x32\x1f.warmpick.engine_api.MultimodalB\x07\n\x05input\"V\n\x0bStreamChunk\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\r\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\"S\n\x08\x43omplete\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\"\x84\x01\n\x10GenerateResponse\x12\x31\n\x05\x63hunk\x18\x01 \x01(\x0b\x32 .warmpick.engine_api.StreamChunkH\x00\x12\x31\n\x08\x63omplete\x18\x02 \x01(\x0b\x32\x1d.warmpick.engine_api.CompleteH\x00\x42\n\n\x08response\"&\n\rEmbedResponse\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\".\n\x08HttpBody\x12\x14\n\x0c\x63ontent_type\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"M\n\x07Predict\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x30\n\thttp_body\x18\x02 \x01(\x0b\x32\x1d.warmpick.engine_api.HttpBodyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x65ngine_api.proto\x12\x13warmpick.engine_api\"2\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x08 \x01(\rH\x00\x88\x01\x01\x42\r\n\x0b_max_tokens\"\x1e\n\tTokenized\x12\x11\n\tinput_ids\x18\x02 \x03(\r\"2\n\x10PlaceholderRange\x12\x0e\n\x06offset\x18\x01 \x01(\r\x12\x0e\n\x06length\x18\x02 \x01(\r\"_\n\nMultimodal\x12>\n\x0fmm_placeholders\x18\x05 \x03(\x0b\x32%.warmpick.engine_api.PlaceholderRange\x12\x11\n\tmm_hashes\x18\x06 \x03(\t\"\xce\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x33\n\ttokenized\x18\x02 \x01(\x0b\x32\x1e.warmpick.engine_api.TokenizedH\x00\x12\x0e\n\x04text\x18\x03 \x01(\tH\x00\x12\x36\n\x0fsampling_params\x18\x04 \x01(\x0b\x32\x1d.warmpick.engine_api.Sampling\x12\x0e\n\x06stream\x18\x05 \x01(\x08\x12\x11\n\tmm_inputs\x18\x07 \x01(\x0c\x42\x07\n\x05input\"V\n\x0bStreamChunk\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\r\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\"S\n\x08\x43omplete\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\"\x84\x01\n\x10GenerateResponse\x12\x31\n\x05\x63hunk\x18\x01 \x01(\x0b\x32 .warmpick.engine_api.StreamChunkH\x00\x12\x31\n\x08\x63omplete\x18\x02 \x01(\x0b\x32\x1d.warmpick.engine_api.CompleteH\x00\x42\n\n\x08response\"&\n\rEmbedResponse\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\".\n\x08HttpBody\x12\x14\n\x0c\x63ontent_type\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"M\n\x07Predict\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x30\n\thttp_body\x18\x02 \x01(\x0b\x32\x1d.warmpick.engine_api.HttpBodyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,17 +40,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MULTIMODAL']._serialized_start=177
   _globals['_MULTIMODAL']._serialized_end=272
   _globals['_GENERATEREQUEST']._serialized_start=275
-  _globals['_GENERATEREQUEST']._serialized_end=514
-  _globals['_STREAMCHUNK']._serialized_start=516
-  _globals['_STREAMCHUNK']._serialized_end=602
-  _globals['_COMPLETE']._serialized_start=604
-  _globals['_COMPLETE']._serialized_end=687
-  _globals['_GENERATERESPONSE']._serialized_start=690
-  _globals['_GENERATERESPONSE']._serialized_end=822
-  _globals['_EMBEDRESPONSE']._serialized_start=824
-  _globals['_EMBEDRESPONSE']._serialized_end=862
-  _globals['_HTTPBODY']._serialized_start=864
-  _globals['_HTTPBODY']._serialized_end=910
-  _globals['_PREDICT']._serialized_start=912
-  _globals['_PREDICT']._serialized_end=989
+  _globals['_GENERATEREQUEST']._serialized_end=481
+  _globals['_STREAMCHUNK']._serialized_start=483
+  _globals['_STREAMCHUNK']._serialized_end=569
+  _globals['_COMPLETE']._serialized_start=571
+  _globals['_COMPLETE']._serialized_end=654
+  _globals['_GENERATERESPONSE']._serialized_start=657
+  _globals['_GENERATERESPONSE']._serialized_end=789
+  _globals['_EMBEDRESPONSE']._serialized_start=791
+  _globals['_EMBEDRESPONSE']._serialized_end=829
+  _globals['_HTTPBODY']._serialized_start=831
+  _globals['_HTTPBODY']._serialized_end=877
+  _globals['_PREDICT']._serialized_start=879
+  _globals['_PREDICT']._serialized_end=956
 # @@protoc_insertion_point(module_scope)

@@ -47,8 +47,8 @@ class GenerateRequest(_message.Message):
     text: str
     sampling_params: Sampling
     stream: bool
-    mm_inputs: Multimodal
-    def __init__(self, request_id: _Optional[str] = ..., tokenized: _Optional[_Union[Tokenized, _Mapping]] = ..., text: _Optional[str] = ..., sampling_params: _Optional[_Union[Sampling, _Mapping]] = ..., stream: _Optional[bool] = ..., mm_inputs: _Optional[_Union[Multimodal, _Mapping]] = ...) -> None: ...
+    mm_inputs: bytes
+    def __init__(self, request_id: _Optional[str] = ..., tokenized: _Optional[_Union[Tokenized, _Mapping]] = ..., text: _Optional[str] = ..., sampling_params: _Optional[_Union[Sampling, _Mapping]] = ..., stream: _Optional[bool] = ..., mm_inputs: _Optional[bytes] = ...) -> None: ...
 
 class StreamChunk(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens")

@@ -1,9 +1,6 @@
 """Discovery from a file: reads it, polls it for changes, and turns them into events."""
 
 import asyncio
-import os
-import socket
-import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +11,9 @@ from epp.errors import ConfigError
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, Listed
 from epp.protocol.endpoints import MAX_BYTES, endpoints_steps
+from epp.system.daemon_thread import in_daemon_thread
+from epp.system.files import FollowedFile
+from epp.system.host_names import HostNames
 
 _log = structlog.get_logger(__name__)
 
@@ -21,13 +21,6 @@ _RUN_SECONDS, _REST_SECONDS = 0.001, 0.0005
 """How long the reading thread keeps the interpreter, and how long it leaves it to the loop."""
 _APPLIED_AT_ONCE = 16
 """Events of a change that are applied in one turn of the loop."""
-
-
-Signature = tuple[int, int, int, int]
-"""mtime and ctime (ns), inode and size of the file, or of the target of a symlink.
-
-Kubernetes updates a mounted ConfigMap by turning a symlink to another directory.
-"""
 
 
 class EndpointsFile:
@@ -45,9 +38,9 @@ class EndpointsFile:
         apply: Callable[[Event], None],
         *,
         poll: float = 0.5,
-        names: "HostNames | None" = None,
+        names: "ClusterNames | None" = None,
     ) -> None:
-        self._file = _FollowedFile(path)
+        self._file = FollowedFile(path, MAX_BYTES)
         self._apply = apply
         self._poll = poll
         self._names = names
@@ -56,7 +49,7 @@ class EndpointsFile:
 
     async def load(self) -> None:
         """Read the file; comes before `run`. Raises `ConfigError` if it is missing or invalid."""
-        endpoints = await asyncio.to_thread(self._read)
+        endpoints = await in_daemon_thread(self._read)
         for event in self._differences(endpoints or ()):
             self._apply(event)
         self._apply(Listed())
@@ -69,7 +62,7 @@ class EndpointsFile:
 
     async def _refresh(self) -> None:
         try:
-            endpoints = await asyncio.to_thread(self._read)
+            endpoints = await in_daemon_thread(self._read)
         except ConfigError as error:
             self._report(str(error))
             return
@@ -94,10 +87,7 @@ class EndpointsFile:
         """Return the endpoints of the file if it changed, else None. Raises `ConfigError`."""
         if self._names is not None and self._names.due():
             self._file.forget()
-        try:
-            text = self._file.changed()
-        except OSError as error:
-            raise ConfigError(f"cannot read {self._file.path}: {error.strerror}") from error
+        text = self._file.changed()
         if text is None:
             return None
         steps = endpoints_steps(text, self._names)
@@ -135,17 +125,23 @@ class EndpointsFile:
                 yield EndpointUpserted(endpoint)
 
 
-class HostNames:
-    """Resolves host names, in the thread that calls it; `clock` returns seconds.
+class ClusterNames:
+    """Resolves the host names of clusters, in the thread that calls it; `clock` returns seconds.
 
-    A name keeps its address as long as the name server lists it, and while it does not answer. A
-    name without an address is logged once, until it has one.
+    A name keeps its address as long as `HostNames` has it among others. A name without an address
+    is logged once, until it has one.
     """
 
-    def __init__(self, interval: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        interval: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        names: HostNames | None = None,
+    ) -> None:
         self.interval = interval
         self._clock = clock
-        self._known: dict[str, str] = {}
+        self._names = names or HostNames(clock)
+        self._chosen: dict[tuple[str, int], str] = {}
         self._missing: set[str] = set()
         self._at = clock()
 
@@ -153,63 +149,13 @@ class HostNames:
         """Return whether names are to be resolved again."""
         return self._clock() - self._at >= self.interval
 
-    def __call__(self, name: str) -> str:
-        """Return an IP address of a name; "" where it has none."""
+    def __call__(self, name: str, port: int) -> str:
+        """Return an IP address of a name whose cluster listens at a port; "" where it has none."""
         self._at = self._clock()
-        try:
-            found = [str(each[4][0]) for each in socket.getaddrinfo(name, None)]
-        except (OSError, UnicodeError) as error:
-            if name not in self._missing:
-                self._missing.add(name)
-                _log.warning("endpoints_file.unresolved", name=name, error=str(error))
-            return self._known.get(name, "")
-        self._missing.discard(name)
-        if self._known.get(name) not in found:
-            self._known[name] = found[0]
-        return self._known[name]
-
-
-class _FollowedFile:
-    """The content of the file at `path`, which is returned once.
-
-    What the system refuses (a missing file, no rights, no descriptor left) is tried again by the
-    next call, as the file may then be readable without having changed. What is no regular file,
-    or too long, is refused once, until it changes.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._seen: Signature | None = None
-
-    def changed(self) -> bytes | None:
-        """Return the content if it is not the one of the call before, else None.
-
-        Raises `OSError`, and `ConfigError` for what cannot be a list of endpoints.
-        """
-        seen, self._seen = self._seen, None
-        if seen is not None and _signature(self.path.stat()) == seen:
-            self._seen = seen
-            return None
-        with open(self.path, "rb", opener=_at_once) as file:
-            status = os.fstat(file.fileno())
-            regular = stat.S_ISREG(status.st_mode)
-            content = file.read(MAX_BYTES + 1) if regular else b""
-        self._seen = _signature(status)
-        if not regular:
-            raise ConfigError("it is no regular file", str(self.path))
-        if len(content) > MAX_BYTES:
-            raise ConfigError(f"it is longer than {MAX_BYTES} bytes", str(self.path))
-        return content
-
-    def forget(self) -> None:
-        """Return the content again, whether it changes or not."""
-        self._seen = None
-
-
-def _at_once(path: str, flags: int) -> int:
-    # open(2): without O_NONBLOCK a FIFO is not open before somebody writes to it.
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
-
-
-def _signature(status: os.stat_result) -> Signature:
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
+        found, problem = self._names.resolve(name, port)
+        if problem and name not in self._missing:
+            _log.warning("endpoints_file.unresolved", name=name, error=problem)
+        (self._missing.add if problem else self._missing.discard)(name)
+        if self._chosen.get((name, port)) not in found:
+            self._chosen[name, port] = next(iter(found), "")
+        return self._chosen[name, port]

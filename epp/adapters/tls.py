@@ -3,9 +3,7 @@
 import asyncio
 import datetime as dt
 import ipaddress
-import os
 import ssl
-import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -24,12 +22,14 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from epp.errors import ConfigError
+from epp.system.daemon_thread import in_daemon_thread
+from epp.system.files import read_regular
 
 KEY_FILE = "tls.key"
 CERTIFICATE_FILE = "tls.crt"
 """The keys of a Kubernetes Secret of type `kubernetes.io/tls`, as files of its mount."""
 
-_MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """The longest file that is read: as much as a Kubernetes Secret holds."""
 _ORGANIZATION = "Warmpick"
 _LIFETIME = dt.timedelta(days=3650)
@@ -58,7 +58,7 @@ class ReaderTls:
         self._load()
         if client_ca is not None:
             try:
-                context.load_verify_locations(cadata=_read(client_ca).decode())
+                context.load_verify_locations(cadata=read_regular(client_ca, MAX_BYTES).decode())
             except (ssl.SSLError, ValueError) as error:
                 raise ConfigError(
                     "holds no PEM certificate that can be used", str(client_ca)
@@ -102,11 +102,12 @@ class CertificateWatch:
     async def check(self) -> None:
         """Read the files; call `renew` if they changed."""
         try:
-            pair = await asyncio.to_thread(_read_pair, self._path)
+            pair = await in_daemon_thread(_read_pair, self._path)
             if pair == self._tried:
                 return
             self._tried = pair
-            await asyncio.to_thread(_check_pair, pair, self._path)
+            files = self._path / KEY_FILE, self._path / CERTIFICATE_FILE
+            await asyncio.to_thread(check_pair, pair, files)
             await self._renew(pair)
         except (OSError, RuntimeError) as error:  # ssl's own is the first
             self._tried = None
@@ -133,37 +134,23 @@ def certificate(cert_path: Path | None) -> tuple[bytes, bytes]:
     if cert_path is None:
         return _self_signed()
     pair = _read_pair(cert_path)
-    _check_pair(pair, cert_path)
+    check_pair(pair, (cert_path / KEY_FILE, cert_path / CERTIFICATE_FILE))
     return pair
 
 
 def _read_pair(cert_path: Path) -> tuple[bytes, bytes]:
-    return _read(cert_path / KEY_FILE), _read(cert_path / CERTIFICATE_FILE)
+    key, chain = cert_path / KEY_FILE, cert_path / CERTIFICATE_FILE
+    return read_regular(key, MAX_BYTES), read_regular(chain, MAX_BYTES)
 
 
-def _check_pair(pair: tuple[bytes, bytes], cert_path: Path) -> None:
-    key_file, certificate_file = cert_path / KEY_FILE, cert_path / CERTIFICATE_FILE
-    key, chain = pair
+def check_pair(pair: tuple[bytes, bytes], files: tuple[Path, Path]) -> None:
+    """Check a key and a certificate chain (PEM), which are of two files.
+
+    Raises `ConfigError` with the file as its place where they cannot be used together.
+    """
+    (key, chain), (key_file, certificate_file) = pair, files
     if _public_key_of_key(key, key_file) != _public_key_of_chain(chain, certificate_file):
         raise ConfigError(f"the key does not belong to {certificate_file}", str(key_file))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with open(path, "rb", opener=_at_once) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ConfigError("it is no regular file", str(path))
-            content = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", str(path)) from error
-    if len(content) > _MAX_BYTES:
-        raise ConfigError(f"it is longer than {_MAX_BYTES} bytes", str(path))
-    return content
-
-
-def _at_once(path: str, flags: int) -> int:
-    # open(2): without O_NONBLOCK a FIFO is not open before somebody writes to it.
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _public_key_of_key(pem: bytes, path: Path) -> bytes:

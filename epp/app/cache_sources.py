@@ -20,6 +20,7 @@ from epp.errors import ConfigError
 from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.events import Event
 from epp.model.fleet import Fleet
+from epp.model.listeners import OnFault, reraise
 from epp.model.pods.outlier_detection import OutlierSettings
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 from epp.protocol.kube.label_selector import parse_label_selector
@@ -34,7 +35,9 @@ _TOKENS_EXTRA = "pip install 'warmpick[tokens]'"
 _EVENTS_EXTRA = "pip install 'warmpick[events]'"
 
 
-def build_fleet(settings: Settings, secret: bytes, eject_after: int) -> Fleet:
+def build_fleet(
+    settings: Settings, secret: bytes, eject_after: int, on_fault: OnFault = reraise
+) -> Fleet:
     """Return an empty fleet, which leaves endpoints out that failed `eject_after` times in a row.
 
     Without a `secret` its block hashes are random for each process.
@@ -42,7 +45,7 @@ def build_fleet(settings: Settings, secret: bytes, eject_after: int) -> Fleet:
     secret = secret or os.urandom(_SECRET_BYTES)
     hasher = BlockHasher(secret, settings.token_block or TOKEN_BLOCK)
     outliers = OutlierSettings(consecutive_failures=eject_after)
-    return Fleet(hasher, settings.capacity or UNKNOWN_CAPACITY, outliers)
+    return Fleet(hasher, settings.capacity or UNKNOWN_CAPACITY, outliers, on_fault)
 
 
 def build_tokenizer(settings: TokenSettings) -> PromptTokenizer:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -12,10 +12,12 @@ from epp.adapters.telemetry.logs import ExchangeLog
 from epp.adapters.telemetry.metrics import Telemetry
 from epp.adapters.tokens.count_check import TokenCountCheck
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
-from epp.errors import Overloaded
+from epp.errors import FAULTS, Overloaded
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
+from epp.model.listeners import OnFault, reraise
 from epp.model.request import Decision, InferenceRequest, RequestId, Score
+from epp.policy.plugins import PluginTimer
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
@@ -40,9 +42,10 @@ class PickerDirector:
     scheduled by token ids; None: by the text that came. `poll_now` is called with an endpoint that
     may be gone. `needs_end` says of a response that has begun whether it is to be observed to its
     end; None: of each that it is not. `clock` returns seconds of the monotonic clock. A prompt that
-    takes longer than `tokenize_timeout` seconds to tokenize is answered with status 429. `timed`
-    decides in place of the scheduler on one request in 64, and times plug-ins. `ended` is called
-    with the record of each exchange that is over.
+    takes longer than `tokenize_timeout` seconds to tokenize is answered with status 429. `timer`
+    times the plug-ins of one decision in 64. `ended` are called with the record of each exchange
+    that is over, and come with their names. What is only notified of requests does not hurt them:
+    what it raises is passed to `on_fault`.
     """
 
     def __init__(  # noqa: PLR0913 (what it directs, and one limit)
@@ -55,19 +58,21 @@ class PickerDirector:
         *,
         poll_now: Callable[[EndpointId], None],
         needs_end: Callable[[RequestId, float], bool] | None = None,
-        timed: Scheduler | None = None,
-        ended: Callable[[RequestRecord], None] | None = None,
+        timer: PluginTimer | None = None,
+        ended: Sequence[tuple[str, Callable[[RequestRecord], None]]] = (),
+        on_fault: OnFault = reraise,
         tokenize_timeout: float = 60.0,
     ) -> None:
         self._scheduler = scheduler
-        self._timed = timed or scheduler
+        self._timer = timer
         self._decisions = 0
         self._telemetry = telemetry
         self._clock = clock
         self._tokenizer = tokenizer
         self._poll_now = poll_now
         self._needs_end = needs_end
-        self._ended = ended
+        self._ended = tuple(ended)
+        self._on_fault = on_fault
         self._tokenize_timeout = tokenize_timeout
         self._log = ExchangeLog(clock)
         self._count_check = TokenCountCheck()
@@ -101,7 +106,7 @@ class PickerDirector:
     async def _tokenize(
         self, request: InferenceRequest, tokenizer: PromptTokenizer, pending: PendingDecision
     ) -> None:
-        outcome: Decision | Exception
+        outcome: Decision | BaseException
         try:
             async with asyncio.timeout(self._tokenize_timeout):
                 prompts = await tokenizer.tokenize(request)
@@ -109,36 +114,61 @@ class PickerDirector:
             outcome = self._schedule(tokenized, self._clock())
         except TimeoutError:
             outcome = Overloaded("no decision in time", reason="decision-timeout", retry_after=1)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the client is answered)
+        except FAULTS as error:  # whatever it is, the client is answered
             outcome = error
         pending.decided(outcome)
 
     def _schedule(self, request: InferenceRequest, now: float) -> Decision:
         """Decide, and report the time that it took. Raises `NoEndpoints`."""
         self._decisions += 1
-        timed = not self._decisions & _UNTIMED
-        decision = (self._timed if timed else self._scheduler).route(request, now)
-        self._telemetry.scheduled(request, decision, self._clock() - now)
-        self._log.log_decision(request, decision)
-        if self._tokenizer is not None:
-            self._count_check.decided(request, decision)
-        for score in decision.scores:
-            if score.out_of_range:
-                self._warn_out_of_range(score)
+        timer = None if self._decisions & _UNTIMED else self._timer
+        decision = self._scheduler.route(request, now, timer)
+        try:
+            self._telemetry.scheduled(request, decision, self._clock() - now)
+            self._log.log_decision(request, decision)
+            if self._tokenizer is not None:
+                self._count_check.decided(request, decision)
+            for score in decision.scores:
+                if score.out_of_range:
+                    self._warn_out_of_range(score)
+        except FAULTS as error:  # whatever it is, the decision has taken effect
+            self._on_fault("decision", error)
         return decision
 
     def needs_end(self, record: RequestRecord, now: float) -> bool:
         """Return whether a response that may be left is to be observed to its end."""
-        return self._needs_end is not None and self._needs_end(record.id, now)
+        try:
+            return self._needs_end is not None and self._needs_end(record.id, now)
+        except FAULTS as error:  # whatever it is, the response goes on
+            self._on_fault("director", error)
+            return True
 
     def exchange_ended(self, record: RequestRecord) -> None:
-        """Count and log an exchange that is over."""
-        self._telemetry.finished(record)
-        if self._ended is not None:
-            self._ended(record)
+        """Count and log an exchange that is over; raises nothing."""
+        try:
+            self._telemetry.finished(record)
+        except FAULTS as error:  # whatever it is, the others are notified
+            self._on_fault("telemetry", error)
+        for name, ended in self._ended:
+            try:
+                ended(record)
+            except FAULTS as error:  # as above
+                self._on_fault(name, error)
+        try:
+            self._log.log_exchange(record)
+        except FAULTS as error:  # as above
+            self._on_fault("access-log", error)
+        try:
+            self._follow_up(record)
+        except FAULTS as error:  # as above
+            self._on_fault("director", error)
+
+    def _follow_up(self, record: RequestRecord) -> None:
+        """Poll an endpoint that a proxy cannot reach, and warn of what an exchange showed."""
         if record.status in _UNREACHED and record.decision is not None:
             self._poll_now(record.decision.endpoint.id)
-        self._log.log_exchange(record)
+            if record.decision.prefill is not None:
+                self._poll_now(record.decision.prefill.id)
         self._count_check.ended(record)
         if record.usage is not None and record.usage.doubtful and record.decision is not None:
             self._warn_doubtful_usage(record.decision.endpoint)
@@ -167,6 +197,10 @@ class PickerDirector:
                 endpoint=endpoint.id,
                 doubt="more tokens were cached than the prompt has, which is ignored",
             )
+
+    def forget(self, endpoint_id: EndpointId) -> None:
+        """Forget what was warned of at an endpoint that is gone."""
+        self._warned_usage.discard(endpoint_id)
 
     async def stop(self) -> None:
         """Cancel the decisions that are pending; they are never made."""

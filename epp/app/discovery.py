@@ -5,7 +5,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Protocol
 
-from epp.adapters.endpoints_file import EndpointsFile, HostNames
+from epp.adapters.endpoints_file import ClusterNames, EndpointsFile
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.model.events import Event
 from epp.protocol.routing_table import NO_ROUTING, RoutingTable
@@ -44,7 +44,7 @@ class FileDiscovery:
     def __init__(
         self, path: Path, apply: Callable[[Event], None], *, host_names: bool = False
     ) -> None:
-        self._file = EndpointsFile(path, apply, names=HostNames() if host_names else None)
+        self._file = EndpointsFile(path, apply, names=ClusterNames() if host_names else None)
         self.run = self._file.run
 
     async def load(self) -> None:

@@ -8,6 +8,8 @@ from typing import NoReturn
 
 import structlog
 
+from epp.errors import FAULTS
+
 _log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0
@@ -33,7 +35,7 @@ async def keep_running(
         try:
             await job()
             said = {"error": "it has ended"}
-        except Exception as error:  # noqa: BLE001 (whatever it is)
+        except FAULTS as error:
             said = gist(error)
         if loop.time() - began >= _LASTED_SECONDS:
             wait = pause
@@ -46,7 +48,7 @@ async def attempt(what: str, step: Awaitable[object]) -> None:
     """Await a step of a shutdown, whose failure must not keep others from theirs."""
     try:
         await step
-    except Exception as error:  # noqa: BLE001 (whatever it is)
+    except FAULTS as error:
         _log.error("shutdown.failed", step=what, **gist(error))
 
 

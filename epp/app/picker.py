@@ -27,15 +27,23 @@ from epp.app.cache_sources import (
     tokenizer_or_none,
     untokenized_prompts,
 )
-from epp.app.companions import Companions
 from epp.app.data_sources import DataSources
 from epp.app.director import PickerDirector, exchange_factory
 from epp.app.discovery import build_discovery, build_reviewer
 from epp.app.exchanges import exchange_settings
+from epp.app.faults import Faults
+from epp.app.fleet_news import FleetNews
 from epp.app.jobs import attempt, keep_running
+from epp.app.observers import Observer, Observers
 from epp.app.options import ServeOptions
 from epp.app.plugin_timing import PluginTimes
-from epp.app.process import collect_garbage, freeze_long_lived_objects, stop_signals
+from epp.app.process import (
+    EndpointMemory,
+    collect_garbage,
+    freeze_long_lived_objects,
+    stop_signals,
+)
+from epp.app.recording import recording
 from epp.app.shadow import Shadow
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
@@ -64,7 +72,10 @@ class EndpointPicker:
         self._options = options
         self._clock = time.monotonic
         self._serving = self._announced = False
-        self._fleet = build_fleet(options.settings, options.hash_secret, options.eject_after)
+        self._faults = faults = Faults()
+        self._fleet = build_fleet(
+            options.settings, options.hash_secret, options.eject_after, faults
+        )
         self._tokenizer = tokenizer_or_none(options.settings.tokens)
         self._kv_events = kv_events_or_none(
             options.settings.kv_events,
@@ -73,39 +84,36 @@ class EndpointPicker:
             self._apply,
         )
         self._loop_delay = LoopDelay()
-        self._plugin_times = PluginTimes()
+        self._endpoint_memory = EndpointMemory()
+        scheduling = options.settings.scheduling
+        self._plugin_times = PluginTimes(scheduling.plugin_names)
         self._sources = DataSources(
             options.settings.data_layer, options.scrape_interval, self._apply, self._clock
         )
-        self._companions = companions = Companions(
-            self._fleet,
-            Recorder(options.recording, self._clock) if options.recording else None,
-            Shadow(*options.shadow, self._fleet) if options.shadow else None,
-        )
+        self._observers = observers = Observers(tuple(self._observing()))
         self._telemetry = Telemetry(self._metric_sources())
-        chance, scheduling = random.Random().randrange, options.settings.scheduling  # noqa: S311 (chance, not secrets)
-        scheduler, timed = (
+        self._director = PickerDirector(
             Scheduler(
                 self._fleet,
-                each,
-                chance,
-                quoted=companions.quoted,
-                committing=companions.committing,
-            )
-            for each in (scheduling, self._plugin_times.timed(scheduling))
-        )
-        self._director = PickerDirector(
-            scheduler,
+                scheduling,
+                random.Random().randrange,  # noqa: S311 (chance, not secrets)
+                quoted=observers.quoted,
+                committing=observers.committing,
+                on_fault=faults,
+            ),
             self._fleet.apply,
             self._telemetry,
             self._clock,
             self._tokenizer,
-            timed=timed,
-            ended=companions.ended,
+            timer=self._plugin_times,
+            ended=observers.ended,
+            on_fault=faults,
             poll_now=self._sources.poll_now,
             needs_end=self._fleet.needs_end if options.observation.auto else None,
         )
-        self._fleet.subscribe((EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow)
+        self._fleet.subscribe(
+            (EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow, "endpoints"
+        )
         self._readiness_changed = asyncio.Event()
         self._discovery = build_discovery(
             options.source,
@@ -131,6 +139,16 @@ class EndpointPicker:
             ),
         )
 
+    def _observing(self) -> Iterator[Observer]:
+        """Yield what observes requests, and what is seen of the fleet and of faults."""
+        options = self._options
+        yield Observer(name="faults", collect=self._faults.collect)
+        yield FleetNews(self._fleet).observer
+        if options.recording:
+            yield recording(Recorder(options.recording, self._clock), self._fleet)
+        if options.shadow:
+            yield Shadow(*options.shadow, self._fleet).observer
+
     def _metric_sources(self) -> MetricSources:
         """Return where the metrics page reads its values."""
         return MetricSources(
@@ -148,7 +166,7 @@ class EndpointPicker:
                 for part in each.parts
             ],
             plugins=self._plugin_times.collect,
-            companions=self._companions.collect,
+            observers=self._observers.collect,
             poll_errors=self._sources.errors,
             streams=(lambda: self._extproc.streams) if self._options.stream_metrics else None,
             predicts_latency=self._options.settings.predicts_latency,
@@ -204,6 +222,8 @@ class EndpointPicker:
                 self._kv_events.watch(event.endpoint)
         elif isinstance(event, EndpointRemoved):
             self._sources.unwatch(event.endpoint_id)
+            self._endpoint_memory.removed()
+            self._director.forget(event.endpoint_id)
             if self._kv_events is not None:
                 self._kv_events.unwatch(event.endpoint_id)
         elif isinstance(event, ScrapeFailed):
@@ -228,7 +248,7 @@ class EndpointPicker:
         yield "endpoints", self._discovery.run
         yield "readiness", self._announce
         yield "scrape", self._sources.run
-        yield from self._companions.jobs()
+        yield from self._observers.jobs()
         if self._kv_events is not None:
             yield "kv events", self._kv_events.run
         if self._options.secure and self._options.cert_path is not None:
@@ -299,7 +319,8 @@ class EndpointPicker:
         self._loop_delay.stop()
         await attempt("ext_proc", self._extproc.stop(_LAST_GRACE_SECONDS))
         await attempt("director", self._director.stop())
-        await attempt("companions", self._companions.stop())
+        for name, stop in self._observers.stops():
+            await attempt(name, stop)
         await attempt("health", self._health_server.stop())
         await attempt("operators", self._operators.stop())
         if self._reviewer is not None:

@@ -1,4 +1,4 @@
-"""Settings of the process: its logging import, garbage collector and signals.
+"""Settings of the process: its logging import, garbage collector, memory and signals.
 
 Import this module before anything that imports structlog: structlog imports rich where it is
 installed, for tracebacks that no service prints, and that is a fifth of the time of a start.
@@ -22,10 +22,16 @@ import structlog  # noqa: E402, F401 (imported here so that it does not find ric
 if not _rich_loaded:
     del sys.modules["rich"]
 
+from epp.adapters.extproc.memory import trim_freed_memory  # noqa: E402 (after structlog)
+
 _YOUNG_SECONDS = 0.1
 """How often what was made since is collected: at 10,000 requests a second some 15 ms of work."""
 _ALL_SECONDS, _ALL_PAUSE = 60.0, 600
 """How often all objects are collected, at most, and how many times as long as that took."""
+_MANY = 500
+"""Endpoints that are gone; fewer leave room for those that come in their place."""
+_LATER_SECONDS = 5.0
+"""How long after: they go a few at a time, and what is about them ends a moment later."""
 
 
 def freeze_long_lived_objects() -> None:
@@ -56,6 +62,24 @@ async def collect_garbage() -> None:
             due = started + max(_ALL_SECONDS, took * _ALL_PAUSE)
     finally:
         gc.enable()
+
+
+class EndpointMemory:
+    """Counts endpoints that are removed, and returns their memory to the kernel after many."""
+
+    def __init__(self) -> None:
+        self._gone = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def removed(self) -> None:
+        """Count an endpoint that is gone."""
+        self._gone += 1
+        if self._gone >= _MANY and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_LATER_SECONDS, self._trim)
+
+    def _trim(self) -> None:
+        self._gone, self._timer = 0, None
+        asyncio.get_running_loop().run_in_executor(None, trim_freed_memory)
 
 
 @contextmanager

@@ -16,8 +16,9 @@ import structlog
 
 from epp.adapters.telemetry.series import Family, FamilyText, expose
 from epp.app.jobs import gist
+from epp.app.observers import Observer
 from epp.config.file import Settings
-from epp.errors import RequestError
+from epp.errors import FAULTS, RequestError
 from epp.model.fleet import Fleet
 from epp.model.quote import Quote
 from epp.model.request import Decision, InferenceRequest
@@ -27,7 +28,8 @@ _log = structlog.get_logger(__name__)
 
 DECISIONS: Final = Family(
     name="warmpick_shadow_decisions_total",
-    help="Decisions of the shadow: agreed with the live one, differed, refused, or failed.",
+    help="Decisions of the shadow: agreed with the live one, differed, refused, or failed, as"
+    " plug-ins of it do that follow events.",
     kind="counter",
     labels=("policy", "outcome"),
 )
@@ -70,16 +72,34 @@ class Tally:
 
 
 class Shadow:
-    """A configuration `name` that decides beside the live one, over the same fleet."""
+    """A configuration `name` that decides beside the live one, over the same fleet.
+
+    Whatever it or its plug-ins raise counts as a failure of its own.
+    """
 
     def __init__(self, name: str, settings: Settings, fleet: Fleet) -> None:
         self.tally = Tally()
         self._name = name
         chance = random.Random()  # noqa: S311 (chance, not secrets)
-        self._scheduler = Scheduler(fleet, settings.scheduling, chance.randrange)
+        self._scheduler = Scheduler(
+            fleet, settings.scheduling, chance.randrange, on_fault=self._failed
+        )
         self._observers = settings.scheduling.commit_observers
         for warning in settings.warnings:
             _log.warning("shadow.warning", policy=name, warning=warning)
+
+    @property
+    def observer(self) -> Observer:
+        """What observes the live policy's requests."""
+        return Observer(
+            name="shadow", committing=self.committing, run=self.run, collect=self.collect
+        )
+
+    def _failed(self, _source: str, error: BaseException) -> None:
+        """Count a failure, and log the first (`OnFault`)."""
+        if not self.tally.failed:
+            _log.error("shadow.failed", policy=self._name, **gist(error))
+        self.tally.failed += 1
 
     def committing(
         self, request: InferenceRequest, quote: Quote, live: Decision, now: float
@@ -93,10 +113,8 @@ class Shadow:
         except RequestError:
             tally.refused += 1
             return
-        except Exception as error:  # noqa: BLE001 (whatever a plug-in does: the live decision holds)
-            if not tally.failed:
-                _log.error("shadow.failed", policy=self._name, **gist(error))
-            tally.failed += 1
+        except FAULTS as error:  # whatever a plug-in does: the live decision holds
+            self._failed("decision", error)
             return
         if _destination(decision) == _destination(live):
             tally.agreed += 1

@@ -7,14 +7,21 @@ from typing import NamedTuple
 from epp.config.file import Settings, load
 from epp.config.schema import near
 from epp.errors import ConfigError
+from epp.printable import printable
+
+_MOST_BYTES = 16 << 20
 
 
 def read(path: Path, flag: str) -> bytes:
-    """Return the content of a file."""
+    """Return the content of a file, which may be a pipe: `epp check <(...)`."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", flag) from None
+    if len(content) > _MOST_BYTES:
+        raise ConfigError(f"{path} is longer than {_MOST_BYTES} bytes", flag)
+    return content
 
 
 def read_text(path: Path, flag: str) -> str:
@@ -46,6 +53,6 @@ def policy_file(given: str, known: Collection[str], flag: str) -> PolicyFile:
         problem = f"`{given}` is no policy ({', '.join(known)}); as a file: {error.problem}"
         raise ConfigError(problem + near(given, known), flag) from None
     try:
-        return PolicyFile(label or path.stem, text, load(text))
+        return PolicyFile(printable(label or path.stem), text, load(text))
     except ConfigError as error:
         raise ConfigError(str(error), f"{flag} {given}") from None

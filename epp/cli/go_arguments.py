@@ -7,9 +7,10 @@ old releases are spelt, and `--pool-name`. A command line of flags alone is one 
 import argparse
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from epp.config.schema import near
+from epp.printable import printable
 
 _ABOUT_THE_PROGRAM = ("-h", "--help", "--version")
 _SERVE = "serve"
@@ -29,6 +30,10 @@ class GoArgumentParser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 (argparse's own)
         super().__init__(*arguments, **more | {"allow_abbrev": False})
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with a usage, and what is wrong as one line."""
+        super().error(printable(message))
 
     def plain(self, words: Sequence[str]) -> list[str]:
         """Return a command line in argparse's form.

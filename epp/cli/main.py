@@ -23,6 +23,7 @@ from epp.config.file import Settings, load
 from epp.config.report import report
 from epp.config.schema import dump
 from epp.errors import ConfigError
+from epp.printable import printable, printable_lines
 
 if TYPE_CHECKING:  # see `_options`
     from epp.app.options import ServeOptions
@@ -105,12 +106,12 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.native:
         return _check_native()
     settings = load(read_text(arguments.config, "CONFIG"))
-    print(dump(settings.effective), end="")
-    print("\n".join(report(settings.effective, settings.plugins)))
+    print(printable_lines(dump(settings.effective)), end="")
+    print(*map(printable, report(settings.effective, settings.plugins)), sep="\n")
     from epp.app.cache_sources import tokenizer_warning  # noqa: PLC0415 (see `_options`)
 
     for warning in filter(None, (*settings.warnings, tokenizer_warning(settings.tokens))):
-        print(f"epp: warning: {warning}", file=sys.stderr)
+        print(f"epp: warning: {printable(warning)}", file=sys.stderr)
     return 0
 
 
@@ -233,7 +234,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run(arguments)
     except ConfigError as error:
-        print(f"epp: {error}", file=sys.stderr)
+        print(f"epp: {printable(str(error))}", file=sys.stderr)
         refused: int = arguments.refused
         return refused
     except KeyboardInterrupt:

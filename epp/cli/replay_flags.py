@@ -11,13 +11,26 @@ from msgspec.structs import replace
 
 from epp.cli.files import policy_file
 from epp.cli.go_arguments import GoArgumentParser
-from epp.cli.replay_types import factor, fault, listed, positive, roles, slo, span, tokens
+from epp.cli.replay_types import (
+    MOST_PODS,
+    factor,
+    fault,
+    listed,
+    positive,
+    roles,
+    slo,
+    span,
+    tokens,
+    up_to,
+)
 from epp.cli.serve_flags import add_eject_after, observation
 from epp.cli.types import duration, interval
 from epp.errors import ConfigError
+from epp.printable import printable
 from epp.replay.engines.presets import DEFAULT_PRESET, PRESETS, EnginePreset, preset
 from epp.replay.plan import PodPlan, Policy, RunPlan, Traffic
 from epp.replay.policies import NAMED
+from epp.replay.traffic.bounds import MOST_SECONDS
 
 if TYPE_CHECKING:  # see `replay_options`
     from epp.replay.command import ReplayOptions
@@ -37,6 +50,9 @@ configuration. They are compared with incumbent where it is among them, else wit
 Exit status: 0 after all runs; 2 an option or the traffic cannot be used."""
 _DEFAULT_POLICIES = ("least-ttft", "incumbent", "round-robin")
 _BASELINE = "incumbent"
+_LONGEST_LABEL = 40
+"""Characters: plots have room for so many beside them."""
+_MOST_RANKS, _MOST_PICKERS, _MOST_SEEDS, _MOST_JOBS = 1_000, 1_000, 10_000, 1_000
 
 
 def add_replay(parser: GoArgumentParser) -> None:
@@ -104,7 +120,7 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
 def _add_fleet(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--pods",
-        type=listed(positive),
+        type=listed(up_to(MOST_PODS)),
         default=[8],
         metavar="N[,...]",
         help="model servers; with commas each number is a case of its own (default: 8)",
@@ -148,7 +164,11 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         help="pods take these speeds in turn: 1,0.4 makes every second one 2.5 times slower",
     )
     group.add_argument(
-        "--ranks", type=positive, default=1, metavar="N", help="data-parallel engines of each pod"
+        "--ranks",
+        type=up_to(_MOST_RANKS),
+        default=1,
+        metavar="N",
+        help="data-parallel engines of each pod",
     )
     group.add_argument(
         "--roles",
@@ -165,13 +185,18 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         metavar="FAULT",
         help="POD:die@SECONDS[+SECONDS until it is back, cold], POD:stall@SECONDS+SECONDS (no"
         " answer to anything), POD:hang@SECONDS+SECONDS (to requests), POD:fail@SECONDS[+SECONDS]"
-        " (errors) or POD:slow=FACTOR@SECONDS[+SECONDS]; may be repeated",
+        " (errors), POD:late[=RUNNING]@SECONDS[+SECONDS] (its metrics alone, while more than"
+        " RUNNING requests run) or POD:slow=FACTOR@SECONDS[+SECONDS]; may be repeated",
     )
 
 
 def _add_pickers(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--pickers", type=positive, default=1, metavar="N", help="replicas that take turns"
+        "--pickers",
+        type=up_to(_MOST_PICKERS),
+        default=1,
+        metavar="N",
+        help="replicas that take turns",
     )
     group.add_argument(
         "--exchange",
@@ -189,9 +214,9 @@ def _add_pickers(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--observe-responses",
         type=observation,
-        default="all",
+        default="auto",
         metavar="WHICH",
-        help="as in `epp serve` (default: all)",
+        help="as in `epp serve` (default: auto)",
     )
     add_eject_after(group)
 
@@ -199,7 +224,11 @@ def _add_pickers(group: argparse._ArgumentGroup) -> None:
 def _add_runs(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", type=int, default=0, metavar="N", help="the first (default: 0)")
     group.add_argument(
-        "--seeds", type=positive, default=1, metavar="N", help="runs of each policy (default: 1)"
+        "--seeds",
+        type=up_to(_MOST_SEEDS),
+        default=1,
+        metavar="N",
+        help="runs of each policy (default: 1)",
     )
     group.add_argument(
         "--warm-up", type=duration, default=0.0, metavar="TIME", help="left out of all figures"
@@ -210,7 +239,9 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         metavar="ttft=S[,tpot=S]",
         help="what goodput counts, in seconds (default: ttft=2,tpot=0.05)",
     )
-    group.add_argument("--jobs", type=positive, metavar="N", help="processes (default: all cores)")
+    group.add_argument(
+        "--jobs", type=up_to(_MOST_JOBS), metavar="N", help="processes (default: all cores)"
+    )
     group.add_argument("--ray", default="", metavar="ADDRESS", help="use this Ray cluster instead")
     group.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots")
     group.add_argument("--json", action="store_true", help="print one JSON object alone")
@@ -224,6 +255,9 @@ def check(arguments: argparse.Namespace) -> None:
     for each in arguments.faults:
         if each.pod >= highest:
             raise ConfigError(f"there is no pod {each.pod}: they are 0 to {highest - 1}", "--fault")
+    for name in ("duration", "exchange", "scrape_interval", "warm_up"):
+        if (getattr(arguments, name) or 0.0) > MOST_SECONDS:
+            raise ConfigError("more than a year cannot be replayed", f"--{name.replace('_', '-')}")
     if arguments.exchange is not None and arguments.pickers == 1:
         raise ConfigError("one picker has nobody to exchange with: add --pickers 2", "--exchange")
 
@@ -240,9 +274,10 @@ def replay_options(arguments: argparse.Namespace, argv: Sequence[str]) -> "Repla
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two policies are named `{twice}`: write LABEL=FILE", "--policy")
-    if arguments.baseline and arguments.baseline not in names:
+    baseline = printable(arguments.baseline, _LONGEST_LABEL)
+    if baseline and baseline not in names:
         known = ", ".join(names)
-        raise ConfigError(f"`{arguments.baseline}` is none of {known}", "--baseline")
+        raise ConfigError(f"`{baseline}` is none of {known}", "--baseline")
     return ReplayOptions(
         traffic=[
             Traffic(
@@ -258,7 +293,7 @@ def replay_options(arguments: argparse.Namespace, argv: Sequence[str]) -> "Repla
         copies=arguments.speed,
         fleets=list(_fleets(arguments)),
         policies=policies,
-        baseline=arguments.baseline or (_BASELINE if _BASELINE in names else ""),
+        baseline=baseline or (_BASELINE if _BASELINE in names else ""),
         seeds=range(arguments.seed, arguments.seed + arguments.seeds),
         warm_up=arguments.warm_up,
         slo=Slo(*arguments.slo) if arguments.slo else Slo(),
@@ -266,7 +301,7 @@ def replay_options(arguments: argparse.Namespace, argv: Sequence[str]) -> "Repla
         ray=arguments.ray,
         html=arguments.html,
         json=arguments.json,
-        command=shlex.join(["epp", *argv]),
+        command=printable(shlex.join(["epp", *argv])),
     )
 
 
@@ -274,7 +309,7 @@ def _policy(given: str) -> Policy:
     if given in NAMED:
         return NAMED[given]
     file = policy_file(given, NAMED, "--policy")
-    return Policy(file.name, file.text)
+    return Policy(printable(file.name, _LONGEST_LABEL), file.text)
 
 
 def _fleets(arguments: argparse.Namespace) -> Iterator[RunPlan]:
@@ -309,7 +344,7 @@ def _pod(arguments: argparse.Namespace, engine: EnginePreset) -> PodPlan:
 
         budget = arguments.max_num_batched_tokens or limits.max_num_batched_tokens
         found = calibrate(arguments.calibrate, cost, budget)
-        print(f"epp: --calibrate: {found.summary()}", file=sys.stderr)
+        print(f"epp: --calibrate: {printable(found.summary())}", file=sys.stderr)
         cost, limits = found.cost, found.limits or limits
     block = arguments.block_size or limits.block_size
     tokens_held = arguments.kv_tokens or limits.capacity

@@ -4,6 +4,7 @@ Each raises `argparse.ArgumentTypeError` for a text that it cannot read.
 """
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -12,30 +13,45 @@ from epp.replay.plan import Fault, FaultKind
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000}
 _FAULT = re.compile(
-    r"(?:pod-)?(?P<pod>\d+):(?P<kind>die|stall|hang|fail|slow)(?:=(?P<factor>\d*\.?\d+))?"
+    r"(?:pod-)?(?P<pod>\d{1,9}):(?P<kind>die|stall|hang|fail|late|slow)"
+    r"(?:=(?P<value>\d*\.?\d+))?"
     r"@(?P<at>[\d.]+)(?:\+(?P<seconds>[\d.]+))?"
 )
+_MOST = 1_000_000_000
+"""Of any number: seconds, tokens, sequences."""
+MOST_PODS = 10_000
+_LEAST_FACTOR, _MOST_FACTOR = 1e-6, 1e6
 
 
 def tokens(text: str) -> int:
     """Return a number of tokens: `400000`, `400K`, `1.6M`."""
     found = _AMOUNT.fullmatch(text)
-    if not found or float(found[1]) <= 0:
+    number = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
+    if not 1 <= number <= _MOST:
         raise argparse.ArgumentTypeError(f"`{text}` is no number of tokens; write 400K or 1.6M")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    return int(number)
 
 
-def positive(text: str) -> int:
-    """Return a number of 1 or more."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"`{text}` is no number of 1 or more")
-    return int(text)
+def up_to(most: int) -> Callable[[str], int]:
+    """Return the type of a flag that takes a number of 1 to `most`."""
+
+    def number(text: str) -> int:
+        if not re.fullmatch(r"\d{1,18}", text) or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"`{text}` is no number of 1 to {most:,}")
+        return int(text)
+
+    return number
+
+
+positive = up_to(_MOST)
 
 
 def factor(text: str) -> float:
-    """Return a number of more than 0."""
-    if not re.fullmatch(r"\d*\.?\d+", text) or not float(text):
-        raise argparse.ArgumentTypeError(f"`{text}` is no number of more than 0")
+    """Return a number of more than 0, and not beyond reason."""
+    if not re.fullmatch(r"\d*\.?\d+", text) or not _LEAST_FACTOR <= float(text) <= _MOST_FACTOR:
+        raise argparse.ArgumentTypeError(
+            f"`{text}` is no number of {_LEAST_FACTOR:f} to {_MOST_FACTOR:,.0f}"
+        )
     return float(text)
 
 
@@ -55,33 +71,42 @@ def span(text: str) -> tuple[float, float]:
 def fault(text: str) -> Fault:
     """Return what happens to a pod: `3:die@600+120`, `0:stall@60+5`, `1:slow=0.4@300`."""
     found = _FAULT.fullmatch(text)
-    if not found or (found["factor"] is not None) != (found["kind"] == "slow"):
+    kind, value = (found["kind"], found["value"]) if found else ("", None)
+    told = {"slow": value is not None, "late": value is None or value.isdecimal()}
+    if not found or not told.get(kind, value is None):
         raise argparse.ArgumentTypeError(
             f"`{text}` is no fault; write POD:die@SECONDS[+SECONDS], POD:stall@SECONDS+SECONDS,"
-            " POD:hang@SECONDS+SECONDS, POD:fail@SECONDS[+SECONDS] or"
-            " POD:slow=FACTOR@SECONDS[+SECONDS]"
+            " POD:hang@SECONDS+SECONDS, POD:fail@SECONDS[+SECONDS],"
+            " POD:late[=RUNNING]@SECONDS[+SECONDS] or POD:slow=FACTOR@SECONDS[+SECONDS]"
         )
-    kind = found["kind"]
     if kind in {"stall", "hang"} and found["seconds"] is None:
         raise argparse.ArgumentTypeError(f"`{text}` says not how long; write POD:{kind}@60+5")
+    return Fault(
+        pod=int(found["pod"]),
+        kind=FaultKind(kind),
+        at=_seconds(found["at"], text),
+        seconds=None if found["seconds"] is None else _seconds(found["seconds"], text),
+        factor=factor(value or "1") if kind == "slow" else 1.0,
+        running=min(int(value), _MOST) if kind == "late" and value is not None else None,
+    )
+
+
+def _seconds(time: str, text: str) -> float:
     try:
-        return Fault(
-            pod=int(found["pod"]),
-            kind=FaultKind(kind),
-            at=float(found["at"]),
-            seconds=None if found["seconds"] is None else float(found["seconds"]),
-            factor=float(found["factor"] or 1),
-        )
+        seconds = float(time)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"`{text}` has a time that is no number") from None
+        seconds = math.inf
+    if seconds > _MOST:
+        raise argparse.ArgumentTypeError(f"`{text}` has a time that is no number of seconds")
+    return seconds
 
 
 def roles(text: str) -> Sequence[str]:
     """Return a role for each pod: `prefill=2,decode=6`."""
     each: list[str] = []
     for part in text.split(","):
-        found = re.fullmatch(r"([a-z-]+)=(\d+)", part)
-        if not found:
+        found = re.fullmatch(r"([a-z-]+)=(\d{1,5})", part)
+        if not found or len(each) + int(found[2]) > MOST_PODS:
             raise argparse.ArgumentTypeError(f"`{text}` has no roles; write prefill=2,decode=6")
         each += [found[1]] * int(found[2])
     return each

@@ -7,7 +7,6 @@ effect is a warning.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from math import isfinite
 
 import msgspec
 
@@ -25,6 +24,7 @@ from epp.config.flow_control import (
 from epp.config.parsers import PARSERS, ParserSettings, parser_settings
 from epp.config.plugins import Plugins
 from epp.config.producers import ProducerSettings, producer_settings
+from epp.config.registry import plugin_code
 from epp.config.report import unhonoured_sections
 from epp.config.schema import (
     DataLayer,
@@ -224,20 +224,16 @@ def _profile(spec: ProfileSpec, plugins: Plugins, place: str) -> Profile:
         spec.name,
         tuple(each for _, each in named if isinstance(each, Filter)),
         tuple(
-            WeightedScorer(
-                ref.plugin_ref, _weight(ref, f"{place}.plugins[{position}].weight"), each
-            )
-            for position, (ref, each) in enumerate(named)
+            WeightedScorer(ref.plugin_ref, _weight(ref), each)
+            for ref, each in named
             if isinstance(each, Scorer)
         ),
         pickers[0],
     )
 
 
-def _weight(ref: PluginRef, place: str) -> float:
+def _weight(ref: PluginRef) -> float:
     ref.weight = 1.0 if ref.weight is None else ref.weight
-    if not isfinite(ref.weight):
-        raise ConfigError(f"{ref.weight} is no weight", place)
     return ref.weight
 
 
@@ -264,13 +260,14 @@ def _handler(
         named = " and ".join(f"`{name}`" for name in handlers)
         raise ConfigError(f"{named} are both profile handlers; one is enough", "plugins")
     handler: ProfileHandler = plugins[handlers[0]] if handlers else SingleProfileHandler()
-    try:
-        return handler, handler.check_profiles(tuple(profiles)) or ()
-    except UnknownProfile as error:
-        place = f"{plugins.place(handlers[0])}.{error.parameter}"
-        raise ConfigError(f"{error}{near(error.profile, profiles)}", place) from None
-    except ValueError as error:
-        raise ConfigError(str(error), "schedulingProfiles") from None
+    with plugin_code("the profile handler does not take them", "schedulingProfiles"):
+        try:
+            return handler, handler.check_profiles(tuple(profiles)) or ()
+        except UnknownProfile as error:
+            place = f"{plugins.place(handlers[0])}.{error.parameter}"
+            raise ConfigError(f"{error}{near(error.profile, profiles)}", place) from None
+        except ValueError as error:
+            raise ConfigError(str(error), "schedulingProfiles") from None
 
 
 def _scheduling(

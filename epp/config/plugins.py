@@ -10,15 +10,17 @@ from epp.config.catalogue import PLUGINS
 from epp.config.registry import (
     build,
     plugin_class,
+    plugin_code,
     replaced_by,
     users_class,
 )
 from epp.config.schema import PluginSpec, near
 from epp.errors import ConfigError
 from epp.model.events import Event
-from epp.model.fleet import Listener
-from epp.policy.effects import Effect, effect_of, effects
-from epp.policy.plugins import Startable
+from epp.model.listeners import Listener
+from epp.policy.effects import Effect, effects
+from epp.policy.plugins import Startable, effect_of
+from epp.policy.profile import EventSubscription
 
 T = TypeVar("T")
 
@@ -33,11 +35,14 @@ class Plugins(Mapping[str, Any]):
     def __init__(self, specs: list[PluginSpec], below: Callable[[int], int] | None = None) -> None:
         self.specs = specs
         self.structs: dict[str, Any] = {}
-        self.subscriptions: list[tuple[tuple[type[Event], ...], Listener]] = []
+        self.subscriptions: list[EventSubscription] = []
         self.warnings: list[str] = []
         self.below = below or random.Random().randrange  # noqa: S311 (chance, not secrets)
         self._started: dict[str, Any] = {}
         self._starting: list[str] = []
+        self._places: dict[str, str] = {}
+        self._firsts: dict[type[Any], object] = {}  # the file's first of each class
+        self._users: dict[str, type[Any] | None] = {}
         for position, spec in enumerate(specs):
             self._build(spec, f"plugins[{position}]")
         for name in list(self.structs):
@@ -82,14 +87,23 @@ class Plugins(Mapping[str, Any]):
         if spec.name in self.structs:
             raise ConfigError(f"a second plug-in is named `{spec.name}`", f"{place}.name")
         written = spec.parameters or {}
-        kind = users_class(spec.type, f"{place}.type")
-        if kind is None:
-            self._warn_of(spec.type, place)
-            kind = plugin_class(spec.type, f"{place}.type")
-        struct = build(kind, written, f"{place}.parameters")
+        kind = self._class(spec.type, place)
+        self._places[spec.name] = parameters = f"{place}.parameters"
+        with plugin_code(f"`{spec.name}` does not take its parameters", parameters):
+            struct = build(kind, written, parameters)
+            spec.parameters = msgspec.to_builtins(struct)
         self.structs[spec.name] = struct
-        spec.parameters = msgspec.to_builtins(struct)
+        self._firsts.setdefault(type(struct), struct)
         self.warnings += _unhonoured(spec.name, kind, written)
+
+    def _class(self, name: str, place: str) -> type[Any]:
+        if name not in self._users:
+            self._users[name] = users_class(name, f"{place}.type")
+        found = self._users[name]
+        if found is None:
+            self._warn_of(name, place)
+            found = plugin_class(name, f"{place}.type")
+        return found
 
     def _warn_of(self, kind: str, place: str) -> None:
         replacement = replaced_by(kind)
@@ -107,15 +121,20 @@ class Plugins(Mapping[str, Any]):
         struct = self.structs[name]
         self._starting.append(name)
         try:
-            started = struct.start(self) if isinstance(struct, Startable) else struct
-        except ValueError as error:
-            raise ConfigError(str(error), self.place(name)) from None
+            with plugin_code(f"`{name}` does not start", self.place(name)):
+                started = self._begin(struct)
         except ConfigError as error:
             raise ConfigError(error.problem, error.place or self.place(name)) from error
         finally:
             self._starting.pop()
         self._started[name] = started
         return started
+
+    def _begin(self, struct: object) -> object:
+        try:
+            return struct.start(self) if isinstance(struct, Startable) else struct
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
 
     def plugin(self, name: str, kind: type[T], default: T | None = None) -> T:
         """Return another plug-in (`PluginContext.plugin`)."""
@@ -138,16 +157,15 @@ class Plugins(Mapping[str, Any]):
     def first_of_its_type(self) -> bool:
         """Whether the plug-in that is started is the file's first of its class."""
         user = self.structs[self._starting[-1]]
-        return next(each for each in self.structs.values() if type(each) is type(user)) is user
+        return self._firsts[type(user)] is user
 
     def subscribe(self, kinds: Iterable[type[Event]], listener: Listener) -> None:
         """Note what a plug-in wants to be notified of (`PluginContext.subscribe`)."""
-        self.subscriptions.append((tuple(kinds), listener))
+        self.subscriptions.append(EventSubscription(self._starting[-1], tuple(kinds), listener))
 
     def place(self, name: str) -> str:
         """Return the path of the parameters of a plug-in."""
-        position = next(number for number, each in enumerate(self.specs) if each.name == name)
-        return f"plugins[{position}].parameters"
+        return self._places[name]
 
 
 def _unhonoured(name: str, kind: type[Any], written: Mapping[str, Any]) -> Iterator[str]:

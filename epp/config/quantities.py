@@ -5,6 +5,8 @@ import re
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)"
 _DURATION = re.compile(f"(?:{_PART})+")
+_LONGEST = 9.2e9
+"""Seconds of Go's longest duration, 292 years."""
 _SCALES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _SCALES |= {f"{prefix}i": 1 << 10 * power for power, prefix in enumerate("KMGTPE", 1)}
 _QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(k|[MGTPE]|[KMGTPE]i|)")
@@ -13,13 +15,16 @@ _QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(k|[MGTPE]|[KMGTPE]i|)")
 def seconds(text: str, *, zero: bool = False) -> float:
     """Return a Go duration (`500ms`, `1m30s`) in seconds.
 
-    Raises `ValueError` for anything else, and for no time at all unless `zero` is allowed.
+    Raises `ValueError` for anything else, for what is too long for Go, and for no time at all
+    unless `zero` is allowed.
     """
     if zero and text == "0":
         return 0.0
     if not _DURATION.fullmatch(text):
         raise ValueError(f"`{text}` is no duration; write 500ms, 5s or 1m30s")
     total = sum(float(value) * _UNITS[unit] for value, unit in re.findall(_PART, text))
+    if total > _LONGEST:
+        raise ValueError(f"`{text}` is longer than 292 years")
     if total <= 0 and not zero:
         raise ValueError(f"`{text}` is no time at all")
     return total

@@ -1,8 +1,14 @@
-"""The registry of plug-ins: their classes by type, users' own too, built from parameters."""
+"""The registry of plug-ins: their classes by type, users' own too, built from parameters.
+
+Whatever the code of a plug-in raises while a file is read is an error of that file.
+"""
 
 import re
+import signal
+import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, get_args
+from contextlib import contextmanager
+from typing import Any, NoReturn, get_args
 
 import msgspec
 
@@ -37,10 +43,8 @@ def users_class(name: str, place: str) -> type[Any] | None:
     from importlib.metadata import entry_points  # noqa: PLC0415 (slow to load, rarely needed)
 
     for entry in entry_points(group=ENTRY_POINTS, name=name):
-        try:
+        with plugin_code(f"`{entry.value}` cannot be imported", place):
             found = entry.load()
-        except Exception as error:
-            raise ConfigError(f"`{entry.value}` cannot be imported: {error!r}", place) from error
         if not (isinstance(found, type) and issubclass(found, msgspec.Struct)):
             raise ConfigError(f"`{entry.value}` is no msgspec.Struct", place)
         return found
@@ -79,3 +83,47 @@ def _structs(types: Iterable[Any]) -> Iterator[type[Any]]:
         if isinstance(each, type) and issubclass(each, msgspec.Struct):
             yield each
         yield from _structs(get_args(each))
+
+
+# The code of plug-ins.
+
+
+class _Interrupted(KeyboardInterrupt):
+    """Ctrl-C, which code of a plug-in cannot be mistaken for."""
+
+
+@contextmanager
+def plugin_code(fails: str, place: str) -> Iterator[None]:
+    """Raise `ConfigError` at `place`, with what `fails`, for whatever is raised but Ctrl-C."""
+    try:
+        with _told_apart():
+            yield
+    except (ConfigError, _Interrupted):
+        raise
+    except BaseException as error:
+        raise ConfigError(f"{fails}: {_said(error)}", place) from error
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return repr(error)
+    except BaseException:  # noqa: BLE001 (the plug-in's own, again)
+        return type(error).__name__
+
+
+@contextmanager
+def _told_apart() -> Iterator[None]:
+    """Have Ctrl-C raise `_Interrupted`, where it raises `KeyboardInterrupt` otherwise."""
+    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise _Interrupted

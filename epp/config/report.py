@@ -15,7 +15,8 @@ from epp.config.schema import (
     PluginSpec,
     RequestHandler,
 )
-from epp.policy.effects import effect_of, effects
+from epp.policy.effects import effects
+from epp.policy.plugins import effect_of
 
 HONOURED = "honoured"
 _SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (

@@ -23,6 +23,10 @@ OLD_API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1
 KIND = "EndpointPickerConfig"
 
 _ALONE = without_effect("replicas of the picker share nothing yet")
+_SMALLEST, _LARGEST = 1e-9, 1e15
+"""The sizes of a number that is not 0: what is computed from several of them is a number, too."""
+_LONGEST_WORD = 64
+"""Characters of a word for which similar ones are looked for."""
 
 
 class PluginSpec(msgspec.Struct, forbid_unknown_fields=True):
@@ -141,6 +145,7 @@ def decode(text: str) -> tuple[EndpointPickerConfig, tuple[str, ...]]:
         _check_version(document)
         if document.get("apiVersion") != API_VERSION:
             warnings = _modernize(document)
+    _check_numbers(document, "")
     try:
         return convert(document, EndpointPickerConfig), warnings
     except ConfigError as error:
@@ -154,6 +159,21 @@ def decode(text: str) -> tuple[EndpointPickerConfig, tuple[str, ...]]:
         if later:
             problem = f"`{word}` is a field of v1alpha1; {API_VERSION} has `{later}`"
         raise ConfigError(problem, error.place) from None
+
+
+def _check_numbers(value: object, place: str) -> None:
+    """Raise `ConfigError` for a number that is not finite, or that is beyond all measure."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            _check_numbers(each, f"{place}.{key}" if place else key)
+    elif isinstance(value, list):
+        for position, each in enumerate(value):
+            _check_numbers(each, f"{place}[{position}]")
+    elif isinstance(value, int | float) and value and not _SMALLEST <= abs(value) <= _LARGEST:
+        raise ConfigError(
+            f"{value} is out of range; write 0, or {_SMALLEST:g} to {_LARGEST:g} with either sign",
+            place,
+        )
 
 
 def _check_version(document: dict[str, Any]) -> None:
@@ -217,6 +237,8 @@ def _with_its_plugin(document: dict[str, Any], value: object) -> object:
 
 def near(word: str, known: Iterable[str]) -> str:
     """Return `: did you mean ...?` with the known words that resemble a wrong one, or nothing."""
+    if len(word) > _LONGEST_WORD:
+        return ""
     matches = get_close_matches(word, list(known), n=3, cutoff=0.6)
     return f": did you mean {' or '.join(f'`{match}`' for match in matches)}?" if matches else ""
 

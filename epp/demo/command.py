@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from epp.demo.parts import missing
 from epp.errors import WarmpickError
+from epp.printable import printable_lines
 
 FAILED: Final = 1
 MISSING: Final = 3
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("\nInterrupted; everything was stopped.", file=sys.stderr)
         return INTERRUPTED if isinstance(end, KeyboardInterrupt) else TERMINATED
     except WarmpickError as error:
-        print(f"The demo failed: {error}", file=sys.stderr)
+        print(f"The demo failed: {printable_lines(str(error))}", file=sys.stderr)
         return FAILED
 
 

@@ -23,6 +23,7 @@ from epp.demo.report import Circumstances, report
 from epp.demo.testbed import PolicyName, Testbed, prepare, start_testbed
 from epp.demo.workload import Conversation, conversations, shipped_sections
 from epp.errors import ConfigError
+from epp.printable import printable
 
 POLICIES: tuple[PolicyName, PolicyName] = ("round-robin", "least-ttft")
 
@@ -87,7 +88,7 @@ def _conclude(console: Console, before: RunResult, after: RunResult, path: Path)
     for result in (before, after):
         if result.first_error:
             console.print(f"[red]{result.policy}: {result.figures.failed} requests failed[/red]")
-            console.print(f"  the first: {result.first_error}", markup=False)
+            console.print(f"  the first: {printable(result.first_error)}", markup=False)
     console.print(f"\nReport: {path.resolve()}", soft_wrap=True)
 
 

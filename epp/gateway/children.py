@@ -21,7 +21,7 @@ class Hooks:
     """What a child calls.
 
     `ready` waits until the process serves. `changed` is given True whenever it does, and False
-    when it has ended; `say` lines for people, `line` each line that the process logs.
+    when it has ended; `say` a line for people, `line` each line that the process logs.
     """
 
     ready: Callable[[Process], Awaitable[None]]
@@ -64,7 +64,8 @@ class Child:
             try:
                 await self.start()
             except ProcessDied as error:
-                self._hooks.say(str(error))
+                for line in str(error).split("\n"):
+                    self._hooks.say(line)
             else:
                 self._hooks.say(f"{self.name} is back")
 
@@ -98,7 +99,7 @@ class Child:
         if len(whole) + 1 == len(text) and self._read > _MOST_LOG_BYTES:
             path.write_bytes(b"")  # it is appended to: what comes next is its beginning
             self._read = 0
-        for line in whole.decode(errors="replace").splitlines():
+        for line in whole.decode(errors="replace").split("\n") if whole else ():
             self._hooks.line(line)
 
     def kill(self) -> None:

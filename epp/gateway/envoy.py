@@ -10,7 +10,6 @@ import msgspec
 from epp.errors import ConfigError
 from epp.gateway.envoy_parts import (
     CONNECT_SECONDS,
-    DESTINATION,
     BodyMode,
     Json,
     assignment,
@@ -26,6 +25,7 @@ from epp.gateway.envoy_parts import (
     socket_address,
 )
 from epp.gateway.processes import Process, spawn
+from epp.protocol.extproc.names import DESTINATION
 
 Routing = Literal["original_dst", "override_host", "round_robin", "least_request"]
 

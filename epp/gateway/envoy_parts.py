@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from epp.protocol.extproc.names import DESTINATION
+
 BodyMode = Literal["NONE", "BUFFERED", "STREAMED", "FULL_DUPLEX_STREAMED"]
 Json = dict[str, Any]
 
-DESTINATION = "x-gateway-destination-endpoint"
-"""The picker's choice, as a header and as a key of the metadata `envoy.lb`."""
 CONNECT_SECONDS = 2
 MESSAGE_SECONDS = 10
 STREAMS = 40_000
@@ -53,6 +53,14 @@ def http_manager(**fields: Any) -> Json:  # noqa: ANN401 - JSON
     manager = typed(_MANAGER, codec_type="AUTO", **fields)
     name = "envoy.filters.network.http_connection_manager"
     return {"filters": [{"name": name, "typed_config": manager}]}
+
+
+def early_removal(headers: Iterable[str]) -> list[Json]:
+    """Return what an HTTP manager removes of requests before any filter, the picker too."""
+    kind = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
+    name = "envoy.http.early_header_mutation.header_mutation"
+    mutations = [{"remove": header} for header in headers]
+    return [{"name": name, "typed_config": typed(kind, mutations=mutations)}]
 
 
 def router(**fields: Any) -> Json:  # noqa: ANN401 - JSON

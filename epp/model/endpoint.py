@@ -124,11 +124,13 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     than 1 in hybrid models, whose kinds of layers all take blocks of the one pool, less where all
     layers free the blocks that are out of their window.
 
+    `counted`: the report itself had `waiting` and `running`, which else are those of one before.
     `attributes` are the numbers that extractors of the configuration found, by `attribute_key`.
     """
 
     waiting: float = 0.0
     running: float = 0.0
+    counted: bool = False
     kv_usage: float = 0.0
     running_adapters: frozenset[str] = frozenset()
     waiting_adapters: frozenset[str] = frozenset()

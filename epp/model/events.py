@@ -35,11 +35,24 @@ class LoadReported(msgspec.Struct, frozen=True):
     load: Load
 
 
+class ScrapeFailure(Enum):
+    """Why a scrape brought no page."""
+
+    REFUSED = "refused"
+    """Nothing listens at the endpoint's address."""
+    BROKEN = "broken"
+    """It could not be connected to, or the connection broke before anything was answered."""
+    LATE = "late"
+    """It has been connected to, and the page is not there in time."""
+    NO_PAGE = "no page"
+    """What it answered is no metrics page: it lives, and does not say how it is."""
+
+
 class ScrapeFailed(msgspec.Struct, frozen=True):
-    """An endpoint did not answer a scrape; `refused` when nothing listens at its address."""
+    """A scrape of an endpoint brought no page, or not yet."""
 
     endpoint_id: EndpointId
-    refused: bool
+    reason: ScrapeFailure
 
 
 class AttributesReported(msgspec.Struct, frozen=True):
@@ -62,8 +75,12 @@ class ModelsListed(msgspec.Struct, frozen=True):
 
 
 class OrcaReported(msgspec.Struct, frozen=True):
-    """A response carried ORCA metrics: the parts of a `Load` that it named."""
+    """The response to a request carried ORCA metrics: the parts of a `Load` that it named.
 
+    `target` is where it was served.
+    """
+
+    request_id: RequestId
     target: Target
     kv_usage: float | None = None
     waiting: float | None = None
@@ -83,7 +100,10 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct, frozen=True):
-    """The proxy reported the target that served the request; it may not be the one picked."""
+    """The proxy reported the target that served the request; it may not be the one picked.
+
+    Of several endpoints there it is the one of the same rank, for the request names that.
+    """
 
     request_id: RequestId
     target: Target
@@ -114,7 +134,10 @@ class Failure(Enum):
     """How an endpoint failed a request that it should have served."""
 
     GATEWAY = "gateway"
-    """It could not be reached, or reset the connection before any answer: 502, 503."""
+    """It could not be reached, or reset the connection before any answer: 502, 503.
+
+    A 503 that says when to come again (`retry-after`) is none: the endpoint has too much to do.
+    """
     ERROR = "error"
     """It answered with another 5xx, or not in time; the request itself may be why."""
     EMPTY = "empty"
@@ -125,13 +148,15 @@ class Aborted(msgspec.Struct, frozen=True):
     """The exchange ended before its response did, after about `generated` tokens.
 
     `refused`: the endpoint never got the request. `failure` is how the endpoint failed it, None
-    where it is not to blame: the client left, or asked for what cannot be.
+    where it is not to blame: the client left, or asked for what cannot be. `served`: the proxy
+    reported who served it. Where it does of others, a failure without that is the proxy's own.
     """
 
     request_id: RequestId
     generated: int = 0
     refused: bool = False
     failure: Failure | None = None
+    served: bool = False
 
 
 class Unobserved(msgspec.Struct, frozen=True):
@@ -165,6 +190,13 @@ class Returned(msgspec.Struct, frozen=True):
     endpoint_id: EndpointId
 
 
+class BooksCorrected(msgspec.Struct, frozen=True):
+    """Requests that were not released end: their endpoint reports for long that it has none."""
+
+    endpoint_id: EndpointId
+    requests: Sequence[RequestId]
+
+
 class ResponseRepeated(msgspec.Struct, frozen=True):
     """A prompt repeats the response to a request, whose generated blocks have these hashes.
 
@@ -196,6 +228,7 @@ Event = (
     | Unobserved
     | Ejected
     | Returned
+    | BooksCorrected
     | ResponseRepeated
     | CacheChanged
     | CacheFeedUp

@@ -1,7 +1,8 @@
 """The fleet, the one mutable object of the model: events go in, candidates come out.
 
 Every event passes `Fleet.apply`, or is guessed or found by the fleet itself and passes the same
-way; `Fleet.subscribe` notifies listeners of all of them.
+way; `Fleet.subscribe` notifies listeners of all of them. An event that the fleet fails on changes
+what it can, and neither its listeners nor its sender suffer: the error goes to `on_fault`.
 
 It has one writer, on the event loop between awaits, and reads no clock: every call is given the
 time in seconds, which never goes back.
@@ -12,13 +13,16 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any, Final
 
+from epp.errors import FAULTS
 from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.candidates import Candidates
 from epp.model.endpoint import CacheStats, Endpoint, Load
+from epp.model.ends import RequestEnds, keep_those_at, lost_at
 from epp.model.events import (
     Aborted,
     Admitted,
     AttributesReported,
+    BooksCorrected,
     Ejected,
     EndpointRemoved,
     EndpointUpserted,
@@ -39,23 +43,20 @@ from epp.model.events import (
 from epp.model.invariants import check
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.learning.output_lengths import OutputLengths
-from epp.model.learning.trust import DOUBT, Verdict
+from epp.model.learning.trust import DOUBT
+from epp.model.listeners import Listener, Listeners, OnFault, reraise
 from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.ledger import BusyShare, take_snapshot
 from epp.model.pods.outlier_detection import OUTCOMES, OUTLIERS, OutlierDetection, OutlierSettings
 from epp.model.pods.pod import Pod, PodEvent
 from epp.model.pods.pods import Pods
-from epp.model.pods.sequence import SequenceState
 from epp.model.pods.uncertainty import Uncertainty
 from epp.model.pods.unobserved import UnobservedRequests
 from epp.model.prefix_index import PrefixIndex
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.reader import Prompts
 from epp.model.quote import Quote
-from epp.model.request import InferenceRequest, RequestId, Usage
-
-Listener = Callable[[Event, float, bool], None]
-"""Called with an event, the time at which it took effect, and whether the fleet guessed it."""
+from epp.model.request import InferenceRequest, RequestId
 
 
 class Fleet:
@@ -64,7 +65,8 @@ class Fleet:
     Fleets that share the secret of `hasher` admit each other's quotes. `capacity`, in tokens, is
     that of a cache whose endpoint has not reported one. `outliers` says when endpoints that fail
     are left out. `synced` says whether all endpoints were listed. `pods` and `in_flight` are for
-    reading only.
+    reading only. `on_fault` is called with what an event or a listener raised; by default that is
+    raised, once requests that end are released.
     """
 
     def __init__(
@@ -72,8 +74,10 @@ class Fleet:
         hasher: BlockHasher,
         capacity: int = UNKNOWN_CAPACITY,
         outliers: OutlierSettings = OUTLIERS,
+        on_fault: OnFault = reraise,
     ) -> None:
         self.synced = False
+        self._on_fault: Final = on_fault
         self._prompts: Final = Prompts(hasher)
         self._index: Final = PrefixIndex()
         self.pods: Final = Pods(self._index, hasher, capacity)
@@ -83,7 +87,8 @@ class Fleet:
         self._uncertainty: Final = Uncertainty(self._prompts, self._output_lengths)
         self._busy: Final = BusyShare()
         self._outliers: Final = OutlierDetection(self.pods, outliers)
-        self._listeners: Final[dict[type[Event], tuple[Listener, ...]]] = {}
+        self._ends: Final = RequestEnds(self._prompts, self._output_lengths, self.pods)
+        self._listeners: Final = Listeners()
         self._version = 0  # counts changes of the index, and of what predictions are made of
 
     # Queries.
@@ -174,14 +179,20 @@ class Fleet:
 
     # Events.
 
-    def subscribe(self, kinds: Iterable[type[Event]], listener: Listener) -> None:
+    def subscribe(
+        self,
+        kinds: Iterable[type[Event]],
+        listener: Listener,
+        name: str = "listener",
+        on_fault: OnFault | None = None,
+    ) -> None:
         """Call `listener` with every event of these kinds once it took effect, in their order.
 
         That includes what the fleet guesses of unobserved requests, and what it finds in prompts.
-        A listener must not call `apply`.
+        A listener must not call `apply`. What it raises is passed to `on_fault` with its name, by
+        default to the fleet's.
         """
-        for kind in kinds:
-            self._listeners[kind] = (*self._listeners.get(kind, ()), listener)
+        self._listeners.add(kinds, listener, name, on_fault or self._on_fault)
 
     def apply(self, event: Event, now: float) -> None:
         """Take in one event. Events about unknown endpoints or requests change nothing."""
@@ -191,17 +202,25 @@ class Fleet:
 
     def _learn(self, event: Event, now: float, *, guessed: bool) -> None:
         kind = type(event)
-        shown = kind in OUTCOMES and not guessed
-        found = self._outliers.observe(event, self.in_flight, now) if shown else ()
-        _HANDLERS[kind](self, event, now)
+        found: Sequence[Ejected | Returned] = ()
+        try:
+            if guessed or kind not in OUTCOMES:
+                _HANDLERS[kind](self, event, now)
+            else:
+                found = self._learn_outcome(event, now)
+        except FAULTS as error:  # whatever it is, what follows goes on
+            self._on_fault(f"fleet/{kind.__name__}", error)
         self._version += 1
-        listeners = self._listeners.get(kind)
-        if listeners is not None:
-            for listener in listeners:
-                listener(event, now, guessed)
+        self._listeners.notify(event, now, guessed=guessed)
         self._learn_found(found, now)
         if self._outliers.due < inf and kind is not Returned:
             self._learn_found(self._outliers.returns(now), now)
+
+    def _learn_outcome(self, event: Event, now: float) -> Sequence[Ejected | Returned]:
+        try:
+            return self._outliers.observe(event, self.in_flight, now)
+        finally:
+            _HANDLERS[type(event)](self, event, now)
 
     def _learn_found(self, found: Sequence[Ejected | Returned], now: float) -> None:
         for event in found:
@@ -224,9 +243,8 @@ class Fleet:
     def _listed(self, _event: Listed, _: float) -> None:
         self.synced = True
 
-    def _of_pod(self, event: PodEvent, _: float) -> None:
-        pod = self.pods.get(event.endpoint_id)
-        if pod is not None:
+    def _of_pod(self, event: PodEvent, now: float) -> None:
+        if (pod := self.pods.get(event.endpoint_id)) is not None:
             before, block = pod.standing, pod.engine_block
             pod.apply(event)
             if pod.standing != before:
@@ -234,6 +252,8 @@ class Fleet:
             if pod.engine_block != block:
                 self.pods.recount_blocks(block, pod.engine_block)
                 self._prompts.align_blocks(self.pods.engine_blocks)
+            if isinstance(event, ScrapeFailed):
+                self._learn_found(self._outliers.missed(pod, event.reason, now), now)
 
     def _follow_outlier(self, event: Ejected | Returned, now: float) -> None:
         self._outliers.apply(event, now)
@@ -251,13 +271,23 @@ class Fleet:
             booked, coming = pod.ledger.requests, pod.ledger.prefilling(now)
             for over in self._unobserved.reconcile(event.endpoint_id, event.load, booked, coming):
                 self._learn(over, now, guessed=True)
+        if pod.idle_reports.report(event.load) and (lost := lost_at(pod, self.in_flight)):
+            self._learn(BooksCorrected(event.endpoint_id, lost), now, guessed=True)
         pod.close_books(now)
         self._learn_found(self._outliers.reported(pod, before, now), now)
 
+    def _corrected(self, event: BooksCorrected, now: float) -> None:
+        for request in event.requests:
+            in_flight = self.in_flight.get(request)
+            if in_flight is None or in_flight.is_over:
+                self._learn(Aborted(request), now, guessed=True)
+        if (pod := self.pods.get(event.endpoint_id)) is not None:
+            keep_those_at(pod, self.in_flight, now)
+
     def _orca(self, event: OrcaReported, now: float) -> None:
-        pod = self.pods.at(event.target)
-        if pod is not None:
-            pod.update_load(event, now)
+        in_flight = self.in_flight.get(event.request_id)
+        if in_flight is not None and in_flight.pod.endpoint.target == event.target:
+            in_flight.pod.update_load(event, now)
 
     def _admitted(self, event: Admitted, now: float) -> None:
         quote = event.quote
@@ -268,13 +298,18 @@ class Fleet:
         if before is not None:  # sent again: the first endpoint did not serve it
             before.release(now, revoked=True)
             self._version += 1
-        in_flight = InFlightRequest(quote, now)
+        in_flight = InFlightRequest(quote, pod, now)
         self.in_flight[quote.request_id] = in_flight
-        if event.prefill_endpoint_id is not None:
-            prefill_pod = self.pods.get(event.prefill_endpoint_id)
-            if prefill_pod is not None and prefill_pod is not pod:
-                self._send(in_flight.disaggregate(), prefill_pod, now)
-        self._send(in_flight, pod, now)
+        try:
+            if event.prefill_endpoint_id is not None:
+                prefill_pod = self.pods.get(event.prefill_endpoint_id)
+                if prefill_pod is not None and prefill_pod is not pod:
+                    self._send(in_flight.disaggregate(prefill_pod), prefill_pod, now)
+            self._send(in_flight, pod, now)
+        except Exception:
+            self._remove_request(quote.request_id)
+            in_flight.release(now, revoked=True)
+            raise
         if self._index.excess:
             self.pods.fullest().scheduler.coarsen(self._index.excess)
 
@@ -285,9 +320,11 @@ class Fleet:
         quote.drop_lookup()
 
     def _served(self, event: Served, now: float) -> None:
+        self._outliers.names_served = True
         in_flight = self.in_flight.get(event.request_id)
-        pod = self.pods.at(event.target)
-        if in_flight is None or pod is None or in_flight.pod.endpoint.target == event.target:
+        if in_flight is None or in_flight.pod.endpoint.target == event.target:
+            return
+        if (pod := self.pods.at(event.target, in_flight.pod.endpoint.rank)) is None:
             return
         in_flight.leave(now, revoked=True)
         if in_flight.prefill is not None and in_flight.prefill.pod is pod:
@@ -295,13 +332,13 @@ class Fleet:
         self._send(in_flight, pod, now)
 
     def _first_token(self, event: FirstToken, now: float) -> None:
-        in_flight = self.in_flight.get(event.request_id)
-        if in_flight is not None:
+        if (in_flight := self.in_flight.get(event.request_id)) is not None:
             in_flight.record_first_token(now)
 
     def _generated(self, event: Generated, now: float) -> None:
         in_flight = self.in_flight.get(event.request_id)
         if in_flight is not None:
+            in_flight.hear(now)
             if in_flight.prefill is not None and event.tokens:
                 in_flight.end_prefill(now)
             in_flight.record_generated(0, event.tokens)
@@ -312,48 +349,13 @@ class Fleet:
 
     def _finished(self, event: Finished, now: float) -> None:
         in_flight = self._remove_request(event.request_id)
-        if in_flight is None:
-            return
-        usage = event.usage or Usage(completion_tokens=event.generated)
-        sequences = in_flight.sequences
-        if len(sequences) == 1:
-            offsets = self._prompts.learn_length(in_flight.quote, usage.prompt_tokens)
-            sequences[0].correct_lengths(offsets)
-        in_flight.record_generated(usage.prompt_tokens, usage.completion_tokens)
-        in_flight.learn_output(self._output_lengths, usage.completion_tokens, now)
-        in_flight.release(now, revoked=False)
-        if len(sequences) == 1:
-            self._learn_usage(in_flight, sequences[0], usage)
-
-    def _learn_usage(
-        self, in_flight: InFlightRequest, sequence: SequenceState, usage: Usage
-    ) -> None:
-        """Learn from the reported cached tokens, and record that what was generated is cached."""
-        pod, cached = in_flight.pod, usage.cached_tokens
-        if in_flight.disaggregated:
-            # Which of the two caches is meant depends on the sidecar's connector.
-            self._prompts.remember_response(pod, sequence, usage)
-            return
-        if (
-            cached is not None
-            and pod.judge(in_flight.cached, cached, sequence) is Verdict.RESTARTED
-        ):
-            self.pods.refresh()
-            return
-        self._prompts.learn_prefix(
-            in_flight.quote, in_flight.matched, cached or 0, pod.engine_block
-        )
-        self._prompts.remember_response(pod, sequence, usage)
+        if in_flight is not None:
+            self._ends.finished(in_flight, event, now)
 
     def _aborted(self, event: Aborted, now: float) -> None:
         in_flight = self._remove_request(event.request_id)
-        if in_flight is None:
-            return
-        in_flight.record_generated(0, event.generated)
-        sequences = in_flight.sequences
-        in_flight.release(now, revoked=event.refused)
-        if len(sequences) == 1 and not event.refused:
-            self._prompts.remember_broken(in_flight.pod, sequences[0], event.generated)
+        if in_flight is not None:
+            self._ends.aborted(in_flight, event, now)
 
     def _left_unobserved(self, event: Unobserved, now: float) -> None:
         in_flight = self.in_flight.get(event.request_id)
@@ -390,6 +392,7 @@ _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     Unobserved: Fleet._left_unobserved,  # noqa: SLF001
     Ejected: Fleet._follow_outlier,  # noqa: SLF001
     Returned: Fleet._follow_outlier,  # noqa: SLF001
+    BooksCorrected: Fleet._corrected,  # noqa: SLF001
     ResponseRepeated: Fleet._repeated,  # noqa: SLF001
     CacheChanged: Fleet._of_pod,  # noqa: SLF001
     CacheFeedUp: Fleet._of_pod,  # noqa: SLF001

@@ -5,6 +5,7 @@ proposal 004 has it.
 """
 
 from collections.abc import Callable, Sequence
+from math import exp, log
 
 import msgspec
 
@@ -49,6 +50,13 @@ class ProbabilisticAdmitter(
         found = [max(each.waiting / depth, each.kv_usage / usage) for each in candidates]
         return sum(found) / len(found) if found else 0.0
 
+    def chance(self, saturation: float) -> float:
+        """Return the probability with which a request is refused."""
+        if saturation <= 0:
+            return 0.0
+        # By logarithms, for the power itself may be larger than any float.
+        return exp(min(0.0, log(self.k) + self.power * log(saturation)))
+
 
 class _Probabilistic:
     def __init__(self, settings: ProbabilisticAdmitter, below: Callable[[int], int]) -> None:
@@ -60,7 +68,7 @@ class _Probabilistic:
         if request.priority >= 0:
             return
         saturation = self._settings.saturation(candidates)
-        chance = min(1.0, self._settings.k * saturation**self._settings.power)
+        chance = self._settings.chance(saturation)
         if self._below(_DRAWS) < chance * _DRAWS:
             raise Overloaded(
                 f"the pool is at {saturation:.2f} of its limit, and the request may be dropped:"

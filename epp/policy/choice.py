@@ -12,7 +12,7 @@ from epp.model.candidate import Candidate
 from epp.model.candidates import Candidates
 from epp.model.endpoint import CurrentLoad
 from epp.model.request import Decision, InferenceRequest, Score
-from epp.policy.plugins import PickContext
+from epp.policy.plugins import PickContext, PluginTimer
 from epp.policy.profile import Profile
 
 _MIN_ALPHA: Final = 1.0
@@ -32,6 +32,7 @@ def choose(
     request: InferenceRequest,
     candidates: Sequence[Candidate],
     context: PickContext,
+    timer: PluginTimer | None = None,
 ) -> Decision:
     """Return the decision of a profile, among the candidates at which the request fits.
 
@@ -40,17 +41,17 @@ def choose(
 
     Raises `NoEndpoints` where the filters leave no candidate, `PickerFault` where a scorer
     returns more or fewer scores than there are candidates. Plug-ins may return numbers of other
-    types, such as NumPy's, and arrays of them.
+    types, such as NumPy's, and arrays of them. The calls of plug-ins are timed by `timer`.
     """
     fitting = _fitting(candidates)
     if fitting:
         try:
-            return _choose(profile, request, fitting, context)
+            return _choose(profile, request, fitting, context, timer)
         except EndpointsFull:
             raise
         except NoEndpoints:  # the filters want one of the others
             pass
-    return _choose(profile, request, candidates, context)
+    return _choose(profile, request, candidates, context, timer)
 
 
 def _fitting(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -68,16 +69,24 @@ def _choose(
     request: InferenceRequest,
     candidates: Sequence[Candidate],
     context: PickContext,
+    timer: PluginTimer | None,
 ) -> Decision:
     for each in profile.filters:
-        candidates = each.filter(request, candidates)
+        if timer is None:
+            candidates = each.filter(request, candidates)
+        else:
+            candidates = timer("Filter", each, each.filter, request, candidates)
         if not candidates:
             name = type(each).__name__
             raise NoEndpoints(f"filter {name} left no endpoint", reason="filtered-out")
     totals = [0.0] * len(candidates)
     scores: list[Score] = []
     for weighted in profile.scorers:
-        values = weighted.scorer.score(request, candidates)
+        scorer = weighted.scorer
+        if timer is None:
+            values = scorer.score(request, candidates)
+        else:
+            values = timer("Scorer", scorer, scorer.score, request, candidates)
         if len(values) != len(totals):
             raise PickerFault(
                 f"scorer {weighted.name} returned {len(values)} scores for {len(totals)} endpoints",
@@ -85,7 +94,12 @@ def _choose(
             )
         clamped = _add_weighted(totals, weighted.weight, values)
         scores.append(Score(weighted.name, weighted.weight, values, clamped))
-    positions: Sequence[SupportsIndex] = profile.picker.pick(candidates, totals, context)
+    picker = profile.picker
+    positions: Sequence[SupportsIndex]
+    if timer is None:
+        positions = picker.pick(candidates, totals, context)
+    else:
+        positions = timer("Picker", picker, picker.pick, candidates, totals, context)
     picked = [candidates[index(position)] for position in positions]
     first = picked[0]
     return Decision(

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from epp.model.candidate import Candidate
-from epp.model.request import InferenceRequest
+from epp.model.request import Decision, InferenceRequest
+from epp.policy.plugins import Headers
 
 SELECTION = "test-epp-endpoint-selection"
 """The request header: one or more `ip` (any port of it) or `ip:port`, separated by commas."""
@@ -38,5 +39,20 @@ class HeaderBasedTestingFilter(msgspec.Struct, frozen=True, forbid_unknown_field
         ]
 
 
+ECHO = "x-echo-set-header"
+"""The request header by which the suite's model server is told a header for its response."""
+SERVED = "x-conformance-test-served-endpoint"
+
+
 class ServedVerifier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Adds a response header with the endpoint that served, as the gateway reports it."""
+    """Adds a response header with the endpoint that served, as the gateway reports it.
+
+    The suite's model server is asked to name the endpoint that was picked, as the suite's own
+    picker does: some gateways show no responses.
+    """
+
+    def request_headers(
+        self, request: InferenceRequest, decision: Decision, candidates: Sequence[Candidate]
+    ) -> Headers:
+        """Return the header that the model server repeats (`RequestHeaderSource`)."""
+        return ((ECHO, f"{SERVED}:{decision.endpoint.target}"),)

@@ -1,7 +1,7 @@
 """What becomes here of what is written for llm-d-router: honoured, mapped, or without effect.
 
 A parameter is honoured unless its field is annotated otherwise. A plug-in type is honoured unless
-its class has an `effect`.
+its class has an `effect` (`epp.policy.plugins.effect_of`).
 """
 
 from collections.abc import Iterator
@@ -28,12 +28,6 @@ def mapped_to(what: str) -> Effect:
 def without_effect(because: str) -> Effect:
     """Mark what changes nothing: `without effect here, because {because}`."""
     return Effect("without effect here, because", because)
-
-
-def effect_of(kind: type[Any]) -> Effect | None:
-    """Return what a plug-in type does here; None: it is honoured."""
-    found: Effect | None = getattr(kind, "effect", None)
-    return found
 
 
 def effects(kind: type[Any]) -> dict[str, Effect | None]:

@@ -17,17 +17,19 @@ add theirs as classes of these shapes under the entry point group `warmpick.plug
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Target
 from epp.model.events import Event
-from epp.model.fleet import Listener
+from epp.model.listeners import Listener
 from epp.model.request import Decision, InferenceRequest, Usage
+from epp.policy.effects import Effect
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _STEPS = 1 << 53
 """The floats of one distance in 0..1."""
 Headers = tuple[tuple[str, str], ...]
@@ -43,9 +45,21 @@ class PickContext(msgspec.Struct, frozen=True):
     turn: int
 
 
+class PluginTimer(Protocol):
+    """Times the calls of plug-ins, for decisions that are to be timed."""
+
+    def __call__(
+        self, point: str, plugin: object, call: Callable[P, T], *given: P.args, **named: P.kwargs
+    ) -> T:
+        """Return what a plug-in's method returns at an extension point; raises what it raises."""
+
+
 @runtime_checkable
 class Filter(Protocol):
-    """Drops candidates that must not be picked."""
+    """Drops candidates that must not be picked.
+
+    A filter that tells endpoints of one role from those of another has a true `sees_roles`.
+    """
 
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
@@ -223,6 +237,20 @@ Plugin = Filter | Scorer | Picker
 """What a profile consists of."""
 
 
+# What plug-ins may declare besides their methods, each as an attribute that may be missing.
+
+
+def sees_roles(plugin: Filter) -> bool:
+    """Return whether a filter tells endpoints of one role from those of another; by default not."""
+    return getattr(plugin, "sees_roles", False)
+
+
 def uses_totals(picker: Picker) -> bool:
     """Return whether a picker compares totals; true by default."""
     return getattr(picker, "uses_totals", True)
+
+
+def effect_of(kind: type[Any]) -> Effect | None:
+    """Return what a plug-in type has as its `effect`; None: it is honoured."""
+    found: Effect | None = getattr(kind, "effect", None)
+    return found

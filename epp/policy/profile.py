@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from epp.model.events import Event
-from epp.model.fleet import Listener
+from epp.model.listeners import Listener
 from epp.model.request import Decision, InferenceRequest
 from epp.policy.plugins import (
     Admitter,
@@ -21,6 +21,7 @@ from epp.policy.plugins import (
     Scorer,
     Screener,
     UsageReporter,
+    sees_roles,
 )
 
 
@@ -39,6 +40,14 @@ class Profile(msgspec.Struct, frozen=True):
     filters: tuple[Filter, ...]
     scorers: tuple[WeightedScorer, ...]
     picker: Picker
+
+
+class EventSubscription(msgspec.Struct, frozen=True):
+    """What a plug-in is notified of: events of these kinds (`Fleet.subscribe`)."""
+
+    plugin: str
+    kinds: tuple[type[Event], ...]
+    listener: Listener
 
 
 class SingleProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,7 +86,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     commit_observers: tuple[CommitObserver, ...] = ()
     response_processors: tuple[ResponseProcessor, ...] = ()
     usage_reporters: tuple[UsageReporter, ...] = ()
-    subscriptions: tuple[tuple[tuple[type[Event], ...], Listener], ...] = ()
+    subscriptions: tuple[EventSubscription, ...] = ()
     plugin_names: Mapping[int, tuple[str, str]] = {}
 
     @property
@@ -87,12 +96,9 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Whether endpoints get whole requests: one profile decides, and no filter sees roles.
-
-        A filter that tells endpoints of one role from others has `sees_roles = True`.
-        """
+        """Whether endpoints get whole requests: one profile decides, and no filter sees roles."""
         filters = [each for profile in self.profiles.values() for each in profile.filters]
-        seen = any(getattr(each, "sees_roles", False) for each in filters)
+        seen = any(map(sees_roles, filters))
         return isinstance(self.handler, SingleProfileHandler) and not seen
 
     @property
@@ -100,3 +106,7 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a decision is one run of the one profile."""
         around = self.screeners or self.admitters or self.request_header_sources
         return isinstance(self.handler, SingleProfileHandler) and not around
+
+    def name_of(self, plugin: object) -> str:
+        """Return the name of a plug-in in the file; its class where it is not in one."""
+        return self.plugin_names.get(id(plugin), ("", type(plugin).__name__))[1]

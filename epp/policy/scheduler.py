@@ -6,20 +6,22 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from epp.errors import EndpointsFull, NoEndpoints, NotCached, Overloaded, UnknownModel
+from epp.errors import FAULTS, EndpointsFull, NoEndpoints, NotCached, Overloaded, UnknownModel
 from epp.model.candidate import Candidate
 from epp.model.endpoint import ROLE_LABEL, Endpoint
-from epp.model.events import Admitted
+from epp.model.events import Aborted, Admitted
 from epp.model.fleet import Fleet
+from epp.model.listeners import OnFault, reraise
 from epp.model.quote import Quote
 from epp.model.request import Api, Decision, InferenceRequest
 from epp.policy.choice import choose
-from epp.policy.plugins import PickContext
+from epp.policy.plugins import PickContext, PluginTimer
 from epp.policy.profile import Scheduling
 
 OnQuote = Callable[[Quote], None]
 OnCommit = Callable[[InferenceRequest, Quote, Decision, float], None]
 """Called with a request, its quote, the decision and the time."""
+_Committed = Callable[[InferenceRequest, Decision, float], None]
 
 _PREFER: Final = "prefer"
 
@@ -28,40 +30,56 @@ class Scheduler:
     """Decides by one configuration over one fleet. `below(n)` returns a random number in 0..n-1.
 
     A request is quoted once, decided on any number of times, and committed to one decision.
-    `quoted` is called with each quote, `committing` with each decision before the fleet takes it
-    in; neither may raise.
+    `quoted` are called with each quote, `committing` with each decision before the fleet takes it
+    in; they come with their names. What they raise, and what plug-ins raise that are only notified
+    of something, is passed to `on_fault`; by default it is raised. Calls of plug-ins are timed
+    where a `timer` is given.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what it decides by, and who is notified)
         self,
         fleet: Fleet,
         scheduling: Scheduling,
         below: Callable[[int], int],
         *,
-        quoted: OnQuote | None = None,
-        committing: OnCommit | None = None,
+        quoted: Sequence[tuple[str, OnQuote]] = (),
+        committing: Sequence[tuple[str, OnCommit]] = (),
+        on_fault: OnFault = reraise,
     ) -> None:
         self._fleet = fleet
         self._scheduling = scheduling
         self._plain = scheduling.plain
         self._whole = scheduling.whole
         self._profile = scheduling.profile
-        self._observers = scheduling.commit_observers
         self._below = below
-        self._quoted = quoted
-        self._committing = committing
+        self._quoted = tuple(quoted)
+        self._committing = tuple(committing)
+        self._committed: tuple[tuple[str, _Committed], ...] = tuple(
+            (f"plugin/{scheduling.name_of(each)}", each.committed)
+            for each in scheduling.commit_observers
+        )
+        self._on_fault = on_fault
         self._turns = count()
-        for kinds, listener in scheduling.subscriptions:
-            fleet.subscribe(kinds, listener)
+        for each in scheduling.subscriptions:
+            fleet.subscribe(each.kinds, each.listener, f"plugin/{each.plugin}", on_fault)
 
     def quote(self, request: InferenceRequest, now: float) -> Quote:
         """Hash a request's prompts and estimate their lengths; the quote does not expire."""
         quote = self._fleet.quote(request, now)
-        if self._quoted is not None:
-            self._quoted(quote)
+        for name, quoted in self._quoted:
+            try:
+                quoted(quote)
+            except FAULTS as error:  # whatever it is, the request goes on
+                self._on_fault(name, error)
         return quote
 
-    def decide(self, request: InferenceRequest, quote: Quote, now: float) -> Decision:
+    def decide(
+        self,
+        request: InferenceRequest,
+        quote: Quote,
+        now: float,
+        timer: PluginTimer | None = None,
+    ) -> Decision:
         """Choose endpoints for a request by the state at `now`; the fleet does not change.
 
         The profile's plug-ins see `request`, which may have been stripped of its prompts and its
@@ -73,23 +91,27 @@ class Scheduler:
             raise NoEndpoints(_no_candidates(quote, fleet.endpoints), retry_after=1)
         context = PickContext(self._below, next(self._turns))
         if not fleet.ejects:
-            return self._choose(request, candidates, context)
+            return self._choose(request, candidates, context, timer)
         try:
-            return self._choose(request, candidates, context)
+            return self._choose(request, candidates, context, timer)
         except EndpointsFull:
             raise
         except NoEndpoints:  # the filters may want an endpoint that is left out
             candidates = fleet.candidates(quote, now, whole=whole, ejected=True)
-            return self._choose(request, candidates, context)
+            return self._choose(request, candidates, context, timer)
 
     def _choose(
-        self, request: InferenceRequest, candidates: Sequence[Candidate], context: PickContext
+        self,
+        request: InferenceRequest,
+        candidates: Sequence[Candidate],
+        context: PickContext,
+        timer: PluginTimer | None,
     ) -> Decision:
         if request.priority < 0:
             self._check_saturation(request, candidates)
         if self._plain:
-            return choose(self._profile, request, candidates, context)
-        return self._run_profiles(request, candidates, context)
+            return choose(self._profile, request, candidates, context, timer)
+        return self._run_profiles(request, candidates, context, timer)
 
     def _check_saturation(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> None:
         """Raise `Overloaded` where a request of negative priority meets a pool that is full."""
@@ -104,22 +126,32 @@ class Scheduler:
             )
 
     def _run_profiles(
-        self, request: InferenceRequest, candidates: Sequence[Candidate], context: PickContext
+        self,
+        request: InferenceRequest,
+        candidates: Sequence[Candidate],
+        context: PickContext,
+        timer: PluginTimer | None,
     ) -> Decision:
         """Screen the candidates, admit the request, and have the handler run profiles."""
         scheduling = self._scheduling
         for screener in scheduling.screeners:
-            candidates = screener.screen(request, candidates)
+            if timer is None:
+                candidates = screener.screen(request, candidates)
+            else:
+                candidates = timer("Screener", screener, screener.screen, request, candidates)
             if not candidates:
                 name = type(screener).__name__
                 raise NoEndpoints(f"screener {name} left no endpoint", reason="screened-out")
         for admitter in scheduling.admitters:
-            admitter.admit(request, candidates)
+            if timer is None:
+                admitter.admit(request, candidates)
+            else:
+                timer("Admitter", admitter, admitter.admit, request, candidates)
         remaining, profiles, first = candidates, scheduling.profiles, self._profile
         decision = scheduling.handler.schedule(
             request,
             lambda name, asked: choose(
-                profiles[name] if name else first, asked, remaining, context
+                profiles[name] if name else first, asked, remaining, context, timer
             ),
         )
         headers = decision.headers
@@ -130,16 +162,28 @@ class Scheduler:
     def commit(
         self, request: InferenceRequest, quote: Quote, decision: Decision, now: float
     ) -> None:
-        """Admit a request to the endpoint that was decided on."""
-        if self._committing is not None:
-            self._committing(request, quote, decision, now)
+        """Admit a request to the endpoint that was decided on, unless this raises."""
+        for name, committing in self._committing:
+            try:
+                committing(request, quote, decision, now)
+            except FAULTS as error:  # as above
+                self._on_fault(name, error)
         prefill = decision.prefill
         prefill_id = None if prefill is None else prefill.id
-        self._fleet.apply(Admitted(quote, decision.endpoint.id, prefill_id), now)
-        for observer in self._observers:
-            observer.committed(request, decision, now)
+        try:
+            self._fleet.apply(Admitted(quote, decision.endpoint.id, prefill_id), now)
+            for name, committed in self._committed:
+                try:
+                    committed(request, decision, now)
+                except FAULTS as error:  # as above
+                    self._on_fault(name, error)
+        except BaseException:
+            self._fleet.apply(Aborted(quote.request_id, refused=True), now)
+            raise
 
-    def route(self, request: InferenceRequest, now: float) -> Decision:
+    def route(
+        self, request: InferenceRequest, now: float, timer: PluginTimer | None = None
+    ) -> Decision:
         """Decide on a request and admit it at once, so that a burst spreads.
 
         Raises `UnknownModel`, `NoEndpoints`, and `NotCached` where the client wants nothing else.
@@ -148,7 +192,7 @@ class Scheduler:
         if model and self._fleet.serves(model) is False:
             raise UnknownModel(f"the model `{model}` does not exist")
         quote = self.quote(request, now)
-        decision = self.decide(request, quote, now)
+        decision = self.decide(request, quote, now, timer)
         if _PREFER in request.headers and _is_unmet(request, decision):
             raise NotCached("no endpoint has the prompt's prefix in its cache")
         self.commit(request, quote, decision, now)

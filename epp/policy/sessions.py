@@ -14,7 +14,9 @@ from cachetools import TTLCache
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId, Target
+from epp.model.events import EndpointRemoved, Event
 from epp.model.request import Decision, InferenceRequest
+from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.effects import without_effect
 from epp.policy.plugins import Headers, PluginContext
 from epp.policy.producers import SessionId, find_producer
@@ -178,6 +180,15 @@ class _Tokens:
         return ((self._header, b64encode(endpoint.id.encode()).decode()),)
 
 
+class _Bound:
+    """The endpoint of some sessions, all of which lose it at once."""
+
+    __slots__ = ("endpoint",)
+
+    def __init__(self, endpoint: EndpointId) -> None:
+        self.endpoint = endpoint
+
+
 class _Bindings:
     """Endpoints that sessions were sent to first, until they are idle for some time."""
 
@@ -186,28 +197,41 @@ class _Bindings:
         self._finders = [_finder(each, context) for each in sources]
         self._profile = profile
         self._now = 0.0
-        self._endpoints: TTLCache[str, EndpointId] = TTLCache(
+        self._endpoints: TTLCache[ClientKey, _Bound] = TTLCache(
             _MOST_SESSIONS, settings.eviction_ttl_seconds, timer=lambda: self._now
         )
 
-    def _session(self, request: InferenceRequest) -> str:
-        return next((found for find in self._finders if (found := find(request).strip())), "")
+        self._bound: dict[EndpointId, _Bound] = {}
+        context.subscribe([EndpointRemoved], self._forget)
+
+    def _forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Unbind all sessions of an endpoint that is gone."""
+        if isinstance(event, EndpointRemoved):
+            bound = self._bound.pop(event.endpoint_id, None)
+            if bound is not None:
+                bound.endpoint = EndpointId("")
+
+    def _session(self, request: InferenceRequest) -> ClientKey | None:
+        found = next((found for find in self._finders if (found := find(request).strip())), "")
+        return client_key(found) if found else None
 
     def pinned(self, request: InferenceRequest) -> str:
         """Return the endpoint of the request's session, as of the last request of any session."""
         session = self._session(request)
-        return self._endpoints.get(session, "") if session else ""
+        bound = None if session is None else self._endpoints.get(session)
+        return "" if bound is None else bound.endpoint
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
         """Bind a session to its first endpoint, or anew where that is no candidate any more."""
         self._now = now
         session, stage = self._session(request), decision.of(self._profile)
-        if not session or stage is None:
+        if session is None or stage is None:
             return
         bound = self._endpoints.get(session)
-        if bound is None or all(each.endpoint.id != bound for each in stage.candidates):
-            bound = stage.endpoint.id
-        elif stage.endpoint.id != bound:
+        if bound is None or all(each.endpoint.id != bound.endpoint for each in stage.candidates):
+            chosen = stage.endpoint.id
+            bound = self._bound.setdefault(chosen, _Bound(chosen))
+        elif stage.endpoint.id != bound.endpoint:
             return
         self._endpoints[session] = bound  # which starts its time anew
 

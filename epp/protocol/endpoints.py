@@ -36,8 +36,8 @@ _HOST_NAME = re.compile(
     r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 )
 
-Resolve = Callable[[str], str]
-"""Returns the IP address of a host name; "" where it has none."""
+Resolve = Callable[[str, int], str]
+"""Returns the IP address of a host name whose server listens at a port; "" where it has none."""
 
 
 class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -121,7 +121,8 @@ def _endpoints(entry: EndpointEntry, place: str, resolve: Resolve | None) -> Ite
         if label in entry.labels and not is_number(entry.labels[label]):
             raise ConfigError(f"the label {label} is no number", f"{place}.labels")
     size, rank = entry.data_parallel_size, entry.data_parallel_rank
-    address = _address(entry.address, f"{place}.address", resolve)
+    port = _port(entry.port, f"{place}.port")
+    address = _address(entry.address, port, f"{place}.address", resolve)
     if not address:
         return
     if size is None:
@@ -175,7 +176,7 @@ def _refuse_shared_targets(listed: Sequence[tuple[int, Endpoint]]) -> None:
     _refuse_repeats(ranks, "address")
 
 
-def _address(text: str, place: str, resolve: Resolve | None) -> str:
+def _address(text: str, port: int, place: str, resolve: Resolve | None) -> str:
     """Return an IP address in its canonical form; "" for a host name that has none."""
     try:
         # RFC 5952 §4: the form in which Envoy reports the served endpoint back.
@@ -186,7 +187,7 @@ def _address(text: str, place: str, resolve: Resolve | None) -> str:
             raise ConfigError(problem, place) from error
     if not _HOST_NAME.fullmatch(text):
         raise ConfigError(f"{text!r} is neither an IP address nor a host name", place)
-    return resolve(text)
+    return resolve(text, port)
 
 
 def _is_ip(text: str) -> bool:

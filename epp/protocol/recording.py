@@ -162,7 +162,7 @@ def decode_header(text: bytes) -> RecordingHeader:
         if version != VERSION:
             raise ValueError(f"it is of version {version}; this reads version {VERSION}")
         return msgspec.json.decode(text, type=RecordingHeader)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"the file is no recording: {error}") from None
 
 

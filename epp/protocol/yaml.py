@@ -5,7 +5,6 @@ aliases and merge keys are refused: they let a few bytes stand for gigabytes, or
 their reader does not expect. Dates are text.
 """
 
-import re
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -23,7 +22,6 @@ _STEP_EVENTS = 256
 """Events of the parser between two pauses, which take about a millisecond."""
 _LONGEST_NUMBER, _LONGEST_ERROR = 64, 300
 """Characters of a scalar that may be a number, and of an error."""
-_PLACE = re.compile(r"(?P<problem>.*) - at `\$\.?(?P<place>.*?)`$", re.DOTALL)
 
 _NO_KEY = object()
 
@@ -146,9 +144,10 @@ def convert(document: object, kind: type[T]) -> T:
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        found = _PLACE.match(str(error))
-        problem, place = found.group("problem", "place") if found else (str(error), "")
-        raise ConfigError(_short(problem), place) from error
+        problem, has_place, place = str(error).rpartition(" - at `$")
+        if not has_place:
+            problem, place = place, ""
+        raise ConfigError(_short(problem), place.removeprefix(".").removesuffix("`")) from error
 
 
 def _short(text: str) -> str:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from epp.errors import ConfigError
+from epp.printable import printable
 from epp.replay.plan import Policy, RunPlan, Traffic
 from epp.replay.results.bar import RunsBar
 from epp.replay.results.comparison import Comparison, compare
@@ -17,6 +18,9 @@ from epp.replay.results.digest import Slo
 from epp.replay.results.document import as_json
 from epp.replay.results.table import Screen, show
 from epp.replay.sweep import Task, on_cores, on_ray, read_traffic
+
+_LONGEST_NAME = 80
+"""Characters of what traffic is called."""
 
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +59,7 @@ def run(options: ReplayOptions) -> int:
     if options.html is not None:
         write_report(comparison, options.html, options.command)
     if options.json:
-        print(as_json(comparison, options.command))
+        print(printable(as_json(comparison, options.command)))
     else:
         screen = Screen(width=get_terminal_size().columns, colour=sys.stdout.isatty())
         print(show(comparison, screen), end="")
@@ -67,8 +71,9 @@ def check_traffic(options: ReplayOptions) -> None:
     for traffic, copies in itertools.product(options.traffic, options.copies):
         trace = read_traffic(replace(traffic, copies=copies, seed=options.seeds[0]))
         if trace.skipped and copies == options.copies[0]:
-            shown = "".join(f"\n  {problem}" for problem in trace.problems)
-            print(f"epp: {traffic.source}: {trace.skipped} lines skipped{shown}", file=sys.stderr)
+            shown = "".join(f"\n  {printable(problem)}" for problem in trace.problems)
+            said = f"epp: {printable(str(traffic.source))}: {trace.skipped} lines skipped{shown}"
+            print(said, file=sys.stderr)
 
 
 def tasks_of(options: ReplayOptions) -> Iterator[Task]:
@@ -81,7 +86,7 @@ def tasks_of(options: ReplayOptions) -> Iterator[Task]:
                 traffic=replace(traffic, copies=copies, seed=seed),
                 plan=replace(fleet, policy=policy, seed=seed),
                 cell=_cell(options, traffic, copies, fleet),
-                workload=Path(traffic.source).name.split(".")[0],
+                workload=_workload(traffic),
                 load=copies,
                 warm_up=options.warm_up,
                 slo=options.slo,
@@ -90,10 +95,14 @@ def tasks_of(options: ReplayOptions) -> Iterator[Task]:
 
 def _cell(options: ReplayOptions, traffic: Traffic, copies: float, fleet: RunPlan) -> str:
     """Return the label of a case: the traffic, and what else differs between cases."""
-    parts = [Path(traffic.source).name.split(".")[0]]
+    parts = [_workload(traffic)]
     parts += [f"{len(fleet.pods)} pods"] if len(options.fleets) > 1 else []
     parts += [f"{copies:g} x"] if len(options.copies) > 1 else []
     return ", ".join(parts)
+
+
+def _workload(traffic: Traffic) -> str:
+    return printable(Path(traffic.source).name.split(".")[0], _LONGEST_NAME)
 
 
 def write_report(comparison: Comparison, path: Path, command: str) -> None:

@@ -9,7 +9,7 @@ from enum import Enum
 import msgspec
 
 from epp.model.pods.outlier_detection import OUTLIERS
-from epp.protocol.extproc.observation import Observation
+from epp.protocol.extproc.observation import AUTO, Observation
 from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost
 
@@ -61,6 +61,12 @@ class FaultKind(Enum):
     """It accepts requests and computes nothing for `seconds`; its metrics stay as they are."""
     FAIL = "fail"
     """It answers each new request at once with an error for `seconds`; without them for good."""
+    LATE = "late"
+    """It serves, and answers scrapes too late for `seconds`; without them for good.
+
+    With `running` only while more than so many requests run, as a server does that writes tokens
+    and pages in one loop.
+    """
     SLOW = "slow"
     """It computes `factor` times as fast for `seconds`; without them for good."""
 
@@ -73,6 +79,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: float
     seconds: float | None = None
     factor: float = 1.0
+    running: int | None = None
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -110,7 +117,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pickers: int = 1
     exchange_seconds: float | None = None
     scrape_seconds: float = SCRAPE_SECONDS
-    observation: Observation = Observation()
+    observation: Observation = AUTO
     transfer_seconds_per_token: float = 0.0
     faults: Sequence[Fault] = ()
     duration: float | None = None

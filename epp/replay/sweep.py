@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from functools import lru_cache
+from hashlib import blake2b
 from importlib import import_module
 from typing import Any
 
@@ -53,6 +54,7 @@ def play(task: Task, simulation: Callable[[Trace, RunPlan], Simulation] = Simula
             workload=task.workload,
             load=task.load,
             began=task.warm_up,
+            traffic=fingerprint(task.traffic),
             seconds=max(0.0, played.seconds - task.warm_up),
         ),
         task.slo,
@@ -71,6 +73,13 @@ def read_traffic(traffic: Traffic) -> Trace:
     if traffic.faster != 1:
         trace = faster(trace, traffic.faster)
     return arriving(trace, Arrivals(rate=traffic.rate, users=traffic.users), traffic.seed)
+
+
+@lru_cache(maxsize=2)
+def fingerprint(traffic: Traffic) -> str:
+    """Return a name of what is sent: traffic that is alike has the same. Raises `ConfigError`."""
+    calls = msgspec.msgpack.encode(read_traffic(traffic).calls)
+    return blake2b(calls, digest_size=8).hexdigest()
 
 
 def on_cores(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[tuple[int, Digest]]:

@@ -5,13 +5,15 @@ They are written to two files: the picker's endpoints file, and Envoy's `SERVERS
 
 import asyncio
 import json
-import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from epp.errors import ConfigError
 from epp.protocol.endpoints import MAX_BYTES, parse_endpoints
+from epp.system.daemon_thread import in_daemon_thread
+from epp.system.files import FollowedFile
+from epp.system.host_names import HostNames
 from epp.up.proxy import SERVERS_FILE, servers_file
 from epp.up.relay import MetricsRelay
 from epp.up.servers import Address, ModelServer, addresses_of
@@ -21,8 +23,6 @@ RESOLVE_SECONDS = 5.0
 FILE_SECONDS = 0.5
 
 Say = Callable[[str], None]
-Resolve = Callable[[str], Awaitable[Iterable[str]]]
-"""Returns the IP addresses of a name. Raises `OSError` or `UnicodeError`."""
 
 
 class AddressBook:
@@ -37,14 +37,13 @@ class AddressBook:
         servers: tuple[ModelServer, ...],
         path: Path | None,
         folder: Path,
-        resolve: Resolve | None = None,
+        names: HostNames | None = None,
     ) -> None:
         self.addresses: tuple[Address, ...] = ()
         self._servers, self._path, self._folder = servers, path, folder
-        self._resolve_name = resolve or _resolve
-        self._found: dict[ModelServer, tuple[str, ...]] = {}
+        self._file = FollowedFile(path, MAX_BYTES) if path else None
+        self._names = names or HostNames()
         self._problems: dict[str, str] = {}
-        self._text = b""
 
     @property
     def endpoints_path(self) -> Path:
@@ -69,68 +68,57 @@ class AddressBook:
         except ConfigError as error:
             self._trouble(str(self._path), str(error))
             return
-        self._problems.pop(str(self._path), None)
-        if found != self.addresses:
-            self._tell(found)
+        self._trouble(str(self._path), "")
+        if found == self.addresses:
+            return
+        self._tell(found)
+        try:
             await self._write(found)
+        except Exception:  # the job that is started again is to find the change again
+            if self._file is not None:
+                self._file.forget()
+            raise
 
     async def _look(self) -> tuple[Address, ...]:
         """Return the addresses as of this moment. Raises `ConfigError`."""
-        if self._path is None:
+        if self._file is None:
             return await self._resolved()
-        return await asyncio.to_thread(self._read, self._path)
+        return await in_daemon_thread(self._listed, self._file)
 
-    # Of a file.
-
-    def _read(self, path: Path) -> tuple[Address, ...]:
-        try:
-            with path.open("rb") as file:
-                text = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-        if text == self._text:
+    def _listed(self, file: FollowedFile) -> tuple[Address, ...]:
+        text = file.changed()
+        if text is None:
             return self.addresses
-        found = tuple(
+        return tuple(
             Address(endpoint.name, endpoint.address, endpoint.port)
             for endpoint in parse_endpoints(text)
         )
-        self._text = text
-        return found
-
-    # Of names.
 
     async def _resolved(self) -> tuple[Address, ...]:
-        await asyncio.gather(*(self._resolve(server) for server in self._servers))
+        every = await asyncio.gather(*map(self._resolve, self._servers))
         found: tuple[Address, ...] = ()
-        for server in self._servers:
-            known = self._found.get(server, ())
+        for server, known in zip(self._servers, every, strict=True):
             own = addresses_of(server, known, found)
             if known and not own:
                 self._trouble(server.authority, f"{server.authority} is another URL's server too")
             found += own
         return found
 
-    async def _resolve(self, server: ModelServer) -> None:
+    async def _resolve(self, server: ModelServer) -> tuple[str, ...]:
         if server.address:
-            self._found[server] = (server.address,)
-            return
-        try:
-            found = await self._resolve_name(server.host)
-        except (OSError, UnicodeError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            self._trouble(server.host, f"{server.host} cannot be resolved: {reason}")
-            return
-        self._problems.pop(server.host, None)
-        self._found[server] = tuple(found)
+            return (server.address,)
+        found, problem = await in_daemon_thread(self._names.resolve, server.host, server.port)
+        self._trouble(server.host, problem)
+        return found
 
     # What follows.
 
     async def _write(self, addresses: tuple[Address, ...]) -> None:
-        self.addresses = addresses
         pages = await self._relay.hosts(addresses) if self._relay else {}
         _replace(self._folder / SERVERS_FILE, servers_file(addresses))
         if self._path is None:
             _replace(self.endpoints_path, _endpoints_file(addresses, pages))
+        self.addresses = addresses
 
     def _tell(self, found: tuple[Address, ...]) -> None:
         before, after = set(self.addresses), set(found)
@@ -139,14 +127,11 @@ class AddressBook:
                 self._say(f"{kind} {_told(each)}")
 
     def _trouble(self, subject: str, problem: str) -> None:
-        if self._problems.get(subject) != problem:
+        """Say a problem once; "" is the end of it."""
+        if self._problems.get(subject, "") != problem:
             self._problems[subject] = problem
-            self._say(problem)
-
-
-async def _resolve(host: str) -> Iterable[str]:
-    infos = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return [str(info[4][0]) for info in infos]
+            if problem:
+                self._say(problem)
 
 
 def _told(address: Address) -> str:

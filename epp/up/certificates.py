@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from epp.adapters.tls import MAX_BYTES, check_pair
 from epp.errors import ConfigError
+from epp.system.daemon_thread import in_daemon_thread
+from epp.system.files import read_regular
 from epp.up.proxy import CERTIFICATE_FILE, certificate_file
 
 FOLLOW_SECONDS = 10.0
@@ -26,7 +29,7 @@ class ServedCertificate:
 
     def __init__(self, chain: Path, key: Path, folder: Path) -> None:
         self._chain, self._key, self._folder = chain.absolute(), key.absolute(), folder
-        self._texts = ("", "")
+        self._pair = (b"", b"")
         self._turn = 0
 
     def load(self) -> bool:
@@ -34,28 +37,21 @@ class ServedCertificate:
 
         Raises `ConfigError` for files that do not fit together.
         """
-        texts = read_text(self._chain, "--tls-cert"), read_text(self._key, "--tls-key")
-        if texts == self._texts:
+        pair = _read(self._key, "--tls-key"), _read(self._chain, "--tls-cert")
+        if pair == self._pair:
             return False
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            # A password is not asked for: this may run without a terminal.
-            context.load_cert_chain(self._chain, self._key, password=lambda: b"")
-        except (ssl.SSLError, OSError, ValueError) as error:
-            problem = getattr(error, "reason", None) or str(error)
-            raise ConfigError(
-                f"no certificate and its key (PEM, no password): {problem}",
-                "--tls-cert and --tls-key",
-            ) from None
+        check_pair(pair, (self._key, self._chain))
         # Envoy reads files again whose paths differ: `/x/./cert.pem` and `/x/cert.pem`.
         self._turn = 1 - self._turn
         chain, key = (
             f"{each.parent}/{'./' * self._turn}{each.name}" for each in (self._chain, self._key)
         )
+        still = self._folder / "still"
+        still.mkdir(exist_ok=True)
         draft = self._folder / "certificate.draft"
-        draft.write_text(certificate_file(chain, key))
+        draft.write_text(certificate_file(chain, key, still))
         draft.replace(self._folder / CERTIFICATE_FILE)
-        self._texts = texts
+        self._pair = pair
         return True
 
     async def run(self, say: Callable[[str], None]) -> NoReturn:
@@ -64,7 +60,7 @@ class ServedCertificate:
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
             try:
-                if await asyncio.to_thread(self.load):
+                if await in_daemon_thread(self.load):
                     say("the certificate was renewed")
                 told = ""
             except ConfigError as error:
@@ -90,8 +86,8 @@ def authorities(given: Path | None) -> Path:
 
 
 def _check_authorities(path: Path) -> None:
-    text = read_text(path, "--upstream-ca-file")
     try:
+        text = _read(path, "--upstream-ca-file").decode()
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(
@@ -109,11 +105,8 @@ def client_context(ca_file: Path | None) -> ssl.SSLContext:
     return context
 
 
-def read_text(path: Path, flag: str) -> str:
-    """Return the text of a file. Raises `ConfigError` with the flag that named it."""
+def _read(path: Path, flag: str) -> bytes:
     try:
-        return path.read_text()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", flag) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is no text (PEM)", flag) from None
+        return read_regular(path, MAX_BYTES)
+    except ConfigError as error:
+        raise ConfigError(str(error), flag) from None

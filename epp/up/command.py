@@ -13,6 +13,7 @@ from typing import Final
 from epp.errors import ConfigError
 from epp.gateway.envoy import envoy_binary
 from epp.gateway.processes import ProcessDied
+from epp.printable import printable_lines
 from epp.up.gateway import Gateway
 from epp.up.options import UpOptions
 from epp.up.proxy import ADMIN_SOCKET
@@ -33,7 +34,7 @@ def run(options: UpOptions) -> int:
     try:
         return asyncio.run(run_up(options))
     except ProcessDied as error:
-        print(f"epp up: {error}", file=sys.stderr)
+        print(f"epp up: {printable_lines(str(error))}", file=sys.stderr)
         return FAILED
 
 

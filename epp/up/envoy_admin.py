@@ -1,6 +1,7 @@
 """Envoy's admin interface, on a socket that only this user can reach."""
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 
@@ -15,9 +16,14 @@ _STATS = "/stats?filter=^http\\.gateway\\.downstream_rq_(active|total)$"
 
 
 class EnvoyAdmin:
-    """A client of the admin interface in a folder; each call takes `_SECONDS` at most."""
+    """A client of the admin interface in a folder; each call takes `_SECONDS` at most.
+
+    `picking` is whether Envoy asks the picker; None while nobody knows.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self.picking: bool | None = None
+        self._setting = asyncio.Lock()
         self._session = aiohttp.ClientSession(
             "http://envoy",
             connector=aiohttp.UnixConnector(str(folder / ADMIN_SOCKET)),
@@ -43,9 +49,21 @@ class EnvoyAdmin:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return None
 
-    async def set_picking(self, *, picking: bool) -> bool:
-        """Ask the picker for all requests, or for none; return whether Envoy took it in."""
-        return await self._post(f"/runtime_modify?{PICKS}={100 * picking}")
+    def started(self) -> None:
+        """Know of an Envoy that has just started, which asks the picker for all requests."""
+        self.picking = True
+
+    async def set_picking(self, wanted: Callable[[], bool]) -> None:
+        """Ask the picker for all requests, or for none, as is wanted then.
+
+        What Envoy has not said that it took in is asked for again by the next call.
+        """
+        async with self._setting:
+            picking = wanted()
+            if self.picking is not picking:
+                self.picking = None
+                if await self._post(f"/runtime_modify?{PICKS}={100 * picking}"):
+                    self.picking = picking
 
     async def drain(self) -> None:
         """Take no new connections, and close those that are there after their answer."""

@@ -22,9 +22,10 @@ from epp.up.figures import PickerPage, ProxyPage, Window, picker_page, status_li
 from epp.up.lines import Front, envoy_line, introduction, picker_line
 from epp.up.listening import free_listener, listening_ip
 from epp.up.options import UpOptions
+from epp.up.pages import ServerPages
 from epp.up.probe import Probe, Prober
 from epp.up.proxy import ProxySettings, proxy_config
-from epp.up.relay import MetricsRelay
+from epp.up.relay import RELAY_SECONDS, MetricsRelay
 from epp.up.servers import any_https
 from epp.up.terminal import Terminal
 
@@ -68,7 +69,8 @@ class Gateway:
         self._admin = EnvoyAdmin(folder)
         limit = aiohttp.ClientTimeout(total=PAGE_SECONDS)
         self._client = aiohttp.ClientSession(timeout=limit)
-        self._picker_up = self._picking = False
+        self._picker_up = False
+        self._page_failures = 0
         self._window = Window()
 
     def _authorities(self) -> Path | None:
@@ -128,8 +130,8 @@ class Gateway:
             await process.wait_http(f"{self._metrics_url()}/readyz", READY_SECONDS)
 
         async def changed(up: bool) -> None:  # noqa: FBT001 (see `Hooks`)
-            self._picker_up = up
-            await self._set_picking(picking=up)
+            self._picker_up, self._page_failures = up, 0
+            await self._steer()
 
         def line(text: str) -> None:
             if told := picker_line(text, self._options.log_level):
@@ -143,7 +145,8 @@ class Gateway:
 
         async def changed(up: bool) -> None:  # noqa: FBT001 (see `Hooks`)
             if up:
-                await self._admin.set_picking(picking=self._picking)
+                self._admin.started()
+                await self._steer()
 
         def line(text: str) -> None:
             self._terminal.say(envoy_line(text))
@@ -196,7 +199,8 @@ class Gateway:
         """Return what gets metrics pages for the picker, which knows neither keys nor names."""
         servers = self._options.servers
         if any_https(servers) or (servers and self._api_key):
-            self._relay = MetricsRelay(servers, self._tls, self._api_key)
+            pages = ServerPages(servers, self._tls, self._api_key, RELAY_SECONDS)
+            self._relay = MetricsRelay(pages)
         return self._relay
 
     def _front(self) -> Front:
@@ -210,30 +214,24 @@ class Gateway:
             key_added=bool(options.api_key_env),
         )
 
-    async def _set_picking(self, *, picking: bool) -> None:
-        self._picking = picking
-        await self._admin.set_picking(picking=picking)
-
     async def _show_status(self) -> NoReturn:
-        failures = 0
         while True:
             await asyncio.sleep(STATUS_SECONDS)
             page, proxy = await asyncio.gather(self._picker_page(), self._admin.requests())
-            failures = failures + 1 if self._picker_up and page is None else 0
-            await self._avoid_hung_picker(failures)
+            lost = self._picker_up and page is None
+            self._page_failures = self._page_failures + 1 if lost else 0
+            await self._steer()
+            if self._page_failures == HUNG_AFTER:
+                self._terminal.say("the picker does not answer: it is killed")
+                self._picker.kill()
             self._window.add(time.monotonic(), page or PickerPage(), proxy or ProxyPage())
             count = len(self._addresses.addresses)
-            line = status_line(self._window.figures(), count, picking=self._picking)
-            self._terminal.show(line)
+            picking = self._admin.picking is not False
+            self._terminal.show(status_line(self._window.figures(), count, picking=picking))
 
-    async def _avoid_hung_picker(self, failures: int) -> None:
-        """Go past a picker whose page failed so many times in a row; kill it in the end."""
-        answers = self._picker_up and not failures
-        if self._picking != answers:
-            await self._set_picking(picking=answers)
-        if failures == HUNG_AFTER:
-            self._terminal.say("the picker does not answer: it is killed")
-            self._picker.kill()
+    async def _steer(self) -> None:
+        """Have Envoy ask the picker while that answers, and go past it otherwise."""
+        await self._admin.set_picking(lambda: self._picker_up and not self._page_failures)
 
     async def _picker_page(self) -> PickerPage | None:
         try:

@@ -12,6 +12,8 @@ from epp.up.probe import Probe
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 _EVENTS = {
     "endpoint.unreachable": "{endpoint} is down: {error}",
+    "endpoint.metrics_late": "{endpoint} is late with its metrics, and gets requests all the same",
+    "endpoint.metrics_missing": "{endpoint} has no metrics page ({error}), and gets requests",
     "endpoint.recovered": "{endpoint} is up",
     "endpoint.metrics_unknown": "{endpoint} tells nothing known of its load",
 }
@@ -48,7 +50,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.ip.startswith("127.") or self.ip == "::1")
 
 
-def introduction(front: Front, probes: Sequence[Probe]) -> str:
+def introduction(front: Front, probes: Sequence[Probe]) -> list[str]:
     """Return the first lines: what there is, a `curl`, and how to stop."""
     servers = f"{len(probes)} model server{'s' * (len(probes) != 1)}"
     lines = [f"{front.url} in front of {servers} ({front.policy})", ""]
@@ -61,7 +63,7 @@ def introduction(front: Front, probes: Sequence[Probe]) -> str:
     if not front.opened:
         lines.append("Only this machine can connect; --host 0.0.0.0 lets others in.")
     lines += ["Ctrl-C drains and stops.", ""]
-    return "\n".join(lines)
+    return lines
 
 
 def _told(probe: Probe) -> str:

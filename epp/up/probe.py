@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from epp.up.pages import MOST_METRICS_BYTES, MOST_MODELS_BYTES, ServerPages
 from epp.up.servers import Address, ModelServer
 
 PROBE_SECONDS = 3.0
-_MOST_BYTES = 1 << 20
 _REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 
 
@@ -30,51 +30,30 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prober:
-    """Asks addresses for `/v1/models` and `/metrics`, with a key if there is one.
-
-    Those of `servers` are spoken to as their URLs say, others in plain HTTP.
-    """
+    """Asks addresses for `/v1/models` and `/metrics`, as `ServerPages` does."""
 
     def __init__(
         self, servers: Iterable[ModelServer], context: ssl.SSLContext | None, api_key: str
     ) -> None:
-        self._servers = {server.authority: server for server in servers}
-        self._context = context
-        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._how = servers, context, api_key
 
     async def probe(self, addresses: Iterable[Address]) -> Sequence[Probe]:
-        """Ask all at once; takes `PROBE_SECONDS` at most."""
-        async with aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=PROBE_SECONDS),
-            headers=self._headers,
-            connector=aiohttp.TCPConnector(limit=0),
-        ) as session:
-            return await asyncio.gather(*(self._probe(session, each) for each in addresses))
+        """Ask all at once; takes `PROBE_SECONDS` at most for each of two pages."""
+        async with ServerPages(*self._how, PROBE_SECONDS) as pages:
+            return await asyncio.gather(*(_probe(pages, each) for each in addresses))
 
-    async def _probe(self, session: aiohttp.ClientSession, address: Address) -> Probe:
-        try:
-            status, body = await self._get(session, address, "/v1/models")
-            page, _ = await self._get(session, address, "/metrics")
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return Probe(address=address, problem=f"does not answer ({_told(error)})")
-        if page != HTTPStatus.OK:
-            hint = "vLLM has one, SGLang with --enable-metrics"
-            problem = f"has no metrics page (HTTP status {page}) and counts as down; {hint}"
-            return Probe(address=address, problem=problem, wants_key=status in _REFUSED)
-        return Probe(address=address, models=_models(body), wants_key=status in _REFUSED)
 
-    async def _get(
-        self, session: aiohttp.ClientSession, address: Address, path: str
-    ) -> tuple[int, bytes]:
-        server = self._servers.get(address.server)
-        async with session.get(
-            f"{server.scheme if server else 'http'}://{address.target}{path}",
-            ssl=self._context or True,
-            server_hostname=server.tls_name if server else None,
-            headers={"host": address.server or address.target},
-            allow_redirects=False,
-        ) as response:
-            return response.status, await response.content.read(_MOST_BYTES)
+async def _probe(pages: ServerPages, address: Address) -> Probe:
+    try:
+        status, body = await pages.get(address, "/v1/models", MOST_MODELS_BYTES)
+        page, _ = await pages.get(address, "/metrics", MOST_METRICS_BYTES)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        return Probe(address=address, problem=f"does not answer ({_told(error)})")
+    if page != HTTPStatus.OK:
+        hint = "vLLM has one, SGLang with --enable-metrics"
+        problem = f"has no metrics page (HTTP status {page}): its load is not known; {hint}"
+        return Probe(address=address, problem=problem, wants_key=status in _REFUSED)
+    return Probe(address=address, models=_models(body), wants_key=status in _REFUSED)
 
 
 def _models(body: bytes) -> tuple[str, ...]:

@@ -14,12 +14,12 @@ import msgspec
 
 from epp.gateway.envoy_parts import (
     CONNECT_SECONDS,
-    DESTINATION,
     EXT_PROC,
     HTTP_OPTIONS,
     STREAMS,
     Json,
     breakers,
+    early_removal,
     ext_proc,
     http_manager,
     override_host,
@@ -29,6 +29,7 @@ from epp.gateway.envoy_parts import (
     target_address,
     typed,
 )
+from epp.protocol.extproc.names import DESTINATION, HEADERS_OF_CLIENTS, HEADERS_OF_PICKER
 from epp.up.servers import Address, ModelServer, ip_or_none
 
 ADMIN_SOCKET = "admin.sock"
@@ -98,9 +99,17 @@ def servers_file(addresses: Iterable[Address]) -> str:
     return json.dumps({"resources": [loaded]})
 
 
-def certificate_file(certificate: str, key: str) -> str:
-    """Return the content of `CERTIFICATE_FILE` for the paths of a chain and of its key (PEM)."""
-    pair = {"certificate_chain": {"filename": certificate}, "private_key": {"filename": key}}
+def certificate_file(certificate: str, key: str, still: Path) -> str:
+    """Return the content of `CERTIFICATE_FILE` for the paths of a chain and of its key (PEM).
+
+    Nothing changes in the folder `still`.
+    """
+    pair = {
+        "certificate_chain": {"filename": certificate},
+        "private_key": {"filename": key},
+        # Else Envoy follows the two itself, and a FIFO in the place of one stops its main thread.
+        "watched_directory": {"path": str(still)},
+    }
     secret = typed(f"{_TLS}.Secret", name=_CERTIFICATE, tls_certificate=pair)
     return json.dumps({"resources": [secret]})
 
@@ -128,6 +137,7 @@ def _listener(settings: ProxySettings) -> Json:
             ext_proc("FULL_DUPLEX_STREAMED", "STREAMED", fail_open=True),
             router(suppress_envoy_headers=True),
         ],
+        early_header_mutation_extensions=early_removal(HEADERS_OF_PICKER),
         route_config={"virtual_hosts": [_host(settings)]},
         # A long answer that is not streamed sends nothing for minutes.
         stream_idle_timeout="0s",
@@ -164,7 +174,8 @@ def _host(settings: ProxySettings) -> Json:
     host: Json = {
         "name": "pool",
         "domains": ["*"],
-        "request_headers_to_remove": [DESTINATION],
+        # By the router, behind the picker; that alone may set others (`early_removal`).
+        "request_headers_to_remove": [DESTINATION, *HEADERS_OF_CLIENTS],
         "routes": [
             {"match": {"prefix": "/", "runtime_fraction": asked}, "route": to_pool},
             {

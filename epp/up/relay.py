@@ -1,33 +1,26 @@
 """Metrics pages of servers that want TLS or an API key, on loopback for the picker to read."""
 
-import ssl
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 import aiohttp
 from aiohttp import web
 
-from epp.up.servers import Address, ModelServer
+from epp.up.pages import MOST_METRICS_BYTES, ServerPages
+from epp.up.servers import Address
 
-_SECONDS = 5.0
-_MOST_BYTES = 4 << 20
+RELAY_SECONDS = 5.0
 
 
 class MetricsRelay:
-    """Serves `/metrics` of each address on a port of 127.0.0.1.
+    """Serves `/metrics` of each address on a port of 127.0.0.1; closes `pages` in the end.
 
-    A page that cannot be had is answered with 502, and any other status as it came.
+    A page that cannot be had whole is answered with 502, one that is late with 504, and any other
+    status as it came.
     """
 
-    def __init__(
-        self, servers: Iterable[ModelServer], context: ssl.SSLContext | None, api_key: str
-    ) -> None:
-        self._names = {server.authority: server for server in servers}
-        self._context = context
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = aiohttp.ClientSession(
-            headers=headers, timeout=aiohttp.ClientTimeout(total=_SECONDS)
-        )
+    def __init__(self, pages: ServerPages) -> None:
+        self._pages = pages
         self._sites: dict[Address, tuple[web.AppRunner, str]] = {}
 
     async def hosts(self, addresses: Iterable[Address]) -> Mapping[str, str]:
@@ -43,7 +36,7 @@ class MetricsRelay:
     async def close(self) -> None:
         """Stop serving."""
         await self.hosts(())
-        await self._client.close()
+        await self._pages.close()
 
     async def _serve(self, address: Address) -> tuple[web.AppRunner, str]:
         async def answer(_request: web.Request) -> web.Response:
@@ -57,16 +50,10 @@ class MetricsRelay:
         return runner, f"127.0.0.1:{runner.addresses[0][1]}"
 
     async def _page(self, address: Address) -> web.Response:
-        server = self._names[address.server]
         try:
-            async with self._client.get(
-                f"{server.scheme}://{address.target}/metrics",
-                ssl=self._context or True,
-                server_hostname=server.tls_name,
-                headers={"host": server.authority},
-                allow_redirects=False,
-            ) as response:
-                text = await response.content.read(_MOST_BYTES)
-                return web.Response(body=text, status=response.status)
-        except (aiohttp.ClientError, TimeoutError, OSError):
+            status, page = await self._pages.get(address, "/metrics", MOST_METRICS_BYTES)
+        except TimeoutError:
+            return web.Response(status=HTTPStatus.GATEWAY_TIMEOUT)
+        except (aiohttp.ClientError, OSError):
             return web.Response(status=HTTPStatus.BAD_GATEWAY)
+        return web.Response(body=page, status=status)

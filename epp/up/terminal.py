@@ -2,14 +2,17 @@
 
 import os
 import time
+from collections.abc import Iterable
 from typing import TextIO
+
+from epp.printable import printable
 
 LOGGED_SECONDS = 10.0
 _CLEAR = "\r\x1b[2K"
 
 
 class Terminal:
-    """Lines on a stream, of which a terminal's last one is live."""
+    """Lines on a stream, of which a terminal's last one is live; each is made printable."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -17,21 +20,22 @@ class Terminal:
         self._shown = ""
         self._printed, self._due = "", time.monotonic() + LOGGED_SECONDS
 
-    def introduce(self, text: str) -> None:
-        """Print lines as they are, which people copy from."""
-        self._write(f"{_CLEAR * self._live}{text}\n")
+    def introduce(self, lines: Iterable[str]) -> None:
+        """Print lines without the time, which people copy from."""
+        text = "".join(f"{printable(line)}\n" for line in lines)
+        self._write(f"{_CLEAR * self._live}{text}")
 
-    def say(self, text: str) -> None:
-        """Print lines; the live line stays below them. Elsewhere each begins with the time."""
+    def say(self, line: str) -> None:
+        """Print a line; the live line stays below it. Elsewhere it begins with the time."""
+        text = printable(line)
         if self._live:
             self._write(f"{_CLEAR}{text}\n{self._fitting(self._shown)}")
-            return
-        for line in text.splitlines():
-            self._write(f"{_now()} {line}\n" if line else "\n")
+        else:
+            self._write(f"{_now()} {text}\n")
 
     def show(self, line: str) -> None:
         """Show the live line; elsewhere print it, where it changed, once in ten seconds."""
-        self._shown = line
+        self._shown = line = printable(line)
         if self._live:
             self._write(_CLEAR + self._fitting(line))
         elif line != self._printed and time.monotonic() >= self._due:

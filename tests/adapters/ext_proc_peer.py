@@ -28,13 +28,14 @@ CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]
 ANSWER = json.dumps({"usage": {"prompt_tokens": 3, "completion_tokens": 1}}).encode()
 DUPLEX, STREAMED = ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.STREAMED
 BUFFERED, NONE = ProcessingMode.BUFFERED, ProcessingMode.NONE
+BUFFERED_PARTIAL = ProcessingMode.BUFFERED_PARTIAL
 
 
 class Director:
     """Answers as it is told, later where `answer` is None, and remembers what it hears."""
 
     def __init__(self):
-        self.answer: Decision | Exception | None = DECISION
+        self.answer: Decision | BaseException | None = DECISION
         self.pending: list[PendingDecision] = []
         self.opened = 0
         self.events = []
@@ -45,7 +46,7 @@ class Director:
         return Exchange(self, ExchangeSettings(), RequestId(f"id-{self.opened}"), now)
 
     def route(self, request, now):
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         if self.answer is not None:
             return self.answer
@@ -120,10 +121,10 @@ def header_map(headers):
     return HeaderMap(headers=pairs)
 
 
-def head(modes=(DUPLEX, DUPLEX), method="POST", path="/v1/chat/completions", *, end=False):
+def head(modes=(DUPLEX, DUPLEX), method="POST", path="/v1/chat/completions", *, end=False, **more):
     request, response = modes
     config = pb.ProtocolConfiguration(request_body_mode=request, response_body_mode=response)
-    headers = header_map({":method": method, ":path": path})
+    headers = header_map({":method": method, ":path": path, **more})
     parts = pb.HttpHeaders(headers=headers, end_of_stream=end)
     return pb.ProcessingRequest(request_headers=parts, protocol_config=config)
 

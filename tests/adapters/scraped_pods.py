@@ -64,6 +64,7 @@ class Pod:
         self.page = vllm_page()
         self.status = 200
         self.hang = False
+        self.woken = asyncio.Event()
         self.breaks = 0
         self.dying = False
         self.requests = 0
@@ -82,7 +83,7 @@ class Pod:
         self.headers = request.headers
         try:
             if self.hang:
-                await asyncio.Event().wait()
+                await self.woken.wait()
             if self.dying:
                 await self.site.stop()
             if self.breaks:
@@ -91,6 +92,10 @@ class Pod:
             return web.Response(body=self.page, status=self.status, headers={"Location": "/other"})
         finally:
             self.in_flight -= 1
+
+    def wake(self):
+        self.hang = False
+        self.woken.set()
 
     async def start(self):
         app = web.Application()

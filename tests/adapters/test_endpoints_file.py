@@ -8,7 +8,7 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from epp.adapters.endpoints_file import EndpointsFile, HostNames
+from epp.adapters.endpoints_file import ClusterNames, EndpointsFile
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
 from tests.tasks import running
@@ -89,9 +89,9 @@ async def test_the_first_read_lists_everything(path):
 
 async def test_a_first_read_that_fails_is_a_config_error(tmp_path):
     missing = tmp_path / "none.yaml"
-    with pytest.raises(ConfigError, match=r"cannot read .*none.yaml: No such file"):
+    with pytest.raises(ConfigError, match=r"none.yaml: cannot be read: No such file"):
         await EndpointsFile(missing, Told()).load()
-    with pytest.raises(ConfigError, match="Is a directory"):
+    with pytest.raises(ConfigError, match="is no regular file"):
         await EndpointsFile(tmp_path, Told()).load()
     missing.write_text("endpoints: [{name: a, address: 10.0.0.1, port: 99999}]")
     with pytest.raises(ConfigError) as raised:
@@ -201,8 +201,8 @@ BAD = {
     "a FIFO": (fifo, "is no regular file"),
     "/dev/zero": (endless, "is no regular file"),
     "100 MiB": (long, "longer than 1048576 bytes"),
-    "a file of /proc": (proc, "longer than 1048576 bytes|cannot read|not valid"),
-    "a directory": (lambda path: path.mkdir(), "Is a directory"),
+    "a file of /proc": (proc, "longer than 1048576 bytes|cannot be read|not valid"),
+    "a directory": (lambda path: path.mkdir(), "is no regular file"),
     "a dangling link": (lambda path: path.symlink_to("none"), "No such file"),
     "a loop of links": (lambda path: path.symlink_to(path), "Too many levels"),
     "a tag": (lambda path: path.write_text("endpoints: !!bool x"), "tags are not read"),
@@ -276,7 +276,7 @@ SHORTAGE = """
 import asyncio, os, resource, sys
 from pathlib import Path
 from structlog.testing import capture_logs
-from epp.adapters.endpoints_file import EndpointsFile, HostNames
+from epp.adapters.endpoints_file import EndpointsFile, ClusterNames
 
 async def main(path):
     events = []
@@ -314,14 +314,14 @@ def test_a_change_during_a_shortage_of_descriptors_is_read_after_it(path):
     child = [sys.executable, "-c", SHORTAGE, path]
     said = subprocess.run(child, capture_output=True, text=True, timeout=30, check=True)
     rejected, events = said.stdout.splitlines()
-    assert rejected.startswith("endpoints_file.rejected cannot read ")
+    assert rejected.startswith("endpoints_file.rejected ")
     assert rejected.endswith("Too many open files")
     assert events == "EndpointRemoved EndpointUpserted"
 
 
 async def test_clusters_are_resolved_again_and_those_without_an_address_are_left_out(tmp_path):
     path, told, now = tmp_path / "endpoints.yaml", Told(), 0.0
-    names = HostNames(30.0, lambda: now)
+    names = ClusterNames(30.0, lambda: now)
     write(path, here="localhost:1", lost="no-such-host.invalid:2")
     made = EndpointsFile(path, told, poll=POLL, names=names)
     with capture_logs() as logs:

@@ -86,6 +86,27 @@ class TestFaults:
         director.answer = DECISION
         assert kind(await Peer(channel).ask(head(), body())) == "request_headers"
 
+    @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])
+    async def test_a_plug_in_cannot_end_the_process_nor_others_streams(
+        self, director, server, channel, raised
+    ):
+        other = Peer(channel)
+        await other.ask(head(), body())
+        director.answer = raised
+        with capture_logs() as logs:
+            immediate = (await Peer(channel).ask(head(), body())).immediate_response
+        assert immediate.status.code == 500
+        reasons = [
+            each.header.raw_value
+            for each in immediate.headers.set_headers
+            if each.header.key == "x-warmpick-reason"
+        ]
+        assert reasons == [b"plugin-fault"]
+        assert [line["event"] for line in logs] == ["exchange.failed"]
+        assert kind(await other.ask(response_head(end=True))) == "request_body"
+        assert kind(await other.ask()) == "response_headers"
+        await until(lambda: server.streams == 0)
+
     async def test_errors_of_one_type_are_logged_once_in_a_while(self, director, channel):
         director.answer = ZeroDivisionError()
         with capture_logs() as logs:

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 import time
+from contextlib import ExitStack
 
 import grpc
 import grpc.aio
@@ -13,6 +14,7 @@ from epp.adapters.tls import certificate
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (
     DEADLINE,
+    METHOD,
     TARGET,
     Peer,
     body,
@@ -48,6 +50,24 @@ class TestServer:
                 reply = await Peer(channel).ask(head(), body())
                 assert destination(reply, "request_headers") == TARGET
             assert await Peer(plain).call.code() is grpc.StatusCode.UNAVAILABLE
+
+    async def test_more_streams_at_once_than_the_loop_can_take(self, served):
+        """The loop is held while they come: gRPC's core ends those beyond 3,000 by default."""
+        server, _ = served
+        request = head(end=True).SerializeToString()
+        separate = (("grpc.use_local_subchannel_pool", 1),)
+        with ExitStack() as channels:
+            opened: list[grpc.UnaryStreamMultiCallable[bytes, bytes]] = [
+                channels.enter_context(
+                    grpc.insecure_channel(f"127.0.0.1:{server.port}", separate)
+                ).unary_stream(METHOD)
+                for _ in range(4)
+            ]
+            calls = [ask(request, timeout=60) for ask in opened for _ in range(900)]
+            replies = await asyncio.to_thread(lambda: [next(call) for call in calls])
+            for call in calls:
+                call.cancel()
+        assert len(replies) == 3_600
 
     async def test_versions_and_suites_of_tls(self, transport, serve, director):
         """A test of grpcio's suites is a process of its own: they are the process's."""

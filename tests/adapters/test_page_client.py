@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
 
 import pytest
 
-from epp.adapters.scrape.page_client import PageClient, PageRefused
+from epp.adapters.scrape.page_client import NoAnswer, PageClient, PageRefused
 from epp.adapters.tls import certificate
 
 DEADLINE = 10
@@ -140,6 +141,29 @@ async def test_a_cancelled_get_aborts_its_connection():
             await getting
         assert await client.get() == b"page"
     assert server.connections == 2
+
+
+async def test_a_host_that_takes_no_connection_is_not_waited_for():
+    with socket.socket() as full, socket.socket() as queued, socket.socket() as dropped:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = full.getsockname()
+        # listen(2): what comes when the queue is full is dropped, as by a host that is gone.
+        for each in (queued, dropped):
+            each.setblocking(False)
+            each.connect_ex(address)
+        url = f"http://127.0.0.1:{address[1]}/metrics"
+        client = PageClient(url, {}, MAX_BYTES, connect_seconds=0.05)
+        with pytest.raises(NoAnswer, match="no connection in time"):
+            await client.get()
+
+
+async def test_what_is_not_acknowledged_ends_a_connection_that_is_kept():
+    async with serving(Server(LENGTH, LENGTH)) as client:
+        assert await client.get() == b"page"
+        kept = client._connection._transport.get_extra_info("socket")
+        bound = kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert 1000 <= bound <= 5000
 
 
 async def test_over_tls_certificates_are_not_verified(tmp_path):

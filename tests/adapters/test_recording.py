@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import stat
 import subprocess
 import sys
 from itertools import count
@@ -209,6 +211,28 @@ def test_parts_are_rotated_and_the_oldest_go(settings):
             0,
             *known,
         }
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
+def test_what_is_made_is_the_users_alone_whatever_the_umask(settings, umask):
+    settings.folder.parent.mkdir()
+    before = os.umask(umask)
+    try:
+        recorded(settings, PRIVATE)
+    finally:
+        os.umask(before)
+    (part,) = settings.folder.iterdir()
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (settings.folder, part)]
+    assert modes == [0o700, 0o600]
+
+
+def test_a_folder_that_is_there_stays_as_it_is(settings):
+    settings.folder.mkdir(parents=True)
+    settings.folder.chmod(0o750)
+    recorded(settings, PRIVATE)
+    (part,) = settings.folder.iterdir()
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (settings.folder, part)]
+    assert modes == [0o750, 0o600]
 
 
 def test_another_pool_keeps_its_parts(settings):

@@ -6,11 +6,18 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.scrape.scraper import ScrapeSettings
+from epp.adapters.scrape.failures import EVENTS
+from epp.adapters.scrape.scraper import ScrapeSettings, next_due
 from epp.model.endpoint import Endpoint
-from epp.model.events import LoadReported, ScrapeFailed
+from epp.model.events import LoadReported, ScrapeFailed, ScrapeFailure
 from tests.adapters.scraped_pods import DEADLINE, HASTY, SLOW, pods, scraping
 from tests.adapters.vllm_page import vllm_page
+
+REFUSED, BROKEN, LATE, NO_PAGE = ScrapeFailure
+
+
+def reasons(told):
+    return [failed.reason for failed in told.of(ScrapeFailed, "a")]
 
 
 async def test_loads_are_reported_over_one_connection():
@@ -69,11 +76,46 @@ async def test_a_hung_pod_delays_no_other():
             assert hung.most_in_flight == 1
 
 
+async def test_a_page_that_is_late_is_said_to_be_again_and_again_and_read_when_it_comes():
+    patient = ScrapeSettings(interval=0.02, retry=0.02, late=0.02, timeout=DEADLINE)
+    async with pods(1) as (pod,):
+        pod.hang = True
+        with capture_logs() as logs:
+            async with scraping(pod.endpoint("a"), settings=patient) as (scraper, told):
+                await told.failure("a", 5)
+                assert (pod.requests, scraper.errors) == (1, 0)
+                pod.page = vllm_page(waiting=6)
+                pod.wake()
+                await told.waiting("a", 6)
+                assert set(reasons(told)) == {LATE}
+                assert len(pod.connections) == 1
+    assert logs == []
+
+
+async def test_a_late_poll_that_is_given_up_leaves_no_other_behind():
+    hasty = ScrapeSettings(interval=0.02, retry=0.02, late=0.02, timeout=0.1)
+    async with pods(1) as (pod,):
+        pod.hang = True
+        with capture_logs() as logs:
+            async with scraping(pod.endpoint("a"), settings=hasty) as (scraper, told):
+                await told.until(lambda: scraper.errors >= 3)
+                assert set(reasons(told)) == {LATE}
+                assert pod.most_in_flight <= 2  # the server hears late of one that is given up
+    assert [entry["event"] for entry in logs] == ["endpoint.metrics_late"]
+
+
+@pytest.mark.parametrize(
+    ("now", "due"), [(5.3, 6.3), (5.31, 6.3), (6.29, 6.3), (6.31, 7.3), (15.5, 16.3)]
+)
+def test_a_slow_poll_is_followed_by_a_pause_at_its_own_phase(now, due):
+    assert next_due(5.3, 1.0, now) == pytest.approx(due)
+
+
 async def test_a_hung_pod_is_a_failure_in_time():
     async with pods(1) as (hung,):
         hung.hang = True
         async with scraping(hung.endpoint("hung"), settings=HASTY) as (_, told):
-            assert not (await told.failure("hung")).refused
+            assert (await told.failure("hung")).reason is LATE
 
 
 async def test_a_refused_connection_is_reported_as_such_and_logged_once():
@@ -84,7 +126,7 @@ async def test_a_refused_connection_is_reported_as_such_and_logged_once():
                 await pod.stop()
                 told.events.clear()
                 event = await told.failure("a", 4)
-                assert event.refused
+                assert event.reason is REFUSED
                 await pod.start()
                 told.events.clear()
                 await told.loads("a", 2)
@@ -93,35 +135,41 @@ async def test_a_refused_connection_is_reported_as_such_and_logged_once():
 
 
 @pytest.mark.parametrize(
-    ("status", "page", "reason"),
+    ("status", "page", "reason", "said"),
     [
-        (500, b"oops", "HTTP status 500"),
-        (307, b"", "HTTP status 307"),
-        (404, b"", "HTTP status 404"),
-        (200, b"x" * 200_001, "larger than 200000 bytes"),
+        (500, b"oops", "HTTP status 500", NO_PAGE),
+        (307, b"", "HTTP status 307", NO_PAGE),
+        (404, b"", "HTTP status 404", NO_PAGE),
+        (200, b"x" * 200_001, "larger than 200000 bytes", NO_PAGE),
+        (502, b"", "HTTP status 502", BROKEN),  # of a proxy before it
+        (504, b"", "HTTP status 504", LATE),
     ],
 )
-async def test_a_response_that_is_no_page_is_a_failure(status, page, reason):
+async def test_a_response_that_is_no_page_is_a_failure(status, page, reason, said):
     async with pods(1) as (pod,):
         pod.status, pod.page = status, page
         with capture_logs() as logs:
             async with scraping(pod.endpoint("a")) as (_, told):
-                event = await told.failure("a")
-                assert not event.refused
+                event = await told.failure("a", 2)
+                assert event.reason is said
+    assert [entry["event"] for entry in logs] == [EVENTS[said]]
     assert reason in logs[0]["error"]
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "said"),
     [
-        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nvllm:num_requests_waiting 3\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"\x15\x03\x01\x00\x02",
-        b"",
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nvllm:num_requests_waiting 3\n",
+            NO_PAGE,
+        ),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", NO_PAGE),
+        (b"\x15\x03\x01\x00\x02", NO_PAGE),
+        (b"", BROKEN),
     ],
     ids=["short", "bad chunk", "tls", "nothing"],
 )
-async def test_a_broken_answer_is_a_failure(answer):
+async def test_a_broken_answer_is_a_failure(answer, said):
     async def serve(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -132,8 +180,7 @@ async def test_a_broken_answer_is_a_failure(answer):
         port = server.sockets[0].getsockname()[1]
         endpoint = Endpoint("default", "a", "127.0.0.1", port)
         async with scraping(endpoint) as (_, told):
-            event = await told.failure("a")
-            assert not event.refused
+            assert (await told.failure("a")).reason is said
 
 
 async def test_a_page_without_known_metrics_is_a_sign_of_life():
@@ -240,7 +287,7 @@ async def test_a_broken_connection_is_retried_out_of_turn(breaks):
     async with pods(1) as (pod,), scraping(pod.endpoint("a"), settings=SLOW) as (_, told):
         pod.breaks = breaks
         await told.loads("a")
-        assert [failed.refused for failed in told.of(ScrapeFailed, "a")] == [False] * breaks
+        assert reasons(told) == [BROKEN] * breaks
 
 
 async def test_repeated_broken_connections_are_retried_twice_out_of_turn():
@@ -255,7 +302,7 @@ async def test_an_exiting_server_is_found_gone_out_of_turn():
     async with pods(1) as (pod,), scraping(pod.endpoint("a"), settings=SLOW) as (_, told):
         pod.dying, pod.breaks = True, 1
         await told.failure("a", 2)
-        assert [failed.refused for failed in told.of(ScrapeFailed, "a")] == [False, True]
+        assert reasons(told) == [BROKEN, REFUSED]
 
 
 async def test_a_page_of_any_size_is_read_in_turns_with_others():

@@ -77,11 +77,12 @@ def test_missed_objectives_are_counted_by_kind():
     kept = {"x-slo-ttft-ms": "500", "x-llm-d-slo-tpot-ms": "200"}
     missed = {"x-slo-ttft-ms": "499", "x-llm-d-slo-tpot-ms": "199", "x-slo-tpot-ms": "9000"}
     counted = telemetry()
-    for number, headers in enumerate((kept, missed, {"x-slo-ttft-ms": "soon"}, {})):
+    none = ({"x-slo-ttft-ms": text} for text in ("soon", "-1", "0", "nan"))
+    for number, headers in enumerate((kept, missed, *none)):
         served(counted, number, headers=headers)
     name = "llm_d_epp_request_slo_violation_total"
     assert [value(counted, name, type=kind) for kind in ("ttft", "tpot")] == [1, 1]
-    assert value(counted, "llm_d_epp_request_predicted_ttft_seconds_count") == 4
+    assert value(counted, "llm_d_epp_request_predicted_ttft_seconds_count") == 6
 
 
 def test_requests_under_way_are_those_of_the_fleet():
@@ -121,18 +122,14 @@ def test_streams_are_counted_where_that_is_asked_for():
     assert not [name for name in read(plain) if "extproc" in name]
 
 
-def test_timed_plug_ins_decide_alike_under_their_own_names():
+def test_plug_ins_are_timed_under_their_own_names():
     scheduling = load("""
 plugins: [{type: header-based-testing-filter}, {type: queue-scorer, name: q}]
 """).scheduling
-    times = PluginTimes()
-    timed = times.timed(scheduling)
-    asked = [candidate("a"), candidate("b")]
-    decisions = [
-        choose(each.profile, request(), asked, PickContext(lambda _: 0, 0))
-        for each in (scheduling, timed)
-    ]
-    assert decisions[0] == decisions[1]
+    times = PluginTimes(scheduling.plugin_names)
+    asked, context = [candidate("a"), candidate("b")], PickContext(lambda _: 0, 0)
+    assert list(times.collect()) == []
+    choose(scheduling.profile, request(), asked, context, times)
     family, _ = times.collect()
     text = family.text(openmetrics=False)
     for labels in (

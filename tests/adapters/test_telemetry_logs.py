@@ -77,6 +77,32 @@ def test_level_error_hides_the_rest():
     assert [json.loads(line)["event"] for line in lines] == ["picker.failed"]
 
 
+EVIL = """
+import logging, structlog, sys
+from epp.adapters.telemetry.logs import configure_logs
+evil = "x\\x1b[2J\\x9b31m\\u202e\\u2028\\r\\n2026-01-01T00:00:00Z [info] forged\\x7f\\ud800"
+configure_logs("debug", sys.argv[1])
+log = structlog.get_logger("epp")
+log.info(evil, endpoint=evil, names=[evil], why=ValueError(evil), **{evil: evil})
+logging.getLogger("aiohttp.server").warning("of a library: %s", evil)
+try:
+    raise ValueError(evil)
+except ValueError:
+    log.exception("picker.failed", evil=evil)
+    logging.getLogger("asyncio").exception("failed: %s", evil)
+"""
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_what_others_said_is_never_obeyed_and_forges_no_line(form):
+    done = subprocess.run([sys.executable, "-c", EVIL, form], capture_output=True, check=True)
+    lines = done.stderr.decode().splitlines()
+    assert lines == done.stderr.decode().split("\n")[:-1]
+    assert all(line.isprintable() for line in lines)
+    assert not [line for line in lines if line.startswith("2026-01-01")]
+    assert sum("forged" in line for line in lines) >= 4
+
+
 class Clock:
     now = 1000.0
 

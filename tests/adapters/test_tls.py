@@ -164,7 +164,7 @@ async def test_a_pair_that_cannot_be_used_is_said_once_however_often_it_is_read(
     [
         (os.mkfifo, "is no regular file"),
         (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
-        (lambda path: path.mkdir(), "Is a directory"),
+        (lambda path: path.mkdir(), "is no regular file"),
         (lambda path: path.write_bytes(b"x" * (1 << 20) + b"x"), "longer than 1048576 bytes"),
     ],
 )

@@ -13,7 +13,13 @@ from epp.app.data_sources import DataSources
 from epp.config.file import load
 from epp.errors import ConfigError
 from epp.model.endpoint import Endpoint
-from epp.model.events import AttributesReported, LoadReported, ModelsListed, ScrapeFailed
+from epp.model.events import (
+    AttributesReported,
+    LoadReported,
+    ModelsListed,
+    ScrapeFailed,
+    ScrapeFailure,
+)
 from tests.adapters.scraped_pods import DEADLINE, Told
 from tests.adapters.vllm_page import vllm_page
 from tests.kubeapi.authority import Authority
@@ -107,7 +113,7 @@ async def test_a_refusal_at_another_port_does_not_say_that_the_server_is_gone():
     source = f"{{port: {gone.port}}}"
     layer = settings(("metrics-data-source", source, "core-metrics-extractor"))
     async with polling(layer, Endpoint("default", "a", "127.0.0.1", 9)) as (told, sources):
-        assert not (await first(told, ScrapeFailed)).refused
+        assert (await first(told, ScrapeFailed)).reason is ScrapeFailure.NO_PAGE
         assert sources.errors()["metrics-data-source"] >= 1
 
 

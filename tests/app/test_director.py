@@ -180,7 +180,9 @@ async def test_different_token_counts_are_logged_once(director, counted, said):
 async def test_impossible_usage_is_logged_once_for_each_endpoint(fleet):
     director = directing(fleet, None)
     with capture_logs() as logs:
-        for number in range(3):
+        for number in range(4):
+            if number == 3:  # another one of its name
+                director.forget(ENDPOINT.id)
             usage = Usage(8, 1, doubtful=number > 0)
             record = RequestRecord(
                 id=RequestId(str(number)),
@@ -191,7 +193,7 @@ async def test_impossible_usage_is_logged_once_for_each_endpoint(fleet):
             )
             director.exchange_ended(record)
     said = [entry for entry in logs if entry["event"] == "usage.doubted"]
-    assert [entry["endpoint"] for entry in said] == ["default/a"]
+    assert [entry["endpoint"] for entry in said] == ["default/a"] * 2
 
 
 async def test_streams_that_must_stay_open_are_logged_once(fleet):
@@ -215,6 +217,17 @@ async def test_an_endpoint_that_a_proxy_cannot_reach_is_polled_at_once(fleet, st
     record.outcome = Outcome.COMPLETED
     director.exchange_ended(record)
     assert told == ([ENDPOINT.id] if polled else [])
+
+
+async def test_the_endpoint_that_was_to_compute_the_prompt_is_polled_as_well(fleet):
+    told: list[EndpointId] = []
+    director = directing(fleet, None, told.append)
+    prefill = Endpoint("default", "p", "10.0.0.9", 8000)
+    decision = replace(director.route(chat("hello"), 1.0), prefill=prefill)
+    record = RequestRecord(id=RequestId("r"), received_at=1.0, decision=decision, status=503)
+    record.outcome = Outcome.COMPLETED
+    director.exchange_ended(record)
+    assert told == [ENDPOINT.id, prefill.id]
 
 
 class Constant:

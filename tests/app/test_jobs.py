@@ -32,6 +32,11 @@ async def failing(faults):
     return logs
 
 
+async def test_a_job_that_would_end_the_process_is_started_again():
+    logs = await failing([SystemExit(2), KeyboardInterrupt()])
+    assert [line["error"] for line in logs] == ["SystemExit: 2", "KeyboardInterrupt: "]
+
+
 async def test_a_job_that_fails_or_ends_is_started_again_after_a_growing_pause():
     group = ExceptionGroup("tasks", [ExceptionGroup("more", [KeyError("x")])])
     logs = await failing([ValueError("one"), ConfigError("two"), None, group, MemoryError()])
@@ -68,12 +73,15 @@ async def test_a_step_of_a_shutdown_that_fails_is_said_and_passed_over():
 
 
 PICKER = """
-import asyncio, sys
+import asyncio, sys, threading
 from pathlib import Path
 import epp.app.process
 from structlog.testing import capture_logs
 from epp.app.picker import EndpointPicker, ServeOptions
 from epp.config.file import POLICIES, load
+
+def no_thread(_):
+    raise RuntimeError("can't start new thread")
 
 async def until(condition):
     while not condition():
@@ -88,7 +96,7 @@ async def main(path):
         serving = asyncio.create_task(picker.run(stop))
         await until(lambda: picker.ready)
         # No thread can be had from here on, and the endpoints file is read in one.
-        await asyncio.get_running_loop().shutdown_default_executor()
+        threading.Thread.start = no_thread
         await until(lambda: sum(line["event"] == "job.failed" for line in logs) == 2)
         print(picker.ready, serving.done())
         stop.set()

@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 
+from epp.app import process
 from epp.app.process import collect_garbage
 
 PATIENCE = 30
@@ -42,3 +43,20 @@ async def test_the_collector_comes_back_with_the_end(collector):
     with pytest.raises(asyncio.CancelledError):
         await collector
     assert gc.isenabled()
+
+
+async def test_the_memory_of_many_endpoints_that_are_gone_is_given_back(monkeypatch):
+    trimmed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(process, "_MANY", 3)
+    monkeypatch.setattr(process, "_LATER_SECONDS", 0.0)
+    monkeypatch.setattr(
+        process, "trim_freed_memory", lambda: loop.call_soon_threadsafe(trimmed.set)
+    )
+    memory = process.EndpointMemory()
+    for _ in range(2):
+        memory.removed()
+    await asyncio.sleep(0)
+    assert not trimmed.is_set()
+    memory.removed()
+    await asyncio.wait_for(trimmed.wait(), 10)

@@ -1,6 +1,7 @@
 """The shadow: it is compared with the live policy, and changes nothing of it."""
 
 import random
+from importlib.metadata import EntryPoint
 
 import msgspec
 import pytest
@@ -9,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from epp.app.companions import Companions
+from epp.app.observers import Observers
 from epp.app.shadow import Shadow
 from epp.config.file import POLICIES, load
-from epp.model.events import Finished, FirstToken
+from epp.model.events import Admitted, Finished, FirstToken
 from epp.model.request import RequestId, Usage
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
@@ -32,12 +33,12 @@ class Pair:
         self.rig = Rig(pods)
         found = load(POLICIES.get(shadow, shadow))
         self.shadow = Shadow(shadow, found, self.rig.fleet)
-        beside = Companions(self.rig.fleet, shadow=self.shadow if shadowed else None)
+        observers = Observers((self.shadow.observer,) if shadowed else ())
         self.scheduler = Scheduler(
             self.rig.fleet,
             load(POLICIES[live]).scheduling,
             random.Random(1).randrange,  # noqa: S311 (a test's)
-            committing=beside.committing,
+            committing=observers.committing,
         )
 
     def route(self, identity, *texts, **more):
@@ -104,7 +105,8 @@ def test_a_shadow_that_raises_is_counted_said_once_and_hurts_nobody():
     found = replace(found, scheduling=replace(found.scheduling, profiles={"default": profile}))
     shadow = Shadow("faulty", found, pair.rig.fleet)
     live = load(POLICIES["least-ttft"]).scheduling
-    scheduler = Scheduler(pair.rig.fleet, live, lambda _: 0, committing=shadow.committing)
+    committing = Observers((shadow.observer,)).committing
+    scheduler = Scheduler(pair.rig.fleet, live, lambda _: 0, committing=committing)
     with capture_logs() as logs:
         for number in range(3):
             decision = scheduler.route(request(f"r{number}", "x"), pair.rig.now)
@@ -113,6 +115,38 @@ def test_a_shadow_that_raises_is_counted_said_once_and_hurts_nobody():
     (line,) = logs
     assert (line["event"], line["policy"]) == ("shadow.failed", "faulty")
     assert line["error"].startswith("ZeroDivisionError")
+
+
+class Following(msgspec.Struct, frozen=True):
+    """A plug-in of an operator's own that follows events, and fails on each."""
+
+    def start(self, context):
+        context.subscribe((Admitted, FirstToken, Finished), self.fail)
+        return self
+
+    def fail(self, *_):
+        raise KeyError("mine")
+
+    def score(self, request, candidates):
+        return [1.0] * len(candidates)
+
+
+def test_a_listener_of_a_shadow_that_raises_fails_the_shadow_alone(monkeypatch):
+    entry = "tests.app.test_shadow:Following"
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points", lambda **_: [EntryPoint("following", entry, "g")]
+    )
+    pair = Pair(shadow="plugins: [{type: following}, {type: max-score-picker}]", pods=1)
+    with capture_logs() as logs:
+        assert pair.route("r1", text(100)).endpoint.name == "pod-0"
+        pair.rig.apply(FirstToken(RequestId("r1")))
+        pair.rig.apply(Finished(RequestId("r1"), Usage(100, 5, 0)))
+    assert pair.rig.fleet.in_flight == {}
+    pair.rig.fleet.check_invariants()
+    assert (pair.shadow.tally.failed, pair.shadow.tally.compared) == (3, 1)
+    assert [(line["event"], line["error"]) for line in logs] == [
+        ("shadow.failed", "KeyError: 'mine'")
+    ]
 
 
 def test_what_only_the_shadow_would_refuse_is_counted():
@@ -145,7 +179,7 @@ def test_a_line_says_what_a_minute_brought_and_nothing_without_traffic():
 def test_its_families_are_on_the_page():
     pair = Pair(shadow="random", pods=1)
     pair.route("r1", text(100))
-    lines = "".join(each.lines for each in Companions(pair.rig.fleet, shadow=pair.shadow).collect())
+    lines = "".join(each.lines for each in Observers((pair.shadow.observer,)).collect())
     for outcome, times in {"agreed": 1, "differed": 0, "refused": 0, "failed": 0}.items():
         labels = f'policy="random",outcome="{outcome}"'
         assert f"warmpick_shadow_decisions_total{{{labels}}} {times}.0\n" in lines

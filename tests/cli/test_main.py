@@ -1,5 +1,6 @@
 """The command `epp`: its options, output and exit status."""
 
+import json
 import os
 import subprocess
 import sys
@@ -29,6 +30,44 @@ def test_check_prints_the_effective_configuration(policy, written, capsys):
     said = capsys.readouterr()
     assert load(said.out).profile == load(POLICIES[policy]).profile
     assert said.err == ""
+
+
+EVIL = "\x1b[2J\x9b31m\u202e\u2028\x7f"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"plugins: [{{type: {json.dumps(EVIL)}}}]",
+        f"plugins: [{{type: random-picker, name: {json.dumps(EVIL)}}}]",
+        f"plugins: [{{type: random-picker, parameters: {{{json.dumps(EVIL)}: 1}}}}]",
+        f"{json.dumps(EVIL)}: 1",
+        EVIL,
+    ],
+)
+def test_check_prints_nothing_that_a_terminal_obeys(text, written, capsys):
+    main(["check", written(text)])
+    said = capsys.readouterr()
+    assert all(line.isprintable() for each in said for line in each.split("\n"))
+
+
+def test_what_argparse_refuses_is_one_line_that_no_terminal_obeys(capsys):
+    with pytest.raises(SystemExit):
+        main(["check", "a", f"--x{EVIL}\nepp: forged"])
+    said = capsys.readouterr().err
+    assert all(line.isprintable() for line in said.split("\n"))
+    assert "\nepp: forged" not in said
+
+
+def test_a_configuration_may_come_from_a_pipe_and_has_an_end(capsys):
+    reading, writing = os.pipe()
+    os.write(writing, POLICIES["round-robin"].encode())
+    os.close(writing)
+    assert main(["check", f"/dev/fd/{reading}"]) == 0
+    os.close(reading)
+    assert "round-robin" in capsys.readouterr().out
+    assert main(["check", "/dev/zero"]) == 2
+    assert "/dev/zero is longer than 16777216 bytes" in capsys.readouterr().err
 
 
 def test_check_warns_of_a_tokenizer_that_cannot_be_loaded(written, capsys):

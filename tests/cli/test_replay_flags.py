@@ -4,9 +4,10 @@ import argparse
 
 import pytest
 
-from epp.cli import replay_flags, replay_types
+from epp.cli import replay_flags, replay_types, serve_flags
 from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.main import main
+from epp.protocol.extproc.observation import AUTO
 from epp.replay.plan import FaultKind
 from epp.replay.policies import NAMED
 
@@ -35,20 +36,33 @@ def test_values(kind, text, value):
     [
         *((replay_types.tokens, text) for text in ("", "0", "-1", "1.6G", "x")),
         *((replay_types.positive, text) for text in ("0", "-1", "1.5", "")),
-        *((replay_types.factor, text) for text in ("0", "-1", "inf", "nan", ".")),
+        *(
+            (replay_types.factor, text)
+            for text in ("0", "-1", "inf", "nan", ".", "1" * 400, f".{'0' * 400}1", "1000001")
+        ),
+        *((replay_types.tokens, text) for text in ("9" * 400, "1000000M", "0.4")),
+        *((replay_types.up_to(9), text) for text in ("10", "0", "9" * 400)),
+        *((replay_types.roles, text) for text in ("prefill=99999", "a=9999,b=9999")),
+        *((replay_types.fault, text) for text in ("0:slow=0@1", f"0:die@{'9' * 400}")),
         *((replay_types.span, text) for text in ("5", "5-5", "9-3", "-1-2")),
         *((replay_types.roles, text) for text in ("prefill", "prefill=", "=3")),
         *((replay_types.slo, text) for text in ("2", "tpot=1", "ttft=x")),
         *((replay_types.fault, text) for text in ("0:die", "x:die@1", "0:burn@1", "0:slow@1")),
         *(
             (replay_types.fault, text)
-            for text in ("0:stall@1", "0:hang@1", "0:die=2@1", "0:die@1.2.3")
+            for text in ("0:stall@1", "0:hang@1", "0:die=2@1", "0:die@1.2.3", "0:late=1.5@1")
         ),
     ],
 )
 def test_what_is_no_value_is_refused_with_an_example(kind, text):
     with pytest.raises(argparse.ArgumentTypeError, match=r"^`.*` .*"):
         kind(text)
+
+
+def test_pages_may_be_late_above_a_number_of_running_requests():
+    for text, running in (("1:late@60", None), ("1:late=120@60+30", 120), ("1:late=0@60", 0)):
+        found = replay_types.fault(text)
+        assert (found.kind, found.at, found.running) == (FaultKind.LATE, 60.0, running)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +97,8 @@ def test_faults(text, pod, kind, at, seconds, factor):  # noqa: PLR0913, PLR0917
         (["chat", "--baseline", "linear"], "`linear` is none of"),
         (["chat", "--fault", "8:die@1"], "there is no pod 8"),
         (["chat", "--exchange", "5ms"], "--pickers 2"),
+        (["chat", "--duration", "9999h"], "--duration: more than a year"),
+        (["chat", "--scrape-interval", "9" * 400], "--scrape-interval: more than a year"),
         (["chat", "--ray", "nowhere:1"], "Ray"),
     ],
 )
@@ -108,3 +124,11 @@ def test_a_policy_file_that_is_no_configuration_is_named(tmp_path, capsys):
     path.write_text("plugins: [{type: queue-score}]")
     assert main(["replay", "chat", "--policy", str(path)]) == 2
     assert f"--policy {path}: plugins[0].type: unknown plug-in" in capsys.readouterr().err
+
+
+def test_responses_are_observed_as_serve_does():
+    serve, replay = GoArgumentParser(), GoArgumentParser()
+    serve_flags.add_serve(serve)
+    replay_flags.add_replay(replay)
+    flags = [parser.parse_args([]).observe_responses for parser in (serve, replay)]
+    assert flags == [AUTO, AUTO]

@@ -13,7 +13,8 @@ from epp.config.catalogue import PLUGINS
 from epp.config.plugins import Plugins
 from epp.config.report import HONOURED, report
 from epp.config.schema import EndpointPickerConfig, PluginSpec
-from epp.policy.effects import effect_of, effects
+from epp.policy.effects import effects
+from epp.policy.plugins import effect_of
 
 WANTED: dict[str, dict[str, Any]] = {
     "header-label-affinity-scorer": {"headerName": "h", "labelKey": "l"},

@@ -260,12 +260,12 @@ ERRORS = [
     (
         ONE + "[{pluginRef: queue-scorer, weight: .nan}]}]",
         "schedulingProfiles[0].plugins[0].weight",
-        "nan is no weight",
+        "nan is out of range",
     ),
     (
         ONE + "[{pluginRef: queue-scorer, weight: .inf}]}]",
         "schedulingProfiles[0].plugins[0].weight",
-        "inf is no weight",
+        "inf is out of range",
     ),
     (
         ONE + "[{pluginRef: queue-scorer, weight: heavy}]}]",

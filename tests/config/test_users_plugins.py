@@ -1,5 +1,6 @@
 """Plug-ins of users, by entry points."""
 
+import signal
 import sys
 
 import msgspec
@@ -7,6 +8,10 @@ import pytest
 
 from epp.config.file import load
 from epp.errors import ConfigError
+from epp.model.events import Listed
+from epp.model.fleet import Fleet
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.policy.scheduler import Scheduler
 from epp.policy.scorers.load import QueueScorer
 
 PLUG_IN = '''
@@ -97,3 +102,158 @@ def test_a_plug_in_that_cannot_be_used_is_an_error(spec, place, said):
         load(f"plugins: [{{{spec}}}]")
     assert raised.value.place == place
     assert said in str(raised.value)
+
+
+FAULTY = """
+import msgspec
+
+{on_import}
+
+class Faulty(msgspec.Struct, frozen=True):
+    a: object = {default}
+
+    def __post_init__(self):
+        {made}
+
+    def start(self, context):
+        {start}
+        context.subscribe([Listed], listen)
+        return self
+
+    def score(self, request, candidates):
+        return [0.0] * len(candidates)
+"""
+RAISES = (
+    'raise RuntimeError("x" * 10**6)',
+    "raise SystemExit",
+    "raise SystemExit(7)",
+    "raise KeyboardInterrupt",
+    "raise GeneratorExit",
+    "raise BaseException",
+    "raise RecursionError",
+    "raise type('Odd', (Exception,), dict(__repr__=lambda _: 1 / 0))",
+    "import sys; sys.exit('gone')",
+    "1 / 0",
+)
+
+
+@pytest.fixture
+def faulty(tmp_path, monkeypatch):
+    """Return what makes a plug-in named `faulty` that raises somewhere."""
+    info = tmp_path / "faulty_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[warmpick.plugins]\nfaulty = faulty_plugin_for_tests:Faulty\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def make(**code):
+        parts = {"on_import": "", "default": 1, "made": "pass", "start": "pass", **code}
+        source = FAULTY.format(**parts)
+        source = source.replace(
+            "import msgspec", "import msgspec\nfrom epp.model.events import Listed"
+        )
+        listen = f"def listen(*_):\n    {parts.get('heard', 'pass')}\n"
+        (tmp_path / "faulty_plugin_for_tests.py").write_text(source + "\n" + listen)
+
+    yield make
+    sys.modules.pop("faulty_plugin_for_tests", None)
+
+
+@pytest.mark.parametrize("raises", RAISES)
+@pytest.mark.parametrize(
+    ("where", "place"),
+    [
+        ("on_import", "plugins[1].type"),
+        ("made", "plugins[1].parameters"),
+        ("start", "plugins[1].parameters"),
+    ],
+)
+def test_whatever_a_plug_in_raises_at_the_start_is_one_error_with_its_place(
+    faulty, where, place, raises
+):
+    faulty(**{where: raises})
+    with pytest.raises(ConfigError) as raised:
+        load("plugins: [{type: queue-scorer}, {type: faulty}]")
+    assert raised.value.place == place
+    assert len(str(raised.value)) < 2000
+    assert "\n" not in str(raised.value)
+
+
+def test_parameters_that_cannot_be_written_out_are_an_error(faulty):
+    faulty(default="object()")
+    with pytest.raises(ConfigError, match="does not take its parameters"):
+        load("plugins: [{type: faulty}]")
+
+
+@pytest.mark.parametrize("where", ["on_import", "made", "start"])
+def test_ctrl_c_within_a_plug_in_is_no_error_of_it(faulty, where):
+    faulty(**{where: "import os, signal; os.kill(os.getpid(), signal.SIGINT)"})
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        load("plugins: [{type: faulty}]")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("raises", ["raise SystemExit", "raise KeyboardInterrupt"])
+def test_a_listener_cannot_end_the_process(faulty, raises):
+    faulty(heard=raises)
+    settings = load("plugins: [{type: faulty}]")
+    faults = list[str]()
+    fleet = Fleet(BlockHasher(b"secret"))
+    Scheduler(
+        fleet, settings.scheduling, lambda _: 0, on_fault=lambda source, _: faults.append(source)
+    )
+    fleet.apply(Listed(), 0.0)
+    assert faults == ["plugin/faulty"]
+
+
+@pytest.mark.parametrize("word", ["x" * 5_000_000, "queue-scorer" * 400_000, "\x1b" * 10**6])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plugins: [{{type: {}}}]",
+        "plugins: [{{type: queue-scorer, parameters: {{{}: 1}}}}]",
+        "plugins: [{{type: prefix-cache-scorer, parameters: {{prefixMatchInfoProducerName: {}}}}}]",
+        "featureGates: [{}]",
+        "apiVersion: {}",
+        "kind: {}",
+        "{}: 1",
+        "plugins: [{{type: smg-power-of-two-picker, parameters: {{loadMetric: {}}}}}]",
+        "plugins: [{{type: token-producer, parameters: {{patience: {}}}}}]",
+        "plugins: [{{type: queue-scorer, name: {0}}}, {{type: queue-scorer, name: {0}}}]",
+        "schedulingProfiles: [{{name: a, plugins: [{{pluginRef: {}}}]}}]",
+    ],
+)
+def test_errors_repeat_little_of_a_long_word(text, word):
+    with pytest.raises(ConfigError) as raised:
+        load(text.format('"' + word.replace("\x1b", "\\e") + '"'))
+    assert len(str(raised.value)) < 2000
+
+
+def test_many_plug_ins_take_as_many_steps_each():
+    """Twice as many plug-ins, each of which needs another, take about twice as many calls."""
+
+    def calls(count):
+        many = [f"{{type: approx-prefix-cache-producer, name: p{n}}}" for n in range(count)]
+        many += [
+            f"{{type: d2lpm-scorer, name: d{n}, parameters: {{prefixMatchInfoProducerName: p{n}}}}}"
+            for n in range(count)
+        ]
+        counted = 0
+
+        def count_calls(_frame, event, _argument):
+            nonlocal counted
+            counted += event in {"call", "c_call"}
+
+        before = sys.getprofile()
+        sys.setprofile(count_calls)
+        try:
+            load(f"plugins: [{', '.join(many)}]")
+        finally:
+            sys.setprofile(before)
+        return counted
+
+    calls(1)
+    assert calls(400) < 2.2 * calls(200)

@@ -10,6 +10,7 @@ import msgspec
 from tests.kubeapi import status
 from tests.kubeapi.listing import selected, shown, version_of
 from tests.kubeapi.request import is_true
+from tests.kubeapi.status import ApiError
 from tests.kubeapi.store import Change, Compacted, Store, at_revision
 from tests.kubeapi.writes import Target
 
@@ -27,8 +28,8 @@ EMPTY: Final[dict[str, Json]] = {
 class Watch:
     """The events of one watch as lines of JSON. Built before the first byte is answered.
 
-    Errors when built: ApiError 400 or 422. A resourceVersion from before the last compaction is
-    told in the stream, as the watch cache does.
+    Errors when built: ApiError 400, or 500 for what is no version. A resourceVersion from before
+    the last compaction is told in the stream, as the watch cache does.
     """
 
     def __init__(self, store: Store, target: Target, query: Json) -> None:
@@ -40,7 +41,11 @@ class Watch:
         self._lines: deque[bytes] = deque()
         self._wake = asyncio.Event()
         self._over = False
-        self._begin(version_of(target, query))
+        try:
+            version = version_of(target, query)
+        except ApiError as error:  # which the watch cache does not know for the client's fault
+            raise ApiError(500, "", error.message) from None
+        self._begin(version)
 
     def _begin(self, version: int | None) -> None:
         if version:

@@ -4,6 +4,7 @@ import pytest
 
 from epp.model.endpoint import EndpointId, Load, attribute_key
 from epp.model.events import AttributesReported, EndpointRemoved, ModelsListed, OrcaReported
+from epp.model.request import RequestId
 from epp.model.topology import Topology, TopologyLabels, topology_of
 from tests.model.rig import Rig
 from tests.strategies import endpoint
@@ -34,7 +35,9 @@ def test_attributes_of_several_sources_stay_beside_each_other():
     assert load.waiting == 4
     assert load.attributes == {"gpu": 0.5, "tokens": 8.0, "power": 300.0}
     attributes(rig, "pod-0", gpu=0.25)
-    rig.apply(OrcaReported(rig.pod("pod-0").endpoint.target, kv_usage=0.5))
+    rig.send("pod-0", "r1", "x")
+    target = rig.pod("pod-0").endpoint.target
+    rig.apply(OrcaReported(RequestId("r1"), target, kv_usage=0.5))
     assert rig.pod("pod-0").load.attributes == load.attributes | {"gpu": 0.25}
     assert rig.pod("pod-1").load.attributes == {}
     assert Load().attributes == {}

@@ -12,6 +12,8 @@ from epp.model.events import (
     Listed,
     OrcaReported,
     ScrapeFailed,
+    ScrapeFailure,
+    Served,
 )
 from epp.model.learning.prefill import PrefillModel
 from epp.model.request import RequestId, Usage
@@ -180,10 +182,38 @@ def test_a_small_cache_evicts():
 def test_an_orca_report_changes_what_it_names():
     rig = Rig()
     rig.report("pod-0", waiting=3, running=4, kv_usage=0.5, block_size=16, num_blocks=9)
-    rig.apply(OrcaReported(Target("10.0.0.1:8000"), kv_usage=0.7, running=0.0))
+    rig.send("pod-0", "r1", LONG)
+    rig.apply(OrcaReported(RequestId("r1"), Target("10.0.0.1:8000"), kv_usage=0.7, running=0.0))
     load = rig.ask()["pod-0"].load
     assert (load.waiting, load.running, load.kv_usage, load.block_size) == (3, 0, 0.7, 16)
     assert load.at == rig.now
+
+
+def test_of_several_ranks_an_orca_report_is_that_of_the_rank_that_served():
+    rig = Rig(0)
+    for server in (1, 2):
+        for rank in range(4):
+            rig.add(f"pod-{server}-{rank}", f"10.0.0.{server}", rank=rank)
+    for rank in range(4):
+        rig.send(f"pod-1-{rank}", f"r{rank}", LONG)
+    rig.apply(Served(RequestId("r1"), Target("10.0.0.1:8000")))
+    rig.apply(Served(RequestId("r2"), Target("10.0.0.2:8000")))
+    reports = [("r0", 1, 5.0), ("r1", 1, 6.0), ("r2", 2, 7.0), ("r3", 3, 8.0)]
+    for identity, server, waiting in reports:
+        target = Target(f"10.0.0.{server}:8000")
+        rig.apply(OrcaReported(RequestId(identity), target, waiting=waiting))
+    found = {endpoint.name: load.waiting for endpoint, load, _ in rig.fleet.loads()}
+    # What a stranger at 10.0.0.3 served says nothing of rank 3.
+    seen = {"pod-1-0": 5.0, "pod-1-1": 6.0, "pod-2-2": 7.0}
+    assert {name: waiting for name, waiting in found.items() if waiting} == seen
+
+
+def test_where_no_endpoint_has_the_rank_any_at_the_target_has_served():
+    rig = Rig(1)
+    rig.add("ranked", "10.0.0.9", rank=3)
+    rig.send("ranked", "r1", LONG)
+    rig.apply(Served(RequestId("r1"), Target("10.0.0.1:8000")))
+    assert rig.in_flight("r1").pod is rig.pod("pod-0")
 
 
 # Who may be picked.
@@ -214,33 +244,56 @@ def test_a_subset_may_be_ipv6(subset):
 
 def test_an_endpoint_that_refuses_is_left_out_at_once():
     rig = Rig()
-    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), refused=True))
+    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.REFUSED))
     assert list(rig.ask()) == ["pod-1"]
     assert [answers for _, _, answers in rig.fleet.loads()] == [False, True]
     rig.report("pod-0")
     assert list(rig.ask()) == ["pod-0", "pod-1"]
 
 
-def test_an_endpoint_is_unreachable_after_three_failed_scrapes():
+def test_an_endpoint_is_unreachable_after_three_connections_that_broke():
     rig = Rig()
     for _ in range(2):
-        rig.apply(ScrapeFailed(EndpointId("default/pod-0"), refused=False))
+        rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.BROKEN))
     rig.report("pod-0")
     for _ in range(2):
-        rig.apply(ScrapeFailed(EndpointId("default/pod-0"), refused=False))
+        rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.BROKEN))
         assert list(rig.ask()) == ["pod-0", "pod-1"]
-    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), refused=False))
+    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.BROKEN))
     assert list(rig.ask()) == ["pod-1"]
+
+
+@pytest.mark.parametrize("reason", [ScrapeFailure.LATE, ScrapeFailure.NO_PAGE])
+def test_a_page_that_is_late_or_missing_says_nothing_of_its_endpoint(reason):
+    rig = Rig(10)
+    for name in list(rig.ask())[1:]:
+        rig.report(name, waiting=3, running=4)
+        for _ in range(20):
+            rig.apply(ScrapeFailed(EndpointId(f"default/{name}"), reason))
+            rig.now += 1
+    asked = rig.ask()
+    assert len(asked) == 10
+    assert {each.load.waiting for each in list(asked.values())[1:]} == {3}
+
+
+def test_what_answers_is_there_whatever_it_answers():
+    rig = Rig()
+    for reason in (ScrapeFailure.REFUSED, *[ScrapeFailure.BROKEN] * 3):
+        rig.apply(ScrapeFailed(EndpointId("default/pod-0"), reason))
+    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.LATE))
+    assert list(rig.ask()) == ["pod-1"]
+    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.NO_PAGE))
+    assert list(rig.ask()) == ["pod-0", "pod-1"]
 
 
 def test_where_no_endpoint_answers_all_are_eligible():
     rig = Rig()
     for name in ("pod-0", "pod-1"):
-        rig.apply(ScrapeFailed(EndpointId(f"default/{name}"), refused=True))
+        rig.apply(ScrapeFailed(EndpointId(f"default/{name}"), ScrapeFailure.REFUSED))
     assert list(rig.ask()) == ["pod-0", "pod-1"]
 
 
 def test_in_a_subset_only_its_own_silence_counts():
     rig = Rig()
-    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), refused=True))
+    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.REFUSED))
     assert list(rig.ask(subset=("10.0.0.1",))) == ["pod-0"]

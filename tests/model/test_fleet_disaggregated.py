@@ -154,6 +154,16 @@ def test_the_speed_of_prefill_is_learned_where_it_ran():
     assert rig.pod("pod-1").prefill.seconds(1000, 0) == SECONDS
 
 
+def test_a_first_token_that_waits_where_it_is_answered_says_nothing_of_prefill():
+    rig = disaggregated()
+    rig.report("pod-1", waiting=2)
+    rig.now += 3.0
+    rig.apply(FirstToken(R1))
+    assert rig.pod("pod-0").prefill.seconds(1000, 0) == SECONDS
+    assert queued(rig)[0] == 0
+    assert requests(rig)[:2] == [0, 1]
+
+
 def test_cached_tokens_are_compared_with_neither_cache():
     # The sidecar's `nixlv2` reports the prefill engine's, other connectors the decoder's.
     rig = disaggregated()

@@ -129,6 +129,19 @@ def test_short_prompts_and_queued_ones_teach_nothing():
     assert rig.ask(text(100, "new"))["pod-1"].prefill_seconds == PrefillModel().seconds(100, 0)
 
 
+@pytest.mark.parametrize(
+    ("waiting", "learned"), [(3, False), (0, True), (None, True)], ids=["some", "none", "unknown"]
+)
+def test_what_waits_at_an_endpoint_by_its_report_holds_prompts_up(waiting, learned):
+    rig = Rig()
+    for number in range(40):
+        if waiting is not None:  # of a picker that was here before, as far as this one knows
+            rig.report("pod-0", waiting=waiting, running=8, at=rig.now)
+        slow(rig, "pod-0", f"r{number}", 500 + 50 * number, 3.0)
+    unchanged = rig.pod("pod-0").prefill.seconds(1000, 0) == PrefillModel().seconds(1000, 0)
+    assert learned is not unchanged
+
+
 def test_classes_of_endpoints_learn_apart():
     rig = Rig(0)
     rig.add("h100", "10.0.0.1", labels={CLASS_LABEL: "h100"})
@@ -197,6 +210,20 @@ def test_one_odd_endpoint_leaves_the_figures_of_others(odd):
 
     for found, usual in zip(others(odd), others({}), strict=True):
         assert found == pytest.approx(usual, rel=0.1)
+
+
+@pytest.mark.parametrize("times", [0.25, 4.0])
+def test_what_happens_to_fewer_than_half_leaves_the_class(times):
+    rig = Rig(5)
+    for number in range(140):
+        for place in range(5):
+            factor = times if place < 2 and number >= 20 else 1.0
+            answer(rig, f"pod-{place}", number, as_predicted(number, factor), tokens=64)
+    of_class = rig.pod("pod-0").pace.of_class.prefill
+    assert of_class.seconds(2000, 0) == pytest.approx(PrefillModel().seconds(2000, 0), rel=0.1)
+    for name, factor in (("pod-0", times), ("pod-4", 1.0)):
+        expected = factor * PrefillModel().seconds(2000, 0)
+        assert figures(rig, name)[0] == pytest.approx(expected, rel=0.2)
 
 
 def slow_third():

@@ -8,6 +8,7 @@ from epp.model.endpoint import EndpointId, Load
 from epp.model.events import (
     Aborted,
     Admitted,
+    BooksCorrected,
     Ejected,
     EjectionReason,
     EndpointRemoved,
@@ -21,6 +22,7 @@ from epp.model.events import (
     OrcaReported,
     Returned,
     ScrapeFailed,
+    ScrapeFailure,
     Served,
     Unobserved,
 )
@@ -55,6 +57,7 @@ loads = st.builds(
     running=st.integers(0, 5).map(float),
     block_size=st.sampled_from((None, 16, 32)),
     num_blocks=st.sampled_from((None, 1, 5, 12, 30)),
+    counted=st.booleans(),
     started_at=st.sampled_from((None, 1.0, 1.0, 1.0, 2.0)),
     at=st.floats(0, 500),
 )
@@ -69,16 +72,19 @@ events = st.one_of(
     st.builds(EndpointRemoved, pods),
     st.just(Listed()),
     st.builds(LoadReported, pods, loads),
-    st.builds(ScrapeFailed, pods, st.booleans()),
-    st.builds(OrcaReported, targets, st.floats(0, 1), st.floats(0, 9), st.none()),
+    st.builds(ScrapeFailed, pods, st.sampled_from(ScrapeFailure)),
+    st.builds(OrcaReported, ids, targets, st.floats(0, 1), st.floats(0, 9), st.none()),
     st.builds(Served, ids, targets),
     st.builds(FirstToken, ids),
     st.builds(Generated, ids, counts),
     st.builds(Finished, ids, usages, counts),
-    st.builds(Aborted, ids, counts, st.booleans(), st.sampled_from((None, *Failure))),
+    st.builds(
+        Aborted, ids, counts, st.booleans(), st.sampled_from((None, *Failure)), st.booleans()
+    ),
     st.builds(Unobserved, ids, st.booleans()),
     st.builds(Ejected, pods, st.sampled_from(EjectionReason), st.floats(0, 500)),
     st.builds(Returned, pods),
+    st.builds(BooksCorrected, pods, st.lists(ids, max_size=3)),
 )
 
 

@@ -20,6 +20,7 @@ from epp.model.events import (
     LoadReported,
     Returned,
     ScrapeFailed,
+    ScrapeFailure,
     Served,
     Unobserved,
 )
@@ -30,6 +31,7 @@ from tests.model.rig import LONG, Rig
 from tests.strategies import text
 
 FAILURES, STALL = EjectionReason
+REFUSED, BROKEN, LATE, NO_PAGE = ScrapeFailure
 
 
 class Ward(Rig):
@@ -151,7 +153,7 @@ def test_a_failure_is_that_of_the_endpoint_that_served():
         ward.send("pod-0", f"r{number}", LONG)
         ward.apply(Served(RequestId(f"r{number}"), Target("10.0.0.2:8000")))
         ward.now += 0.1
-        ward.apply(Aborted(RequestId(f"r{number}"), refused=True, failure=Failure.GATEWAY))
+        ward.apply(Aborted(RequestId(f"r{number}"), 0, True, Failure.GATEWAY, True))
     assert ward.left == "02"
 
 
@@ -164,6 +166,43 @@ def test_a_disaggregated_request_fails_at_the_decode_endpoint():
         ward.now += 0.1
         ward.apply(Aborted(RequestId(f"r{number}"), refused=True, failure=Failure.GATEWAY))
     assert ward.left == "12"
+
+
+def test_what_is_not_answered_yet_may_be_good():
+    ward = Ward()
+    for number in range(20):
+        ward.send("pod-0", f"slow{number}", LONG, stream=False)
+        ward.now += 0.1
+        ward.fail("pod-0")
+    assert ward.left == "012"
+    for number in range(20):
+        ward.apply(Finished(RequestId(f"slow{number}")))
+    ward.fail("pod-0", times=3)
+    assert ward.left == "012"
+    ward.fail("pod-0")  # the last of the twenty, and these four, were in a row
+    assert ward.left == "12"
+
+
+def test_where_the_gateway_names_who_served_what_nobody_served_is_its_own():
+    ward = Ward()
+    ward.send("pod-0", "good", LONG)
+    ward.apply(Served(RequestId("good"), Target("10.0.0.1:8000")))
+    ward.apply(Finished(RequestId("good")))
+    ward.fail("pod-0", times=9)
+    assert ward.left == "012"
+
+
+@pytest.mark.parametrize(("reason", "left"), [(REFUSED, "0123"), (LATE, "123"), (NO_PAGE, "123")])
+def test_where_the_prefill_endpoint_is_gone_the_decode_endpoint_did_not_fail(reason, left):
+    ward = Ward(4)
+    for number in range(5):
+        disaggregated(ward, f"r{number}")
+        ward.now += 0.1
+        ward.apply(Aborted(RequestId(f"r{number}"), refused=True, failure=Failure.GATEWAY))
+    assert ward.left == "123"
+    ward.apply(ScrapeFailed(EndpointId("default/pod-1"), reason))
+    ward.report("pod-1")
+    assert ward.left == left
 
 
 def test_of_a_subset_that_is_left_out_all_are_asked():
@@ -183,7 +222,8 @@ def test_who_fails_as_all_others_do_is_no_outlier():
     for name in ("pod-0", "pod-1", "pod-2", "pod-3"):
         ward.fail(name, times=5)
     assert ward.left == "0123"
-    ward.succeed("pod-3")
+    for _ in range(100):  # and it no longer fails
+        ward.succeed("pod-3")
     ward.fail("pod-0")
     assert ward.left == "123"
 
@@ -210,7 +250,7 @@ def test_roles_are_counted_apart():
     "event",
     [
         EndpointRemoved(EndpointId("default/pod-1")),
-        ScrapeFailed(EndpointId("default/pod-1"), refused=True),
+        ScrapeFailed(EndpointId("default/pod-1"), ScrapeFailure.REFUSED),
     ],
 )
 def test_where_others_are_lost_those_left_out_return(event):
@@ -311,7 +351,7 @@ def test_half_may_stall():
         for number in range(5):
             running = 1.0 + (second % 2 if number == 4 else 0)
             ward.report(f"pod-{number}", running=running, kv_usage=0.5)
-    assert [reason for _, reason in ward.heard] == [STALL] * 3
+    assert [reason for _, reason in ward.heard] == [STALL] * 2
 
 
 def test_what_the_clock_guesses_is_no_sign_of_life():
@@ -355,6 +395,34 @@ def test_a_fleet_that_is_slow_is_not_left_out():
 
 def test_a_response_whose_first_token_is_not_seen_says_nothing():
     assert stalled(stream=False, seconds=55).left == "012"
+
+
+def test_an_endpoint_whose_page_is_late_is_left_out_where_its_answers_are_as_well():
+    for reason, left in ((LATE, "12"), (BROKEN, "12"), (NO_PAGE, "012")):
+        ward = Ward()
+        hang(ward, "pod-0", 2)
+        ward.send("pod-0", "lost", LONG)
+        for second in range(20):
+            ward.now += 1.0
+            ward.report("pod-1", running=float(second % 2))
+            ward.apply(ScrapeFailed(EndpointId("default/pod-0"), reason))
+        assert ward.left == left
+        assert ward.heard == ([("pod-0", STALL)] if reason is LATE else [])
+        if reason is LATE:
+            ward.apply(FirstToken(RequestId("lost")))
+            assert ward.left == "012"
+
+
+def test_an_endpoint_that_answers_is_not_left_out_however_late_its_page():
+    ward = Ward()
+    for second in range(200):
+        ward.send("pod-0", f"r{second}", LONG)
+        ward.now += 1.0
+        ward.report("pod-1", running=float(second % 2))
+        ward.apply(ScrapeFailed(EndpointId("default/pod-0"), LATE))
+        if second >= 10:
+            ward.apply(FirstToken(RequestId(f"r{second - 10}")))
+    assert ward.heard == []
 
 
 def test_a_scrape_that_stops_is_no_stall():
@@ -405,7 +473,7 @@ def take(ward, step):
     elif kind == "report":
         ward.report(name, running=float(number % 2))
     elif kind == "lose":
-        ward.apply(ScrapeFailed(EndpointId(f"default/{name}"), refused=True))
+        ward.apply(ScrapeFailed(EndpointId(f"default/{name}"), ScrapeFailure.REFUSED))
     elif number == 0:
         ward.apply(EndpointRemoved(EndpointId(f"default/{name}")))
 

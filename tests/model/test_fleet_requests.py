@@ -14,6 +14,7 @@ from epp.model.events import (
     LoadReported,
     OrcaReported,
     ScrapeFailed,
+    ScrapeFailure,
     Served,
     Unobserved,
 )
@@ -160,8 +161,8 @@ def test_a_fleet_that_changed_since_it_was_asked():
 UNKNOWN = [
     EndpointRemoved(EndpointId("default/who")),
     LoadReported(EndpointId("default/who"), Load()),
-    ScrapeFailed(EndpointId("default/who"), refused=True),
-    OrcaReported(Target("1.2.3.4:5"), kv_usage=1.0),
+    ScrapeFailed(EndpointId("default/who"), ScrapeFailure.REFUSED),
+    OrcaReported(RequestId("who"), Target("10.0.0.1:8000"), kv_usage=1.0),
     Admitted(Rig().quote("r9", LONG), EndpointId("default/who")),
     Served(RequestId("who"), Target("10.0.0.1:8000")),
     FirstToken(RequestId("who")),

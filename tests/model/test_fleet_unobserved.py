@@ -87,9 +87,10 @@ def test_a_request_that_the_engine_still_runs_does_not_end():
     rig = Rig()
     leave(rig, "pod-0", "r1", max_tokens=50)
     rig.now += 0.5
-    rig.report("pod-0", running=1, at=rig.now)
-    rig.now += 2
-    assert rig.ask()["pod-0"].requests == 1
+    for _ in range(4):
+        rig.report("pod-0", running=1, at=rig.now)
+        rig.now += 0.9
+        assert rig.ask()["pod-0"].requests == 1
     rig.report("pod-0", running=0, at=rig.now)
     assert rig.ask()["pod-0"].requests == 0
     assert used(rig, "pod-0") == 0

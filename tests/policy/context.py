@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from epp.model.events import Event
-from epp.model.fleet import Fleet, Listener
+from epp.model.fleet import Fleet
+from epp.model.listeners import Listener
 
 
 class Context:

@@ -2,10 +2,14 @@
 
 import pytest
 
+from epp.app.cache_sources import build_fleet
+from epp.config.file import load
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
+from epp.model.events import EndpointUpserted
 from epp.policy.conformance import SELECTION, HeaderBasedTestingFilter
-from tests.strategies import request
+from epp.policy.scheduler import Scheduler
+from tests.strategies import SECRET, endpoint, request
 
 
 def candidate(name, address, port):
@@ -44,3 +48,12 @@ EVERYONE = [each.endpoint.name for each in POOL]
 def test_the_endpoints_that_the_header_names_keep_their_order(said, left):
     kept = HeaderBasedTestingFilter().filter(request(headers=said), POOL)
     assert [each.endpoint.name for each in kept] == left
+
+
+def test_the_model_server_is_asked_to_name_the_endpoint_that_was_picked():
+    settings = load("plugins: [{type: destination-endpoint-served-verifier}]")
+    fleet = build_fleet(settings, SECRET, 5)
+    fleet.apply(EndpointUpserted(endpoint("a", "10.0.0.1", 3000)), 0.0)
+    decision = Scheduler(fleet, settings.scheduling, lambda _: 0).route(request(), 1.0)
+    wanted = "x-conformance-test-served-endpoint:10.0.0.1:3000"
+    assert decision.headers == (("x-echo-set-header", wanted),)

@@ -196,7 +196,7 @@ plugins:
 def test_of_two_producers_the_first_is_the_fleets_index():
     settings = load(TIERS)
     assert isinstance(COLUMNS, PrefixMatchInfo)
-    kinds = {kind for kinds, _ in settings.scheduling.subscriptions for kind in kinds}
+    kinds = {kind for each in settings.scheduling.subscriptions for kind in each.kinds}
     assert {"Admitted", "EndpointRemoved", "EndpointUpserted"} == {each.__name__ for each in kinds}
 
 

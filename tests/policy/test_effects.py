@@ -4,7 +4,8 @@ from typing import Annotated
 
 import msgspec
 
-from epp.policy.effects import effect_of, effects, mapped_to, without_effect
+from epp.policy.effects import effects, mapped_to, without_effect
+from epp.policy.plugins import effect_of
 
 INDEX = mapped_to("the index")
 NEVER = without_effect("it never happens")

@@ -7,7 +7,7 @@ from epp.errors import NoEndpoints, Overloaded
 from epp.model.events import Admitted, FirstToken
 from epp.model.request import RequestId
 from epp.policy.pickers import MaxScorePicker
-from epp.policy.profile import Profile, Scheduling
+from epp.policy.profile import EventSubscription, Profile, Scheduling
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
 from tests.strategies import request, text
@@ -108,7 +108,7 @@ def test_subscriptions_are_to_the_fleets_events():
     def hear(event, now, guessed):
         heard.append((type(event), now, guessed))
 
-    subscription = (Admitted, FirstToken), hear
+    subscription = EventSubscription("q", (Admitted, FirstToken), hear)
     desk = scheduler(rig, profile("p"), subscriptions=(subscription,))
     desk.route(request("r1", text(100)), rig.now)
     rig.fleet.apply(FirstToken(RequestId("r1")), rig.now)

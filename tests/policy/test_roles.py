@@ -4,7 +4,7 @@ import pytest
 
 from epp.config.file import POLICIES, load
 from epp.errors import NoEndpoints
-from epp.model.events import EndpointUpserted, ScrapeFailed
+from epp.model.events import EndpointUpserted, ScrapeFailed, ScrapeFailure
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
 from tests.strategies import endpoint, request
@@ -53,9 +53,9 @@ def test_without_any_other_endpoint_the_client_gets_503():
 
 def test_roles_change_and_the_reachable_come_first():
     fleet = rig(a="prefill", b="decode", c="decode")
-    fleet.apply(ScrapeFailed(endpoint("b").id, refused=True))
+    fleet.apply(ScrapeFailed(endpoint("b").id, ScrapeFailure.REFUSED))
     assert picked(fleet, POLICIES["linear"]) == ["c"]
-    fleet.apply(ScrapeFailed(endpoint("c").id, refused=True))
+    fleet.apply(ScrapeFailed(endpoint("c").id, ScrapeFailure.REFUSED))
     assert picked(fleet, POLICIES["linear"]) == ["b", "c"]
     fleet.apply(EndpointUpserted(endpoint("a", "10.0.0.1")))
     assert picked(fleet, POLICIES["linear"]) == ["a"]

@@ -39,7 +39,7 @@ ADDRESSES = {"eu.example.com": "192.0.2.1", "us.example.com": "2001:db8::1"}
 
 
 def clusters(text):
-    found = parse_endpoints(text.encode(), lambda name: ADDRESSES.get(name, ""))
+    found = parse_endpoints(text.encode(), lambda name, _port: ADDRESSES.get(name, ""))
     return [(each.name, each.target, each.metrics_host) for each in found]
 
 

@@ -1,11 +1,13 @@
 """`epp replay` as it is typed: what it prints, writes and refuses."""
 
+import html
 import json
 import re
 
 import pytest
 
 from epp.cli.main import main
+from epp.printable import printable
 
 SMALL = ("replay", "chat:sessions=6,rate=4", "--requests", "20", "--jobs", "1", "--pods", "2")
 
@@ -103,3 +105,47 @@ def test_a_file_that_is_no_traffic_is_refused(capsys, tmp_path, text):
     path.write_text(text)
     assert main(["replay", str(path)]) == 2
     assert str(path) in capsys.readouterr().err
+
+
+def lengths(path, requests=30):
+    rows = "".join(f"{at / 4},{50 + 37 * at % 900},{5 + at % 40}\n" for at in range(requests))
+    path.write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{rows}")
+    return str(path)
+
+
+def test_seeds_of_an_unchanged_file_are_no_other_traffic(capsys, tmp_path):
+    argv = ["replay", lengths(tmp_path / "t.csv"), "--jobs", "1", "--pods", "2", "--seeds", "3"]
+    argv += ["--policy", "random", "--policy", "least-request", "--json"]
+    for more, one in (([], True), (["--rate", "4"], False)):
+        assert main([*argv, *more]) == 0
+        found = json.loads(capsys.readouterr().out)
+        (cell,) = found["cells"]
+        assert cell["one_traffic"] is one
+        assert ("sent one and the same traffic: " in found["confidence"]) is one
+        assert not one or "sure" not in found["confidence"]
+
+
+LABELS = (r"$\frac{$", "a\udcff\udce9", "a\x1b[31mb\nc\x00", "\u202egnol", "x" * 3000)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_label_is_text_wherever_it_stands(label, capsys, tmp_path):
+    policy = tmp_path / "p.yaml"
+    policy.write_text("plugins: [{type: random-picker}]")
+    argv = [lengths(tmp_path / "t.csv", 5), "--jobs", "1", "--policy", "round-robin"]
+    argv += ["--policy", f"{label}={policy}", "--html", str(tmp_path / "r.html")]
+    for more in ([], ["--json"]):
+        assert main(["replay", *argv, *more]) == 0
+        said = "".join(capsys.readouterr())
+        assert all(each.isprintable() for each in said.splitlines())
+        said.encode()
+    page = (tmp_path / "r.html").read_text()
+    assert all(each.isprintable() for each in page.replace("\t", "").splitlines())
+    assert html.escape(printable(label, 40)) in page
+
+
+def test_a_file_that_is_named_oddly_is_named_as_it_can_be_shown(capsys, tmp_path):
+    path = lengths(tmp_path / "a\x1b[31m\udcff$_{.csv", 5)
+    assert main(["replay", path, "--jobs", "1", "--policy", "random", "--json"]) == 0
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert cell["name"] == r"a\u001b[31m\udcff$_{"

@@ -1,9 +1,12 @@
 import json
+import os
+import time
 
 import pytest
 
 from epp.errors import ConfigError
 from epp.protocol.endpoints import parse_endpoints
+from epp.system.host_names import HostNames
 from epp.up.addresses import AddressBook
 from epp.up.proxy import SERVERS_FILE
 from epp.up.servers import model_servers
@@ -12,12 +15,17 @@ FILE = "endpoints: [{name: %s, address: 10.0.0.1, port: 8000}]"
 
 
 class Names:
-    """A resolver whose answers a test sets."""
+    """A name server whose answers a test sets, of servers that all answer but the `silent`."""
 
     def __init__(self, **known):
         self.known = known
+        self.silent = set()
+        self.host_names = HostNames(time.monotonic, self.lookup, self.answers)
 
-    async def resolve(self, host):
+    def answers(self, addresses, _port):
+        return set(addresses) - self.silent
+
+    def lookup(self, host):
         found = self.known.get(host)
         if found is None:
             raise OSError(-2, "Name or service not known")
@@ -43,7 +51,7 @@ def said():
 async def test_names_are_resolved_and_followed(tmp_path, said):
     names = Names(gpu1=["10.0.0.1"], gpu2=["10.0.0.2"])
     servers = model_servers(["http://gpu1:8000", "http://gpu2:8000", "http://10.0.0.3:8000"])
-    book = AddressBook(servers, None, tmp_path, names.resolve)
+    book = AddressBook(servers, None, tmp_path, names.host_names)
     await book.load(said.append, None)
     assert in_front(tmp_path) == (
         ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"],
@@ -63,7 +71,7 @@ async def test_names_are_resolved_and_followed(tmp_path, said):
 
 async def test_a_name_that_is_lost_keeps_its_address_and_is_said_once(tmp_path, said):
     names = Names(gpu1=["10.0.0.1"])
-    book = AddressBook(model_servers(["http://gpu1:8000"]), None, tmp_path, names.resolve)
+    book = AddressBook(model_servers(["http://gpu1:8000"]), None, tmp_path, names.host_names)
     await book.load(said.append, None)
     names.known = {}
     await book.refresh()
@@ -78,7 +86,7 @@ async def test_a_name_that_is_lost_keeps_its_address_and_is_said_once(tmp_path, 
 
 
 async def test_names_that_nobody_knows_leave_no_servers(tmp_path, said):
-    book = AddressBook(model_servers(["http://gpu1:8000"]), None, tmp_path, Names().resolve)
+    book = AddressBook(model_servers(["http://gpu1:8000"]), None, tmp_path, Names().host_names)
     await book.load(said.append, None)
     assert in_front(tmp_path) == ([], [])
 
@@ -86,7 +94,7 @@ async def test_names_that_nobody_knows_leave_no_servers(tmp_path, said):
 async def test_two_names_of_one_server_are_one_endpoint(tmp_path, said):
     names = Names(gpu1=["10.0.0.1"], alias=["10.0.0.1"])
     servers = model_servers(["http://gpu1:8000", "http://alias:8000"])
-    await AddressBook(servers, None, tmp_path, names.resolve).load(said.append, None)
+    await AddressBook(servers, None, tmp_path, names.host_names).load(said.append, None)
     assert in_front(tmp_path)[1] == [("gpu1:8000", "10.0.0.1:8000")]
     assert said == ["alias:8000 is another URL's server too"]
 
@@ -109,9 +117,73 @@ async def test_an_endpoints_file_is_followed_and_its_last_good_content_stays(tmp
     assert [each.name for each in book.addresses] == ["b"]
     path.unlink()
     await book.refresh()
-    assert said[-1] == f"cannot read {path}: No such file or directory"
+    assert said[-1] == f"{path}: cannot be read: No such file or directory"
 
 
 async def test_a_file_that_cannot_be_read_is_refused_at_first(tmp_path, said):
     with pytest.raises(ConfigError, match="No such file"):
         await AddressBook((), tmp_path / "none", tmp_path).load(said.append, None)
+
+
+async def test_a_name_that_shows_some_of_its_servers_keeps_all_that_answer(tmp_path, said):
+    names = Names(gpu=["10.0.0.1", "10.0.0.2"])
+    book = AddressBook(model_servers(["http://gpu:8000"]), None, tmp_path, names.host_names)
+    await book.load(said.append, None)
+    names.known = {"gpu": ["10.0.0.2", "10.0.0.3"]}
+    await book.refresh()
+    assert in_front(tmp_path)[0] == ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"]
+    names.silent = {"10.0.0.1"}
+    await book.refresh()
+    assert in_front(tmp_path)[0] == ["10.0.0.2:8000", "10.0.0.3:8000"]
+    assert said == [
+        "added gpu:8000-10.0.0.3 (10.0.0.3:8000)",
+        "removed gpu:8000-10.0.0.1 (10.0.0.1:8000)",
+    ]
+
+
+async def test_a_name_of_thousands_is_bounded_and_said_once(tmp_path, said):
+    many = [f"10.0.{number // 250}.{number % 250}" for number in range(3_000)]
+    names = Names(gpu=many)
+    book = AddressBook(model_servers(["http://gpu:8000"]), None, tmp_path, names.host_names)
+    await book.load(said.append, None)
+    hosts, endpoints = in_front(tmp_path)
+    names.known = {"gpu": many[::-1]}
+    await book.refresh()
+    assert (len(hosts), len(endpoints)) == (1024, 1024)
+    assert in_front(tmp_path) == (hosts, endpoints)
+    assert said == ["gpu has more than 1024 addresses: the others are not used"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a FIFO", "a directory"])
+async def test_what_is_no_file_is_said_once_and_the_next_file_is_followed(make, tmp_path, said):
+    path = tmp_path / "file.yaml"
+    path.write_text(FILE % "a")
+    book = AddressBook((), path, tmp_path)
+    await book.load(said.append, None)
+    path.unlink()
+    make(path)
+    await book.refresh()
+    await book.refresh()
+    assert said == [f"{path}: it is no regular file"]
+    draft = tmp_path / "draft"
+    draft.write_text(FILE % "b")
+    path.rename(tmp_path / "away")
+    draft.rename(path)
+    await book.refresh()
+    assert [each.name for each in book.addresses] == ["b"]
+
+
+async def test_a_change_that_could_not_be_written_is_written_later(tmp_path, said):
+    path, folder = tmp_path / "file.yaml", tmp_path / "folder"
+    folder.mkdir()
+    path.write_text(FILE % "a")
+    book = AddressBook((), path, folder)
+    await book.load(said.append, None)
+    path.write_text(FILE % "b")
+    folder.rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError):
+        await book.refresh()
+    (tmp_path / "away").rename(folder)
+    await book.refresh()
+    assert [each.name for each in book.addresses] == ["b"]
+    assert '"10.0.0.1"' in (folder / SERVERS_FILE).read_text()

@@ -17,7 +17,7 @@ SHY = Probe(address=Address("b:1", "10.0.0.3", 1), wants_key=True)
 
 
 def test_the_first_lines_say_what_is_there():
-    said = introduction(HERE, [UP, DOWN])
+    said = "\n".join(introduction(HERE, [UP, DOWN]))
     assert said.startswith("http://127.0.0.1:8080 in front of 2 model servers (p)\n")
     assert "\n  a:1       it's, lora\n  longer:1  does not answer (no)\n" in said
     assert "Metrics: http://127.0.0.1:1234/metrics" in said
@@ -25,7 +25,7 @@ def test_the_first_lines_say_what_is_there():
 
 
 def test_who_opens_a_port_with_a_key_is_told():
-    said = introduction(OPEN, [UP])
+    said = "\n".join(introduction(OPEN, [UP]))
     assert "https://127.0.0.1:8080 in front of 1 model server (p)" in said
     assert "Whoever reaches this port uses the servers' API key." in said
     assert "Only this machine" not in said
@@ -64,6 +64,11 @@ def logged(event, level="info", **more):
             ),
             "error",
             "a:1 is down: Connection refused",
+        ),
+        (
+            logged("endpoint.metrics_missing", endpoint="default/a:1", error="HTTP status 404"),
+            "error",
+            "a:1 has no metrics page (HTTP status 404), and gets requests",
         ),
         (logged("endpoint.recovered", endpoint="default/a:1"), "error", "a:1 is up"),
         ("Traceback (most recent call last):", "error", "picker: Traceback (most recent call"),
@@ -107,8 +112,9 @@ def test_on_a_terminal_the_last_line_is_live():
 def test_elsewhere_lines_have_the_time_and_the_live_one_comes_now_and_then():
     stream = io.StringIO()
     terminal = Terminal(stream)
-    terminal.introduce("as it is\n")
-    terminal.say("said\ntwice")
+    terminal.introduce(["as it is", ""])
+    terminal.say("said")
+    terminal.say("twice")
     terminal.show("one")  # its ten seconds have not passed
     terminal.close()
     lines = stream.getvalue().splitlines()
@@ -121,3 +127,38 @@ def test_a_reader_that_has_gone_ends_nothing():
     terminal.say("said")
     terminal.show("one")
     terminal.close()
+
+
+EVIL = "\x1b]0;owned\x07\x1b[31m\x9b31m\u202e\u2028\x85m\r\n2026-01-01T00:00:00 forged\x7f"
+
+
+def evil_lines():
+    """Everything that a server or a client has a word in, as it comes to a terminal."""
+    server = Probe(address=Address(f"a{EVIL}:1", "10.0.0.1", 1), models=(EVIL, "m"))
+    lost = Probe(address=Address("b:1", "10.0.0.2", 1), problem=f"does not answer ({EVIL})")
+    yield from introduction(HERE, [server, lost])
+    yield picker_line(logged("endpoint.unreachable", endpoint=EVIL, error=EVIL), "error")
+    yield picker_line(logged("endpoint.metrics_doubted", "warning", problem=EVIL), "warning")
+    yield picker_line(logged(EVIL, "error", **{EVIL: EVIL}), "error")
+    yield picker_line(EVIL, "error")
+    yield envoy_line(EVIL)
+
+
+@pytest.mark.parametrize("stream", [Tty, io.StringIO])
+def test_nothing_that_others_said_is_obeyed_by_a_terminal(stream):
+    for line in evil_lines():
+        written = stream()
+        terminal = Terminal(written)
+        terminal.introduce([line])
+        terminal.say(line)
+        terminal.show(line)
+        terminal.close()
+        ours = written.getvalue().replace("\r\x1b[2K", "")
+        assert all(part.isprintable() for part in ours.split("\n"))
+        assert not [part for part in ours.split("\n") if part.startswith("2026-01-01")]
+
+
+def test_a_curl_for_a_name_with_controls_is_still_one_line():
+    (found,) = [line for line in evil_lines() if "curl -N" in line]
+    assert found.isprintable()
+    assert json.loads(found.rpartition(" -d ")[2][1:-1])["model"] == EVIL

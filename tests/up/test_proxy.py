@@ -24,7 +24,7 @@ def settings(tmp_path):
     (tmp_path / "tls.key").write_bytes(key)
     (tmp_path / "tls.crt").write_bytes(chain)
     paths = (str(tmp_path / "tls.crt"), str(tmp_path / "tls.key"))
-    (tmp_path / CERTIFICATE_FILE).write_text(certificate_file(*paths))
+    (tmp_path / CERTIFICATE_FILE).write_text(certificate_file(*paths, tmp_path))
     (tmp_path / SERVERS_FILE).write_text(servers_file([Address("a", "10.0.0.1", 8000)]))
     return ProxySettings(ip="127.0.0.1", port=8080, picker_port=9002, folder=tmp_path)
 

@@ -13,7 +13,7 @@ import structlog
 
 from epp.adapters.extproc.contract import DrivenExchange, GrpcStatus, Outlet
 from epp.adapters.extproc.streams import OpenStreams
-from epp.errors import PickerFault, RequestError
+from epp.errors import FAULTS, PickerFault, RequestError
 from epp.model.request import Decision
 from epp.protocol.extproc.codec import decode, encode
 from epp.protocol.extproc.director import PendingDecision
@@ -88,7 +88,7 @@ class ExchangeDriver:
         except ProtocolError as error:
             # gRPC: the client's arguments are at fault, whatever the state of the server.
             self._end(GrpcStatus.INVALID_ARGUMENT, str(error))
-        except Exception as error:  # noqa: BLE001 (whatever it is, the client is answered)
+        except FAULTS as error:  # whatever it is, the client is answered
             self._fail(error)
         else:
             if step.wants is not _NEXT or self._holding:
@@ -134,7 +134,7 @@ class ExchangeDriver:
         try:
             step = call(self._clock())
             self._send(step)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the client is answered)
+        except FAULTS as error:  # whatever it is, the client is answered
             self._fail(error)
         else:
             self._act_on(step.wants)
@@ -190,15 +190,15 @@ class ExchangeDriver:
         self._pending = pending = cast(PendingDecision, self._exchange.pending)
         pending.when_decided(self._decided)
 
-    def _decided(self, outcome: Decision | Exception) -> None:
+    def _decided(self, outcome: Decision | BaseException) -> None:
         """Continue with a decision; where the stream is over, the exchange undoes it."""
         self._pending = None
         try:
             if not isinstance(outcome, Decision | RequestError):
-                raise outcome  # noqa: TRY301 (answered and logged as what is raised here)
+                raise outcome  # answered and logged as what is raised here
             step = self._exchange.resume(outcome, self._clock())
             self._send(step)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the client is answered)
+        except FAULTS as error:  # whatever it is, the client is answered
             self._fail(error)
         else:
             self._act_on(step.wants)
@@ -220,14 +220,15 @@ class ExchangeDriver:
 
     # How it ends.
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Log an exchange that raised, and answer its client with status 500."""
         self._log_fault(error)
-        fault = PickerFault(f"the picker failed: {type(error).__name__}")
+        reason = "" if isinstance(error, Exception) else "plugin-fault"  # nothing else raises those
+        fault = PickerFault(f"the picker failed: {type(error).__name__}", reason=reason)
         status = GrpcStatus.OK
         try:
             self._send(self._exchange.fail(fault, self._clock()))
-        except Exception as second:  # noqa: BLE001 (the other streams of the connection go on)
+        except FAULTS as second:  # the other streams of the connection go on
             self._log_fault(second)
             status = GrpcStatus.INTERNAL
         self._end(status)
@@ -253,10 +254,10 @@ class ExchangeDriver:
             finally:
                 if pending is not None:
                     pending.cancel()
-        except Exception as error:  # noqa: BLE001 (a transport's own clean-up goes on)
+        except FAULTS as error:  # a transport's own clean-up goes on
             self._log_fault(error)
 
-    def _log_fault(self, error: Exception) -> None:
+    def _log_fault(self, error: BaseException) -> None:
         """Log an error with its traceback; of those of one type, one in ten seconds."""
         more = self._streams.faults.take(type(error).__name__, self._clock())
         if more is not None:

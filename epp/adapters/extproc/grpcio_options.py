@@ -21,6 +21,10 @@ def bounds(limits: PeerLimits) -> Options:
         ("grpc.http2.bdp_probe", 0),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
         ("grpc.max_concurrent_streams", min(limits.max_streams, _MOST_STREAMS)),
+        # Streams that the event loop has not taken yet: by default some of more than 1,000 are
+        # ended with CANCELLED, at random, and all beyond 3,000 (gRPC core, server.cc).
+        ("grpc.server.max_pending_requests", limits.max_open_streams),
+        ("grpc.server.max_pending_requests_hard_limit", limits.max_open_streams),
         ("grpc.max_metadata_size", limits.max_header_bytes),
         ("grpc.absolute_max_metadata_size", limits.max_header_bytes),
         # The TLS handshake and the peer's first SETTINGS together; two minutes by default.

@@ -21,6 +21,8 @@ from epp.protocol.kube.watch import ApiRefused, read_status
 _log = structlog.get_logger(__name__)
 
 _CONNECT_SECONDS = 10.0
+_MOST_BYTES = 256 << 20
+"""Bytes of a response, at most: a list of 5,000 large pods has half of it."""
 _ABSENCES = (
     aiohttp.ClientOSError,
     aiohttp.ConnectionTimeoutError,
@@ -106,7 +108,7 @@ class ApiConnection:
         with self._as_unreachable():
             response, session = await self._send_with_renewal((method, path, document), limits)
             try:
-                return await response.read()
+                return await _read(response)
             finally:
                 response.close()
                 await session.release()
@@ -161,7 +163,7 @@ class ApiConnection:
             self._distrusted = False
             return response, session
         try:
-            body = await response.read()
+            body = await _read(response)
         finally:
             response.close()
             await session.release()
@@ -211,6 +213,17 @@ class ApiConnection:
             raise ApiUnreachable("the response broke off") from error
         except (aiohttp.ClientError, OSError) as error:
             raise ApiUnreachable(str(error) or type(error).__name__) from error
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of a response. Raises `ApiUnreachable` for one that does not end."""
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > _MOST_BYTES:
+            raise ApiUnreachable(f"a response of more than {_MOST_BYTES} bytes")
+    return b"".join(parts)
 
 
 async def _authorization(configuration: Configuration) -> dict[str, str]:

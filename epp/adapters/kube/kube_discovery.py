@@ -30,6 +30,7 @@ _log = structlog.get_logger(__name__)
 
 _AT_ONCE = 32
 """Events that are applied before the event loop may run other tasks."""
+_LONGEST_ERROR = 300
 
 
 class KubeDiscovery:
@@ -61,6 +62,7 @@ class KubeDiscovery:
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._routing_changed = self._applied = self._was_ready = False
+        self._failed = 0
         where, reflector = (self._connection, settings.namespace), settings.reflector
         self._pods = PoolWatch(*where, self._pool, self._wake.set, reflector)
         self._routers = RoutingWatch(*where, self._objects, self._on_routing_change, reflector)
@@ -151,10 +153,20 @@ class KubeDiscovery:
         self._events += self._pool.drain_events()
         while self._events:
             for _ in range(min(_AT_ONCE, len(self._events))):
-                self._apply(self._events.popleft())
+                self._apply_one(self._events.popleft())
             self._events += self._pool.drain_events()
             if self._events:
                 await asyncio.sleep(0)
+
+    def _apply_one(self, event: Event) -> None:
+        """Apply an event; what one runs into costs its endpoint, not the pool."""
+        try:
+            self._apply(event)
+        except Exception as error:  # noqa: BLE001 (whatever it is)
+            self._failed += 1
+            if self._failed.bit_count() == 1:
+                kind, said = type(event).__name__, repr(error)[:_LONGEST_ERROR]
+                _log.error("endpoint.event_failed", kind=kind, error=said, count=self._failed)
 
     def _notify(self) -> None:
         """Call `changed` if `ready` has changed."""

@@ -35,19 +35,25 @@ class PoolWatch:
 
     async def follow_pool(self, name: str, group: str) -> NoReturn:
         """Follow the pool of that name and API group until cancelled."""
-        sink = Sink(upsert=self._set_pool, remove=self._remove_pool, retain=self._retain_pool)
+        sink = Sink(
+            upsert=partial(self._set_pool, name),
+            remove=partial(self._remove_pool, name),
+            retain=partial(self._retain_pool, name),
+        )
         resource, selection = resources.pools(self._namespace, group), Selection(name=name)
         await Reflector(self._connection, resource, selection, sink, self._settings).run()
 
-    def _set_pool(self, pools: Sequence[AnyPool]) -> None:
+    def _set_pool(self, name: str, pools: Sequence[AnyPool]) -> None:
         for pool in pools:
-            self._change(partial(self._state.set_pool, pool))
+            if pool.metadata.name == name:
+                self._change(partial(self._state.set_pool, pool))
 
-    def _remove_pool(self, _: Sequence[str]) -> None:
-        self._change(self._state.remove_pool)
+    def _remove_pool(self, name: str, names: Sequence[str]) -> None:
+        if name in names:
+            self._change(self._state.remove_pool)
 
-    def _retain_pool(self, names: Collection[str]) -> None:
-        if not names:
+    def _retain_pool(self, name: str, names: Collection[str]) -> None:
+        if name not in names:
             self._change(self._state.remove_pool)
 
     def _change(self, change: Callable[[], None]) -> None:

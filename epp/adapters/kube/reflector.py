@@ -23,6 +23,7 @@ from epp.protocol.kube.watch import (
     LineSplitter,
     ObjectDecoder,
     StreamBroken,
+    Unreadable,
     WatchEvent,
 )
 
@@ -30,8 +31,11 @@ _log = structlog.get_logger(__name__)
 
 T = TypeVar("T", bound=KubeObject)
 
-_AT_ONCE = 50
-"""Watch events that are handled before the event loop may run other tasks."""
+_AT_ONCE, _BYTES_AT_ONCE = 50, 1 << 20
+"""Watch events, and their bytes, that are handled before the event loop may run other tasks."""
+_MOST_PAGES = 2000
+"""Pages of one list, at most: a list that does not end is broken off."""
+_CHANGES = ("ADDED", "MODIFIED")
 _SHORT_WATCH = 1.0
 """Seconds; a watch that ends sooner and without an event is a failure (client-go: the same)."""
 _VERBS = ("list", "watch")
@@ -104,8 +108,8 @@ class Reflector(Generic[T]):
         self._version = ""
         self._verb = "list"
         self._problem = ""
-        self._missing = 0
-        self._broken = self._warned = self._listed = self._refused = False
+        self._missing = self._left_out = 0
+        self._broken = self._listed = self._refused = False
 
     async def run(self) -> NoReturn:
         """List and watch until cancelled."""
@@ -129,8 +133,12 @@ class Reflector(Generic[T]):
             self._version = await self._list()
             self._listed = True
             self._on_success()
-        self._verb = "watch"
-        await self._watch()
+        self._verb, since = "watch", time.monotonic()
+        try:
+            await self._watch()
+        finally:
+            if time.monotonic() - since >= self._settings.max_backoff:
+                self._backoff.reset()
 
     # Listing.
 
@@ -138,7 +146,7 @@ class Reflector(Generic[T]):
         """List all objects; return the resource version to watch from."""
         names: set[str] = set()
         limit, token = self._settings.page_size, ""
-        while True:
+        for _ in range(_MOST_PAGES):
             try:
                 version, following = await self._list_page(names, limit, token)
             except ApiRefused as refusal:
@@ -154,6 +162,7 @@ class Reflector(Generic[T]):
                 self._sink.retain(names)
                 return version
             token = following
+        raise StreamBroken(f"a list of more than {_MOST_PAGES} pages")
 
     async def _list_page(self, names: set[str], limit: int, token: str) -> tuple[str, str]:
         query = self._selection.query({"limit": limit, "continue": token})
@@ -161,10 +170,10 @@ class Reflector(Generic[T]):
         body = await self._connection.request("GET", path, seconds=self._settings.request_timeout)
         self._on_rights()
         page = self._decoder.page(body)
-        if page.undecodable:
-            self._warn_left_out()
+        for unreadable in page.unreadable:
+            self._leave_out(unreadable.name, unreadable.why)
         names.update(each.metadata.name for each in page.items)
-        self._sink.upsert(page.items)
+        self._upsert(page.items)
         return page.metadata.resource_version, page.metadata.continue_token
 
     # Watching.
@@ -194,27 +203,48 @@ class Reflector(Generic[T]):
             raise ApiUnreachable("the watch ended as soon as it began")
 
     async def _read_events(self, chunks: AsyncIterator[bytes]) -> None:
-        lines, handled = LineSplitter(), 0
+        lines, handled, size = LineSplitter(), 0, 0
         async for chunk in chunks:
             for line in lines.feed(chunk):
-                event = self._decoder.event(line)
-                if event is None:
-                    self._warn_left_out()
-                    continue
-                self._pass_on(event)
-                handled += 1
-                if handled % _AT_ONCE == 0:
+                self._pass_on(self._decoder.event(line))
+                handled, size = handled + 1, size + len(line)
+                if handled >= _AT_ONCE or size >= _BYTES_AT_ONCE:
+                    handled = size = 0
                     await asyncio.sleep(0)
 
-    def _pass_on(self, event: WatchEvent[T]) -> None:
-        metadata = event.object.metadata
-        if event.type == "DELETED":
-            self._sink.remove((metadata.name,))
-        elif event.type != "BOOKMARK":
-            self._sink.upsert((event.object,))
+    def _pass_on(self, event: WatchEvent[T] | Unreadable) -> None:
+        if isinstance(event, Unreadable):
+            self._leave_out(event.name, event.why)
+            if event.name:
+                self._sink.remove((event.name,))
+            version = event.resource_version
+        else:
+            self._handle(event)
+            version = event.object.metadata.resource_version
         # The version of any event, bookmarks included, is the one to resume the watch from.
-        self._version = metadata.resource_version or self._version
+        self._version = version or self._version
+        self._backoff.reset()
         self._on_success()
+
+    def _handle(self, event: WatchEvent[T]) -> None:
+        # client-go too passes over types that it does not know, and BOOKMARK has no object.
+        if event.type == "DELETED":
+            self._sink.remove((event.object.metadata.name,))
+        elif event.type in _CHANGES:
+            self._upsert((event.object,))
+
+    def _upsert(self, objects: Sequence[T]) -> None:
+        """Pass on objects; one that the sink cannot take in costs itself alone."""
+        try:
+            self._sink.upsert(objects)
+        except Exception as error:  # noqa: BLE001 (whatever is in an object)
+            if len(objects) > 1:
+                for each in objects:
+                    self._upsert((each,))
+                return
+            name = objects[0].metadata.name
+            self._leave_out(name, repr(error))
+            self._sink.remove((name,))
 
     # Failures.
 
@@ -226,7 +256,6 @@ class Reflector(Generic[T]):
 
     def _on_success(self) -> None:
         self.answered.set()
-        self._backoff.reset()
         self._patience.reset()
         self._missing, self._broken = 0, False
         if self._problem:
@@ -248,7 +277,7 @@ class Reflector(Generic[T]):
             return self._on_missing()
         delay = self._on_failure("kube.refused", str(refusal), code=refusal.code)
         # RFC 9110 §10.2.3, and API priority and fairness with 429: not before Retry-After.
-        return max(delay, refusal.status.details.retry_after_seconds)
+        return max(delay, refusal.retry_after)
 
     def _on_no_rights(self, refusal: ApiRefused) -> Delay:
         """Handle 401 and 403. Rights that were there once may be back soon."""
@@ -311,8 +340,11 @@ class Reflector(Generic[T]):
             fields = {"resource": self._resource.named, "verb": self._verb, **more}
             _log.warning(problem, error=error, **fields)
 
-    def _warn_left_out(self) -> None:
-        """Log the first object that does not fit its kind."""
-        if not self._warned:
-            self._warned = True
-            _log.warning("kube.object_left_out", resource=self._resource.named, reason="ill-typed")
+    def _leave_out(self, name: str, why: str) -> None:
+        """Log an object that cannot be read: the first, second, fourth, eighth... with its name."""
+        self._left_out += 1
+        if self._left_out.bit_count() == 1:
+            resource, count = self._resource.named, self._left_out
+            _log.warning(
+                "kube.object_left_out", resource=resource, object=name, why=why[:300], count=count
+            )

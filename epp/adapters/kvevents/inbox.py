@@ -13,15 +13,20 @@ Context = zmq.Context[zmq.Socket[bytes]]
 _AT_ONCE = 64
 """Messages that are taken from one socket at once."""
 _TURN_SECONDS = 0.002
-"""How long messages are read before the event loop may run other tasks; one is read whole."""
+"""How long messages are taken, or read, before the event loop may run other tasks.
+
+One is read whole.
+"""
 _LIVE_QUEUE = 1_000
 """Messages that a SUB socket queues (ZMQ_RCVHWM).
 
 What has no room stays with the publisher, which queues it too.
 """
-_HEARTBEAT_MS = 5_000
-_HEARTBEATS_MISSED = 3
-"""Heartbeats without an answer (ZMQ_HEARTBEAT_TIMEOUT) after which a connection is broken."""
+_KEEPALIVE_SECONDS, _KEEPALIVES = 5, 2
+"""Silence after which TCP asks a publisher whether it is there, and how often, before a connection
+is broken. ZMTP's own heartbeats end the process if a publisher goes whose messages wait for room
+(libzmq 4.3.5, `stream_engine_base_t::out_event`; its issues 4364 and 4767).
+"""
 
 
 class Inbox:
@@ -38,10 +43,11 @@ class Inbox:
         while True:
             self._ready.clear()
             messages: list[list[bytes]] = []
+            end = self._loop.time() + _TURN_SECONDS
             # zmq_getsockopt(3), ZMQ_FD: the descriptor signals edge-triggered, so all messages
             # must be read before it is waited for again.
             with suppress(zmq.Again):
-                while len(messages) < _AT_ONCE:
+                while len(messages) < _AT_ONCE and (not messages or self._loop.time() < end):
                     messages.append(self._socket.recv_multipart(zmq.NOBLOCK))
                 self._ready.set()
             if messages:
@@ -63,8 +69,10 @@ def subscriber(context: Context, settings: SubscriptionSettings) -> "zmq.Socket[
         zmq.MAXMSGSIZE: settings.max_bytes,
         zmq.RECONNECT_IVL: round(1000 * first),
         zmq.RECONNECT_IVL_MAX: round(1000 * most),
-        zmq.HEARTBEAT_IVL: _HEARTBEAT_MS,
-        zmq.HEARTBEAT_TIMEOUT: _HEARTBEATS_MISSED * _HEARTBEAT_MS,
+        zmq.TCP_KEEPALIVE: 1,
+        zmq.TCP_KEEPALIVE_IDLE: _KEEPALIVE_SECONDS,
+        zmq.TCP_KEEPALIVE_INTVL: _KEEPALIVE_SECONDS,
+        zmq.TCP_KEEPALIVE_CNT: _KEEPALIVES,
         zmq.IPV6: 1,
     }
     for option, value in options.items():

@@ -1,6 +1,7 @@
 """The parts of recordings in a folder: files of bounded size, of which the oldest go."""
 
 import gzip
+import os
 import re
 from contextlib import suppress
 from datetime import datetime
@@ -19,7 +20,8 @@ class Parts:
     """The parts of one recording, written one after another; names are in the order of time.
 
     The parts of all recordings of one pool that are in the folder take at most `most_bytes`
-    together, but for what one `append` adds. Every method raises `OSError`.
+    together, but for what one `append` adds. A folder that is made, and every part, is the user's
+    alone. Every method raises `OSError`.
     """
 
     def __init__(
@@ -45,11 +47,13 @@ class Parts:
     def begin(self) -> None:
         """Open the next part, and remove the oldest where there is no room for it."""
         self.close()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
         self._make_room()
         self.part += 1
         path = self._folder / f"{self._stem}-{self.part:06}{SUFFIX}"
-        self._file = path.open("xb", buffering=0)
+        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._file = os.fdopen(number, "wb", buffering=0)
+        os.fchmod(number, 0o600)  # whatever the umask takes away
         self._written = 0
 
     def append(self, lines: bytes) -> int:
@@ -69,6 +73,16 @@ class Parts:
         if file is not None:
             with suppress(OSError):  # a full disk says so once more
                 file.close()
+
+    def _make_folder(self) -> None:
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(mode=0o700)
+        except FileExistsError:
+            if not self._folder.is_dir():
+                raise
+        else:
+            self._folder.chmod(0o700)  # whatever the umask takes away
 
     def _make_room(self) -> None:
         found = sorted(each for each in self._folder.iterdir() if self._known.fullmatch(each.name))

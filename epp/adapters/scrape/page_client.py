@@ -1,6 +1,7 @@
 """An HTTP/1.1 client that gets one page repeatedly, over one persistent connection."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -17,6 +18,8 @@ _RECEIVED_BYTES = 32 << 10
 """Bytes that are parsed at once: of chunks of one byte each, these take a millisecond."""
 _MAX_FRAMING = 2
 """How many times as long as the page its chunks may be on the wire."""
+_UNACKNOWLEDGED_MS = 3000
+"""How long a host may leave what is sent to it unacknowledged; a busy server's does at once."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -28,15 +31,27 @@ class PageLost(PageRefused):
     """The connection broke before the page was complete: the server may be exiting."""
 
 
-class _Stale(PageLost):
+class NoAnswer(PageLost):
+    """It broke before anything was answered, or a proxy answers that it cannot reach the server."""
+
+
+class _Stale(NoAnswer):
     """An idle connection was closed before a response began: the request may be sent again."""
+
+
+_OF_PROXIES: Mapping[int, type[Exception]] = {
+    HTTPStatus.BAD_GATEWAY: NoAnswer,
+    HTTPStatus.GATEWAY_TIMEOUT: TimeoutError,
+}
+"""What statuses of a proxy say of the server behind it (RFC 9110 §15.6.3, §15.6.5)."""
 
 
 class PageClient:
     """Gets the page at `url`; one `get` at a time.
 
     Refuses pages of more than `max_bytes`, and redirects. `tls` returns the context of a
-    connection over `https`; by default certificates are not verified.
+    connection over `https`; by default certificates are not verified. A connection may take
+    `connect_seconds`, without TLS: a handshake is answered when the server comes to it.
     """
 
     def __init__(
@@ -45,6 +60,7 @@ class PageClient:
         headers: Mapping[str, str],
         max_bytes: int,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        connect_seconds: float | None = None,
     ) -> None:
         self.url = url
         parts = urlsplit(url)
@@ -57,11 +73,13 @@ class PageClient:
         # RFC 9112 §3.2: a request has exactly one Host field.
         self._request = "\r\n".join([*lines, "", ""]).encode()
         self._max_bytes = max_bytes
+        self._connect_seconds = None if self._tls else connect_seconds
         self._connection: _Connection | None = None
 
     async def get(self) -> bytes:
         """Return the page. Raises `PageRefused`, or `OSError` if it cannot connect.
 
+        Raises `TimeoutError` where a proxy says that the server is late.
         A cancelled call aborts the connection, as a response may be in flight on it.
         """
         kept = self._connection
@@ -83,15 +101,19 @@ class PageClient:
     async def _connect(self) -> "_Connection":
         self.close()
         try:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: _Connection(self._max_bytes),
-                self._host,
-                self._port,
-                ssl=self._tls() if self._tls else None,
-            )
+            async with asyncio.timeout(self._connect_seconds):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: _Connection(self._max_bytes),
+                    self._host,
+                    self._port,
+                    ssl=self._tls() if self._tls else None,
+                )
         except UnicodeError as error:
-            raise PageRefused(f"no name of a host: {error}") from None
+            raise NoAnswer(f"no name of a host: {error}") from None
+        except TimeoutError:
+            raise NoAnswer("no connection in time") from None
         self._connection = connection
+        connection.bound_silence()
         return connection
 
     async def _request_on(self, connection: "_Connection") -> bytes:
@@ -114,7 +136,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._response: asyncio.Future[bytes] | None = None
         self._used = False
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser  # while it is connected: the two hold each other
         self._buffer = bytearray()
         self._begin()
 
@@ -136,6 +158,13 @@ class _Connection(asyncio.BufferedProtocol):
             self._response = None
             self._used = True
 
+    def bound_silence(self) -> None:
+        """Break when a request is not acknowledged, as by a host that is gone (tcp(7), Linux)."""
+        bound = getattr(socket, "TCP_USER_TIMEOUT", None)
+        if bound is not None:
+            own = self._transport.get_extra_info("socket")
+            own.setsockopt(socket.IPPROTO_TCP, bound, _UNACKNOWLEDGED_MS)
+
     def abort(self) -> None:
         """Close the connection at once."""
         self.open = False
@@ -145,6 +174,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
+        self._parser = httptools.HttpResponseParser(self)
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
     def get_buffer(self, _sizehint: int) -> bytearray:
@@ -174,11 +204,12 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the response: complete if the connection's end delimits it, else failed."""
         self.open = False
+        del self._parser
         # RFC 9112 §6.3, rule 8: without Content-Length and Transfer-Encoding the body ends there.
         if exc is None and self._in_body and not self._has_length:
             self._finish()
         began = self._head > 0
-        kind = _Stale if self._used and not began else PageLost
+        kind = PageLost if began else _Stale if self._used else NoAnswer
         self._fail(kind(f"the connection was lost: {exc or 'closed by the server'}"))
 
     # Called by the parser.
@@ -197,7 +228,7 @@ class _Connection(asyncio.BufferedProtocol):
         """Refuse any status but 200."""
         self._in_body = True
         if (status := self._parser.get_status_code()) != HTTPStatus.OK:
-            self._fail(PageRefused(f"HTTP status {status}"))
+            self._fail(_OF_PROXIES.get(status, PageRefused)(f"HTTP status {status}"))
 
     def on_body(self, data: bytes) -> None:
         """Store a part of the page."""
@@ -220,7 +251,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._response.set_result(bytes(self._page))
         self._page = bytearray()
 
-    def _fail(self, error: PageRefused) -> None:
+    def _fail(self, error: Exception) -> None:
         if self._response is not None and not self._response.done():
             self._response.set_exception(error)
             self.abort()

@@ -8,6 +8,7 @@ import msgspec
 from epp.model.endpoint import Endpoint
 from epp.model.events import AttributesReported, Event, LoadReported, ModelsListed
 from epp.protocol.metrics.attribute_reader import AttributeMetric, AttributeReader
+from epp.protocol.metrics.capacity import MAX_CAPACITY_TOKENS
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import Page
 
@@ -161,7 +162,7 @@ def _max_model_lens(models: Sequence[_Model], names: Collection[str]) -> dict[st
         tokens = each.max_model_len
         if tokens is None and isinstance(each.parent, str):
             tokens = own.get(each.parent)
-        if each.id in names and type(tokens) is int and tokens > 0:
+        if each.id in names and type(tokens) is int and 0 < tokens <= MAX_CAPACITY_TOKENS:
             found[each.id] = tokens
     return found
 

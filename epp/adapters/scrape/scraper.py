@@ -1,4 +1,8 @@
-"""Polls a page of every endpoint; a slow or dead pod does not delay others."""
+"""Polls a page of every endpoint; a slow or dead pod does not delay others.
+
+A server has one poll at a time. While its page is late, that is told at each interval; the poll
+goes on, for a server that is busy is not helped by being asked again.
+"""
 
 import asyncio
 import itertools
@@ -7,15 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import NoReturn
-from urllib.parse import urlsplit
 
 import msgspec
 import structlog
 
-from epp.adapters.scrape.page_client import PageClient, PageLost, PageRefused, unverified
+from epp.adapters.scrape.failures import BROKEN, EVENTS, failure_of
+from epp.adapters.scrape.page_client import PageClient, PageRefused, unverified
 from epp.adapters.scrape.page_readers import LoadReader, MakeReader, PageReader
+from epp.adapters.scrape.poll_turns import PollTurns
 from epp.model.endpoint import Endpoint, EndpointId, target_of
-from epp.model.events import Event, ScrapeFailed
+from epp.model.events import Event, ScrapeFailed, ScrapeFailure
 from epp.protocol.metrics.metric_names import BUILT_IN_ENGINES, EngineCatalog
 from epp.protocol.metrics.page import Page
 
@@ -35,7 +40,6 @@ _TURN_SECONDS = 0.001
 """How long a page is read in one turn of the event loop; ordinary pages take a tenth of it."""
 _PAUSES_PER_TURN = 3
 """How many times as long a page that takes more turns leaves the loop to others between them."""
-_BROKEN = (PageLost, ConnectionResetError)
 _RETRY_BROKEN_SECONDS = 0.02
 """Seconds after a broken connection until another poll: a server that exits refuses it by then."""
 TEXT = "text/plain;version=0.0.4"
@@ -46,15 +50,17 @@ JSON = "application/json"
 class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds, and limits, of polling; where the page of an endpoint is.
 
-    A server is polled every `interval`, a dead one every `retry` if that is longer. `timeout`
-    limits one poll. A page of more than `max_bytes` is a failure. `scheme` is "http" or "https".
+    A server is polled every `interval`, one that fails every `retry` if that is longer. A page is
+    late after `late`, which also limits connecting without TLS; a poll is given up after `timeout`.
+    A page of more than `max_bytes` is a failure. `scheme` is "http" or "https".
     The page is at the endpoint's `metrics_host`, or its target; with a `port` at that port of its
     address, or with `use_node_address` of its node's where that is known.
     """
 
     interval: float = 1.0
     retry: float = 2.0
-    timeout: float = 1.0
+    late: float = 1.0
+    timeout: float = 10.0
     max_bytes: int = 4 * 2**20
     scheme: str = "http"
     path: str = "/metrics"
@@ -94,11 +100,15 @@ class _Server:
         self.url = url
         # Without compression: it would cost the pod more time than sending the bytes.
         headers = {"Accept": source.accept, "Accept-Encoding": "identity"}
-        self.client = PageClient(url, headers, source.settings.max_bytes, source.tls)
+        self.client = PageClient(
+            url, headers, source.settings.max_bytes, source.tls, source.settings.late
+        )
         self.readers: dict[EndpointId, PageReader] = {}
         self.places: dict[bytes, int] = {}
         self.unknown: set[EndpointId] = set()
         self.failures = 0
+        self.logged: dict[EndpointId, str] = {}
+        self.late: asyncio.TimerHandle
         self.polled = asyncio.Event()
         self.due = asyncio.Event()
         self.polled_now_at = -inf
@@ -110,8 +120,9 @@ class Scraper:
     """Polls watched endpoints and passes the events of each poll to `apply`.
 
     A poll of a metrics page that succeeds is a `LoadReported` at the time of `clock`; a page
-    without any known metric reports the previous load. One of a vital source that fails is a
-    `ScrapeFailed`. Only changes of state are logged. `errors` counts failed polls of endpoints.
+    without any known metric reports the previous load. One of a vital source that fails, or is
+    late, is a `ScrapeFailed`. Only changes of state are logged. `errors` counts failed polls of
+    endpoints.
     """
 
     def __init__(
@@ -129,6 +140,7 @@ class Scraper:
         self._by_endpoint: dict[EndpointId, _Server] = {}
         self._phases = itertools.count()
         self._long_page = asyncio.Lock()
+        self._turns = PollTurns()
         self._start: Callable[[_Server], None] | None = None
 
     def watch(self, endpoint: Endpoint) -> None:
@@ -159,10 +171,12 @@ class Scraper:
             return
         del server.readers[endpoint_id]
         server.unknown.discard(endpoint_id)
+        server.logged.pop(endpoint_id, None)
         if not server.readers:
             del self._servers[server.url]
             if server.task:
                 server.task.cancel()
+                server.task = None  # whose last error would hold the server
 
     def poll_now(self, endpoint_id: EndpointId) -> None:
         """Poll an endpoint that may be gone at once, but not more often than every 0.25 s."""
@@ -212,20 +226,22 @@ class Scraper:
             while True:
                 server.due.clear()
                 timer = loop.call_at(min(due, server.retry_at), server.due.set)
-                await server.due.wait()
-                timer.cancel()
+                try:
+                    await server.due.wait()
+                finally:
+                    timer.cancel()
                 await self._scrape(server)
                 if loop.time() >= due:  # else it was polled out of turn
                     dead = server.failures >= _DEAD_AFTER
                     pause = max(interval, self._settings.retry) if dead else interval
-                    due = max(due + pause, loop.time())
+                    due = next_due(due, pause, loop.time())
         finally:
             server.client.close()
 
     async def _scrape(self, server: _Server) -> None:
+        await self._turns.take()
         try:
-            async with asyncio.timeout(self._settings.timeout):
-                text = await server.client.get()
+            text = await self._get(server)
             await self._in_turns(self._read(server, text))
         except (OSError, PageRefused) as error:  # TimeoutError is one
             self._on_failure(server, error)
@@ -233,6 +249,29 @@ class Scraper:
             if not server.failures:
                 _log.exception("scrape.fault", url=server.url)
             self._on_failure(server, error)
+
+    async def _get(self, server: _Server) -> bytes:
+        """Return a page; raises `TimeoutError` for one that is given up."""
+        settings, loop = self._settings, asyncio.get_running_loop()
+        end = loop.time() + settings.timeout
+        async with asyncio.timeout(None) as limit:
+            first = min(settings.late, settings.timeout)
+            server.late = loop.call_later(first, self._on_late, server, limit, end)
+            try:
+                return await server.client.get()
+            finally:
+                server.late.cancel()
+
+    def _on_late(self, server: _Server, limit: asyncio.Timeout, end: float) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if now >= end:
+            limit.reschedule(now)
+            return
+        again = min(end, now + max(self._settings.late, self._settings.interval))
+        server.late = loop.call_at(again, self._on_late, server, limit, end)
+        for endpoint_id in tuple(server.readers) if self.source.vital else ():
+            self._apply(ScrapeFailed(endpoint_id, ScrapeFailure.LATE))
 
     async def _in_turns(self, steps: Iterator[None]) -> None:
         """Take the steps, in turns of a millisecond; of all that need several, one at a time."""
@@ -248,6 +287,7 @@ class Scraper:
         """Pass on what a page reports of each endpoint, in steps."""
         page, at = Page(text, server.places, self.source.engines), self._clock()
         recovered, server.failures, server.retry_at = server.failures > 0, 0, inf
+        server.logged.clear()
         for reader in tuple(server.readers.values()):
             endpoint = reader.endpoint
             found = yield from reader.steps(page, at)
@@ -273,25 +313,27 @@ class Scraper:
     def _on_failure(self, server: _Server, error: Exception) -> None:
         server.failures += 1
         self.errors += len(server.readers)
-        broken = isinstance(error, _BROKEN) and server.failures <= _DEAD_AFTER
+        broken = isinstance(error, BROKEN) and server.failures <= _DEAD_AFTER
         server.retry_at = (
             asyncio.get_running_loop().time() + _RETRY_BROKEN_SECONDS if broken else inf
         )
-        reason = str(error) or type(error).__name__
+        text = str(error) or type(error).__name__
         if server.failures == 1 and not self.source.vital:
-            _log.warning("source.failed", source=self.source.name, url=server.url, error=reason)
+            _log.warning("source.failed", source=self.source.name, url=server.url, error=text)
         for reader in tuple(server.readers.values()):
             reader.reset()
             if self.source.vital:
-                self._fail(reader.endpoint, server, error)
-                if server.failures == 1:
-                    _log.warning("endpoint.unreachable", endpoint=reader.endpoint.id, error=reason)
+                endpoint = reader.endpoint
+                reason = failure_of(endpoint, server.url, error)
+                self._apply(ScrapeFailed(endpoint.id, reason))
+                if server.logged.get(endpoint.id) != EVENTS[reason]:
+                    server.logged[endpoint.id] = EVENTS[reason]
+                    _log.warning(EVENTS[reason], endpoint=endpoint.id, error=text)
 
-    def _fail(self, endpoint: Endpoint, server: _Server, error: Exception) -> None:
-        # Where another port has the page, its refusal does not say that the server is gone.
-        own = urlsplit(server.url).netloc == endpoint.target
-        refused = own and isinstance(error, ConnectionRefusedError)
-        self._apply(ScrapeFailed(endpoint.id, refused))
+
+def next_due(due: float, pause: float, now: float) -> float:
+    """Return when a poll that was due comes again: after `pause` seconds, or some such pauses."""
+    return due + pause * (1 + (now - due) // pause)
 
 
 def _one_turn(steps: Iterator[None]) -> bool:

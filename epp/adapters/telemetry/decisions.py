@@ -12,6 +12,7 @@ from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import FamilyText, expose
 from epp.model.endpoint import Endpoint
 from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.policy.dataproducers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
 from epp.protocol.extproc.record import RequestRecord
 
 UnderWay = Callable[[], Iterable[tuple[RequestId, Endpoint, int]]]
@@ -26,10 +27,7 @@ _TOKEN_BYTES: Final = 4
 """Bytes of a token in llm-d-router's `hit_bytes`."""
 _MOST: Final = 1000
 """Label sets of one family, at most; the clients' words beyond are `other`."""
-_OBJECTIVES: Final = (
-    ("ttft", ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")),
-    ("tpot", ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")),
-)
+_OBJECTIVES: Final = (("ttft", TTFT_HEADERS), ("tpot", TPOT_HEADERS))
 
 Counts = dict[tuple[str, ...], int]
 
@@ -82,7 +80,7 @@ class DecisionMetrics:
             return
         seen = {"ttft": 1e3 * (record.first_byte_at - record.received_at), "tpot": _tpot(record)}
         for kind, names in _OBJECTIVES:
-            objective = _objective(record.request, names)
+            objective = slo(record.request, names)
             if objective and seen[kind] > objective:
                 labels = (*_models(record.request), kind)
                 _count(self._violations, labels, (_LATENCY, _LATENCY, OTHER, OTHER, kind))
@@ -133,15 +131,3 @@ def _tpot(record: RequestRecord) -> float:
     if usage is None or end is None or first is None or usage.completion_tokens < 2:  # noqa: PLR2004 (no gap)
         return 0.0
     return 1e3 * (end - first) / (usage.completion_tokens - 1) if record.streaming else 0.0
-
-
-def _objective(request: InferenceRequest, names: tuple[str, ...]) -> float:
-    """Return an objective in milliseconds; 0 without one."""
-    for name in names:
-        text = request.headers.get(name)
-        if text is not None:
-            try:
-                return float(text)
-            except ValueError:
-                return 0.0
-    return 0.0

@@ -217,7 +217,7 @@ OUTCOMES = Family(
 )
 SCRAPE_FAILURES = Family(
     name="warmpick_scrape_failures_total",
-    help="Polls of an endpoint's metrics page that failed.",
+    help="Polls of an endpoint's metrics page that failed, and intervals in which it was late.",
     kind="counter",
 )
 LOOP_DELAY = Family(

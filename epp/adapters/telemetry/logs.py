@@ -1,15 +1,17 @@
 """Structured logs to stderr, as text or JSON. No log line contains text of a prompt."""
 
+import io
 import logging
 import sys
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, ExcInfo, Processor
 
 from epp.model.candidate import Candidate
 from epp.model.request import Decision, InferenceRequest
+from epp.printable import printable
 from epp.protocol.extproc.record import RequestRecord
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -54,11 +56,26 @@ def configure_logs(level: Level = "info", form: Format = "console") -> None:
 def _rendering(form: Format) -> list[Processor]:
     if form == "json":
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    return [
-        structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
-    ]
+    console = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=_traceback
+    )
+    return [_printable_fields, console]
+
+
+def _printable_fields(_: object, __: str, fields: EventDict) -> EventDict:
+    """Make text of others printable; what is no text is shown by its `repr`, which is."""
+    return {
+        printable(name): printable(value) if isinstance(value, str) else value
+        for name, value in fields.items()
+    }
+
+
+def _traceback(stream: TextIO, error: ExcInfo) -> None:
+    """Write a traceback, each line behind a space: none can pass for a line of the log."""
+    written = io.StringIO()
+    structlog.dev.plain_traceback(written, error)
+    lines = written.getvalue().removeprefix("\n").split("\n")
+    stream.writelines(f"\n {printable(line)}" for line in lines)
 
 
 class LibraryLines(logging.Filter):

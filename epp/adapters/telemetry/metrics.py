@@ -38,7 +38,7 @@ class MetricSources:
     endpoint and outcome; `left_as_text` prompts by cause; `poll_errors` polls of endpoints that
     failed, by the type of their data source. `under_way` says whether an unobserved
     request is modelled as still running. `event_loop` yields what is known of the loop's delays,
-    `plugins` how long plug-ins took, `companions` what runs beside the picks: the recording, the
+    `plugins` how long plug-ins took, `observers` what observes requests: the recording, the
     shadow. `in_flight` returns the requests under way. `streams` counts open
     ext_proc streams; None: streams are not measured. `predicts_latency`: latencies are predicted,
     and requests name objectives.
@@ -54,7 +54,7 @@ class MetricSources:
     event_loop: Callable[[], Iterator[FamilyText]] = lambda: iter(())
     in_flight: UnderWay = lambda: ()
     plugins: Callable[[], Iterator[FamilyText]] = lambda: iter(())
-    companions: Callable[[], Iterator[FamilyText]] = lambda: iter(())
+    observers: Callable[[], Iterator[FamilyText]] = lambda: iter(())
     poll_errors: Callable[[], Mapping[str, int]] = dict
     streams: Callable[[], int] | None = None
     predicts_latency: bool = False
@@ -175,7 +175,7 @@ class Telemetry:
         yield from expose(families.POLL_ERRORS, [((kind,), times) for kind, times in errors])
         yield from self._streams()
         yield from self._sources.plugins()
-        yield from self._sources.companions()
+        yield from self._sources.observers()
         yield from self._sources.event_loop()
         size = self._sources.index_size()
         yield from expose(families.INDEX_SIZE, [((_INDEX, _INDEX), size)])

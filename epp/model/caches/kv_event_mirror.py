@@ -37,6 +37,9 @@ MOST_BLOCKS = 1 << 20
 _DROPPED_PART = 16
 """The part of the blocks, one in this many, that is dropped at a time."""
 
+_MOST_GROUPS = 16
+"""KV cache groups, by medium, that are followed at most; a model has few of full attention."""
+
 Group = tuple[Medium, int | None]
 _Copies = dict[EngineHash, int]
 
@@ -79,8 +82,8 @@ class KvEventMirror:
         self._seeds: dict[EngineHash, int] = {}
         self._partial: dict[EngineHash, bytes] = {}
         self._filled: dict[EngineHash, Sequence[BlockHash]] = {}
-        # By block of ours, where sizes differ: the engine's blocks that filled it.
-        self._fillers: dict[BlockHash, set[EngineHash]] = {}
+        # By group and block of ours, where sizes differ: the engine's blocks there that fill it.
+        self._fillers: dict[Group, dict[BlockHash, set[EngineHash]]] = {}
 
     def __len__(self) -> int:
         return len(self._seeds)
@@ -94,11 +97,12 @@ class KvEventMirror:
         lower = pool.offload_tier
         match change:
             case BlocksStored():
-                tier = self._tier(change.medium, pool, lower)
-                if tier is not None and change.full:
+                tier, group = self._tier(change.medium, pool, lower), (change.medium, change.group)
+                known = group in self._copies or len(self._copies) < _MOST_GROUPS
+                if tier is not None and change.full and known:
                     self._store(change, tier)
                 else:
-                    self._unfollowed.add((change.medium, change.group))
+                    self._unfollowed.add(group)
                     self.counts.skipped += len(change.hashes)
             case BlocksRemoved():
                 self._remove(change, self._tier(change.medium, pool, lower))
@@ -118,12 +122,14 @@ class KvEventMirror:
         if not hashed:
             return
         self.counts.stored += len(hashed)
-        copies = self._copies.setdefault((change.medium, change.group), {})
+        group = (change.medium, change.group)
+        copies = self._copies.setdefault(group, {})
         if copies.keys().isdisjoint(hashed):
             copies.update(dict.fromkeys(hashed, 1))
         else:
             for engine_hash in hashed:
                 copies[engine_hash] = copies.get(engine_hash, 0) + 1
+        self._record_fillers(hashed, group)
         ours = self._blocks_of(hashed)
         if change.medium is Medium.GPU and change.parent is not None:
             ours = [*self._before(change.parent, change.group), *ours]
@@ -169,6 +175,7 @@ class KvEventMirror:
                 if seeds.get(engine_hash, own) != own:
                     self.counts.renamed += 1
                     self._outdated += self._our_blocks(engine_hash)
+                    self._forget_fillers([engine_hash])
                     self._remove_blocks([engine_hash])
         seeds.update(zip(engine_hashes, ours, strict=True))
 
@@ -185,16 +192,31 @@ class KvEventMirror:
                 seed = ours[-1]
                 partial = partial[len(ours) * self._hasher.token_block * TOKEN_BYTES :]
             self._seed([engine_hash], [BlockHash(seed)])
-            self._record_filled(engine_hash, ours, partial)
+            self._filled[engine_hash] = ours
+            if partial:
+                self._partial[engine_hash] = partial
 
-    def _record_filled(
-        self, engine_hash: EngineHash, ours: Sequence[BlockHash], partial: bytes
-    ) -> None:
-        self._filled[engine_hash] = ours
-        for own in ours:
-            self._fillers.setdefault(own, set()).add(engine_hash)
-        if partial:
-            self._partial[engine_hash] = partial
+    def _record_fillers(self, engine_hashes: Sequence[EngineHash], group: Group) -> None:
+        if not self._filled:
+            return
+        fillers = self._fillers.setdefault(group, {})
+        for engine_hash in engine_hashes:
+            for own in self._filled.get(engine_hash, ()):
+                fillers.setdefault(own, set()).add(engine_hash)
+
+    def _forget_fillers(self, engine_hashes: Sequence[EngineHash]) -> None:
+        for group in self._fillers:
+            self._drop_fillers(engine_hashes, group)
+
+    def _drop_fillers(self, engine_hashes: Sequence[EngineHash], group: Group) -> None:
+        fillers = self._fillers.get(group, {})
+        for engine_hash in engine_hashes if fillers else ():
+            for own in self._filled.get(engine_hash, ()):
+                others = fillers.get(own)
+                if others is not None:
+                    others.discard(engine_hash)
+                    if not others:
+                        del fillers[own]
 
     def _our_blocks(self, engine_hash: EngineHash) -> Sequence[BlockHash]:
         """Return our blocks that one of the engine's filled."""
@@ -223,16 +245,11 @@ class KvEventMirror:
             else:
                 self.counts.unknown += 1
         self.counts.removed += len(gone)
+        self._drop_fillers(gone, group)
         if tier is not None and gone:
-            tier.discard(self._unfilled(gone, copies))
+            fillers = self._fillers.get(group, {})
+            tier.discard([own for own in self._blocks_of(gone) if own not in fillers])
         self._remove_blocks([engine_hash for engine_hash in gone if not self._held(engine_hash)])
-
-    def _unfilled(self, gone: Sequence[EngineHash], copies: _Copies) -> Sequence[BlockHash]:
-        """Return our blocks that `gone` filled and none of the blocks in `copies` does."""
-        ours = self._blocks_of(gone)
-        if not self._fillers:
-            return ours
-        return [own for own in ours if copies.keys().isdisjoint(self._fillers.get(own, ()))]
 
     def _held(self, engine_hash: EngineHash) -> bool:
         return any(engine_hash in copies for copies in self._copies.values())
@@ -241,11 +258,7 @@ class KvEventMirror:
         for engine_hash in engine_hashes:
             del self._seeds[engine_hash]
             self._partial.pop(engine_hash, None)
-            for own in self._filled.pop(engine_hash, ()):
-                fillers = self._fillers.get(own, set())
-                fillers.discard(engine_hash)
-                if not fillers:
-                    self._fillers.pop(own, None)
+            self._filled.pop(engine_hash, None)
 
     def _drop_oldest(self, tier: Tier) -> None:
         """Drop the blocks that were stored first."""
@@ -254,7 +267,8 @@ class KvEventMirror:
         for copies in self._copies.values():
             for engine_hash in oldest:
                 copies.pop(engine_hash, None)
-        tier.discard(self._unfilled(oldest, {}))
+        tier.discard(self._blocks_of(oldest))
+        self._forget_fillers(oldest)
         self._remove_blocks(oldest)
 
     def _clear(self, reason: Cleared, tiers: Sequence[Tier]) -> None:

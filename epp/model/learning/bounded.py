@@ -1,9 +1,12 @@
 """Bounds for dictionaries whose keys clients choose."""
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+
+LONGEST_NAME: Final = 1024
+"""Characters of a model's name, beyond which nothing is learned of it: some engines take any."""
 
 
 def make_room(table: dict[Key, Value], most: int) -> None:

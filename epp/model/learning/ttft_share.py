@@ -6,11 +6,12 @@ less of either is ten times as large a part of the one as of the other.
 
 from typing import Final
 
+from epp.model.learning.mean import Mean
+
 DEFAULT_TTFT_SHARE: Final = 0.05
 """The share before enough responses were observed."""
-_ENOUGH: Final = 16.0
 _MOST: Final = 200.0
-"""The responses that a mean is of, at least and at most."""
+"""The responses that a mean is of, at most."""
 _LEAST_SECONDS: Final = 1e-6
 """What a response takes, at least: nothing is learned from a shorter one."""
 _FARTHEST: Final = 10.0
@@ -23,12 +24,11 @@ class TtftShare:
     `value` is in 0..1.
     """
 
-    __slots__ = ("_count", "_end_to_end", "_ttft", "value")
+    __slots__ = ("_end_to_end", "_ttft", "value")
 
     def __init__(self) -> None:
         self.value = DEFAULT_TTFT_SHARE
-        self._count = 0.0
-        self._ttft = self._end_to_end = 0.0
+        self._ttft, self._end_to_end = Mean(_MOST), Mean(_MOST)
 
     def learn(self, ttft: float, end_to_end: float, weight: float = 1.0) -> None:
         """Learn that a response began after `ttft` seconds and ended after `end_to_end`.
@@ -37,14 +37,11 @@ class TtftShare:
         """
         if not 0 < ttft <= end_to_end or end_to_end < _LEAST_SECONDS:
             return
-        count = min(_MOST, self._count + weight)
-        if self._count >= _ENOUGH:
-            most = _FARTHEST * self._end_to_end
+        if self._end_to_end.settled:
+            most = _FARTHEST * self._end_to_end.value
             if end_to_end > most:
                 ttft, end_to_end = ttft * most / end_to_end, most
-        gain = min(1.0, weight / count)
-        self._count = count
-        self._ttft = (1 - gain) * self._ttft + gain * ttft
-        self._end_to_end = (1 - gain) * self._end_to_end + gain * end_to_end
-        if count >= _ENOUGH:
-            self.value = self._ttft / self._end_to_end
+        self._ttft.add(ttft, weight)
+        self._end_to_end.add(end_to_end, weight)
+        if self._ttft.settled and self._end_to_end.settled:
+            self.value = min(1.0, self._ttft.value / self._end_to_end.value)

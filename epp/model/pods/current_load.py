@@ -8,6 +8,7 @@ of others, and of this picker's those that wait report after report though a ste
 reached them, for the engine has limits that the books do not know (vLLM `max_num_seqs`).
 """
 
+from collections.abc import Iterable
 from math import inf
 from typing import Final
 
@@ -61,10 +62,21 @@ class LoadBooks:
         self._models[model] = self._models.get(model, 0) + 1
 
     def remove_request(self, model: str) -> None:
-        """Discount a request that has ended; one that was not counted changes nothing."""
-        left = self._models.pop(model, 0) - 1
+        """Discount a request that has ended; one that was not counted changes nothing.
+
+        The models keep the order in which they came: that is the order in which slots are held.
+        """
+        left = self._models.get(model, 0) - 1
         if left > 0:
             self._models[model] = left
+        else:
+            self._models.pop(model, None)
+
+    def recount(self, models: Iterable[str]) -> None:
+        """Count these requests in place of all others."""
+        self._models = {}
+        for model in models:
+            self.add_request(model)
 
     def close(self, load: Load, step: float, now: float) -> None:
         """Compare a report with the books of the same moment.

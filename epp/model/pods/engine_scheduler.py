@@ -61,6 +61,10 @@ class EngineScheduler:
         capacity = self.cache.capacity
         return (capacity - self.cache.free) / capacity if capacity > 0 else 0.0
 
+    def sequences(self) -> list[SequenceState]:
+        """Return all prompts, those that run and those that wait."""
+        return [*self._running, *self.waiting]
+
     # The cache.
 
     def detach(self) -> None:

@@ -1,6 +1,5 @@
 """One request at one endpoint: its quote, and what was predicted when it was sent."""
 
-from collections.abc import Sequence
 from math import inf
 from typing import Final
 
@@ -20,19 +19,23 @@ class InFlightRequest:
     """A request that was sent to `pod` and has not ended.
 
     It was sent at `sent_at`, in seconds of the picker's clock, and its first token came at
-    `began`, None while none was seen. `cached` tokens in `matched` blocks were predicted to hit;
-    `met_idle` says whether nothing held its prefill up, no other one and no want of a slot for its
-    adapter. `sequences` has one entry for each prompt. Where another endpoint computes the prompts
-    (`disaggregated`), `prefill` is what the request is there, None once that is over. The response
-    stands for `weight` responses, of which it is observed to its end.
+    `began`, None while none was seen. It last showed life at `heard_at`, infinite where nobody
+    observes it. `cached` tokens in `matched` blocks were predicted to hit; `met_idle` says whether
+    nothing held its prefill up, as far as is known: no other one, nothing that waited there at the
+    last report, and no want of a slot for its adapter. `sequences` has one entry for each prompt.
+    Where another endpoint computes the prompts (`disaggregated`), `prefill` is what the request is
+    there, None once that is over. The response stands for `weight` responses, of which it is
+    observed to its end.
     """
 
     __slots__ = (
         "_beside",
+        "_booked",
         "_mark",
         "began",
         "cached",
         "disaggregated",
+        "heard_at",
         "matched",
         "met_idle",
         "pod",
@@ -43,29 +46,29 @@ class InFlightRequest:
         "weight",
     )
 
-    pod: Pod
-
-    def __init__(self, quote: Quote, sent_at: float) -> None:
+    def __init__(self, quote: Quote, pod: Pod, sent_at: float) -> None:
         self.quote = quote
-        self.sent_at = sent_at
+        self.pod = pod
+        self.sent_at = self.heard_at = sent_at
         self.cached = 0
         self.matched = 0
         self.met_idle = False
         self.began: float | None = None
-        self.sequences: Sequence[SequenceState] = ()
+        self.sequences: list[SequenceState] = []
         self.disaggregated = False
         self.prefill: InFlightRequest | None = None
         self.weight = 1.0
         self._beside = 0.0
+        self._booked = False
         self._mark: PaceMark | None = None
 
-    def disaggregate(self) -> "InFlightRequest":
+    def disaggregate(self, pod: Pod) -> "InFlightRequest":
         """Return what is to be sent to another endpoint that computes the prompts.
 
         It comes before `send`.
         """
         self.disaggregated = True
-        self.prefill = prefill = InFlightRequest(self.quote, self.sent_at)
+        self.prefill = prefill = InFlightRequest(self.quote, pod, self.sent_at)
         return prefill
 
     def aggregate(self, now: float) -> None:
@@ -80,8 +83,7 @@ class InFlightRequest:
         pod.count_time(now)
         self.pod, self.cached, self.matched = pod, estimate.cached, estimate.matched
         delayed = pod.books.waits_for_slot(quote.target_model)
-        self.met_idle = not delayed and not ledger.queued_seconds(now)
-        pod.books.add_request(quote.target_model)
+        self.met_idle = not (delayed or pod.load.waiting or ledger.queued_seconds(now))
         if self.disaggregated:
             ledger.admit_decode(request_id, now)
         else:
@@ -98,14 +100,14 @@ class InFlightRequest:
                 slowness=slowness,
                 delayed=delayed,
             )
-        sequences = []
+        pod.books.add_request(quote.target_model)
+        self._booked = True
         for position, chain in enumerate(quote.chains):
             sequence = SequenceState(
                 request_id, chain, quote.token_offsets[position], scheduler.cache
             )
+            self.sequences.append(sequence)
             scheduler.add_request(sequence, longest_step, now)
-            sequences.append(sequence)
-        self.sequences = sequences
 
     def _predict(self, estimate: Estimate, uncached: int) -> float:
         """Return the seconds of the prefill, and of the decodes in the same steps."""
@@ -127,11 +129,35 @@ class InFlightRequest:
         """What the request is at each endpoint that it is at."""
         return [self] if self.prefill is None else [self, self.prefill]
 
+    @property
+    def unobserved(self) -> bool:
+        """Whether nobody observes its response."""
+        return self.heard_at == inf
+
+    @property
+    def is_over(self) -> bool:
+        """Whether each endpoint that it is at shows that it has long ended (`IdleReports`)."""
+        return all(self.heard_at < each.pod.idle_reports.over_before for each in self.parts)
+
+    def is_at(self, pod: Pod) -> bool:
+        """Whether it is at an endpoint."""
+        return any(each.pod is pod for each in self.parts)
+
+    def is_lost_at(self, pod: Pod) -> bool:
+        """Whether an endpoint's books have it although it is over, or is not there."""
+        return self.is_over or not self.is_at(pod)
+
+    def hear(self, now: float) -> None:
+        """Record a sign of life."""
+        self.pod.idle_reports.heard(self.heard_at)
+        self.heard_at = max(self.heard_at, now)
+
     def record_first_token(self, now: float) -> None:
         """Record the end of the prefill; learn its duration where it met an idle endpoint."""
+        self.hear(now)
         self.began = now
         if self.disaggregated:
-            if self.prefill is not None:
+            if self.prefill is not None and not self.pod.load.waiting:  # else it may be late there
                 self.prefill.record_first_token(now)
             self.end_prefill(now)
             self.pod.count_time(now)
@@ -167,19 +193,25 @@ class InFlightRequest:
 
     def release(self, now: float, *, revoked: bool) -> None:
         """Free all that the request holds; `revoked` where no endpoint computed it."""
-        self.end_prefill(now, revoked=revoked)
-        self.leave(now, revoked=revoked)
+        try:
+            self.end_prefill(now, revoked=revoked)
+        finally:
+            self.leave(now, revoked=revoked)
 
     def leave(self, now: float, *, revoked: bool) -> None:
         """Free what the request holds at its own endpoint; `revoked` as in `release`."""
-        pod = self.pod
-        pod.count_time(now)
-        pod.ledger.end(self.quote.request_id, now)
-        pod.books.remove_request(self.quote.target_model)
-        for sequence in self.sequences:
-            pod.scheduler.finish_request(sequence, revoked=revoked)
-            pod.scheduler.schedule(pod.pace.longest_step, now)
-        self.sequences = ()
+        pod, sequences = self.pod, self.sequences
+        self.sequences = []
+        try:
+            pod.count_time(now)
+        finally:
+            pod.ledger.end(self.quote.request_id, now)
+            if self._booked:
+                pod.books.remove_request(self.quote.target_model)
+                self._booked = False
+            for sequence in sequences:
+                pod.scheduler.finish_request(sequence, revoked=revoked)
+                pod.scheduler.schedule(pod.pace.longest_step, now)
 
     def leave_unobserved(self, output_lengths: OutputLengths, now: float) -> UnobservedRequest:
         """Stop waiting for what is seen of the request; return its expected course."""
@@ -187,6 +219,7 @@ class InFlightRequest:
         before = pod if self.prefill is None else self.prefill.pod
         before.ledger.mark_unobserved(quote.request_id)
         self._mark = None
+        self.heard_at = inf
         return UnobservedRequest(
             id=quote.request_id,
             endpoint_id=pod.endpoint.id,
@@ -196,6 +229,7 @@ class InFlightRequest:
             * output_lengths.seconds_per_token(pod.prefill),
             length=output_lengths.length(quote),
             most=inf if quote.max_tokens is None else quote.max_tokens,
+            usual=output_lengths.settled(quote, pod.prefill),
         )
 
     def learn_output(self, output_lengths: OutputLengths, tokens: int, now: float) -> None:

@@ -101,6 +101,11 @@ class Ledger:
         """How many requests were sent and have not ended."""
         return len(self._requests)
 
+    @property
+    def request_ids(self) -> set[RequestId]:
+        """The requests that were sent and have not ended."""
+        return set(self._requests)
+
     def prefilling(self, now: float) -> int:
         """Count the requests whose prefill is not over, here or elsewhere."""
         self._advance(now)

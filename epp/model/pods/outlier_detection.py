@@ -2,14 +2,13 @@
 
 An endpoint is ejected after some failures in a row: for `base_ejection_time` times the number of
 ejections in a row. One that accepts requests and does nothing is ejected too, until it shows life.
-Never are all of a role left out: an endpoint that fails as all others do is no outlier.
+Never are more than half of a role left out: an endpoint that fails as all others do is no outlier.
 
-What a response shows counts by when its request was sent: one that was sent before the last
-failure says nothing of the time after it.
+What a response shows counts by when its request was sent (`OutlierState`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
+from math import inf, log
 from typing import Final
 
 import msgspec
@@ -25,15 +24,19 @@ from epp.model.events import (
     FirstToken,
     Generated,
     Returned,
+    ScrapeFailure,
     Unobserved,
 )
 from epp.model.pods.in_flight import InFlightRequest
-from epp.model.pods.outlier_state import PromptKey
+from epp.model.pods.outlier_state import FailedRequest, PromptKey
 from epp.model.pods.pod import Pod
 from epp.model.pods.pods import Pods
 from epp.model.quote import Quote
 from epp.model.request import RequestId
 
+_USUAL_SHARE: Final = 0.1
+"""Up to this share of failures at the others a row of failures says what it says."""
+_MOST_SHARE: Final = 0.99
 _STALL_SECONDS: Final = 15.0
 """Seconds without a sign of life, while a prefill is overdue, after which an endpoint stalls."""
 _STALL_FACTOR: Final = 3.0
@@ -59,19 +62,21 @@ OUTCOMES: Final = (FirstToken, Generated, Finished, Aborted, Unobserved)
 
 
 def most_ejected(endpoints: int) -> int:
-    """Return how many of so many endpoints of one role may be left out: half, but never all."""
-    return max(0, min((endpoints + 1) // 2, endpoints - 1))
+    """Return how many of so many endpoints of one role may be left out: half, rounded down."""
+    return endpoints // 2
 
 
 class OutlierDetection:
     """Finds out which of `pods` are to be left out, and when they return.
 
     What it finds it returns as events: they take effect by `apply`. `due` is the
-    time of the next return, infinite while nobody is left out.
+    time of the next return, infinite while nobody is left out. `names_served`: the proxy reports
+    who served requests.
     """
 
     def __init__(self, pods: Pods, settings: OutlierSettings) -> None:
         self.due = inf
+        self.names_served = False
         self._pods: Final = pods
         self._settings: Final = settings
         self._changes = -1  # of `pods`, when they were last looked at
@@ -83,8 +88,9 @@ class OutlierDetection:
     ) -> Sequence[Ejected | Returned]:
         """Learn from an event, not a guess, that has not taken effect yet.
 
-        A failure is that of the endpoint that served. Where another computes the prompt it is that
-        of the decode endpoint, which answers for both. A first token is life in both.
+        A failure is that of the endpoint that served; of none, where the proxy would have named it.
+        Where another computes the prompt it is that of the decode endpoint, which answers for both,
+        unless nobody proves to be there. A first token is life in both.
         """
         if not isinstance(event, OUTCOMES) or not self._settings.consecutive_failures:
             return ()
@@ -97,9 +103,8 @@ class OutlierDetection:
                     part.pod.outlier.record_success(request.sent_at, now)
             case Generated():
                 request.pod.outlier.alive_at = now
-            case Aborted(failure=Failure() as failure):
-                state, prompt = request.pod.outlier, prompt_key(request.quote)
-                if state.record_failure(failure, prompt, request.sent_at, now):
+            case Aborted(failure=Failure() as failure, served=served):
+                if (served or not self.names_served) and _counts(request, failure, in_flight):
                     return list(self._failed(request.pod))
             case _:
                 pass
@@ -107,15 +112,40 @@ class OutlierDetection:
 
     def reported(self, pod: Pod, before: Load, now: float) -> Sequence[Ejected | Returned]:
         """Compare a report of an endpoint with the one before; find out whether it stalls."""
-        if not self._settings.consecutive_failures:
-            return ()
         if shows_life(before, pod.load):
             pod.outlier.alive_at = now
             return _revived([pod])
-        if not self._stalls(pod, now) or not self._room(pod):
+        return self._unchanged(pod, now)
+
+    def missed(self, pod: Pod, reason: ScrapeFailure, now: float) -> Sequence[Ejected | Returned]:
+        """Find out, after a scrape without a page, whether an endpoint stalls, or is gone.
+
+        That the page is late says as much as one that shows the figures of the last one.
+        """
+        if not pod.reachable:
+            return self._lost(pod)
+        return self._unchanged(pod, now) if reason is ScrapeFailure.LATE else ()
+
+    def _unchanged(self, pod: Pod, now: float) -> Sequence[Ejected]:
+        enabled = self._settings.consecutive_failures
+        if not enabled or not self._stalls(pod, now) or not self._room(pod):
             return ()
         seconds = self._settings.max_ejection_time
         return [Ejected(pod.endpoint.id, EjectionReason.STALL, seconds)]
+
+    def _lost(self, pod: Pod) -> Sequence[Returned]:
+        """Take back what others were blamed for while an endpoint computed prompts for them.
+
+        Nobody is there any more, and nobody may have been when those requests failed.
+        """
+        found = []
+        for each in self._pods.values():
+            if each.outlier.failures:
+                each.outlier.forgive(pod.endpoint.id)
+                failing = each.outlier.failures >= self._settings.consecutive_failures
+                if each.outlier.ejected is EjectionReason.FAILURES and not failing:
+                    found.append(Returned(each.endpoint.id))
+        return found
 
     def returns(self, now: float) -> Sequence[Returned]:
         """Return the endpoints whose time is over, and those that are more than may be left out."""
@@ -143,7 +173,7 @@ class OutlierDetection:
             for each in peers:
                 if each.outlier.ejected is EjectionReason.FAILURES:
                     yield Returned(each.endpoint.id)
-        elif self._room(pod):
+        elif self._room(pod) and pod.outlier.failures >= needed * _times_longer(peers, pod):
             seconds = pod.outlier.ejection_seconds(
                 self._settings.base_ejection_time, self._settings.max_ejection_time
             )
@@ -183,6 +213,34 @@ class OutlierDetection:
         else:
             pod.outlier.give_back(now)
         self._pods.refresh()
+
+
+def _times_longer(peers: Sequence[Pod], pod: Pod) -> float:
+    """Return how many times longer a row has to be where all others fail as well, now and then.
+
+    It is to be as unlikely, at the share in which the best of them does, as it is at one in ten.
+    """
+    others = [each for each in peers if each is not pod and not _out(each)]
+    share = min((each.outlier.share(each.ledger.sent) for each in others), default=0.0)
+    return log(_USUAL_SHARE) / log(min(_MOST_SHARE, max(_USUAL_SHARE, share)))
+
+
+def _counts(
+    request: InFlightRequest, failure: Failure, in_flight: Mapping[RequestId, InFlightRequest]
+) -> bool:
+    """Record a failure at the endpoint that answered; return whether it counts.
+
+    An error may be the request's own fault: of a prompt that is not known it never counts.
+    """
+    prompt = prompt_key(request.quote) if failure is Failure.ERROR else None
+    if failure is Failure.ERROR and prompt is None:
+        return False
+    prefill = None if request.prefill is None else request.prefill.pod.endpoint.id
+    pod = request.pod
+    pod.outlier.count_failure(pod.ledger.sent)
+    there = [in_flight[each] for each in pod.ledger.request_ids if each in in_flight]
+    unanswered = [each.sent_at for each in there if each.began is None and each is not request]
+    return pod.outlier.record_failure(FailedRequest(request.sent_at, prompt, prefill), unanswered)
 
 
 def _revived(pods: Sequence[Pod]) -> list[Ejected | Returned]:

@@ -1,18 +1,42 @@
 """What responses showed of one endpoint's health: failures and ejections in a row, signs of life.
 
+A row is one of requests in the order in which they were sent: a failure may be answered at once,
+and a good answer of the same second take a minute.
+
 Times are seconds of the caller's clock, which never goes back.
 """
 
+from bisect import insort
+from collections.abc import Iterable
 from math import inf
 from typing import Final
 
-from epp.model.events import EjectionReason, Failure
+import msgspec
+
+from epp.model.endpoint import EndpointId
+from epp.model.events import EjectionReason
 
 PromptKey = tuple[int, int, int]
 """What tells one prompt from others: hashes of its blocks and of the rest, and its size."""
 
-_MOST_PROMPTS: Final = 128
-"""Prompts of errors in a row that are remembered."""
+_MOST_FAILURES: Final = 128
+"""Failures that are remembered."""
+_KEPT: Final = 0.95
+"""What the share of failures is averaged over: each weighs so much less than the next one."""
+_MOST_BETWEEN: Final = 50
+"""Requests between two failures that count in that share, at most."""
+
+
+class FailedRequest(msgspec.Struct, frozen=True):
+    """A request that failed, sent at `sent_at`.
+
+    `prompt` is what it asked where that may be why, None where it is not; `prefill` is the endpoint
+    that computed its prompt in place of the one that answered.
+    """
+
+    sent_at: float
+    prompt: PromptKey | None = None
+    prefill: EndpointId | None = None
 
 
 class OutlierState:
@@ -25,8 +49,11 @@ class OutlierState:
 
     __slots__ = (
         "_ejections",
-        "_failed_at",
-        "_prompts",
+        "_failed",
+        "_lately_failed",
+        "_lately_sent",
+        "_sent",
+        "_served_at",
         "_well_since",
         "alive_at",
         "ejected",
@@ -41,44 +68,71 @@ class OutlierState:
         self.alive_at = -inf
         self.ejected: EjectionReason | None = None
         self.ejected_at = self.until = self.returned_at = -inf
-        self._failed_at = -inf
+        self._failed: list[FailedRequest] = []  # by `sent_at`: those after the last success
+        self._served_at = -inf  # when that one was sent
         self._well_since = inf
         self._ejections = 0
-        self._prompts: set[PromptKey] = set()
+        self._lately_failed = self._lately_sent = 0.0
+        self._sent = 0  # in all, at the last failure
+
+    def share(self, sent: int) -> float:
+        """Return the share of requests that failed lately, where `sent` were sent in all."""
+        return self._lately_failed / max(1.0, self._lately_sent + sent - self._sent)
+
+    def count_failure(self, sent: int) -> None:
+        """Count a failure of any request, where `sent` were sent in all."""
+        between, self._sent = sent - self._sent, sent
+        self._lately_failed = _KEPT * self._lately_failed + 1.0
+        self._lately_sent = _KEPT * self._lately_sent + min(_MOST_BETWEEN, between)
 
     def record_success(self, sent_at: float, now: float) -> None:
         """Record a first token, or a good answer, to a request that was sent at `sent_at`.
 
-        One that was sent before the last failure is a sign of life, and no more. Having been well
-        for as long as it was left out, the endpoint has one ejection less in a row.
+        It ends the row of failures of requests that were sent before. Having been well for as long
+        as it was left out, the endpoint has one ejection less in a row.
         """
         self.alive_at = now
-        if sent_at <= self._failed_at:
+        self._served_at = max(self._served_at, sent_at)
+        if self._failed:
+            self._keep([each for each in self._failed if each.sent_at >= sent_at])
+        if self._failed or not self._ejections:
             return
-        self.failures = 0
-        self._prompts.clear()
         self._well_since = min(self._well_since, now)
-        if self._ejections and now - self._well_since >= self.until - self.ejected_at:
+        if now - self._well_since >= self.until - self.ejected_at:
             self._ejections -= 1
             self._well_since = now
 
-    def record_failure(
-        self, failure: Failure, prompt: PromptKey | None, sent_at: float, now: float
-    ) -> bool:
-        """Record a failure of a request that was sent at `sent_at`; return whether it counts.
+    def record_failure(self, request: FailedRequest, unanswered: Iterable[float]) -> bool:
+        """Record a failure; return whether it counts.
 
-        An error may be the request's own fault: each prompt counts once, and one that is not known
-        never. What was sent before the endpoint was given back tells of the time before that.
+        Of a request that was sent before one that was served it does not, nor of one that was sent
+        before the endpoint was given back: it tells of the time before that. A prompt that may be
+        why counts once. A row goes as far as none of the `unanswered` requests, of which their
+        times are given, was sent in between.
         """
-        if self.ejected is not None or sent_at < self.returned_at:
+        sent_at, prompt = request.sent_at, request.prompt
+        if self.ejected is not None or sent_at < max(self.returned_at, self._served_at):
             return False
-        if failure is Failure.ERROR:
-            if prompt is None or prompt in self._prompts or len(self._prompts) >= _MOST_PROMPTS:
-                return False
-            self._prompts.add(prompt)
-        self.failures += 1
-        self._failed_at = now
+        if prompt is not None and any(each.prompt == prompt for each in self._failed):
+            return False
+        insort(self._failed, request, key=_sent_at)
+        del self._failed[:-_MOST_FAILURES]
+        after, before = -inf, inf
+        for each in unanswered:
+            if each < sent_at:
+                after = max(after, each)
+            elif each > sent_at:
+                before = min(before, each)
+        self.failures = sum(after < each.sent_at < before for each in self._failed)
         return True
+
+    def forgive(self, prefill: EndpointId) -> None:
+        """Take back the failures of requests whose prompts an endpoint was to compute."""
+        self._keep([each for each in self._failed if each.prefill != prefill])
+
+    def _keep(self, failed: list[FailedRequest]) -> None:
+        self._failed = failed
+        self.failures = min(self.failures, len(failed))
 
     def ejection_seconds(self, base: float, most: float) -> float:
         """Return how long the next ejection lasts: `base` for each in a row, and at most `most`."""
@@ -94,3 +148,7 @@ class OutlierState:
         """Have the endpoint be picked again."""
         self.ejected = None
         self.returned_at = now
+
+
+def _sent_at(request: FailedRequest) -> float:
+    return request.sent_at

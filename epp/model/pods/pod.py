@@ -9,7 +9,13 @@ from msgspec.structs import replace
 from epp.model.caches.choice import CacheSpec, eviction_of, model_of
 from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.endpoint import NO_ATTRIBUTES, UNREPORTED, CacheStats, Endpoint, Load
-from epp.model.events import AttributesReported, LoadReported, OrcaReported, ScrapeFailed
+from epp.model.events import (
+    AttributesReported,
+    LoadReported,
+    OrcaReported,
+    ScrapeFailed,
+    ScrapeFailure,
+)
 from epp.model.kv_changes import (
     BlocksCleared,
     CacheChanged,
@@ -22,15 +28,17 @@ from epp.model.learning.prefill import Speed
 from epp.model.learning.trust import PredictionTrust, Verdict
 from epp.model.pods.current_load import LoadBooks
 from epp.model.pods.engine_scheduler import EngineScheduler
+from epp.model.pods.idle_reports import IdleReports
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.outlier_state import OutlierState
 from epp.model.pods.pace import Pace, PaceClass
 from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.request import RequestId
 
-_MOST_FAILURES: Final = 3
-"""Failed scrapes in a row after which an endpoint counts as unreachable."""
+_MOST_BROKEN: Final = 3
+"""Connections that broke, of scrapes in a row, after which an endpoint counts as unreachable."""
 _MOST_SUSPECTS: Final = 5
 """Reports after which an unconfirmed suspicion of a restart is dropped."""
 _EVICTED_SHARE: Final = 0.01
@@ -48,11 +56,11 @@ class Pod:
     `home` is a list of the pod, emptied when it is removed: to keep the list keeps no removed pod
     alive. The cache is of the `unknown` spec until the endpoint has reported its own. `speed` and
     `prefill` are shared with endpoints of the same class, `pace` is its own. `feedback` compares
-    predictions with reports. A response last began at `answered_at`, some `answers_apart` after
-    the one before (seconds). `mirror` follows the engine's KV events, None while there are none.
-    `outlier` is whether it fails. `models` are those that it listed, None before, and
-    `max_model_lens` their longest contexts, in tokens, as far as it said. `partial`: it serves no
-    whole request, by its role.
+    predictions with reports, `idle_reports` say which requests are over. A response last began at
+    `answered_at`, some `answers_apart` after the one before (seconds). `mirror` follows the
+    engine's KV events, None while there are none. `outlier` is whether it fails. `models` are those
+    that it listed, None before, and `max_model_lens` their longest contexts, in tokens, as far as
+    it said. `partial`: it serves no whole request, by its role.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one endpoint, and what all of them share)
@@ -75,6 +83,7 @@ class Pod:
         self.answers_apart = inf
         self.reachable = True
         self.outlier = OutlierState()
+        self.idle_reports = IdleReports()
         self.home: list[Pod] = [self]
         self.mirror: KvEventMirror | None = None
         self.models: frozenset[str] | None = None
@@ -85,7 +94,7 @@ class Pod:
         self._hasher = hasher
         self._reported = False
         self._suspects: list[SequenceState] = []
-        self._failures = 0
+        self._broken = 0
         self._started_at: float | None = None
         self._queries = 0.0
         self._attributes: Mapping[str, float] = NO_ATTRIBUTES
@@ -156,6 +165,23 @@ class Pod:
         prefilling = self.ledger.prefilling(now) > 0
         self.pace.count(self.running, self.books.held_tokens, now, prefilling=prefilling)
 
+    # The books.
+
+    @property
+    def booked(self) -> set[RequestId]:
+        """The requests in its books."""
+        return self.ledger.request_ids | {each.request_id for each in self.scheduler.sequences()}
+
+    def keep(self, models: Mapping[RequestId, str], now: float) -> None:
+        """Remove all requests from its books but these, each with its model."""
+        for request in self.ledger.request_ids - models.keys():
+            self.ledger.end(request, now)
+        for sequence in self.scheduler.sequences():
+            if sequence.request_id not in models:
+                self.scheduler.finish_request(sequence, revoked=False)
+        self.scheduler.schedule(self.pace.longest_step, now)
+        self.books.recount(models.values())
+
     # Reports of the engine.
 
     def apply(self, event: PodEvent) -> None:
@@ -166,7 +192,7 @@ class Pod:
             case AttributesReported():
                 self.add_attributes(event.attributes)
             case ScrapeFailed():
-                self.record_failure(refused=event.refused)
+                self.record_failure(event.reason)
             case CacheChanged():
                 self.follow(event.changes)
             case CacheFeedUp():
@@ -192,7 +218,7 @@ class Pod:
     def report(self, load: Load) -> None:
         """Take in a scrape: the cache's spec, restarts, reachability."""
         self.load = load if not self._attributes else self._with_attributes(load)
-        self._failures, self.reachable = 0, True
+        self._broken, self.reachable = 0, True
         self._count_external()
         spec = self._spec(load, self.scheduler.spec)
         if spec != self.scheduler.spec:
@@ -262,11 +288,22 @@ class Pod:
         self.ledger.running = self.load.running
         self.ledger.external_waiting = max(0.0, self.load.waiting - self.ledger.requests)
 
-    def record_failure(self, *, refused: bool) -> None:
-        """Count a failed scrape: one that was refused, or three in a row, make it unreachable."""
-        self._failures += 1
-        if refused or self._failures >= _MOST_FAILURES:
-            self.reachable = False
+    def record_failure(self, reason: ScrapeFailure) -> None:
+        """Take in a failed scrape: it is unreachable where nobody is there to connect to.
+
+        A page that is late says nothing of that: a server that is busy writing tokens sends it when
+        it comes to it.
+        """
+        match reason:
+            case ScrapeFailure.NO_PAGE:
+                self._broken, self.reachable = 0, True
+            case ScrapeFailure.BROKEN:
+                self._broken += 1
+                self.reachable = self.reachable and self._broken < _MOST_BROKEN
+            case ScrapeFailure.REFUSED:
+                self.reachable = False
+            case ScrapeFailure.LATE:
+                pass
 
     def judge(self, predicted: int, actual: int, sequence: SequenceState) -> Verdict:
         """Compare predicted cached tokens with reported ones; correct the cache accordingly."""

@@ -87,8 +87,9 @@ class Pods:
         self._unknown = CacheSpec(model=DEFAULT_MODEL, capacity=capacity, block=TOKEN_BLOCK)
         self.adapters: Final[set[str]] = set()
         self._by_id: dict[EndpointId, Pod] = {}
-        self._by_target: dict[Target, Pod] | None = None
+        self._by_target: dict[tuple[Target, int | None], Pod] | None = None
         self._classes: dict[str, PaceClass] = {}
+        self._members: Counter[str] = Counter()
         self._eligible: EligiblePods | None = None
         self._whole: EligiblePods | None = None
         self.changes = 0
@@ -105,11 +106,15 @@ class Pods:
         """Return an endpoint's pod; None for an unknown one."""
         return self._by_id.get(endpoint_id)
 
-    def at(self, target: Target) -> Pod | None:
-        """Return a pod that listens at a target; one of several where they share it."""
+    def at(self, target: Target, rank: int | None) -> Pod | None:
+        """Return the pod of a rank at a target; any there where none has that rank."""
         if self._by_target is None:
-            self._by_target = {each.endpoint.target: each for each in self._by_id.values()}
-        return self._by_target.get(target)
+            self._by_target = {}
+            for each in self._by_id.values():
+                listens = each.endpoint.target
+                self._by_target[listens, None] = self._by_target[listens, each.endpoint.rank] = each
+        known = self._by_target
+        return known.get((target, rank)) or known.get((target, None))
 
     def values(self) -> Collection[Pod]:
         """Return all pods, in the order in which they were added."""
@@ -118,9 +123,10 @@ class Pods:
     def upsert(self, endpoint: Endpoint) -> None:
         """Add an endpoint, in place of another engine of its name; relabel the same engine."""
         pod = self._by_id.get(endpoint.id)
-        of_class = self._classes.setdefault(endpoint.labels.get(CLASS_LABEL, ""), PaceClass())
+        of_class = self._join(endpoint)
         self.refresh()
         if pod is not None and pod.endpoint.engine == endpoint.engine:
+            self._leave(pod.endpoint)
             pod.relabel(endpoint, of_class)
             return
         self.remove(endpoint.id)
@@ -137,7 +143,24 @@ class Pods:
             self._by_target = None
             self._uncount(pod.engine_block)
             self._unlist(pod)
+            self._leave(pod.endpoint)
             pod.detach()
+
+    def _join(self, endpoint: Endpoint) -> PaceClass:
+        """Return the class of an endpoint, which has one more member."""
+        label = endpoint.labels.get(CLASS_LABEL, "")
+        self._members[label] += 1
+        found = self._classes.get(label)
+        if found is None:
+            found = self._classes[label] = PaceClass()
+        return found
+
+    def _leave(self, endpoint: Endpoint) -> None:
+        """Forget the class of an endpoint with its last member; the unlabelled one stays."""
+        label = endpoint.labels.get(CLASS_LABEL, "")
+        self._members[label] -= 1
+        if label and not self._members[label]:
+            del self._members[label], self._classes[label]
 
     def list_models(self, event: ModelsListed) -> None:
         """Record the models that an endpoint serves, and how long their contexts are."""

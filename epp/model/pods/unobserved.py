@@ -3,8 +3,10 @@
 The clock yields for each what would have been seen: `Generated` as it goes on, and `Aborted` when
 a response of the expected length would be over. The engine's own count of its requests decides
 instead where it fits the ledger: a request that is overdue but may be among those that the engine
-runs goes on; and where the engine runs fewer than must be there, those that were due first end. A
-count larger than the ledger's includes requests of others, and decides nothing.
+runs goes on; and where the engine runs fewer than must be there, those that were due first end.
+From then to the next count they end as often as responses do on average, where that is known, and
+in the same order: short ones end before they are due, and only a count shows that. A count larger
+than the ledger's includes requests of others, and decides nothing.
 
 The clock is the caller's, in seconds, and never goes back; nothing is lost where a call is late.
 """
@@ -28,6 +30,8 @@ _OVERDUE, _OVERDUE_SECONDS = 4.0, 10.0
 _COUNT_SECONDS = 10.0
 """Seconds for which an engine's count is used."""
 _LEAST_SECONDS_PER_TOKEN = 1e-4
+_LEAST_SECONDS = 0.05
+"""Seconds that a response takes, at least, where the next end is guessed."""
 _ROUNDING = 1e-6
 """Tokens by which sums of seconds may fall short of a whole one."""
 _SLACK, _SLACK_REQUESTS = 1.05, 1.0
@@ -38,12 +42,24 @@ class UnobservedRequest:
     """A request at an endpoint that nobody observes; nothing was seen of it after `since`.
 
     It generates its first token at `began`, one more every `seconds_per_token`, `length` of them
-    as far as is known, which is at least one, and never more than `most`. Times are in seconds.
+    as far as is known, which is at least one, and never more than `most`. It is `usual` where that
+    was learned from enough others. Times are in seconds.
     `due` is the time at which it is expected to end, and `last` that at which it is over, whatever
     the engine counts.
     """
 
-    __slots__ = ("began", "due", "endpoint_id", "id", "last", "length", "most", "pace", "since")
+    __slots__ = (
+        "began",
+        "due",
+        "endpoint_id",
+        "id",
+        "last",
+        "length",
+        "most",
+        "pace",
+        "since",
+        "usual",
+    )
 
     def __init__(  # noqa: PLR0913 (the course)
         self,
@@ -55,6 +71,7 @@ class UnobservedRequest:
         seconds_per_token: float,
         length: float,
         most: float = inf,
+        usual: bool = True,
     ) -> None:
         self.id: Final = id
         self.endpoint_id: Final = endpoint_id
@@ -63,8 +80,13 @@ class UnobservedRequest:
         self.pace: Final = max(seconds_per_token, _LEAST_SECONDS_PER_TOKEN)
         self.length: Final = length
         self.most: Final = most
+        self.usual: Final = usual
         self.due: Final = began + (length - 1) * self.pace
         self.last: Final = began + _OVERDUE * (self.due - began) + _OVERDUE_SECONDS
+
+    def counted(self, at: float) -> bool:
+        """Return whether an engine's count of that time included it, if it was still there."""
+        return max(self.since, self.began) < at
 
     def generated(self, now: float) -> int:
         """Return how many tokens it is expected to have generated."""
@@ -72,6 +94,16 @@ class UnobservedRequest:
             return 0
         tokens = 1 + (now - self.began) / self.pace + _ROUNDING
         return int(min(tokens, self.most, _OVERDUE * self.length))
+
+
+class _NextEnd:
+    """The next guessed end of one of those requests of an endpoint that were counted at `at`."""
+
+    __slots__ = ("at", "endpoint_id")
+
+    def __init__(self, endpoint_id: EndpointId, at: float) -> None:
+        self.endpoint_id: Final = endpoint_id
+        self.at: Final = at
 
 
 class UnobservedRequests:
@@ -82,7 +114,8 @@ class UnobservedRequests:
         self._requests: dict[RequestId, UnobservedRequest] = {}
         self._by_endpoint: dict[EndpointId, dict[RequestId, UnobservedRequest]] = {}
         self._counted: dict[EndpointId, tuple[float, bool]] = {}  # when, and whether it fitted
-        self._agenda: list[tuple[float, int, UnobservedRequest]] = []
+        self._next_ends: dict[EndpointId, _NextEnd] = {}
+        self._agenda: list[tuple[float, int, UnobservedRequest | _NextEnd]] = []
         self._tickets = count()
 
     def __len__(self) -> int:
@@ -111,14 +144,19 @@ class UnobservedRequests:
         if not here:
             del self._by_endpoint[unseen.endpoint_id]
             self._counted.pop(unseen.endpoint_id, None)
+            self._next_ends.pop(unseen.endpoint_id, None)
 
     def advance(self, now: float) -> Iterator[tuple[float, Generated | Aborted]]:
         """Yield what is guessed to have happened up to `now`, in order of time, and when."""
         agenda = self._agenda
         while agenda and agenda[0][0] <= now:
-            at, _, unseen = heappop(agenda)
-            if self._requests.get(unseen.id) is unseen:
-                yield at, self._next(unseen, at, now)
+            at, _, planned = heappop(agenda)
+            if isinstance(planned, _NextEnd):
+                over = self._end_one(planned, at)
+                if over is not None:
+                    yield at, over
+            elif self._requests.get(planned.id) is planned:
+                yield at, self._next(planned, at, now)
         self.due = agenda[0][0] if agenda else inf
 
     def _next(self, unseen: UnobservedRequest, at: float, now: float) -> Generated | Aborted:
@@ -127,6 +165,33 @@ class UnobservedRequests:
             return Aborted(unseen.id, unseen.generated(at))
         self._plan(unseen, at, now)
         return Generated(unseen.id, unseen.generated(at))
+
+    def _end_one(self, planned: _NextEnd, at: float) -> Aborted | None:
+        """End the request that was due first of those that were counted; plan the next end."""
+        there = self._usual(planned.endpoint_id, planned.at)
+        if self._next_ends.get(planned.endpoint_id) is not planned or not there:
+            return None
+        over = min(there, key=_due)
+        self.discard(over.id)
+        self._plan_end(planned.endpoint_id, planned.at, at, 1.0)
+        return Aborted(over.id, over.generated(at))
+
+    def _plan_end(self, endpoint_id: EndpointId, counted: float, now: float, ends: float) -> None:
+        """Plan the end of the next of those that were counted, for when so many are expected."""
+        self._next_ends.pop(endpoint_id, None)
+        there = self._usual(endpoint_id, counted)
+        a_second = sum([1.0 / max(_LEAST_SECONDS, each.due - each.began) for each in there])
+        if ends >= a_second * _COUNT_SECONDS:  # a later count says more
+            return
+        self._next_ends[endpoint_id] = planned = _NextEnd(endpoint_id, counted)
+        when = now + ends / a_second
+        heappush(self._agenda, (when, next(self._tickets), planned))
+        self.due = min(self.due, when)
+
+    def _usual(self, endpoint_id: EndpointId, at: float) -> list[UnobservedRequest]:
+        """Return those that an engine's count of that time included, whose length is known."""
+        here = self._by_endpoint.get(endpoint_id, {})
+        return [each for each in here.values() if each.usual and each.counted(at)]
 
     def _plan(self, unseen: UnobservedRequest, at: float, now: float) -> None:
         """Plan the next guess: some tokens on, or the end. Where `at` is long past, skip to now."""
@@ -148,11 +213,16 @@ class UnobservedRequests:
         if here is None or at <= self._counted.get(endpoint_id, (-inf, False))[0]:
             return []
         requests = load.waiting + load.running
-        self._counted[endpoint_id] = at, requests <= _SLACK * booked + _SLACK_REQUESTS
-        there = [each for each in here.values() if max(each.since, each.began) < at]
+        fits = requests <= _SLACK * booked + _SLACK_REQUESTS
+        self._counted[endpoint_id] = at, fits
+        there = [each for each in here.values() if each.counted(at)]
         over = nsmallest(booked - coming - int(requests), there, key=_due)
         for each in over:
             self.discard(each.id)
+        if fits:
+            self._plan_end(endpoint_id, at, at, 1.0 + max(0.0, requests - booked))
+        else:
+            self._next_ends.pop(endpoint_id, None)
         return [Aborted(each.id, each.generated(at)) for each in over]
 
     def _may_run(self, unseen: UnobservedRequest, now: float) -> bool:

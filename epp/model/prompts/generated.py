@@ -26,6 +26,8 @@ _MOST_PER_ANCHOR: Final = 8
 """Responses that are remembered for one last full block."""
 _BROKEN_TOKENS: Final = 4
 """Tokens by which the count of a response that broke off may be wrong."""
+_GUESSED: Final = 4
+"""By how many times the length of a response that was not observed may be wrong."""
 _LEAST_BYTES: Final = 1
 _MOST_BYTES: Final = 8
 """Bytes that a token of a generated text has on average, at least and at most."""
@@ -40,7 +42,8 @@ class GeneratedBlocks:
     The response's prompt was `size` long in the unit of its chain (`exact`), in `blocks` full
     blocks with `hashed` tokens, the last of them `anchor`; `rest` of it followed, with the hash
     `rest_digest`. `prompt_tokens` and `generated` tokens were counted by the server, or guessed
-    from what had been streamed where the response broke off (`broken`).
+    from what had been streamed where the response broke off (`broken`), or from the time that it
+    took, where that was all that was seen (`guessed`, which are `broken` too).
     """
 
     __slots__ = (
@@ -50,6 +53,7 @@ class GeneratedBlocks:
         "exact",
         "generated",
         "generation",
+        "guessed",
         "hashed",
         "home",
         "lease",
@@ -69,6 +73,7 @@ class GeneratedBlocks:
         generated: int,
         *,
         broken: bool,
+        guessed: bool = False,
     ) -> None:
         chain = sequence.chain
         self.request_id: Final = sequence.request_id
@@ -85,6 +90,7 @@ class GeneratedBlocks:
         self.prompt_tokens: Final = prompt_tokens
         self.generated: Final = generated
         self.broken: Final = broken
+        self.guessed: Final = guessed
 
     @property
     def computed(self) -> int:
@@ -92,8 +98,14 @@ class GeneratedBlocks:
         return self.prompt_tokens + self.generated - 1
 
 
-def generated_blocks(
-    pod: Pod, sequence: SequenceState, prompt_tokens: int, generated: int, *, broken: bool = False
+def generated_blocks(  # noqa: PLR0913 (as `GeneratedBlocks`)
+    pod: Pod,
+    sequence: SequenceState,
+    prompt_tokens: int,
+    generated: int,
+    *,
+    broken: bool = False,
+    guessed: bool = False,
 ) -> GeneratedBlocks | None:
     """Return what a response left in a pod's cache.
 
@@ -103,7 +115,9 @@ def generated_blocks(
     lease = sequence.lease
     if lease is None or not sequence.chain.hashes or sequence.cache is not pod.scheduler.cache:
         return None
-    return GeneratedBlocks(pod, sequence, lease, prompt_tokens, generated, broken=broken)
+    return GeneratedBlocks(
+        pod, sequence, lease, prompt_tokens, generated, broken=broken, guessed=guessed
+    )
 
 
 class GeneratedIndex:
@@ -196,12 +210,14 @@ def _limit(blocks: GeneratedBlocks, chain: Chain, end: int | None, rate: float) 
 
     Of token ids, a message is the response if it is exactly as long: the response's last token
     ended it, or the template did where the response was cut off. One that broke off may have lost
-    some on the way.
+    some on the way; of one that was not observed the length is a guess.
     """
     size, generated = blocks.size, blocks.generated
     if chain.exact:
         slack = _BROKEN_TOKENS if blocks.broken else 0
-        if end is not None and not -slack <= end - size - generated <= 1 + slack:
+        times = _GUESSED if blocks.guessed else 1
+        least, most = generated // times - slack, generated * times + 1 + slack
+        if end is not None and not least <= end - size <= most:
             return 0
         return min(end or chain.size, size + generated) - 1
     if end is None:

@@ -9,6 +9,7 @@ from math import gcd
 from typing import Final
 
 from epp.model.events import ResponseRepeated
+from epp.model.learning.bounded import LONGEST_NAME
 from epp.model.pods.pod import Pod
 from epp.model.pods.sequence import SequenceState
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
@@ -101,8 +102,9 @@ class Prompts:
         chain, offsets = quote.chains[0], quote.token_offsets[0]
         if chain.exact or not prompt_tokens:
             return offsets
-        self._estimator.learn_error(quote.target_model, quote.kind, offsets, prompt_tokens)
-        self._estimator.learn(quote.target_model, quote.kind, chain.size, prompt_tokens)
+        if len(quote.target_model) <= LONGEST_NAME:
+            self._estimator.learn_error(quote.target_model, quote.kind, offsets, prompt_tokens)
+            self._estimator.learn(quote.target_model, quote.kind, chain.size, prompt_tokens)
         whole = bool(chain.hashes) and chain.ends[-1] == chain.size
         if whole:
             self._estimator.record(chain.hashes[-1], prompt_tokens)
@@ -147,11 +149,18 @@ class Prompts:
             if blocks is not None:
                 self.generated.remember(blocks)
 
-    def remember_broken(self, pod: Pod, sequence: SequenceState, generated: int) -> None:
-        """Remember what a response left that ended early, after about `generated` tokens."""
+    def remember_broken(
+        self, pod: Pod, sequence: SequenceState, generated: int, *, guessed: bool = False
+    ) -> None:
+        """Remember what a response left that ended after about `generated` tokens.
+
+        It broke off, or it was not observed and that is a guess (`guessed`).
+        """
         if generated > 1:
             prompt_tokens = sequence.offsets.total
-            blocks = generated_blocks(pod, sequence, prompt_tokens, generated, broken=True)
+            blocks = generated_blocks(
+                pod, sequence, prompt_tokens, generated, broken=True, guessed=guessed
+            )
             if blocks is not None:
                 self.generated.remember(blocks)
 

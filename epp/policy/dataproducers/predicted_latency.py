@@ -22,6 +22,8 @@ _EVERY = without_effect("every streamed response is learned from")
 
 TTFT_HEADERS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 TPOT_HEADERS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
+_LONGEST_OBJECTIVE = 1e9
+"""Milliseconds: 12 days. A longer objective is none."""
 _LEAST_TOKENS = 8
 """Tokens of a response below which its time per token is not learned from."""
 _MEMORY = 0.99
@@ -31,13 +33,18 @@ _STEP_SECONDS, _SLOPE_SECONDS = 0.006, 20e-6
 
 
 def slo(request: InferenceRequest, names: Sequence[str]) -> float:
-    """Return an objective that a request names, in milliseconds; 0 without a number above 0."""
+    """Return an objective that a request names, in milliseconds; 0 without a number above 0.
+
+    One above `_LONGEST_OBJECTIVE` is none.
+    """
     for name in names:
-        try:
-            value = float(request.headers[name])
-        except (KeyError, ValueError):
+        if (text := request.headers.get(name)) is None:
             continue
-        if 0 < value < float("inf"):
+        try:
+            value = float(text)
+        except ValueError:
+            continue
+        if 0 < value <= _LONGEST_OBJECTIVE:
             return value
     return 0.0
 

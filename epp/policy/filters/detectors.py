@@ -76,7 +76,7 @@ class ConcurrencyDetector(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         if self.max_concurrency <= 0 or self.max_token_concurrency <= 0:
             raise ValueError("`maxConcurrency` and `maxTokenConcurrency` are above 0")
-        if not 0 <= self.headroom < float("inf"):
+        if self.headroom < 0:
             raise ValueError("`headroom` is 0 or more")
 
     def start(self, context: PluginContext) -> "_ByConcurrency":

@@ -4,7 +4,6 @@ Envoy: `slow_start_config` of its load balancing policies, with the aggression o
 """
 
 from collections.abc import Callable, Sequence
-from math import inf
 from typing import Final
 
 import msgspec
@@ -29,7 +28,7 @@ class SlowStartFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     min_weight_percent: float = 10.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.window_seconds < inf:
+        if self.window_seconds <= 0:
             raise ValueError("`windowSeconds` is not a number above 0; write seconds, such as 60")
         if not 0 <= self.min_weight_percent <= _PERCENT:
             raise ValueError("`minWeightPercent` is not in 0 to 100; write percent, such as 10")

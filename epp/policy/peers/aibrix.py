@@ -16,6 +16,7 @@ import msgspec
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import DEFAULT_FAIRNESS_ID, Decision, InferenceRequest
+from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.memory.sent_blocks import SentBlocks
 from epp.policy.peers.memory.window import WindowSum
 from epp.policy.plugins import PluginContext, uniform
@@ -165,14 +166,14 @@ class _ByService:
         self._settings = settings
         self._below = below
         # Users by their last request, the longest ago first, and what they were served as of it.
-        self._windows: OrderedDict[str, WindowSum] = OrderedDict()
-        self._served: dict[str, float] = {}
+        self._windows: OrderedDict[ClientKey, WindowSum] = OrderedDict()
+        self._served: dict[ClientKey, float] = {}
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return (highest cost - own) / (highest - lowest)."""
         if not candidates or request.fairness_id == DEFAULT_FAIRNESS_ID:
             return [1.0] * len(candidates)
-        settings, window = self._settings, self._windows.get(request.fairness_id)
+        settings, window = self._settings, self._windows.get(client_key(request.fairness_id))
         served = 0.0 if window is None else window.total(candidates[0].now)
         lowest = min(self._served.values(), default=settings.min_tokens)
         highest = max(self._served.values(), default=settings.max_tokens)
@@ -189,9 +190,9 @@ class _ByService:
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
         """Count a request for its user."""
-        user, settings = request.fairness_id, self._settings
-        if user == DEFAULT_FAIRNESS_ID:
+        if request.fairness_id == DEFAULT_FAIRNESS_ID:
             return
+        user, settings = client_key(request.fairness_id), self._settings
         seconds = settings.window_minutes * _MINUTE
         window = self._windows.setdefault(user, WindowSum(seconds))
         self._windows.move_to_end(user)

@@ -6,7 +6,8 @@ engine, which no picker can.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import count
 from math import floor
 
 import msgspec
@@ -15,6 +16,7 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import Aborted, EndpointRemoved, Event, Finished
 from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatchInfo, find_producer
 
@@ -57,25 +59,32 @@ class _ByCredit:
     def __init__(self, settings: D2LpmScorer, matches: PrefixMatchInfo) -> None:
         self._settings = settings
         self._matches = matches
-        self._accounts: OrderedDict[str, _Account] = OrderedDict()  # the one idle the longest first
-        self._under_way: dict[RequestId, tuple[str, EndpointId]] = {}
+        self._accounts: OrderedDict[ClientKey, _Account] = (
+            OrderedDict()
+        )  # the one idle the longest first
+        self._under_way: dict[RequestId, tuple[ClientKey, int]] = {}
+        self._numbers: dict[EndpointId, int] = {}  # which other endpoints never get
+        self._unused = count()
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 for what may be chosen, 0 for others."""
         if not candidates:
             return []
-        account = self._accounts.get(request.fairness_id, _Account())
-        balances = [self._credit(account, each.endpoint.id) for each in candidates]
-        given = self._settings.worker_quantum * self._quanta(max(balances))
+        account = self._accounts.get(client_key(request.fairness_id), _Account())
+        balances = [
+            self._credit(account, self._numbers.get(each.endpoint.id, -1)) for each in candidates
+        ]
+        most = max(balances)
+        given = self._settings.worker_quantum * self._quanta(most)
         matches = self._matches.prefix_matches(request, candidates)
         ranks = [
-            (-match.matched, each.requests) if credit + given > 0 else None
+            (-match.matched, each.requests) if credit == most or credit + given > 0 else None
             for credit, match, each in zip(balances, matches, candidates, strict=True)
         ]
         best = min(rank for rank in ranks if rank is not None)
         return [1.0 if rank == best else 0.0 for rank in ranks]
 
-    def _credit(self, account: "_Account", endpoint: EndpointId) -> float:
+    def _credit(self, account: "_Account", endpoint: int) -> float:
         return account.quanta * self._settings.worker_quantum - account.spent.get(endpoint, 0.0)
 
     def _quanta(self, credit: float) -> int:
@@ -84,22 +93,26 @@ class _ByCredit:
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
         """Have a client pay for what is to be computed."""
-        client, endpoint = request.fairness_id, decision.endpoint.id
+        client, name = client_key(request.fairness_id), decision.endpoint.id
+        endpoint = self._numbers.get(name)
+        if endpoint is None:
+            endpoint = self._numbers[name] = next(self._unused)
         account = self._accounts.setdefault(client, _Account())
         self._accounts.move_to_end(client)
         if len(self._accounts) > _MOST_CLIENTS:
             self._accounts.popitem(last=False)
         account.quanta += self._quanta(self._credit(account, endpoint))
         account.pay(endpoint, decision.prompt_tokens - decision.predicted_cached_tokens)
+        if len(account.spent) > len(self._numbers):
+            account.keep(self._numbers.values())
         self._under_way[request.id] = client, endpoint
 
     def hear(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Have a client pay for a response; forget an endpoint that is gone."""
         if isinstance(event, EndpointRemoved):
-            for account in self._accounts.values():
-                account.spent.pop(event.endpoint_id, None)
+            self._numbers.pop(event.endpoint_id, None)
         elif isinstance(event, Finished | Aborted):
-            client, endpoint = self._under_way.pop(event.request_id, ("", EndpointId("")))
+            client, endpoint = self._under_way.pop(event.request_id, (0, -1))
             served = self._accounts.get(client)
             if served is not None and endpoint in served.spent:
                 usage = event.usage if isinstance(event, Finished) else None
@@ -112,8 +125,12 @@ class _Account:
 
     def __init__(self) -> None:
         self.quanta = 1
-        self.spent: dict[EndpointId, float] = {}
+        self.spent: dict[int, float] = {}
 
-    def pay(self, endpoint: EndpointId, tokens: float) -> None:
+    def pay(self, endpoint: int, tokens: float) -> None:
         """Spend tokens at an endpoint."""
         self.spent[endpoint] = self.spent.get(endpoint, 0.0) + tokens
+
+    def keep(self, endpoints: Collection[int]) -> None:
+        """Forget what was spent at other endpoints: they are gone."""
+        self.spent = {each: self.spent[each] for each in endpoints if each in self.spent}

@@ -17,7 +17,7 @@ from epp.model.events import Aborted, Admitted, EndpointRemoved, Event, Finished
 from epp.model.prompts.hashing import BlockHash
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
-from epp.policy.peers.prefix_tree import PrefixNode, PrefixTree
+from epp.policy.peers.prefix_tree import PrefixNode, PrefixTree, Tenant
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatchInfo, find_producer
 from epp.policy.scorers.load import least_is_best
@@ -64,7 +64,7 @@ class DynamoCostScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             "routerTemperature": self.router_temperature,
         }
         for name, value in weights.items():
-            if not 0 <= value < float("inf"):
+            if value < 0:
                 raise ValueError(f"`{name}` is {value}; write a number from 0")
         if self.block_size <= 0:
             raise ValueError("`blockSize` is not above 0; write the engines' block, such as 16")
@@ -120,7 +120,7 @@ def costs_at(temperature: float, costs: Sequence[float]) -> list[float]:
 class _Held(NamedTuple):
     """A prompt of a request that is under way at an endpoint: the node that it ends at."""
 
-    endpoint: EndpointId
+    tenant: Tenant
     node: PrefixNode
 
 
@@ -165,11 +165,12 @@ class ActivePrompts:
         elif isinstance(event, Finished | Aborted):
             self._end(event.request_id)
         elif isinstance(event, EndpointRemoved):
-            self._forget(event.endpoint_id)
+            self._tree.remove(event.endpoint_id)  # whose requests may end later
 
     def _hold(self, quote: Quote, endpoint: EndpointId) -> list[_Held]:
+        tenant = self._tree.tenant(endpoint)
         held = [
-            _Held(endpoint, self._tree.insert(chain.hashes, offsets.ends, endpoint))
+            _Held(tenant, self._tree.insert(chain.hashes, offsets.ends, endpoint))
             for chain, offsets in zip(quote.chains, quote.token_offsets, strict=True)
             if chain.hashes
         ]
@@ -186,16 +187,7 @@ class ActivePrompts:
                 self._counts[each] -= 1
             elif each in self._counts:
                 del self._counts[each]
-                self._tree.forget(each.node, each.endpoint)
-
-    def _forget(self, endpoint: EndpointId) -> None:
-        """Forget what an endpoint that is gone held; its requests may end later."""
-        self._tree.remove(endpoint)
-        for held in (*self._requests.values(), *self._prefills.values()):
-            held[:] = [each for each in held if each.endpoint != endpoint]
-        self._counts = Counter(
-            {held: count for held, count in self._counts.items() if held.endpoint != endpoint}
-        )
+                self._tree.forget(each.node, each.tenant)
 
 
 def _prompts(candidate: Candidate) -> list[tuple[Sequence[BlockHash], Sequence[int]]]:

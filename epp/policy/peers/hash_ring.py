@@ -12,7 +12,7 @@ from xxhash import xxh64_intdigest
 
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
-from epp.model.fleet import Listener
+from epp.model.listeners import Listener
 from epp.model.prompts.chain import Chain
 from epp.model.request import InferenceRequest
 

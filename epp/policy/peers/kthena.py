@@ -4,7 +4,7 @@ Source: volcano-sh/kthena at commit 3cc05728, 2026-08 (`pkg/kthena-router/schedu
 `pkg/kthena-router/datastore/store.go`). There scores are whole numbers up to 100, here hundredths.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -23,6 +23,8 @@ from epp.policy.scorers.load import lower_is_better
 _QUEUED_WEIGHT = 100.0
 """What a request that the engine does not report to run counts, beyond itself."""
 _UNSEEN = 0.5
+_SWEPT = 256
+"""Blocks of endpoints that are gone which are dropped whenever a prompt is sent."""
 
 
 def _in_hundredths(score: float) -> float:
@@ -180,8 +182,9 @@ class _ByBlocks:
     def __init__(self, settings: KthenaPrefixCacheScorer, context: PluginContext) -> None:
         self._settings = settings
         self._below: Callable[[int], int] = context.below
-        self._holders: dict[BlockHash, set[EndpointId]] = {}
-        self._recent: dict[EndpointId, OrderedDict[BlockHash, None]] = {}
+        self._holders: dict[BlockHash, set[_Blocks]] = {}
+        self._recent: dict[EndpointId, _Blocks] = {}
+        self._gone: deque[_Blocks] = deque()
         self._sendings = Sendings(context, self._insert, self._forget)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
@@ -200,9 +203,10 @@ class _ByBlocks:
     def _match(self, blocks: Sequence[BlockHash], among: set[EndpointId]) -> dict[EndpointId, int]:
         """Return the longest matches, the last block first: it tells of those before it, too."""
         matched: dict[EndpointId, int] = {}
+        names = {self._recent[each]: each for each in among if each in self._recent}
         for depth in range(len(blocks), 0, -1):
-            fresh = self._holders.get(blocks[depth - 1], set()) & among - matched.keys()
-            left = sorted(fresh)
+            there = names.keys() & self._holders.get(blocks[depth - 1], ())
+            left = sorted({names[each] for each in there} - matched.keys())
             while left and len(matched) < self._settings.top_k_matches:
                 matched[left.pop(self._below(len(left)))] = depth
             if len(matched) == self._settings.top_k_matches:
@@ -210,20 +214,42 @@ class _ByBlocks:
         return matched
 
     def _insert(self, chain: Chain, endpoint: EndpointId, _now: float) -> None:
-        recent = self._recent.setdefault(endpoint, OrderedDict())
+        own = self._recent.get(endpoint)
+        if own is None:
+            own = self._recent[endpoint] = _Blocks()
         for block in reversed(self._blocks(chain)):
-            recent[block] = None
-            recent.move_to_end(block)
-            self._holders.setdefault(block, set()).add(endpoint)
-        while len(recent) > self._settings.max_hash_cache_size:
-            self._drop(recent.popitem(last=False)[0], endpoint)
+            own.recent[block] = None
+            own.recent.move_to_end(block)
+            self._holders.setdefault(block, set()).add(own)
+        while len(own.recent) > self._settings.max_hash_cache_size:
+            self._drop(own)
+        self._sweep()
 
     def _forget(self, endpoint: EndpointId) -> None:
-        for block in self._recent.pop(endpoint, ()):
-            self._drop(block, endpoint)
+        """Let an endpoint's blocks match no more; they go a little at a time."""
+        own = self._recent.pop(endpoint, None)
+        if own is not None:
+            self._gone.append(own)
 
-    def _drop(self, block: BlockHash, endpoint: EndpointId) -> None:
+    def _sweep(self) -> None:
+        for _ in range(_SWEPT if self._gone else 0):
+            if not self._gone[0].recent:
+                self._gone.popleft()
+                return
+            self._drop(self._gone[0])
+
+    def _drop(self, own: "_Blocks") -> None:
+        block, _ = own.recent.popitem(last=False)
         holders = self._holders[block]
-        holders.discard(endpoint)
+        holders.discard(own)
         if not holders:
             del self._holders[block]
+
+
+class _Blocks:
+    """The blocks of an endpoint, the one that was sent the longest ago first."""
+
+    __slots__ = ("recent",)
+
+    def __init__(self) -> None:
+        self.recent: OrderedDict[BlockHash, None] = OrderedDict()

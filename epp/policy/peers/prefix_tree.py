@@ -11,11 +11,12 @@ Follows the tree of sglang-router 0.3.2 (`policies/tree.rs`), which smg and vllm
 
 There an edge is text, here it is blocks of a `Chain`: prompts share what their blocks share, so a
 last, partial block matches nothing. There a match refreshes one time in eight what it found; here
-only an insertion does.
+only an insertion does. What endpoints had that are gone counts no more at once, and is taken from
+the tree a little with every insertion.
 """
 
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -37,28 +38,52 @@ class PrefixFound(NamedTuple):
     endpoints: Collection[EndpointId]
 
 
+_SWEPT = 16
+"""Prompts of endpoints that are gone which an insertion forgets."""
+
+
+class Tenant:
+    """An endpoint in the tree, until it goes: `endpoint` is None then.
+
+    `length` is that of all that it has. `recent` are the nodes that its prompts end at, the least
+    recently inserted first, all its leaves among them.
+    """
+
+    __slots__ = ("endpoint", "length", "recent")
+
+    def __init__(self, endpoint: EndpointId) -> None:
+        self.endpoint: EndpointId | None = endpoint
+        self.length = 0
+        self.recent: OrderedDict[PrefixNode, None] = OrderedDict()
+
+
 class PrefixNode:
     """A run of blocks, with the length of a prompt at the end of each; the root has none.
 
-    `endpoints` that have it come with the number of its children that they have. `first` is the
+    `tenants` that have it come with the number of its children that they have. `first` is the
     one that it was created for.
     """
 
-    __slots__ = ("above", "children", "endpoints", "ends", "first", "hashes")
+    __slots__ = ("above", "children", "ends", "first", "hashes", "tenants")
 
     def __init__(
         self,
         above: "PrefixNode | None",
         hashes: Sequence[BlockHash],
         ends: Sequence[int],
-        first: EndpointId,
+        first: Tenant | None,
     ) -> None:
         self.above = above or self
         self.hashes = hashes
         self.ends = ends
         self.first = first
-        self.endpoints: dict[EndpointId, int] = {}
+        self.tenants: dict[Tenant, int] = {}
         self.children: dict[BlockHash, PrefixNode] = {}
+
+    @property
+    def endpoints(self) -> list[EndpointId]:
+        """The endpoints that have it."""
+        return [each.endpoint for each in self.tenants if each.endpoint is not None]
 
     @property
     def length(self) -> int:
@@ -80,28 +105,36 @@ class PrefixTree:
     """Prompts by endpoint, as the hashes of their blocks and where each ends."""
 
     def __init__(self) -> None:
-        self._root = PrefixNode(None, (), (), EndpointId(""))
-        self._lengths: dict[EndpointId, int] = {}
-        # The nodes that prompts end at, the least recently inserted first, all leaves among them.
-        self._recent: dict[EndpointId, OrderedDict[PrefixNode, None]] = {}
+        self._root = PrefixNode(None, (), (), None)
+        self._tenants: dict[EndpointId, Tenant] = {}
+        self._gone: deque[Tenant] = deque()
 
     def __len__(self) -> int:
         waiting, count = [self._root], -1
         while waiting:
-            waiting += waiting.pop().children.values()
-            count += 1
+            node = waiting.pop()
+            waiting += node.children.values()
+            count += node is self._root or bool(node.endpoints)
         return count
+
+    def tenant(self, endpoint: EndpointId) -> Tenant:
+        """Return an endpoint as it is in the tree."""
+        found = self._tenants.get(endpoint)
+        if found is None:
+            found = self._tenants[endpoint] = Tenant(endpoint)
+        return found
 
     def length(self, endpoint: EndpointId) -> int:
         """Return the length of all that an endpoint has, what prompts share counted once."""
-        return self._lengths.get(endpoint, 0)
+        tenant = self._tenants.get(endpoint)
+        return 0 if tenant is None else tenant.length
 
     def match(self, hashes: Sequence[BlockHash]) -> PrefixFound:
         """Return the longest prefix of a prompt that any endpoint has."""
         node, at, length = self._root, 0, 0
         while at < len(hashes):
             child = node.children.get(hashes[at])
-            if child is None:
+            if child is None or (self._gone and not child.endpoints):
                 break
             node, common = child, child.common(hashes, at)
             at += common
@@ -110,15 +143,16 @@ class PrefixTree:
                 break
         if node is self._root:
             return PrefixFound(0, None, ())
-        first = node.first if node.first in node.endpoints else next(iter(node.endpoints))
-        return PrefixFound(length, first, node.endpoints.keys())
+        endpoints, first = node.endpoints, node.first
+        named = first.endpoint if first in node.tenants and first is not None else None
+        return PrefixFound(length, endpoints[0] if named is None else named, endpoints)
 
     def blocks(self, hashes: Sequence[BlockHash], endpoint: EndpointId) -> int:
         """Return how many leading blocks of a prompt an endpoint has."""
-        node, at = self._root, 0
+        node, at, tenant = self._root, 0, self._tenants.get(endpoint)
         while at < len(hashes):
             child = node.children.get(hashes[at])
-            if child is None or endpoint not in child.endpoints:
+            if child is None or tenant not in child.tenants:
                 break
             at += child.common(hashes, at)
             node = child
@@ -128,73 +162,84 @@ class PrefixTree:
         self, hashes: Sequence[BlockHash], ends: Sequence[int], endpoint: EndpointId
     ) -> PrefixNode:
         """Note that a prompt was sent to an endpoint; return the node that it ends at."""
-        node, at = self._root, 0
+        node, at, tenant = self._root, 0, self.tenant(endpoint)
         while at < len(hashes):
             child = node.children.get(hashes[at])
             if child is None:
-                child = PrefixNode(node, hashes[at:], ends[at:], endpoint)
+                child = PrefixNode(node, hashes[at:], ends[at:], tenant)
                 node.children[hashes[at]] = child
             elif (common := child.common(hashes, at)) < len(child.hashes):
                 child = _split(child, common)
-            if endpoint not in child.endpoints:
-                child.endpoints[endpoint] = 0
-                self._lengths[endpoint] = self._lengths.get(endpoint, 0) + child.length
+            if tenant not in child.tenants:
+                if self._gone and not child.endpoints:
+                    child.first = tenant
+                child.tenants[tenant] = 0
+                tenant.length += child.length
                 if node is not self._root:
-                    node.endpoints[endpoint] += 1
+                    node.tenants[tenant] += 1
             node, at = child, at + len(child.hashes)
         if node is not self._root:
-            recent = self._recent.setdefault(endpoint, OrderedDict())
-            recent[node] = None
-            recent.move_to_end(node)
+            tenant.recent[node] = None
+            tenant.recent.move_to_end(node)
+        self._sweep()
         return node
 
     def evict(self, endpoint: EndpointId, most: int) -> None:
         """Forget what was sent to an endpoint least recently, until `most` is left of it."""
-        recent = self._recent.get(endpoint)
-        while recent and self._lengths[endpoint] > most:
-            node, _ = recent.popitem(last=False)
-            self._prune(node, endpoint, most)
+        tenant = self._tenants.get(endpoint)
+        while tenant is not None and tenant.recent and tenant.length > most:
+            node, _ = tenant.recent.popitem(last=False)
+            self._prune(node, tenant, most)
 
-    def forget(self, node: PrefixNode, endpoint: EndpointId) -> None:
+    def forget(self, node: PrefixNode, tenant: Tenant) -> None:
         """Forget the prompts that end at a node, as sent to an endpoint."""
-        recent = self._recent.get(endpoint)
-        if recent is not None and node in recent:
-            del recent[node]
-            self._prune(node, endpoint, -1)
+        if node in tenant.recent:
+            del tenant.recent[node]
+            self._prune(node, tenant, -1)
 
-    def _prune(self, node: PrefixNode, endpoint: EndpointId, most: int) -> None:
+    def _prune(self, node: PrefixNode, tenant: Tenant, most: int) -> None:
         """Take leaves that no prompt ends at from an endpoint, until `most` is left of it."""
-        recent = self._recent[endpoint]
-        while node is not self._root and node not in recent and not node.endpoints[endpoint]:
-            if self._lengths[endpoint] <= most:
+        recent = tenant.recent
+        while node is not self._root and node not in recent and not node.tenants[tenant]:
+            if tenant.length <= most:
                 recent[node] = None
                 recent.move_to_end(node, last=False)
             else:
-                node = self._cut(node, endpoint)
+                node = self._cut(node, tenant)
 
-    def _cut(self, node: PrefixNode, endpoint: EndpointId) -> PrefixNode:
+    def _cut(self, node: PrefixNode, tenant: Tenant) -> PrefixNode:
         """Take a leaf of an endpoint's from it; return the node above."""
         above = node.above
-        self._lengths[endpoint] -= node.length
-        del node.endpoints[endpoint]
+        tenant.length -= node.length
+        del node.tenants[tenant]
         if above is not self._root:
-            above.endpoints[endpoint] -= 1
-        if not node.endpoints:
+            above.tenants[tenant] -= 1
+        if not node.tenants:
             del above.children[node.hashes[0]]
         return above
 
     def remove(self, endpoint: EndpointId) -> None:
         """Forget an endpoint."""
-        self.evict(endpoint, -1)
-        self._recent.pop(endpoint, None)
-        self._lengths.pop(endpoint, None)
+        tenant = self._tenants.pop(endpoint, None)
+        if tenant is not None:
+            tenant.endpoint = None
+            self._gone.append(tenant)
+
+    def _sweep(self) -> None:
+        """Forget some of the prompts that endpoints had which are gone."""
+        for _ in range(_SWEPT if self._gone else 0):
+            if not self._gone[0].recent:
+                self._gone.popleft()
+                return
+            node, _ = self._gone[0].recent.popitem(last=False)
+            self._prune(node, self._gone[0], -1)
 
 
 def _split(node: PrefixNode, length: int) -> PrefixNode:
     """Put the first `length` blocks of a node into one of their own above it; return that."""
     above = node.above
     upper = PrefixNode(above, node.hashes[:length], node.ends[:length], node.first)
-    upper.endpoints = dict.fromkeys(node.endpoints, 1)
+    upper.tenants = dict.fromkeys(node.tenants, 1)
     above.children[node.hashes[0]] = upper
     node.above, node.hashes, node.ends = upper, node.hashes[length:], node.ends[length:]
     upper.children[node.hashes[0]] = node

@@ -43,7 +43,7 @@ class SmgCacheAwareScorer(CacheAwareSettings, frozen=True):
         super().__post_init__()
         if self.spill_abs_threshold < 0:
             raise ValueError("`spillAbsThreshold` is below 0; write a number of requests")
-        if not 1 <= self.spill_rel_threshold < inf:
+        if self.spill_rel_threshold < 1:
             raise ValueError("`spillRelThreshold` is below 1; write a multiple, such as 1.5")
 
     def start(self, context: PluginContext) -> "_Spilling":
@@ -92,7 +92,7 @@ class SmgPrefixHashScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         if self.prefix_token_count < 1:
             raise ValueError("`prefixTokenCount` is below 1; write tokens, such as 256")
-        if not 1 <= self.load_factor < inf:
+        if self.load_factor < 1:
             raise ValueError("`loadFactor` is below 1; write a multiple, such as 1.25")
         if self.balance_abs_threshold < 0:
             raise ValueError("`balanceAbsThreshold` is below 0; write a number of requests")
@@ -146,9 +146,9 @@ class _Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
     mean_prefill_tokens: int = 1024
 
     def __post_init__(self) -> None:
-        if not 0 <= self.kv_pressure_weight < inf:
+        if self.kv_pressure_weight < 0:
             raise ValueError("`kvPressureWeight` is not 0 or more; write seconds, such as 0.15")
-        if not 0 < self.default_throughput < inf:
+        if self.default_throughput <= 0:
             raise ValueError("`defaultThroughput` is not above 0; write tokens a second, as 2000")
         if self.mean_prefill_tokens < 1:
             raise ValueError("`meanPrefillTokens` is below 1; write tokens, such as 1024")

@@ -7,7 +7,6 @@ Source: vllm-router 0.1.17 (`src/policies/consistent_hash.rs`, `sticky_least_loa
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from math import inf
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -16,6 +15,7 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
 from epp.model.request import Decision, InferenceRequest
+from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.dynamo import costs_at
 from epp.policy.peers.hash_ring import HashRing, prefix_key
 from epp.policy.peers.prefix_tree import PrefixFound
@@ -73,7 +73,7 @@ class VllmKvAwareScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     prefix_match_info_producer_name: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.router_temperature < inf:
+        if self.router_temperature < 0:
             raise ValueError("`routerTemperature` is below 0; write a number from 0")
 
     def start(self, context: PluginContext) -> "_ByProduct":
@@ -185,12 +185,22 @@ class VllmStickyLeastLoadedScorer(SessionHeaders, frozen=True):
         return started
 
 
+class _Home:
+    """An endpoint with the number of its sessions; they have none once it is gone."""
+
+    __slots__ = ("endpoint", "sessions")
+
+    def __init__(self, endpoint: EndpointId) -> None:
+        self.endpoint: EndpointId | None = endpoint
+        self.sessions = 0
+
+
 class _BySessions:
     def __init__(self, settings: VllmStickyLeastLoadedScorer) -> None:
         self._settings = settings
         # The endpoint and the last request of each, the longest idle one first.
-        self._sessions: OrderedDict[str, tuple[EndpointId, float]] = OrderedDict()
-        self._endpoints: dict[EndpointId, set[str]] = {}
+        self._sessions: OrderedDict[ClientKey, tuple[_Home, float]] = OrderedDict()
+        self._homes: dict[EndpointId, _Home] = {}
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 for the choice, 0 for others."""
@@ -198,26 +208,31 @@ class _BySessions:
             return []
         session = self._settings.session(request)
         names = [each.endpoint.id for each in candidates]
-        chosen, _ = self._sessions.get(session, ("", 0.0))
+        home = self._sessions.get(client_key(session))
+        chosen = None if home is None else home[0].endpoint
         if chosen not in names:
             key = session or str(_prompt_key(candidates[0]))
-            chosen = min(names, key=lambda name: (len(self._at(name)), -_weight(key, name)))
+            chosen = min(names, key=lambda name: (self._at(name), -_weight(key, name)))
         return [1.0 if name == chosen else 0.0 for name in names]
 
-    def _at(self, endpoint: EndpointId) -> set[str]:
-        return self._endpoints.get(endpoint, set())
+    def _at(self, endpoint: EndpointId) -> int:
+        home = self._homes.get(endpoint)
+        return 0 if home is None else home.sessions
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
         """Note where a session goes, unless it has an endpoint that was a candidate."""
-        session = self._settings.session(request)
-        if not session:
+        name = self._settings.session(request)
+        if not name:
             return
-        endpoint = decision.endpoint.id
+        session, endpoint = client_key(name), decision.endpoint.id
         bound = self._drop(session)
         if bound is not None and any(each.endpoint.id == bound for each in decision.candidates):
             endpoint = bound
-        self._sessions[session] = endpoint, now
-        self._endpoints.setdefault(endpoint, set()).add(session)
+        home = self._homes.get(endpoint)
+        if home is None:
+            home = self._homes[endpoint] = _Home(endpoint)
+        home.sessions += 1
+        self._sessions[session] = home, now
         self._expire(now)
 
     def _expire(self, now: float) -> None:
@@ -229,22 +244,21 @@ class _BySessions:
                 return
             self._drop(session)
 
-    def _drop(self, session: str) -> EndpointId | None:
+    def _drop(self, session: ClientKey) -> EndpointId | None:
         """Forget a session; return the endpoint that it had."""
         known = self._sessions.pop(session, None)
         if known is None:
             return None
-        endpoint, _ = known
-        self._endpoints[endpoint].discard(session)
-        if not self._endpoints[endpoint]:
-            del self._endpoints[endpoint]
-        return endpoint
+        home, _ = known
+        home.sessions -= 1
+        return home.endpoint
 
     def forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Forget the sessions of an endpoint that is gone."""
         if isinstance(event, EndpointRemoved):
-            for session in self._endpoints.pop(event.endpoint_id, ()):
-                del self._sessions[session]
+            home = self._homes.pop(event.endpoint_id, None)
+            if home is not None:
+                home.endpoint = None
 
 
 def _weight(key: str, endpoint: EndpointId) -> int:

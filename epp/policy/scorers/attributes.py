@@ -133,7 +133,7 @@ class EndpointAttributeWeightScorer(
         if not self.attribute_key or not self.weights:
             raise ValueError("`attributeKey` and `weights` are needed")
         for value, weight in self.weights.items():
-            if not 0 < weight < float("inf"):
+            if weight <= 0:
                 raise ValueError(f"the weight of `{value}` is {weight}, not above 0")
 
     def start(self, context: PluginContext) -> "_ByWeight":

@@ -38,7 +38,7 @@ class LatencyScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     prefix_match_info_producer_name: str = ""
 
     def __post_init__(self) -> None:
-        if not (0 <= self.ttft_weight < float("inf") and 0 <= self.tpot_weight < float("inf")):
+        if min(self.ttft_weight, self.tpot_weight) < 0:
             raise ValueError("`ttftWeight` and `tpotWeight` are 0 or more")
 
     def start(self, context: PluginContext) -> "_ByLatency":

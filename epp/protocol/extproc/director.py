@@ -26,11 +26,11 @@ class PendingDecision:
     def __init__(self) -> None:
         self.cancelled = False
         """Whether the client is gone: a decision made all the same is undone."""
-        self._outcome: Decision | Exception | None = None
-        self._on_decision: Callable[[Decision | Exception], None] | None = None
+        self._outcome: Decision | BaseException | None = None
+        self._on_decision: Callable[[Decision | BaseException], None] | None = None
         self._on_cancel: Callable[[], object] | None = None
 
-    def decided(self, outcome: Decision | Exception) -> None:
+    def decided(self, outcome: Decision | BaseException) -> None:
         """Make the decision, before or after somebody waits for it; called by its maker.
 
         A `RequestError` answers the client; any other exception is the maker's fault, which is
@@ -46,7 +46,7 @@ class PendingDecision:
         if callback is not None:
             callback(outcome)
 
-    def when_decided(self, callback: Callable[[Decision | Exception], None]) -> None:
+    def when_decided(self, callback: Callable[[Decision | BaseException], None]) -> None:
         """Call back with the outcome; at once where there is one."""
         if self._outcome is None:
             self._on_decision = callback
@@ -79,11 +79,11 @@ class Director(Protocol):
     def route(self, request: InferenceRequest, now: float) -> Decision | PendingDecision:
         """Choose endpoints for a request, and count it as admitted, at once or later.
 
-        May raise `RequestError`.
+        May raise `RequestError`. What it raises for is not admitted.
         """
 
     def observe(self, event: Event, now: float) -> None:
-        """Handle an event of an admitted request."""
+        """Handle an event of an admitted request; raises nothing."""
 
     def needs_end(self, record: RequestRecord, now: float) -> bool:
         """Return whether a response that may be left is to be observed to its end all the same.
@@ -92,4 +92,4 @@ class Director(Protocol):
         """
 
     def exchange_ended(self, record: RequestRecord) -> None:
-        """Handle the record of an exchange that is over; called once for each."""
+        """Handle the record of an exchange that is over; called once for each. Raises nothing."""

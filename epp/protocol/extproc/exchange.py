@@ -49,7 +49,7 @@ from epp.protocol.extproc.messages import (
     ResponseTrailers,
 )
 from epp.protocol.extproc.observation import must_stay_reason
-from epp.protocol.extproc.record import Outcome, RequestRecord, end_event
+from epp.protocol.extproc.record import Outcome, RequestRecord
 from epp.protocol.extproc.request import Request
 from epp.protocol.extproc.response import Response
 from epp.protocol.extproc.settings import ExchangeSettings
@@ -57,7 +57,6 @@ from epp.protocol.extproc.step import Step, Wants
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _NONE: Final = BodyMode.NONE
-_STREAMED: Final = BodyMode.STREAMED
 _ABORTED: Final = Outcome.ABORTED
 _COMPLETED: Final = Outcome.COMPLETED
 _UNOBSERVED: Final = Outcome.UNOBSERVED
@@ -250,8 +249,8 @@ class Exchange:
         request.read_on()
         if request.unread:
             return READING.idle
+        self._stage = BODY
         if not request.complete:
-            self._stage = BODY
             return BODY.idle
         try:
             replies = self._decide(now)
@@ -261,6 +260,8 @@ class Exchange:
 
     def _decide(self, now: float) -> list[Reply]:
         request = self._settings.resolve(self._request.read(self._subset))
+        if self._request.hold(request):
+            return []
         self.record.request = request
         self._stage = PENDING
         decision = self._director.route(request, now)
@@ -279,8 +280,7 @@ class Exchange:
 
     def _answer(self, decision: Decision, now: float) -> list[Reply]:
         record = self.record
-        record.decision = decision
-        record.decided_at = now
+        record.decision, record.decided_at = decision, now
         self._stage = ANSWERED
         request, target, priority = record.request, "", 0
         if request is not None:
@@ -304,15 +304,8 @@ class Exchange:
             self._end(_COMPLETED, now)
         elif self._settings.end_early:
             self.record.must_stay = must_stay_reason(self._request.modes, announced=self._announced)
-            self._ends_early = self._may_end_early()
+            self._ends_early = self._response.may_end_early(self._request.modes.response)
         return replies
-
-    def _may_end_early(self) -> bool:
-        """Whether the proxy goes on alone, and only the end remains to be edited or learned."""
-        record = self.record
-        if record.must_stay is not None or record.decision is None or record.refused:
-            return False
-        return self._request.modes.response is _STREAMED and self._response.streams
 
     def _response_body(self, message: ResponseBody, now: float) -> list[Reply]:
         replies = self._response.body(message, self._request.modes.response, now)
@@ -342,19 +335,18 @@ class Exchange:
         """End the exchange once: report the request's end to the director, complete the record."""
         if self._stage is CLOSED:
             return
-        self._stage = CLOSED
-        self.pending = None
+        self._stage, self.pending = CLOSED, None
         self._request.drop_body()
-        if outcome is not _UNOBSERVED:
-            self._response.record_usage()
-        record = self.record
-        if record.decision is None and outcome is _COMPLETED and self._request.begun:
-            outcome = _ABORTED  # Envoy answered by itself: a timeout, a broken request
-        record.outcome = outcome
-        record.finished_at = now
-        if record.decision is not None:
-            self._director.observe(end_event(record, outcome), now)
-        self._director.exchange_ended(record)
+        try:
+            if outcome is not _UNOBSERVED:
+                self._response.record_usage()
+        finally:  # nothing that a response says is between a request's end and its release
+            event = self.record.end(outcome, now, begun=self._request.begun)
+            try:
+                if event is not None:
+                    self._director.observe(event, now)
+            finally:
+                self._director.exchange_ended(self.record)
 
 
 Handler = Callable[[Exchange, Any, float], list[Reply]]

@@ -11,50 +11,22 @@ import msgspec
 from epp.model.endpoint import VLLM, Endpoint
 from epp.model.request import DEFAULT_FAIRNESS_ID, Api, Decision, InferenceRequest, RequestId
 from epp.protocol.extproc.messages import Mutation
-from epp.protocol.extproc.names import DESTINATION
+from epp.protocol.extproc.names import (
+    CONTROL_HEADERS,
+    DESTINATION,
+    FAIRNESS,
+    LATER_NAMES,
+    OBJECTIVE,
+    RANK,
+    REWRITE,
+)
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
 from epp.protocol.openai.apis import ApiTable
 from epp.protocol.openai.request_json import Parsed
 
-_OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
-_FAIRNESS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-_REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 _REQUEST_ID = "x-request-id"
-_RANK = "x-data-parallel-rank"
 _ENGINE_LABEL = "llm-d.ai/engine-type"
 _PATHS = (":path", "x-original-path", "x-forwarded-path")
-_LATER_NAMES: Final = {
-    "x-prefiller-host-port": "x-llm-d-prefiller-host-port",
-    "x-encoder-hosts-ports": "x-llm-d-encoder-hosts-ports",
-    "x-kv-cache-source-host-port": "x-llm-d-kv-cache-source-host-port",
-}
-"""Headers for llm-d's sidecar, and what later versions of it call them; both are set."""
-
-CONTROL_HEADERS = frozenset(
-    (
-        *_OBJECTIVE,
-        *_FAIRNESS,
-        *_REWRITE,
-        "x-gateway-destination-endpoint-subset",
-        "x-gateway-destination-endpoint-served",
-        "x-llm-d-slo-ttft-ms",
-        "x-llm-d-slo-tpot-ms",
-        "x-slo-ttft-ms",
-        "x-slo-tpot-ms",
-        "x-llm-d-video-fps",
-        "x-llm-d-video-duration-seconds",
-        "x-llm-d-video-resolution",
-        "x-llm-d-prefiller-host-port",
-        "x-prefiller-host-port",
-        "x-llm-d-encoder-hosts-ports",
-        "x-encoder-hosts-ports",
-        "x-llm-d-kv-cache-source-host-port",
-        "x-kv-cache-source-host-port",
-        "x-data-parallel-host-port",
-        "x-llm-d-request-dropped-reason",
-    )
-)
-"""Headers for the picker, or set by it alone: a client's own never reach the model server."""
 
 _UNREAD = Parsed(model="", prompts=(), stream=False, max_tokens=None, cache_salt="")
 """Stands for a body that could not be read, or was not seen."""
@@ -104,9 +76,9 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
         parsed = parsed or _UNREAD
         rewrite = objective = fairness_id = ""
         if self.injected:
-            rewrite = _first(self.headers, _REWRITE)
-            objective = _first(self.headers, _OBJECTIVE)
-            fairness_id = _first(self.headers, _FAIRNESS)
+            rewrite = _first(self.headers, REWRITE)
+            objective = _first(self.headers, OBJECTIVE)
+            fairness_id = _first(self.headers, FAIRNESS)
         return InferenceRequest(
             id=request_id,
             api=self.api or _OTHER,
@@ -152,17 +124,17 @@ def request_mutation(
     # vLLM serving.py `_get_data_parallel_rank`, and SGLang: a request may name the rank that it
     # is for. The picker's choice replaces the client's.
     if decision.endpoint.rank is not None:
-        headers.append((_RANK, str(decision.endpoint.rank)))
+        headers.append((RANK, str(decision.endpoint.rank)))
     if _REQUEST_ID not in facts.headers:
         headers.append((_REQUEST_ID, request_id))
     if content_length is not None:
         headers.append(("content-length", str(content_length)))
     if settings.request_orca:
         headers.append(("endpoint-load-metrics-format", "JSON"))
-    removed = facts.injected
     if decision.headers:
         headers += _in_both_spellings(decision.headers)
-        # A gateway may remove after it has set.
+    removed = facts.injected
+    if removed:  # a gateway may remove after it has set
         names = {name for name, _ in headers}
         removed = tuple([name for name in removed if name not in names])
     # ext_proc.proto, `clear_route_cache`, as GIE's picker sets it: the route is chosen again, for
@@ -179,8 +151,8 @@ def request_mutation(
 def _in_both_spellings(headers: Headers) -> Iterator[tuple[str, str]]:
     for name, value in headers:
         yield name, value
-        if name in _LATER_NAMES:
-            yield _LATER_NAMES[name], value
+        if name in LATER_NAMES:
+            yield LATER_NAMES[name], value
 
 
 def _scores(decision: Decision) -> tuple[tuple[str, float], ...]:

@@ -107,12 +107,23 @@ class RequestRecord:
         """Whether the model server, or a proxy in its place, answered with an error."""
         return self.status is not None and self.status >= _CLIENT_ERROR
 
+    def end(self, outcome: Outcome, now: float, *, begun: bool) -> Event | None:
+        """Complete the record; return the event that ends a routed request, None of another.
 
-def end_event(record: RequestRecord, outcome: Outcome) -> Event:
-    """Return the event that reports how a routed request ended."""
+        `begun`: the request's headers came.
+        """
+        if self.decision is None and outcome is Outcome.COMPLETED and begun:
+            outcome = Outcome.ABORTED  # Envoy answered by itself: a timeout, a broken request
+        self.outcome = outcome
+        self.finished_at = now
+        return None if self.decision is None else _end_event(self, outcome)
+
+
+def _end_event(record: RequestRecord, outcome: Outcome) -> Event:
     generated = record.response_chunks if record.streaming else 0
     if record.refused or record.failure is not None:
-        return Aborted(record.id, refused=True, failure=record.failure)
+        named = record.failure is not None and record.served is not None
+        return Aborted(record.id, refused=True, failure=record.failure, served=named)
     if outcome is Outcome.COMPLETED:
         return Finished(record.id, record.usage, generated)
     if outcome is Outcome.UNOBSERVED:

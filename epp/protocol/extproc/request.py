@@ -1,8 +1,9 @@
 """The request half of an exchange: what is read of it, and what passes on to the model server.
 
 The body is held until it is decided where it goes, which is known before its end where its prompt
-is very long; then it passes on as it came, but for a model's name under a rewrite. In full duplex
-the picker sends it on itself, no faster than the proxy reads.
+is very long; then it passes on as it came. One in which a model's name or a priority is to be
+written is held to its end: what a server reads is the last value that the client wrote. In full
+duplex the picker sends it on itself, no faster than the proxy reads.
 """
 
 from collections.abc import Mapping
@@ -54,6 +55,7 @@ class Request:
         "_body",
         "_early",
         "_facts",
+        "_held",
         "_parsed",
         "_record",
         "_settings",
@@ -75,6 +77,7 @@ class Request:
         self._parsed: Parsed | None = None
         self._body: Body | None = None  # while it is to be read
         self._early = False  # decided at the headers, the body unseen
+        self._held = settings.propagate_priority  # to its end, to be edited
         self._trailed = False  # the end was trailers
 
     @property
@@ -165,12 +168,21 @@ class Request:
 
     def _enough(self) -> bool:
         """Whether the picker has seen all that counts, and passes the rest on as it comes."""
-        return self.duplex and self._body is not None and self._body.enough
+        return self.duplex and not self._held and self._body is not None and self._body.enough
 
     def read_on(self) -> None:
         """Read the next part of a long body."""
         if self._body is not None:
             self._body.read_on()
+
+    def hold(self, request: InferenceRequest) -> bool:
+        """Return whether a request that was read is to be read again with its end, to be edited."""
+        if self.ended or self._body is None or not self.duplex:
+            return False
+        if request.target_model == request.model:
+            return False
+        self._held, self.complete, self.unsent = True, False, []
+        return True
 
     def end_with_trailers(self) -> None:
         """Record that the request ends with trailers."""
@@ -194,8 +206,9 @@ class Request:
             # Envoy: a body that is buffered has no end where trailers follow.
             return body.parse(whole=self.ended or self.modes.request in WHOLE_BODIES)
         except MalformedRequest:
-            # Envoy: `BUFFERED_PARTIAL` cuts a body at the filter's buffer limit.
-            if self.modes.request is BodyMode.BUFFERED_PARTIAL:
+            # Envoy: `BUFFERED_PARTIAL` cuts a body at the filter's buffer limit, and the part that
+            # it sends has no end then.
+            if self.modes.request is BodyMode.BUFFERED_PARTIAL and not self.ended:
                 return None
             raise
 
@@ -210,7 +223,7 @@ class Request:
         told: int | None = None
         if self._settings.propagate_priority:
             told = engine_priority(priority, decision.endpoint)
-        length = self._rewrite(target, told)
+        edited, length = self._rewrite(target, told)
         mutation = request_mutation(
             self._facts,
             decision,
@@ -219,33 +232,31 @@ class Request:
             content_length=length,
         )
         if not self._early and self.modes.request is not _DUPLEX:
-            return self._pass_whole(mutation, renamed=length is not None)
+            return self._pass_whole(mutation, edited=edited)
         replies: list[Reply] = [HeadersReply(response=False, mutation=mutation)]
         if self.unsent:
             return replies + self.next_chunks()
         return [*replies, TrailersReply(response=False)] if self._trailed else replies
 
-    def _rewrite(self, target: str, priority: int | None) -> int | None:
-        """Edit the held body; return the length of all of it in bytes.
-
-        None: it is unchanged, or its length is not known, as its end was not seen.
-        """
+    def _rewrite(self, target: str, priority: int | None) -> tuple[bool, int | None]:
+        """Edit the held body; return whether it changed, and its length then, if that is known."""
         body, self._body = self._body, None
         parsed, self._parsed = self._parsed, None
         if parsed is None or not (target or priority is not None):
-            return None
+            return False, None
         if body is not None:
             self.unsent = body.rewritten(target, priority)
         length = sum(map(len, self.unsent))
         if self.ended:
-            return length
+            return True, length
+        # Trailers are to come, or what follows the JSON in a body that was cut.
         told = _length(self._facts.headers)
-        return None if told is None else told + length - self._record.request_bytes
+        return True, None if told is None else told + length - self._record.request_bytes
 
-    def _pass_whole(self, mutation: Mutation, *, renamed: bool) -> list[Reply]:
+    def _pass_whole(self, mutation: Mutation, *, edited: bool) -> list[Reply]:
         """Answer a body that the proxy holds whole."""
         pieces, self.unsent = self.unsent, []
-        if renamed:
+        if edited:
             mutation = msgspec.structs.replace(mutation, body=b"".join(pieces))
         replies: list[Reply] = [BodyReply(response=False, mutation=mutation)]
         return [*replies, TrailersReply(response=False)] if self._trailed else replies

@@ -55,6 +55,9 @@ _GRPC_STATUSES: Final = {"13": Failure.ERROR, "14": Failure.GATEWAY}
 """Of responses that are trailers alone: INTERNAL; UNAVAILABLE, which is Envoy's 502 and 503."""
 _OVERLOADED: Final = "x-envoy-overloaded"
 """Envoy sets it where it has not even tried: too many requests are under way for its own limits."""
+_UNAVAILABLE: Final = 503
+_RETRY_AFTER: Final = "retry-after"
+"""Says when a service is there again (RFC 9110 §10.2.3): a server that sheds load sends it."""
 _GENERATING: Final = (
     *(Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.GENERATE, Api.SGLANG_GENERATE),
 )
@@ -63,6 +66,7 @@ _GENERATING: Final = (
 # Looked up once: docs/adr/0013-compiled.md says why.
 _DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 _NONE: Final = BodyMode.NONE
+_STREAMED: Final = BodyMode.STREAMED
 _OTHER: Final = Api.OTHER
 
 
@@ -119,17 +123,18 @@ class Response:
             self._check_empty()
         return [HeadersReply(response=True, mutation=self._mutation())]
 
-    @property
-    def streams(self) -> bool:
-        """Whether all but its end is known with its first piece, and it passes unchanged.
+    def may_end_early(self, mode: BodyMode) -> bool:
+        """Whether the proxy may pass its rest on alone: only its end is not known by then.
 
         A response that is no stream has its usage at the end, a few pieces on.
         """
-        if self._restorer is not None or self._reporters:
+        record, request = self._record, self._record.request
+        if record.must_stay is not None or record.decision is None or record.refused:
             return False
-        request = self._record.request
+        if mode is not _STREAMED or self._restorer is not None or self._reporters:
+            return False
         lookup = request is None or request.stream or request.api is _OTHER
-        return lookup or self._record.streaming
+        return lookup or record.streaming
 
     def _restoration(self) -> Restorer | None:
         request = self._record.request
@@ -162,7 +167,7 @@ class Response:
             return
         served = self._record.served
         target = decision.endpoint.target if served is None else decision.served_at(served)
-        event = parse_orca(report, target)
+        event = parse_orca(report, self._record.id, target)
         if event is not None:
             self._observe(event, now)
 
@@ -255,5 +260,7 @@ def _failure(status: int, headers: Mapping[str, str]) -> Failure | None:
     if status == _GOOD:
         return _GRPC_STATUSES.get(headers.get("grpc-status", ""))
     if status < _SERVER_ERROR or _OVERLOADED in headers:
+        return None
+    if status == _UNAVAILABLE and _RETRY_AFTER in headers:
         return None
     return Failure.GATEWAY if status in _GATEWAY_STATUSES else Failure.ERROR

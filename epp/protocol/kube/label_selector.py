@@ -9,7 +9,7 @@ _VALUE = r"([A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?|)"
 _EQUAL = re.compile(rf"{_KEY}\s*(==|=|!=)\s*{_VALUE}")
 _SET = re.compile(rf"{_KEY}\s+(in|notin)\s*\(([^()]*)\)")
 _THERE = re.compile(rf"(!?)\s*{_KEY}")
-_COMMA = re.compile(r",(?![^()]*\))")  # not one between the parentheses of a set
+_PART = re.compile(r"(?:^|,)((?:[^,(]++|\([^)]*+\)?+)*+)")  # no comma ends one within parentheses
 _LONGEST = 4096
 
 
@@ -21,7 +21,7 @@ def parse_label_selector(text: str) -> LabelSelector:
     """
     if len(text) > _LONGEST:
         raise ValueError(f"a selector has at most {_LONGEST} characters")
-    parts = [part.strip() for part in _COMMA.split(text)] if text.strip() else []
+    parts = [part.strip() for part in _PART.findall(text)] if text.strip() else []
     return LabelSelector(match_expressions=tuple(_requirement(part) for part in parts))
 
 

@@ -5,19 +5,27 @@ Every field has a default, because the object of a BOOKMARK event has no field b
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 GATEWAY_GROUP = "inference.networking.k8s.io"
 LLM_D_GROUP = "llm-d.ai"
 LEGACY_GROUP = "inference.networking.x-k8s.io"
 
+Name = Annotated[str, Meta(max_length=253)]
+"""RFC 1123 §2.1, as the API has it: at most 253 characters."""
+Port = Annotated[int, Meta(ge=1, le=65_535)]
+_Weight = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+_Priority = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     """ObjectMeta. Timestamps are RFC 3339; `deletion_timestamp` is set while it terminates."""
 
-    name: str = ""
-    namespace: str = ""
+    name: Name = ""
+    namespace: Name = ""
     uid: str = ""
     resource_version: str = ""
     creation_timestamp: str | None = None
@@ -89,7 +97,7 @@ class Selector(msgspec.Struct, frozen=True, rename="camel"):
 class TargetPort(msgspec.Struct, frozen=True):
     """One entry of a pool's `targetPorts`."""
 
-    number: int
+    number: Port
 
 
 class PoolSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -109,8 +117,8 @@ class PoolSpec(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The port numbers, in the order of the pool."""
-        return tuple(port.number for port in self.target_ports)
+        """The port numbers, in the order of the pool, each once."""
+        return tuple(dict.fromkeys(port.number for port in self.target_ports))
 
 
 class InferencePool(KubeObject, frozen=True):
@@ -123,7 +131,7 @@ class LegacyPoolSpec(msgspec.Struct, frozen=True, rename="camel"):
     """`PoolSpec` as `v1alpha2` wrote it: labels as a plain map, and one port (0: none)."""
 
     selector: dict[str, str] = {}
-    target_port_number: int = 0
+    target_port_number: Annotated[int, Meta(ge=0, le=65_535)] = 0
     app_protocol = ""
 
     @property
@@ -201,7 +209,7 @@ class ObjectiveSpec(msgspec.Struct, frozen=True, rename="camel"):
     objective is for every pool that one of them names.
     """
 
-    priority: int | None = None
+    priority: _Priority | None = None
     pool_ref: PoolRef | None = None
     pool_refs: tuple[PoolRef, ...] = ()
     pool_selector: LabelSelector | None = None
@@ -235,7 +243,7 @@ class TargetModel(msgspec.Struct, frozen=True, rename="camel"):
     """A model to rewrite to, and its relative share of the requests."""
 
     model_rewrite: str = ""
-    weight: int | None = None
+    weight: _Weight | None = None
 
 
 class Rule(msgspec.Struct, frozen=True):

@@ -26,9 +26,14 @@ def active_ports(declared: str | None, ports: Sequence[int]) -> tuple[frozenset[
     parts = [part.strip() for part in declared.split(",")]
     # llm-d-router `pkg/epp/util/pod`: numbers that are no port of the pool are ignored, and an
     # empty list means no port: a pod says so before any of its engines is up.
-    numbers = {int(part) for part in parts if part.isascii() and part.isdecimal()}
+    numbers = {part.lstrip("0") for part in parts}  # text: a number may have any length
     invalid = [part for part in parts if part and not (part.isascii() and part.isdecimal())]
-    return frozenset(numbers.intersection(ports)), ", ".join(invalid)
+    return frozenset(port for port in ports if str(port) in numbers), ", ".join(invalid)
+
+
+def unreachable(pod: KubePod) -> bool:
+    """Return whether a pod that is ready has no address that others can reach."""
+    return pod.ready and not _address(pod.status.pod_ip)
 
 
 def endpoints_of(pod: KubePod, ports: Sequence[int]) -> tuple[Endpoint, ...]:
@@ -57,9 +62,9 @@ def endpoints_of(pod: KubePod, ports: Sequence[int]) -> tuple[Endpoint, ...]:
 
 
 def _address(text: str) -> str:
-    """Return an address in its canonical form; empty for what is no address."""
-    if ":" not in text:
-        return text
+    """Return an address in its canonical form; empty for what is no address that others reach."""
+    if "%" in text:  # RFC 4007 §11: a zone is of the node alone, and may be any text
+        return ""
     try:
         # RFC 5952 §4: the form in which Envoy reports the served endpoint back.
         return str(ipaddress.ip_address(text))

@@ -7,10 +7,14 @@ from epp.model.events import Event, Listed
 from epp.protocol.kube.address_claims import AddressClaims
 from epp.protocol.kube.object_warnings import ObjectWarnings
 from epp.protocol.kube.objects import AnyPool, KubePod
-from epp.protocol.kube.pod_endpoints import active_ports, declared_ports, endpoints_of
+from epp.protocol.kube.pod_endpoints import active_ports, declared_ports, endpoints_of, unreachable
 
 Selector = Mapping[str, str] | str
 """The labels that a pod must have, all of them; or a selector in the API's own form."""
+
+
+_LONGEST_SAID = 100
+"""Characters of what an object says that are logged."""
 
 
 class PoolState:
@@ -100,12 +104,18 @@ class PoolState:
         self._events += self._claims.claim(pod.metadata.name, pod.metadata.age, endpoints)
 
     def _check(self, pod: KubePod) -> None:
-        """Warn of an active-ports annotation with entries that are no port numbers."""
+        """Warn of an address that is none, and of active ports that are no port numbers."""
         declared, name = declared_ports(pod), f"pod/{pod.metadata.name}"
         _, invalid = active_ports(declared, self.ports)
-        if declared is None or not invalid:
+        if unreachable(pod):
+            address = pod.status.pod_ip[:_LONGEST_SAID]
+            self._warnings.add(
+                name, address, "pod.address_malformed", address=address, instead="left out"
+            )
+        elif declared is not None and invalid:
+            said = invalid[:_LONGEST_SAID]
+            self._warnings.add(
+                name, said, "pod.active_ports_malformed", no_ports=said, instead="passed over"
+            )
+        else:
             self._warnings.clear(name)
-            return
-        self._warnings.add(
-            name, declared, "pod.active_ports_malformed", no_ports=invalid, instead="passed over"
-        )

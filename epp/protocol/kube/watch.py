@@ -12,6 +12,12 @@ from epp.protocol.kube.objects import ApiStatus, KubeObject, StatusDetails
 T = TypeVar("T", bound=KubeObject)
 
 _GONE = 410
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding raises: of text that is no UTF-8 and of numbers of 4,301 digits `ValueError`."""
+_LONGEST_RETRY = 300
+"""Seconds of `Retry-After` that are heeded, at most; the API mostly asks for one."""
+_LONGEST_NAME, _LONGEST_NUMBER = 253, 9
+"""Characters of a name that is logged, digits of a number that is read."""
 _LONGEST_LINE = 8 << 20
 """Bytes of one event; etcd accepts objects of at most 1.5 MiB."""
 
@@ -29,6 +35,11 @@ class ApiRefused(WarmpickError):
         return self.status.code
 
     @property
+    def retry_after(self) -> int:
+        """The seconds to wait before the next request, at least; 0 where the API does not say."""
+        return min(max(0, self.status.details.retry_after_seconds), _LONGEST_RETRY)
+
+    @property
     def expired(self) -> bool:
         """Whether a resource version or a continue token is too old: one must list again."""
         # client-go `isExpiredError`: the reason of a 410 is Gone up to 1.17, Expired since.
@@ -37,6 +48,14 @@ class ApiRefused(WarmpickError):
 
 class StreamBroken(WarmpickError):
     """A list or a watch sent what is no JSON of its form; the rest of it is not usable."""
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """An object that does not fit its kind, by its name (empty where that cannot be read)."""
+
+    name: str
+    why: str
+    resource_version: str = ""
 
 
 class WatchEvent(msgspec.Struct, Generic[T], frozen=True):
@@ -54,16 +73,29 @@ class ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ListPage(msgspec.Struct, Generic[T], frozen=True):
-    """One page of a list. `undecodable` counts items left out because they do not fit `kind`."""
+    """One page of a list. `unreadable` items are left out because they do not fit `kind`."""
 
     metadata: ListMetadata
     items: tuple[T, ...] = ()
-    undecodable: int = 0
+    unreadable: tuple[Unreadable, ...] = ()
 
 
 class _RawPage(msgspec.Struct, frozen=True):
     metadata: ListMetadata
     items: tuple[msgspec.Raw, ...] = ()
+
+
+class _Named(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    resource_version: str = ""
+
+
+class _NamedObject(msgspec.Struct, frozen=True):
+    metadata: _Named = _Named()
+
+
+class _NamedEvent(msgspec.Struct, frozen=True):
+    object: _NamedObject
 
 
 class _EventType(msgspec.Struct, frozen=True):
@@ -78,6 +110,9 @@ _status = msgspec.json.Decoder(ApiStatus)
 _event_type = msgspec.json.Decoder(_EventType)
 _error_event = msgspec.json.Decoder(_ErrorEvent)
 _raw_page = msgspec.json.Decoder(_RawPage)
+_named_object = msgspec.json.Decoder(_NamedObject)
+_named_event = msgspec.json.Decoder(_NamedEvent)
+_NAMELESS = "it has no name"
 
 
 class ObjectDecoder(Generic[T]):
@@ -91,51 +126,79 @@ class ObjectDecoder(Generic[T]):
     def page(self, body: bytes) -> ListPage[T]:
         """Decode one page of a list. Raises `StreamBroken` for what is none."""
         try:
-            return self._page.decode(body)
+            page = self._page.decode(body)
+            if all(each.metadata.name for each in page.items):
+                return page
         except msgspec.ValidationError:
-            return self._lenient(body)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise StreamBroken(f"not a list: {error}") from None
+            pass
+        except _UNREADABLE as error:
+            if not isinstance(error, RecursionError):
+                raise StreamBroken(f"not a list: {error}") from None
+        return self._lenient(body)
 
     def _lenient(self, body: bytes) -> ListPage[T]:
         """Decode a page item by item, leaving out those that do not fit."""
         try:
             page = _raw_page.decode(body)
-        except msgspec.ValidationError as error:
+        except _UNREADABLE as error:
             raise StreamBroken(f"not a list: {error}") from None
-        items = []
+        items: list[T] = []
+        unreadable: list[Unreadable] = []
         for raw in page.items:
-            try:
-                items.append(self._item.decode(raw))
-            except msgspec.ValidationError:
-                continue
-        return ListPage(page.metadata, tuple(items), len(page.items) - len(items))
+            found = self._read(raw)
+            if isinstance(found, Unreadable):
+                unreadable.append(found)
+            else:
+                items.append(found)
+        return ListPage(page.metadata, tuple(items), tuple(unreadable))
 
-    def event(self, line: bytes) -> WatchEvent[T] | None:
-        """Decode one line of a watch; None for an object that does not fit its kind.
+    def _read(self, raw: msgspec.Raw) -> T | Unreadable:
+        try:
+            found = self._item.decode(raw)
+        except _UNREADABLE as error:
+            return _unreadable(_named_object, raw, error)
+        return found if found.metadata.name else Unreadable("", _NAMELESS)
+
+    def event(self, line: bytes) -> WatchEvent[T] | Unreadable:
+        """Decode one line of a watch.
 
         Raises `ApiRefused` for an ERROR event and `StreamBroken` for what is no event.
         """
         try:
             event = self._event.decode(line)
             if event.type != "ERROR":
-                return event
-        except msgspec.ValidationError as error:
+                named = event.object.metadata.name or event.type == "BOOKMARK"
+                return event if named else Unreadable("", _NAMELESS)
+        except (msgspec.ValidationError, RecursionError) as error:
             _refuse(line, error)
-            return None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return _unreadable(_named_event, line, error)
+        except _UNREADABLE as error:
             raise StreamBroken(f"not an event: {error}") from None
         _refuse(line)
-        return None
+        return Unreadable("", _NAMELESS)
 
 
-def _refuse(line: bytes, error: msgspec.ValidationError | None = None) -> None:
+def _unreadable(
+    decoder: "msgspec.json.Decoder[_NamedObject] | msgspec.json.Decoder[_NamedEvent]",
+    text: msgspec.Raw | bytes,
+    error: Exception,
+) -> Unreadable:
+    """Return what is known of an object that does not fit: its name, and why."""
+    try:
+        found = decoder.decode(text)
+    except _UNREADABLE:
+        return Unreadable("", str(error))
+    metadata = (found.object if isinstance(found, _NamedEvent) else found).metadata
+    return Unreadable(metadata.name[:_LONGEST_NAME], str(error), metadata.resource_version)
+
+
+def _refuse(line: bytes, error: Exception | None = None) -> None:
     """Raise the refusal of an ERROR event; return for an event of an object that does not fit."""
     try:
         if _event_type.decode(line).type != "ERROR":
             return
         status = _error_event.decode(line).object
-    except msgspec.ValidationError:
+    except _UNREADABLE:
         raise StreamBroken(f"not an event: {error}") from None
     raise ApiRefused(status)
 
@@ -143,16 +206,19 @@ def _refuse(line: bytes, error: msgspec.ValidationError | None = None) -> None:
 def read_status(code: int, body: bytes, retry_after: str = "") -> ApiStatus:
     """Decode the Status of a response with the HTTP status `code`; only `code` if it has none.
 
-    `retry_after` is the `Retry-After` header, of which delay-seconds are read.
+    `retry_after` is the `Retry-After` header, of which delay-seconds are read. A longer wait
+    than `_LONGEST_RETRY` is that.
     """
     try:
         status = _status.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except _UNREADABLE:
         status = ApiStatus()
     # RFC 9110 §10.2.3: delay-seconds or a date; the API server sends delay-seconds.
-    if retry_after.isdecimal():
-        return replace(status, code=code, details=StatusDetails(int(retry_after)))
-    return replace(status, code=code)
+    wait = status.details.retry_after_seconds
+    if retry_after.isascii() and retry_after.isdecimal():
+        wait = int(retry_after) if len(retry_after) <= _LONGEST_NUMBER else _LONGEST_RETRY
+    details = StatusDetails(min(max(wait, 0), _LONGEST_RETRY))
+    return replace(status, code=code, details=details)
 
 
 class LineSplitter:

@@ -10,9 +10,10 @@ SGLang 0.5 `sglang/srt/disaggregation/kv_events.py`. Hashes are integers, signed
 import sys
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from epp.model.kv_changes import (
     BlocksCleared,
@@ -30,6 +31,10 @@ MAX_PAYLOAD_BYTES = 1 << 20
 """
 MAX_EVENTS = 1 << 15
 """Batches of more events are not read. SGLang with pages of one token sends one for each."""
+MAX_BLOCKS = 1 << 15
+"""Batches that name more blocks in all their events are not read: the bound on events, by which
+one step of an engine stores no more tokens.
+"""
 
 _UINT64 = (1 << 64) - 1
 _TOKEN_BYTES = 4
@@ -65,6 +70,10 @@ class UnreadableBatch(msgspec.Struct, frozen=True):
 
 Hash = int | bytes
 _Keys = Sequence[Any]
+_Group = Annotated[int, Meta(ge=0, le=255)] | None
+"""The index of a KV cache group; a model has no more of them than layers."""
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises: of names that are no UTF-8, and of arrays in arrays, the latter two."""
 
 
 class _Batch(msgspec.Struct, array_like=True):
@@ -88,8 +97,12 @@ class _Stored(msgspec.Struct, gc=False):
     lora_name: str | None = None
     cache_salt: str | None = None
     extra_keys: list[_Keys | None] | None = None
-    group_idx: int | None = None
+    group_idx: _Group = None
     kv_cache_spec_kind: str | None = None
+
+
+class _Salted(msgspec.Struct, gc=False):
+    cache_salt: str | None = None
 
 
 class _StoredArray(msgspec.Struct, array_like=True, gc=False):
@@ -102,23 +115,23 @@ class _StoredArray(msgspec.Struct, array_like=True, gc=False):
     block_size: int
     lora_id: int | None = None
     medium: str | None = None
-    lora_name: str | dict[str, Any] | None = None
+    lora_name: str | _Salted | None = None
     extra_keys: list[_Keys | None] | None = None
-    group_idx: int | None = None
+    group_idx: _Group = None
     kv_cache_spec_kind: str | None = None
 
 
 class _Removed(msgspec.Struct, gc=False):
     block_hashes: list[Hash]
     medium: str | None = None
-    group_idx: int | None = None
+    group_idx: _Group = None
 
 
 class _RemovedArray(msgspec.Struct, array_like=True, gc=False):
     type: str
     block_hashes: list[Hash]
     medium: str | None = None
-    group_idx: int | None = None
+    group_idx: _Group = None
 
 
 class _Named(msgspec.Struct):
@@ -145,20 +158,29 @@ def read_batch(
         if count > MAX_EVENTS:  # said before an object is made of each
             return UnreadableBatch(f"{count} events, more than {MAX_EVENTS}")
         events = _EVENTS.decode(batch.events)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except _UNREADABLE as error:
         return UnreadableBatch(f"no batch of events: {error}")
+    return _read_events(events, model, batch)
+
+
+def _read_events(
+    events: Sequence[msgspec.Raw], model: str, batch: _Batch
+) -> Batch | UnreadableBatch:
     changes: list[Change] = []
-    unknown = malformed = 0
+    unknown = malformed = blocks = 0
     for event in events:
         try:
             change = _read_event(event, model)
-        except (msgspec.MsgspecError, Malformed, RecursionError):
+        except (*_UNREADABLE, Malformed):
             malformed += 1
             continue
         if change is None:
             unknown += 1
-        else:
-            changes.append(change)
+            continue
+        blocks += 0 if isinstance(change, BlocksCleared) else len(change.hashes)
+        if blocks > MAX_BLOCKS:
+            return UnreadableBatch(f"more than {MAX_BLOCKS} blocks")
+        changes.append(change)
     return Batch(changes, batch.time, batch.rank, unknown, malformed)
 
 
@@ -173,7 +195,7 @@ def time_of(payload: bytes) -> float | None:
     """Return the time of a batch (Unix seconds); None if the payload is no batch."""
     try:
         return _TIME.decode(payload).time
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return None
 
 
@@ -181,7 +203,7 @@ def rank_of(payload: bytes) -> int | None:
     """Return the data-parallel rank of a batch; None if it has none, or the payload is no batch."""
     try:
         return _BATCH.decode(payload).rank
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         return None
 
 
@@ -199,8 +221,8 @@ def _stored(event: msgspec.Raw, model: str) -> BlocksStored:
 
 def _stored_array(event: msgspec.Raw, model: str) -> BlocksStored:
     it = _STORED_ARRAY.decode(event)
-    if isinstance(it.lora_name, dict):
-        return _stored_of(it, None, it.lora_name.get("cache_salt"), model)
+    if isinstance(it.lora_name, _Salted):
+        return _stored_of(it, None, it.lora_name.cache_salt, model)
     return _stored_of(it, it.lora_name, None, model)
 
 

@@ -99,7 +99,7 @@ def _blocks(
             # vLLM `core_client.py` adds the blocks of all engines and exports the sum for each.
             server = values.by_rank(metric, all_ranks=True)
             blocks = max(server.values()) * len(mine) / len(server)
-        if blocks >= 1:
+        if 1 <= blocks <= MAX_CAPACITY_TOKENS:
             return int(blocks), len(mine)
         values.ignore(metric, f"{blocks:g}")
     return before.num_blocks, before.ranks

@@ -15,7 +15,7 @@ from epp.protocol.metrics.metric_names import (
 
 # Prometheus data model: metric names may have colons, label names may not. The syntax is
 # llm-d-router's, in which a value needs no quotes and knows no escapes.
-_SPEC = re.compile(r"\s*([A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(.*)\})?\s*", re.ASCII | re.DOTALL)
+_SPEC = re.compile(r"\s*+([A-Za-z_:][A-Za-z0-9_:]*+)\s*+(?:\{(.*)\})?\s*+", re.ASCII | re.DOTALL)
 _PAIR = re.compile(
     r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"([^"]*)"|([^\s",{}=]+))\s*', re.ASCII | re.DOTALL
 )

@@ -79,7 +79,7 @@ class MetricsReader:
         self._engine = self._engine or (yield from page.engine(self.endpoint.labels))
         self.unknown = self._engine is None
         if self._engine is None:
-            self.load = replace(self.load, at=at)
+            self.load = replace(self.load, counted=False, at=at)
             return Reading(self.load)
         engine = self._engine
         values = MetricValues(page, engine, self.endpoint.rank)
@@ -116,6 +116,7 @@ class MetricsReader:
         return Load(
             waiting=values.requests(engine.waiting, before.waiting),
             running=values.requests(engine.running, before.running),
+            counted=values.has(engine.waiting) and values.has(engine.running),
             kv_usage=min(1.0, sum(usage) / len(usage)) if usage else before.kv_usage,
             running_adapters=running_adapters,
             waiting_adapters=waiting_adapters,

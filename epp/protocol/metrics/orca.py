@@ -7,6 +7,7 @@ import msgspec
 
 from epp.model.endpoint import Target
 from epp.model.events import OrcaReported
+from epp.model.request import RequestId
 
 KV_USAGE = ("kv_cache_usage_perc", "kv_cache_utilization", "gpu_cache_usage_perc")
 WAITING = ("num_requests_waiting", "num_waiting_requests")
@@ -27,8 +28,8 @@ class _Report(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(_Report).decode
 
 
-def parse_orca(value: str, target: Target) -> OrcaReported | None:
-    """Read the `endpoint-load-metrics` header of a response of `target`.
+def parse_orca(value: str, request_id: RequestId, target: Target) -> OrcaReported | None:
+    """Read the `endpoint-load-metrics` header of the response to a request, served at `target`.
 
     Returns None for a header of another form (`BIN`, a base64 protobuf, is not read), a malformed
     one, and one without any of the metrics. Values that are negative, absurdly large or not
@@ -43,6 +44,7 @@ def parse_orca(value: str, target: Target) -> OrcaReported | None:
     if kv_usage is None and waiting is None and running is None:
         return None
     return OrcaReported(
+        request_id=request_id,
         target=target,
         kv_usage=None if kv_usage is None else min(kv_usage, 1.0),
         waiting=waiting,

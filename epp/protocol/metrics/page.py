@@ -73,7 +73,8 @@ class MetricTable:
             self.values[rank] = value
         else:
             both = self.values[rank], value
-            self.values[rank] = sum(both) if self._engine.adds else max(both)
+            total = sum(both) if self._engine.adds else max(both)
+            self.values[rank] = min(total, self._metric.most)
 
 
 class Page:

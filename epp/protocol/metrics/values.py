@@ -29,12 +29,16 @@ class MetricValues:
         found = self.by_rank(metric)
         if not found and self._rank and not self._table(metric).empty:
             self.warnings["rank"] = f"the page has no engine {self._rank.decode()}"
-        return sum(found.values()) if found else default
+        return min(sum(found.values()), metric.most) if found else default
+
+    def has(self, metric: Metric | None) -> bool:
+        """Return whether the page has a number of the endpoint's."""
+        return metric is not None and bool(self.by_rank(metric))
 
     def total(self, metric: Metric | None, default: T) -> float | T:
         """Return the sum over the engines; `default` without samples."""
         found = self.by_rank(metric) if metric else {}
-        return sum(found.values()) if found else default
+        return min(sum(found.values()), metric.most) if metric and found else default
 
     def whole(self, metrics: tuple[Metric, ...], most: int) -> int | None:
         """Return the first of these metrics with a whole number in 1..`most`; None without one."""

@@ -6,7 +6,7 @@ like are known, and no prompt. What a body is answered with is known elsewhere.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -16,19 +16,17 @@ from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
 from epp.protocol.openai.apis import FRAMED, NAMELESS
 from epp.protocol.openai.body_reader import BodyReader, Found
-from epp.protocol.openai.model_rewrite import Span, model_spans, priority_spans
+from epp.protocol.openai.coercion import flag_of, limit_of, model_of, salt_of, text_of
+from epp.protocol.openai.json_tokens import Path, Span, members
 from epp.protocol.openai.request_json import LONGEST_PROMPT, Parsed, check_model, parse_request
-from epp.protocol.openai.token_prompts import limit_of, salt_of, with_media
+from epp.protocol.openai.token_prompts import with_media
 
-_text = msgspec.json.Decoder(str).decode
-_perhaps_text = msgspec.json.Decoder(str | None).decode
-_perhaps_number: Callable[[bytes], int | None] = msgspec.json.Decoder(int | None).decode
-_perhaps_flag = msgspec.json.Decoder(bool | None).decode
-
-
-_SGLANG: Final = Api.SGLANG_GENERATE
 _FRAMED: Final = frozenset([api.value for api in FRAMED])
 _NAMELESS: Final = frozenset([api.value for api in NAMELESS])
+_MODEL: Final[Path] = (b"model",)
+_PRIORITY: Final[Path] = (b"priority",)
+_NOWHERE: Final[Span] = (-1, -1)
+_FIELDS: Final = frozenset(((), _MODEL, _PRIORITY))
 _LONG_BYTES = 1 << 20
 """A body over this is never read in one piece while the event loop waits."""
 
@@ -87,9 +85,7 @@ class Body:
         found = reader.finish(whole)
         if found is not None:
             with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-                parsed = _parsed(self._api, found, multimodal=reader.multimodal)
-                check_model(self._api, parsed.model)
-                return parsed
+                return _parsed(self._api, found, multimodal=reader.multimodal)
         if sum(map(len, reader.pieces)) > _LONG_BYTES:
             outline = found or reader.outline()
             if outline is not None:
@@ -111,52 +107,61 @@ class Body:
         return self._inner.parse()
 
     def rewritten(self, name: str, priority: int | None = None) -> list[bytes]:
-        """Return the body, once it was parsed, with another model's name and priority.
+        """Return the body, once all of it was parsed, with another model's name and priority.
 
-        An empty `name` leaves the model, None the priority; nothing else changes. What the body
-        lacks is put before everything else. What holds neither, vLLM's messages over gRPC, stays
-        as it is.
+        An empty `name` leaves the model, None the priority; nothing else changes. Of a key that
+        comes twice, however it is written, the last value is replaced: parsers of JSON take that.
+        What the body lacks is put behind everything else, and so is what cannot be found in one
+        that is long and odd. What holds neither, vLLM's messages over gRPC, stays as it is.
         """
         if self._framed:
             return self._rewritten_frame(name, priority)
-        edits: list[tuple[Span, bytes]] = []
+        values: list[tuple[Path, bytes]] = []
         if name:
-            edits += self._edits(self._reader.model, model_spans, "model", json.dumps(name))
+            values.append((_MODEL, json.dumps(name).encode()))
         if priority is not None:
-            span = self._reader.priority
-            edits += self._edits(span, priority_spans, "priority", str(priority))
-        pieces: Sequence[bytes] = self.pieces
-        done: list[bytes] = []
-        at = 0
-        for (start, end), text in sorted(edits):
-            before, rest = _split(pieces, start - at)
-            _, pieces = _split(rest, end - start)
-            done += [*before, text]
-            at = end
-        return [*done, *pieces]
+            values.append((_PRIORITY, str(priority).encode()))
+        return _edited(self.pieces, self._edits(values))
 
-    def _edits(
-        self, span: Span | None, find: Callable[[bytes], list[Span]], key: str, value: str
-    ) -> list[tuple[Span, bytes]]:
-        """Return what replaces a field, or adds it where the body has none.
+    def _edits(self, values: Sequence[tuple[Path, bytes]]) -> list[tuple[Span, bytes]]:
+        """Return what replaces fields, and adds those that have no known place, by their places."""
+        places = self._places()
+        edits: list[tuple[Span, bytes]] = []
+        added = b""
+        for path, value in values:
+            place = places.get(path, _NOWHERE)
+            if place != _NOWHERE:
+                edits.append((place, value))
+            else:
+                added += b',"%s":%s' % (path[0], value)
+        if added:
+            end, follows = self._end()
+            edits.append(((end, end), added if follows else added[1:]))
+        return sorted(edits)
 
-        Where the reader does not know the place of a field, it is looked for in the whole body.
+    def _places(self) -> dict[Path, Span]:
+        """Return where the last value of each field lies; without those for which that is unknown.
+
+        What the reader does not know is looked for in the whole body.
         """
-        spans = find(self.whole()) if span is None else [span] if span[0] >= 0 else []
-        if spans:
-            return [(each, value.encode()) for each in spans]
-        at = self._start()
-        return [((at, at), f'"{key}":{value},'.encode())]
+        model, priority = self._reader.model, self._reader.priority
+        if model is not None and priority is not None:
+            return {_MODEL: model, _PRIORITY: priority}
+        found = dict(members(self.whole(), _FIELDS))
+        return found if () in found else {}
 
-    def _start(self) -> int:
-        """Return where the first member of the body's object begins, or the object's end."""
-        at = 0
-        for piece in self.pieces:
-            brace = piece.find(b"{")
-            if brace >= 0:
-                return at + brace + 1
-            at += len(piece)
-        return at
+    def _end(self) -> tuple[int, bool]:
+        """Return where the body's object ends, and whether there are members before that."""
+        at, end = sum(map(len, self.pieces)), -1
+        for piece in reversed(self.pieces):
+            at -= len(piece)
+            kept = piece.rstrip()
+            if kept and end < 0:
+                end = at + len(kept) - 1
+                kept = kept[:-1].rstrip()
+            if kept:
+                return end, not kept.endswith(b"{")
+        return 0, False
 
     def _rewritten_frame(self, name: str, priority: int | None) -> list[bytes]:
         from epp.protocol.openai import grpc_body  # noqa: PLC0415 (as above)
@@ -167,42 +172,45 @@ class Body:
         return [grpc_body.framed(grpc_body.with_json(self._message, data))]
 
 
+def _edited(pieces: Sequence[bytes], edits: Sequence[tuple[Span, bytes]]) -> list[bytes]:
+    done: list[bytes] = []
+    at = 0
+    for (start, end), text in edits:
+        before, rest = _split(pieces, start - at)
+        _, pieces = _split(rest, end - start)
+        done += [*before, text]
+        at = end
+    return [*done, *pieces]
+
+
 def _outlined(api: Api, found: Found) -> Parsed:
     try:
-        parsed = _parsed(api, found)
+        return _parsed(api, found)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise MalformedRequest(f"the body does not fit its path: {error}") from None
-    check_model(api, parsed.model)
-    return parsed
 
 
 def _parsed(api: Api, found: Found, *, multimodal: bool = False) -> Parsed:
-    """Read what was found as JSON. Raises what msgspec does."""
-    model, stream, salt, user, total, completion, output, sampling, features, prompts = found
-    limits = _number(completion), _number(total), _number(output)
+    """Read what was found as JSON. Raises `MalformedRequest`, and what msgspec does."""
+    model, stream, salt, user, total, completion, output, sampled, new, hashes, places, prompts = (
+        found
+    )
+    limited = completion or total or output or sampled or new
     made = tuple([Prompt(data, exact, marks or (), multimodal) for data, exact, marks in prompts])
-    if features:
-        made = with_media(made, features)
+    if places:
+        made = with_media(made, hashes, places)
         multimodal = multimodal or any(prompt.multimodal for prompt in made)
-    if model == b"null" and api in NAMELESS:
-        model = b""
-    salt_text = salt_of(salt) if api is _SGLANG else (salt and _perhaps_text(salt)) or ""
+    name = model_of(model)
+    check_model(api, name)
     return Parsed(
-        model=_text(model) if model else "",
+        model=name,
         prompts=made,
-        stream=bool(stream and _perhaps_flag(stream)),
-        max_tokens=limits[0]
-        or limits[1]
-        or limits[2]
-        or (limit_of(sampling) if sampling else None),
-        cache_salt=salt_text,
-        user=(user and _perhaps_text(user)) or "",
+        stream=bool(stream) and flag_of(stream),
+        max_tokens=limit_of(completion, total, output, sampled, new) if limited else None,
+        cache_salt=salt_of(salt) if salt else "",
+        user=text_of(user) if user else "",
         multimodal=multimodal,
     )
-
-
-def _number(raw: bytes) -> int | None:
-    return _perhaps_number(raw) if raw else None
 
 
 def _split(pieces: Sequence[bytes], at: int) -> tuple[list[bytes], list[bytes]]:

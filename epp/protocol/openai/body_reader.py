@@ -7,10 +7,12 @@ as it comes. What `finish` declines is read in one piece at the end (`request_js
 Prompts = list[tuple[bytes, bool, list[int]]]
 """Of each prompt: its bytes, whether they are exact, and where its messages end (in bytes)."""
 
-Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts]
+Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts]
 """The JSON of `model`, `stream`, `cache_salt` (SGLang: `extra_key`), `user`, `max_tokens`,
-`max_completion_tokens`, `max_output_tokens`, `sampling_params` and `features`, each empty where the
-body lacks it or its API has none; and the prompts."""
+`max_completion_tokens`, `max_output_tokens`, of `max_tokens` and `max_new_tokens` in
+`sampling_params`, and of `mm_hashes` and `mm_placeholders` in `features`, each empty where the body
+lacks it or its API has none; and the prompts. Of a value that is longer than is read, it is as much
+as is read and a byte."""
 
 _SMALL_PIECE = 1 << 10
 _JOINED_PIECES = 64
@@ -30,9 +32,9 @@ class BodyReader:
     """One body of an API, given by the value of its `Api`; that of no known API is only kept.
 
     Prompts end after `longest` bytes, over all of them. `nameless`: the body may leave the model
-    out. Nothing that is fed raises. `pieces` is what was fed, in order. `model` is where the
-    model's name lies in it, quotes included: start and end in bytes, None where that is not known;
-    `priority` is where the priority lies, (-1, -1) in a body without one. `unread` is how many
+    out. Nothing that is fed raises. `pieces` is what was fed, in order. `model` and `priority` are
+    where the last values of these keys lie in all of the body: start and end in bytes, quotes
+    included; (-1, -1) in a body without the key, None where that is not known. `unread` is how many
     bytes `read_on` has left to read. `multimodal`: a message that was read has an image, a video or
     a sound. `broken_at` is the offset in bytes of the first byte that
     makes no JSON, or of an end that comes too early, -1 where that is not known. `enough`: more of

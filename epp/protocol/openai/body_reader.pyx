@@ -2,14 +2,18 @@
 """Finds in a request's body what routing needs, as the body arrives.
 
 The contract is `body_reader.py`. It notes where things are and copies nothing before the end. All
-that is wrong is declined, and so is what is rare: a key that is written with escapes or comes
-twice, token ids among texts.
+that is wrong is declined, and so is what is rare: a key that comes twice, a role or a type that is
+written with escapes, token ids among texts.
 """
 
 Prompts = list[tuple[bytes, bool, list[int]]]
-Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts]
+Found = tuple[
+    bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts
+]
 
+from epp.protocol.openai.coercion import LONGEST_VALUE
 from epp.protocol.openai.content_blocks import BILLING_BYTES, billing_span
+from epp.protocol.openai.token_prompts import LONGEST_FEATURE
 
 include "grammar.pxi"
 include "draft.pxi"
@@ -18,6 +22,9 @@ include "prompts.pxi"
 
 cdef enum:
     _TURN_BYTES = 1 << 20  # at 12 ns a byte, of bodies that are made for it
+
+cdef Py_ssize_t _LONGEST_VALUE = LONGEST_VALUE
+cdef Py_ssize_t _LONGEST_FEATURE = LONGEST_FEATURE
 
 
 cdef class BodyReader(PromptReader):
@@ -47,17 +54,18 @@ cdef class BodyReader(PromptReader):
 
     @property
     def model(self):
-        """Where the model's name lies, quotes included: start and end; None while unknown."""
-        cdef Span span = self._body[_MODEL]
-        return (span.start, span.end) if span.end >= 0 else None
+        """Where the model's name lies, quotes included."""
+        return self._last_of(_MODEL)
 
     @property
     def priority(self):
-        """Where the priority lies; (-1, -1) where there is none, None while that is not known."""
-        cdef Span span = self._body[_PRIORITY]
-        if self._declined or self.state != _DONE:
-            return None
-        return span.start, span.end
+        """Where the priority lies."""
+        return self._last_of(_PRIORITY)
+
+    cdef tuple _last_of(self, int field):
+        """Return where the last value of a field lies; (-1, -1) without one, None while unknown."""
+        cdef Span span = self._body[field]
+        return (span.start, span.end) if self.state == _DONE else None
 
     @property
     def multimodal(self):
@@ -108,10 +116,12 @@ cdef class BodyReader(PromptReader):
 
         Of a body that is not `whole`, the prompts are what has come of them.
         """
-        if self._declined or self._structured == _NONE:
+        if self._declined or (self._structured == _NONE and self._wanted != _ALWAYS):
             return None
         if self._body[_MODEL].end < 0 and not self._nameless:
             return None
+        if self._wanted == _ALWAYS:
+            return self.outline()
         if self.state != _DONE and (whole or not self.enough):
             return None
         if self._field == self._structured and not self._skipping:
@@ -131,7 +141,15 @@ cdef class BodyReader(PromptReader):
         return (*self._fields(), []) if self.state == _DONE else None
 
     cdef list _fields(self):
-        return [self._pieces.cut(self._body[field]) for field in range(_PRIORITY)]
+        cdef int field
+        cdef list found = []
+        for field in range(_SAMPLING):
+            found.append(self._pieces.cut(self._body[field], _LONGEST_VALUE))
+        for field in range(_HASHES):
+            found.append(self._pieces.cut(self._inner[field], _LONGEST_VALUE))
+        for field in range(_HASHES, _INNER_FIELDS):
+            found.append(self._pieces.cut(self._inner[field], _LONGEST_FEATURE))
+        return found
 
     cdef Py_ssize_t _size_within(self) noexcept:
         """Count the bytes of the prompt that is being read."""
@@ -208,7 +226,7 @@ cdef class BodyReader(PromptReader):
         cdef Span beginning = field
         if self._has_blocks and field.start == self._body[_SYSTEM].start:
             beginning.end = min(field.end, field.start + <Py_ssize_t>BILLING_BYTES)
-            found = billing_span(self._pieces.cut(beginning))
+            found = billing_span(self._pieces.cut(beginning, <Py_ssize_t>BILLING_BYTES))
             if found is not None:
                 draft.add(_COPY, field.start, field.start + <Py_ssize_t>found[0])
                 field.start += <Py_ssize_t>found[1]
@@ -224,7 +242,10 @@ cdef class BodyReader(PromptReader):
             self._body[self._field].start, self._body[self._field].end = at, -1
             if self._field >= _MESSAGES and not self._declined:
                 self._begin_prompts(kind)
-        elif self._field < _MESSAGES or self._skipping:
+        elif self._field < _MESSAGES:
+            if self._inner_field != _NONE and self.depth == _IN_FIELD:
+                self._inner[self._inner_field].start = at
+        elif self._skipping:
             return 0
         elif not self._is_conversation:
             self._begin_prompt(kind, at)
@@ -245,7 +266,11 @@ cdef class BodyReader(PromptReader):
             self._field = _NONE
             if field >= _MESSAGES:
                 self._end_prompts(field, at)
-        elif field < _MESSAGES or self._skipping:
+        elif field < _MESSAGES:
+            if self._inner_field != _NONE and self.depth == _IN_FIELD:
+                self._inner[self._inner_field].end = at
+                self._inner_field = _NONE
+        elif self._skipping:
             return 0
         elif not self._is_conversation:
             self._end_prompt(at)
@@ -314,7 +339,10 @@ cdef class BodyReader(PromptReader):
             _forget(self._text_part, _PART_FIELDS if self._has_blocks else _SOURCE)
             if self._has_blocks:
                 self._begin_block()
-            if kind != _OBJECT:
+            if kind == _TEXT:
+                self._part_field = _WORDS
+                self._text_part[_WORDS].start = at
+            elif kind != _OBJECT:
                 self._decline()
         elif self.depth == _IN_PART and self._part_field != _NONE:
             self._text_part[self._part_field].start = at
@@ -350,6 +378,9 @@ cdef class BodyReader(PromptReader):
                     )
             self._part_field = _NONE
         elif self.depth == _IN_MESSAGE + 1:
+            if self._part_field == _WORDS:  # the part is a text
+                words.end = at
+                self._part_field = _NONE
             if self._is_text:
                 if words.start >= 0:
                     self._parts.add(_COPY, words.start, words.end)

@@ -4,12 +4,13 @@ Of each block only what an engine reads counts: clients move `cache_control` fro
 between the turns of a conversation, and what an engine caches does not depend on it.
 """
 
-import re
 from collections.abc import Iterator
 from itertools import islice
 
 import msgspec
 import xxhash
+
+from epp.protocol.openai.json_tokens import TOKEN
 
 _RAW = msgspec.Raw(b"")
 MEDIUM_BYTES = 900
@@ -18,8 +19,6 @@ _MEDIA = frozenset(("image", "document", "container_upload"))
 BILLING_BYTES = 4096
 """Bytes of a system prompt in which its attribution is looked for."""
 _BILLING = b'"x-anthropic-billing-header'
-_TEXT = re.compile(rb'"(?:[^"\\]+|\\.)*+"', re.DOTALL)
-_TOKEN = re.compile(rb'"(?:[^"\\]+|\\.)*+"|[{}\[\]:]', re.DOTALL)
 _MOST_TOKENS = 50_000
 _IN_SOURCE = 3
 """Objects and arrays around `data` in the content of a tool's result: list, block, source."""
@@ -76,7 +75,7 @@ def _data_spans(content: bytes) -> Iterator[tuple[int, int]]:
     """Find the texts under `data` in the sources of the blocks in a tool's result: its images."""
     depth = 0
     key = previous = b""
-    for token in islice(_TOKEN.finditer(content), _MOST_TOKENS):
+    for token in islice(TOKEN.finditer(content), _MOST_TOKENS):
         symbol = token[0]
         if symbol in (b"{", b"["):
             depth += 1
@@ -108,7 +107,7 @@ def billing_span(system: bytes) -> tuple[int, int] | None:
     """
     system = system[:BILLING_BYTES]
     at = system.find(_BILLING) if system[:1] == b"[" else -1
-    text = _TEXT.match(system, at) if at >= 0 else None
+    text = TOKEN.match(system, at) if at >= 0 else None
     if text is None:
         return None
     end = system.find(b"}", text.end())

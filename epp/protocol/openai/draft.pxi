@@ -146,11 +146,12 @@ cdef class Pieces:
             at += part
         return 0
 
-    cdef bytes cut(self, Span span):
-        """Copy a span; one that was never set, or has no end yet, is empty."""
+    cdef bytes cut(self, Span span, Py_ssize_t most):
+        """Copy a span, but of more than `most` bytes one more; an unset or open one is empty."""
         cdef bytes made
         if span.start < 0 or span.end < 0:
             return b""
+        span.end = min(span.end, span.start + most + 1)
         made = PyBytes_FromStringAndSize(NULL, span.end - span.start)
         self.copy(span, PyBytes_AS_STRING(made))
         return made

@@ -45,6 +45,7 @@ cdef enum _State:
 
 cdef enum:
     _DEPTH = 200
+    _OTHER = 0x80  # no byte of ASCII
 cdef uint64_t _LARGEST = (1 << 32) - 1  # of token ids
 
 
@@ -80,7 +81,10 @@ cdef class Grammar:
         return 0
 
     cdef int text(self, const uint8_t* data, Py_ssize_t size) except -1:
-        """Hear a part of a heeded string, escapes and quotes aside. Keys always are."""
+        """Hear a part of a heeded string, quotes and escapes aside. Keys always are.
+
+        Of a key's escapes it hears those of ASCII as what they stand for, others as `_OTHER`.
+        """
         return 0
 
     cdef int named(self) except -1:
@@ -243,6 +247,7 @@ cdef class Grammar:
                 self._high, self._left, self._unit, self.state = False, 4, 0, _HEX
             else:
                 self.state = _STRING if _is_simple(byte) else _BROKEN
+                self._spell_key(_OTHER)
         elif self.state == _HEX:
             digit = _hex(byte)
             if digit < 0:
@@ -269,6 +274,17 @@ cdef class Grammar:
             self.state = _PAIR
         else:
             self.state = _BROKEN if low else _STRING
+            self._spell_key(self._unit)
+            return 0
+        if self._high:
+            self._spell_key(_OTHER)
+        return 0
+
+    cdef int _spell_key(self, uint32_t unit) except -1:
+        """Tell what an escape in a key stands for."""
+        cdef uint8_t byte = <uint8_t>min(unit, <uint32_t>_OTHER)
+        if self._names:
+            self.text(&byte, 1)
         return 0
 
     cdef bint _count(self, uint8_t byte) except -1:

@@ -5,6 +5,7 @@ and the message (gRPC over HTTP2, "Length-Prefixed-Message"). One that is compre
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -12,16 +13,21 @@ from google.protobuf.message import DecodeError
 
 from epp._pb import engine_api_pb2 as pb
 from epp.errors import MalformedRequest
-from epp.model.request import TOKEN_BYTES, Api, Prompt
-from epp.protocol.openai.model_rewrite import replace_in_line, replace_model
+from epp.model.request import Api, Prompt
+from epp.protocol.openai.coercion import MOST_TOKENS
+from epp.protocol.openai.json_tokens import allowance
+from epp.protocol.openai.model_rewrite import replace_in_events, replace_model
 from epp.protocol.openai.request_json import LONGEST_PROMPT, Parsed
-from epp.protocol.openai.token_prompts import medium_ids, packed
+from epp.protocol.openai.token_prompts import MOST_MEDIA, packed, with_hashes
 
 _HEAD: Final = 5
-_LONGEST: Final = 5 << 20
-"""Bytes of a message that is read: decoding one takes some 10 ms, and a few times its memory."""
+_LONGEST: Final = 4 << 20
+"""Bytes of a message that is read: decoding one takes 40 ms at most, and a few times its memory."""
 _LONGEST_ANSWER: Final = 1 << 20
-_MOST_MEDIA: Final = 256
+_MOST_IDS: Final = 1 << 19
+"""Token ids of a prompt that are read: making numbers of a million takes some 40 ms."""
+_LONGEST_MEDIA: Final = 256 << 10
+"""Bytes of what says of a prompt's media; of a longer one none are known."""
 UNREAD: Final = Parsed(model="", prompts=(), stream=False, max_tokens=None, cache_salt="")
 """Stands for a message that is compressed or too long: it is routed by load."""
 VERTEX: Final = (Api.VERTEX_CHAT, Api.VERTEX_RAW)
@@ -57,27 +63,29 @@ def parse_generate(message: bytes) -> Parsed:
         raise MalformedRequest("the message has no input", reason="missing-prompt")
     prompt = Prompt(read.text.encode()[:LONGEST_PROMPT])
     if kind == "tokenized":
-        prompt = Prompt(_tokens(read), exact=True)
+        prompt = _exact(read)
     limit = read.sampling_params
     return Parsed(
         model="",
         prompts=(prompt,),
         stream=read.stream,
-        max_tokens=limit.max_tokens if limit.HasField("max_tokens") else None,
+        max_tokens=min(limit.max_tokens, MOST_TOKENS) or None,
         cache_salt="",
-        multimodal=bool(read.mm_inputs.mm_hashes),
+        multimodal=prompt.multimodal,
     )
 
 
-def _tokens(read: pb.GenerateRequest) -> bytes:
-    """Return the token ids; those that stand for media as the media's hashes."""
-    data = bytearray(packed(read.tokenized.input_ids[: LONGEST_PROMPT // TOKEN_BYTES]))
-    media = read.mm_inputs
-    for place, name in zip(media.mm_placeholders[:_MOST_MEDIA], media.mm_hashes, strict=False):
-        start, size = place.offset * TOKEN_BYTES, place.length * TOKEN_BYTES
-        if size and start + size <= len(data):
-            data[start : start + size] = packed(medium_ids(name, place.length))
-    return bytes(data)
+def _exact(read: pb.GenerateRequest) -> Prompt:
+    """Return the token ids; those that stand for media as the media's hashes, if they fit."""
+    ids = packed(read.tokenized.input_ids[:_MOST_IDS])
+    if 0 < len(read.mm_inputs) <= _LONGEST_MEDIA:
+        with suppress(DecodeError, ValueError):
+            found = pb.Multimodal.FromString(read.mm_inputs)
+            pairs = zip(found.mm_placeholders, found.mm_hashes, strict=True)
+            media = [(place.offset, place.length, name) for place, name in pairs]
+            if media:
+                return Prompt(with_hashes(ids, media, MOST_MEDIA), exact=True, multimodal=True)
+    return Prompt(ids, exact=True)
 
 
 def json_of(message: bytes) -> bytes:
@@ -142,27 +150,27 @@ class FrameRestorer:
         passed = chunk[: self._passing]
         self._passing -= len(passed)
         data, done, at = self._held + chunk[len(passed) :], [passed], 0
+        left = allowance()
         while len(data) - at >= _HEAD:
             end = at + _HEAD + int.from_bytes(data[at + 1 : at + _HEAD], "big")
             unread = data[at] or end - at > _LONGEST_ANSWER
             if not unread and end > len(data):
                 break
             frame = data[at:end]
-            done.append(frame if unread else self._restored(frame))
+            done.append(frame if unread else self._restored(frame, left))
             self._passing = end - at - len(frame)
             at += len(frame)
         self._held = b"" if last else data[at:]
         return b"".join([*done, data[at:]] if last else done)
 
-    def _restored(self, frame: bytes) -> bytes:
+    def _restored(self, frame: bytes, left: Iterator[int]) -> bytes:
         data = answer_of(frame[_HEAD:])
         if b'"model"' not in data:
             return frame
         if data.lstrip()[:1] == b"{":
-            data = replace_model(data, self._name)
+            data = replace_model(data, self._name, left)
         else:
-            lines = data.splitlines(keepends=True)
-            data = b"".join([replace_in_line(line, self._name) for line in lines])
+            data = replace_in_events(data, self._name, left)
         read = pb.HttpBody.FromString(frame[_HEAD:])
         read.data = data
         return framed(read.SerializeToString())

@@ -1,101 +1,75 @@
-"""Replaces the model's name in a body, and the priority in a request; changes no other byte.
+"""Restores the model's name in a response as it passes; changes no other byte.
 
-In a request before it is forwarded; in a response as it passes, so that the client reads the name
-that it sent. The model's name is the value of `model` at the top level and in a top-level
-`response` object (OpenAI Responses API, streaming events) or `message` object (Anthropic Messages
-API, `message_start`), nowhere else: the same key in generated text or in a tool's arguments is
-content.
+The client reads the name that it sent. The model's name is the value of `model` at the top level
+and in a top-level `response` object (OpenAI Responses API, streaming events) or `message` object
+(Anthropic Messages API, `message_start`), nowhere else: the same key in generated text or in a
+tool's arguments is content.
+
+A model server writes what it likes, and everybody waits while it is looked at. So what is looked at
+is bounded: of a response that is JSON the first 2 MiB, since engines write the model before what is
+long (vLLM), or behind an answer (Anthropic's) that is shorter; of an event what precedes the name.
 """
 
 import json
-import re
+from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol
 
-_TOKEN = re.compile(rb'"(?:[^"\\]+|\\.)*+"|[{}\[\]:]', re.DOTALL)
-_NUMBER = re.compile(rb"\s*(-?[0-9.eE+-]+|null)")
-_DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
-_MOST_TOKENS = 50_000
-"""Strings, brackets and colons that are looked at: some 15 ms of work."""
-_MAX_HELD_BYTES = 8 << 20
-"""A longer JSON response is passed on unchanged: it would have to be held completely."""
+from epp.protocol.openai.json_tokens import LOOKED_AT, Path, Span, allowance, members
 
-Span = tuple[int, int]
+_NAMES: frozenset[Path] = frozenset(((b"model",), (b"response", b"model"), (b"message", b"model")))
+_KEY = b'"model"'
+_EVENT_COST = 8
+"""What an event takes beside its tokens, in tokens."""
+_QUOTE = ord('"')
 
 
-def model_spans(data: bytes) -> list[Span]:
-    """Return the byte ranges of the values of `model`, quotes included, in order.
+def model_spans(data: bytes, left: Iterator[int] | None = None) -> Iterator[Span]:
+    """Yield the byte ranges of the values of `model`, quotes included, in order.
 
     `data` is one JSON object; for anything else the result is empty or partial, and so it is for
-    what stands behind 50,000 strings, brackets and colons. Never raises.
+    what `members` does not look at. Never raises.
     """
-    spans: list[Span] = []
-    path: list[bytes] = []  # the key under which each open object or array stands
-    key = b""
-    previous: re.Match[bytes] | None = None
-    expects_value = False
-    for token in islice(_TOKEN.finditer(data), _MOST_TOKENS):
-        symbol = token[0]
-        if symbol == b":":
-            key = _text(previous[0]) if previous else b""
-            expects_value = True
-        elif symbol in (b"{", b"["):
-            path.append(key if symbol == b"{" else b"[")
-            key, expects_value = b"", False
-        elif symbol in (b"}", b"]"):
-            if path:
-                path.pop()
-            expects_value = False
-        elif expects_value:
-            expects_value = False
-            number = previous is not None and data[previous.end() : token.start()].strip()
-            if key == b"model" and _is_model(path) and not number:
-                spans.append(token.span())
-        previous = token
-    return spans
+    return (span for _, span in members(data, _NAMES, left) if data[span[0]] == _QUOTE)
 
 
-def _is_model(path: list[bytes]) -> bool:
-    return path in ([b""], [b"", b"response"], [b"", b"message"])
+def replace_model(data: bytes, name: str, left: Iterator[int] | None = None) -> bytes:
+    """Return a JSON object with every `model` replaced by `name`."""
+    return _replaced(data, model_spans(data, left), name)
 
 
-def _text(quoted: bytes) -> bytes:
-    if b"\\" not in quoted:
-        return quoted[1:-1]
-    try:
-        return str(json.loads(quoted)).encode()
-    except ValueError:
-        return b""
+def replace_in_events(data: bytes, name: str, left: Iterator[int] | None = None) -> bytes:
+    """Return lines of an event stream with the first `model` in the data of each replaced."""
+    return _replaced(data, _event_spans(data, left or allowance()), name)
 
 
-def replace_model(data: bytes, name: str) -> bytes:
-    """Return `data` with every `model` replaced by `name`."""
+def _event_spans(data: bytes, left: Iterator[int]) -> Iterator[Span]:
+    end = 0
+    while (key := data.find(_KEY, end)) >= 0 and tuple(islice(left, _EVENT_COST)):
+        line = max(end, data.rfind(b"\n", end, key) + 1, data.rfind(b"\r", end, key) + 1)
+        end = _line_end(data, key)
+        # WHATWG HTML, "Interpreting an event stream": the space after the colon is optional.
+        if data.startswith(b"data:", line):
+            begin = line + len(b"data:")
+            for start, stop in islice(model_spans(data[begin:end], left), 1):
+                yield begin + start, begin + stop
+
+
+def _line_end(data: bytes, at: int) -> int:
+    feed = data.find(b"\n", at)
+    end = feed if feed >= 0 else len(data)
+    carriage = data.find(b"\r", at, end)
+    return carriage if carriage >= 0 else end
+
+
+def _replaced(data: bytes, spans: Iterator[Span], name: str) -> bytes:
     value = json.dumps(name).encode()
-    pieces = []
+    pieces: list[bytes] = []
     at = 0
-    for start, end in model_spans(data):
+    for start, end in spans:
         pieces += [data[at:start], value]
         at = end
-    return b"".join([*pieces, data[at:]])
-
-
-def priority_spans(data: bytes) -> list[Span]:
-    """Return the byte ranges of the numbers under `priority` at the top level, in order.
-
-    `data` is as in `model_spans`.
-    """
-    spans: list[Span] = []
-    depth = 0
-    previous = b""
-    for token in islice(_TOKEN.finditer(data), _MOST_TOKENS):
-        symbol = token[0]
-        if symbol == b":" and depth == 1 and _text(previous) == b"priority":
-            number = _NUMBER.match(data, token.end())
-            if number is not None:
-                spans.append(number.span(1))
-        depth += _DEPTH.get(symbol, 0)
-        previous = symbol
-    return spans
+    return b"".join([*pieces, data[at:]]) if pieces else data
 
 
 class Restorer(Protocol):
@@ -109,7 +83,7 @@ class ModelRestorer:
     """Restores the client's model name in a response as its chunks pass.
 
     With `sse` the response is an event stream, and complete lines are passed on at once; else it
-    is JSON, and passed on at its end.
+    is JSON, and passed on at its end. No more is held than is looked at of it, or of a line.
     """
 
     __slots__ = ("_held", "_name", "_passing", "_size", "_sse")
@@ -119,42 +93,37 @@ class ModelRestorer:
         self._sse = sse
         self._held: list[bytes] = []
         self._size = 0
-        self._passing = False
+        self._passing = False  # what follows what was looked at
 
     def feed(self, chunk: bytes, *, last: bool) -> bytes:
         """Return the bytes to pass on after `chunk`; with `last` all that are held."""
-        if self._passing:
+        if not self._passing:
+            return self._next(chunk, last=last)
+        end = chunk.find(b"\n") + 1 if self._sse else 0
+        if not end:
             return chunk
+        self._passing = False
+        return chunk[:end] + self._next(chunk[end:], last=last)
+
+    def _next(self, chunk: bytes, *, last: bool) -> bytes:
         self._held.append(chunk)
         self._size += len(chunk)
-        if self._size > _MAX_HELD_BYTES:
-            self._passing = True
-            return self._release()
+        complete = last or self._size >= LOOKED_AT
         if self._sse:
-            return self._lines(last=last)
-        return replace_model(self._release(), self._name) if last else b""
+            return self._lines(last=last) if complete or b"\n" in chunk else b""
+        self._passing = complete
+        return replace_model(self._release(), self._name) if complete else b""
 
     def _lines(self, *, last: bool) -> bytes:
-        if not last and b"\n" not in self._held[-1]:
-            return b""
         data = self._release()
         cut = len(data) if last else data.rfind(b"\n") + 1
+        if len(data) - cut >= LOOKED_AT:
+            cut, self._passing = len(data), True
         if cut < len(data):
             self._held, self._size = [data[cut:]], len(data) - cut
-        return b"".join(map(self._line, data[:cut].splitlines(keepends=True)))
+        return replace_in_events(data[:cut], self._name)
 
     def _release(self) -> bytes:
         data = b"".join(self._held)
         self._held, self._size = [], 0
         return data
-
-    def _line(self, line: bytes) -> bytes:
-        return replace_in_line(line, self._name)
-
-
-def replace_in_line(line: bytes, name: str) -> bytes:
-    """Return a line of an event stream with every `model` in its data replaced by `name`."""
-    # WHATWG HTML, "Interpreting an event stream": the space after the colon is optional.
-    if line.startswith(b"data:") and b'"model"' in line:
-        return replace_model(line, name)
-    return line

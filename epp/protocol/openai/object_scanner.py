@@ -3,12 +3,13 @@
 import re
 from collections.abc import Sequence
 
+from epp.protocol.openai.json_tokens import TEXT, TEXT_REST
+
 KEY = b'"usage"'
 _OBJECT = re.compile(rb'"usage"\s*:\s*(\{)')
 _UNDECIDED = re.compile(rb'"usage"\s*(:\s*)?$')
-_TOKEN = re.compile(rb'"usage"\s*:\s*(\{)|"(?:[^"\\]+|\\.)*+"|\\.|["{}\[\]\n]', re.DOTALL)
-_TEXT_END = re.compile(rb'(?:[^"\\]+|\\.)*+"', re.DOTALL)
-_UNDECIDED_TOKENS = (KEY, b'"')
+_TOKEN = re.compile(rb'"usage"\s*:\s*(\{)|' + TEXT + rb"|\\.|[{}\[\]\n]", re.DOTALL)
+_TEXT_REST = re.compile(TEXT_REST, re.DOTALL)
 _DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _TAIL = 64
 """A key that is further away from its object than this is not found where a chunk ends between."""
@@ -91,14 +92,15 @@ class ObjectScanner:
         seen = at
         for token in _TOKEN.finditer(data, at):
             symbol, seen = token[0], token.end()
-            if token.lastindex:
+            if token.lastindex == 1:
                 return token.start(1)
-            if symbol in _UNDECIDED_TOKENS and _undecided(data, token.start()):
-                self._rest = data[token.start() :]
-                return -1
-            if symbol == b'"':
-                return self._text_end(data, seen)
-            if symbol == b"\n" and self._lines:
+            if symbol[:1] == b'"':
+                if (symbol == KEY or not token.lastindex) and _undecided(data, token.start()):
+                    self._rest = data[token.start() :]
+                    return -1
+                if not token.lastindex:
+                    return self._text_end(data, token.start() + 1)
+            elif symbol == b"\n" and self._lines:
                 self._settle(settled)
                 return self._start(data, seen)
             self._depth += _DEPTH.get(symbol, 0)
@@ -107,10 +109,10 @@ class ObjectScanner:
 
     def _text_end(self, data: bytes, at: int) -> int:
         """Return what follows the text that goes on there, or -1 while it is not whole."""
-        end = _TEXT_END.match(data, at)
-        self._quoted = end is None
-        if end is not None:
-            return end.end()
+        rest = _TEXT_REST.match(data, at)
+        self._quoted = rest is None or not rest.lastindex
+        if rest is not None and rest.lastindex:
+            return rest.end()
         self._rest = _lone_backslash(data, at)
         return -1
 

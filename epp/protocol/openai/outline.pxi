@@ -2,7 +2,7 @@
 
 from libc.string cimport memcmp
 
-cdef enum:  # the fields of a body, a message, a part
+cdef enum:  # the fields of a body, a message, a part; of `sampling_params` and `features`
     _MODEL
     _STREAM
     _SALT
@@ -36,11 +36,17 @@ cdef enum:  # the fields of a body, a message, a part
     _CALL
     _RESULT
     _PART_FIELDS
+    _SAMPLED = 0
+    _NEW
+    _HASHES
+    _PLACES
+    _INNER_FIELDS
     _NONE = -1
 
 cdef enum:
     _LONGEST_KEY = 24
     _IN_BODY = 1  # depths of the keys that count
+    _IN_FIELD = 2
     _IN_MESSAGE = 3
     _IN_PART = 5
     _IN_SOURCE = 8
@@ -55,6 +61,8 @@ _OTHER_NAMES = {
     "generate": {b"prompt": b"token_ids"},
     "sglang/generate": {b"prompt": b"input_ids", b"input": b"text", b"cache_salt": b"extra_key"},
 }
+_SAMPLING_KEYS = (b"max_tokens", b"max_new_tokens")
+_FEATURE_KEYS = (b"mm_hashes", b"mm_placeholders")
 _MESSAGE_KEYS = (b"role", b"content", b"reasoning_content", b"tool_calls", b"tool_call_id")
 _PART_KEYS = (b"type", b"text")
 _TEXT_PARTS = (b"text", b"input_text", b"output_text")
@@ -72,6 +80,9 @@ cdef dict _WANTED = {
     "responses": _ALWAYS | 1 << _INPUT | 1 << _INSTRUCTIONS | 1 << _TOOLS,
     "conversations": _ALWAYS | 1 << _INPUT,
     "images": _ALWAYS | 1 << _PROMPT,
+    "chat/render": _ALWAYS,  # an engine computes no prompt to render or to count one
+    "completions/render": _ALWAYS,
+    "messages/count_tokens": _ALWAYS,
     "messages": _ALWAYS | 1 << _MESSAGES | 1 << _TOOLS | 1 << _SYSTEM,
     "generate": _ALWAYS | 1 << _PROMPT | 1 << _SAMPLING | 1 << _FEATURES,
     "sglang/generate": _ALWAYS | 1 << _PROMPT | 1 << _INPUT | 1 << _SAMPLING,
@@ -121,10 +132,11 @@ cdef class Outline(Grammar):
     cdef bint _skipping  # what is within the field of the prompts is read as JSON alone
     cdef bint _is_conversation  # items are messages: not prompts
     cdef bint _has_parts  # the message's content that is being read is a list
-    cdef int _field, _message_field, _part_field
+    cdef int _field, _message_field, _part_field, _inner_field
     cdef Span _body[_BODY_FIELDS]
     cdef Span _message[_MESSAGE_FIELDS]
     cdef Span _text_part[_PART_FIELDS]
+    cdef Span _inner[_INNER_FIELDS]
     cdef char _told[_LONGEST_KEY]  # the string that is heeded
     cdef int _told_size
 
@@ -134,8 +146,9 @@ cdef class Outline(Grammar):
         )
         if not self._wanted:
             self.state = _BROKEN
-        self._field = _NONE
+        self._field = self._inner_field = _NONE
         _forget(self._body, _BODY_FIELDS)
+        _forget(self._inner, _INNER_FIELDS)
 
     cdef int text(self, const uint8_t* data, Py_ssize_t size) except -1:
         if self._told_size + size <= _LONGEST_KEY:
@@ -157,17 +170,18 @@ cdef class Outline(Grammar):
         elif self.depth == _IN_PART and self._has_parts:
             keys = _BLOCK_KEYS if self._has_blocks else _PART_KEYS
             self._part_field = self._find(keys, size, self._text_part)
+        elif self.depth == _IN_FIELD and self._field == _SAMPLING:
+            self._inner_field = self._find(_SAMPLING_KEYS, size, self._inner)
+        elif self.depth == _IN_FIELD and self._field == _FEATURES:
+            field = self._find(_FEATURE_KEYS, size, self._inner + _HASHES)
+            self._inner_field = field if field == _NONE else field + _HASHES
         elif self._has_blocks and self.depth == _IN_SOURCE and self._part_field == _RESULT:
             self._is_data = not self.escaped and size == 4 and memcmp(self._told, b"data", 4) == 0
         return 0
 
     cdef int _find(self, tuple keys, int size, Span* spans) except -2:
-        """Return the place of the key that was read; decline what is written in odd ways."""
-        cdef int place
-        if self.escaped:
-            self._decline()
-            return _NONE
-        place = _look_up(keys, self._told, size)
+        """Return the place of the key that was read; decline one that comes twice."""
+        cdef int place = _look_up(keys, self._told, size)
         if place >= 0 and spans[place].start >= 0:
             self._decline()
         return place

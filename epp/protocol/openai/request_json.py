@@ -9,21 +9,51 @@ whatever the order of their keys and the white space between them.
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import accumulate, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
+from epp.protocol.openai.api_bodies import (
+    ABSENT,
+    AnyBody,
+    ChatBody,
+    ChatMessage,
+    CompletionsBody,
+    ContentPart,
+    ConversationsBody,
+    EmbeddingsBody,
+    GenerateBody,
+    MessagesBody,
+    RawPredictBody,
+    ResponsesBody,
+    SglangGenerateBody,
+)
 from epp.protocol.openai.apis import NAMELESS
+from epp.protocol.openai.coercion import (
+    LONGEST_VALUE,
+    UNREADABLE,
+    flag_of,
+    limit_of,
+    model_of,
+    salt_of,
+    text_of,
+)
 from epp.protocol.openai.content_blocks import Multimodal, billing_span, block_bytes, medium
-from epp.protocol.openai.token_prompts import limit_of, packed, salt_of, with_media
+from epp.protocol.openai.json_tokens import TEXT
+from epp.protocol.openai.token_prompts import Features, Sampling, packed, with_media
 
 _Piece = bytes | memoryview | msgspec.Raw
 _PartBytes = Callable[[bytes], bytes]
 _TEXT_PARTS = frozenset(("text", "input_text", "output_text"))
-_RAW = msgspec.Raw(b"")
+_NOTHING = frozenset((b"", b"null", b"[]"))
+_OBJECTS = re.compile(rb"\[\s*\{")
+_CUT_OFF, _END = "Input data was truncated", 32
+"""What msgspec says of a body that ends too early, and of half a surrogate pair in its end."""
+_LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}(?:[^\\]|\\[^u])")
 LONGEST_PROMPT = 4 << 20
 """Bytes of a body's prompts that are read: a million tokens, about the most engines accept."""
 _MOST_PROMPTS = 64
@@ -35,9 +65,11 @@ _MOST_VALUES = 50_000
 
 Of a body with more, or of more than `_LONG_BYTES`, only the fields outside of the prompts count.
 """
-_VALUE_BEGINS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[{,]', re.DOTALL)
-LONGEST_MODEL = 1024
-"""Characters of a model's name: what is learned of models is kept under their names."""
+_VALUE_BEGINS = re.compile(TEXT + rb"|[\[{,]", re.DOTALL)
+# vLLM `ChatCompletionRequest`: the first before the second, which is deprecated; the third is the
+# Responses API's.
+LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+T = TypeVar("T")
 
 
 class Parsed(msgspec.Struct, frozen=True):
@@ -52,100 +84,11 @@ class Parsed(msgspec.Struct, frozen=True):
     multimodal: bool = False
 
 
-class _Message(msgspec.Struct):
-    """A message of a chat; `reasoning_content` is vLLM's."""
-
-    role: str = ""
-    content: msgspec.Raw = _RAW
-    reasoning_content: msgspec.Raw = _RAW
-    tool_calls: msgspec.Raw = _RAW
-    tool_call_id: msgspec.Raw = _RAW
-
-
-class _Part(msgspec.Struct):
-    type: str = "text"
-    text: msgspec.Raw = _RAW
-
-
-class _Body(msgspec.Struct):
-    """The fields that bodies of all APIs have; `cache_salt` is vLLM's."""
-
-    model: str = ""
-    stream: bool | None = None
-    cache_salt: str | None = None
-    user: str | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    max_output_tokens: int | None = None
-
-
-class _Chat(_Body):
-    messages: list[_Message] | None = None
-    tools: msgspec.Raw = _RAW
-
-
-class _Completions(_Body):
-    prompt: msgspec.Raw = _RAW
-
-
-class _Embeddings(_Body):
-    input: msgspec.Raw = _RAW
-    messages: list[_Message] | None = None
-
-
-class _Responses(_Body):
-    input: msgspec.Raw = _RAW
-    instructions: msgspec.Raw = _RAW
-    tools: msgspec.Raw = _RAW
-
-
-class _Nameless(_Body):
-    """What the bodies have that may leave the model out."""
-
-    model: str | None = None  # type: ignore[assignment]  # `null` is as good as none
-
-
-class _Conversations(_Nameless):
-    items: msgspec.Raw = _RAW
-
-
-class _Messages(_Body):
-    """Anthropic's Messages API."""
-
-    messages: list[_Message] | None = None
-    system: msgspec.Raw = _RAW
-    tools: msgspec.Raw = _RAW
-
-
-class _Generate(_Nameless):
-    """vLLM's `/inference/v1/generate`."""
-
-    token_ids: msgspec.Raw = _RAW
-    sampling_params: msgspec.Raw = _RAW
-    features: msgspec.Raw = _RAW
-
-
-class _SglangGenerate(_Nameless):
-    input_ids: msgspec.Raw = _RAW
-    text: msgspec.Raw = _RAW
-    cache_salt: Any = None  # means nothing here
-    extra_key: msgspec.Raw = _RAW
-    sampling_params: msgspec.Raw = _RAW
-
-
-class _RawPredict(_Nameless):
-    """Vertex AI's raw prediction: the body of a chat, of a response or of a completion."""
-
-    messages: list[_Message] | None = None
-    input: msgspec.Raw = _RAW
-    prompt: msgspec.Raw = _RAW
-    instructions: msgspec.Raw = _RAW
-    tools: msgspec.Raw = _RAW
-
-
 _raw_items = msgspec.json.Decoder(list[msgspec.Raw])
-_token_ids = msgspec.json.Decoder(list[int])
-_part = msgspec.json.Decoder(_Part)
+_token_ids = msgspec.json.Decoder(list[int], strict=False)
+_part = msgspec.json.Decoder(ContentPart)
+_sampling, _NO_SAMPLING = msgspec.json.Decoder(Sampling), Sampling()
+_features, _NO_FEATURES = msgspec.json.Decoder(Features), Features()
 
 
 def parse_request(api: Api, body: bytes) -> Parsed:
@@ -160,39 +103,48 @@ def parse_request(api: Api, body: bytes) -> Parsed:
         decode, prompts_of = _OUTLINE
     try:
         parsed = decode(body)
+        model = model_of(_value(parsed, "model"))
         prompts = _shortened(prompts_of(parsed))
     except RecursionError:
         message = "the body is nested too deeply"
         raise MalformedRequest(message, reason="nested-too-deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError) as error:
         raise MalformedRequest(_problem(body, error)) from None
-    model = parsed.model or ""
     check_model(api, model)
-    sampling = bytes(getattr(parsed, "sampling_params", _RAW))
-    salt = parsed.cache_salt or ""
-    if api is Api.SGLANG_GENERATE:
-        salt = salt_of(bytes(getattr(parsed, "extra_key", _RAW)))
-    # vLLM `ChatCompletionRequest`: `max_completion_tokens` before the deprecated `max_tokens`;
-    # `max_output_tokens` is the Responses API's.
-    limit = parsed.max_completion_tokens or parsed.max_tokens or parsed.max_output_tokens
-    prompts = with_media(prompts, bytes(getattr(parsed, "features", _RAW)))
+    salt = "extra_key" if api is Api.SGLANG_GENERATE else "cache_salt"
+    sampling = _within(parsed, "sampling_params", _sampling, _NO_SAMPLING)
+    features = _within(parsed, "features", _features, _NO_FEATURES)
+    prompts = with_media(prompts, bytes(features.mm_hashes), bytes(features.mm_placeholders))
     return Parsed(
         model=model,
         prompts=prompts,
-        stream=bool(parsed.stream),
-        max_tokens=limit or limit_of(sampling),
-        cache_salt=salt,
-        user=parsed.user or "",
+        stream=flag_of(_value(parsed, "stream")),
+        max_tokens=limit_of(
+            *(_value(parsed, name) for name in LIMITS),
+            *(_value(sampling, name) for name in Sampling.__struct_fields__),
+        ),
+        cache_salt=salt_of(_value(parsed, salt)),
+        user=text_of(_value(parsed, "user")),
         multimodal=any(prompt.multimodal for prompt in prompts),
     )
 
 
+def _value(parsed: msgspec.Struct, name: str) -> bytes:
+    """Return the JSON of a field, as much of it as is read and a byte; empty without it."""
+    return bytes(memoryview(getattr(parsed, name, ABSENT))[: LONGEST_VALUE + 1])
+
+
+def _within(body: AnyBody, name: str, decoder: msgspec.json.Decoder[T], otherwise: T) -> T:
+    """Return what a field of the body holds; `otherwise` for what is no such object."""
+    with suppress(*UNREADABLE):
+        return decoder.decode(getattr(body, name, ABSENT))
+    return otherwise
+
+
 def check_model(api: Api, name: str) -> None:
-    """Raise `MalformedRequest` for a model without a name where it needs one, or too long a one."""
+    """Raise `MalformedRequest` for a model without a name where it needs one."""
     if not name and api not in NAMELESS:
         raise MalformedRequest("`model` is missing from the body", reason="missing-model")
-    if len(name) > LONGEST_MODEL:
-        raise MalformedRequest(f"`model` has more than {LONGEST_MODEL} characters")
 
 
 def _is_excessive(body: bytes) -> bool:
@@ -208,16 +160,18 @@ def _problem(body: bytes, error: Exception) -> str:
         return "the body is empty; JSON is expected"
     if isinstance(error, msgspec.ValidationError):
         return f"the body does not fit its path: {error}"
+    if str(error) == _CUT_OFF and _LONE_SURROGATE.search(body[-_END:]):
+        return "the body is not valid JSON: its last text has half of a surrogate pair"
     return f"the body is not valid JSON: {error}"
 
 
-def _chat_prompts(body: _Chat) -> tuple[Prompt, ...]:
+def _chat_prompts(body: ChatBody) -> tuple[Prompt, ...]:
     if not body.messages:
         raise MalformedRequest("`messages` is missing or empty", reason="missing-prompt")
     return (_conversation(body.messages, bytes(body.tools)),)
 
 
-def _message_prompts(body: _Messages) -> tuple[Prompt, ...]:
+def _message_prompts(body: MessagesBody) -> tuple[Prompt, ...]:
     if not body.messages:
         raise MalformedRequest("`messages` is missing or empty", reason="missing-prompt")
     system = bytes(body.system)
@@ -227,7 +181,7 @@ def _message_prompts(body: _Messages) -> tuple[Prompt, ...]:
 
 
 def _conversation(
-    messages: Iterable[_Message], head: bytes, part_bytes: _PartBytes | None = None
+    messages: Iterable[ChatMessage], head: bytes, part_bytes: _PartBytes | None = None
 ) -> Prompt:
     """Return messages as a prompt; a longer conversation starts with the bytes of a shorter one."""
     pieces: list[_Piece] = [head]
@@ -256,10 +210,11 @@ def _shortened(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
     return tuple(kept)
 
 
-def _parts(message: _Message, part_bytes: _PartBytes) -> tuple[_Piece, ...]:
+def _parts(message: ChatMessage, part_bytes: _PartBytes) -> tuple[_Piece, ...]:
     content = memoryview(message.content)
     is_list = content[:1].tobytes() == b"["
-    parts = [part_bytes(bytes(each)) for each in _raw_items.decode(content)] if is_list else ()
+    items = _raw_items.decode(content) if is_list else ()
+    parts = [_part_or_raw(bytes(each), part_bytes) for each in items]
     return (
         f"\n<{message.role}>".encode(),
         *(parts if is_list else (content,)),
@@ -269,20 +224,33 @@ def _parts(message: _Message, part_bytes: _PartBytes) -> tuple[_Piece, ...]:
     )
 
 
+def _part_or_raw(raw: bytes, part_bytes: _PartBytes) -> bytes:
+    """Return a part of a content as bytes; a text, as vLLM takes it, and all else as it stands."""
+    try:
+        return part_bytes(raw)
+    except msgspec.ValidationError:
+        return raw
+
+
 def _part_bytes(raw: bytes) -> bytes:
-    """Return a part of a content as bytes."""
+    """Return a part of a content as bytes. Raises what msgspec does."""
     part = _part.decode(raw)
     return bytes(part.text) if part.type in _TEXT_PARTS else medium(raw)
 
 
-def _completion_prompts(body: _Completions) -> tuple[Prompt, ...]:
+def _completion_prompts(body: CompletionsBody) -> tuple[Prompt, ...]:
+    if bytes(body.prompt) in _NOTHING and bytes(body.prompt_embeds) not in _NOTHING:
+        return ()
     return _prompts(bytes(body.prompt), "prompt")
 
 
-def _embedding_prompts(body: _Embeddings) -> tuple[Prompt, ...]:
+def _embedding_prompts(body: EmbeddingsBody) -> tuple[Prompt, ...]:
     if body.messages:
         return (_conversation(body.messages, b""),)
-    return _prompts(bytes(body.input), "input")
+    raw = bytes(body.input)
+    if _OBJECTS.match(raw):  # messages for vLLM, texts with images for SGLang
+        return _item_prompts(raw, "input", b"")
+    return _prompts(raw, "input")
 
 
 def _prompts(raw: bytes, field: str) -> tuple[Prompt, ...]:
@@ -299,26 +267,26 @@ def _prompts(raw: bytes, field: str) -> tuple[Prompt, ...]:
     if not items:
         raise MalformedRequest(f"`{field}` is empty", reason="missing-prompt")
     if bytes(items[0])[:1] not in b'"[':
-        return (_exact(_token_ids.decode(raw), field),)
+        return (_exact(raw, field),)
     return tuple(_prompt_item(bytes(item), field) for item in items[:_MOST_PROMPTS])
 
 
 def _prompt_item(raw: bytes, field: str) -> Prompt:
     if raw[:1] == b"[":
-        return _exact(_token_ids.decode(raw), field)
+        return _exact(raw, field)
     if raw[:1] != b'"':
         raise MalformedRequest(f"`{field}` holds something that is neither text nor token ids")
     return Prompt(raw[:-1])
 
 
-def _exact(tokens: list[int], field: str) -> Prompt:
+def _exact(raw: bytes, field: str) -> Prompt:
     try:
-        return Prompt(packed(tokens), exact=True)
+        return Prompt(packed(_token_ids.decode(raw)), exact=True)
     except OverflowError:
         raise MalformedRequest(f"`{field}` holds a token id outside 0..2^32-1") from None
 
 
-def _response_prompts(body: _Responses | _RawPredict) -> tuple[Prompt, ...]:
+def _response_prompts(body: ResponsesBody | RawPredictBody) -> tuple[Prompt, ...]:
     return _item_prompts(bytes(body.input), "input", bytes(body.tools) + bytes(body.instructions))
 
 
@@ -337,7 +305,7 @@ def _item_prompts(raw: bytes, field: str, head: bytes) -> tuple[Prompt, ...]:
 def _response_item(raw: bytes) -> bytes:
     """Return an input item: a message as in a chat, any other (tool calls, ...) unchanged."""
     try:
-        message = msgspec.json.decode(raw, type=_Message)
+        message = msgspec.json.decode(raw, type=ChatMessage)
     except msgspec.ValidationError:
         return raw
     if not message.role:
@@ -347,45 +315,47 @@ def _response_item(raw: bytes) -> bytes:
     return Multimodal(joined) if _multimodal(parts) else joined
 
 
-def _conversation_items(body: _Conversations) -> tuple[Prompt, ...]:
+def _conversation_items(body: ConversationsBody) -> tuple[Prompt, ...]:
     return _item_prompts(bytes(body.items), "items", b"")
 
 
-def _generate_prompts(body: _Generate) -> tuple[Prompt, ...]:
+def _generate_prompts(body: GenerateBody) -> tuple[Prompt, ...]:
     return _prompts(bytes(body.token_ids), "token_ids")
 
 
-def _sglang_prompts(body: _SglangGenerate) -> tuple[Prompt, ...]:
-    if bytes(body.input_ids) not in {b"", b"null"}:
+def _sglang_prompts(body: SglangGenerateBody) -> tuple[Prompt, ...]:
+    if bytes(body.input_ids) not in _NOTHING:
         return _prompts(bytes(body.input_ids), "input_ids")
+    if bytes(body.text) in _NOTHING and bytes(body.input_embeds) not in _NOTHING:
+        return ()
     return _prompts(bytes(body.text), "text")
 
 
-def _raw_predict_prompts(body: _RawPredict) -> tuple[Prompt, ...]:
+def _raw_predict_prompts(body: RawPredictBody) -> tuple[Prompt, ...]:
     if body.messages:
         head = bytes(body.tools) + bytes(body.instructions)
         return (_conversation(body.messages, head),)
-    if bytes(body.input):
+    if bytes(body.input) not in _NOTHING:
         return _response_prompts(body)
-    return _prompts(bytes(body.prompt), "prompt") if bytes(body.prompt) else ()
+    return () if bytes(body.prompt) in _NOTHING else _prompts(bytes(body.prompt), "prompt")
 
 
-def _no_prompts(_: _Body) -> tuple[Prompt, ...]:
+def _no_prompts(_: AnyBody) -> tuple[Prompt, ...]:
     return ()
 
 
 _Reader = tuple[Callable[[bytes], Any], Callable[[Any], tuple[Prompt, ...]]]
-_OUTLINE: _Reader = (msgspec.json.Decoder(_Body).decode, _no_prompts)
+_OUTLINE: _Reader = (msgspec.json.Decoder(AnyBody).decode, _no_prompts)
 """Reads no prompt: an engine computes none to render or to count one."""
 _READERS: dict[Api, _Reader] = {
-    Api.CHAT: (msgspec.json.Decoder(_Chat).decode, _chat_prompts),
-    Api.COMPLETIONS: (msgspec.json.Decoder(_Completions).decode, _completion_prompts),
-    Api.EMBEDDINGS: (msgspec.json.Decoder(_Embeddings).decode, _embedding_prompts),
-    Api.RESPONSES: (msgspec.json.Decoder(_Responses).decode, _response_prompts),
-    Api.CONVERSATIONS: (msgspec.json.Decoder(_Conversations).decode, _conversation_items),
-    Api.IMAGES: (msgspec.json.Decoder(_Completions).decode, _completion_prompts),
-    Api.MESSAGES: (msgspec.json.Decoder(_Messages).decode, _message_prompts),
-    Api.GENERATE: (msgspec.json.Decoder(_Generate).decode, _generate_prompts),
-    Api.SGLANG_GENERATE: (msgspec.json.Decoder(_SglangGenerate).decode, _sglang_prompts),
-    Api.RAW_PREDICT: (msgspec.json.Decoder(_RawPredict).decode, _raw_predict_prompts),
+    Api.CHAT: (msgspec.json.Decoder(ChatBody).decode, _chat_prompts),
+    Api.COMPLETIONS: (msgspec.json.Decoder(CompletionsBody).decode, _completion_prompts),
+    Api.EMBEDDINGS: (msgspec.json.Decoder(EmbeddingsBody).decode, _embedding_prompts),
+    Api.RESPONSES: (msgspec.json.Decoder(ResponsesBody).decode, _response_prompts),
+    Api.CONVERSATIONS: (msgspec.json.Decoder(ConversationsBody).decode, _conversation_items),
+    Api.IMAGES: (msgspec.json.Decoder(CompletionsBody).decode, _completion_prompts),
+    Api.MESSAGES: (msgspec.json.Decoder(MessagesBody).decode, _message_prompts),
+    Api.GENERATE: (msgspec.json.Decoder(GenerateBody).decode, _generate_prompts),
+    Api.SGLANG_GENERATE: (msgspec.json.Decoder(SglangGenerateBody).decode, _sglang_prompts),
+    Api.RAW_PREDICT: (msgspec.json.Decoder(RawPredictBody).decode, _raw_predict_prompts),
 }

@@ -1,26 +1,39 @@
-"""What the generate APIs of vLLM and SGLang have beside token ids: limits, salts, media."""
+"""What the generate APIs of vLLM and SGLang have beside token ids: media, and limits."""
 
 import sys
 from array import array
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import islice
+from operator import itemgetter
 
 import msgspec
 import xxhash
 
 from epp.model.request import TOKEN_BYTES, Prompt
+from epp.protocol.openai.coercion import UNREADABLE
 
-_LARGEST = (1 << 32) - 1
-_MOST_MEDIA = 256
-"""Media of one modality that are looked at."""
+MOST_MEDIA = 256
+"""Media of a prompt that are looked at, the first ones."""
+LONGEST_FEATURE = 128 << 10
+"""Bytes that are read of the media's hashes, and of their places; with more a prompt has none."""
+_RAW = msgspec.Raw(b"")
+
+Medium = tuple[int, int, str]
+"""Where the tokens begin that stand for a medium, how many they are, and its hash."""
 
 
-class _Sampling(msgspec.Struct):
+class Sampling(msgspec.Struct):
     """`max_tokens` is vLLM's, `max_new_tokens` SGLang's."""
 
-    max_tokens: int | None = None
-    max_new_tokens: int | None = None
+    max_tokens: msgspec.Raw = _RAW
+    max_new_tokens: msgspec.Raw = _RAW
+
+
+class Features(msgspec.Struct):
+    """The media of a prompt in tokens, by modality: their hashes, and where they stand."""
+
+    mm_hashes: msgspec.Raw = _RAW
+    mm_placeholders: msgspec.Raw = _RAW
 
 
 class _Placeholder(msgspec.Struct):
@@ -28,22 +41,15 @@ class _Placeholder(msgspec.Struct):
     length: int
 
 
-class _Features(msgspec.Struct):
-    """The media of a prompt in tokens, by modality: their hashes, and where they stand."""
-
-    mm_hashes: dict[str, list[str | None]] = {}
-    mm_placeholders: dict[str, list[_Placeholder]] = {}
+_hashes = msgspec.json.Decoder(dict[str, list[str]])
+_placeholders = msgspec.json.Decoder(dict[str, list[_Placeholder]])
 
 
-_sampling = msgspec.json.Decoder(_Sampling)
-_features = msgspec.json.Decoder(_Features)
-_perhaps_text = msgspec.json.Decoder(str | None)
-
-
-def medium_ids(name: str, count: int) -> list[int]:
-    """Return the token ids that stand for a medium in a prompt, given its hash."""
-    first = xxhash.xxh3_64_intdigest(name.encode())
-    return [(first + at) & _LARGEST for at in range(count)]
+def medium_ids(name: str, count: int) -> bytes:
+    """Return the token ids that stand for a medium in a prompt, packed, given its hash."""
+    digest = xxhash.xxh3_128_digest(name.encode(errors="replace"))
+    size = count * TOKEN_BYTES
+    return (digest * (size // len(digest) + 1))[:size]
 
 
 def packed(ids: Iterable[int]) -> bytes:
@@ -54,38 +60,35 @@ def packed(ids: Iterable[int]) -> bytes:
     return numbers.tobytes()
 
 
-def limit_of(sampling: bytes) -> int | None:
-    """Return the limit of tokens in sampling parameters (JSON); None where they have none."""
-    if sampling:
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            found = _sampling.decode(sampling)
-            return found.max_tokens or found.max_new_tokens
-    return None
+def with_hashes(ids: bytes, media: Iterable[Medium], most: int | None = None) -> bytes:
+    """Put the hashes of the first `most` media in the place of the tokens that stand for them.
 
-
-def salt_of(raw: bytes) -> str:
-    """Return what separates caches (JSON): a text as it is, anything else as it is written."""
-    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        return (raw and _perhaps_text.decode(raw)) or ""
-    return raw.decode(errors="replace")
-
-
-def with_media(prompts: tuple[Prompt, ...], features: bytes) -> tuple[Prompt, ...]:
-    """Put the hashes of media in the place of the tokens that stand for them.
-
-    Those tokens are the same for all media; an engine's blocks differ where their hashes do.
-    `features` is vLLM's JSON; one that does not fit, or is empty, changes nothing.
+    Those tokens are the same for all media; an engine's blocks differ where their hashes do. All
+    ids are packed. Raises `ValueError` for media that overlap, are empty or lie outside the prompt.
     """
-    if not features or len(prompts) != 1 or not prompts[0].exact:
+    data, tokens, end = bytearray(ids), len(ids) // TOKEN_BYTES, 0
+    for start, count, name in sorted(media, key=itemgetter(0))[:most]:
+        if start < end or count < 1 or start + count > tokens:
+            raise ValueError("a placeholder overlaps another, or lies outside the prompt")
+        end = start + count
+        data[start * TOKEN_BYTES : end * TOKEN_BYTES] = medium_ids(name, count)
+    return bytes(data)
+
+
+def with_media(prompts: tuple[Prompt, ...], hashes: bytes, places: bytes) -> tuple[Prompt, ...]:
+    """Return prompts with the media of vLLM's features (JSON); what does not fit is ignored."""
+    if not places or len(prompts) != 1 or not prompts[0].exact:
         return prompts
-    data, multimodal = bytearray(prompts[0].data), False
-    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        found = _features.decode(features)
-        for modality, places in found.mm_placeholders.items():
-            pairs = zip(found.mm_hashes.get(modality, ()), places, strict=False)
-            for name, place in islice(pairs, _MOST_MEDIA):
-                start, end = place.offset * TOKEN_BYTES, (place.offset + place.length) * TOKEN_BYTES
-                if name is not None and 0 <= start < end <= len(data):
-                    data[start:end] = packed(medium_ids(name, place.length))
-                    multimodal = True
-    return (Prompt(bytes(data), exact=True, multimodal=multimodal),)
+    if max(len(hashes), len(places)) > LONGEST_FEATURE:
+        return prompts
+    with suppress(*UNREADABLE, ValueError, KeyError):
+        names = _hashes.decode(hashes)
+        media = [
+            (place.offset, place.length, name)
+            for modality, found in _placeholders.decode(places).items()
+            for name, place in zip(names[modality], found, strict=True)
+        ]
+        if media:
+            data = with_hashes(prompts[0].data, media, MOST_MEDIA)
+            return (Prompt(data, exact=True, multimodal=True),)
+    return prompts

@@ -6,9 +6,9 @@ from typing import Annotated
 import msgspec
 
 from epp.model.request import Usage
+from epp.protocol.openai.coercion import MOST_TOKENS
 
-_Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
-"""No prompt and no answer is longer: the longest contexts of models are 10 million tokens."""
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 
 
 class _Details(msgspec.Struct):
@@ -56,7 +56,9 @@ def _after(usage: Usage | None, seen: _Reported) -> Usage:
             prompt = before.prompt_tokens  # told again without what was cached
         return Usage(prompt, generated, before.cached_tokens)
     if details.cached_tokens > prompt:
-        return Usage(prompt, generated, before.cached_tokens, doubtful=True)
+        known = before.cached_tokens
+        known = None if known is None or known > prompt else known
+        return Usage(prompt, generated, known, doubtful=True)
     return Usage(prompt, generated, details.cached_tokens)
 
 
@@ -68,6 +70,7 @@ def _cached_apart(prompt: int, generated: int, cached: int, seen: _Reported) -> 
     """
     if cached > prompt:
         prompt += cached + (seen.cache_creation_input_tokens or 0)
+        prompt = min(prompt, MOST_TOKENS)
     return Usage(prompt, generated, cached)
 
 

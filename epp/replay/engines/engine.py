@@ -8,7 +8,6 @@ from epp.replay.engines.cost import StepCost
 from epp.replay.engines.lockstep import Lockstep
 from epp.replay.engines.scheduler import BatchScheduler
 from epp.replay.simulation.clock import Clock
-from epp.replay.traffic.calls import Runs, block_keys, joined
 
 _MOST_STEPS = 256
 """Steps that are computed at once, at most."""
@@ -81,8 +80,6 @@ class Engine:
         if not self.up:
             self._clock.at(self._clock.now, partial(self._listener, job, Progress.LOST))
             return
-        if self.limits.enable_prefix_caching:
-            job.blocks.keys = self._keys(job, joined(job.prompt, job.response))
         self._arrivals.append(job)
         self._lockstep.wake()
 
@@ -102,9 +99,7 @@ class Engine:
 
     def keys(self, job: Job) -> Sequence[int]:
         """Return the keys of a request's blocks, here or not; none without prefix caching."""
-        if not self.limits.enable_prefix_caching:
-            return ()
-        return job.blocks.keys or self._keys(job, joined(job.prompt, job.response))
+        return self._scheduler.keys(job)
 
     @property
     def running(self) -> list[tuple[Job, int]]:
@@ -179,9 +174,6 @@ class Engine:
 
     def _steps_ended(self) -> int:
         return self._lockstep.ended if self.stepping else 0
-
-    def _keys(self, job: Job, runs: Runs) -> list[int]:
-        return block_keys(runs, self.limits.block_size, job.adapter)
 
     def _abort_all(self) -> None:
         for job in self._aborts:

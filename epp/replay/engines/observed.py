@@ -12,7 +12,9 @@ from msgspec import Meta
 from epp.errors import ConfigError
 from epp.protocol.metrics.page import Page
 from epp.replay.engines.contract import Limits
-from epp.replay.traffic.source import Problems, Source
+from epp.replay.traffic.bounds import MOST_TOKENS
+from epp.replay.traffic.files.packed import broken, opened
+from epp.replay.traffic.files.source import UNREADABLE, Problems, Source
 
 _PREFIX = b"vllm:"
 _PREFILL = "request_prefill_time_seconds"
@@ -23,7 +25,13 @@ _BETWEEN = ("inter_token_latency_seconds", "time_per_output_token_seconds")
 _TOTALS = ("prompt_tokens_total", "generation_tokens_total", "prefix_cache_hits_total")
 _RUNNING = "num_requests_running"
 _HISTOGRAMS = (_PREFILL, _FIRST, _COMPUTED, *_BETWEEN)
+_MOST_PAGE_BYTES = 64 << 20
+_DIGITS = 10
 _CONFIG = b"vllm:cache_config_info"
+
+
+_LEAST_SECONDS, _MOST_SECONDS, _MOST_RUNNING = 1e-6, 1e6, 1e6
+_Seconds = Annotated[float, Meta(ge=_LEAST_SECONDS, le=_MOST_SECONDS)]
 
 
 class Measurement(NamedTuple):
@@ -52,12 +60,12 @@ class Observed(NamedTuple):
 class _LogRow(msgspec.Struct, frozen=True):
     """A line of a log: tokens, and times in seconds."""
 
-    prompt_tokens: Annotated[int, Meta(ge=1)]
-    ttft: Annotated[float, Meta(gt=0)]
+    prompt_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
+    ttft: _Seconds
     cached_tokens: Annotated[int, Meta(ge=0)] = 0
-    tpot: Annotated[float, Meta(gt=0)] | None = None
-    completion_tokens: Annotated[int, Meta(ge=0)] = 0
-    running: Annotated[float, Meta(ge=1)] = 1.0
+    tpot: _Seconds | None = None
+    completion_tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)] = 0
+    running: Annotated[float, Meta(ge=1, le=_MOST_RUNNING)] = 1.0
 
 
 def read_observed(paths: Sequence[Path]) -> Observed:
@@ -77,15 +85,20 @@ def read_observed(paths: Sequence[Path]) -> Observed:
 
 
 def _is_log(path: Path) -> bool:
-    """Say whether a file has lines of JSON, or is packed as only logs are."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(64).lstrip()
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", str(path)) from error
+    """Say whether a file has lines of JSON."""
+    head = _read(path, 64).lstrip()
     if not head:
         raise ConfigError("is empty: neither a metrics page nor a log of requests", str(path))
     return not head.startswith((b"#", _PREFIX)) and not head[:1].isalpha()
+
+
+def _read(path: Path, most: int) -> bytes:
+    """Read the first bytes of a file."""
+    with opened(path) as file:
+        try:
+            return file.read(most)
+        except broken() as error:
+            raise ConfigError(f"is cut off or damaged: {error}", str(path)) from error
 
 
 def _log_rows(path: Path) -> Iterator[Measurement]:
@@ -94,7 +107,7 @@ def _log_rows(path: Path) -> Iterator[Measurement]:
         found = True
         try:
             row = msgspec.json.decode(line.text, type=_LogRow)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             fields = ", ".join(_LogRow.__struct_fields__)
             raise ConfigError(f"{error} (a line has {fields})", line.place) from error
         if row.cached_tokens >= row.prompt_tokens:
@@ -116,7 +129,7 @@ def _log_rows(path: Path) -> Iterator[Measurement]:
 
 
 def _read_pages(paths: Sequence[Path]) -> Observed:
-    pages = [(path, Page(path.read_bytes())) for path in paths]
+    pages = [(path, Page(_read(path, _MOST_PAGE_BYTES))) for path in paths]
     counts = [(path, _counts(path, page)) for path, page in pages]
     if len(counts) == 1:
         path, only = counts[0]
@@ -178,7 +191,7 @@ def _mean(path: Path, earlier: Mapping[str, float], later: Mapping[str, float]) 
     tokens = more(f"{between}_count")
     running = (earlier.get(_RUNNING, 0.0) + later.get(_RUNNING, 0.0)) / 2
     generated = more("generation_tokens_total") / requests
-    return Measurement(
+    found = Measurement(
         computed,
         max(0.0, prompt - computed),
         more(f"{first}_sum") / requests,
@@ -186,6 +199,15 @@ def _mean(path: Path, earlier: Mapping[str, float], later: Mapping[str, float]) 
         max(1.0, running),
         prompt + (0.0 if math.isnan(generated) else generated / 2),
     )
+    times = [each for each in (found.prefill, found.between) if not math.isnan(each)]
+    lengths = (found.uncached, found.cached, found.context)
+    if not (
+        all(_LEAST_SECONDS <= each <= _MOST_SECONDS for each in (found.prefill, *times))
+        and all(0 <= each <= MOST_TOKENS for each in lengths)
+        and found.running <= _MOST_RUNNING
+    ):
+        raise ConfigError("counts what no server does: times or lengths beyond reason", str(path))
+    return found
 
 
 def _limits(page: Page) -> Limits | None:
@@ -196,7 +218,7 @@ def _limits(page: Page) -> Limits | None:
             continue
         labels = sample[1]
         numbers = [labels.get(name, b"") for name in (b"block_size", b"num_gpu_blocks")]
-        if all(each.isdigit() for each in numbers):
+        if all(each.isdigit() and len(each) < _DIGITS for each in numbers):
             size, blocks = map(int, numbers)
             if size > 0 and blocks > 1:
                 return Limits(block_size=size, num_gpu_blocks=blocks)

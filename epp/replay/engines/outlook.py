@@ -46,7 +46,7 @@ def outlook(engine: Engine, job: Job) -> Outlook:
         if left > 1 or computed is None:  # a running request with one token left decodes
             tokens += left
             attended += left * (start + left / 2)
-            pending.append(each.blocks.keys)
+            pending.append(engine.keys(each))
     cached = _cached(engine, job, pending)
     own = job.prompt_tokens - cached
     steps = ceil(own / budget)

@@ -12,6 +12,7 @@ from math import isnan
 from epp.replay.engines.contract import EngineLoad, Job, Limits, Progress
 from epp.replay.engines.cost import StepWork
 from epp.replay.engines.pool import KVBlocks
+from epp.replay.traffic.calls import block_keys, joined
 
 Notice = tuple[Job, Progress]
 
@@ -58,6 +59,17 @@ class BatchScheduler:
             self.pool.free(job.blocks)
         elif job in self.waiting:
             self.waiting.remove(job)
+
+    def keys(self, job: Job) -> Sequence[int]:
+        """Return the keys of a request's blocks, here or not; none without prefix caching.
+
+        Those of a long prompt are many, so that they are made when they are first asked for: what
+        waits behind others needs none.
+        """
+        if self.pool.caching and not job.blocks.keys:
+            runs = joined(job.prompt, job.response)
+            job.blocks.keys = block_keys(runs, self._size, job.adapter)
+        return job.blocks.keys
 
     @property
     def scheduled(self) -> Sequence[tuple[Job, int]]:
@@ -229,7 +241,7 @@ class BatchScheduler:
         size, pool = self._size, self.pool
         total = job.prompt_tokens + job.generated
         # `get_computed_blocks`: the last token is always computed, for its logits.
-        run = pool.cached_run(job.blocks.keys, (total - 1) // size) if pool.caching else []
+        run = pool.cached_run(self.keys(job), (total - 1) // size) if pool.caching else []
         hits = run[-1][1] if run else 0
         if not pool.admit(job.blocks, run, -(-total // size) - hits):
             return False
@@ -278,7 +290,7 @@ class BatchScheduler:
         head = next(filter(self._has_slot, self.waiting), None)
         if head is None:
             return False
-        begins, lookup = head.blocks.keys, (head.prompt_tokens + head.generated - 1) // self._size
+        begins, lookup = self.keys(head), (head.prompt_tokens + head.generated - 1) // self._size
         return any(
             at < min(lookup, len(job.blocks.keys)) and job.blocks.keys[at] == begins[at]
             for job in self.running

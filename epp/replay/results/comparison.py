@@ -66,7 +66,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """The policies in one cell; `best` is by `LEADING`, of those that answer as much as others."""
+    """The policies in one cell; `best` is by `LEADING`, of those that answer as much as others.
+
+    `one_traffic`: there are several seeds, with all of which the very same was sent.
+    """
 
     name: str
     workload: str
@@ -75,6 +78,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     standings: Mapping[str, Standing]
     best: str
+    one_traffic: bool = False
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,7 +184,13 @@ def _cell(name: str, by_policy: Mapping[str, Mapping[int, Digest]], baseline: st
             {policy: standing.unanswered for policy, standing in standings.items()},
             {policy: standing.figures[LEADING].mean for policy, standing in standings.items()},
         ),
+        one_traffic=_is_one_traffic(run for runs in by_policy.values() for run in runs.values()),
     )
+
+
+def _is_one_traffic(runs: Iterable[Digest]) -> bool:
+    seeds, traffic = zip(*((run.seed, run.traffic) for run in runs), strict=True)
+    return len(set(seeds)) > 1 and len(set(traffic)) == 1 and bool(traffic[0])
 
 
 def _spread(runs: Iterable[Digest], name: str) -> Spread:

@@ -110,6 +110,7 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
     slo: Slo
     figures: RunFigures
     curves: Curves
+    traffic: str = ""
 
 
 def digest(played: Played, slo: Slo | None = None) -> Digest:
@@ -127,6 +128,7 @@ def digest(played: Played, slo: Slo | None = None) -> Digest:
         slo=slo,
         figures=_figures(outcomes, played, slo),
         curves=_curves(outcomes, played),
+        traffic=played.traffic,
     )
 
 

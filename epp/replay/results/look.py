@@ -27,6 +27,7 @@ LOOK = {
     "svg.hashsalt": "warmpick",
     "font.size": 10.5,
     "text.color": INK,
+    "text.parse_math": False,
     "axes.labelcolor": INK,
     "axes.edgecolor": EDGE,
     "axes.grid": True,

@@ -29,8 +29,9 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     are compared with each other. `outcomes` are all requests; those sent before `began`, the end
     of the warm-up, are left out of every figure. `seconds` is how long the run went on from then,
     in virtual time. `pods` counts the endpoints that `CallOutcome.endpoint` numbers. `samples` are
-    taken once a virtual second from each pod. `workload` and `load` (requests a second, or a
-    factor on the trace's; NaN for unknown) are the axes of a sweep, beside `pods`.
+    taken once a virtual second from each pod, in a long run more seldom. `workload` and `load`
+    (requests a second, or a factor on the trace's; NaN for unknown) are the axes of a sweep, beside
+    `pods`. `traffic` names what was sent: it is the same where the name is; empty: unknown.
     """
 
     policy: str
@@ -43,3 +44,4 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     began: float = 0.0
     workload: str = ""
     load: float = nan
+    traffic: str = ""

@@ -220,6 +220,11 @@ def _facts(comparison: Comparison, command: str) -> Iterable[str]:
             "95 % intervals: Student's t of the ratios' logarithms. They speak of these workloads "
             "with other random choices, not of other workloads."
         )
+    if any(cell.one_traffic for cell in comparison.cells):
+        yield (
+            "Where all seeds were sent the same traffic, as that of an unchanged file, intervals"
+            " speak of the picker's own draws alone."
+        )
     yield (
         "TTFT is that of requests that got a first token. A policy that serves 1 % fewer of its "
         "requests than another cannot be best: refusing is the cheapest way to be quick."

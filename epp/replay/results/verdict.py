@@ -32,7 +32,19 @@ def headline(comparison: Comparison) -> str:
 
 def confidence(comparison: Comparison) -> str:
     """Return how sure that is, and who comes close."""
-    return " ".join(_confidence(comparison))
+    return " ".join((*_confidence(comparison), *_sent_alike(comparison)))
+
+
+def _sent_alike(comparison: Comparison) -> Iterable[str]:
+    """Yield what seeds do not say where the same was sent with all of them."""
+    alike, cells = sum(cell.one_traffic for cell in comparison.cells), len(comparison.cells)
+    if alike:
+        where = "" if alike == cells else f" in {alike} of {cells} cells"
+        yield (
+            f"All seeds were sent one and the same traffic{where}: that speaks of the picker's own"
+            " draws, and not of other traffic (--rate draws other arrivals, --minutes takes"
+            " another part)."
+        )
 
 
 def _confidence(comparison: Comparison) -> Iterable[str]:
@@ -41,7 +53,9 @@ def _confidence(comparison: Comparison) -> Iterable[str]:
         yield _seeds(comparison)
         return
     if best != baseline:
-        yield certainty(comparison.overall[best][LEADING], f"{best} against {baseline}")
+        sent_alike = all(cell.one_traffic for cell in comparison.cells)
+        found = comparison.overall[best][LEADING]
+        yield certainty(found, f"{best} against {baseline}", one_traffic=sent_alike)
     refusing = _refusing(comparison)
     ranked = sorted(
         (each for each in comparison.rivals if each not in {*refusing, baseline}),
@@ -63,13 +77,15 @@ def _confidence(comparison: Comparison) -> Iterable[str]:
         )
 
 
-def certainty(found: Paired, what: str) -> str:
-    """Return how sure a ratio is, in a sentence."""
+def certainty(found: Paired, what: str, *, one_traffic: bool = False) -> str:
+    """Return how sure a ratio is, in a sentence; with `one_traffic` alone it is of no other."""
     if math.isnan(found.ratio):
         return f"{what}: not one seed has both."
     if found.seeds == 1:
         return f"{what}: one seed, so no spread; more seeds (--seeds 5) tell chance from gain."
     sides = f"less in {found.less} of {found.seeds} seeds, 95 % interval {_interval(found)}"
+    if one_traffic:
+        return f"{what}: {sides}."
     return f"{what}: {sides}: {'sure' if found.sure else 'not sure, as it includes 1'}."
 
 

@@ -50,6 +50,7 @@ class SimulatedPicker:
             scheduling = _changed(
                 scheduling, lambda each: replace(each, filters=(*before, *each.filters))
             )
+        self._processors = scheduling.request_processors
         self._scheduler = Scheduler(self.fleet, scheduling, self.draw)
 
     def tell(self, others: "Sequence[SimulatedPicker]", seconds: float) -> None:
@@ -58,6 +59,8 @@ class SimulatedPicker:
 
     def route(self, request: InferenceRequest) -> Decision:
         """Decide on a request and admit it. Raises `RequestError`."""
+        for processor in self._processors:
+            request = processor.process_request(request)
         scheduler, now = self._scheduler, self._clock.now
         quote = scheduler.quote(request, now)
         decision = scheduler.decide(request, quote, now)

@@ -4,7 +4,7 @@ from functools import partial
 from math import inf
 
 from epp.model.endpoint import RANK_LABEL, ROLE_LABEL, Endpoint, Load
-from epp.model.events import Event, LoadReported, ScrapeFailed
+from epp.model.events import Event, LoadReported, ScrapeFailed, ScrapeFailure
 from epp.replay.engines.contract import Listener
 from epp.replay.engines.engine import Engine
 from epp.replay.plan import Fault, FaultKind, PodPlan
@@ -17,7 +17,7 @@ class SimulatedPod:
     """One engine behind one endpoint, the pod `number` of the plan.
 
     `alive` but after it has died, `answers` scrapes but while it stalls; `fails` while it answers
-    with errors. It was asked last at `scraped_at` (seconds).
+    with errors. It was scraped last at `scraped_at` (seconds).
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class SimulatedPod:
         self.answers = True
         self.fails = False
         self.scraped_at = -inf
+        self._on_time = inf  # as long as no more run
         self._plan = plan
         self._clock = clock
         self._started_at = 1.0
@@ -43,9 +44,11 @@ class SimulatedPod:
     def scrape(self) -> Event:
         """Return what a scrape of it gives at this moment."""
         self.scraped_at = self._clock.now
-        if not (self.alive and self.answers):
-            return ScrapeFailed(self.endpoint.id, refused=not self.alive)
         limits, shown = self._plan.limits, self.engine.published
+        if not self.alive:
+            return ScrapeFailed(self.endpoint.id, ScrapeFailure.REFUSED)
+        if not self.answers or shown.running > self._on_time:
+            return ScrapeFailed(self.endpoint.id, ScrapeFailure.LATE)
         load = Load(
             waiting=shown.waiting,
             running=shown.running,
@@ -96,6 +99,14 @@ class SimulatedPod:
     def _work(self) -> None:
         self.fails = False
 
+    def _late(self, fault: Fault) -> None:
+        self._on_time = -1.0 if fault.running is None else fault.running
+        if fault.seconds is not None:
+            self._clock.at(self._clock.now + fault.seconds, self._catch_up)
+
+    def _catch_up(self) -> None:
+        self._on_time = inf
+
     def _slow(self, fault: Fault) -> None:
         self._set_speed(self._plan.speed * fault.factor)
         if fault.seconds is not None:
@@ -112,5 +123,6 @@ _FAULTS = {
     FaultKind.STALL: SimulatedPod._stall,  # noqa: SLF001
     FaultKind.HANG: SimulatedPod._hang,  # noqa: SLF001
     FaultKind.FAIL: SimulatedPod._fail,  # noqa: SLF001
+    FaultKind.LATE: SimulatedPod._late,  # noqa: SLF001
     FaultKind.SLOW: SimulatedPod._slow,  # noqa: SLF001
 }

@@ -23,12 +23,6 @@ from epp.model.events import (
 )
 from epp.model.pods.outlier_detection import OutlierSettings
 from epp.model.request import (
-    DEFAULT_FAIRNESS_ID,
-    Api,
-    Decision,
-    InferenceRequest,
-    Prompt,
-    RequestId,
     Usage,
 )
 from epp.policy.plugins import Filter
@@ -41,60 +35,25 @@ from epp.replay.simulation.oracle import Oracle
 from epp.replay.simulation.outcome import CallOutcome, Fate
 from epp.replay.simulation.picker import SimulatedPicker
 from epp.replay.simulation.pod import SimulatedPod
-from epp.replay.traffic.calls import Call, InfiniteCache, Run, Trace, packed, tokens_in
+from epp.replay.simulation.visit import Visit, request_of
+from epp.replay.traffic.calls import Call, InfiniteCache, Run, Trace, tokens_in
 
-MODEL = "replay"
 _SAMPLE_SECONDS = 1.0
+_MOST_SAMPLES = 1 << 16
+"""Of a run; where there would be more, they are further apart."""
 _IDLE_SECONDS = 0.5
 """Seconds between scrapes, at least, that no decision waits for."""
+_LULL_SECONDS = 60.0
+"""Before a pause in which nothing is under way ends, there are scrapes for so long."""
 _REUSE_BLOCK = 64
 """Tokens of the blocks by which an infinite cache would share prompts."""
-_SESSION_HEADER = "x-session-id"
-"""The header by which clients name their conversation, to policies that read it."""
 _REFUSED = "connection refused"
 _DIED = "the pod died"
 _FAILED = "the pod answered with an error"
 _TOO_LONG = "longer than the engine's context"
-
-
-class Visit:
-    """A call that was sent at `at` seconds; its response began at `began`, NaN before.
-
-    `pod` is the number of the endpoint that it was sent to, -1 while there is none. It came to the
-    engine that has it at `came`; `prefilled` is what was done by another one before. `left`:
-    nothing more of the response is observed than its first token.
-    """
-
-    __slots__ = (
-        "at",
-        "began",
-        "call",
-        "came",
-        "decision",
-        "left",
-        "number",
-        "picker",
-        "pod",
-        "prefilled",
-        "request_id",
-        "reusable",
-    )
-
-    def __init__(
-        self, number: int, call: Call, at: float, picker: SimulatedPicker, reusable: int
-    ) -> None:
-        self.number = number
-        self.call = call
-        self.at = at
-        self.picker = picker
-        self.reusable = reusable
-        self.request_id = RequestId(str(number))
-        self.began = nan
-        self.came = at
-        self.prefilled: Job | None = None
-        self.left = False
-        self.pod = -1
-        self.decision: Decision | None = None
+_TOO_MUCH = "more tokens are under way than a run bears"
+MOST_TOKENS_UNDER_WAY = 1 << 30
+"""Of prompts that were sent and not answered: a picker and an engine hold some bytes for each."""
 
 
 class Simulation:
@@ -106,6 +65,7 @@ class Simulation:
     def __init__(self, trace: Trace, plan: RunPlan) -> None:
         self.outcomes: list[CallOutcome] = []
         self._samples: list[PodSample] = []
+        self._sample_seconds = _SAMPLE_SECONDS
         self.clock = clock = Clock()
         self._trace, self._plan = trace, plan
         self.pods = [
@@ -136,6 +96,7 @@ class Simulation:
         self._followers: defaultdict[int, list[int]] = defaultdict(list)
         self._infinite = InfiniteCache(_REUSE_BLOCK)
         self._unsent = len(trace.calls)
+        self._tokens_under_way = 0
         self._closed = self._deadline = False
 
     @property
@@ -174,11 +135,11 @@ class Simulation:
         apart = self._interval / len(self.pods)
         for place, pod in enumerate(self.pods):
             self._report(pod)  # a picker is ready once it knows its endpoints' caches
-            clock.at(apart * place, partial(self._scrape, pod))
+            clock.routinely_at(apart * place, partial(self._scrape, pod))
         for fault in plan.faults:
             for pod in (each for each in self.pods if each.number == fault.pod):
                 clock.at(fault.at, partial(pod.suffer, fault))
-        clock.at(0.0, self._sample)
+        clock.routinely_at(0.0, self._sample)
         if plan.duration is not None:
             clock.at(plan.duration, self._close)
 
@@ -191,7 +152,11 @@ class Simulation:
 
     def _scrape(self, pod: SimulatedPod) -> None:
         self._report(pod)
-        self.clock.at(self.now + max(self._interval, _IDLE_SECONDS), partial(self._scrape, pod))
+        pause = max(self._interval, _IDLE_SECONDS)
+        if not self._visits:
+            # Nothing happens in a long pause of the traffic; what does is some scrapes away.
+            pause *= max(1.0, (self.clock.lull - _LULL_SECONDS) // pause)
+        self.clock.routinely_at(self.now + pause, partial(self._scrape, pod))
 
     def _refresh(self) -> None:
         """Scrape what would have been scraped by now: often is as good as just before a decision.
@@ -211,7 +176,11 @@ class Simulation:
         for place, pod in enumerate(self.pods):
             load = pod.engine.load
             self._samples.append(PodSample(self.now, place, load.waiting, load.running, load.usage))
-        self.clock.at(self.now + _SAMPLE_SECONDS, self._sample)
+        if len(self._samples) > _MOST_SAMPLES:
+            self._sample_seconds *= 2
+            pods = len(self.pods)
+            self._samples = [each for n, each in enumerate(self._samples) if not n // pods % 2]
+        self.clock.routinely_at(self.now + self._sample_seconds, self._sample)
 
     # A call's way.
 
@@ -226,11 +195,16 @@ class Simulation:
         visit = Visit(number, call, self.now, picker, self._infinite.admit(call))
         if self._interval < _IDLE_SECONDS:
             self._refresh()
+        tokens = tokens_in(call.prompt)
+        if self._tokens_under_way + tokens > MOST_TOKENS_UNDER_WAY:
+            self._over(visit, Fate.REFUSED, reason=_TOO_MUCH)
+            return
         try:
-            decision = picker.route(_request(visit))
+            decision = picker.route(request_of(visit))
         except RequestError as error:
             self._over(visit, Fate.REFUSED, reason=error.reason)
             return
+        self._tokens_under_way += tokens
         place = self._places[decision.endpoint.id]
         visit.decision, visit.pod = decision, place
         visit.left = self._plan.observation.ends_early(picker.draw)
@@ -304,6 +278,8 @@ class Simulation:
     def _over(self, visit: Visit, fate: Fate, job: Job | None = None, *, reason: str = "") -> None:
         """Write down what became of a call, and have its conversation go on."""
         self._settle(visit, fate, job, reason)
+        if visit.decision is not None:
+            self._tokens_under_way -= tokens_in(visit.call.prompt)
         self._left -= 1
         for number in self._followers.pop(visit.number, ()):
             call = self._trace.calls[number]
@@ -357,22 +333,6 @@ _PROGRESS: Mapping[Progress, Callable[[Simulation, Visit, Job], None]] = {
     Progress.SOME: Simulation._went_on,  # noqa: SLF001
     Progress.LAST: Simulation._ended,  # noqa: SLF001
 }
-
-
-def _request(visit: Visit) -> InferenceRequest:
-    call = visit.call
-    return InferenceRequest(
-        id=visit.request_id,
-        api=Api.COMPLETIONS,
-        model=call.adapter or MODEL,
-        target_model=call.adapter or MODEL,
-        prompts=(Prompt(packed(call.prompt), exact=True, marks=call.marks),),
-        stream=True,
-        max_tokens=call.max_tokens,
-        headers={_SESSION_HEADER: str(call.session)},
-        fairness_id=call.tenant or DEFAULT_FAIRNESS_ID,
-        priority=call.priority,
-    )
 
 
 def _turns(calls: Sequence[Call]) -> list[int]:

@@ -4,7 +4,7 @@ Tokens are written as runs of equal ones. Nothing but equality of tokens matters
 that a trace that names blocks makes all tokens of a block equal, and gives other blocks others.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -120,7 +120,17 @@ def block_keys(runs: Runs, size: int, adapter: str = "") -> list[int]:
     Neighbouring runs are of different tokens. Blocks of one adapter are no other's (vLLM,
     `_gen_lora_extra_hash_keys`).
     """
-    keys: list[int] = []
+    return [
+        key for first, count in _spans(runs, size, adapter) for key in range(first, first + count)
+    ]
+
+
+def _spans(runs: Runs, size: int, adapter: str) -> Iterator[tuple[int, int]]:
+    """Yield the keys of full blocks as the first one of a row of numbers, and how many there are.
+
+    The blocks that lie within one run of tokens are a row: prompts that have the first one in
+    common have all that both have.
+    """
     content: tuple[int, ...] = ()
     key, filled = crc32(adapter.encode()), 0
     for token, length in runs:
@@ -132,14 +142,13 @@ def block_keys(runs: Runs, size: int, adapter: str = "") -> list[int]:
             if filled < size:
                 continue
             key = hash((key, content))
-            keys.append(key)
+            yield key, 1
         whole, filled = divmod(left, size)
         if whole:
             first = hash((key, token))
             key = first + whole - 1
-            keys += range(first, key + 1)
+            yield first, whole
         content = (token, filled) if filled else ()
-    return keys
 
 
 class InfiniteCache:
@@ -147,7 +156,7 @@ class InfiniteCache:
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
-        self._seen: set[int] = set()
+        self._seen: dict[int, int] = {}
 
     def admit(self, call: Call) -> int:
         """Return how many of its prompt's tokens are cached, all but one at most; cache all of it.
@@ -155,9 +164,14 @@ class InfiniteCache:
         The last token of a prompt is computed in any case, as by an engine.
         """
         seen, size = self._seen, self._block_tokens
-        keys = block_keys(joined(call.prompt, call.response), size, call.adapter)
-        known = next((place for place, key in enumerate(keys) if key not in seen), len(keys))
-        seen.update(keys[known:])
+        known, whole = 0, True
+        for first, count in _spans(joined(call.prompt, call.response), size, call.adapter):
+            there = seen.get(first, 0)
+            if whole:
+                known += min(there, count)
+                whole = there >= count
+            if there < count:
+                seen[first] = count
         return min(known * size, tokens_in(call.prompt) - 1)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from msgspec.structs import replace
 
 from epp.errors import ConfigError
+from epp.replay.traffic.bounds import Room
 from epp.replay.traffic.calls import TOKEN_IDS, Call, Run, Runs, Trace, ordered
 
 SHARED = 0.1
@@ -38,7 +39,7 @@ def superposed(trace: Trace, copies: float, seed: int) -> Trace:
     begun: list[int] = []  # for each call, the one with which what it goes on with began
     places: dict[int, float] = {}
     shifts: dict[tuple[int, int], float] = {}
-    made: list[Call] = []
+    made, room = list[Call](), Room(f"{copies:g} copies of {trace.name}")
     numbers: dict[tuple[int, int], int] = {}
     for number, call in enumerate(trace.calls):
         first = number if call.after is None else begun[call.after]
@@ -47,16 +48,15 @@ def superposed(trace: Trace, copies: float, seed: int) -> Trace:
         for copy in range(math.ceil(copies - place)):
             moved = shifts.setdefault((first, copy), draw.random()) if copy else None
             numbers[number, copy] = len(made)
-            made.append(
-                replace(
-                    call,
-                    at=call.at if moved is None else shift(call.at, moved),
-                    prompt=renamed(call.prompt, copy),
-                    response=renamed(call.response, copy),
-                    session=call.session + copy * sessions,
-                    after=None if call.after is None else numbers[call.after, copy],
-                )
+            copied = replace(
+                call,
+                at=call.at if moved is None else shift(call.at, moved),
+                prompt=renamed(call.prompt, copy),
+                response=renamed(call.response, copy),
+                session=call.session + copy * sessions,
+                after=None if call.after is None else numbers[call.after, copy],
             )
+            made.append(room(copied))
     if not made:
         raise ConfigError(f"{copies:g} copies of {trace.name} hold no conversation at all")
     return replace(trace, calls=ordered(made))

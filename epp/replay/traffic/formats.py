@@ -11,18 +11,19 @@ import msgspec
 from msgspec.structs import replace
 
 from epp.errors import ConfigError
+from epp.printable import printable
 from epp.replay.traffic import (
     lmcache,
     load_generators,
     mooncake,
     openai_logs,
-    recording,
     servegen,
     tabular,
     vllm_log,
 )
 from epp.replay.traffic.calls import Trace
-from epp.replay.traffic.source import Problems, Source
+from epp.replay.traffic.files.source import UNREADABLE, Problems, Source
+from epp.replay.traffic.recorded import parts
 
 Reader = Callable[[Source, Problems, int], Trace]
 """Reads all calls of a source; the seed is for what is not recorded, as times in their buckets."""
@@ -41,10 +42,12 @@ def _having(name: str, fields: frozenset[str], read: Reader) -> Format:
     return Format(name, ", ".join(sorted(fields)), fields.issubset, read)
 
 
+_SHOWN = 2000
+"""Characters of an error."""
 _SERVEGEN = frozenset({servegen.FILES})
 
 FORMATS = (
-    _having("recordings of epp serve --record", recording.FIELDS, recording.read),
+    _having("recordings of epp serve --record", parts.FIELDS, parts.read),
     _having("Mooncake's traces", mooncake.FIELDS, mooncake.read),
     _having("LMCache's agent traces", lmcache.FIELDS, lmcache.read),
     _having(
@@ -79,10 +82,12 @@ def read_file(path: Path, *, seed: int = 0, strict: bool = False) -> Trace:
     """
     problems = Problems(strict=strict)
     source = Source(path)
-    trace = _format_of(source).read(source, problems, seed)
+    try:
+        trace = _format_of(source).read(source, problems, seed)
+    except ConfigError as error:  # may have words of the file
+        raise ConfigError(printable(error.problem, _SHOWN), printable(error.place)) from error
     if not trace.calls:
-        found = f"; the first problem is: {problems.shown[0]}" if problems.shown else ""
-        raise ConfigError(f"{path} holds no request that can be used{found}")
+        raise ConfigError(f"{path} holds no request that can be used{problems.first}")
     return replace(
         trace,
         skipped=problems.skipped,
@@ -93,11 +98,13 @@ def read_file(path: Path, *, seed: int = 0, strict: bool = False) -> Trace:
 
 def _format_of(source: Source) -> Format:
     """Return the format of a source, by its first lines. Raises `ConfigError`."""
-    if source.path.is_dir() and any(source.path.glob(servegen.FILES)):
+    if source.is_folder and any(source.path.glob(servegen.FILES)):
         return next(each for each in FORMATS if each.read is servegen.read)
-    head = source.head()
+    problems = Problems()
+    head = source.head(problems)
     if not head:
-        raise ConfigError(f"{source.path} is empty, or cut off: it holds no request")
+        nothing = f"{source.path} is empty, or cut off: it holds no request"
+        raise ConfigError(f"{nothing}{problems.first}")
     documents = [line.text for line in head]
     if documents[0] in {b"{", b"["}:
         documents = [source.document()]  # one that is written over many lines
@@ -120,9 +127,9 @@ def _fields(text: bytes) -> frozenset[str]:
     if vllm_log.MARK in text and not text.startswith(b"{"):
         return frozenset({vllm_log.MARK.decode().strip()})
     try:
-        row = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        row = msgspec.json.decode(text, type=list[msgspec.Raw] | dict[str, msgspec.Raw])
+        if isinstance(row, list):
+            row = msgspec.json.decode(row[0], type=dict[str, msgspec.Raw]) if row else {}
+        return frozenset(row)
+    except UNREADABLE:
         return tabular.fields_of(text)
-    if isinstance(row, list) and row:
-        row = row[0]
-    return frozenset(row) if isinstance(row, dict) else frozenset()

@@ -6,20 +6,23 @@ comes when the response before it is there and the recorded pause is over: a clo
 
 import random
 import re
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 import msgspec
 
+from epp.replay.traffic.bounds import MOST_REQUESTS, MOST_TOKENS, Room, too_much
 from epp.replay.traffic.calls import Call, Trace, joined, tokens_in
-from epp.replay.traffic.source import Problems, Source, decoded, in_order
+from epp.replay.traffic.files.source import Problems, Source, decoded, in_order
 from epp.replay.traffic.texts import Texts
 
 FIELDS = frozenset({"timestamp", "input", "output", "session_id"})
 SESSIONS_PER_SECOND = 0.2
 LONGEST_THINK = 11.0
 """The 90th percentile of the recorded pauses, in seconds."""
+_MOST_CHARACTERS = 4 * MOST_TOKENS
 _ROLE = re.compile(r"\n(?=(?:user|assistant|system|tool): )")
 
 
@@ -32,6 +35,9 @@ class _Line(msgspec.Struct, frozen=True):
     session_id: str
 
     def __post_init__(self) -> None:
+        # A character is a token at most.
+        if max(len(self.input), len(self.output)) > _MOST_CHARACTERS:
+            raise ValueError(f"its text has more than {_MOST_CHARACTERS:,} characters")
         if not self.input:
             raise ValueError("its prompt is empty")
 
@@ -39,21 +45,23 @@ class _Line(msgspec.Struct, frozen=True):
 def read(source: Source, problems: Problems, seed: int) -> Trace:
     """Read a trace; sessions begin in a random order. Raises `ConfigError`."""
     sessions = defaultdict[str, list[tuple[str, _Line]]](list)
-    for place, line in decoded(source.lines(problems), msgspec.json.Decoder(_Line), problems):
+    rows = decoded(source.lines(problems), msgspec.json.Decoder(_Line), problems)
+    for number, (place, line) in enumerate(rows):
+        if number == MOST_REQUESTS:
+            raise too_much(place)
         sessions[line.session_id].append((place, line))
     draw, texts, at = random.Random(seed), Texts(), 0.0
     names = sorted(sessions)
     draw.shuffle(names)
-    calls: list[Call] = []
+    calls, room = list[Call](), Room(str(source.path))
     for name in names:
         at += draw.expovariate(SESSIONS_PER_SECOND)
-        lines = in_order(sessions[name], lambda line: line.timestamp, problems)
-        calls += _session(lines, at, len(calls), texts)
+        lines = in_order(sessions[name], lambda line: line.timestamp / 1e6, problems)
+        calls += map(room, _session(lines, at, len(calls), texts))
     return Trace(name=source.name, calls=calls, closed=True)
 
 
-def _session(lines: Sequence[_Line], at: float, first: int, texts: Texts) -> list[Call]:
-    calls: list[Call] = []
+def _session(lines: Sequence[_Line], at: float, first: int, texts: Texts) -> Iterator[Call]:
     before: _Line | None = None
     cuts: set[int] = set()
     for number, line in enumerate(lines, first):
@@ -61,19 +69,16 @@ def _session(lines: Sequence[_Line], at: float, first: int, texts: Texts) -> lis
         bounds = (0, *sorted(cuts))
         parts = [texts.message(line.input[start:end]) for start, end in pairwise(bounds)]
         pause = (line.timestamp - before.timestamp) / 1e6 if before else 0.0
-        calls.append(
-            Call(
-                at=at,
-                prompt=joined(*parts),
-                response=texts.response(line.output, None, number),
-                session=first,
-                after=number - 1 if before else None,
-                think=min(pause, LONGEST_THINK),
-                marks=tuple(accumulate(map(tokens_in, parts))),
-            )
+        yield Call(
+            at=at,
+            prompt=joined(*parts),
+            response=texts.response(line.output, None, number),
+            session=first,
+            after=number - 1 if before else None,
+            think=min(pause, LONGEST_THINK),
+            marks=tuple(accumulate(map(tokens_in, parts))),
         )
         before = line
-    return calls
 
 
 def message_ends(text: str, before: str | None, cuts: set[int]) -> set[int]:
@@ -84,5 +89,15 @@ def message_ends(text: str, before: str | None, cuts: set[int]) -> set[int]:
     """
     ends = {found.start() for found in _ROLE.finditer(text)} | {len(text)}
     if before is not None:
-        ends |= {cut for cut in cuts if text.startswith(before[:cut])}
+        alike = _alike(text, before)
+        ends |= {cut for cut in cuts if cut <= alike}
     return ends - {0}
+
+
+def _alike(one: str, other: str) -> int:
+    """Return how many characters two texts begin with alike."""
+    return bisect_left(
+        range(1, min(len(one), len(other)) + 1),
+        True,  # noqa: FBT003 (what is searched for)
+        key=lambda length: not one.startswith(other[:length]),
+    )

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from epp.errors import ConfigError
+from epp.replay.traffic.bounds import Room
 from epp.replay.traffic.calls import Trace
-from epp.replay.traffic.source import Problems, Source, in_order
+from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, in_order
 from epp.replay.traffic.tabular import TimedLengths, exchanges
 
 VLLM_FIELDS = frozenset({"input_lens", "output_lens"})
 GUIDELLM_FIELDS = frozenset({"benchmarks"})
-_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class _VllmResult(msgspec.Struct):
@@ -29,8 +29,8 @@ class _VllmResult(msgspec.Struct):
 
 def read_vllm(source: Source, problems: Problems, _: int) -> Trace:
     """Read a result, or several, of which one comes after the other. Raises `ConfigError`."""
-    rows = in_order(_vllm(source, problems), lambda row: row.at, Problems())
-    return Trace(name=source.name, calls=exchanges(rows))
+    rows = in_order(_vllm(source, problems), lambda row: row.at, problems, noted=False)
+    return Trace(name=source.name, calls=exchanges(rows, Room(str(source.path))))
 
 
 def _vllm(source: Source, problems: Problems) -> Iterator[tuple[str, TimedLengths]]:
@@ -60,8 +60,8 @@ def read_guidellm(source: Source, problems: Problems, _: int) -> Trace:
 
     Raises `ConfigError`.
     """
-    rows = in_order(_guidellm(source, problems), lambda row: row.at, Problems())
-    return Trace(name=source.name, calls=exchanges(rows))
+    rows = in_order(_guidellm(source, problems), lambda row: row.at, problems, noted=False)
+    return Trace(name=source.name, calls=exchanges(rows, Room(str(source.path))))
 
 
 def _guidellm(source: Source, problems: Problems) -> Iterator[tuple[str, TimedLengths]]:
@@ -107,10 +107,10 @@ def _documents(source: Source) -> Sequence[Mapping[str, Any]]:
     data = source.document()
     try:
         decoded = msgspec.json.decode(data)
-    except _NO_JSON:
+    except UNREADABLE:
         try:
             decoded = [msgspec.json.decode(line) for line in data.splitlines()]
-        except _NO_JSON as error:
+        except UNREADABLE as error:
             problem = f"{source.path} is no JSON: {error}; is it cut off?"
             raise ConfigError(problem) from error
     return _listed(decoded if isinstance(decoded, list) else [decoded])

@@ -11,8 +11,9 @@ from itertools import pairwise
 
 import msgspec
 
+from epp.replay.traffic.bounds import Room, check_lengths
 from epp.replay.traffic.calls import Call, Run, Runs, TokenNames, Trace, cut, joined, ordered
-from epp.replay.traffic.source import Problems, Source, decoded, in_order
+from epp.replay.traffic.files.source import Problems, Source, decoded, in_order
 
 BLOCK = 512
 BUCKET_MS = 3000.0
@@ -32,9 +33,8 @@ class MooncakeLine(msgspec.Struct, frozen=True):
     hash_ids: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        check_lengths(self.input_length, self.output_length)
         blocks = -(-self.input_length // BLOCK)
-        if self.input_length < 1 or self.output_length < 0:
-            raise ValueError("lengths are positive")
         if len(self.hash_ids) < blocks:
             raise ValueError(
                 f"{self.input_length} tokens are {blocks} blocks of {BLOCK}, but `hash_ids` names"
@@ -53,8 +53,9 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
     Time counts from the first line. Raises `ConfigError`.
     """
     rows = decoded(source.lines(problems), msgspec.json.Decoder(MooncakeLine), problems)
-    lines = in_order(rows, lambda line: line.timestamp, problems)
-    return Trace(name=source.name, calls=ordered(_calls(lines, _times(lines, seed))))
+    lines = in_order(rows, lambda line: line.timestamp / 1000, problems)
+    calls = _calls(lines, _times(lines, seed), Room(str(source.path)))
+    return Trace(name=source.name, calls=ordered(calls))
 
 
 def _times(lines: Sequence[MooncakeLine], seed: int) -> list[float]:
@@ -95,7 +96,7 @@ class _Blocks:
         return known
 
 
-def _calls(lines: Sequence[MooncakeLine], times: Sequence[float]) -> list[Call]:
+def _calls(lines: Sequence[MooncakeLine], times: Sequence[float], room: Room) -> list[Call]:
     """Find out who goes on with whom, and write the answers into the prompts that follow."""
     blocks, calls = _Blocks(), list[Call]()
     seen: set[int] = set()
@@ -110,16 +111,15 @@ def _calls(lines: Sequence[MooncakeLine], times: Sequence[float]) -> list[Call]:
         seen.update(line.hash_ids)
         if len(line.whole) > 1:
             open_ends[line.whole[-1]] = number
-        calls.append(
-            Call(
-                at=at,
-                prompt=blocks.prompt(line),
-                response=blocks.response(number, line),
-                session=number if after is None else calls[after].session,
-                after=after,
-                marks=marks,
-            )
+        call = Call(
+            at=at,
+            prompt=blocks.prompt(line),
+            response=blocks.response(number, line),
+            session=number if after is None else calls[after].session,
+            after=after,
+            marks=marks,
         )
+        calls.append(room(call))
     return calls
 
 

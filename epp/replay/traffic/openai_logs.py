@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from epp.replay.traffic.bounds import MOST_TOKENS, Room, check_lengths, limit_of
 from epp.replay.traffic.calls import (
     Call,
     Runs,
@@ -19,9 +20,9 @@ from epp.replay.traffic.calls import (
     ordered,
     tokens_in,
 )
-from epp.replay.traffic.source import Problems, Source, in_order
+from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, in_order
 from epp.replay.traffic.tabular import seconds
-from epp.replay.traffic.texts import Texts
+from epp.replay.traffic.texts import ROLE_TOKENS, Texts
 
 TIMES = ("timestamp", "time", "ts", "@timestamp", "created", "start_time", "startTime")
 REQUESTS = ("request", "body", "request_body", "requestBody")
@@ -32,8 +33,12 @@ UNKNOWN_RESPONSE = 256
 
 
 class Logged(NamedTuple):
-    """A request as logged: messages by role, or token ids; its response, as far as it is known."""
+    """A request as logged: messages by role, or token ids; its response, as far as it is known.
 
+    `place` is that of its line.
+    """
+
+    place: str
     at: float
     messages: Sequence[tuple[str, str]]
     tokens: Sequence[int]
@@ -52,8 +57,10 @@ def is_openai(fields: frozenset[str]) -> bool:
 def read(source: Source, problems: Problems, _: int) -> Trace:
     """Read a log. Lines of a batch file have no time: all come at once. Raises `ConfigError`."""
     rows = in_order(_rows(source, problems), lambda row: row.at, problems)
-    texts = Texts(_per_character(rows))
-    sessions, calls = _Sessions(), list[Call]()
+    per_character = _per_character(rows)
+    rows = [row for row in rows if _fits(row, per_character, problems)]
+    texts = Texts(per_character)
+    sessions, calls, room = _Sessions(), list[Call](), Room(str(source.path))
     for number, row in enumerate(rows):
         parts = [texts.message(text, role) for role, text in row.messages]
         ends = tuple(accumulate(map(tokens_in, parts)))
@@ -61,18 +68,17 @@ def read(source: Source, problems: Problems, _: int) -> Trace:
         header = texts.message("", "assistant") if row.messages and row.messages[0][0] else ()
         prompt = joined(*parts, header, texts.tokens(row.tokens))
         after, session = sessions.place(number, row)
-        calls.append(
-            Call(
-                at=row.at - rows[0].at,
-                prompt=prompt,
-                response=_response(texts, row, number),
-                session=session,
-                after=after,
-                marks=ends or (len(row.tokens),),
-                max_tokens=row.limit,
-                tenant=row.user,
-            )
+        call = Call(
+            at=row.at - rows[0].at,
+            prompt=prompt,
+            response=_response(texts, row, number),
+            session=session,
+            after=after,
+            marks=ends or (len(row.tokens),),
+            max_tokens=row.limit,
+            tenant=row.user,
         )
+        calls.append(room(call))
     return Trace(name=source.name, calls=ordered(calls))
 
 
@@ -93,6 +99,15 @@ def _per_character(rows: Sequence[Logged]) -> float:
     characters = sum(size for _, size in counted)
     ratio = sum(tokens for tokens, _ in counted) / characters if characters else 0.25
     return min(4.0, max(0.05, ratio))
+
+
+def _fits(row: Logged, per_character: float, problems: Problems) -> bool:
+    """Return whether a request is as long as one may be; note one that is longer."""
+    characters = max(sum(len(text) for _, text in row.messages), len(row.response))
+    tokens = characters * per_character + len(row.messages) * (1 + ROLE_TOKENS) + len(row.tokens)
+    if tokens > MOST_TOKENS:
+        problems.skip(row.place, f"its text has more than {MOST_TOKENS:,} tokens")
+    return tokens <= MOST_TOKENS
 
 
 class _Sessions:
@@ -119,12 +134,13 @@ class _Sessions:
 def _rows(source: Source, problems: Problems) -> Iterator[tuple[str, Logged]]:
     for line in source.lines(problems):
         try:
-            yield line.place, _logged(msgspec.json.decode(line.text, type=dict[str, Any]))
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-            problems.skip(line.place, "the line is cut off" if line.cut else str(error))
+            row = msgspec.json.decode(line.text, type=dict[str, Any])
+            yield line.place, _logged(row, line.place)
+        except (*UNREADABLE, ValueError, TypeError, OverflowError) as error:
+            problems.undecoded(line, error)
 
 
-def _logged(row: Mapping[str, Any]) -> Logged:
+def _logged(row: Mapping[str, Any], place: str) -> Logged:
     request = _object(_first(row, REQUESTS)) or row
     response = _object(_first(row, RESPONSES))
     response = _object(response.get("body")) or response  # as batch files have it
@@ -132,14 +148,20 @@ def _logged(row: Mapping[str, Any]) -> Logged:
     messages, tokens = _prompt(_object(request.get("body")) or request)
     at = _first(row, TIMES)
     limit = _first(request, LIMITS)
+    asked, answered = (
+        _count(_first(usage, names))
+        for names in (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens"))
+    )
+    check_lengths(asked or 1, answered or 0)
     return Logged(
+        place=place,
         at=0.0 if at is None else seconds(at),
         messages=messages,
         tokens=tokens,
         response=_said(response or row),
-        prompt_tokens=_count(_first(usage, ("prompt_tokens", "input_tokens"))),
-        response_tokens=_count(_first(usage, ("completion_tokens", "output_tokens"))),
-        limit=limit if isinstance(limit, int) and limit > 0 else None,
+        prompt_tokens=asked,
+        response_tokens=answered,
+        limit=limit_of(limit) if isinstance(limit, int) else None,
         user=str(request.get("user") or ""),
     )
 

@@ -9,16 +9,17 @@ import msgspec
 
 from epp.config.schema import near
 from epp.errors import ConfigError
+from epp.replay.traffic.bounds import MOST_TOKENS
 from epp.replay.traffic.calls import Call, Trace
+from epp.replay.traffic.files.packed import is_there
 from epp.replay.traffic.formats import read_file
 from epp.replay.traffic.workloads.agentic import Agents
-from epp.replay.traffic.workloads.arrivals import Arrivals, arriving
+from epp.replay.traffic.workloads.arrivals import Arrivals, Count, Rate, arriving
 from epp.replay.traffic.workloads.catalog import CATALOG
 from epp.replay.traffic.workloads.shapes import SHAPES
 
 _WITH_PARAMETERS = re.compile(r"(.*?):((?:\w+(?:=.*)?)?)")
 _Given = TypeVar("_Given", bound=Arrivals)
-Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class NamedWorkload(Protocol):
@@ -38,9 +39,9 @@ class Parameters(Arrivals, frozen=True, kw_only=True, forbid_unknown_fields=True
     Without a `rate` of its own, `like` keeps the file's times.
     """
 
-    rate: Annotated[float, msgspec.Meta(gt=0)] | None = 5.0
+    rate: Rate | None = 5.0
     sessions: Count = 500
-    longest: Count | None = None
+    longest: Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)] | None = None
 
 
 WORKLOADS: Mapping[str, NamedWorkload] = {**CATALOG, **SHAPES, "inference-day-2026": Agents()}
@@ -64,11 +65,11 @@ def read(name: str | Path, *, seed: int = 0, strict: bool = False) -> Trace:
     Lines that cannot be used are left out and counted, or raise where reading is `strict`. Raises
     `ConfigError`, too where nothing is left.
     """
-    if Path(name).exists():
+    if is_there(Path(name)):
         return read_file(Path(name), seed=seed, strict=strict)
     found = _WITH_PARAMETERS.fullmatch(str(name))
     called, given = found.groups() if found else (str(name), "")
-    if Path(called).exists():
+    if is_there(Path(called)):
         arrivals = _parameters(given, called, Arrivals)
         return arriving(read_file(Path(called), seed=seed, strict=strict), arrivals, seed)
     workload = WORKLOADS.get(ALIASES.get(called, called))

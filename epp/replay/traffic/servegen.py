@@ -5,9 +5,9 @@ bursts of its own, and a chunk-N-dataset.json of lengths. They are as fitted to 
 which most requests come is drawn.
 """
 
-import ast
 import math
 import random
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,14 +16,26 @@ from typing import NamedTuple
 import msgspec
 
 from epp.errors import ConfigError
+from epp.replay.traffic.bounds import (
+    MOST_REQUESTS,
+    MOST_SECONDS,
+    Room,
+    check_lengths,
+    too_much,
+)
 from epp.replay.traffic.calls import Trace
-from epp.replay.traffic.source import Problems, Source, SourceLine
+from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, SourceLine
 from epp.replay.traffic.tabular import TimedLengths, exchanges
 
 FILES = "*-trace.csv"
 WINDOW_SECONDS = 600
 HOUR = 3600
 _COLUMNS = 6
+_MOST_RATE = MOST_REQUESTS / WINDOW_SECONDS
+_LEAST_SHAPE = 0.01
+"""Of the distribution of pauses; the greatest is as many times more than 1."""
+_SHARE = re.compile(r"""(?<![\w.])(\d{1,9})['"]?\s*:\s*([\d.eE+-]+)""")
+"""A length, and its share, in a dictionary as Python writes it."""
 _INPUTS, _OUTPUTS = ("input_tokens", "text_tokens"), ("output_tokens",)
 
 
@@ -39,7 +51,7 @@ class _Window(NamedTuple):
 def read(source: Source, problems: Problems, seed: int) -> Trace:
     """Draw an hour of all clients in a folder, or of one in a file. Raises `ConfigError`."""
     files = [source.path]
-    if source.path.is_dir():
+    if source.is_folder:
         files = sorted(source.path.glob(FILES), key=lambda path: (len(path.name), path.name))
     clients = {path: _windows(path, problems) for path in files}
     load = defaultdict[int, float](float)
@@ -49,12 +61,17 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
     if not load:
         return Trace(name=source.name, calls=[])
     busiest = min(load, key=lambda hour: (-load[hour], hour))
+    if load[busiest] * WINDOW_SECONDS > MOST_REQUESTS:
+        raise too_much(str(source.path))
     draw, rows = random.Random(seed), list[TimedLengths]()
     for path, windows in clients.items():
         chosen = [window for window in windows if window.start // HOUR == busiest]
         if chosen:
             rows += _drawn(chosen, _lengths(path), draw)
-    return Trace(name=source.name, calls=exchanges(sorted(rows, key=lambda row: row.at)))
+    return Trace(
+        name=source.name,
+        calls=exchanges(sorted(rows, key=lambda row: row.at), Room(str(source.path))),
+    )
 
 
 def is_window(line: bytes) -> bool:
@@ -81,10 +98,14 @@ def _window(line: SourceLine) -> _Window | None:
     if not is_window(line.text):
         raise ValueError("it is no window of a client")
     start, rate, _, pattern, shape, _ = line.text.decode().split(",")
-    if not math.isfinite(float(rate)) or float(rate) < 0:
-        raise ValueError(f"{rate} is no rate")
+    if not 0 <= float(rate) <= _MOST_RATE:
+        raise ValueError(f"{rate} is no rate of requests a second")
+    if int(start) > MOST_SECONDS:
+        raise ValueError("it begins after a year")
     if not pattern or not float(rate):
         return None
+    if not _LEAST_SHAPE <= float(shape) <= 1 / _LEAST_SHAPE:
+        raise ValueError(f"{shape} is no shape of {pattern}")
     return _Window(int(start), float(rate), pattern, float(shape))
 
 
@@ -100,23 +121,26 @@ def _lengths(path: Path) -> list[_Lengths]:
     """Read a client's lengths, which lie beside its windows. Raises `ConfigError`."""
     beside = path.with_name(path.name.replace("-trace.csv", "-dataset.json"))
     try:
-        data = msgspec.json.decode(beside.read_bytes(), type=dict[str, dict[str, str]])
+        data = msgspec.json.decode(Source(beside).document(), type=dict[str, dict[str, str]])
         found = [
             _Lengths(int(start), _shares(fields, _INPUTS), _shares(fields, _OUTPUTS))
             for start, fields in data.items()
         ]
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read {beside}, the lengths of {path}: {error.strerror}"
-        ) from error
-    except (msgspec.DecodeError, ValueError, SyntaxError) as error:
+    except ConfigError as error:
+        raise ConfigError(f"{error} (the lengths of {path})") from error
+    except (*UNREADABLE, ValueError) as error:
         raise ConfigError(f"{beside} holds no lengths: {error}") from error
     return sorted(each for each in found if each.inputs and each.outputs)
 
 
 def _shares(fields: Mapping[str, str], names: Sequence[str]) -> Mapping[int, float]:
     text = next((fields[name] for name in names if name in fields), "{}")
-    return {int(length): float(share) for length, share in ast.literal_eval(text).items()}
+    shares = {int(length): float(share) for length, share in _SHARE.findall(text)}
+    for length in shares:
+        check_lengths(1, length)
+    if shares and not 0 < sum(shares.values()) < math.inf:
+        raise ValueError("the shares of its lengths add up to nothing")
+    return shares
 
 
 def _drawn(

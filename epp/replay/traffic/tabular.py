@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from epp.replay.traffic.bounds import Room, check_lengths
 from epp.replay.traffic.calls import Call, Run, TokenNames, Trace, ordered
-from epp.replay.traffic.source import Problems, Source, SourceLine, in_order
+from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, SourceLine, in_order
 
 TIMES = ("TIMESTAMP", "Timestamp", "timestamp", "time", "start_time", "arrival_time")
 PROMPTS = (
@@ -26,6 +27,9 @@ RESPONSES = (
 SESSIONS = ("session_id", "Session ID", "conversation_id", "user")
 _UNITS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 """Epochs of at least so much are in nanoseconds, microseconds and milliseconds."""
+
+
+_MOST_CSV_BYTES = 1 << 16
 
 
 class TimedLengths(msgspec.Struct, frozen=True):
@@ -42,17 +46,16 @@ class TimedLengths(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not math.isfinite(self.at):
             raise ValueError("its time is no number")
-        if self.prompt < 1 or self.response < 0:
-            raise ValueError("lengths are positive")
+        check_lengths(self.prompt, self.response)
 
 
 def read(source: Source, problems: Problems, _: int) -> Trace:
     """Read a trace of times and lengths. Raises `ConfigError`."""
     rows = in_order(_rows(source, problems), lambda row: row.at, problems)
-    return Trace(name=source.name, calls=exchanges(rows))
+    return Trace(name=source.name, calls=exchanges(rows, Room(str(source.path))))
 
 
-def exchanges(rows: Sequence[TimedLengths]) -> list[Call]:
+def exchanges(rows: Sequence[TimedLengths], room: Room) -> list[Call]:
     """Make calls of requests in order of time, which counts from the first."""
     ids, last, calls = TokenNames(), dict[str, int](), list[Call]()
     sessions = TokenNames()
@@ -60,16 +63,15 @@ def exchanges(rows: Sequence[TimedLengths]) -> list[Call]:
         name = row.session or str(number)
         token = ids((name, bool(row.session)))
         after = last.get(name) if row.session else None
-        calls.append(
-            Call(
-                at=row.at - rows[0].at,
-                prompt=(Run(token, row.prompt),),
-                response=(Run(token, max(1, row.response)),),
-                session=sessions((name, bool(row.session))),
-                after=after,
-                marks=(row.prompt,),
-            )
+        call = Call(
+            at=row.at - rows[0].at,
+            prompt=(Run(token, row.prompt),),
+            response=(Run(token, max(1, row.response)),),
+            session=sessions((name, bool(row.session))),
+            after=after,
+            marks=(row.prompt,),
         )
+        calls.append(room(call))
         last[name] = number
     return ordered(calls)
 
@@ -77,8 +79,8 @@ def exchanges(rows: Sequence[TimedLengths]) -> list[Call]:
 def fields_of(line: bytes) -> frozenset[str]:
     """Return the columns that the head of a CSV names, quoted or not."""
     try:
-        return frozenset(next(csv.reader([line.decode().lstrip("\ufeff")]), ()))
-    except (UnicodeDecodeError, csv.Error):
+        return frozenset(_columns(line))
+    except ValueError:
         return frozenset()
 
 
@@ -104,22 +106,32 @@ def seconds(value: object) -> float:
 def _rows(source: Source, problems: Problems) -> Iterator[tuple[str, TimedLengths]]:
     header: Sequence[str] = ()
     for line in source.lines(problems):
-        if not header and not line.text.startswith(b"{"):
-            header = next(csv.reader([line.text.decode(errors="replace").lstrip("\ufeff")]))
-            continue
         try:
-            yield line.place, _exchange(_values(line, header))
-        except (msgspec.DecodeError, csv.Error, ValueError, TypeError, OverflowError) as error:
-            problems.skip(line.place, "the line is cut off" if line.cut else str(error))
+            if not header and not line.text.startswith(b"{"):
+                header = _columns(line.text)
+            else:
+                yield line.place, _exchange(_values(line, header))
+        except (*UNREADABLE, ValueError, TypeError, OverflowError) as error:
+            problems.undecoded(line, error)
 
 
 def _values(line: SourceLine, header: Sequence[str]) -> Mapping[str, object]:
     if line.text.startswith(b"{"):
         return msgspec.json.decode(line.text, type=dict[str, object])
-    values = next(csv.reader([line.text.decode()]))
+    values = _columns(line.text)
     if len(values) != len(header):
         raise ValueError(f"it has {len(values)} columns, and the head {len(header)}")
     return dict(zip(header, values, strict=True))
+
+
+def _columns(line: bytes) -> Sequence[str]:
+    """Return the values of a line of CSV. Raises `ValueError`."""
+    if len(line) > _MOST_CSV_BYTES:
+        raise ValueError(f"it has more than {_MOST_CSV_BYTES:,} bytes, which is no line of CSV")
+    try:
+        return next(csv.reader([line.decode().lstrip("\ufeff")]), ())
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
 
 
 def _exchange(values: Mapping[str, object]) -> TimedLengths:

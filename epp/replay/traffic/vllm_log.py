@@ -7,21 +7,30 @@ known of a response but its limit. Times are of a second: they are drawn within 
 import ast
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
+from epp.replay.traffic.bounds import (
+    MOST_REQUESTS,
+    Room,
+    check_lengths,
+    limit_of,
+    too_much,
+)
 from epp.replay.traffic.calls import Call, Trace, tokens_in
+from epp.replay.traffic.files.source import Problems, Source, SourceLine, in_order
 from epp.replay.traffic.openai_logs import UNKNOWN_RESPONSE
-from epp.replay.traffic.source import Problems, Source, SourceLine
 from epp.replay.traffic.texts import Texts
 
 MARK = b"Received request "
 _TIME = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
-_TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None)"""
-_IDS = r"(?:\[[\d, ]*\]|None)"
+_ESCAPE = r"""\\(?:[abfnrtv\\'"]|x[\da-f]{2}|u[\da-f]{4}|U000[\da-f]{5}|U0010[\da-f]{4})"""
+"""Of Python's `repr`."""
+_TEXT = rf"""(?:'(?:[^'\\\0-\x1f]++|{_ESCAPE})*+'|"(?:[^"\\\0-\x1f]++|{_ESCAPE})*+"|None)"""
+_IDS = r"(?:\[[\d, ]*+\]|None)"
+_ID = re.compile(r"\d{1,18}")
 _RECEIVED = re.compile(r"Received request (\S+?): (.*)", re.DOTALL)
 _DETAILS = re.compile(r"Request (\S+) details: (.*)", re.DOTALL)
 _GENERATED = re.compile(
@@ -30,28 +39,28 @@ _GENERATED = re.compile(
 )
 _PROMPT = re.compile(rf"prompt: ({_TEXT})")
 _PROMPT_IDS = re.compile(rf"prompt_token_ids: ({_IDS})")
-_LIMIT = re.compile(r"max_tokens=(\d+)")
+_LIMIT = re.compile(r"max_tokens=(\d{1,18})\b")
 _ADAPTER = re.compile(r"lora_name='([^']*)'")
 _LEAP_YEAR = 2024
 
 
 class _Seen(msgspec.Struct):
-    """What the log has said of a request so far."""
+    """What the log has said of a request so far; of a stream the response is in pieces."""
 
     place: str
     at: float
     prompt: str = ""
-    prompt_ids: tuple[int, ...] = ()
-    response: str = ""
-    response_ids: tuple[int, ...] = ()
+    prompt_ids: Sequence[int] = ()
+    response: list[str] = []
+    response_ids: list[int] = []
     limit: int | None = None
     adapter: str = ""
 
     def hear_of_prompt(self, text: str) -> None:
         """Take a prompt's text and token ids from a line."""
         prompt, ids = _PROMPT.search(text), _PROMPT_IDS.search(text)
-        self.prompt = (prompt and _literal(prompt[1])) or self.prompt
-        self.prompt_ids = tuple((ids and _literal(ids[1])) or self.prompt_ids)
+        self.prompt = _text(prompt[1] if prompt else None) or self.prompt
+        self.prompt_ids = _ids(ids[1] if ids else None) or self.prompt_ids
 
 
 def read(source: Source, problems: Problems, seed: int) -> Trace:
@@ -60,11 +69,14 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
     last = 0.0
     for line in source.lines(problems):
         last = _hear(line, seen, last, problems)
-    texts, draw = Texts(), random.Random(seed)
-    begun = min((each.at for each in seen.values()), default=0.0)
-    timed = ((each.at - begun + draw.random(), each) for each in seen.values())
+        if len(seen) > MOST_REQUESTS:
+            raise too_much(line.place)
+    rows = ((each.place, each) for each in seen.values())
+    asked = in_order(rows, lambda each: each.at, problems, noted=False)
+    texts, draw, room = Texts(), random.Random(seed), Room(str(source.path))
+    timed = ((each.at - asked[0].at + draw.random(), each) for each in asked)
     calls = [
-        call
+        room(call)
         for number, (at, each) in enumerate(sorted(timed, key=lambda pair: pair[0]))
         for call in _call(each, at, number, texts, problems)
     ]
@@ -84,7 +96,7 @@ def _hear(line: SourceLine, seen: dict[str, _Seen], last: float, problems: Probl
         limit, adapter = _LIMIT.search(received[2]), _ADAPTER.search(received[2])
         request = seen.setdefault(received[1], _Seen(line.place, at))
         request.at = at
-        request.limit = int(limit[1]) if limit else None
+        request.limit = limit_of(int(limit[1])) if limit else None
         request.adapter = adapter[1] if adapter else ""
         request.hear_of_prompt(received[2])
         return at
@@ -97,8 +109,8 @@ def _hear(line: SourceLine, seen: dict[str, _Seen], last: float, problems: Probl
         request.hear_of_prompt(details[2])
     elif (generated := _GENERATED.search(text)) and generated[1] in seen:
         request = seen[generated[1]]
-        request.response += (generated[2] and _literal(generated[2])) or ""
-        request.response_ids += tuple((generated[3] and _literal(generated[3])) or ())
+        request.response.append(_text(generated[2]))
+        request.response_ids += _ids(generated[3])
     return last
 
 
@@ -120,12 +132,18 @@ def _call(seen: _Seen, at: float, number: int, texts: Texts, problems: Problems)
         advice = "let vLLM log prompts with VLLM_LOGGING_LEVEL=DEBUG"
         problems.skip(seen.place, f"nothing is known of its prompt; {advice}")
         return
-    known = None if seen.response else (seen.limit or UNKNOWN_RESPONSE)
-    ids = texts.tokens(seen.response_ids)
+    said = "".join(seen.response)
+    known = None if said else (seen.limit or UNKNOWN_RESPONSE)
+    response = texts.tokens(seen.response_ids) or texts.response(said, known, number)
+    try:
+        check_lengths(tokens_in(prompt), tokens_in(response))
+    except ValueError as error:
+        problems.skip(seen.place, str(error))
+        return
     yield Call(
         at=at,
         prompt=prompt,
-        response=ids or texts.response(seen.response, known, number),
+        response=response,
         session=number,
         marks=(tokens_in(prompt),),
         max_tokens=seen.limit,
@@ -133,5 +151,11 @@ def _call(seen: _Seen, at: float, number: int, texts: Texts, problems: Problems)
     )
 
 
-def _literal(text: str) -> Any:  # noqa: ANN401 - a string, a list, or nothing
-    return ast.literal_eval(text)
+def _text(literal: str | None) -> str:
+    """Return the text that `_TEXT` has found."""
+    return (literal and ast.literal_eval(literal)) or ""
+
+
+def _ids(literal: str | None) -> list[int]:
+    """Return the token ids that `_IDS` has found."""
+    return [int(each) for each in _ID.findall(literal or "")]

@@ -335,27 +335,40 @@ async def test_without_access_to_an_api_server_nothing_starts():
         await KubeDiscovery(settings, print, print).load()
 
 
-async def test_a_discovery_that_failed_goes_on_where_it_is_run_again(api, tmp_path):
+async def test_an_event_that_cannot_be_applied_costs_its_endpoint(api, tmp_path):
     api.put(pool())
     api.put(pod("a", "10.0.0.1"))
     fleet = StandInFleet()
 
     def apply(event):
-        fleet.apply(event)
         if isinstance(event, EndpointUpserted) and event.endpoint.name.startswith("bad"):
             raise ValueError("bad")
+        fleet.apply(event)
 
     access = KubeAccess(kubeconfig=str(api.kubeconfig(tmp_path / "kubeconfig")), environ={})
     settings = KubeSettings(namespace="default", pool="pool", reflector=QUICK, access=access)
     made = KubeDiscovery(settings, apply, fleet)
     await made.load()
-    failing = asyncio.create_task(made.run())
-    await fleet.until(lambda: len(fleet.targets) == 1)
-    api.put(pod("bad", "10.0.0.2"))
-    async with asyncio.timeout(10):
-        with pytest.raises(ExceptionGroup):
-            await failing
+    with capture_logs() as logs:
+        async with running(made.run()):
+            await fleet.until(lambda: len(fleet.targets) == 1)
+            for number in range(3):
+                api.put(pod(f"bad{number}", f"10.0.0.2{number}"))
+            api.put(pod("c", "10.0.0.3"))
+            await fleet.until(lambda: len(fleet.targets) == 2)
+            assert made.ready
+    failed = [line for line in logs if line["event"] == "endpoint.event_failed"]
+    assert [(line["kind"], line["count"]) for line in failed] == [
+        ("EndpointUpserted", 1),
+        ("EndpointUpserted", 2),
+    ]
+
+
+async def test_a_discovery_that_has_ended_goes_on_where_it_is_run_again(api, tmp_path):
+    api.put(pool())
+    api.put(pod("a", "10.0.0.1"))
+    async with discovering(api, tmp_path) as (made, fleet):
+        await fleet.until(lambda: len(fleet.targets) == 1)
     api.put(pod("c", "10.0.0.3"))
     async with running(made.run()):
-        await fleet.until(lambda: len(fleet.targets) == 3)
-    assert made.ready
+        await fleet.until(lambda: len(fleet.targets) == 2)

@@ -8,9 +8,12 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.kube.reflector import Backoff
-from epp.protocol.kube.resources import pods, pools
-from tests.adapters.kube.rig import QUICK, connected, following, pod, watched
+from epp.adapters.kube import api_connection
+from epp.adapters.kube import reflector as reflector_module
+from epp.adapters.kube.reflector import Backoff, Reflector, Sink
+from epp.protocol.kube.resources import Selection, pods, pools
+from epp.protocol.kube.watch import ApiRefused, read_status
+from tests.adapters.kube.rig import QUICK, Seen, connected, following, pod, running, watched
 from tests.kubeapi import faults
 from tests.kubeapi.answers import Answer
 from tests.kubeapi.status import GroupResource
@@ -139,7 +142,93 @@ async def test_an_ill_typed_object_is_skipped_and_logged_once(api, connection, l
             stream.say(b'{"type":"ADDED","object":{"metadata":{"name":7}}}\n')
         api.put(pod("a"))
         await seen.until(lambda: "a" in seen.names)
-    assert len(events(logs, "kube.object_left_out")) == 1
+    (line,) = events(logs, "kube.object_left_out")[:1]
+    assert line["why"] == "Expected `str`, got `int` - at `$.object.metadata.name`"
+
+
+async def test_objects_that_cannot_be_read_are_named_now_and_then_and_counted(
+    api, connection, logs
+):
+    async with following(connection) as seen:
+        await watched(api)
+        (stream,) = api.watches
+        for number in range(9):
+            named = b'{"name":"bad%d","labels":7}' % number
+            stream.say(b'{"type":"ADDED","object":{"metadata":%s}}\n' % named)
+        api.put(pod("a"))
+        await seen.until(lambda: "a" in seen.names)
+    said = [(line["object"], line["count"]) for line in events(logs, "kube.object_left_out")]
+    assert said == [("bad0", 1), ("bad1", 2), ("bad3", 4), ("bad7", 8)]
+
+
+async def test_an_object_that_becomes_unreadable_is_dropped(api, connection):
+    api.put(pod("a"))
+    async with following(connection) as seen:
+        await seen.until(lambda: "a" in seen.names)
+        await watched(api)
+        (stream,) = api.watches
+        stream.say(b'{"type":"MODIFIED","object":{"metadata":{"name":"a","labels":7}}}\n')
+        await seen.until(lambda: not seen.names)
+
+
+async def test_an_object_that_the_sink_cannot_take_costs_itself_alone(api, connection, logs):
+    for name in "abc":
+        api.put(pod(name))
+
+    def upsert(objects):
+        if any(each.metadata.name == "b" for each in objects):
+            raise KeyError("b")
+        seen.sink.upsert(objects)
+
+    seen = Seen()
+    sink = Sink(upsert=upsert, remove=seen.sink.remove, retain=seen.sink.retain)
+    reflector = Reflector(connection, pods("default"), Selection(), sink, QUICK)
+    async with running(reflector.run()):
+        await seen.until(lambda: seen.lists)
+        await watched(api)
+        api.put(pod("d"))
+        await seen.until(lambda: "d" in seen.names)
+    assert seen.names == set("acd")
+    (line,) = events(logs, "kube.object_left_out")
+    assert (line["object"], line["why"]) == ("b", "KeyError('b')")
+
+
+async def test_versions_that_are_always_too_old_are_asked_for_ever_more_rarely(api, connection):
+    api.fail(faults.gone(), verb="watch", resource="pods", times=None)
+    settings = msgspec.structs.replace(QUICK, min_backoff=0.02, max_backoff=10.0)
+    began = time.monotonic()
+    async with following(connection, settings=settings) as seen:
+        await seen.until(lambda: seen.lists == 8)
+    assert time.monotonic() - began >= 0.02 * (2**7 - 1) / 2
+
+
+async def test_a_list_without_end_is_broken_off(api, connection, logs, monkeypatch):
+    monkeypatch.setattr(reflector_module, "_MOST_PAGES", 5)
+    page = b'{"metadata":{"resourceVersion":"1","continue":"more"},"items":[]}'
+    api.fail(faults.answering(Answer(body=page)), verb="list", resource="pods", times=5)
+    api.put(pod("a"))
+    async with following(connection) as seen:
+        await seen.until(lambda: seen.lists)
+    assert [line["error"] for line in events(logs, "kube.disconnected")] == [
+        "a list of more than 5 pages"
+    ]
+
+
+@pytest.mark.parametrize("code", [200, 500])
+async def test_a_response_without_end_is_broken_off(api, connection, logs, monkeypatch, code):
+    monkeypatch.setattr(api_connection, "_MOST_BYTES", 100_000)
+    large = Answer(code=code, body=b" " * 200_000)
+    api.fail(faults.answering(large), verb="list", resource="pods")
+    async with following(connection) as seen:
+        await seen.until(lambda: seen.lists)
+    assert [line["error"] for line in events(logs, "kube.disconnected")] == [
+        "a response of more than 100000 bytes"
+    ]
+
+
+def test_retry_after_is_bounded():
+    assert ApiRefused(read_status(429, b"", "9" * 5000)).retry_after == 300
+    assert ApiRefused(read_status(429, b'{"details":{"retryAfterSeconds":-5}}')).retry_after == 0
 
 
 async def test_retry_after_is_kept_to(api, connection):

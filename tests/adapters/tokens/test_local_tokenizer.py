@@ -301,3 +301,16 @@ async def test_the_loop_runs_while_a_long_text_is_encoded(limited):
         turns += 1
     assert task.result()[0].exact
     assert turns > 100
+
+
+async def test_long_texts_hold_up_no_shorter_ones_and_do_not_pile_up(limited):
+    """While one that is long is encoded, another is; and more of the long ones stay text."""
+    tokenizer = limited(most_bytes=2_000_000, at_once_chars=0, patience=60)
+    long = [completions(f"{number}" * 1_500_000) for number in range(4)]
+    waiting = [asyncio.create_task(tokenizer.tokenize(each)) for each in long]
+    (prompt,) = await tokenizer.tokenize(completions(LONG))
+    assert prompt.exact
+    assert not any(task.done() and task.result()[0].exact for task in waiting)
+    found = await asyncio.gather(*waiting)
+    assert [each.exact for (each,) in found] == [True, True, False, False]
+    assert tokenizer.counts == {FallbackCause.SLOW: 2}

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
@@ -13,7 +13,7 @@ from epp.adapters.tokens.render.render_tokenizer import (
     RenderSettings,
     RenderTokenizer,
 )
-from epp.model.request import Api
+from epp.model.request import Api, InferenceRequest, Prompt, RequestId
 from tests.adapters.tokens import bodies
 from tests.adapters.tokens.bodies import chat, completions, ids
 
@@ -33,9 +33,12 @@ class Server:
         self.answers = {}
         self.heard = []
         self.url = ""
+        self.headers = {}
 
     async def handle(self, request):
-        body = await request.json()
+        body = await request.read()
+        with suppress(ValueError, RecursionError):
+            body = json.loads(body)
         self.heard.append((request.path, body))
         answer = self.answers.get(request.path, (403, {"error": "Forbidden"}))
         status, content = answer(body) if callable(answer) else answer
@@ -43,7 +46,7 @@ class Server:
             await content.wait()
             content = {}
         if isinstance(content, bytes):
-            return web.Response(status=status, body=content)
+            return web.Response(status=status, body=content, headers=self.headers)
         return web.json_response(content, status=status)
 
 
@@ -308,3 +311,71 @@ def test_the_pause_doubles_up_to_a_limit_and_ends_with_an_answer():
     assert not breaker.record_success()
     breaker.record_failure(now)
     assert not breaker.is_open(now)
+
+
+_DEEP = b"[" * 50_000
+_TWICE = [{"offset": 0, "length": 2}] * 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"<html>",
+        _DEEP,
+        b'{"token_ids":' + _DEEP,
+        b'{"token_ids":[1],"more":' + _DEEP,
+        b'{"token_ids":[1],"features":{"mm_hashes":{"\xff":["\xff"]}}}',
+        b'{"token_ids":[' + b"1," * (5 << 20) + b"1]}",
+        {"token_ids": [99999999999999999999]},
+        {"token_ids": [-1]},
+        {"token_ids": [1.5]},
+        {
+            "token_ids": [1, 2],
+            "features": {"mm_hashes": {"a": ["x", "y"]}, "mm_placeholders": {"a": _TWICE}},
+        },
+        {
+            "token_ids": [1, 2],
+            "features": {
+                "mm_hashes": {"a": ["x"], "b": ["y"]},
+                "mm_placeholders": {"a": _TWICE[1:], "b": _TWICE[1:]},
+            },
+        },
+    ],
+    ids=lambda content: str(content)[:40],
+)
+async def test_an_answer_that_is_none_leaves_text(server, ask, content):
+    server.answers[CHAT] = (200, content)
+    tokenizer, asked = ask(server), chat("hello")
+    assert await prompts_of(tokenizer, asked) == asked.prompts
+    assert tokenizer.counts == {FallbackCause.FAILED: 1}
+
+
+async def test_prompts_go_nowhere_else(server, ask):
+    async with serving() as other:
+        server.headers = {"location": other.url + CHAT}
+        server.answers[CHAT] = (307, b"")
+        tokenizer, asked = ask(server), chat("hello")
+        assert await prompts_of(tokenizer, asked) == asked.prompts
+        assert other.heard == []
+    assert tokenizer.counts == {FallbackCause.REFUSED: 1}
+
+
+ODD_BODIES = {
+    "no JSON": (Api.CHAT, b'{"model":"m","messages":['),
+    "no UTF-8": (Api.CHAT, b'{"messages":[{"role":"user","content":"\xff"}]}'),
+    "arrays in arrays": (Api.CHAT, b'{"messages":' + _DEEP),
+    "messages that are a number": (Api.CHAT, b'{"messages":1.5}'),
+    "no messages": (Api.CHAT, b"{}"),
+    "another number of prompts": (Api.COMPLETIONS, b'{"prompt":["a","b"]}'),
+}
+
+
+@pytest.mark.parametrize(("api", "body"), ODD_BODIES.values(), ids=ODD_BODIES)
+async def test_a_body_that_cannot_be_read_leaves_text(server, ask, api, body):
+    server.answers[TOKENIZE] = (200, {"tokens": [1]})
+    server.answers[CHAT] = server.answers[COMPLETIONS] = (404, {"detail": "Not Found"})
+    asked = InferenceRequest(id=RequestId("r"), api=api, prompts=(Prompt(b"a"),), body=body)
+    tokenizer = ask(server)
+    assert await prompts_of(tokenizer, asked) == asked.prompts
+    assert tokenizer.counts == {FallbackCause.MALFORMED: 1}

@@ -14,6 +14,7 @@ from epp.model.caches.offload import OffloadedCache
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Cleared, Medium
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Prompt
+from tests.protocol.growth import too_steep
 from tests.strategies import SECRET
 
 BLOCK = 16
@@ -318,3 +319,27 @@ def test_the_pool_holds_what_the_engine_holds(sizes, steps):
         followed.apply(change)
         assert followed.mirror.counts.lost == lost
         assert set(followed.pool.hashes()) == engine.expected(followed)
+
+
+@pytest.mark.parametrize("groups", [1, 4, 1_000])
+def test_blocks_are_removed_in_linear_time(groups):
+    """However many of the engine's blocks fill one of ours, and in however many groups."""
+
+    def work(data):
+        count = len(data) // 8
+        followed = Followed(stored(range(-3 * count, 0), [1] * (3 * count * BLOCK)))
+        for name in range(count):
+            group = name % groups
+            followed.apply(stored([name], [0] * (2 * BLOCK), size=2 * BLOCK, group=group))
+        for group in range(min(groups, 20)):
+            followed.apply(removed(*range(group, count, groups), group=group))
+
+    assert not too_steep(work, bytes)
+
+
+def test_groups_beyond_those_of_any_model_are_not_followed():
+    followed = Followed(*(stored([name], PROMPT[:BLOCK], group=name) for name in range(1_000)))
+    assert followed.mirror.counts.stored < 100 < followed.mirror.counts.skipped
+    followed.apply(*(removed(name, group=name) for name in range(1_000)))
+    assert len(followed.mirror) == 0
+    assert followed.cached(PROMPT) == 0

@@ -74,6 +74,41 @@ def test_a_slot_is_free_when_the_last_request_of_its_adapter_has_ended():
     assert rig.asked("c") == (0, RESPONSE)  # although the report is older
 
 
+def test_an_adapter_that_has_requests_left_keeps_its_slot():
+    rig = Slots()
+    rig.run("aaaaabc")
+    before = {each: rig.asked(each) for each in "abc"}
+    for left in (4, 3, 2, 1):
+        rig.end(4 - left)
+        now = {each: rig.asked(each) for each in "abc"}
+        assert (now["a"], now["b"]) == (before["a"], before["b"]) == ((0, 0), (0, 0))
+        assert now["c"] == (pytest.approx(RESPONSE / (1 + 1 / left + 1)), 0)
+        assert not rig.pod("pod-0").books.waits_for_slot("a")
+    rig.end(4)
+    assert rig.asked("c") == (0, 0)
+    assert rig.asked("a")[0] > 0
+
+
+@given(st.lists(st.sampled_from("abcd") | st.integers(0, 9), max_size=30))
+def test_slots_are_held_in_the_order_in_which_adapters_came(script):
+    """A letter is a request that is sent, a number one of those that are there, which ends."""
+    rig, there, order = Slots(), [], []
+    for number, step in enumerate(script):
+        if isinstance(step, str):
+            rig.send("pod-0", f"r{number}", text(100, f"{number} "), target_model=step)
+            there.append((number, step))
+            order += [step] * (step not in order)
+        elif step < len(there):
+            ended, adapter = there.pop(step)
+            rig.end(ended)
+            if adapter not in [each for _, each in there]:
+                order.remove(adapter)
+        books = rig.pod("pod-0").books
+        assert [books.waits_for_slot(each) for each in order] == [
+            place >= rig.slots for place in range(len(order))
+        ]
+
+
 def test_adapters_of_others_hold_slots_as_the_report_says():
     rig = Slots()
     rig.said("pod-0", "ad")

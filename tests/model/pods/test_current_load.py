@@ -138,8 +138,9 @@ def test_an_endpoint_that_never_reported_bears_what_was_sent():
 def test_a_response_that_reports_load_is_a_report():
     rig = Rig()
     rig.report("pod-0", waiting=5, running=5, kv_usage=0.5)
-    target = rig.ask()["pod-0"].endpoint.target
-    rig.apply(OrcaReported(target, kv_usage=0.2, waiting=1.0))
+    rig.send("pod-0", "r1", "x")
+    target = rig.pod("pod-0").endpoint.target
+    rig.apply(OrcaReported(RequestId("r1"), target, kv_usage=0.2, waiting=1.0))
     assert load(rig) == (1, 5, pytest.approx(0.2))
 
 

@@ -1,58 +1,125 @@
 """One endpoint's health: which failures count, and how long it is left out for them."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from epp.model.endpoint import Load
-from epp.model.events import EjectionReason, Failure
+from epp.model.endpoint import EndpointId, Load
+from epp.model.events import EjectionReason
 from epp.model.pods.outlier_detection import most_ejected, shows_life
-from epp.model.pods.outlier_state import OutlierState
+from epp.model.pods.outlier_state import FailedRequest, OutlierState
 
 A, B = (1, 0, 16), (2, 0, 16)
-GATEWAY, ERROR, EMPTY = Failure
 
 
-def failed(*failures):
-    """Return the state after failures `(kind, prompt)`, a second apart, of requests just sent."""
+def fail(state, sent_at, prompt=None, *, unanswered=(), prefill=None):
+    return state.record_failure(FailedRequest(sent_at, prompt, prefill), unanswered)
+
+
+def failed(*prompts):
+    """Return the state after failures, of requests that were sent a second apart."""
     state = OutlierState()
-    for now, (kind, prompt) in enumerate(failures):
-        state.record_failure(kind, prompt, now - 0.5, now)
+    for number, prompt in enumerate(prompts):
+        fail(state, number + 0.5, prompt)
     return state
 
 
 @pytest.mark.parametrize(
-    ("failures", "count"),
+    ("prompts", "count"),
     [
-        ([(GATEWAY, A)] * 3, 3),
-        ([(EMPTY, A)] * 3, 3),
-        ([(ERROR, A)] * 3, 1),
-        ([(ERROR, A), (ERROR, B), (ERROR, A)], 2),
-        ([(ERROR, A), (GATEWAY, A)], 2),
-        ([(ERROR, None)] * 3, 0),
-        ([(GATEWAY, None)] * 3, 3),
-        ([(ERROR, (number, 0, 1)) for number in range(500)], 128),
+        ([None] * 3, 3),
+        ([A] * 3, 1),
+        ([A, B, A], 2),
+        ([A, None], 2),
+        ([(number, 0, 1) for number in range(500)], 128),
     ],
 )
-def test_each_prompt_counts_once_where_it_may_be_at_fault(failures, count):
-    assert failed(*failures).failures == count
+def test_each_prompt_counts_once_where_it_may_be_at_fault(prompts, count):
+    assert failed(*prompts).failures == count
 
 
-@pytest.mark.parametrize(("sent_at", "left"), [(0.9, 2), (1.0, 2), (1.1, 0)])
-def test_a_success_ends_the_streak_if_it_was_sent_after_the_last_failure(sent_at, left):
-    state = failed((GATEWAY, A), (ERROR, B))
+@pytest.mark.parametrize(("sent_at", "left"), [(0.4, 2), (0.5, 2), (0.6, 1), (1.5, 1), (1.6, 0)])
+def test_a_success_ends_the_row_of_what_was_sent_before(sent_at, left):
+    state = failed(A, B)
     state.record_success(sent_at, 5.0)
     assert state.failures == left
     assert state.alive_at == 5.0
-    assert state.record_failure(ERROR, B, 6.0, 6.0) is not bool(left)
+    assert fail(state, 6.0, B) is not bool(left)
+
+
+def test_a_failure_that_is_seen_after_a_later_success_is_over():
+    state = OutlierState()
+    state.record_success(2.0, 3.0)
+    assert not fail(state, 1.9)
+    assert fail(state, 2.1)
+    assert state.failures == 1
+
+
+def test_what_is_not_answered_yet_may_be_what_ends_a_row():
+    state = OutlierState()
+    for sent_at in (1.0, 2.0, 3.0):
+        fail(state, sent_at, unanswered=[0.5, 9.0])
+    assert state.failures == 3
+    fail(state, 4.0, unanswered=[3.5])
+    assert state.failures == 1
+    fail(state, 2.5, unanswered=[3.5])
+    assert state.failures == 4
+    fail(state, 5.0, unanswered=[])
+    assert state.failures == 6
+
+
+ROW = st.lists(st.tuples(st.booleans(), st.floats(0, 60)), min_size=1, max_size=40)
+
+
+@given(ROW)
+def test_a_row_is_as_long_as_it_was_sent_whenever_what_is_seen(answers):
+    """Whatever order ends come in, the row is that of the requests as they were sent."""
+    state = OutlierState()
+    ends = sorted((sent + late, sent, good) for sent, (good, late) in enumerate(answers))
+    waiting = set(range(len(answers)))
+    longest = 0
+    for now, sent, good in ends:
+        waiting.discard(sent)
+        if good:
+            state.record_success(sent, now)
+        else:
+            fail(state, sent, unanswered=waiting)
+            longest = max(longest, state.failures)
+    kinds = "".join("+" if good else "-" for good, _ in answers)
+    assert longest <= max(map(len, kinds.split("+")))
+    assert state.failures <= len(kinds.rpartition("+")[2])
+    if "+" not in kinds:
+        assert state.failures == len(kinds)
 
 
 def test_what_was_sent_before_the_return_no_longer_counts():
-    state = failed((GATEWAY, A))
+    state = failed(None)
     state.eject(EjectionReason.FAILURES, 30.0, 10.0)
-    assert not state.record_failure(GATEWAY, A, 11.0, 12.0)
+    assert not fail(state, 11.0)
     state.give_back(40.0)
-    assert not state.record_failure(GATEWAY, A, 39.0, 41.0)
-    assert state.record_failure(GATEWAY, A, 40.0, 41.0)
+    assert not fail(state, 39.0)
+    assert fail(state, 40.0)
     assert state.failures == 2
+
+
+def test_what_another_endpoint_is_to_blame_for_is_taken_back():
+    state = OutlierState()
+    for number in range(6):
+        fail(state, float(number), prefill=EndpointId("default/p") if number % 3 else None)
+    state.forgive(EndpointId("default/q"))
+    assert state.failures == 6
+    state.forgive(EndpointId("default/p"))
+    assert state.failures == 2
+
+
+@pytest.mark.parametrize("every", [1, 2, 5, 10, 50])
+def test_the_share_of_failures_follows_what_comes(every):
+    state = OutlierState()
+    assert state.share(1_000) == 0.0
+    for sent in range(1_000, 1_000 + 200 * every, every):
+        state.count_failure(sent)
+    assert state.share(sent) == pytest.approx(1 / every, rel=0.01)
+    assert state.share(sent + 100_000) < 1e-3
 
 
 def test_ejections_in_a_row_last_longer_up_to_a_bound():
@@ -86,7 +153,7 @@ def test_what_was_well_before_an_ejection_does_not_count_after_it():
 
 
 @pytest.mark.parametrize(
-    ("endpoints", "most"), [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (9, 5), (10, 5)]
+    ("endpoints", "most"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 2), (9, 4), (10, 5)]
 )
 def test_half_may_be_left_out_but_never_all(endpoints, most):
     assert most_ejected(endpoints) == most

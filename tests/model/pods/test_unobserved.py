@@ -1,6 +1,7 @@
 """What goes on out of sight: when it is said to go on, and to end."""
 
 from math import inf
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -102,10 +103,10 @@ def test_as_long_as_the_engine_runs_it_it_is_overdue():
     clock = following(ONE)
     run(clock, 11.9)
     assert count(clock, 11.9, 1, 1) == []
-    told = live(clock, 11.9, 14.0)
+    told = live(clock, 11.9, 13.8)
     assert {type(event) for _, event in told} == {Generated}
-    assert told[-1][1].tokens > 150 > ONE.length
-    assert count(clock, 14.0, 1, 1) == []
+    assert told[-1][1].tokens > 125 > ONE.length
+    assert count(clock, 13.8, 1, 1) == []
     assert count(clock, 15.0, 0, 1) == [Aborted(R, 251)]
     assert len(clock) == 0
 
@@ -136,19 +137,69 @@ def test_a_count_that_tells_nothing_leaves_it_to_the_clock(at, requests):
 
 def test_a_count_with_requests_of_others_decides_nothing():
     clock = following(ONE)
-    count(clock, 11.0, 1, 1)
-    live(clock, 11.0, 13.0)
+    count(clock, 11.5, 1, 1)
+    live(clock, 11.5, 13.0)
     count(clock, 13.0, 9, 1)
     (told,) = live(clock, 13.0, 14.0)
     assert told == (pytest.approx(13.26, abs=0.2), Aborted(R, round(1 + (told[0] - 10) / 0.02)))
 
 
 def test_a_count_expires():
-    clock = following(unseen(length=300))
-    count(clock, 11.0, 1, 1)
-    at, event = live(clock, 11.0, 30.0)[-1]
-    assert 21.0 <= at < 22.0
+    clock = following(unseen(length=600))
+    count(clock, 21.0, 1, 1)
+    at, event = live(clock, 21.0, 40.0)[-1]
+    assert 31.0 <= at < 32.3
     assert event == Aborted(R, int(1 + (at - 10) / 0.02 + 1e-6))
+
+
+def test_until_the_next_count_they_end_as_often_as_on_average():
+    clock = following(*(unseen(RequestId(str(n)), began=10.0 + n / 10) for n in range(4)))
+    assert count(clock, 11.0, 4, 4) == []
+    ends = [(at, event) for at, event in run(clock, 13.2) if isinstance(event, Aborted)]
+    whole = 1.98  # the first of four ends after a quarter of it, the next after a third
+    times = [11 + whole / 4, 11 + whole * (1 / 4 + 1 / 3), 11 + whole * (1 / 4 + 1 / 3 + 1 / 2)]
+    assert [at for at, _ in ends] == pytest.approx(times)
+    assert [event.request_id for _, event in ends] == ["0", "1", "2"]
+
+
+def test_those_that_ended_too_early_are_made_up_for():
+    early, right = (following(ONE, unseen(RequestId("other"))) for _ in range(2))
+    count(early, 11.0, 3, 2)
+    count(right, 11.0, 2, 2)
+    ends = [
+        next(at for at, event in run(each, 20.0) if isinstance(event, Aborted))
+        for each in (early, right)
+    ]
+    assert ends == pytest.approx([11.0 + 2 * 0.99, 11.0 + 0.99])
+
+
+SPREADS = {
+    "all alike": lambda _: 1.0,
+    "evenly spread": lambda draw: draw.uniform(0, 2),
+    "exponential": lambda draw: draw.expovariate(1),
+    "long tail": lambda draw: draw.lognormvariate(-0.5, 1.0),
+}
+
+
+@pytest.mark.parametrize("spread", SPREADS.values(), ids=SPREADS)
+@pytest.mark.parametrize("running", [2, 8, 40])
+def test_as_many_are_there_as_an_engine_runs_that_is_asked_once_a_second(spread, running):
+    draw, clock = Random(running), UnobservedRequests()  # noqa: S311 (traffic)
+    ends: list[float] = []
+    errors, now, counted = [], 0.0, 0.0
+    for number in range(1500):
+        now += draw.expovariate(running / 4)  # responses take four seconds on average
+        while counted + 1 <= now:
+            counted += 1
+            run(clock, counted)
+            ends = [end for end in ends if end > counted]
+            count(clock, counted, len(ends), len(clock))
+        run(clock, now)
+        errors.append(len(clock) - sum(end > now for end in ends))
+        length = 200 * max(0.01, spread(draw))
+        ends.append(now + 0.02 * length)
+        clock.add(unseen(RequestId(str(number)), since=now, began=now, length=200.0))
+    assert abs(sum(errors) / len(errors)) < 0.25 + 0.025 * running
 
 
 def test_those_end_whose_time_came_first():
@@ -245,4 +296,4 @@ def test_whatever_comes_each_ends_once_in_order_and_in_time(script):
     listener.wait(1e9)
     clock = listener.clock
     assert (listener.open, len(clock), clock.due) == ({}, 0, inf)
-    assert (clock._by_endpoint, clock._counted) == ({}, {})
+    assert (clock._by_endpoint, clock._counted, clock._next_ends) == ({}, {}, {})

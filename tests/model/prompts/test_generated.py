@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.endpoint import EndpointId
-from epp.model.events import Aborted, EndpointRemoved, Finished, FirstToken, Generated
+from epp.model.events import (
+    Aborted,
+    EndpointRemoved,
+    Finished,
+    FirstToken,
+    Generated,
+    Unobserved,
+)
 from epp.model.pods.pod import Pod
 from epp.model.prompts.generated import GeneratedIndex
 from epp.model.request import Prompt, RequestId, Usage
@@ -123,6 +130,19 @@ def test_a_response_that_broke_off_is_found_as_far_as_it_was_seen(streamed, quot
     turn = tokens(user, list(range(1000, 1000 + quoted)), [5] * 30)
     hit = (100 + min(streamed, quoted) - 1) // BLOCK * BLOCK
     assert cached(rig, turn)["pod-0"] == hit
+
+
+@pytest.mark.parametrize(
+    ("quoted", "found"), [(10, 0), (30, 30), (90, 90), (100, 100), (390, 100), (410, 0)]
+)
+def test_a_response_that_was_not_observed_is_found_where_it_is_about_as_long(quoted, found):
+    rig, user = Rig(), list(range(100))
+    rig.send("pod-0", "r1", prompts=(tokens(user),), max_tokens=100)  # as many are expected
+    rig.apply(FirstToken(RequestId("r1")))
+    rig.apply(Unobserved(RequestId("r1")))
+    rig.now += 60
+    turn = tokens(user, list(range(1000, 1000 + quoted)), [5] * 30)
+    assert cached(rig, turn)["pod-0"] == (100 + found - 1) // BLOCK * BLOCK
 
 
 def test_what_is_generated_takes_room_while_it_streams():

@@ -6,6 +6,7 @@ from epp.config.file import load
 from epp.errors import ConfigError
 from epp.model.endpoint import Load
 from epp.model.request import Decision
+from epp.policy.client_keys import client_key
 from epp.policy.peers import aibrix
 from epp.policy.peers.aibrix import AiBrixVtcBasicScorer
 from tests.policy.started import started
@@ -103,7 +104,7 @@ def test_service_is_forgotten_after_the_window():
     # Of 8000 as of her last request, which is the unit, 4000 are left: |i - 0.5|.
     assert counter.scores("ann", now=301) == pytest.approx([1, 1, 0.5, 0])
     counter.serve("bob", 1000, 401.0)
-    assert [*counter.scorer._served] == ["bob"]
+    assert [*counter.scorer._served] == [client_key("bob")]
 
 
 def test_nobody_in_particular_is_sent_anywhere():
@@ -111,18 +112,18 @@ def test_nobody_in_particular_is_sent_anywhere():
     asked = request()
     assert counter.scorer.score(asked, [candidate("a", Load(running=9)), candidate("b")]) == [1, 1]
     counter.serve(asked.fairness_id, 1000)
-    assert [*counter.scorer._served] == ["ann", "bob"]
+    assert [*counter.scorer._served] == [client_key("ann"), client_key("bob")]
 
 
 def test_a_request_without_tokens_counts_nothing():
     counter = Counter((("ann", 0, 0.0), *TWO[1:]))
-    assert [*counter.scorer._served] == ["bob"]
+    assert [*counter.scorer._served] == [client_key("bob")]
 
 
 def test_users_are_bounded(monkeypatch):
     monkeypatch.setattr(aibrix, "_MOST_USERS", 2)
     counter = Counter((*TWO, ("ann", 1, 1.0), ("cleo", 1000, 1.0)))
-    assert [*counter.scorer._served] == ["ann", "cleo"]
+    assert [*counter.scorer._served] == [client_key("ann"), client_key("cleo")]
 
 
 @pytest.mark.parametrize(

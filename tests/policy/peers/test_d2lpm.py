@@ -6,6 +6,7 @@ from epp.config.file import load
 from epp.errors import ConfigError
 from epp.model.events import Aborted, EndpointRemoved, Finished
 from epp.model.request import Decision, RequestId, Usage
+from epp.policy.client_keys import client_key
 from epp.policy.peers import d2lpm
 from epp.policy.peers.d2lpm import D2LpmScorer
 from tests.policy.started import started
@@ -101,10 +102,12 @@ def test_what_goes_is_forgotten(monkeypatch):
     bank.hear(EndpointRemoved(endpoint("a").id))
     bank.hear(Finished(RequestId("r1"), None, 50))  # sent before it went
     assert bank.scores((900, 0, 0)) == [1, 0, 0]
-    assert bank.scorer._accounts["ann"].spent == bank.scorer._under_way == {}
+    assert bank.scorer._under_way == {}
+    bank.spend("c", 1, "ann")
+    assert len(bank.scorer._accounts[client_key("ann")].spent) == 1
     for client in ("bob", "cleo"):
         bank.spend("b", 1, client)
-    assert [*bank.scorer._accounts] == ["bob", "cleo"]
+    assert [*bank.scorer._accounts] == [client_key("bob"), client_key("cleo")]
     assert bank.scorer.score(request(), []) == []
 
 

@@ -138,8 +138,8 @@ def test_text_is_held_as_long_as_it_is_estimated_to_be():
     ("name", "value", "words"),
     [
         ("overlapScoreCredit", -1, "a number from 0"),
-        ("overlapScoreCreditDecay", ".inf", "a number from 0"),
-        ("prefillLoadScale", ".nan", "a number from 0"),
+        ("overlapScoreCreditDecay", -1, "a number from 0"),
+        ("prefillLoadScale", -0.5, "a number from 0"),
         ("decodeActiveRequestWeight", -0.1, "a number from 0"),
         ("routerTemperature", -1, "a number from 0"),
         ("blockSize", 0, "such as 16"),

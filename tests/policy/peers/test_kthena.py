@@ -165,9 +165,13 @@ def test_each_endpoint_keeps_so_many_blocks_and_the_beginnings_longest():
 def test_nothing_is_kept_of_endpoints_that_go():
     at = prefixes(8, 4)
     at.remove(0)
-    assert len(at.scorer._holders) == 4
     at.remove(1)
-    assert at.scorer._holders == at.scorer._recent == {}
+    assert at.scorer._recent == {}
+    at.rig.add("pod-2", "10.0.0.9")
+    for number in range(4):
+        at.rig.send("pod-2", f"n{number}", tokens(1, 9000))
+    assert len(at.scorer._holders) == 1
+    assert not at.scorer._gone
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,33 @@ def test_a_prefix_goes_on_with_another_endpoint_that_has_it():
     assert tree.match(blocks("aaa"))[:2] == (20, X)
     tree.remove(X)
     assert tree.match(blocks("aaa"))[:2] == (20, Y)
-    insert(tree, "aa", X)
-    assert tree.match(blocks("aaa"))[:2] == (20, X)
+    insert(tree, "aa", X)  # another one of its name
+    assert tree.match(blocks("aaa"))[:2] == (20, Y)
+
+
+@given(sent, st.sampled_from(NAMES), words)
+def test_an_endpoint_that_is_gone_counts_no_more_and_is_swept_out(prompts, gone, asked):
+    tree, others = PrefixTree(), PrefixTree()
+    for word, name in prompts:
+        insert(tree, word, name)
+        if name != gone:
+            insert(others, word, name)
+    tree.remove(gone)
+    found, wanted = tree.match(blocks(asked)), others.match(blocks(asked))
+    assert (found.length, set(found.endpoints)) == (wanted.length, set(wanted.endpoints))
+    assert (tree.length(gone), tree.blocks(blocks(asked), gone)) == (0, 0)
+    for _ in range(len(prompts) + 1):
+        insert(tree, "a", next(name for name in NAMES if name != gone))
+    assert nodes(tree) == len(tree) + 1  # the root, and those that some endpoint has
+
+
+def nodes(tree):
+    """Return how many nodes a tree has, whoever has them."""
+    waiting, count = [tree._root], 0
+    while waiting:
+        waiting += waiting.pop().children.values()
+        count += 1
+    return count
 
 
 @given(sent, words, names)
@@ -102,8 +127,8 @@ def test_what_is_forgotten_leaves_what_others_end_at(prompts, data):
     held = {(name, word): insert(tree, word, name) for word, name in prompts}
     gone = data.draw(st.sets(st.sampled_from(sorted(held)))) if held else set()
     for name, word in gone:
-        tree.forget(held[name, word], name)
-        tree.forget(held[name, word], name)
+        tree.forget(held[name, word], tree.tenant(name))
+        tree.forget(held[name, word], tree.tenant(name))
     for name in NAMES:
         left = {each for own, word in held.keys() - gone if own == name for each in prefixes(word)}
         assert tree.length(name) == 10 * len(left)

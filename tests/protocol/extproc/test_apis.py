@@ -235,7 +235,7 @@ def test_with_passthrough_alone_nothing_is_read():
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]'
 PRIORITIES = {
-    "added": (CHAT + b"}", b'{"priority":-5,' + CHAT[1:] + b"}"),
+    "added": (CHAT + b"}", CHAT + b',"priority":-5}'),
     "replaced": (CHAT + b',"priority" : 77}', CHAT + b',"priority" : -5}'),
     "null": (CHAT + b',"priority":null,"x":{"priority":1}}', None),
 }
@@ -267,5 +267,5 @@ def test_a_priority_means_the_contrary_to_vllm():
         resolve=lambda request: msgspec.structs.replace(request, priority=5, target_model="n"),
     )
     replies = play(machine, [head("/v1/chat/completions"), body(CHAT + b"}")])
-    wanted = b'{"priority":5,' + CHAT[1:].replace(b'"m"', b'"n"') + b"}"
+    wanted = CHAT.replace(b'"m"', b'"n"') + b',"priority":5}'
     assert outcome(replies).request == wanted

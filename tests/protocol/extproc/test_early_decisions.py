@@ -80,17 +80,44 @@ def test_a_long_prompt_is_decided_on_before_its_end():
     assert machine.record.outcome is Outcome.COMPLETED
 
 
+def ask_to_the_end(machine, data, **more):
+    """Send all pieces; return what came of them, and that nothing did before the last."""
+    upward = pieces(data)
+    machine.receive(headers(**more), 0)
+    for message in upward[:-1]:
+        assert machine.receive(message, 1) == []
+        assert machine.record.decision is None
+    replies = machine.receive(upward[-1], 1)
+    while machine.wants() is Wants.ROOM:
+        replies += machine.proceed(1)
+    return outcome(replies)
+
+
+LATE = [b"", b',"model":"m"', b',"\\u006dodel" : "m","x":{"model":"m"}', b',"priority":"-100"']
+
+
+@pytest.mark.parametrize("late", LATE)
 @pytest.mark.parametrize("told", [True, False])
-def test_another_models_name_is_put_into_what_came(told):
+def test_another_models_name_waits_for_the_end(told, late):
+    data = LONG[:-1] + late + b"}"
+    more = {"content-length": str(len(data))} if told else {}
+    seen = ask_to_the_end(exchange(Stub()), data, **REWRITE, **more)
+    assert json.loads(seen.request) == json.loads(data) | {"model": "target"}
+    assert seen.set_headers["content-length"] == str(len(seen.request))
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_a_priority_waits_for_the_end(late):
+    data = LONG[:-1] + late + b"}"
+    seen = ask_to_the_end(exchange(Stub(), propagate_priority=True), data)
+    assert json.loads(seen.request) == json.loads(data) | {"priority": 0}
+
+
+def test_a_model_that_stays_waits_for_nothing():
     stub = Stub()
     machine = exchange(stub)
-    more = {"content-length": str(len(LONG))} if told else {}
-    replies, upward = ask_until_decided(machine, stub, LONG, **REWRITE, **more)
-    replies += play(machine, upward)
-    seen = outcome(replies)
-    renamed = LONG.replace(b'"m"', b'"target"', 1)
-    assert seen.request == renamed
-    assert seen.set_headers.get("content-length") == (str(len(renamed)) if told else None)
+    _, upward = ask_until_decided(machine, stub, LONG, **{"x-llm-d-model-name-rewrite": "m"})
+    assert upward
 
 
 def test_a_model_that_comes_last_is_waited_for():
@@ -248,5 +275,5 @@ def test_a_model_of_the_wrong_type_is_named_as_such_in_a_long_body():
         replies = machine.receive(upward.pop(0), 1)
     status, said, _ = error_of(replies)
     assert status == 400
-    assert said["message"].startswith("the body does not fit its path: Expected `str`")
+    assert said["message"] == "`model` must be a string"
     assert not stub.requests

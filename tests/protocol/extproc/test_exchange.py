@@ -202,6 +202,13 @@ class TestOtherModes:
         assert isinstance(reply, BodyReply)
         assert stub.requests[0].prompts == ()
 
+    def test_partial_body_that_was_not_cut_is_refused_as_any_other(self):
+        machine = exchange(Stub())
+        head = RequestHeaders(headers=CHAT, modes=Modes(BodyMode.BUFFERED_PARTIAL, DUPLEX))
+        machine.receive(head, 0)
+        status, error, _ = error_of(machine.receive(body(chat_body()[:12]), 1))
+        assert (status, error["message"].startswith("the body is not valid JSON")) == (400, True)
+
     @pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.NONE])
     def test_unseen_bodies_are_routed_at_the_headers(self, mode):
         stub = Stub()

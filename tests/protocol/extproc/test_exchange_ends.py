@@ -36,6 +36,39 @@ from tests.protocol.extproc.conversation import (
 )
 
 
+class Failing(Stub):
+    """A director that fails on events."""
+
+    def observe(self, event, now):
+        super().observe(event, now)
+        raise KeyError("mine")
+
+
+LAST = ResponseBody(body=b"{}", end_of_stream=True)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda machine: machine.receive(LAST, 2),
+        lambda machine: machine.cancelled(2),
+        lambda machine: machine.half_closed(2),
+    ],
+    ids=["whole", "reset", "half-closed"],
+)
+def test_an_end_is_reported_once_and_recorded_whatever_its_event_raises(end):
+    stub = Failing()
+    machine = exchange(stub)
+    play(machine, [headers(), body(chat_body())])
+    plain = {":status": "200", "content-type": "application/json"}
+    machine.receive(ResponseHeaders(headers=plain), 1)
+    with pytest.raises(KeyError):
+        end(machine)
+    machine.cancelled(3)
+    assert len(stub.events) == 1
+    assert [record.finished_at for record in stub.closed] == [2]
+
+
 class TestEnds:
     def routed(self, stub: Stub) -> Machine:
         machine = exchange(stub)
@@ -148,7 +181,9 @@ class TestErrors:
             pytest.param(b"{", "malformed-request", "not valid JSON", id="truncated"),
             pytest.param(b'{"model":"m"', "malformed-request", "not valid JSON", id="unclosed"),
             pytest.param(b"[1]", "malformed-request", "Expected `object`", id="not an object"),
-            pytest.param(b'{"model":5}', "malformed-request", "$.model", id="model a number"),
+            pytest.param(
+                b'{"model":5}', "malformed-request", "`model` must be", id="model a number"
+            ),
             pytest.param(
                 b'{"model":"m","messages":"x"}', "malformed-request", "$.messages", id="messages"
             ),

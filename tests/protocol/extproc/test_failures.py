@@ -3,6 +3,7 @@
 import pytest
 
 from epp._pb import engine_api_pb2
+from epp.model.endpoint import Target
 from epp.model.events import Aborted, Failure, Finished
 from epp.protocol.extproc.messages import (
     BodyMode,
@@ -65,6 +66,8 @@ def status(number, **more):
         (status(503), Failure.GATEWAY),
         (status(504), Failure.ERROR),
         (status(503, **{"x-envoy-overloaded": "true"}), None),
+        (status(503, **{"retry-after": "1"}), None),
+        (status(502, **{"retry-after": "1"}), Failure.GATEWAY),
         (status(400), None),
         (status(404), None),
         (status(408), None),
@@ -77,6 +80,13 @@ def test_errors_count_by_their_status(response, failure):
     event = ended(response)
     assert isinstance(event, Aborted)
     assert (event.refused, event.failure) == (True, failure)
+
+
+@pytest.mark.parametrize("number", [500, 502, 503, 504])
+@pytest.mark.parametrize("served", [None, Target("10.0.0.1:8000")])
+def test_a_failure_says_whether_the_proxy_named_who_served(number, served):
+    response = ResponseHeaders(headers={":status": str(number)}, end_of_stream=True, served=served)
+    assert ended(response).served is (served is not None)
 
 
 def test_an_error_counts_whatever_becomes_of_its_body():

@@ -6,7 +6,7 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
 from epp.model.request import Decision, RequestId
 from epp.protocol.extproc.headers import RequestFacts, request_mutation
-from epp.protocol.extproc.names import DESTINATION
+from epp.protocol.extproc.names import CONTROL_HEADERS, DESTINATION
 from epp.protocol.extproc.settings import ExchangeSettings
 
 RANK = "x-data-parallel-rank"
@@ -18,7 +18,7 @@ DATA_PARALLEL = ("x-data-parallel-host-port",)
 
 def mutation(headers, **endpoint):
     pod = Endpoint("default", "a", "10.0.0.1", 8000, **endpoint)
-    facts = RequestFacts(headers=headers)
+    facts = RequestFacts.of(headers, ExchangeSettings().apis)
     decision = Decision(endpoints=(pod,))
     return request_mutation(
         facts, decision, RequestId("r1"), settings=ExchangeSettings(), content_length=None
@@ -36,10 +36,24 @@ def test_a_rank_is_named_in_place_of_the_clients_own(sent, endpoint):
 
 
 @pytest.mark.parametrize("sent", [{}, {RANK: "7"}])
-def test_a_whole_server_chooses_or_lets_the_client(sent):
+def test_a_whole_server_chooses_itself(sent):
     made = mutation(sent)
     assert RANK not in dict(made.set_headers)
-    assert made.remove_headers == ()
+    assert made.remove_headers == tuple(sent)
+
+
+def test_no_control_header_of_a_client_is_left_and_none_of_the_pickers_is_removed():
+    told = (("x-prefiller-host-port", "10.0.0.2:8000"), ("x-data-parallel-host-port", "10.0.0.3:1"))
+    sent = dict.fromkeys(CONTROL_HEADERS, "6.6.6.6:1") | {"accept": "*/*"}
+    made = mutated(sent, headers=told)
+    ours = {name for name, _ in made.set_headers}
+    assert {DESTINATION, *PREFILLER, *DATA_PARALLEL} <= ours
+    assert set(made.remove_headers) == CONTROL_HEADERS - ours
+    assert "6.6.6.6:1" not in dict(made.set_headers).values()
+
+
+def test_a_request_without_control_headers_costs_no_removal():
+    assert mutated({"accept": "*/*", "x-request-id": "r"}).remove_headers == ()
 
 
 def test_a_label_that_is_no_number_is_no_rank():

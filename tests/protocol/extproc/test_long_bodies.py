@@ -94,8 +94,8 @@ def test_a_long_body_is_sent_on_in_order(size, trailers):
 def test_a_renamed_body_goes_on_as_the_other_does():
     machine = exchange(Stub())
     seen = outcome(ask(machine, LONG, 20_000, **REWRITE) + rest(machine))
-    assert seen.request == LONG.replace(b'"model": "m"', b'"model": "target"')
-    assert seen.set_headers["content-length"] == str(len(LONG) + 5)
+    assert json.loads(seen.request) == {**json.loads(LONG), "model": "target"}
+    assert seen.set_headers["content-length"] == str(len(seen.request))
 
 
 @pytest.mark.parametrize("size", [16 << 10, 1 << 22])

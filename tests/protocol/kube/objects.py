@@ -11,7 +11,7 @@ from epp.protocol.kube.objects import (
     KubePod,
     LegacyInferencePool,
 )
-from epp.protocol.kube.watch import ObjectDecoder
+from epp.protocol.kube.watch import ObjectDecoder, WatchEvent
 
 _KINDS = {
     "Pod": KubePod,
@@ -134,5 +134,5 @@ def read(document):
     line = msgspec.json.encode({"type": "ADDED", "object": document})
     kind: Any = _POOLS.get(document["apiVersion"]) or _KINDS[document["kind"]]
     event = ObjectDecoder(kind).event(line)
-    assert event is not None
+    assert isinstance(event, WatchEvent)
     return event.object

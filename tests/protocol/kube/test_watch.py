@@ -12,6 +12,8 @@ from epp.protocol.kube.watch import (
     LineSplitter,
     ObjectDecoder,
     StreamBroken,
+    Unreadable,
+    WatchEvent,
     read_status,
 )
 from tests.protocol.kube.objects import objective, pod
@@ -38,11 +40,11 @@ def listed(*items, **metadata):
 def test_events_and_bookmarks_are_read():
     reader = ObjectDecoder(KubePod)
     added = reader.event(line("ADDED", pod("a")))
-    assert added is not None
+    assert isinstance(added, WatchEvent)
     assert (added.type, added.object.metadata.name, added.object.ready) == ("ADDED", "a", True)
     version = {"metadata": {"resourceVersion": "12", "creationTimestamp": None}, "spec": {}}
     bookmark = reader.event(line("BOOKMARK", {"kind": "Pod", **version}))
-    assert bookmark is not None
+    assert isinstance(bookmark, WatchEvent)
     assert (bookmark.type, bookmark.object.metadata.resource_version) == ("BOOKMARK", "12")
 
 
@@ -73,17 +75,20 @@ def test_a_malformed_event_breaks_the_stream(broken):
 def test_an_ill_typed_object_is_skipped():
     strange = objective("a", "high")
     reader = ObjectDecoder(InferenceObjective)
-    assert reader.event(line("ADDED", strange)) is None
+    event = reader.event(line("ADDED", strange))
+    assert isinstance(event, Unreadable)
+    assert (event.name, "priority" in event.why) == ("a", True)
     page = reader.page(listed(strange, objective("b", 1), resourceVersion="5"))
     assert [each.metadata.name for each in page.items] == ["b"]
-    assert (page.undecodable, page.metadata.resource_version) == (1, "5")
+    assert [each.name for each in page.unreadable] == ["a"]
+    assert page.metadata.resource_version == "5"
 
 
 def test_pages_of_a_list_are_read():
     metadata = {"resourceVersion": "5", "continue": "abc", "remainingItemCount": 3}
     page = ObjectDecoder(KubePod).page(listed(pod("a"), pod("b"), **metadata))
     assert [each.metadata.name for each in page.items] == ["a", "b"]
-    assert (page.metadata.continue_token, page.undecodable) == ("abc", 0)
+    assert (page.metadata.continue_token, page.unreadable) == ("abc", ())
 
 
 @pytest.mark.parametrize("broken", [b"", b"{", b"[]", b'{"metadata": 1}', b'{"items": []}'])

@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Medium
-from epp.protocol.kvevents.batches import MAX_EVENTS, Batch, UnreadableBatch, read_batch, time_of
+from epp.protocol.kvevents.batches import (
+    MAX_BLOCKS,
+    MAX_EVENTS,
+    Batch,
+    UnreadableBatch,
+    rank_of,
+    read_batch,
+    time_of,
+)
 from tests.kvpublisher import CLEARED, payload, removed, stored
 
 pack = msgspec.msgpack.encode
@@ -256,3 +264,81 @@ def test_no_event_raises_and_each_is_accounted_for(events):
 def test_a_truncated_batch_is_none(cut):
     body = payload(stored(range(20)), removed(3), CLEARED)
     assert isinstance(read_batch(body[: cut % len(body)]), UnreadableBatch)
+
+
+_NAME = "BlockStored"
+_NO_TEXT = b"\xa4\xff\xfe\xff\xfe"
+_DEEP = b"\x91" * 100_000
+_ONE = b"\x92" + pack(1.0) + b"\x91"
+UNREAD: dict[str, bytes] = {
+    "arrays in arrays": b"\x93" + pack(1.0) + _DEEP,
+    "an event of arrays in arrays": _ONE + _DEEP,
+    "a type that is no text": _ONE + b"\x81" + pack("type") + _NO_TEXT,
+    "a name that is no text": _ONE + b"\x91" + _NO_TEXT,
+    "a time that is none": pack([float("nan"), [], 0]),
+    "a field that is no text": _ONE
+    + b"\x82"
+    + pack("type")
+    + pack("BlockStored")
+    + _NO_TEXT
+    + b"\xc0",
+}
+
+
+@pytest.mark.parametrize("data", UNREAD.values(), ids=UNREAD)
+def test_what_is_no_batch_is_said_and_never_raised(data):
+    assert isinstance(read_batch(data), Batch | UnreadableBatch)
+    assert time_of(data) is None or isinstance(time_of(data), float)
+    assert rank_of(data) in (None, 0)
+
+
+@pytest.mark.parametrize("salt", [5, True, 1.5, [1], {}, b"x"])
+def test_a_salt_that_is_no_text_is_malformed(salt):
+    event = ["BlockStored", [1, 2], 9, TOKENS, 2, None, "GPU", {"cache_salt": salt}]
+    batch = read_batch(payload(event))
+    assert isinstance(batch, Batch)
+    assert (batch.changes, batch.malformed) == ([], 1)
+
+
+@pytest.mark.parametrize("group", [-1, 256, 1 << 62, 1.5, "0"])
+def test_a_group_that_no_model_has_is_malformed(group):
+    batch = read_batch(payload(stored([1], group_idx=group), removed(1, group_idx=group)))
+    assert isinstance(batch, Batch)
+    assert (batch.changes, batch.malformed) == ([], 2)
+
+
+def test_a_batch_names_no_more_blocks_than_a_step_stores():
+    half = MAX_BLOCKS // 2
+    events = (removed(*range(half)), stored(range(half), tokens=[0] * half, size=1))
+    assert isinstance(read_batch(payload(*events)), Batch)
+    assert isinstance(read_batch(payload(*events, removed(1))), UnreadableBatch)
+
+
+_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+_NAMES = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
+
+
+@given(st.sampled_from(_NAMES), st.lists(_values, max_size=12), st.binary(max_size=3))
+def test_fields_of_any_kind_make_changes_that_can_be_hashed(name, fields, end):
+    for data in (payload([name, *fields]), payload([name, *fields]) + end):
+        batch = read_batch(data)
+        for change in getattr(batch, "changes", ()):
+            if isinstance(change, BlocksStored):
+                assert isinstance(change.salt + change.model, str)
+                assert 0 <= (change.group or 0) < 256
+
+
+@given(st.sampled_from(list(stored([1]))), _values)
+def test_one_field_of_another_kind_is_read_or_malformed(field, value):
+    batch = read_batch(payload(stored([1]) | {field: value}))
+    assert isinstance(batch, Batch)
+    assert len(batch.changes) + batch.unknown + batch.malformed == 1

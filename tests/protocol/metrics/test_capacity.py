@@ -205,7 +205,8 @@ GOOD = Load(engine="vllm", block_size=16, num_blocks=1025)
         ({"num_gpu_blocks": "inf"}, "vllm:cache_config_info{num_gpu_blocks} is inf"),
         ({"num_gpu_blocks": 1e30}, "vllm:cache_config_info{num_gpu_blocks} is 1e+30"),
         ({"num_gpu_blocks": 1}, "1 blocks of 16 tokens in 1 engines cannot be a cache's size"),
-        ({"num_gpu_blocks": 1e14}, "100000000000000 blocks of 16 tokens in 1 engines cannot be"),
+        ({"num_gpu_blocks": 1e14}, "vllm:cache_config_info{num_gpu_blocks} is 1e+14"),
+        ({"num_gpu_blocks": 1e10}, "10000000000 blocks of 16 tokens in 1 engines cannot be"),
     ],
 )
 def test_impossible_values_are_ignored_and_reported_once(labels, warning):

@@ -14,6 +14,7 @@ from tests.adapters.vllm_page import vllm_page
 PREVIOUS = Load(
     waiting=91,
     running=92,
+    counted=True,
     kv_usage=0.93,
     running_adapters=frozenset({"old"}),
     waiting_adapters=frozenset({"older"}),
@@ -68,6 +69,7 @@ def test_a_real_page():
     assert (load.match_unit, load.sliding_window, load.offload_tokens) == (None, None, None)
     assert load.started_at is not None
     assert load.started_at > 1e9
+    assert load.counted
     assert load.at == 5.0
     assert load.max_adapters == 0
 
@@ -130,7 +132,30 @@ def test_lines(page, field, value):
 )
 def test_absent_or_unusable_values_keep_the_previous_one(page):
     load = read(page, at=1, previous=PREVIOUS)
-    assert load == replace(PREVIOUS, at=1)
+    assert load == replace(PREVIOUS, counted=False, at=1)
+
+
+@pytest.mark.parametrize(
+    ("page", "counted"),
+    [
+        (b"vllm:num_requests_waiting 0\nvllm:num_requests_running 0\n", True),
+        (b"vllm:num_requests_waiting 0\n", False),
+        (b"vllm:num_requests_running 0\n", False),
+        (b"vllm:num_requests_waiting 0\nvllm:num_requests_running NaN\n", False),
+        (b'vllm:num_requests_waiting 0\nvllm:num_requests_running{engine="1"} 0\n', True),
+    ],
+)
+def test_requests_are_counted_where_the_page_itself_has_both_numbers(page, counted):
+    assert read(page, previous=PREVIOUS).counted is counted
+
+
+def test_the_requests_of_another_rank_are_not_an_endpoints():
+    page = (
+        b'vllm:num_requests_waiting{engine="0"} 0\nvllm:num_requests_running{engine="0"} 0\n'
+        b'vllm:kv_cache_usage_perc{engine="1"} 0\n'
+    )
+    assert read(page, rank=0).counted
+    assert not read(page, rank=1).counted
 
 
 def test_the_newest_lora_series_counts():
@@ -186,14 +211,21 @@ def test_engines_are_recognised_by_their_page(name):
     assert engine is ENGINES[name]
     load = read(PAGES[name], at=3)
     assert load == Load(
-        waiting=1, running=2, kv_usage=0.5, engine=name, block_size=64, num_blocks=100, at=3
+        waiting=1,
+        running=2,
+        counted=True,
+        kv_usage=0.5,
+        engine=name,
+        block_size=64,
+        num_blocks=100,
+        at=3,
     )
     assert load.capacity_tokens == 6400
 
 
 def test_triton_reports_requests_only():
     page = b"nv_inference_pending_request_count 4\nnv_inference_exec_count 5\n"
-    assert read(page, at=0) == Load(waiting=4, running=5, engine="triton", at=0)
+    assert read(page, at=0) == Load(waiting=4, running=5, counted=True, engine="triton", at=0)
 
 
 @pytest.mark.parametrize(

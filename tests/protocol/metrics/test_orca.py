@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 
 from epp.model.endpoint import Target
 from epp.model.events import OrcaReported
+from epp.model.request import RequestId
 from epp.protocol.metrics.orca import parse_orca
 
-TARGET = Target("10.0.0.1:8000")
+OF = RequestId("r1"), Target("10.0.0.1:8000")
 
 
 def reported(**values):
-    return OrcaReported(target=TARGET, **values)
+    return OrcaReported(*OF, **values)
 
 
 VLLM_JSON = "JSON " + json.dumps(
@@ -53,7 +54,7 @@ VLLM_JSON = "JSON " + json.dumps(
     ],
 )
 def test_forms(value, expected):
-    assert parse_orca(value, TARGET) == expected
+    assert parse_orca(value, *OF) == expected
 
 
 @given(
@@ -61,7 +62,7 @@ def test_forms(value, expected):
     st.text(st.characters()) | st.text('{}[]"named_metrics.um_requests_waiting=:,0123456789e'),
 )
 def test_no_header_raises_or_gives_an_impossible_report(form, body):
-    report = parse_orca(form + body, TARGET)
+    report = parse_orca(form + body, *OF)
     assert report is None or all(
         value is None or value >= 0 for value in (report.kv_usage, report.waiting, report.running)
     )

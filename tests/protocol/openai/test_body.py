@@ -25,7 +25,10 @@ needs_reader = needs(_NAME, "the compiled reader of bodies")
 WORDS = st.sampled_from(["", "a", "grüße 😀", 'q"\\/\b\n', "x" * 40, "\x7f"])
 TEXTS = st.one_of(WORDS, st.text(max_size=20).filter(lambda text: text.isprintable()))
 ODD: st.SearchStrategy[object] = st.sampled_from(
-    [None, True, 0, -1, 1.5, [], {}, [[]], {"role": 1}, "", 2**32, 10**30]
+    [
+        *(None, True, 0, -1, 1.5, [], {}, [[]], {"role": 1}, "", 2**32, 10**30),
+        *(1.0, 1000.0, 1e300, 10**400, "5", "-1", "on", "True", "x" * 17_000, {"max_tokens": 5}),
+    ]
 )
 SELDOM = st.sampled_from([*[False] * 40, True])
 CALLS = st.just([{"role": "x", "content": ["y"], "type": "z"}])
@@ -66,7 +69,7 @@ BLOCKS = st.fixed_dictionaries(
 MESSAGES = st.fixed_dictionaries(
     {
         "role": mostly(st.sampled_from(["user", "assistant", "tool", "", "rôle", "r" * 25])),
-        "content": mostly(TEXTS | st.lists(PARTS | BLOCKS | st.just({"text": "bare"}), max_size=3)),
+        "content": mostly(TEXTS | st.lists(PARTS | BLOCKS | mostly(TEXTS), max_size=3)),
     },
     optional={
         "reasoning_content": mostly(TEXTS),
@@ -86,11 +89,22 @@ PROMPTS = st.one_of(
 BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc=1;"}
 FEATURES = st.fixed_dictionaries(
     {
-        "mm_hashes": st.just({"image": ["one", None, "three"]}),
+        "mm_hashes": mostly(st.just({"image": ["one", "two"]})),
         "mm_placeholders": mostly(
-            st.just({"image": [{"offset": each, "length": 2} for each in range(-1, 4)]})
+            st.integers(-1, 3).map(
+                lambda at: {"image": [{"offset": 4 - at, "length": 1}, {"offset": 0, "length": at}]}
+            )
         ),
-    }
+    },
+    optional={"kwargs_data": st.just({"mm_hashes": {"image": ["no"]}}), "x": ODD},
+)
+SAMPLING = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_tokens": mostly(st.just(8)),
+        "max_new_tokens": mostly(st.just(9)),
+        "x": st.just({"max_tokens": 7}),
+    },
 )
 FIELDS = {
     "model": mostly(st.sampled_from(["m", "org/model", "modèle", "m" * 100])),
@@ -114,7 +128,9 @@ OPTIONAL = st.fixed_dictionaries(
         "tools": mostly(st.just([{"type": "function", "model": "no"}])),
         "instructions": mostly(TEXTS),
         "system": mostly(TEXTS | st.lists(st.sampled_from([BILLING, {"text": "be"}]), max_size=3)),
-        "sampling_params": mostly(st.just({"max_tokens": 8, "max_new_tokens": 9})),
+        "sampling_params": mostly(SAMPLING),
+        "prompt_embeds": mostly(TEXTS),
+        "input_embeds": st.just([[0.5, 1]]),
         "features": mostly(FEATURES),
         "extra_key": mostly(TEXTS | st.just(["a", "b"])),
         "priority": st.integers(-2, 2),
@@ -216,6 +232,10 @@ def tokens(count):
 
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:" + "A" * 50_000}}
+FITTING = {
+    "mm_hashes": {"image": ["a"]},
+    "mm_placeholders": {"image": [{"offset": 1, "length": 1}]},
+}
 LONG = "so it goes\n" * (LONGEST_PROMPT // 10)
 ORDINARY = [
     (Api.CHAT, chat("a", "b", tools=[{"type": "function"}], stream=True, max_tokens=5, user="u")),
@@ -224,6 +244,8 @@ ORDINARY = [
     (Api.CHAT, chat("short", LONG, "behind it", tools=[])),
     (Api.COMPLETIONS, json.dumps({"model": "m", "prompt": LONG}).encode()),
     (Api.COMPLETIONS, json.dumps({"model": "m", "prompt": ["a", "b" * 70_000]}).encode()),
+    (Api.CHAT, chat(["what", {"type": "text", "text": " is "}, "this?"], [LONG], "behind it")),
+    (Api.MESSAGES, chat(["what is this?"], stream="on", max_tokens=1000.0)),
     (Api.COMPLETIONS, tokens(9000)[0]),
     (Api.COMPLETIONS, json.dumps({"prompt": [0, 7, 4294967295], "model": "m"}).encode()),
     (Api.EMBEDDINGS, json.dumps({"input": [[1, 2], "x", []], "model": "m"}).encode()),
@@ -234,9 +256,15 @@ ORDINARY = [
     (Api.IMAGES, json.dumps({"prompt": "a cat", "model": "m"}).encode()),
     (Api.MESSAGES, chat([{"type": "tool_result", "content": [IMAGE]}], system=[BILLING])),
     (Api.GENERATE, tokens(9000)[0].replace(b"prompt", b"token_ids")),
+    (Api.GENERATE, json.dumps({"token_ids": [1, 2], "features": FITTING}).encode()),
+    (Api.GENERATE, json.dumps({"token_ids": [1, 2], "features": FITTING | {"x": LONG}}).encode()),
+    (Api.GENERATE, json.dumps({"token_ids": [1], "sampling_params": {"max_tokens": 5}}).encode()),
     (Api.SGLANG_GENERATE, json.dumps({"text": "hi", "extra_key": "s"}).encode()),
     (Api.SGLANG_GENERATE, json.dumps({"input_ids": [[1, 2], [3]]}).encode()),
     (Api.RAW_PREDICT, json.dumps({"input": "hi", "instructions": "be"}).encode()),
+    (Api.CHAT_RENDER, chat("a" * (2 << 20), max_tokens=5)),
+    (Api.COUNT_TOKENS, chat("a", tools=[{"type": "function"}])),
+    (Api.CHAT, chat("a").replace(b"role", b"rol\\u0065").replace(b"model", b"\\u006Dodel")),
 ]
 
 

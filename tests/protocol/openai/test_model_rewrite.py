@@ -51,6 +51,10 @@ def test_like_replacing_in_the_value(value, name):
         (b'{"model":"a","model":"b"}', [b'"a"', b'"b"']),
         (b'{"x":"\\"model\\":\\"a\\""}', []),
         (b'{"model":5}', []),
+        (b'{"model":{"model":"a"}}', []),
+        (b'{"model":["a"],"response":{"model":{}}}', []),
+        (b'["response",{"model":"a"}]', []),
+        (b'{"x":["response",{"model":"a"}]}', []),
         (b'["model","a"]', []),
         (b"]}:,", []),
         (b'{"model":"unfinished', []),
@@ -78,9 +82,37 @@ def test_bytes_without_a_name_come_out_as_they_went_in(chunks, sse):
     assert out == b"".join(chunks)
 
 
-def test_json_too_long_to_hold_passes_unchanged():
+LONG = b"y" * (16 << 20)
+
+
+def test_of_long_json_the_beginning_is_looked_at():
     restorer = ModelRestorer("x", sse=False)
     head = b'{"model":"target","data":"'
     assert restorer.feed(head, last=False) == b""
-    assert restorer.feed(b"y" * (16 << 20), last=False) == head + b"y" * (16 << 20)
-    assert restorer.feed(b'"}', last=True) == b'"}'
+    assert restorer.feed(LONG, last=False) == head.replace(b"target", b"x") + LONG
+    assert restorer.feed(b'","model":"target"}', last=True) == b'","model":"target"}'
+
+
+def test_of_a_long_event_the_beginning_is_looked_at():
+    restorer = ModelRestorer("x", sse=True)
+    event = b'data: {"model":"target","data":"'
+    assert restorer.feed(b"\n" + event, last=False) == b"\n"
+    assert restorer.feed(LONG, last=False) == event.replace(b"target", b"x") + LONG
+    assert restorer.feed(LONG, last=False) == LONG
+    rest = b'"}\n\n' + event + b'"}\n\n' + event
+    done = b'"}\n\n' + event.replace(b"target", b"x") + b'"}\n\n'
+    assert restorer.feed(rest, last=False) == done
+    assert restorer.feed(b'"}', last=True) == event.replace(b"target", b"x") + b'"}'
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_each_event_has_the_name(end):
+    event = b'data:{"id":"\\"model\\"","model":"a","x":{"model":"a"}}' + end
+    other = b'data:{"response":{"model":"a"}}' + end + b'event:"model":"a"' + end
+    stream = (event + other + end) * 50
+    restored = stream.replace(b'","model":"a"', b'","model":"x"')
+    restored = restored.replace(b'e":{"model":"a"', b'e":{"model":"x"')
+    restorer = ModelRestorer("x", sse=True)
+    pieces = [stream[at : at + 7] for at in range(0, len(stream), 7)]
+    out = b"".join(restorer.feed(piece, last=False) for piece in pieces)
+    assert out + restorer.feed(b"", last=True) == restored

@@ -95,7 +95,6 @@ def test_forms_of_a_prompt(api, field, prompt, expected):
         (Api.CHAT, {"messages": [1]}),
         (Api.CHAT, {"messages": [TEXT], "model": ""}),
         (Api.CHAT, {"messages": [TEXT], "model": None}),
-        (Api.CHAT, {"messages": [TEXT], "stream": "yes"}),
         (Api.CHAT, {"messages": [{"role": 1}]}),
         (Api.COMPLETIONS, {}),
         (Api.COMPLETIONS, {"prompt": 1}),

@@ -1,5 +1,6 @@
 """Costs out of what engines took: one that is known comes back."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -209,7 +210,7 @@ def test_what_is_missing_is_named(tmp_path, texts, message):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="nowhere: cannot be read: No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere: No such file"):
         calibrate([Path(tmp_path / "nowhere")], StepCost())
 
 
@@ -230,3 +231,24 @@ def test_no_other_point_is_nearer(rows, other):
 
     assert min(found) >= 0
     assert loss(found) <= loss(other) + 1e-6
+
+
+ODD = ("-1", "0", "1e-300", "5e-324", "1e12", "1e300", "1e999", str(2**70), "NaN", "Infinity")
+ODD_ROW = {"prompt_tokens": 500, "cached_tokens": 3, "ttft": 0.1, "tpot": 0.02, "running": 2}
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_any_number_may_be_anything(value, tmp_path):
+    path = tmp_path / "log"
+    row = json.dumps(ODD_ROW)
+    texts = [
+        f"{row}\n{json.dumps({**ODD_ROW, key: 'HERE'})}\n".replace('"HERE"', value)
+        for key in ODD_ROW
+    ]
+    texts += [PAGE.format(**{**FIRST, key: value}) for key in FIRST]
+    for text in texts:
+        path.write_text(text)
+        with contextlib.suppress(ConfigError):
+            found = calibrate([path], StepCost())
+            costs = [getattr(found.cost, name) for name in StepCost.__struct_fields__]
+            assert all(0 <= each < 1e12 for each in costs)

@@ -19,6 +19,7 @@ from epp.replay.results.measures import MEASURES, percentile
 from epp.replay.results.played import Played
 from epp.replay.results.report import report
 from epp.replay.results.table import Screen, show
+from epp.replay.results.verdict import confidence
 from epp.replay.simulation.outcome import Fate
 from tests.replay.results.runs import digests, nowhere, outcome, played
 
@@ -261,3 +262,20 @@ def test_on_a_terminal_the_bar_shows_the_time_left():
         assert "1/4 runs" in stream.getvalue()
         assert "25%, 0:30 left  first" in stream.getvalue()
     assert stream.getvalue().endswith("\r\x1b[2K")
+
+
+def test_one_traffic_is_said_and_never_sure():
+    runs = [
+        msgspec.structs.replace(each, traffic=traffic)
+        for cell, traffic in (("a", "same"), ("b", ""))
+        for each in digests(seeds=(1, 2, 3), requests=400, cell=cell)
+    ]
+    both = confidence(compare(runs, "round-robin"))
+    assert "one and the same traffic in 1 of 2 cells: " in both
+    alone = confidence(compare([each for each in runs if each.traffic], "round-robin"))
+    assert "one and the same traffic: " in alone
+    assert "95 % interval" in alone
+    assert "sure" not in alone
+    other = confidence(compare([each for each in runs if not each.traffic], "round-robin"))
+    assert "one and the same" not in other
+    assert "sure" in other

@@ -1,5 +1,8 @@
 """Runs: every call ends once, as it must, and the same seed gives the same."""
 
+from collections import Counter
+from statistics import mean
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -7,8 +10,9 @@ from hypothesis import strategies as st
 
 from epp.protocol.extproc.observation import AUTO, Observation
 from epp.replay.engines.contract import Limits
-from epp.replay.plan import Fault, FaultKind, PodPlan, RunPlan
+from epp.replay.plan import Fault, FaultKind, PodPlan, Policy, RunPlan
 from epp.replay.policies import NAMED
+from epp.replay.simulation import run as simulation
 from epp.replay.simulation.outcome import Fate
 from epp.replay.simulation.run import Simulation
 from epp.replay.traffic.calls import Call, Run, Trace, ordered
@@ -168,6 +172,20 @@ def test_a_pod_that_fails_or_hangs_is_left_out(policy, fault, most, without):
     assert unserved(0) >= without
 
 
+@pytest.mark.parametrize("running", [None, 2])
+def test_pods_whose_pages_are_late_keep_their_share(running):
+    late = [
+        Fault(pod=pod, kind=FaultKind.LATE, at=5.0, seconds=80.0, running=running)
+        for pod in range(3)
+    ]
+    calls = [call(number, at=0.2 * number, answer=300) for number in range(500)]
+    run = played(calls, pods=(SMALL,) * 4, faults=late)
+    assert {each.fate for each in run.outcomes} == {Fate.SERVED}
+    places = Counter(each.endpoint for each in run.outcomes if each.at > 20)
+    assert min(places.values()) > 0.8 * mean(places.values())
+    assert set(places) == set(range(4))
+
+
 @pytest.mark.parametrize("seconds", [None, 10.0])
 def test_a_slow_pod_takes_longer(seconds):
     slow = Fault(pod=0, kind=FaultKind.SLOW, at=1.0, seconds=seconds, factor=0.25)
@@ -287,3 +305,42 @@ def test_every_call_ends_once_and_a_seed_repeats_itself(calls, faults, pickers, 
         if each.fate is Fate.SERVED:
             assert 0 < each.ttft <= each.end_to_end
             assert each.generated == sum(run.length for run in ordered(calls)[each.call].response)
+
+
+STICKY = Policy(
+    "sticky",
+    """
+plugins:
+- {type: agent-identity, parameters: {additionalSessionHeaders: [x-session-id]}}
+- type: session-affinity-scorer
+  parameters:
+    strategy: session_id
+    sessionIdConfig: {sources: [{attribute: agent-identity}]}
+""",
+)
+
+
+def test_request_processors_see_requests_before_they_are_decided_on():
+    calls = [call(number, at=0.5 * number, session=number % 5) for number in range(60)]
+    homes: dict[int, set[int]] = {}
+    for each in played(calls, pods=[SMALL] * 4, policy=STICKY).outcomes:
+        homes.setdefault(each.session, set()).add(each.endpoint)
+    assert [len(each) for each in homes.values()] == [1] * 5
+    assert len(set.union(*homes.values())) > 1
+
+
+def test_responses_are_observed_as_serve_does_by_default():
+    assert RunPlan(policy=STICKY, pods=[]).observation == AUTO
+
+
+def test_what_is_under_way_is_bounded(monkeypatch):
+    monkeypatch.setattr(simulation, "MOST_TOKENS_UNDER_WAY", 3_000)
+    at_once = [call(number, size=1_000) for number in range(5)]
+    later = [call(number, at=60.0, size=1_000) for number in range(5, 8)]
+    outcomes = by_call(played([*at_once, *later]))
+    assert [outcomes[number].fate for number in range(8)] == [
+        *[Fate.SERVED] * 3,
+        *[Fate.REFUSED] * 2,
+        *[Fate.SERVED] * 3,
+    ]
+    assert outcomes[4].reason == "more tokens are under way than a run bears"

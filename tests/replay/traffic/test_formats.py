@@ -77,7 +77,7 @@ def test_members_of_an_archive_and_files_of_a_folder_are_one_trace(tmp_path):
 def test_an_archive_that_is_cut_off(tmp_path):
     path = tmp_path / "some.tar"
     path.write_bytes(archive(DATA)[: len(DATA)])
-    assert "cut off" in read(path).problems[-1]
+    assert any("cut off" in each for each in read(path).problems)
     with pytest.raises(ConfigError, match="cut off"):
         read(path, strict=True)
 

@@ -70,7 +70,7 @@ def test_parameters():
         ("chat:xyz=5", "chat has no parameter `xyz`; there are rate, "),
         ("chat:rate", "parameter `rate` of chat has no value; write rate=VALUE"),
         ("chat:rate=1,rate=2", "parameter `rate` of chat is given twice"),
-        ("chat:rate=0", "chat: Expected `float` > 0"),
+        ("chat:rate=0", "chat: Expected `float` >= 1e-06"),
         ("chat:rate=fast", "chat: Expected `float"),
         ("chat:sessions=0", "chat: Expected `int` >= 1"),
         ("chat:sessions=1.5", "chat: Expected `int`"),

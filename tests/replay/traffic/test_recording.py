@@ -107,7 +107,7 @@ def test_prompts_share_as_many_tokens_as_they_did(tmp_path_factory, histories):
     for number, history in enumerate(histories):
         messages = [numbered(seed, length) for seed, length in history]
         prompts.append([token for message in messages for token in message])
-        recording.asked(float(number), *messages, generated=3, end=1e9)
+        recording.asked(float(number), *messages, generated=3, end=1e6)
     calls = read_file(recording.part(), strict=True).calls
     assert [tokens_in(call.prompt) for call in calls] == list(map(len, prompts))
     for one in range(len(prompts)):
@@ -225,13 +225,49 @@ def test_a_missing_part_is_a_problem_and_one_that_was_removed_first_is_none(reco
     assert trace.problems[0].endswith("p-4.jsonl.gz:1: it is part 5, after part 3")
 
 
-def test_two_recordings_are_refused_with_their_salts(recording, tmp_path):
+def other_run(recording, name="p-2.jsonl.gz", **more):
+    """Record what a picker does that was started again a minute later, with the same prompts."""
+    more = {"salt": "c3", "started": "2026-11-22T20:01:00.000+00:00"} | more
+    again = Recording(
+        recording.folder,
+        header=msgspec.structs.replace(HEADER, **more),
+        key=bytes(range(KEY_BYTES)),
+    )
+    again.asked(5.0, numbered(1, 64), generated=4)
+    again.asked(8.0, numbered(1, 64), numbered(2, 40), numbered(3, 5), generated=4)
+    return again.part(name)
+
+
+def test_runs_of_one_picker_are_one_traffic_that_shares_nothing(recording):
+    recording.asked(10.0, numbered(1, 64), generated=40)
+    recording.part("p-1.jsonl.gz")
+    other_run(recording)
+    first, second, third = read_file(recording.folder, strict=True).calls
+    assert [first.at, second.at, third.at] == [0.0, 55.0, 58.0]
+    assert [each.after for each in (first, second, third)] == [None, None, 1]
+    keys = [block_keys(each.prompt, 8) for each in (first, second, third)]
+    assert not set(keys[0]) & {*keys[1], *keys[2]}
+    assert keys[2][: len(keys[1])] == keys[1]
+
+
+def test_runs_whose_files_are_in_no_order_are_read_alike(recording):
+    recording.asked(10.0, numbered(1, 64), generated=40)
+    recording.part("p-2.jsonl.gz")
+    other_run(recording, "p-1.jsonl.gz")
+    recording.begin()
+    recording.asked(70.0, numbered(1, 64), numbered(4, 9), generated=4)
+    recording.part("p-3.jsonl.gz")
+    calls = read_file(recording.folder, strict=True).calls
+    assert [each.at for each in calls] == [0.0, 55.0, 58.0, 60.0]
+    assert [each.after for each in calls] == [None, None, 1, 0]
+
+
+def test_two_pools_are_refused_with_their_names(recording):
     recording.asked(0.0, numbered(1, 20), generated=1)
     recording.part("p-1.jsonl.gz")
-    other = msgspec.structs.replace(HEADER, salt="c3")
-    Recording(tmp_path, header=other, key=bytes(range(KEY_BYTES))).part("p-2.jsonl.gz")
-    with pytest.raises(ConfigError, match=r"p-2.jsonl.gz:1: it is of the recording with salt c3"):
-        read_file(tmp_path)
+    other_run(recording, pool="q")
+    with pytest.raises(ConfigError, match=r"p-2.jsonl.gz:1: it is of the pool q, and .*p-1"):
+        read_file(recording.folder)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +275,7 @@ def test_two_recordings_are_refused_with_their_salts(recording, tmp_path):
     [
         ({"version": 2}, "of version 2; this reads version 1"),
         ({"salt": 3}, "the file is no recording"),
+        ({"started": "at noon"}, "Invalid isoformat string"),
     ],
 )
 def test_another_version_is_refused(change, said, tmp_path):
@@ -263,8 +300,8 @@ def test_a_part_that_is_cut_off_in_the_middle_is_read_up_to_there(recording):
 
 SHORT = {"number": 1, "size": 2, "tokens": 5, "hashes": "AAAAAAAAAAA=", "lengths": [9]}
 BAD = [
-    ({"at": -1.0}, "request 1 has a negative time"),
-    ({"prompts": [{"number": 1, "size": -5, "tokens": 4}]}, "request 1 has a negative time, or"),
+    ({"at": -1.0}, "request 1 has a time that is negative"),
+    ({"prompts": [{"number": 1, "size": -5, "tokens": 4}]}, "request 1 has an empty prompt"),
     ({"prompts": [{"number": 1, "size": 20, "tokens": 5, "like": 9}]}, "like prompt 9"),
     ({"prompts": [{"number": 1, "size": 20, "tokens": 5, "hashes": "AA"}]}, "padding"),
     (

@@ -1,9 +1,10 @@
 """Tokenizes in this process: short or cached texts at once, long ones in a thread."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import ParamSpec, TypeVar
 
 import msgspec
 from cachetools import LRUCache
@@ -14,8 +15,13 @@ from epp.adapters.tokens.local.plan import PromptPlan, complete, pieces_of, plan
 from epp.adapters.tokens.local.token_cache import TokenCache
 from epp.model.request import InferenceRequest, Prompt, RequestId
 
-_THREADS = 2
-"""Threads that encode; the library releases the GIL."""
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_THREADS, _LONG_THREADS = 2, 1
+"""Threads that encode; the library releases the GIL. Long texts have their own: a few of them take
+as many seconds as they have MB.
+"""
 _MAX_PLANS = 256
 """Plans kept from `ready` for `tokenize`; a request without one is planned again."""
 
@@ -23,10 +29,11 @@ _MAX_PLANS = 256
 class LocalLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of work on the event loop and in threads.
 
-    Requests with a body of more than `most_bytes` bytes are not tokenized; bodies of more than
-    `at_once_bytes` bytes are parsed in a thread. Up to `at_once_chars` characters of text that is
-    not cached are encoded on the event loop. The cache has `cache_bytes` bytes. A request waits
-    at most `patience` seconds; token ids that come later are cached for the next one.
+    Requests with a body of more than `most_bytes` bytes are not tokenized, and none while that
+    much waits for threads; bodies of more than `at_once_bytes` bytes are parsed in a thread. Up to
+    `at_once_chars` characters of text that is not cached are encoded on the event loop. The cache
+    has `cache_bytes` bytes. A request waits at most `patience` seconds; token ids that come later
+    are cached for the next one.
     """
 
     most_bytes: int = 4 << 20
@@ -34,6 +41,34 @@ class LocalLimits(msgspec.Struct, frozen=True, kw_only=True):
     at_once_bytes: int = 256 << 10
     at_once_chars: int = 1024
     patience: float = 2.0
+
+
+class Threads:
+    """Threads, and a queue of work that takes no more once `most` bytes or characters are in it."""
+
+    def __init__(self, count: int, most: int) -> None:
+        self._executor = ThreadPoolExecutor(count, thread_name_prefix="tokens")
+        self._most = most
+        self._queued = 0
+
+    def run(
+        self, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> "asyncio.Future[T]":
+        """Start work on so many bytes or characters. Raises `TextFallback` if too much waits."""
+        if self._queued >= self._most:
+            raise TextFallback(FallbackCause.SLOW, f"{self._queued} bytes wait already")
+        self._queued += size
+        loop = asyncio.get_running_loop()
+        done = loop.run_in_executor(self._executor, partial(work, *args, **kwargs))
+        done.add_done_callback(partial(self._ended, size))
+        return done
+
+    def _ended(self, size: int, _: "asyncio.Future[T]") -> None:
+        self._queued -= size
+
+    def close(self) -> None:
+        """Start no more work; threads end after what they are at."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class LocalTokenizer:
@@ -44,7 +79,8 @@ class LocalTokenizer:
         self._limits = limits
         self._cache = TokenCache(limits.cache_bytes)
         self._fallbacks = FallbackCounts()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokens")
+        self._short = Threads(_THREADS, limits.most_bytes)
+        self._long = Threads(_LONG_THREADS, limits.most_bytes)
         self._plans: LRUCache[RequestId, PromptPlan] = LRUCache(_MAX_PLANS)
         self._encoding: dict[str, asyncio.Future[dict[str, bytes]]] = {}
 
@@ -94,8 +130,8 @@ class LocalTokenizer:
     async def _tokenize_in_thread(self, request: InferenceRequest) -> tuple[Prompt, ...]:
         drafts = self._plans.pop(request.id, None)
         if drafts is None:
-            loop = asyncio.get_running_loop()
-            drafts = await loop.run_in_executor(self._threads, plan, request, self._folder)
+            size = len(request.body)
+            drafts = await asyncio.shield(self._long.run(size, plan, request, self._folder))
         known, new = self._look_up(pieces_of(drafts))
         for encoded in await self._encode(new):
             known |= encoded
@@ -117,8 +153,9 @@ class LocalTokenizer:
         encoding = self._encoding
         new = [piece for piece in pieces if piece not in encoding]
         if new:
-            loop = asyncio.get_running_loop()
-            work = loop.run_in_executor(self._threads, self._folder.vocabulary.encode, new)
+            size = sum(map(len, new))
+            threads = self._long if size > self._limits.at_once_bytes else self._short
+            work = threads.run(size, self._folder.vocabulary.encode, new)
             encoding |= dict.fromkeys(new, work)
             work.add_done_callback(partial(self._on_encoded, new))
         jobs = {encoding[piece] for piece in pieces}
@@ -132,4 +169,5 @@ class LocalTokenizer:
 
     async def close(self) -> None:
         """Start no more work; threads end after what they are encoding."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._short.close()
+        self._long.close()

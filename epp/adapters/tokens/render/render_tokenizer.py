@@ -16,7 +16,14 @@ import structlog
 from epp.adapters.tokens.anthropic_chat import as_chat
 from epp.adapters.tokens.fallback import FallbackCause, FallbackCounts, TextFallback
 from epp.adapters.tokens.local.chat_messages import ContentFormat, conversation
-from epp.adapters.tokens.render.rendered import Rendered, Tokenized, exact, prompt_of, read
+from epp.adapters.tokens.render.rendered import (
+    UNREADABLE,
+    Rendered,
+    Tokenized,
+    exact,
+    prompt_of,
+    read,
+)
 from epp.model.request import Api, InferenceRequest, Prompt
 from epp.protocol.openai.model_rewrite import replace_model
 
@@ -32,6 +39,8 @@ _TOKENIZE = "/tokenize"
 _MEDIA_WORDS = (b'"image', b'"input_image', b'"video', b'"audio', b'"input_audio')
 _HASHES_ONLY = b'{"mm_payload":"none",'
 """Requests the hashes of media, without their processed inputs to the model."""
+_HEADERS = {"content-type": "application/json", "accept-encoding": "identity"}
+"""Without compression: a few bytes may become as many as there is memory for."""
 _CHAT_FIELDS = (
     "messages",
     "tools",
@@ -41,7 +50,11 @@ _CHAT_FIELDS = (
     "add_special_tokens",
 )
 _NOT_SERVED = {HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
-_MAX_RESPONSE_BYTES = 64 << 20
+_MAX_RESPONSE_BYTES = 8 << 20
+"""A million tokens and more. It is read on the event loop, for which others wait 0.1 s."""
+_TEMPLATE_BYTES, _BYTES_PER_BYTE = 256 << 10, 8
+"""What a response to text has at most: the template's tokens, and one for each byte of the request.
+"""
 _CONNECTIONS = 64
 _CONNECT_SECONDS = 1.0
 _TOLERATED_FAILURES = 2
@@ -192,22 +205,30 @@ class RenderTokenizer:
         return tuple(prompts)
 
     async def _tokenize_texts(self, request: InferenceRequest) -> tuple[Prompt, ...]:
-        body: dict[str, Any] = msgspec.json.decode(request.body, type=dict[str, Any])
+        try:
+            body = msgspec.json.decode(request.body, type=dict[str, Any])
+        except UNREADABLE as error:
+            raise TextFallback(FallbackCause.MALFORMED, type(error).__name__) from error
         model = self._settings.model or request.target_model
         if request.api is Api.CHAT:
-            conversation(body.get("messages") or [], ContentFormat.PARTS)  # media raise: no hashes
+            messages = body.get("messages")
+            if not isinstance(messages, list):
+                raise TextFallback(FallbackCause.MALFORMED, "`messages` is no list")
+            conversation(messages, ContentFormat.PARTS)  # media raise: no hashes
             fields = {key: body[key] for key in _CHAT_FIELDS if body.get(key) is not None}
             return (await self._ids({"model": model} | fields),)
         if request.api is not Api.COMPLETIONS:
             raise TextFallback(FallbackCause.API, request.api.value)
-        items = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+        prompt, sent = body.get("prompt"), request.prompts
+        items = prompt if isinstance(prompt, list) else [prompt]
+        if len(items) != len(sent):
+            raise TextFallback(FallbackCause.MALFORMED, "a prompt is neither text nor token ids")
         special = body.get("add_special_tokens", True)
         common = {"model": model, "add_special_tokens": special}
-        pairs = zip(items, request.prompts, strict=True)
         return tuple(
             [
-                await self._ids(common | {"prompt": item}) if isinstance(item, str) else sent
-                for item, sent in pairs
+                await self._ids(common | {"prompt": item}) if isinstance(item, str) else each
+                for item, each in zip(items, sent, strict=True)
             ]
         )
 
@@ -219,15 +240,17 @@ class RenderTokenizer:
 
     async def _post(self, path: str, body: bytes) -> bytes:
         """Send a body; return the response's. Raises `TextFallback` if the server refuses it."""
-        headers = {"content-type": "application/json"}
-        async with self._client().post(self._url + path, data=body, headers=headers) as response:
+        most = _MAX_RESPONSE_BYTES
+        if not body.startswith(_HASHES_ONLY):
+            most = min(most, _TEMPLATE_BYTES + _BYTES_PER_BYTE * len(body))
+        # Prompts go nowhere else, whatever the server says.
+        request = self._client().post(self._url + path, data=body, allow_redirects=False)
+        async with request as response:
             content = bytearray()
             async for chunk in response.content.iter_any():
                 content += chunk
-                if len(content) > _MAX_RESPONSE_BYTES:
-                    raise TextFallback(
-                        FallbackCause.FAILED, f"a response of more than {_MAX_RESPONSE_BYTES} bytes"
-                    )
+                if len(content) > most:
+                    raise TextFallback(FallbackCause.FAILED, f"more than {most} bytes")
         if response.status == HTTPStatus.OK:
             return bytes(content)
         # vLLM answers 404 with an `error` for an unknown model, without one for an unknown path.
@@ -246,6 +269,8 @@ class RenderTokenizer:
                 connector=aiohttp.TCPConnector(limit=_CONNECTIONS),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                headers=_HEADERS,
+                auto_decompress=False,
             )
         return self._session
 

@@ -7,19 +7,24 @@ so that equal media at the same offset are equal tokens and other media are not.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.packed_ids import packed
 from epp.model.request import Prompt
-from epp.protocol.openai.token_prompts import medium_ids
+from epp.protocol.openai.token_prompts import Medium, with_hashes
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding JSON raises: of texts that are no UTF-8, and of arrays in arrays, the latter two.
+"""
+_Length = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Range(msgspec.Struct):
     offset: int
-    length: int
+    length: _Length
 
 
 class _Features(msgspec.Struct):
@@ -41,23 +46,19 @@ class Tokenized(msgspec.Struct):
 
 
 def prompt_of(rendered: Rendered) -> Prompt:
-    """Return the prompt. Raises `TextFallback` for media without a hash."""
-    ids = rendered.token_ids
-    features = rendered.features or _Features()
+    """Return the prompt. Raises `TextFallback` for media without a hash, or that do not fit."""
+    prompt, features = exact(rendered.token_ids), rendered.features or _Features()
+    media: list[Medium] = []
     for modality, ranges in features.mm_placeholders.items():
         hashes = features.mm_hashes.get(modality, [])
         if len(hashes) != len(ranges) or None in hashes:
             raise TextFallback(FallbackCause.MEDIA, "the endpoint names no hash")
-        for name, place in zip(hashes, ranges, strict=True):
-            _replace(ids, place, str(name))
-    return exact(ids)
-
-
-def _replace(ids: list[int], place: _Range, name: str) -> None:
-    end = place.offset + place.length
-    if not 0 <= place.offset <= end <= len(ids):
-        raise TextFallback(FallbackCause.FAILED, "a placeholder outside the prompt")
-    ids[place.offset : end] = medium_ids(name, place.length)
+        pairs = zip(ranges, hashes, strict=True)
+        media += [(place.offset, place.length, str(name)) for place, name in pairs]
+    try:
+        return Prompt(with_hashes(prompt.data, media), exact=True)
+    except ValueError as error:
+        raise TextFallback(FallbackCause.FAILED, str(error)) from error
 
 
 def exact(ids: Sequence[int]) -> Prompt:
@@ -72,5 +73,5 @@ def read(body: bytes, kind: Any) -> Any:  # noqa: ANN401 (the type is the caller
     """Decode a response. Raises `TextFallback` if it does not fit `kind`."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise TextFallback(FallbackCause.FAILED, "not the response of a render endpoint") from error

@@ -6,6 +6,7 @@ all that precedes it, so that a table of blocks is a tree of prompts.
 
 from collections import OrderedDict
 from collections.abc import Collection
+from itertools import count
 from math import inf
 
 from epp.model.endpoint import EndpointId
@@ -14,7 +15,8 @@ from epp.model.prompts.hashing import BlockHash
 from epp.policy.peers.memory.sendings import Sendings
 from epp.policy.plugins import PluginContext
 
-_Holders = frozenset[EndpointId]
+_Holders = frozenset[int]
+"""Endpoints by numbers of their own, which others never get."""
 
 
 class SentBlocks:
@@ -22,7 +24,7 @@ class SentBlocks:
 
     There are at most `most`; beyond them those that were sent the longest ago go, and with
     `heads_last` the end of a prompt before its beginning. A block that was not sent for `seconds`
-    goes too.
+    goes too. Of an endpoint that is gone nothing matches; blocks that it alone had go in turn.
     """
 
     def __init__(
@@ -32,6 +34,8 @@ class SentBlocks:
         self._seconds = seconds
         self._heads_last = heads_last
         self._blocks: OrderedDict[BlockHash, tuple[_Holders, float]] = OrderedDict()
+        self._numbers: dict[EndpointId, int] = {}
+        self._unused = count()
         self._sendings = Sendings(context, self._insert, self._forget)
 
     def __len__(self) -> int:
@@ -42,7 +46,9 @@ class SentBlocks:
     ) -> dict[EndpointId, int]:
         """Return how many leading blocks of a prompt each of some endpoints has; none: left out."""
         self._expire(now)
-        left, matched = frozenset(among), dict[EndpointId, int]()
+        known = self._numbers
+        names = {known[each]: each for each in among if each in known}
+        left, matched = frozenset(names), dict[int, int]()
         seen: _Holders | None = None
         for depth, block in enumerate(chain.hashes):
             holders, _ = self._blocks.get(block, _NOWHERE)
@@ -51,19 +57,26 @@ class SentBlocks:
                 if depth and len(left) < len(before):
                     matched |= dict.fromkeys(before - left, depth)
                 if not left:
-                    return matched
-        return matched | dict.fromkeys(left if chain.hashes else (), len(chain.hashes))
+                    break
+        else:
+            matched |= dict.fromkeys(left if chain.hashes else (), len(chain.hashes))
+        return {names[number]: depth for number, depth in matched.items()}
 
     def _insert(self, chain: Chain, endpoint: EndpointId, now: float) -> None:
         self._expire(now)
-        blocks = self._blocks
+        blocks, number = self._blocks, self._numbers.get(endpoint)
+        if number is None:
+            number = self._numbers[endpoint] = next(self._unused)
+        there = self._numbers.values()
         # Neighbours mostly have the same holders, and share one set of them.
         before: _Holders | None = None
-        after: _Holders = frozenset((endpoint,))
+        after: _Holders = frozenset((number,))
         for block in reversed(chain.hashes) if self._heads_last else chain.hashes:
             holders, _ = blocks.get(block, _NOWHERE)
             if holders is not before:
-                before, after = holders, holders if endpoint in holders else holders | {endpoint}
+                before, after = holders, holders
+                if number not in holders:
+                    after = holders.intersection(there) | {number}
             blocks[block] = after, now
             blocks.move_to_end(block)
         while len(blocks) > self._most:
@@ -75,13 +88,7 @@ class SentBlocks:
             blocks.popitem(last=False)
 
     def _forget(self, endpoint: EndpointId) -> None:
-        """Take an endpoint from all blocks; those that no other has go."""
-        for block, (holders, at) in list(self._blocks.items()):
-            if endpoint in holders:
-                if len(holders) == 1:
-                    del self._blocks[block]
-                else:
-                    self._blocks[block] = holders - {endpoint}, at
+        self._numbers.pop(endpoint, None)
 
 
 _NOWHERE: tuple[_Holders, float] = frozenset(), 0.0

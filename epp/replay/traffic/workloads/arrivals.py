@@ -12,10 +12,12 @@ import msgspec
 from msgspec.structs import replace
 
 from epp.errors import ConfigError
+from epp.replay.traffic.bounds import MOST_REQUESTS, MOST_SECONDS
 from epp.replay.traffic.calls import Call, Trace, ordered
 from epp.replay.traffic.formats import read_file
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+Rate = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_REQUESTS)]
 _BEGIN_SECONDS = 10.0
 """Within which the users of a closed loop begin, evenly."""
 
@@ -30,17 +32,18 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     conversation, and begins the next one when that is over.
     """
 
-    rate: Positive | None = None
-    to_rate: Positive | None = None
-    cv: Positive = 1.0
+    rate: Rate | None = None
+    to_rate: Rate | None = None
+    cv: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 1.0
     like: str | None = None
-    users: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    users: Count | None = None
 
 
 def arriving(trace: Trace, arrivals: Arrivals, seed: int) -> Trace:
     """Return a trace whose conversations begin at other times; each keeps its own pauses.
 
-    Without anything asked for, it is the trace. Raises `ConfigError`.
+    Without anything asked for, it is the trace. Raises `ConfigError`, too where the last one would
+    begin after `MOST_SECONDS`.
     """
     if arrivals.users is not None:
         return _closed(trace, arrivals.users)
@@ -50,7 +53,14 @@ def arriving(trace: Trace, arrivals: Arrivals, seed: int) -> Trace:
         starts = _drawn(trace, arrivals, seed)
     else:
         return trace
-    return replace(trace, calls=_started(trace.calls, starts), closed=False)
+    calls = _started(trace.calls, starts)
+    if not calls[-1].at <= MOST_SECONDS:
+        raise ConfigError(
+            f"the last of {len(calls):,} requests would come after more than a year: let them"
+            " come faster",
+            trace.name,
+        )
+    return replace(trace, calls=calls, closed=False)
 
 
 def _started(calls: Sequence[Call], starts: Iterable[float]) -> list[Call]:
@@ -77,7 +87,7 @@ def _drawn(trace: Trace, arrivals: Arrivals, seed: int) -> Iterator[float]:
         if not growth:
             yield done / first
         elif done <= sessions:
-            yield (math.sqrt(first**2 + 2 * growth * done) - first) / growth
+            yield (math.sqrt(max(0.0, first**2 + 2 * growth * done)) - first) / growth
         else:
             yield 2 * sessions / (first + last) + (done - sessions) / last
 
@@ -90,7 +100,7 @@ def _like(path: Path, trace: Trace, rate: float | None, seed: int) -> Iterator[f
     if not span:
         raise ConfigError(f"{path} has no times: all of its {len(times)} calls come at once")
     pace = 1.0 if rate is None else rate * sessions / len(trace.calls) * span / len(times)
-    return (at / pace for at in _again(times, span))
+    return (at / pace if pace else math.inf for at in _again(times, span))
 
 
 def _again(times: Sequence[float], span: float) -> Iterator[float]:

@@ -7,6 +7,7 @@ others in common than the shared ones before. So a prompt is of few runs, howeve
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from epp.replay.traffic.bounds import Room
 from epp.replay.traffic.calls import Call, Run, Runs, tokens_in
 
 
@@ -24,12 +25,14 @@ class Script:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self._sessions = 0
+        self._room = Room("the workload")
 
     def write(self, prefix: Runs, own: Run, turns: Iterable[DrawnTurn], longest: int) -> Run:
         """Write a conversation; return its own tokens with the last answer.
 
         Its first prompt is `prefix`, `own` and what is new. It ends where a prompt would be longer
-        than `longest`; the first call is written in any case.
+        than `longest`; the first call is written in any case. Raises `ConfigError`
+        for a call too many.
         """
         shared, at, after = tokens_in(prefix), 0.0, None
         marks: tuple[int, ...] = (shared,) if shared else ()
@@ -39,17 +42,16 @@ class Script:
                 break
             at += gap if after is not None else 0.0
             marks = (*marks, shared + asked.length)
-            self.calls.append(
-                Call(
-                    at=at,
-                    prompt=(*prefix, asked),
-                    response=(Run(own.token, output),),
-                    session=self._sessions,
-                    after=after,
-                    think=gap if after is not None else 0.0,
-                    marks=marks,
-                )
+            call = Call(
+                at=at,
+                prompt=(*prefix, asked),
+                response=(Run(own.token, output),),
+                session=self._sessions,
+                after=after,
+                think=gap if after is not None else 0.0,
+                marks=marks,
             )
+            self.calls.append(self._room(call))
             after = len(self.calls) - 1
             own = Run(own.token, asked.length + output)
             marks = (*marks, shared + own.length)

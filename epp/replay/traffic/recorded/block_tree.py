@@ -17,6 +17,7 @@ class BlockTree:
     def __init__(self) -> None:
         self._nodes: dict[int, int] = {}
         self._parents = [ROOT]
+        self._jumps = [ROOT]
         self._children = [0]
         self._depths = [0]
         self._units = [0]
@@ -35,6 +36,7 @@ class BlockTree:
             if known is None:
                 known = self._nodes[block_hash] = len(self._parents)
                 self._parents.append(node)
+                self._jumps.append(self._jump(node))
                 self._children[node] += 1
                 self._children.append(0)
                 self._depths.append(self._depths[node] + 1)
@@ -49,8 +51,20 @@ class BlockTree:
         if not 0 <= depth <= self._depths[node]:
             raise LookupError(f"it has no {depth} blocks")
         while self._depths[node] > depth:
-            node = self._parents[node]
+            jump = self._jumps[node]
+            node = jump if self._depths[jump] >= depth else self._parents[node]
         return node
+
+    def _jump(self, parent: int) -> int:
+        """Return where a child of a node jumps to, so that ancestors are found in few steps.
+
+        Myers, "An applicative random-access stack" (1983).
+        """
+        jump = self._jumps[parent]
+        further = self._jumps[jump]
+        depths = self._depths
+        alike = depths[parent] - depths[jump] == depths[jump] - depths[further]
+        return further if alike else parent
 
     def units(self, node: int) -> int:
         """Return the length of a prompt up to a node, in its own unit."""

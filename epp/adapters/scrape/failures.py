@@ -1,0 +1,42 @@
+"""What a poll without a page says of the server: that nobody is there, or that it is busy.
+
+A host that is there takes connections and acknowledges bytes, however busy its server is.
+"""
+
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from epp.adapters.scrape.page_client import NoAnswer, PageLost
+from epp.model.endpoint import Endpoint
+from epp.model.events import ScrapeFailure
+
+_REASONS: Final[Sequence[tuple[type[Exception], ScrapeFailure]]] = (
+    (TimeoutError, ScrapeFailure.LATE),
+    (ConnectionRefusedError, ScrapeFailure.REFUSED),
+    (ssl.SSLError, ScrapeFailure.NO_PAGE),  # somebody shook hands
+    (OSError, ScrapeFailure.BROKEN),
+    (NoAnswer, ScrapeFailure.BROKEN),
+    (Exception, ScrapeFailure.NO_PAGE),
+)
+"""By the kind of an error; the first that fits."""
+BROKEN: Final = (PageLost, ConnectionResetError)
+"""Errors of a server that may be exiting: the next connection tells."""
+EVENTS: Final[Mapping[ScrapeFailure, str]] = {
+    ScrapeFailure.REFUSED: "endpoint.unreachable",
+    ScrapeFailure.BROKEN: "endpoint.unreachable",
+    ScrapeFailure.LATE: "endpoint.metrics_late",
+    ScrapeFailure.NO_PAGE: "endpoint.metrics_missing",
+}
+"""What is logged."""
+
+
+def failure_of(endpoint: Endpoint, url: str, error: Exception) -> ScrapeFailure:
+    """Return what an error of the page at `url` says of an endpoint.
+
+    Where another port has the page, its refusal does not say that the endpoint is gone.
+    """
+    found = next(reason for kind, reason in _REASONS if isinstance(error, kind))
+    own = urlsplit(url).netloc == endpoint.target
+    return ScrapeFailure.NO_PAGE if found is ScrapeFailure.REFUSED and not own else found

@@ -1,0 +1,60 @@
+"""The mean of values that may change: where the last few are others, it begins anew."""
+
+from math import log
+from typing import Final
+
+_ENOUGH: Final = 16
+"""Values after which a mean is settled."""
+_DRIFT_GAIN: Final = 0.25
+_MOST_DRIFT: Final = 1.75
+"""Mean absolute deviations of the last few values after which the mean has changed: where it has
+not, these are 3.7 standard deviations of that drift."""
+_LEAST_CHANGE: Final = 0.1
+"""A drift that is no change, whatever the deviation: a tenth of the value."""
+_FARTHEST: Final = 4.0
+"""Mean absolute deviations that one value counts for, at most."""
+_MOST_KEPT: Final = 4.0
+"""How many times the last value the mean counts for, at most, where it begins anew."""
+
+
+class Mean:
+    """The mean of all values, or of about the last `most` where there were more.
+
+    Where the last few values are others, by their logarithms, the mean begins anew: `settled` is
+    False until there are enough of them.
+    """
+
+    __slots__ = ("_count", "_drift", "_least_gain", "_log", "_spread", "_weight", "value")
+
+    def __init__(self, most: float) -> None:
+        self.value = 0.0
+        self._least_gain = 1 / most
+        self._count = 0
+        self._log = 0.0  # the mean of logarithms, and their mean absolute deviation
+        self._spread = 0.0
+        self._drift = 0.0  # the mean deviation of the last few
+        self._weight = 0.0  # the mean of weights; 0 before the first
+
+    @property
+    def settled(self) -> bool:
+        """Whether there are enough values."""
+        return self._count >= _ENOUGH
+
+    def add(self, seen: float, weight: float) -> None:
+        """Add a value, which is more than 0 and stands for `weight` values."""
+        self._count += 1
+        gain = max(self._least_gain, 1 / self._count)
+        self._weight = self._weight or weight
+        self._weight += gain * (weight - self._weight)
+        self.value += min(1.0, gain * weight / self._weight) * (seen - self.value)
+        off = log(seen) - self._log
+        self._log += gain * off
+        if self._count > 1:
+            self._spread += gain * (abs(off) - self._spread)
+            farthest = _FARTHEST * self._spread  # one alone is no drift
+            self._drift += _DRIFT_GAIN * (min(farthest, max(-farthest, off)) - self._drift)
+        most = max(_LEAST_CHANGE, _MOST_DRIFT * self._spread)
+        if self._count > _ENOUGH and abs(self._drift) > most:
+            # The mean so far counts for one of the new values, which may stand for more or fewer.
+            self._count, self._drift, self._weight = 1, 0.0, 0.0
+            self.value = min(self.value, _MOST_KEPT * seen)

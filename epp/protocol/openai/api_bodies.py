@@ -1,0 +1,109 @@
+"""The bodies of each API, as far as they are read in one piece: their fields as they stand."""
+
+import msgspec
+
+ABSENT = msgspec.Raw(b"")
+
+
+class ChatMessage(msgspec.Struct):
+    """A message of a chat; `reasoning_content` is vLLM's."""
+
+    role: str = ""
+    content: msgspec.Raw = ABSENT
+    reasoning_content: msgspec.Raw = ABSENT
+    tool_calls: msgspec.Raw = ABSENT
+    tool_call_id: msgspec.Raw = ABSENT
+
+
+class ContentPart(msgspec.Struct):
+    """A part of a message's content."""
+
+    type: str = "text"
+    text: msgspec.Raw = ABSENT
+
+
+class AnyBody(msgspec.Struct):
+    """The fields that bodies of all APIs have; `cache_salt` is vLLM's.
+
+    Those that are no prompts are read one by one (`coercion.py`): what a server takes in another
+    form than its own is no error.
+    """
+
+    model: msgspec.Raw = ABSENT
+    stream: msgspec.Raw = ABSENT
+    cache_salt: msgspec.Raw = ABSENT
+    user: msgspec.Raw = ABSENT
+    max_tokens: msgspec.Raw = ABSENT
+    max_completion_tokens: msgspec.Raw = ABSENT
+    max_output_tokens: msgspec.Raw = ABSENT
+
+
+class ChatBody(AnyBody):
+    """OpenAI's Chat Completions API."""
+
+    messages: list[ChatMessage] | None = None
+    tools: msgspec.Raw = ABSENT
+
+
+class CompletionsBody(AnyBody):
+    """`prompt_embeds` is vLLM's: a prompt that is no text."""
+
+    prompt: msgspec.Raw = ABSENT
+    prompt_embeds: msgspec.Raw = ABSENT
+
+
+class EmbeddingsBody(AnyBody):
+    """OpenAI's Embeddings API; `messages` is vLLM's."""
+
+    input: msgspec.Raw = ABSENT
+    messages: list[ChatMessage] | None = None
+
+
+class ResponsesBody(AnyBody):
+    """OpenAI's Responses API."""
+
+    input: msgspec.Raw = ABSENT
+    instructions: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+
+
+class ConversationsBody(AnyBody):
+    """OpenAI's Conversations API."""
+
+    items: msgspec.Raw = ABSENT
+
+
+class MessagesBody(AnyBody):
+    """Anthropic's Messages API."""
+
+    messages: list[ChatMessage] | None = None
+    system: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+
+
+class GenerateBody(AnyBody):
+    """vLLM's `/inference/v1/generate`."""
+
+    token_ids: msgspec.Raw = ABSENT
+    sampling_params: msgspec.Raw = ABSENT
+    features: msgspec.Raw = ABSENT
+
+
+class SglangGenerateBody(AnyBody):
+    """SGLang's `/generate`."""
+
+    input_ids: msgspec.Raw = ABSENT
+    input_embeds: msgspec.Raw = ABSENT
+    text: msgspec.Raw = ABSENT
+    extra_key: msgspec.Raw = ABSENT
+    sampling_params: msgspec.Raw = ABSENT
+
+
+class RawPredictBody(AnyBody):
+    """Vertex AI's raw prediction: the body of a chat, of a response or of a completion."""
+
+    messages: list[ChatMessage] | None = None
+    input: msgspec.Raw = ABSENT
+    prompt: msgspec.Raw = ABSENT
+    instructions: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT

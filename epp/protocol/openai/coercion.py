@@ -1,0 +1,89 @@
+"""A field's value, given its JSON, as model servers read it: as pydantic does in lax mode.
+
+What cannot be read is as good as absent, but for the model's name: the server refuses the request
+where it needs the field. pydantic, "Conversion Table"; vLLM 0.32 `entrypoints/openai`.
+"""
+
+import msgspec
+
+from epp.errors import MalformedRequest
+
+LONGEST_MODEL = 1024
+"""Characters of a model's name: what is learned of models is kept under their names."""
+LONGEST_VALUE = 16 << 10
+"""Bytes of a value that are read; those of the longest name are fewer, all of it escaped."""
+MOST_TOKENS = 1 << 24
+"""No prompt and no answer is longer: the longest contexts of models are 10 million tokens."""
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises."""
+_LONGEST_NUMBER = 4096
+"""Bytes of a number that is read; Python and pydantic read none of more than 4,300 digits."""
+_FLAGS = {b"true": True, b"false": False, b"null": False}
+_NO_SALT = frozenset((b"", b'""', b"null"))
+_TRUE = frozenset(("1", "on", "t", "true", "y", "yes"))
+_text = msgspec.json.Decoder(str).decode
+_flag = msgspec.json.Decoder(float | str).decode
+_whole = msgspec.json.Decoder(int, strict=False).decode
+"""Takes fractions that are whole, and texts of numbers, as pydantic does."""
+
+
+def model_of(raw: bytes) -> str:
+    """Return a model's name, empty without one. Raises `MalformedRequest` for what is none."""
+    if raw[:1] == b'"':
+        if len(raw) <= LONGEST_VALUE and len(name := _text(raw)) <= LONGEST_MODEL:
+            return name
+        raise MalformedRequest(f"`model` has more than {LONGEST_MODEL} characters")
+    if raw and raw != b"null":
+        raise MalformedRequest("`model` must be a string")
+    return ""
+
+
+def text_of(raw: bytes) -> str:
+    """Return a text; an empty one for anything else, and for a longer one than is read."""
+    if raw[:1] == b'"' and len(raw) <= LONGEST_VALUE:
+        try:
+            return _text(raw)
+        except UNREADABLE:
+            pass
+    return ""
+
+
+def salt_of(raw: bytes) -> str:
+    """Return what separates caches: a text as it is, null as none, anything else as written."""
+    if raw in _NO_SALT:
+        return ""
+    return text_of(raw) or raw.decode(errors="replace")
+
+
+def flag_of(raw: bytes) -> bool:
+    """Return whether a flag is set."""
+    found = _FLAGS.get(raw)
+    if found is None and len(raw) <= _LONGEST_NUMBER:
+        try:
+            value = _flag(raw)
+        except UNREADABLE:
+            return False
+        return value.lower() in _TRUE if isinstance(value, str) else value == 1
+    return bool(found)
+
+
+def limit_of(*raws: bytes) -> int | None:
+    """Return the first of some limits of tokens, from 1 to `MOST_TOKENS`; None without one.
+
+    A limit below 1 is none (llama.cpp, Ollama), and a larger one is the largest.
+    """
+    for raw in raws:
+        if raw and (tokens := _whole_of(raw)) >= 1:
+            return min(tokens, MOST_TOKENS)
+    return None
+
+
+def _whole_of(raw: bytes) -> int:
+    """Return a whole number; 0 for anything else."""
+    if len(raw) <= _LONGEST_NUMBER:
+        try:
+            return _whole(raw)
+        except UNREADABLE:
+            pass
+    return int(raw == b"true")

@@ -1,0 +1,79 @@
+"""JSON as texts, brackets and colons, and where the members of an object lie.
+
+All that looks for texts does it by `TEXT`, which takes a text without an end to the end of the
+bytes. A pattern that fails there is tried again at each quote within the text, so that its time
+grows with the square of what is left.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+
+import msgspec
+
+TEXT_REST = rb'[^"\\]*+(?:\\.[^"\\]*+)*+(?:(")|\\?\Z)'
+"""What follows a text's first quote (`re.DOTALL`). Its group is the last one, if that is there."""
+TEXT = rb'"' + TEXT_REST
+TOKEN = re.compile(TEXT + rb"|[{}\[\]:]", re.DOTALL)
+LOOKED_AT = 2 << 20
+"""Bytes in which members are looked for: 10 ms of work."""
+_MOST_TOKENS = 30_000
+"""Texts, brackets and colons that are looked at: 10 ms, if they are made for it 30."""
+_DEEPEST = 2
+_LONGEST_KEY = 64
+_text = msgspec.json.Decoder(str).decode
+_SCALAR = re.compile(rb'\s*+([^\s",:{}\[\]]++)')
+
+Path = tuple[bytes, ...]
+"""The keys that lead to a member; those in arrays have none. `()` is the whole object's."""
+Span = tuple[int, int]
+"""Where something starts and ends in bytes."""
+
+
+def allowance() -> Iterator[int]:
+    """Return what one call or several may look at: each token takes one."""
+    return iter(range(_MOST_TOKENS))
+
+
+def members(
+    data: bytes, wanted: Collection[Path], left: Iterator[int] | None = None
+) -> Iterator[tuple[Path, Span]]:
+    """Yield where the values at some paths of at most two keys lie, in the order of their ends.
+
+    Of bytes that are no JSON, any may be missing or wrong; and those are missing that `LOOKED_AT`
+    and `left` do not reach. The whole object is there, `()`, if all of it was looked at.
+    """
+    keys = {path[-1] for path in wanted if path}
+    opened: list[tuple[bytes, Path | None, int]] = []  # its key, what is wanted of it, its start
+    key = previous = b""
+    value: Path | None = () if () in wanted else None
+    for token, _ in zip(TOKEN.finditer(data, 0, LOOKED_AT), left or allowance(), strict=False):
+        symbol = token[0]
+        if symbol == b":":
+            key = _key(previous) if len(opened) <= _DEEPEST else b""
+            value = (*[each[0] for each in opened[1:]], key) if key in keys else None
+            value = value if value in wanted else None
+            if value is not None and (scalar := _SCALAR.match(data, token.end())):
+                yield value, scalar.span(1)
+                value = None
+        elif symbol in (b"{", b"["):
+            opened.append((key if symbol == b"{" else symbol, value, token.start()))
+            key, value = b"", None
+        elif symbol in (b"}", b"]"):
+            _, held, start = opened.pop() if opened else (b"", None, 0)
+            if held is not None:
+                yield held, (start, token.end())
+            key, value = b"", None
+        else:
+            if value is not None and token.lastindex:
+                yield value, token.span()
+            key, value = b"", None
+        previous = symbol
+
+
+def _key(quoted: bytes) -> bytes:
+    if b"\\" not in quoted or len(quoted) > _LONGEST_KEY:
+        return quoted[1:-1]
+    try:
+        return _text(quoted).encode()
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return b""

@@ -1,0 +1,76 @@
+"""A call on its way, and the request that a picker is asked about."""
+
+from math import nan
+
+from epp.model.request import (
+    DEFAULT_FAIRNESS_ID,
+    Api,
+    Decision,
+    InferenceRequest,
+    Prompt,
+    RequestId,
+)
+from epp.replay.engines.contract import Job
+from epp.replay.simulation.picker import SimulatedPicker
+from epp.replay.traffic.calls import Call, packed
+
+MODEL = "replay"
+_SESSION_HEADER = "x-session-id"
+"""The header by which clients name their conversation, to policies that read it."""
+
+
+class Visit:
+    """A call that was sent at `at` seconds; its response began at `began`, NaN before.
+
+    `pod` is the number of the endpoint that it was sent to, -1 while there is none. It came to the
+    engine that has it at `came`; `prefilled` is what was done by another one before. `left`:
+    nothing more of the response is observed than its first token.
+    """
+
+    __slots__ = (
+        "at",
+        "began",
+        "call",
+        "came",
+        "decision",
+        "left",
+        "number",
+        "picker",
+        "pod",
+        "prefilled",
+        "request_id",
+        "reusable",
+    )
+
+    def __init__(
+        self, number: int, call: Call, at: float, picker: SimulatedPicker, reusable: int
+    ) -> None:
+        self.number = number
+        self.call = call
+        self.at = at
+        self.picker = picker
+        self.reusable = reusable
+        self.request_id = RequestId(str(number))
+        self.began = nan
+        self.came = at
+        self.prefilled: Job | None = None
+        self.left = False
+        self.pod = -1
+        self.decision: Decision | None = None
+
+
+def request_of(visit: Visit) -> InferenceRequest:
+    """Return what the picker is asked."""
+    call = visit.call
+    return InferenceRequest(
+        id=visit.request_id,
+        api=Api.COMPLETIONS,
+        model=call.adapter or MODEL,
+        target_model=call.adapter or MODEL,
+        prompts=(Prompt(packed(call.prompt), exact=True, marks=call.marks),),
+        stream=True,
+        max_tokens=call.max_tokens,
+        headers={_SESSION_HEADER: str(call.session)},
+        fairness_id=call.tenant or DEFAULT_FAIRNESS_ID,
+        priority=call.priority,
+    )

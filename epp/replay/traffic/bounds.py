@@ -1,0 +1,59 @@
+"""How much traffic may be: more than is served anywhere, and less than a machine cannot bear.
+
+A request beyond is left out and named; traffic that is beyond as a whole is refused.
+"""
+
+from epp.errors import ConfigError
+from epp.replay.traffic.calls import Call, tokens_in
+
+MOST_TOKENS = 1 << 20
+"""Of a prompt, and of a response: as long as a simulated engine's context."""
+MOST_SECONDS = 366 * 86_400.0
+"""From the first request to the last, and of a pause."""
+MOST_REQUESTS = 2_000_000
+MOST_PIECES = 1 << 26
+"""Of all prompts and responses: runs of tokens, and ends of messages; some 64 bytes each."""
+MOST_TOKENS_IN_ALL = 1 << 36
+
+
+def check_lengths(prompt: int, response: int) -> None:
+    """Raise `ValueError` for lengths in tokens that no request has; a response may have none."""
+    if prompt < 1 or response < 0:
+        raise ValueError("lengths are positive")
+    if max(prompt, response) > MOST_TOKENS:
+        raise ValueError(f"it has more than {MOST_TOKENS:,} tokens")
+
+
+def limit_of(max_tokens: int | None) -> int | None:
+    """Return the limit of a response; None for one below 1, as of -1, or beyond any response."""
+    if max_tokens is None or not 1 <= max_tokens <= MOST_TOKENS:
+        return None
+    return max_tokens
+
+
+class Room:
+    """What the calls of one traffic may take together. `name` is the traffic's."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls = MOST_REQUESTS
+        self._pieces = MOST_PIECES
+        self._tokens = MOST_TOKENS_IN_ALL
+
+    def __call__(self, call: Call) -> Call:
+        """Return a call, once it is counted. Raises `ConfigError` where it is one too many."""
+        self._calls -= 1
+        self._pieces -= len(call.prompt) + len(call.response) + len(call.marks)
+        self._tokens -= tokens_in(call.prompt) + tokens_in(call.response)
+        if min(self._calls, self._pieces, self._tokens) < 0:
+            raise too_much(self._name)
+        return call
+
+
+def too_much(name: str) -> ConfigError:
+    """Return the error of traffic that is beyond as a whole."""
+    return ConfigError(
+        f"it is more than {MOST_REQUESTS:,} requests, {MOST_TOKENS_IN_ALL:,} tokens, or"
+        f" {MOST_PIECES:,} messages in all its prompts: replay a part of it",
+        name,
+    )

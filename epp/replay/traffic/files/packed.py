@@ -1,0 +1,109 @@
+"""Regular files, unpacked where they are packed: gzip and zstd by their first bytes."""
+
+import io
+import os
+import stat
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from epp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_GZIP = 16
+"""Added to the window's bits: a gzip member (zlib, `inflateInit2`)."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a file. Raises `ConfigError`, too for what has no end, as a device or a FIFO."""
+    try:
+        # Without waiting: a FIFO that nobody writes to would have it wait for ever.
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
+    with file, ExitStack() as unpacking:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ConfigError(f"{path} is no regular file: write what it gives into one")
+        unpack = next((each for magic, each in _UNPACKED.items() if _begins(file, magic)), None)
+        if unpack is None:
+            yield file
+        else:
+            unpacked = unpacking.enter_context(unpack(path, file))
+            yield unpacking.enter_context(io.BufferedReader(cast(io.RawIOBase, unpacked)))
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is such a file, or folder."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # no file has such a name
+        return False
+
+
+def broken(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return the errors of reading, of what unpacks, and some more."""
+    zstandard = sys.modules.get("zstandard")
+    return (*more, EOFError, OSError, zlib.error, *((zstandard.ZstdError,) if zstandard else ()))
+
+
+def _begins(file: io.BufferedReader, magic: bytes) -> bool:
+    return file.peek(len(magic)).startswith(magic)
+
+
+class _Gunzipped(io.RawIOBase):
+    """The members of a gzip file, to the last byte that can be unpacked; then it raises.
+
+    `gzip.GzipFile` raises before it has returned the last kilobytes in front of a cut.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._packed = b""
+        self._member = zlib.decompressobj(zlib.MAX_WBITS | _GZIP)
+
+    def readable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Unpack some bytes; 0 at the end. Raises `EOFError` at a cut, `OSError` for no gzip."""
+        room = memoryview(buffer)
+        while True:
+            packed = self._packed or self._file.read(io.DEFAULT_BUFFER_SIZE)
+            if self._member.eof:
+                if not packed:
+                    return 0
+                self._member = zlib.decompressobj(zlib.MAX_WBITS | _GZIP)
+            try:
+                data = self._member.decompress(packed, len(room))
+            except zlib.error as error:
+                raise OSError(str(error)) from error
+            self._packed = self._member.unconsumed_tail or self._member.unused_data
+            if data:
+                room[: len(data)] = data
+                return len(data)
+            if not packed:
+                raise EOFError("it ends within a member")
+
+
+def _gzip(_: Path, file: BinaryIO) -> BinaryIO:
+    return cast(BinaryIO, _Gunzipped(file))
+
+
+def _zstd(path: Path, file: BinaryIO) -> BinaryIO:
+    try:
+        import zstandard  # noqa: PLC0415 - an extra, for who reads such files
+    except ImportError as error:
+        problem = f"{path} is packed by zstd: pip install 'warmpick[replay]', or `zstd -d` it first"
+        raise ConfigError(problem) from error
+    return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+
+
+_UNPACKED = {b"\x1f\x8b": _gzip, b"\x28\xb5\x2f\xfd": _zstd}
+"""What unpacks a file, by its first bytes."""

@@ -1,0 +1,289 @@
+"""Files of traffic as lines: plain or packed, one file or an archive of several.
+
+This file knows no format; it knows what to do with a line that is none, and how long a file may be.
+"""
+
+import io
+import math
+import tarfile
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import count, islice
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+
+from epp.errors import ConfigError
+from epp.printable import printable
+from epp.replay.traffic.bounds import MOST_REQUESTS, MOST_SECONDS, too_much
+from epp.replay.traffic.files.packed import broken, is_there, opened
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_Row = TypeVar("_Row")
+_TAR_MAGIC = slice(257, 262)
+_FILES = frozenset((tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE))
+MOST_BYTES = 4 << 30
+"""Of a file or a folder, unpacked."""
+MOST_LINES = 1 << 23
+"""Of a file or a folder, empty ones too."""
+MOST_LINE_BYTES = 64 << 20
+MOST_DOCUMENT_BYTES = 128 << 20
+"""Of a file that is one document."""
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What comes of decoding what is no JSON, or is nested too deeply."""
+_SHOWN = 10
+"""Problems that are kept word by word; the others are counted."""
+_SHOWN_CHARACTERS = 300
+_HEAD = 20
+
+
+class SourceLine(NamedTuple):
+    """A line without its end, and its place: file and number. `cut`: the end was missing."""
+
+    place: str
+    text: bytes
+    cut: bool = False
+
+
+class Problems:
+    """What is wrong with a source: raised at once where reading is strict, else counted.
+
+    `skipped` lines cannot be used, `reordered` ones are earlier than the line before. `shown` are
+    the first problems as text.
+    """
+
+    def __init__(self, *, strict: bool = False) -> None:
+        self.strict = strict
+        self.skipped = 0
+        self.reordered = 0
+        self.shown: list[str] = []
+
+    @property
+    def first(self) -> str:
+        """The first problem as the end of a sentence; empty where there is none."""
+        return f"; the first problem is: {self.shown[0]}" if self.shown else ""
+
+    def skip(self, place: str, problem: str) -> None:
+        """Note a line that is left out. Raises `ConfigError` where reading is strict."""
+        self.skipped += 1
+        self._note(place, problem, "without --strict such lines are skipped and counted")
+
+    def undecoded(self, line: SourceLine, error: Exception) -> None:
+        """Note a line that raised an error. Raises `ConfigError` where reading is strict."""
+        said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        self.skip(line.place, "the line is cut off" if line.cut else said)
+
+    def reorder(self, place: str) -> None:
+        """Note a line that is out of order. Raises `ConfigError` where reading is strict."""
+        self.reordered += 1
+        self._note(place, "its time is before that of the line before", "without --strict, sorted")
+
+    def _note(self, place: str, problem: str, otherwise: str) -> None:
+        place, problem = printable(place), printable(problem, _SHOWN_CHARACTERS)
+        if self.strict:
+            raise ConfigError(f"{problem} ({otherwise})", place)
+        if len(self.shown) < _SHOWN:
+            self.shown.append(f"{place}: {problem}")
+
+
+class Source:
+    """A file, or those of a folder by name; `.zst` and `.gz` unpacked, a tar's members in turn."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name.split(".")[0]
+        self.is_folder = is_there(path) and path.is_dir()
+
+    def lines(self, problems: Problems, longest: int = MOST_LINE_BYTES) -> Iterator[SourceLine]:
+        """Read all lines that are not empty, of `longest` bytes at most.
+
+        A line that is longer, and packed data that end too early, are problems at that place.
+        Raises `ConfigError` where there is no such file, or where it has no end within reason.
+        """
+        reader = _Reader(problems, longest)
+        for path in self._files():
+            with opened(path) as file:
+                read = reader.members if _is_tar(file) else reader.numbered
+                yield from read(str(path), file)
+
+    def head(self, problems: Problems) -> list[SourceLine]:
+        """Return the first lines. Raises `ConfigError` where there is no such file."""
+        return list(islice(self.lines(problems), _HEAD))
+
+    def document(self) -> bytes:
+        """Return all of it. Raises `ConfigError` where it cannot be read, or ends too early."""
+        parts, size = list[bytes](), 0
+        for line in self.lines(Problems(strict=True), MOST_DOCUMENT_BYTES):
+            parts.append(line.text)
+            size += len(line.text) + 1
+            if size > MOST_DOCUMENT_BYTES:
+                raise ConfigError(
+                    f"a document has {MOST_DOCUMENT_BYTES:,} bytes at most", line.place
+                )
+        return b"\n".join(parts)
+
+    def _files(self) -> list[Path]:
+        if not self.is_folder:
+            return [self.path]
+        files = sorted(path for path in self.path.iterdir() if path.is_file())
+        return [path for path in files if not path.name.startswith(".")]
+
+
+def decoded(
+    lines: Iterable[SourceLine], decoder: "msgspec.json.Decoder[_Row]", problems: Problems
+) -> Iterator[tuple[str, _Row]]:
+    """Decode JSON line by line, with the place of each; what is none is a problem."""
+    for line in lines:
+        try:
+            yield line.place, decoder.decode(line.text)
+        except UNREADABLE as error:
+            problems.undecoded(line, error)
+
+
+def in_order(
+    rows: Iterable[tuple[str, _Row]],
+    time: Callable[[_Row], float],
+    problems: Problems,
+    *,
+    noted: bool = True,
+) -> list[_Row]:
+    """Return rows in order of time (seconds); one that is earlier than the row before is `noted`.
+
+    Left out are those that come more than `MOST_SECONDS` before or after most others.
+    Raises `ConfigError` for more rows than may be.
+    """
+    listed = list[tuple[float, str, _Row]]()
+    for place, row in rows:
+        listed.append((time(row), place, row))
+        if len(listed) > MOST_REQUESTS:
+            raise too_much(place)
+    earliest, latest = _most_within([at for at, _, _ in listed if math.isfinite(at)])
+    kept, last = list[tuple[float, _Row]](), -math.inf
+    for at, place, row in listed:
+        if not earliest <= at <= latest:
+            problems.skip(place, "its time is more than a year from that of most others")
+            continue
+        if noted and at < last:
+            problems.reorder(place)
+        last = at
+        kept.append((at, row))
+    return [row for _, row in sorted(kept, key=itemgetter(0))]
+
+
+def _most_within(times: list[float]) -> tuple[float, float]:
+    """Return the first and the last of the most times that lie within `MOST_SECONDS`."""
+    times.sort()
+    best, first = (0, 0), 0
+    for last, at in enumerate(times):
+        while at - times[first] > MOST_SECONDS:
+            first += 1
+        if last - first > best[1] - best[0]:
+            best = first, last
+    return (times[best[0]], times[best[1]]) if times else (0.0, 0.0)
+
+
+def _is_tar(file: io.BufferedReader) -> bool:
+    try:
+        return file.peek(tarfile.BLOCKSIZE)[_TAR_MAGIC] == b"ustar"
+    except broken():  # which who reads its lines will find, and say where
+        return False
+
+
+class _Reader:
+    """Reads lines of `longest` bytes at most, of so many files that all are within bounds."""
+
+    def __init__(self, problems: Problems, longest: int) -> None:
+        self._problems = problems
+        self._longest = longest
+        self._bytes = MOST_BYTES
+        self._lines = MOST_LINES
+
+    def members(self, path: str, file: io.BufferedReader) -> Iterator[SourceLine]:
+        """Read the regular files of an archive, under the names that their first headers have.
+
+        What an archive says beside (longer names, times) is not needed, and so not unpacked.
+        """
+        place = path
+        try:
+            while header := file.read(tarfile.BLOCKSIZE).rstrip(b"\0"):
+                self._count(place, tarfile.BLOCKSIZE, lines=1)
+                whole = header.ljust(tarfile.BLOCKSIZE, b"\0")
+                member = tarfile.TarInfo.frombuf(whole, "utf-8", "replace")
+                content = _Member(file, member.size)
+                if member.type in _FILES:
+                    place = f"{path}/{member.name}"
+                    if not (yield from self.numbered(place, io.BufferedReader(content))):
+                        return
+                while skipped := content.skip():
+                    self._count(place, skipped, lines=0)
+        except broken(tarfile.TarError) as error:
+            self._problems.skip(place, f"the archive is cut off or damaged: {error}")
+
+    def numbered(self, path: str, file: io.BufferedReader) -> Generator[SourceLine, None, bool]:
+        """Read the lines of one file; return whether it was whole."""
+        broke = broken()
+        for number in count(1):
+            place = f"{path}:{number}"
+            try:
+                line = file.readline(self._longest + 1)
+                is_long = len(line) > self._longest and not line.endswith(b"\n")
+                rest = line if is_long else b""
+                while rest and not rest.endswith(b"\n"):
+                    self._count(place, len(rest), lines=0)
+                    rest = file.readline(self._longest)
+            except broke as error:  # at its end, what unpacks zstd stops without a word
+                self._problems.skip(place, f"the packed file is cut off or damaged: {error}")
+                return False
+            if not line:
+                break
+            self._count(place, len(line), lines=1)
+            if is_long:
+                self._problems.skip(place, f"the line has more than {self._longest:,} bytes")
+            elif text := line.strip():
+                yield SourceLine(place, text, not line.endswith(b"\n"))
+        return True
+
+    def _count(self, place: str, size: int, lines: int) -> None:
+        self._bytes -= size
+        self._lines -= lines
+        if min(self._bytes, self._lines) < 0:
+            raise ConfigError(
+                f"up to there it has {MOST_BYTES >> 30} GiB, or {MOST_LINES:,} lines, which is as"
+                " much as is read: replay a part of it",
+                place,
+            )
+
+
+class _Member(io.RawIOBase):
+    """The content of an archive's member, which is `size` bytes of the archive from here on."""
+
+    def __init__(self, file: io.BufferedReader, size: int) -> None:
+        if size < 0:
+            raise tarfile.ReadError("a member has a negative size")
+        self._file = file
+        self._left = size
+        self._padding = -size % tarfile.BLOCKSIZE
+
+    def readable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Read some bytes; 0 at the end. Raises `EOFError` where the archive ends before it."""
+        room = memoryview(buffer)[: self._left]
+        size = self._file.readinto(room)
+        if self._left and not size:
+            raise EOFError("it ends within a member")
+        self._left -= size
+        return size
+
+    def skip(self) -> int:
+        """Read some of what is left of it, with what fills its last block; 0 once that is read."""
+        waste = bytearray(io.DEFAULT_BUFFER_SIZE)
+        if size := self.readinto(waste):
+            return size
+        size, self._padding = self._padding, 0
+        return len(self._file.read(size))

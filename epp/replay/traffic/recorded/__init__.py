@@ -1,0 +1,1 @@
+"""Recordings of a picker as traffic: their parts, the blocks in them, and conversations."""

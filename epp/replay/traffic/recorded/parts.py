@@ -1,0 +1,200 @@
+"""Recordings of `epp serve --record` as traffic: blocks become runs of tokens.
+
+A prompt's text is not known; which prompts begin alike is, and how long they are.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from epp.errors import ConfigError
+from epp.printable import printable
+from epp.protocol.recording import (
+    RecordedLoss,
+    RecordedPrompt,
+    RecordedRequest,
+    RecordingHeader,
+    decode_header,
+    decode_line,
+    unpacked,
+)
+from epp.replay.traffic.bounds import (
+    MOST_PIECES,
+    MOST_REQUESTS,
+    MOST_SECONDS,
+    MOST_TOKENS,
+    Room,
+    check_lengths,
+    too_much,
+)
+from epp.replay.traffic.calls import Trace, ordered
+from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, SourceLine, in_order
+from epp.replay.traffic.recorded.block_tree import ROOT, BlockTree
+from epp.replay.traffic.recorded.conversations import Asked, Conversations
+
+FIELDS = frozenset({"kind", "version", "salt", "part", "started"})
+
+_UNITS = 64
+"""Bytes of a token, at most."""
+
+
+def read(source: Source, problems: Problems, seed: int) -> Trace:
+    """Read recordings of one pool: a part, or a folder with those of all runs of its picker.
+
+    Each run has hashes of its own: what its prompts share with those of other runs is not known.
+    Raises `ConfigError` for parts of another version, or of several pools.
+    """
+    parts = _Parts(source, problems)
+    rows = sorted(parts.asked(), key=lambda row: (row[1].at, row[1].request.n))
+    asked = in_order(rows, lambda each: each.at, problems)
+    tree = parts.tree
+    for each in asked:
+        # Of several prompts of one request only the sum was reported.
+        counted = each.request.prompt_tokens if len(each.request.prompts) == 1 else None
+        tree.count_tokens(each.end, counted or each.prompt.tokens)
+        tree.end(each.block)
+        tree.end(each.end)
+    pieces = 0
+    for each in asked:
+        pieces += len(tree.path(each.end))
+        if pieces > MOST_PIECES:
+            raise too_much(str(source.path))
+    calls = Conversations(asked, tree, parts.base_model, seed).calls(Room(str(source.path)))
+    return Trace(name=source.name, calls=ordered(calls))
+
+
+class _Run:
+    """The parts of one run of a picker: `part` was the last of them.
+
+    It began at `began` seconds of an epoch. Its hashes are combined with `mask`.
+    """
+
+    def __init__(self, header: RecordingHeader, mask: int) -> None:
+        when = datetime.fromisoformat(header.started)
+        self.began = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+        self.mask = mask
+        self.part = header.part - 1
+
+
+class _Parts:
+    """The lines of all parts, and the tree of the blocks in them."""
+
+    def __init__(self, source: Source, problems: Problems) -> None:
+        self.tree = BlockTree()
+        self.base_model = ""
+        self._source = source
+        self._problems = problems
+        self._first: tuple[str, RecordingHeader] | None = None
+        self._runs: dict[str, _Run] = {}
+        self._run: _Run | None = None
+        self._began = 0.0
+        self._marks = 0
+        self._known: dict[int, tuple[int, tuple[int, ...]]] = {}
+
+    def asked(self) -> Iterator[tuple[str, Asked]]:
+        """Yield all prompts with their places. Raises `ConfigError`."""
+        file, count = "", 0
+        models: Counter[str] = Counter()
+        for line in self._source.lines(self._problems):
+            at = line.place.rpartition(":")[0]
+            if at != file:
+                file = at
+                self._run = self._begin(line)
+                continue
+            for each in self._prompts(line, models):
+                count += 1
+                if count > MOST_REQUESTS or self._marks > MOST_PIECES:
+                    raise too_much(line.place)
+                yield line.place, each
+        if not self.base_model and models:
+            self.base_model = models.most_common(1)[0][0]
+
+    def _prompts(self, line: SourceLine, models: Counter[str]) -> list[Asked]:
+        """Read the prompts of a line; note one that cannot be read, or says what is missing."""
+        try:
+            request = decode_line(line.text)
+            if isinstance(request, RecordedRequest):
+                _check(request)
+                models[request.target_model or request.model] += 1
+                return [self._asked(request, prompt) for prompt in request.prompts]
+            if isinstance(request, RecordedLoss):
+                self._problems.skip(line.place, f"{request.requests} requests before it were lost")
+        except LookupError as error:
+            self._problems.skip(line.place, str(error.args[0]))
+        except (*UNREADABLE, ValueError) as error:
+            self._problems.undecoded(line, error)
+        return []
+
+    def _begin(self, line: SourceLine) -> _Run:
+        """Read a part's header; return the run that it is of."""
+        try:
+            header = decode_header(line.text)
+            run = self._runs.get(header.salt) or _Run(header, _mask(len(self._runs)))
+        except ValueError as error:
+            raise ConfigError(printable(str(error)), line.place) from None
+        if self._first is None:
+            self._first = line.place, header
+            self._began = run.began
+            self.base_model = header.base_model
+        elif header.pool != self._first[1].pool:
+            raise ConfigError(
+                f"it is of the pool {printable(header.pool)}, and {self._first[0]} is of"
+                f" {printable(self._first[1].pool)}: give the parts of one, which have its name",
+                line.place,
+            )
+        if header.part != run.part + 1:
+            self._problems.skip(line.place, f"it is part {header.part}, after part {run.part}")
+        self._known = {}
+        self._runs[header.salt] = run
+        run.part = header.part
+        return run
+
+    def _asked(self, line: RecordedRequest, prompt: RecordedPrompt) -> Asked:
+        """Find a prompt's place in the tree. Raises `ValueError`, `LookupError`."""
+        if min(prompt.size, prompt.tokens) < 1:
+            raise ValueError(f"request {line.n} has an empty prompt")
+        check_lengths(prompt.tokens, 0)
+        if prompt.size > MOST_TOKENS * _UNITS:
+            raise ValueError(f"request {line.n} has a prompt of {prompt.size:,} bytes")
+        node, before = ROOT, tuple[int, ...]()
+        if prompt.like:
+            if prompt.like not in self._known:
+                raise LookupError(f"it begins like prompt {prompt.like}, which is not there")
+            node, before = self._known[prompt.like]
+            node = self.tree.ancestor(node, prompt.shared)
+        start = self.tree.units(node)
+        hashes, lengths = unpacked(prompt)
+        behind = prompt.size - start - sum(lengths)
+        if behind < 0:
+            raise ValueError(f"its blocks are longer than the prompt, by {-behind}")
+        marks = (*before[: bisect_right(before, start)], *prompt.marks)
+        if not all(one <= other for one, other in pairwise((start, *prompt.marks, prompt.size))):
+            raise ValueError(f"request {line.n} has messages that do not end one after another")
+        self._marks += len(marks)
+        run = self._run
+        mask = 0 if run is None else run.mask
+        block = self.tree.add(node, [each ^ mask for each in hashes] if mask else hashes, lengths)
+        self._known[prompt.number] = block, marks
+        end = block
+        if behind:
+            # Without a hash of it nobody else has it.
+            rest = prompt.rest ^ mask if prompt.rest else ~len(self.tree)
+            end = self.tree.add(block, [rest], [behind])
+        at = line.at + (0.0 if run is None else run.began - self._began)
+        return Asked(at, line, prompt, block, end, marks)
+
+
+def _check(request: RecordedRequest) -> None:
+    """Raise `ValueError` for times and counts that no request has."""
+    times = (request.at, request.first or 0.0, request.end or 0.0)
+    if not all(0 <= each <= MOST_SECONDS for each in times):
+        raise ValueError(f"request {request.n} has a time that is negative, or beyond a year")
+    check_lengths(1 if request.prompt_tokens is None else request.prompt_tokens, request.chunks)
+    check_lengths(1, request.generated_tokens or 0)
+
+
+def _mask(run: int) -> int:
+    """Return what the hashes of a run, by its number, are combined with: other ones for each."""
+    return run * 0x9E3779B97F4A7C15 & (1 << 64) - 1

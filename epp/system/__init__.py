@@ -1,0 +1,1 @@
+"""What the operating system is asked for, by adapters and commands alike."""

@@ -1,0 +1,97 @@
+"""Files of operators, read without waiting for anybody, and followed for changes."""
+
+import os
+import stat
+from pathlib import Path
+
+from epp.errors import ConfigError
+
+Signature = tuple[int, int, int, int]
+"""mtime and ctime (ns), inode and size of the file, or of the target of a symlink.
+
+Kubernetes updates a mounted ConfigMap by turning a symlink to another directory.
+"""
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Return the content of a file, which is not waited for.
+
+    Raises `ConfigError`, with the path as its place, for what cannot be read, for what is no
+    regular file (a FIFO, a device, a socket, a directory), and for more than `most` bytes.
+    """
+    return _read(path, most)[0]
+
+
+class FollowedFile:
+    """The content of the file at `path`, at most `most` bytes, which is returned once.
+
+    What is refused (a missing file, no rights, no descriptor left) is tried again by the next
+    call, as the file may then be readable without having changed.
+    """
+
+    def __init__(self, path: Path, most: int) -> None:
+        self.path = path
+        self._most = most
+        self._seen: Signature | None = None
+
+    def changed(self) -> bytes | None:
+        """Return the content if it is not the one of the call before, else None.
+
+        Raises `ConfigError` as `read_regular` does.
+        """
+        seen, self._seen = self._seen, None
+        if seen is not None and _signature(_status(self.path)) == seen:
+            self._seen = seen
+            return None
+        content, self._seen = _read(self.path, self._most)
+        return content
+
+    def forget(self) -> None:
+        """Return the content again, whether it changes or not."""
+        self._seen = None
+
+
+def _read(path: Path, most: int) -> tuple[bytes, Signature]:
+    _check(_status(path), path, most)  # a device may act on being opened
+    try:
+        with open(path, "rb", opener=_at_once) as file:
+            status = os.fstat(file.fileno())
+            _check(status, path, most)
+            content = file.read(most + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if len(content) > most:  # files of proc(5) tell no size
+        raise _too_long(path, most)
+    return content, _signature(status)
+
+
+def _status(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _check(status: os.stat_result, path: Path, most: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError("it is no regular file", str(path))
+    if status.st_size > most:
+        raise _too_long(path, most)
+
+
+def _too_long(path: Path, most: int) -> ConfigError:
+    return ConfigError(f"it is longer than {most} bytes", str(path))
+
+
+def _unreadable(path: Path, error: Exception) -> ConfigError:
+    reason = error.strerror if isinstance(error, OSError) else error  # else a path with a NUL
+    return ConfigError(f"cannot be read: {reason}", str(path))
+
+
+def _at_once(path: str, flags: int) -> int:
+    # open(2): without O_NONBLOCK a FIFO is not open before somebody writes to it.
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size

@@ -1,0 +1,101 @@
+"""The addresses of host names, of which name servers may list some at a time."""
+
+import errno
+import select
+import socket
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+MOST_ADDRESSES = 1_024
+"""Addresses of a name that are used."""
+KEPT_SECONDS = 600.0
+"""How long an address that is not listed any more is kept, if it answers."""
+_ANSWER_SECONDS = 1.0
+
+
+class Resolved(NamedTuple):
+    """The IP addresses of a name, those that are listed first, and a problem for people, or ""."""
+
+    addresses: tuple[str, ...]
+    problem: str
+
+
+class HostNames:
+    """Resolves host names, in the thread that calls it; `clock` returns seconds.
+
+    A name keeps its addresses while no name server answers. A name server may list some of many
+    addresses, others each time: where it lists several, those that it listed before stay for
+    `KEPT_SECONDS`, as long as they answer. Of more than `MOST_ADDRESSES` the known ones are used.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        lookup: Callable[[str], Iterable[str]] | None = None,
+        answers: Callable[[Collection[str], int], Collection[str]] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._lookup = lookup or _lookup
+        self._answers = answers or answering
+        self._known: dict[tuple[str, int], dict[str, float]] = {}
+
+    def resolve(self, name: str, port: int) -> Resolved:
+        """Return the addresses of a name whose servers listen at a port."""
+        known = self._known.get((name, port), {})
+        try:
+            listed = dict.fromkeys(self._lookup(name), self._clock())
+            kept = self._kept(known, listed, port)
+        except (OSError, UnicodeError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            return Resolved(tuple(known), f"{name} cannot be resolved: {reason}")
+        again = {ip: at for ip, at in listed.items() if ip in known}
+        found = dict(list((again | listed | kept).items())[:MOST_ADDRESSES])
+        self._known[name, port] = found
+        problem = f"{name} has more than {MOST_ADDRESSES} addresses: the others are not used"
+        return Resolved(tuple(found), problem if len(listed) > MOST_ADDRESSES else "")
+
+    def _kept(
+        self, known: Mapping[str, float], listed: Collection[str], port: int
+    ) -> dict[str, float]:
+        """Return the known addresses that are not listed and stay, with when they were listed."""
+        oldest = self._clock() - KEPT_SECONDS
+        recent = {ip: at for ip, at in known.items() if ip not in listed and at > oldest}
+        if not recent or len(listed) == 1:  # of one alone, the name has moved there
+            return {}
+        answer = self._answers(recent, port)
+        return {ip: at for ip, at in recent.items() if ip in answer}
+
+
+def _lookup(name: str) -> Iterable[str]:
+    infos = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return [str(info[4][0]) for info in infos]
+
+
+def answering(addresses: Collection[str], port: int) -> Collection[str]:
+    """Return the IP addresses that take a connection within a second, all tried at once."""
+    connecting: dict[int, tuple[str, socket.socket]] = {}
+    answered = set()
+    poll = select.poll()
+    try:
+        for ip in addresses:
+            made = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
+            connecting[made.fileno()] = ip, made
+            made.settimeout(0)
+            if made.connect_ex((ip, port)) in {0, errno.EINPROGRESS}:
+                poll.register(made, select.POLLOUT)
+            else:
+                connecting.pop(made.fileno())
+                made.close()
+        end = time.monotonic() + _ANSWER_SECONDS
+        while connecting and (left := end - time.monotonic()) > 0:
+            for number, _ in poll.poll(left * 1000):
+                poll.unregister(number)
+                ip, made = connecting.pop(number)
+                with made:
+                    if made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                        answered.add(ip)
+    finally:
+        for _, made in connecting.values():
+            made.close()
+    return answered

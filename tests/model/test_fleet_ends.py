@@ -1,0 +1,171 @@
+"""Whatever is said at the end of a request, and whatever raises there, it is released."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.model.endpoint import EndpointId
+from epp.model.events import (
+    Aborted,
+    Admitted,
+    Failure,
+    Finished,
+    FirstToken,
+    Generated,
+    Unobserved,
+)
+from epp.model.fleet import Fleet
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.quote import Quote
+from epp.model.request import RequestId, Usage
+from tests.model.rig import LONG, Rig
+from tests.strategies import SECRET, request, text
+
+odd = st.one_of(
+    st.integers(-2, 2),
+    st.integers(),
+    st.sampled_from((10**30, -(10**30), 2**53)),
+    st.floats(),
+    st.sampled_from((None, "many", "-1", b"1")),
+)
+"""What a response may count, and what no reader of one lets through."""
+counts = st.integers(0, 300)
+MESSAGES = st.sampled_from((LONG, text(40), ""))
+
+
+class Contained(Rig):
+    """Keeps what the fleet fails on."""
+
+    def __init__(self, pods=2):
+        super().__init__(0)
+        self.faults = list[tuple[str, BaseException]]()
+        self.fleet = Fleet(
+            BlockHasher(SECRET), on_fault=lambda source, error: self.faults.append((source, error))
+        )
+        for number in range(pods):
+            self.add(f"pod-{number}", f"10.0.0.{number + 1}")
+            small = {"block_size": 16, "num_blocks": 100}
+            self.report(f"pod-{number}", **small)
+
+    def admit(self, quote, name="pod-0", prefill=None):
+        self.fleet.candidates(quote, self.now)
+        ids = [each and EndpointId(f"default/{each}") for each in (name, prefill)]
+        self.apply(Admitted(quote, *ids))
+
+
+def assert_empty(rig):
+    rig.fleet.check_invariants()
+    assert rig.fleet.in_flight == {}
+    for pod in rig.fleet.pods.values():
+        assert pod.ledger.requests == pod.ledger.prefilling(rig.now) == len(pod.scheduler) == 0
+        assert pod.scheduler.cache.free == pod.scheduler.cache.capacity
+
+
+endings = st.one_of(
+    st.builds(Finished, st.just("r"), st.none() | st.builds(Usage, odd, odd, odd), odd),
+    st.builds(Aborted, st.just("r"), odd, st.booleans(), st.sampled_from((None, *Failure))),
+)
+before = st.lists(
+    st.one_of(
+        st.just(FirstToken(RequestId("r"))),
+        st.builds(Generated, st.just("r"), counts),
+        st.builds(Unobserved, st.just("r"), st.booleans()),
+    ),
+    max_size=3,
+)
+
+
+asked = st.fixed_dictionaries(
+    {"max_tokens": st.none() | st.integers(), "stream": st.booleans()},
+)
+
+
+@given(
+    prompt=MESSAGES,
+    more=asked,
+    prefill=st.sampled_from((None, "pod-1")),
+    seen=before,
+    end=endings,
+)
+@settings(max_examples=500)
+def test_any_end_releases(prompt, more, prefill, seen, end):
+    rig = Contained()
+    rig.admit(rig.quote("r", prompt, **more), prefill=prefill)
+    for event in seen:
+        rig.apply(event)
+    rig.now += 0.5
+    rig.apply(end)
+    assert_empty(rig)
+    assert {source for source, _ in rig.faults} <= {"fleet/Finished", "fleet/Aborted"}
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1, -(10**9), 2**63])
+def test_a_limit_of_any_size_ends(limit):
+    rig = Contained(1)
+    for number in range(20):
+        rig.admit(rig.quote(f"r{number}", text(60, str(number)), max_tokens=limit))
+        rig.apply(FirstToken(RequestId(f"r{number}")))
+        rig.now += 0.1
+        rig.apply(Finished(RequestId(f"r{number}"), Usage(60, 20, 0)))
+    assert_empty(rig)
+
+
+def test_by_default_what_raises_is_raised_once_the_request_is_released():
+    rig = Rig(1)
+    rig.send("pod-0", "r", LONG)
+    with pytest.raises(TypeError):
+        rig.apply(Finished(RequestId("r"), msgspec.structs.replace(Usage(), completion_tokens="m")))
+    assert_empty(rig)
+
+
+@pytest.mark.parametrize("prefill", [None, "pod-1"])
+def test_what_was_booked_is_taken_back_where_the_rest_cannot_be(prefill):
+    rig = Contained()
+    without_lengths = Quote(request("r", LONG), rig.quote("r", LONG).chains, [])
+    rig.admit(without_lengths, "pod-0", prefill)
+    assert_empty(rig)
+    assert [source for source, _ in rig.faults] == ["fleet/Admitted"]
+    rig.send("pod-0", "r2", LONG)
+    rig.apply(Finished(RequestId("r2"), Usage(1000, 5, 0)))
+    assert_empty(rig)
+
+
+@given(ended=st.sampled_from((Finished, Aborted)))
+def test_a_listener_that_raises_keeps_nobody_from_an_end(ended):
+    rig, heard, said = Contained(1), [], []
+
+    def fail(*_):
+        raise KeyError("mine")
+
+    rig.fleet.subscribe((Admitted, ended), fail, "first")
+    rig.fleet.subscribe((Admitted, ended), lambda event, *_: heard.append(type(event)))
+    rig.fleet.subscribe((ended,), fail, "own", lambda name, error: said.append((name, error)))
+    rig.send("pod-0", "r", LONG)
+    rig.apply(ended(RequestId("r")))
+    assert heard == [Admitted, ended]
+    assert [source for source, _ in rig.faults] == ["first", "first"]
+    assert [(name, repr(error)) for name, error in said] == [("own", "KeyError('mine')")]
+    assert_empty(rig)
+
+
+def test_what_is_learned_needs_nothing_of_what_the_end_has_freed():
+    rig = Contained(1)
+    for number in range(30):
+        rig.send("pod-0", f"r{number}", text(400, str(number)))
+        rig.now += 0.05
+        rig.apply(FirstToken(RequestId(f"r{number}")))
+        rig.now += 1.0
+        rig.apply(Finished(RequestId(f"r{number}"), Usage(500, 100, 0)))
+    assert rig.faults == []
+    quote = rig.quote("next", text(400, "next"))
+    assert quote.tokens == pytest.approx(500, rel=0.05)
+    assert rig.ask(text(400, "z"))["pod-0"].prompt_tokens == pytest.approx(500, rel=0.05)
+
+
+def test_at_an_endpoint_whose_load_is_no_number():
+    rig = Contained(1)
+    rig.report("pod-0", block_size=16, num_blocks=100, kv_usage=float("nan"), running=float("inf"))
+    rig.admit(rig.quote("r", LONG))
+    rig.apply(Finished(RequestId("r"), Usage(9, 9, 0)))
+    assert_empty(rig)

@@ -1,0 +1,93 @@
+"""Whatever a path becomes, reading it takes a moment and ends with a word."""
+
+import os
+import socket
+import time
+
+import pytest
+
+from epp.errors import ConfigError
+from epp.system.files import FollowedFile, read_regular
+
+MOST = 1_000
+QUICK_SECONDS = 0.5
+
+
+def listener(path):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+def of_length(length):
+    def make(path):
+        path.write_bytes(b"x" * length)
+
+    return make
+
+
+def fifo_with_a_writer(path):
+    os.mkfifo(path)
+    os.open(path, os.O_RDWR)  # stays open with the test's process
+
+
+REFUSED = {
+    "a FIFO": (os.mkfifo, "it is no regular file"),
+    "a FIFO that somebody writes to": (fifo_with_a_writer, "it is no regular file"),
+    "a device without an end": (lambda path: path.symlink_to("/dev/zero"), "no regular file"),
+    "a device without a beginning": (lambda path: path.symlink_to("/dev/ptmx"), "no regular file"),
+    "a socket": (listener, "it is no regular file"),
+    "a directory": (lambda path: path.mkdir(), "it is no regular file"),
+    "a file of proc": (lambda path: path.symlink_to("/proc/kallsyms"), "longer than 1000 bytes"),
+    "one byte more": (of_length(MOST + 1), "longer than 1000 bytes"),
+    "nothing": (lambda _path: None, "cannot be read: No such file or directory"),
+    "a dangling link": (lambda path: path.symlink_to("none"), "cannot be read: No such file"),
+    "a loop of links": (lambda path: path.symlink_to(path), "cannot be read: Too many levels"),
+}
+
+
+@pytest.mark.parametrize(("make", "problem"), REFUSED.values(), ids=REFUSED)
+def test_what_is_no_file_is_given_up_with_a_word(make, problem, tmp_path):
+    path = tmp_path / "it"
+    make(path)
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=problem) as raised:
+        read_regular(path, MOST)
+    assert raised.value.place == str(path)
+    with pytest.raises(ConfigError, match=problem):
+        FollowedFile(path, MOST).changed()
+    assert time.monotonic() - began < QUICK_SECONDS
+
+
+def test_a_path_that_no_system_has_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read: embedded null byte"):
+        read_regular(tmp_path / "a\0b", MOST)
+
+
+@pytest.mark.parametrize("length", [0, 1, MOST])
+def test_a_file_is_read_whole(length, tmp_path):
+    path = tmp_path / "it"
+    of_length(length)(path)
+    assert read_regular(path, MOST) == b"x" * length
+
+
+@pytest.mark.parametrize("make", [each for each, _ in REFUSED.values()], ids=REFUSED)
+def test_a_followed_file_is_returned_once_and_again_after_it_was_something_else(make, tmp_path):
+    good, bad, path = tmp_path / "good", tmp_path / "bad", tmp_path / "it"
+    good.write_bytes(b"good")
+    make(bad)
+
+    def point(target):
+        (tmp_path / "next").symlink_to(target)
+        (tmp_path / "next").replace(path)
+
+    point(good)
+    followed = FollowedFile(path, MOST)
+    assert [followed.changed(), followed.changed()] == [b"good", None]
+    point(bad)
+    for _ in range(2):
+        with pytest.raises(ConfigError):
+            followed.changed()
+    point(good)
+    assert [followed.changed(), followed.changed()] == [b"good", None]
+    followed.forget()
+    assert followed.changed() == b"good"

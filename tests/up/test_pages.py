@@ -1,0 +1,151 @@
+"""Pages of servers with a key or over TLS, however the network cuts them."""
+
+import asyncio
+import contextlib
+import itertools
+
+import aiohttp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.up.pages import MOST_METRICS_BYTES, MOST_MODELS_BYTES, ServerPages
+from epp.up.probe import Prober
+from epp.up.relay import MetricsRelay
+from epp.up.servers import Address, model_servers
+
+MODELS = b'{"data": [{"id": "llama"}, {"id": "lora"}]}'
+METRICS = b"# HELP vllm:num_requests_waiting x\n" * 2_000 + b"vllm:num_requests_waiting 3\n"
+WHOLE = {"/v1/models": MODELS, "/metrics": METRICS}
+
+
+def with_length(body):
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+
+def without_length(body):
+    return b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + body
+
+
+def chunk(body):
+    return b"%x\r\n" % len(body) + body + b"\r\n"
+
+
+def chunked(body, size=1_000):
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"".join(map(chunk, parts)) + b"0\r\n\r\n"
+
+
+@contextlib.asynccontextmanager
+async def serving(pieces_of):
+    """A server that answers a path with pieces, each of which leaves by itself."""
+
+    async def answer(reader, writer):
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            for piece in pieces_of(head.split(b" ")[1].decode()):
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def cut(data, at):
+    bounds = [0, *sorted(at), len(data)]
+    return [data[start:end] for start, end in itertools.pairwise(bounds) if start < end]
+
+
+async def got(pieces_of, path, most=MOST_METRICS_BYTES):
+    async with serving(pieces_of) as port:
+        servers = model_servers([f"http://127.0.0.1:{port}"])
+        async with ServerPages(servers, None, "key", 5) as pages:
+            address = Address("a", "127.0.0.1", port, servers[0].authority)
+            return await pages.get(address, path, most)
+
+
+@pytest.mark.parametrize("framed", [with_length, without_length, chunked])
+@settings(max_examples=30)
+@given(at=st.sets(st.integers(1, len(METRICS)), max_size=40))
+def test_a_page_is_whole_however_it_is_cut(framed, at):
+    data = framed(METRICS)
+    found = asyncio.run(got(lambda _: cut(data, at), "/metrics"))
+    assert found == (200, METRICS)
+
+
+async def test_a_page_of_single_bytes_is_whole():
+    data = with_length(MODELS)
+    found = await got(lambda _: cut(data, range(len(data))), "/v1/models")
+    assert found == (200, MODELS)
+
+
+async def test_the_longest_page_is_taken_and_one_byte_more_is_not():
+    data = with_length(b"x" * 5_000)
+    assert (await got(lambda _: [data], "/metrics", 5_000))[1] == b"x" * 5_000
+    with pytest.raises(aiohttp.ClientPayloadError, match="/metrics has more than 4999 bytes"):
+        await got(lambda _: [data], "/metrics", 4_999)
+
+
+def endless(_path):
+    yield b"HTTP/1.1 200 OK\r\n\r\n"
+    while True:
+        yield b"vllm:num_requests_waiting 3\n" * 1_000
+
+
+def broken(framed):
+    return lambda path: [framed(WHOLE[path])[:-10]]
+
+
+BAD = {
+    "endless": (endless, "has more than"),
+    "half of what was announced": (broken(with_length), "not completed"),
+    "chunks without an end": (broken(chunked), "not completed"),
+}
+
+
+@pytest.mark.parametrize(("pieces_of", "problem"), BAD.values(), ids=BAD)
+async def test_a_page_that_is_not_whole_is_none(pieces_of, problem):
+    async with serving(pieces_of) as port:
+        servers = model_servers([f"http://127.0.0.1:{port}"])
+        address = Address("a", "127.0.0.1", port, servers[0].authority)
+        (probe,) = await Prober(servers, None, "key").probe([address])
+        assert probe.problem.startswith("does not answer (")
+        assert problem in probe.problem
+        assert (await relayed(servers, address))[0] == 502
+
+
+async def relayed(servers, address):
+    relay = MetricsRelay(ServerPages(servers, None, "key", 5))
+    try:
+        hosts = await relay.hosts([address])
+        url = f"http://{hosts[address.name]}/metrics"
+        async with aiohttp.ClientSession() as client, client.get(url) as response:
+            return response.status, await response.read()
+    finally:
+        await relay.close()
+
+
+@pytest.mark.parametrize("framed", [with_length, without_length, chunked])
+async def test_the_picker_and_people_are_told_what_whole_pages_say(framed):
+    def pieces_of(path):
+        data = framed(WHOLE[path])
+        return cut(data, range(0, len(data), 997))
+
+    async with serving(pieces_of) as port:
+        servers = model_servers([f"http://127.0.0.1:{port}"])
+        address = Address("a", "127.0.0.1", port, servers[0].authority)
+        (probe,) = await Prober(servers, None, "key").probe([address])
+        assert (probe.models, probe.problem) == (("llama", "lora"), "")
+        assert await relayed(servers, address) == (200, METRICS)
+
+
+async def test_a_compressed_page_is_not_unpacked():
+    bomb = b"\x1f\x8b" + b"x" * 100
+    data = with_length(bomb).replace(b"OK\r\n", b"OK\r\ncontent-encoding: gzip\r\n")
+    assert await got(lambda _: [data], "/v1/models", MOST_MODELS_BYTES) == (200, bomb)
