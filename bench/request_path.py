@@ -5,7 +5,7 @@ the model of the fleet, telemetry.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 
 import msgspec
@@ -14,8 +14,8 @@ from bench.extproc.workload import BYTES_PER_TOKEN, MODEL, Shape, requests
 from epp._pb import ext_proc_pb2 as pb
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.app.cache_sources import build_fleet
-from epp.app.companions import Companions
 from epp.app.director import PickerDirector
+from epp.app.observers import Observer, Observers
 from epp.config.file import DEFAULT_POLICY, POLICIES, load
 from epp.model.endpoint import Endpoint, Load
 from epp.model.events import Aborted, EndpointUpserted, LoadReported
@@ -34,7 +34,7 @@ _APART_S, _ANSWER_S = 0.01, 0.03
 _GENERATED = 24
 
 
-Beside = Callable[[Fleet, Callable[[], float]], Companions | None]
+Beside = Callable[[Fleet, Callable[[], float]], Sequence[Observer]]
 
 
 class Messages(msgspec.Struct, frozen=True):
@@ -59,10 +59,10 @@ class Messages(msgspec.Struct, frozen=True):
 class RequestPath:
     """A picker with so many `endpoints`, and a clock that goes on by itself.
 
-    `beside` returns what goes on beside its picks, given its fleet and its clock.
+    `beside` returns what observes its requests, given its fleet and its clock.
     """
 
-    def __init__(self, endpoints: int, beside: Beside = lambda *_: None) -> None:
+    def __init__(self, endpoints: int, beside: Beside = lambda *_: ()) -> None:
         settings = load(POLICIES[DEFAULT_POLICY])
         self._now = 1.0
         self._numbers = count()
@@ -75,13 +75,13 @@ class RequestPath:
         sources = MetricSources(
             "bench", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks
         )
-        each = beside(fleet, lambda: self._now)
+        observers = Observers(beside(fleet, lambda: self._now))
         scheduler = Scheduler(
             fleet,
             settings.scheduling,
             random.Random(1).randrange,
-            quoted=each.quoted if each else None,
-            committing=each.committing if each else None,
+            quoted=observers.quoted,
+            committing=observers.committing,
         )
         self._director = PickerDirector(
             scheduler,
@@ -89,7 +89,7 @@ class RequestPath:
             Telemetry(sources),
             lambda: self._now,
             None,
-            ended=each.ended if each else None,
+            ended=observers.ended,
             poll_now=lambda _: None,
         )
 

@@ -6,6 +6,7 @@ import contextlib
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from e2e.corridor import CHAT, Plan, chat, quiet_port
@@ -84,8 +85,10 @@ async def all_at_once(client, url, echo, meanwhile=nothing):
     assert statuses == {200: AT_ONCE}, refusals
 
 
-async def test_1500_streamed_answers_at_once(echo, start):
-    plan = Plan(others=(echo.target,), routing="original_dst")
+@pytest.mark.parametrize("transport", ["native", "grpcio"])
+async def test_1500_streamed_answers_at_once(echo, start, transport):
+    flags = ("--transport", transport)
+    plan = Plan(others=(echo.target,), routing="original_dst", picker_flags=flags)
     async with (
         start(plan) as gateway,
         documented_envoy(gateway.grpc_port, gateway.directory) as url,

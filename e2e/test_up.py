@@ -2,8 +2,10 @@
 
 import asyncio
 import collections
+import json
 import os
 import signal
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -11,9 +13,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 import pytest_asyncio
+from aiohttp import web
 
 from e2e.corridor import CHAT, SERVER, START_SECONDS, chat, until
 from e2e.from_nothing import up
+from e2e.serving import serving
 from epp.gateway.processes import spawn
 from tests.gateway.test_processes import gone
 
@@ -169,6 +173,42 @@ async def test_without_its_picker_servers_take_turns_until_it_is_back(servers, t
         await until(picked)
 
 
+async def test_one_recording_is_replayed_though_its_picker_was_killed(servers, tmp_path):
+    folder = tmp_path / "recording"
+    flags = (f"--record={folder}", "--observe-responses=all")
+    async with up(tmp_path, *servers.urls.values(), *flags) as gateway:
+
+        async def recorded():
+            return await gateway.metric("warmpick_recorded_requests_total") >= 2
+
+        for _ in range(2):
+            assert (await ask(gateway, chat(dossier(1), max_tokens=5, **USAGE)))[::2] == (200, True)
+        await until(recorded)
+        gateway.child("epp serve").kill()
+        await gateway.says("picker is back")
+
+        async def recorded_again():
+            await ask(gateway, chat(dossier(1), max_tokens=5, **USAGE))
+            return await recorded()
+
+        await until(recorded_again)
+        gateway.interrupt()
+        assert await gateway.exits() == 0
+    salts = {part.name.split("-")[-2] for part in folder.iterdir()}
+    assert len(salts) == 2
+    assert {stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()} == {0o600}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    argv = ("-m", "epp", "replay", str(folder), "--policy=random", "--json", "--strict")
+    replayed = await asyncio.create_subprocess_exec(
+        sys.executable, *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, said = await replayed.communicate()
+    assert replayed.returncode == 0, said
+    (cell,) = json.loads(out)["cells"]
+    assert cell["standings"]["random"]["requests"] >= 4
+    assert cell["standings"]["random"]["unanswered"] == 0
+
+
 async def test_a_picker_that_hangs_is_gone_past_and_killed(servers, tmp_path):
     async with up(tmp_path, *servers.urls.values()) as gateway:
         gateway.child("epp serve").suspend()
@@ -280,3 +320,60 @@ async def test_an_endpoints_file_is_followed(servers, tmp_path):
         await gateway.says("removed a")
         await until(lambda: answers_of("b"))
         assert await answers_of("b")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a FIFO", "a directory"])
+async def test_a_file_that_becomes_no_file_holds_up_nobody(make, servers, tmp_path):
+    path, draft = tmp_path / "endpoints.yaml", tmp_path / "draft"
+    ports = {name: url.rpartition(":")[2] for name, url in servers.urls.items()}
+
+    def write(place, name):
+        place.write_text(f"endpoints: [{{name: {name}, address: 127.0.0.1, port: {ports[name]}}}]")
+
+    write(path, "a")
+    async with up(tmp_path, f"--endpoints-file={path}", "--policy=round-robin") as gateway:
+
+        async def answers_of(name):
+            return (await ask(gateway, chat("hello", **USAGE)))[1] == name
+
+        path.unlink()
+        make(path)
+        await gateway.says("it is no regular file")
+        assert await answers_of("a")
+        write(draft, "b")
+        path.rename(tmp_path / "away")
+        draft.rename(path)
+        await gateway.says("removed a")
+        await until(lambda: answers_of("b"))
+        path.unlink()
+        make(path)
+
+        async def said_again():
+            return gateway.said.count("it is no regular file") >= 2
+
+        await until(said_again)
+        gateway.interrupt()
+        assert await gateway.exits() == 0
+
+
+EVIL = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e\n2026-01-01T00:00:00 forged\x7f"
+
+
+async def test_nothing_that_a_server_or_a_client_says_moves_the_terminal(tmp_path):
+    async def answer(request):
+        if request.path == "/v1/models":
+            return web.json_response({"data": [{"id": EVIL}]})
+        if request.path == "/metrics":
+            label = EVIL.replace("\n", "\\n")
+            return web.Response(text=f'vllm:cache_config_info{{block_size="{label}"}} 1\n')
+        return web.json_response({"choices": []})
+
+    async with (
+        serving(answer) as target,
+        up(tmp_path, f"http://{target}", "--log-level=debug") as gateway,
+    ):
+        async with gateway.client.post(gateway.url + CHAT, json=chat("hello") | {"model": EVIL}):
+            await gateway.says("exchange.finished")
+        assert gateway.said.count("\\u001b]0;owned") >= 3
+        assert all(line.isprintable() for line in gateway.said.split("\n"))
+        assert "\n2026-01-01T00:00:00 forged" not in gateway.said

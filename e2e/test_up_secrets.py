@@ -1,6 +1,7 @@
 """TLS on both sides of `epp up`, and API keys: what arrives where, and that nothing tells a key."""
 
 import contextlib
+import os
 import ssl
 import subprocess
 import sys
@@ -156,7 +157,7 @@ async def test_clients_keys_are_passed_on_untouched(tmp_path):
         assert "sk-of" not in gateway.said
 
 
-async def test_a_renewed_certificate_is_shown(tmp_path, files):
+async def test_a_renewed_certificate_is_shown_whatever_its_file_was_meanwhile(tmp_path, files):
     async with (
         serving(KEY) as server,
         up(
@@ -168,9 +169,14 @@ async def test_a_renewed_certificate_is_shown(tmp_path, files):
     ):
         before = ssl.create_default_context(cafile=files["cert"])
         assert await post(gateway, before, authorization=f"Bearer {KEY}") == 200
+        os.mkfifo(tmp_path / "fifo")
+        (tmp_path / "fifo").replace(files["cert"])
+        await gateway.says("the certificate stays as it was: --tls-cert: ")
+        assert await post(gateway, before, authorization=f"Bearer {KEY}") == 200
         key, chain = certificate(None)
         files["key"].write_bytes(key)
-        files["cert"].write_bytes(chain)
+        (tmp_path / "chain").write_bytes(chain)
+        (tmp_path / "chain").replace(files["cert"])
         await gateway.says("the certificate was renewed")
         after = ssl.create_default_context(cafile=files["cert"])
 
@@ -184,6 +190,10 @@ async def test_a_renewed_certificate_is_shown(tmp_path, files):
                     return False
 
         await until(shown)
+        files["cert"].unlink()
+        os.mkfifo(files["cert"])
+        gateway.interrupt()
+        assert await gateway.exits() == 0
 
 
 REFUSED = {
@@ -193,14 +203,14 @@ REFUSED = {
     "half of a pair": (["http://a:1", "--tls-cert=x.pem"], "--tls-key: a certificate and its key"),
     "no such file": (
         ["http://a:1", "--tls-cert=no.pem", "--tls-key=no.key"],
-        "no.pem: No such file",
+        "no.key: cannot be read: No such file",
     ),
     "no authorities": (
         ["https://a:1", "--upstream-ca-file=no.pem"],
-        "--upstream-ca-file: cannot read no.pem: No such file",
+        "--upstream-ca-file: no.pem: cannot be read: No such file",
     ),
     "no policy": (["http://a:1", "--config-file=no.yaml"], "cannot read no.yaml"),
-    "no endpoints file": (["--endpoints-file=no.yaml"], "no.yaml: No such file"),
+    "no endpoints file": (["--endpoints-file=no.yaml"], "no.yaml: cannot be read: No such file"),
     "no such host": (["http://a:1", "--host=no.such.invalid"], "--host: `no.such.invalid` is no"),
     "another's address": (["http://a:1", "--host=192.0.2.1"], "this machine has no such address"),
 }

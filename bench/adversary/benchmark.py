@@ -8,7 +8,18 @@ from typing import get_args
 
 import msgspec
 
-from bench.adversary import bodies, campaign, clients, events, files, servers, tls, wires
+from bench.adversary import (
+    asked,
+    bodies,
+    campaign,
+    clients,
+    events,
+    files,
+    media,
+    servers,
+    tls,
+    wires,
+)
 from bench.adversary.attack import WORST_MS, Attack, Finding
 from bench.child import MeasurementFailed
 from bench.figures import Budget, Figure, Grid, Report
@@ -16,7 +27,7 @@ from bench.options import Options
 from bench.progress import Progress
 from epp.adapters.extproc.transports import Transport
 
-_KINDS = (bodies, clients, servers, files, wires, tls, events)
+_KINDS = (bodies, media, clients, servers, files, wires, tls, events, asked)
 """In this order. Attacks on one kind of picker follow each other."""
 _COLUMNS = (
     ("broken", "bounds that were not kept", ""),

@@ -10,9 +10,9 @@ import msgspec
 
 from bench.adversary.attack import Attack
 from bench.adversary.ground import Ground, read_replies
-from tests.adapters.ext_proc_peer import BUFFERED, DUPLEX, Peer, body, head
+from tests.adapters.ext_proc_peer import BUFFERED, BUFFERED_PARTIAL, DUPLEX, Peer, body, head
 
-MB = 1 << 20
+MB, KB = 1 << 20, 1 << 10
 _PIECE = 64 << 10
 """What Envoy sends of a body at once, at most."""
 _AT_ONCE = 2
@@ -35,6 +35,10 @@ class Shape(msgspec.Struct, frozen=True):
         """A body of about `size` bytes."""
         room = size - len(self.opening) - len(self.closing)
         return self.opening + self.item * max(0, room // len(self.item)) + self.closing
+
+    def cut(self) -> "Shape":
+        """The same without its end, as it is when a client or a proxy gives up."""
+        return Shape(self.path, self.opening, self.item, b"")
 
 
 _MESSAGES = b'{"model":"m","messages":['
@@ -78,6 +82,13 @@ SHAPES = {
     "not-utf8": Shape(COMPLETIONS, _PROMPT + b'"', b"\xff\xfe", b'"}'),
     "long-model": Shape(CHAT, b'{"model":"', b"m", b'","messages":[]}'),
 }
+_CUT = {
+    "quotes": SHAPES["quotes"],
+    "backslashes": Shape(CHAT, SHAPES["quotes"].opening, b"\\\\", b""),
+    **{name: SHAPES[name] for name in ("escapes", "empty-parts", "tool-calls", "nested", "spaces")},
+}
+_CUT_KB = (70, 200, 1_000, 4_900)
+"""Small bodies, those in odd forms, and long ones are read in different ways."""
 _LARGE = ("prompts", "token-prompts", "messages", "escaped-role", "empty-parts", "keys", "deep")
 
 
@@ -86,7 +97,7 @@ async def send(
 ) -> None:
     """Send one request's body, read all that is answered, and reset."""
     peer = Peer(channel, _ANSWER_S)
-    step = len(data) if mode == BUFFERED else piece
+    step = piece if mode == DUPLEX else len(data)
 
     async def write() -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -106,9 +117,13 @@ async def send(
 
 
 async def _strike(field: Ground, shape: Shape, size: int, mode: int) -> int:
-    data = shape.of(size)
+    return await strike(field, shape.path, shape.of(size), mode)
+
+
+async def strike(field: Ground, path: str, data: bytes, mode: int) -> int:
+    """Send a body several times at once; the bytes of all."""
     async with field.channel() as channel:
-        await asyncio.gather(*(send(channel, shape.path, data, mode=mode) for _ in range(_AT_ONCE)))
+        await asyncio.gather(*(send(channel, path, data, mode=mode) for _ in range(_AT_ONCE)))
     return _AT_ONCE * len(data)
 
 
@@ -195,9 +210,19 @@ def attacks() -> Iterator[Attack]:
         for how, mode in (("pieces", DUPLEX), ("whole", BUFFERED)):
             strike = partial(_strike, shape=SHAPES[name], size=63 * MB, mode=mode)
             yield Attack(name=f"body-{name}-63mb-{how}", row="1", strike=strike, seconds=30)
+    yield from _cut()
     yield Attack(name="body-one-byte-pieces", row="1", strike=partial(_tiny_pieces, count=20_000))
     yield Attack(name="body-empty-pieces", row="1", strike=_empty_pieces)
     for name, read in (("read", True), ("unread", False)):
         strike = partial(_uploads, count=60, size=60 * MB, read=read)
         yield Attack(name=f"uploads-{name}", row="5", strike=strike, seconds=60, most_mb=_HELD_MB)
     yield Attack(name="drips", row="5", strike=_drips)
+
+
+def _cut() -> Iterator[Attack]:
+    """Bodies without an end, in all modes that show them."""
+    for name, shape in _CUT.items():
+        for size in _CUT_KB:
+            for how, mode in (("pieces", DUPLEX), ("whole", BUFFERED), ("part", BUFFERED_PARTIAL)):
+                made = partial(_strike, shape=shape.cut(), size=size * KB, mode=mode)
+                yield Attack(name=f"body-cut-{name}-{size}kb-{how}", row="1", strike=made)

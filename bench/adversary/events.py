@@ -5,6 +5,8 @@ import json
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import msgspec
+
 from bench.adversary.attack import Attack
 from bench.adversary.bodies import CHAT, COMPLETIONS, send
 from bench.adversary.ground import EVENTS, Ground
@@ -73,6 +75,54 @@ def _parts() -> Iterator[Message]:
         yield [b"kv@"] * (1 + each % 1_000)
 
 
+def _again(body: bytes) -> Iterator[Message]:
+    """One number again and again: whether a batch is old is then looked at."""
+    yield frames(5, payload(stored(_blocks(1))))
+    for _ in range(100_000):
+        yield frames(5, body)
+
+
+_BLOCK = 32
+"""Tokens of blocks that are twice as long as the picker's."""
+
+
+def _same_content() -> Iterator[bytes]:
+    """Blocks by many names that hold the same tokens, and all of them gone at once."""
+    names = range(30_000)
+    for start in range(0, len(names), 6_000):
+        some = names[start : start + 6_000]
+        yield payload(*(stored([each], tokens=[0] * _BLOCK, size=_BLOCK) for each in some))
+    yield payload(removed(*names))
+    yield from _same_content()
+
+
+def _groups() -> Iterator[bytes]:
+    """Each block in a group of its own."""
+    for start in range(0, 1 << 30, 4_000):
+        some = range(start, start + 4_000)
+        yield payload(*(stored([each], group_idx=each) for each in some))
+        yield payload(*(stored([each], group_idx=each, medium="DISK") for each in some))
+        yield payload(*(removed(each, group_idx=each) for each in some))
+
+
+def _renamed() -> Iterator[bytes]:
+    """Blocks of one token, and then others by their names."""
+    for number in range(1_000_000):
+        names = range(200_000)
+        yield payload(stored(names, tokens=[number % 100] * len(names), size=1, extra_keys=None))
+
+
+_EVENT = stored([1, 2])
+_VALUES: tuple[object, ...] = (
+    *(None, -1, 1 << 63, 1.5, "x", b"x" * 1_000, [], [[]], {}, {"a": [1]}, True),
+)
+_SALT_VALUES: tuple[object, ...] = (5, True, 1.5, [1], {}, b"x", None, "x" * 10_000)
+_CYCLE = payload(stored([1]), stored([2], parent=1), stored([1], parent=2), stored([3], parent=3))
+_ODD_FIELDS = [_EVENT | {field: value} for field in _EVENT for value in _VALUES]
+_SALTS = [
+    ["BlockStored", [1], None, list(range(16)), 16, None, "GPU", {"cache_salt": salt}]
+    for salt in _SALT_VALUES
+]
 _NESTED = b"\x91" * 100_000
 MESSAGES: dict[str, Callable[[], Iterator[Message]]] = {
     "no-msgpack": lambda: _numbered(_of(b"\xc1" * 1_000, b"", b"\x93", bytes(range(256)))),
@@ -89,6 +139,16 @@ MESSAGES: dict[str, Callable[[], Iterator[Message]]] = {
     "backwards": _backwards,
     "topics": _topics,
     "parts": _parts,
+    "nested-again": lambda: _again(b"\x93\xcb" + bytes(8) + _NESTED),
+    "no-text": lambda: _numbered(_of(b"\x92\xcb" + bytes(8) + b"\x91\x91\xa4\xff\xfe\xff\xfe")),
+    "odd-fields": lambda: _numbered(_of(payload(*_ODD_FIELDS))),
+    "odd-salts": lambda: _numbered(_of(payload(*_SALTS))),
+    "cycle": lambda: _numbered(_of(_CYCLE)),
+    "same-content": lambda: _numbered(_same_content()),
+    "groups": lambda: _numbered(_groups()),
+    "renamed": lambda: _numbered(_renamed()),
+    "removed-at-once": lambda: _numbered(_of(payload(removed(*range(32_000))))),
+    "not-a-time": lambda: _numbered(_of(msgspec.msgpack.encode([float("nan"), [], 0]))),
 }
 
 
@@ -113,7 +173,7 @@ def _prompt(text: str) -> tuple[str, bytes]:
     return COMPLETIONS, json.dumps({"model": "m", "prompt": text}).encode()
 
 
-def _chat(count: int, text: str) -> tuple[str, bytes]:
+def _chat(count: int, text: str | list[str]) -> tuple[str, bytes]:
     messages = [{"role": "user", "content": text}] * count
     return CHAT, json.dumps({"model": "m", "messages": messages}).encode()
 
@@ -129,6 +189,19 @@ PROMPTS: dict[str, Callable[[], tuple[str, bytes]]] = {
     "surrogates": lambda: (COMPLETIONS, b'{"model":"m","prompt":"' + b"\\ud800" * 100_000 + b'"}'),
     "punctuation": lambda: _prompt("!?" * (MB // 2)),
     "many-messages": lambda: _chat(20_000, "hi"),
+    "empty-messages": lambda: _chat(9_000, ""),
+    "empty-parts": lambda: _chat(1, [""] * 60_000),
+    "called-tools": lambda: (
+        CHAT,
+        json.dumps(
+            {
+                "model": "m",
+                "messages": [{"role": "user", "content": "x"}],
+                "tools": [{"type": "function", "function": {"name": "f"}}] * 5_000,
+                "chat_template_kwargs": {f"k{each}": [] for each in range(5_000)},
+            }
+        ).encode(),
+    ),
     "template-words": lambda: _chat(100, "{{ 7 * 7 }}{% for x in y %}" * 300),
     "own-template": lambda: (
         CHAT,
@@ -142,6 +215,33 @@ PROMPTS: dict[str, Callable[[], tuple[str, bytes]]] = {
         ).encode(),
     ),
 }
+
+
+LONG: dict[str, str] = {
+    "a": "a",
+    "digits": "7",
+    "words": "the keeper of the lighthouse counted 42 boats ",
+    "half-specials": "<|im_star",
+    "noise": "".join(chr(33 + (each * each * 7 + each // 3) % 90) for each in range(1_000)),
+    "wide": "\U0001f642",
+}
+
+
+def _long(text: str, number: int) -> tuple[str, bytes]:
+    """The longest prompt that is tokenized; the number makes it another than those before."""
+    text = str(number) + text * ((4 * MB - 200) // len(text.encode()))
+    return COMPLETIONS, json.dumps({"model": "m", "prompt": text}, ensure_ascii=False).encode()
+
+
+async def _flooded(field: Ground, text: str) -> int:
+    """More of the longest prompts than can be tokenized in the time."""
+    sent = 0
+    async with field.channel() as channel:
+        for first in range(0, 40, 4):
+            bodies = [_long(text, number) for number in range(first, first + 4)]
+            await asyncio.gather(*(send(channel, *body) for body in bodies))
+            sent += sum(len(data) for _, data in bodies)
+    return sent
 
 
 async def _tokenized(field: Ground, make: Callable[[], tuple[str, bytes]]) -> int:
@@ -160,3 +260,8 @@ def attacks() -> Iterator[Attack]:
     for name, make in PROMPTS.items():
         strike = partial(_tokenized, make=make)
         yield Attack(name=f"tokens-{name}", row="more", strike=strike, setting=EVENTS, seconds=30)
+    for kind, text in LONG.items():
+        strike = partial(_flooded, text=text)
+        yield Attack(
+            name=f"tokens-long-{kind}", row="more", strike=strike, setting=EVENTS, seconds=60
+        )

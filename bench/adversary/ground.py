@@ -15,6 +15,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.adversary.footprint import Footprint
+from bench.adversary.others import READER, Others
 from bench.adversary.prober import Order, Prober, dial
 from bench.extproc.pickers import READY_S, Product, endpoints_file
 from bench.extproc.stack import start_backends
@@ -35,16 +36,21 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What a picker is started with: `flags`, and `{folder}` in them is where its files lie.
 
     `beside`: it serves a second pool, which is probed instead of the attacked one. `events`: it
-    tokenizes prompts and follows KV events.
+    tokenizes prompts and follows KV events. `render`: a server tokenizes them for it, `review`: an
+    API server reviews who reads its pages; attackers say what these answer.
     """
 
     tls: bool = False
     flags: tuple[str, ...] = ()
     beside: bool = False
     events: bool = False
+    render: bool = False
+    review: bool = False
 
 
 EVENTS = Setting(events=True)
+RENDER_S = 2
+"""How long a picker waits for a render server."""
 _CONFIG = """
 apiVersion: inference.networking.x-k8s.io/v1alpha1
 kind: EndpointPickerConfig
@@ -62,6 +68,28 @@ schedulingProfiles:
 """
 
 
+_RENDERED = """
+apiVersion: inference.networking.x-k8s.io/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: token-producer
+  parameters: {{modelName: m, vllm: {{url: 'http://127.0.0.1:{port}', timeout: {seconds}s}}}}
+- type: least-ttft-picker
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: least-ttft-picker
+"""
+_KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
+clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]
+users: [{{name: u, user: {{token: t}}}}]
+"""
+
+
 class Ground:
     """A picker under attack. An attacker may use all that is public here."""
 
@@ -74,6 +102,7 @@ class Ground:
         self.good = tuple(good)
         self.endpoints = folder / "endpoints.yaml"
         self.port = self.metrics_port = self.events_port = self.pid = 0
+        self.others = Others()
         self.process: Process
         self.prober: Prober
         self.footprint: Footprint
@@ -97,8 +126,9 @@ class Ground:
         """The picker's metrics page."""
         limit = aiohttp.ClientTimeout(total=_PAGE_S)
         url = f"http://127.0.0.1:{self.metrics_port}/metrics"
-        async with aiohttp.ClientSession(timeout=limit) as client, client.get(url) as answer:
-            return await answer.text()
+        asked = {"authorization": f"Bearer {READER}"}
+        async with aiohttp.ClientSession(timeout=limit, headers=asked) as client:
+            return await (await client.get(url)).text()
 
     async def metric(self, name: str) -> float:
         """The sum of all samples of a name."""
@@ -141,12 +171,13 @@ async def ground(setting: Setting, transport: Transport, logs: Path) -> AsyncIte
         stack.push_async_callback(backends.stop, 0)
         made = Ground(folder, transport, ports, tls=setting.tls)
         made.know()
+        await stack.enter_async_context(made.others)
         control_file = endpoints_file(ports, folder / "control.yaml")
         control = Product(control_file, transport)
         target = Product(made.endpoints, transport)
         beside = Product(control_file, transport)
         made.events_port = free_port()
-        flags = _flags(setting, folder, made.events_port)
+        flags = (*_flags(setting, folder, made.events_port), *_asking(setting, made))
         argv = (*target.argv, *flags)
         if setting.beside:
             argv += ("and", *beside.argv[4:], *flags)
@@ -181,6 +212,22 @@ def _flags(setting: Setting, folder: Path, events_port: int) -> tuple[str, ...]:
                 (folder / name).write_bytes(pem)
         flags += ("--secure-serving=true", f"--cert-path={folder}")
     return flags + tuple(each.format(folder=folder) for each in setting.flags)
+
+
+def _asking(setting: Setting, ground: Ground) -> tuple[str, ...]:
+    """The flags of a picker that asks the attacker's servers; the one beside it asks nobody."""
+    flags: tuple[str, ...] = ()
+    if setting.render:
+        config = ground.folder / "render.yaml"
+        config.write_text(
+            _RENDERED.format(port=ground.others.port, seconds=RENDER_S), encoding="utf-8"
+        )
+        flags += (f"--config-file={config}",)
+    if setting.review:
+        kubeconfig = ground.folder / "kubeconfig"
+        kubeconfig.write_text(_KUBECONFIG.format(port=ground.others.port), encoding="utf-8")
+        flags += ("--metrics-endpoint-auth=true", f"--kubeconfig={kubeconfig}")
+    return flags
 
 
 def _configuration(folder: Path, port: int) -> Path:

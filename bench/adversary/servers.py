@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 
 import grpc.aio
 
@@ -154,6 +155,15 @@ async def _paged(field: Ground, page: Page) -> int:
 
 
 _JSON, _STREAM = "application/json", "text/event-stream"
+
+
+def _unended(opening: bytes, item: bytes, size: int) -> Iterator[bytes]:
+    """A text without an end, of about `size` bytes, in pieces."""
+    yield opening
+    for _ in range(size // _PIECE):
+        yield item * (_PIECE // len(item))
+
+
 _USAGE = b'"usage":{"prompt_tokens":%b,"completion_tokens":%b}'
 RESPONSES: dict[str, tuple[str, Callable[[], Iterator[bytes]]]] = {
     "line-without-end": (_STREAM, lambda: (b"data: " + b"x" * _PIECE for _ in range(1_600))),
@@ -184,7 +194,26 @@ RESPONSES: dict[str, tuple[str, Callable[[], Iterator[bytes]]]] = {
 }
 
 
-async def _responded(field: Ground, kind: str, pieces: Callable[[], Iterator[bytes]]) -> int:
+REWRITTEN: dict[str, tuple[str, Callable[[], Iterator[bytes]]]] = {
+    name: (kind, partial(_unended, opening, item, size))
+    for size in (_PIECE, 7 * _PIECE, 8 * MB)
+    for kind, opening in ((_JSON, b'{"model":"x","a":"'), (_STREAM, b'data: {"model":"x","a":"'))
+    for name, item in (
+        (f"quotes-{kind[-4:]}-{size >> 10}kb", b'\\"'),
+        (f"backslashes-{kind[-4:]}-{size >> 10}kb", b"\\\\"),
+        (f"keys-{kind[-4:]}-{size >> 10}kb", b'","model":"x'),
+    )
+}
+"""Of requests whose model is another than the client's: the name is put back in their answers."""
+_REWRITE = {"x-llm-d-model-name-rewrite": "other"}
+
+
+async def _responded(
+    field: Ground,
+    kind: str,
+    pieces: Callable[[], Iterator[bytes]],
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> int:
     """A request like any other, whose response is that."""
     sent = 0
 
@@ -193,7 +222,8 @@ async def _responded(field: Ground, kind: str, pieces: Callable[[], Iterator[byt
         peer = Peer(channel, _ANSWER_S)
         taking = asyncio.create_task(read_replies(peer))
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await peer.send(head(), body(), response_head(**{"content-type": kind}))
+            asked = head(**headers)
+            await peer.send(asked, body(), response_head(**{"content-type": kind}))
             for piece in pieces():
                 await peer.send(response_body(piece, end=False))
                 sent += len(piece)
@@ -215,3 +245,6 @@ def attacks() -> Iterator[Attack]:
     for name, (kind, pieces) in RESPONSES.items():
         strike = partial(_responded, kind=kind, pieces=pieces)
         yield Attack(name=f"response-{name}", row="10", strike=strike, seconds=30, most_mb=64)
+    for name, (kind, pieces) in REWRITTEN.items():
+        strike = partial(_responded, kind=kind, pieces=pieces, headers=_REWRITE)
+        yield Attack(name=f"rewritten-{name}", row="10", strike=strike, seconds=30, most_mb=64)

@@ -19,7 +19,7 @@ from bench.request_path import Messages, RequestPath, bodies
 from epp.adapters.recording.recorder import Recorder
 from epp.adapters.recording.writer import RecordingSettings
 from epp.adapters.telemetry.logs import configure_logs
-from epp.app.companions import Companions
+from epp.app.observers import Observer
 from epp.app.shadow import Shadow
 from epp.config.file import POLICIES, load
 from epp.model.fleet import Fleet
@@ -67,11 +67,9 @@ def _runs(settings: RecordingSettings, rounds: int) -> dict[str, list[float]]:
     """Return the microseconds a request of each round, which is a recording of its own."""
     quoted, ended, committing = _Timed(), _Timed(), _Timed()
 
-    def beside(fleet: Fleet, _: object) -> Companions:
+    def beside(fleet: Fleet, _: object) -> tuple[Observer]:
         committing.function = Shadow(SHADOW, load(POLICIES[SHADOW]), fleet).committing
-        companions = Companions(fleet)
-        companions.quoted, companions.ended, companions.committing = quoted, ended, committing
-        return companions
+        return (Observer(name="timed", quoted=quoted, ended=ended, committing=committing),)
 
     path, source = RequestPath(ENDPOINTS, beside), bodies(SIZE)
     runs: dict[str, list[float]] = {"record": [], "write": [], "shadow": []}

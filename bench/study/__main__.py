@@ -107,7 +107,9 @@ def whole_cases(wanted: Sequence[Task]) -> list[Task]:
 
 
 def _place(task: Task) -> Path:
-    key = blake2b(msgspec.json.encode(task), digest_size=12).hexdigest()
+    # What is observed by default is not in what is encoded, and what was played with another is.
+    asked = msgspec.json.encode((task, str(task.plan.observation)))
+    key = blake2b(asked, digest_size=12).hexdigest()
     return KEPT / f"{key}.msgpack"
 
 

@@ -37,8 +37,9 @@ simulated engines with vLLM's rules, in virtual time ([replay.md](replay.md) say
 `make study-policies`; no figure here is typed by hand.
 
 Each figure is a ratio to the incumbent's chart default (`incumbent`), paired by seed: below 1 is
-faster. Workloads are those of the [routing study](routing-study.md) on 4 pods, at half of what the
-fleet could compute if one cache held everything (`conversation` also at 0.7), and inference-perf's
+faster. Responses are observed as `epp serve` does by default (`--observe-responses=auto`).
+Workloads are those of the [routing study](routing-study.md) on 4 pods, at half of what the fleet
+could compute if one cache held everything (`conversation` also at 0.7), and inference-perf's
 shared prefixes on 8: A with answers of 100 tokens, B with answers of 500 and small caches. Cold is
 each prompt's first time, at 20 (A) and 12 (B) requests a second; warm are its repetitions, at 40
 and 20. Where every second pod is slow, it is 0.7 of that. The best of a column is bold.

@@ -29,7 +29,8 @@ from epp.replay.engines.contract import Job
 from epp.replay.plan import RunPlan
 from epp.replay.results.digest import RunFigures
 from epp.replay.simulation.outcome import Fate
-from epp.replay.simulation.run import Simulation, Visit
+from epp.replay.simulation.run import Simulation
+from epp.replay.simulation.visit import Visit
 from epp.replay.sweep import Task, play
 from epp.replay.traffic.calls import Trace, tokens_in
 

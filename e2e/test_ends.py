@@ -1,0 +1,44 @@
+"""What a client asks for and a server answers is between no request and its release."""
+
+import json
+
+import pytest
+from aiohttp import web
+
+from e2e.corridor import CHAT, WATCHED, Plan, chat
+from e2e.serving import serving
+
+OUTCOMES = "warmpick_exchange_outcomes_total"
+TOKENS = 20
+
+
+async def unlimited(http):
+    """Answer as llama.cpp's server does, for which a `max_tokens` of -1 is no limit."""
+    if http.path == "/metrics":
+        return web.Response(text="# nothing to tell\n")
+    asked = json.loads(await http.read())
+    assert asked["max_tokens"] < 1
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(http)
+    for _ in range(TOKENS):
+        await response.write(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
+    usage = {"prompt_tokens": 9, "completion_tokens": TOKENS}
+    await response.write(b"data: %s\n\n" % json.dumps({"choices": [], "usage": usage}).encode())
+    await response.write(b"data: [DONE]\n\n")
+    return response
+
+
+@pytest.mark.parametrize("limit", [-1, 0])
+async def test_a_request_without_a_limit_ends(start, limit):
+    async with (
+        serving(unlimited) as one,
+        serving(unlimited) as other,
+        start(Plan(others=(one, other), picker_flags=WATCHED)) as gateway,
+    ):
+        for number in range(20):
+            asked = chat(f"{number}", max_tokens=limit, stream=True)
+            answer = await gateway.post(CHAT, asked)
+            assert answer.status == 200
+            assert len(answer.events) == TOKENS + 1
+        await gateway.metric_becomes(20, OUTCOMES, outcome="completed")
+        assert await gateway.idle()
