@@ -30,7 +30,7 @@ def add_companions(parser: argparse.ArgumentParser) -> None:
         type=size,
         default=1 << 30,
         metavar="SIZE",
-        help="what a pool's recordings in it may take before the oldest parts go (default: 1Gi)",
+        help="size of a pool's recordings beyond which the oldest are deleted (default: 1Gi)",
     )
     group.add_argument(
         "--shadow",
@@ -55,7 +55,7 @@ def flags_of(arguments: argparse.Namespace) -> list[str]:
 def _check_size(arguments: argparse.Namespace) -> None:
     if arguments.record is not None and arguments.record_max_bytes < _LEAST_RECORDING:
         raise ConfigError(
-            f"{arguments.record_max_bytes} bytes hold no recording; write 1Mi or more",
+            f"{arguments.record_max_bytes} bytes are too few for a recording; write 1Mi or more",
             "--record-max-bytes",
         )
 

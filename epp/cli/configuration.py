@@ -49,7 +49,7 @@ def configured(text: str, arguments: argparse.Namespace) -> str:
     """Return the text of a configuration (empty: that of the policy) with what flags change in it.
 
     `--feature-gates` go in place of the configuration's own. Raises `ConfigError` for a text that
-    is no YAML.
+    is not YAML.
     """
     text = text or POLICIES[arguments.policy or DEFAULT_POLICY]
     parameters = {

@@ -50,7 +50,7 @@ def policy_file(given: str, known: Collection[str], flag: str) -> PolicyFile:
     try:
         text = read_text(path, flag)
     except ConfigError as error:
-        problem = f"`{given}` is no policy ({', '.join(known)}); as a file: {error.problem}"
+        problem = f"`{given}` is not a policy ({', '.join(known)}); as a file: {error.problem}"
         raise ConfigError(problem + near(given, known), flag) from None
     try:
         return PolicyFile(printable(label or path.stem), text, load(text))

@@ -38,7 +38,7 @@ class GoArgumentParser(argparse.ArgumentParser):
     def plain(self, words: Sequence[str]) -> list[str]:
         """Return a command line in argparse's form.
 
-        Empty words that are no flag's value are left out: templates leave them behind.
+        Empty words that are not a flag's value are left out: templates leave them behind.
         """
         known = self._option_string_actions
         made: list[str] = []

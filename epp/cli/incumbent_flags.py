@@ -78,22 +78,25 @@ FLAGS = (
         "--grpc-max-send-msg-size",
         quantity,
         "without_effect",
-        "replies are pieces of at most 62000 bytes, or as long as a body that came whole",
+        "replies are pieces of at most 62000 bytes, or as long as a body that arrived whole",
     ),
     AcceptedFlag(
         "--plugin-state-staleness-threshold",
         duration,
         "without_effect",
-        "what is kept of a request ends with its stream, at the latest after --request-timeout",
+        "a request's state is dropped with its stream, at the latest after --request-timeout",
     ),
     AcceptedFlag(
         "--fairness-id-metric-label-limit",
         count,
         "without_effect",
-        "the page has room for so many series, and counts further fairness ids as `other`",
+        "the page has a fixed number of series, and counts further fairness ids as `other`",
     ),
     AcceptedFlag(
-        "--zap-devel", boolean, "mapped", "--log-format: true is console, false json, if not given"
+        "--zap-devel",
+        boolean,
+        "mapped",
+        "sets --log-format if that is not given: true is console, false json",
     ),
     AcceptedFlag(
         "--zap-stacktrace-level",
@@ -114,7 +117,7 @@ _EXTRACTOR = (
     "the flag was removed: name metrics under `engineConfigs` in the parameters of a"
     " core-metrics-extractor"
 )
-_ENDPOINTS_IN_METADATA = "the protocol has one name for it (GIE proposal 004)"
+_ENDPOINTS_IN_METADATA = "the protocol fixes its name (GIE proposal 004)"
 
 REMOVED: Mapping[str, tuple[str, str]] = {
     "--total-queued-requests-metric": ("vllm:num_requests_waiting", _EXTRACTOR),

@@ -76,13 +76,13 @@ def _add_api(group: argparse._ArgumentGroup) -> None:
         group,
         "--metrics-endpoint-auth",
         help="ask the Kubernetes API whether the bearer of a token may read /metrics and profiles"
-        " (default: true; false where endpoints are a file's)",
+        " (default: true; false if the endpoints come from a file)",
     )
     add_boolean(
         group,
         "--ha-enable-leader-election",
         default=False,
-        help="of several replicas only the leader, by a Lease, is ready; the others stand by",
+        help="of several replicas only the leader (by a Lease) is ready; the others stand by",
     )
     group.add_argument(
         "--kubeconfig",
@@ -117,7 +117,7 @@ def unheeded(arguments: argparse.Namespace, source: Path | KubeSettings) -> Iter
             ("--endpoint-target-ports", arguments.endpoint_target_ports),
             ("--ha-enable-leader-election", arguments.ha_enable_leader_election),
         )
-        why = "the endpoints are a file's"
+        why = "the endpoints come from a file"
     else:
         ports = arguments.endpoint_target_ports if source.selector is None else None
         given = (("--endpoint-target-ports", ports),)

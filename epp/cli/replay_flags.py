@@ -45,7 +45,7 @@ simulated engines with vLLM's rules, in virtual time.
 
 A policy is a name (least-ttft, round-robin, random, least-request, linear; incumbent and
 incumbent-guide are llm-d-router's chart default and its newest guide) or [LABEL=]FILE of a
-configuration. They are compared with incumbent where it is among them, else with the first.
+configuration. They are compared with llm-d-router if it is among them, else with the first.
 
 Exit status: 0 after all runs; 2 an option or the traffic cannot be used."""
 _DEFAULT_POLICIES = ("least-ttft", "incumbent", "round-robin")
@@ -76,7 +76,7 @@ def add_replay(parser: GoArgumentParser) -> None:
         help="may be repeated (default: least-ttft, incumbent and round-robin)",
     )
     parser.add_argument(
-        "--baseline", default="", metavar="POLICY", help="what others are compared with"
+        "--baseline", default="", metavar="POLICY", help="the policy that others are compared with"
     )
     _add_traffic(parser.add_argument_group("traffic"))
     _add_fleet(parser.add_argument_group("the fleet"))
@@ -90,30 +90,38 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
         type=listed(factor),
         default=[1.0],
         metavar="FACTOR[,...]",
-        help="so many times the traffic: copies of it with other conversations (default: 1)",
+        help="multiplies the traffic, by copies of it with other conversations (default: 1)",
     )
     arrivals = group.add_mutually_exclusive_group()
     arrivals.add_argument(
         "--rate",
         type=factor,
         metavar="RPS",
-        help="requests a second, Poisson, at the trace's order",
+        help="requests a second, as a Poisson process, in the trace's order",
     )
     arrivals.add_argument(
         "--users",
         type=positive,
         metavar="N",
-        help="a closed loop: so many users, each with one conversation after another",
+        help="a closed loop of N users, each with one conversation after another",
     )
     group.add_argument(
-        "--minutes", type=span, metavar="FROM-TO", help="the part of the trace, such as 20-31"
+        "--minutes",
+        type=span,
+        metavar="FROM-TO",
+        help="the part of the trace to replay, such as 20-31",
     )
-    group.add_argument("--requests", type=positive, metavar="N", help="the first N requests alone")
+    group.add_argument("--requests", type=positive, metavar="N", help="only the first N requests")
     group.add_argument(
-        "--duration", type=interval, metavar="TIME", help="nothing is sent after it: 10m"
+        "--duration",
+        type=interval,
+        metavar="TIME",
+        help="stop sending after this time, such as 10m",
     )
     group.add_argument(
-        "--strict", action="store_true", help="a bad line ends it (default: skipped and counted)"
+        "--strict",
+        action="store_true",
+        help="stop at a bad line (default: it is skipped and counted)",
     )
 
 
@@ -174,7 +182,7 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         "--roles",
         type=roles,
         metavar="ROLE=N[,...]",
-        help="prefill=2,decode=6: in place of --pods; wants a policy with disaggregation",
+        help="prefill=2,decode=6, in place of --pods; needs a policy with disaggregation",
     )
     group.add_argument(
         "--fault",
@@ -185,7 +193,7 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         metavar="FAULT",
         help="POD:die@SECONDS[+SECONDS until it is back, cold], POD:stall@SECONDS+SECONDS (no"
         " answer to anything), POD:hang@SECONDS+SECONDS (to requests), POD:fail@SECONDS[+SECONDS]"
-        " (errors), POD:late[=RUNNING]@SECONDS[+SECONDS] (its metrics alone, while more than"
+        " (errors), POD:late[=RUNNING]@SECONDS[+SECONDS] (only its metrics, while more than"
         " RUNNING requests run) or POD:slow=FACTOR@SECONDS[+SECONDS]; may be repeated",
     )
 
@@ -196,13 +204,13 @@ def _add_pickers(group: argparse._ArgumentGroup) -> None:
         type=up_to(_MOST_PICKERS),
         default=1,
         metavar="N",
-        help="replicas that take turns",
+        help="replicas of the picker, which take turns",
     )
     group.add_argument(
         "--exchange",
         type=duration,
         metavar="TIME",
-        help="they tell each other what they see, so much later (default: they do not)",
+        help="they tell each other what they see, with this delay (default: they do not)",
     )
     group.add_argument(
         "--scrape-interval",
@@ -222,7 +230,9 @@ def _add_pickers(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_runs(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="the first (default: 0)")
+    group.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="the first seed (default: 0)"
+    )
     group.add_argument(
         "--seeds",
         type=up_to(_MOST_SEEDS),
@@ -231,35 +241,41 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         help="runs of each policy (default: 1)",
     )
     group.add_argument(
-        "--warm-up", type=duration, default=0.0, metavar="TIME", help="left out of all figures"
+        "--warm-up",
+        type=duration,
+        default=0.0,
+        metavar="TIME",
+        help="time at the start that is left out of all figures",
     )
     group.add_argument(
         "--slo",
         type=slo,
         metavar="ttft=S[,tpot=S]",
-        help="what goodput counts, in seconds (default: ttft=2,tpot=0.05)",
+        help="what goodput requires, in seconds (default: ttft=2,tpot=0.05)",
     )
     group.add_argument(
         "--jobs", type=up_to(_MOST_JOBS), metavar="N", help="processes (default: all cores)"
     )
     group.add_argument("--ray", default="", metavar="ADDRESS", help="use this Ray cluster instead")
     group.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots")
-    group.add_argument("--json", action="store_true", help="print one JSON object alone")
+    group.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
 def check(arguments: argparse.Namespace) -> None:
     """Raise `ConfigError` where flags do not fit each other."""
     if not arguments.traffic:
-        raise ConfigError("what is to be replayed? Name a trace or a workload")
+        raise ConfigError("nothing to replay: name a trace or a workload")
     highest = len(arguments.roles) if arguments.roles else min(map(int, arguments.pods))
     for each in arguments.faults:
         if each.pod >= highest:
-            raise ConfigError(f"there is no pod {each.pod}: they are 0 to {highest - 1}", "--fault")
+            raise ConfigError(
+                f"there is no pod {each.pod}: the pods are 0 to {highest - 1}", "--fault"
+            )
     for name in ("duration", "exchange", "scrape_interval", "warm_up"):
         if (getattr(arguments, name) or 0.0) > MOST_SECONDS:
             raise ConfigError("more than a year cannot be replayed", f"--{name.replace('_', '-')}")
     if arguments.exchange is not None and arguments.pickers == 1:
-        raise ConfigError("one picker has nobody to exchange with: add --pickers 2", "--exchange")
+        raise ConfigError("one picker has no other to exchange with: add --pickers 2", "--exchange")
 
 
 def replay_options(arguments: argparse.Namespace, argv: Sequence[str]) -> "ReplayOptions":
@@ -277,7 +293,7 @@ def replay_options(arguments: argparse.Namespace, argv: Sequence[str]) -> "Repla
     baseline = printable(arguments.baseline, _LONGEST_LABEL)
     if baseline and baseline not in names:
         known = ", ".join(names)
-        raise ConfigError(f"`{baseline}` is none of {known}", "--baseline")
+        raise ConfigError(f"`{baseline}` is not one of {known}", "--baseline")
     return ReplayOptions(
         traffic=[
             Traffic(

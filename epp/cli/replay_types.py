@@ -28,7 +28,7 @@ def tokens(text: str) -> int:
     found = _AMOUNT.fullmatch(text)
     number = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
     if not 1 <= number <= _MOST:
-        raise argparse.ArgumentTypeError(f"`{text}` is no number of tokens; write 400K or 1.6M")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number of tokens; write 400K or 1.6M")
     return int(number)
 
 
@@ -37,7 +37,7 @@ def up_to(most: int) -> Callable[[str], int]:
 
     def number(text: str) -> int:
         if not re.fullmatch(r"\d{1,18}", text) or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"`{text}` is no number of 1 to {most:,}")
+            raise argparse.ArgumentTypeError(f"`{text}` is not a number from 1 to {most:,}")
         return int(text)
 
     return number
@@ -50,7 +50,7 @@ def factor(text: str) -> float:
     """Return a number of more than 0, and not beyond reason."""
     if not re.fullmatch(r"\d*\.?\d+", text) or not _LEAST_FACTOR <= float(text) <= _MOST_FACTOR:
         raise argparse.ArgumentTypeError(
-            f"`{text}` is no number of {_LEAST_FACTOR:f} to {_MOST_FACTOR:,.0f}"
+            f"`{text}` is not a number from {_LEAST_FACTOR:f} to {_MOST_FACTOR:,.0f}"
         )
     return float(text)
 
@@ -64,7 +64,7 @@ def span(text: str) -> tuple[float, float]:
     """Return minutes from and to: `20-31`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)", text)
     if not found or float(found[1]) >= float(found[2]):
-        raise argparse.ArgumentTypeError(f"`{text}` is no span of minutes; write 20-31")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a span of minutes; write 20-31")
     return float(found[1]), float(found[2])
 
 
@@ -75,12 +75,12 @@ def fault(text: str) -> Fault:
     told = {"slow": value is not None, "late": value is None or value.isdecimal()}
     if not found or not told.get(kind, value is None):
         raise argparse.ArgumentTypeError(
-            f"`{text}` is no fault; write POD:die@SECONDS[+SECONDS], POD:stall@SECONDS+SECONDS,"
+            f"`{text}` is not a fault; write POD:die@SECONDS[+SECONDS], POD:stall@SECONDS+SECONDS,"
             " POD:hang@SECONDS+SECONDS, POD:fail@SECONDS[+SECONDS],"
             " POD:late[=RUNNING]@SECONDS[+SECONDS] or POD:slow=FACTOR@SECONDS[+SECONDS]"
         )
     if kind in {"stall", "hang"} and found["seconds"] is None:
-        raise argparse.ArgumentTypeError(f"`{text}` says not how long; write POD:{kind}@60+5")
+        raise argparse.ArgumentTypeError(f"`{text}` does not say how long; write POD:{kind}@60+5")
     return Fault(
         pod=int(found["pod"]),
         kind=FaultKind(kind),
@@ -97,7 +97,7 @@ def _seconds(time: str, text: str) -> float:
     except ValueError:
         seconds = math.inf
     if seconds > _MOST:
-        raise argparse.ArgumentTypeError(f"`{text}` has a time that is no number of seconds")
+        raise argparse.ArgumentTypeError(f"`{text}` has a time that is not a number of seconds")
     return seconds
 
 
@@ -116,5 +116,5 @@ def slo(text: str) -> tuple[float, float]:
     """Return the seconds of TTFT and of TPOT of an objective: `ttft=2,tpot=0.05`."""
     found = re.fullmatch(r"ttft=(\d*\.?\d+)(?:,tpot=(\d*\.?\d+))?", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"`{text}` is no objective; write ttft=2,tpot=0.05")
+        raise argparse.ArgumentTypeError(f"`{text}` is not an objective; write ttft=2,tpot=0.05")
     return float(found[1]), float(found[2] or "inf")

@@ -55,8 +55,8 @@ def add_eject_after(group: argparse._ArgumentGroup) -> None:
         type=count,
         default=5,
         metavar="FAILURES",
-        help="so many failed requests in a row leave an endpoint out for a while, and so does a"
-        " stall (default: 5; 0: nothing does)",
+        help="after this many failed requests in a row, or a stall, an endpoint is left out for a"
+        " while (default: 5; 0: never)",
     )
 
 
@@ -131,23 +131,26 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
             help=f"{what} (default: {port}; 0: any)",
         )
     add_boolean(
-        group, "--secure-serving", default=True, help="TLS on the ext_proc port (default: true)"
+        group,
+        "--secure-serving",
+        default=True,
+        help="serve TLS on the ext_proc port (default: true)",
     )
     group.add_argument(
         "--cert-path",
         type=Path,
         metavar="DIR",
-        help="tls.crt and tls.key for it; without, a self-signed certificate is made",
+        help="folder with its tls.crt and tls.key (default: a self-signed certificate is made)",
     )
     add_boolean(
-        group, "--health-checking", default=False, help="gRPC health on the ext_proc port too"
+        group, "--health-checking", default=False, help="serve gRPC health on the ext_proc port too"
     )
     add_tls(group)
     group.add_argument(
         "--transport",
         choices=("native", "grpcio"),
         default="native",
-        help="of ext_proc and health; grpcio, with a warning, where native is not built"
+        help="for ext_proc and health; grpcio, with a warning, if native is not built"
         " (default: native)",
     )
 
@@ -166,7 +169,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         type=size,
         default=0,
         metavar="SIZE",
-        help="what requests that have not ended may hold together before the largest get 429"
+        help="bytes that unfinished requests may hold together before the largest get 429"
         " (default: a quarter of the memory limit)",
     )
     group.add_argument(
@@ -174,7 +177,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         type=duration,
         default=300.0,
         metavar="TIME",
-        help="requests that have not ended by then get 408 (default: 5m; 0: never)",
+        help="requests that take longer get 408 (default: 5m; 0: never)",
     )
     group.add_argument(
         "--observe-responses",
@@ -182,8 +185,8 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         default="auto",
         metavar="WHICH",
         help="streamed responses to watch to the end: all, first (chunk of each), sample:1/N, or"
-        " auto: those that teach something (default: auto; but for all, the gateway's"
-        " response_body_mode has to be STREAMED)",
+        " auto: those that teach something (default: auto; any but all needs the gateway's"
+        " response_body_mode to be STREAMED)",
     )
     add_eject_after(group)
     group.add_argument(
@@ -215,13 +218,13 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         group,
         "--disable-endpoint-subset-filter",
         default=False,
-        help="choose among all endpoints, whichever the gateway names",
+        help="choose among all endpoints, whatever subset the gateway names",
     )
     add_boolean(
         group,
         "--enable-pprof",
         default=True,
-        help="profiles at /debug/pprof/ on the metrics port (default: true)",
+        help="serve profiles at /debug/pprof/ on the metrics port (default: true)",
     )
     add_boolean(
         group,
@@ -233,7 +236,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         "--hash-secret-file",
         type=Path,
         metavar="FILE",
-        help="secret that keys block hashes, for replicas that are to agree (default: random)",
+        help="secret that keys block hashes; replicas that must agree share it (default: random)",
     )
 
 
@@ -257,7 +260,7 @@ def _add_logs(group: argparse._ArgumentGroup) -> None:
         "--zap-log-level",
         type=zap_level,
         metavar="LEVEL",
-        help="llm-d-router's: debug, info, error, panic or a number; goes before -v",
+        help="llm-d-router's: debug, info, error, panic or a number; overrides -v",
     )
     group.add_argument(
         "--log-format",

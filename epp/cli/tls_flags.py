@@ -41,7 +41,7 @@ _ALWAYS = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POL
 def tls_version(text: str) -> ssl.TLSVersion:
     """Return the least version of TLS by Go's name."""
     if text not in _VERSIONS:
-        raise argparse.ArgumentTypeError(f"`{text}` is none of {', '.join(_VERSIONS)}")
+        raise argparse.ArgumentTypeError(f"`{text}` is not one of {', '.join(_VERSIONS)}")
     return _VERSIONS[text]
 
 
@@ -51,7 +51,7 @@ def cipher_suites(text: str) -> tuple[str, ...]:
     unknown = [name for name in given if name not in _SUITES and name not in _ALWAYS]
     if unknown:
         raise argparse.ArgumentTypeError(
-            f"`{unknown[0]}` is no suite that is offered; write Go's names, such as"
+            f"`{unknown[0]}` is not a supported cipher suite; write Go's names, such as"
             " TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
         )
     return tuple(_SUITES[name] for name in given if name in _SUITES)

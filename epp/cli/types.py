@@ -21,7 +21,7 @@ def duration(text: str) -> float:
         return float(text)
     parts = re.findall(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)", text)
     if not parts or "".join(map("".join, parts)) != text:
-        raise argparse.ArgumentTypeError(f"`{text}` is no duration; write 500ms, 30s or 1m30s")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a duration; write 500ms, 30s or 1m30s")
     return sum(float(value) * _UNITS[unit] for value, unit in parts)
 
 
@@ -29,7 +29,7 @@ def size(text: str) -> int:
     """Return a Kubernetes quantity (`16Mi`, `1G`, `65536`) in bytes."""
     found = re.fullmatch(r"(\d+)(K|M|G|Ki|Mi|Gi)?", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"`{text}` is no size; write 65536, 16Mi or 1G")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a size; write 65536, 16Mi or 1G")
     return int(found[1]) * _SIZES[found[2] or ""]
 
 
@@ -40,7 +40,7 @@ def quantity(text: str) -> int:
     """Return a size as the incumbent's gRPC flags have it: `16Mi`, `10MiB`, `25MB`, `1.5Gi`."""
     found = _QUANTITY.fullmatch(text.strip())
     if not found or found[2] == "ki":
-        raise argparse.ArgumentTypeError(f"`{text}` is no size; write 4194304, 16Mi or 25MB")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a size; write 4194304, 16Mi or 25MB")
     base = 1024 if found[2].endswith("i") else 1000
     return int(float(found[1]) * base ** " KMGT".index(found[2][:1].upper() or " "))
 
@@ -48,7 +48,7 @@ def quantity(text: str) -> int:
 def count(text: str) -> int:
     """Return a number of 0 or more."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"`{text}` is no number of 0 or more")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number of 0 or more")
     return int(text)
 
 
@@ -57,7 +57,7 @@ def one_of(*known: str) -> Callable[[str], str]:
 
     def word(text: str) -> str:
         if text.lower() not in known:
-            raise argparse.ArgumentTypeError(f"`{text}` is none of {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"`{text}` is not one of {', '.join(known)}")
         return text.lower()
 
     return word
@@ -71,7 +71,7 @@ def words(text: str) -> tuple[str, ...]:
 def port_number(text: str) -> int:
     """Return a port; 0 is any free one."""
     if not text.isdecimal() or int(text) > _LAST_PORT:
-        raise argparse.ArgumentTypeError(f"`{text}` is no port; write 0 to {_LAST_PORT}")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a port; write 0 to {_LAST_PORT}")
     return int(text)
 
 
@@ -79,7 +79,7 @@ def interval(text: str) -> float:
     """Return a duration of more than 0, in seconds."""
     seconds = duration(text)
     if seconds <= 0:
-        raise argparse.ArgumentTypeError(f"`{text}` is no interval; write 500ms or 1s")
+        raise argparse.ArgumentTypeError(f"`{text}` is not an interval; write 500ms or 1s")
     return seconds
 
 
@@ -101,7 +101,7 @@ def boolean(text: str) -> bool:
 def verbosity(text: str) -> str:
     """Return the name of the log level for a klog verbosity; one below 0 is the default."""
     if not text.removeprefix("-").isdecimal():
-        raise argparse.ArgumentTypeError(f"`{text}` is no level; write 2, or 4 for more")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a level; write 2, or 4 for more")
     return "debug" if int(text) >= _DEBUG_VERBOSITY else "info"
 
 
@@ -115,7 +115,7 @@ def zap_level(text: str) -> str:
     if text.lower() in {"dpanic", "panic", "fatal"}:
         return "error"
     if text.lower() not in _ZAP_LEVELS:
-        raise argparse.ArgumentTypeError(f"`{text}` is no level; write debug, info or error")
+        raise argparse.ArgumentTypeError(f"`{text}` is not a level; write debug, info or error")
     return _ZAP_LEVELS[text.lower()]
 
 
@@ -139,7 +139,7 @@ def labels(text: str) -> dict[str, str] | str:
         return {pair[1]: pair[2] for pair in pairs if pair}
     if not all(map(_REQUIREMENT.fullmatch, parts)):
         raise argparse.ArgumentTypeError(
-            f"`{text}` is no selector; write app=vllm,role=decode or role in (decode,both)"
+            f"`{text}` is not a selector; write app=vllm,role=decode or role in (decode,both)"
         )
     return text
 

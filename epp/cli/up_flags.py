@@ -69,7 +69,7 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
         "--upstream-api-key-env",
         default="",
         metavar="NAME",
-        help="the environment variable with a key that servers want: requests are sent with it,"
+        help="the environment variable with the servers' API key: requests are sent with it,"
         " in place of what the client sent",
     )
     group.add_argument(
@@ -89,7 +89,7 @@ def _add_clients(group: argparse._ArgumentGroup) -> None:
         "--host",
         default="127.0.0.1",
         metavar="HOST",
-        help="where clients connect (default: %(default)s, this machine only; 0.0.0.0: anybody)",
+        help="where clients connect (default: %(default)s, this machine only; 0.0.0.0: everyone)",
     )
     group.add_argument(
         "--port",
@@ -150,7 +150,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         "--log-level",
         default="warning",
         choices=("debug", "info", "warning", "error"),
-        help="of the picker's lines that are shown; never a prompt or a key (default: warning)",
+        help="least level of the lines shown; never a prompt or a key (default: warning)",
     )
 
 
@@ -200,7 +200,7 @@ def _check_tls(arguments: argparse.Namespace, servers: Sequence[ModelServer]) ->
         ("--insecure-upstream", arguments.insecure_upstream),
     ):
         if given and not any_https(servers):
-            raise ConfigError("no server is https", flag)
+            raise ConfigError("no server uses https", flag)
 
 
 def _variable(name: str, environ: Mapping[str, str]) -> str:
@@ -209,12 +209,16 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
         return ""
     flag = "--upstream-api-key-env"
     if not _VARIABLE.fullmatch(name):
-        raise ConfigError("this is no name of an environment variable; the key is its value", flag)
+        raise ConfigError(
+            "this is not the name of an environment variable; the key is its value", flag
+        )
     key = environ.get(name, "")
     if not key:
         raise ConfigError(f"the environment variable {name} is empty or not set", flag)
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise ConfigError(f"what is in {name} is no API key: a space or control character", flag)
+        raise ConfigError(
+            f"what is in {name} is not an API key: a space or control character", flag
+        )
     return name
 
 

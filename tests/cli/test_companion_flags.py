@@ -44,7 +44,7 @@ def test_a_recording_says_which_pool_and_configuration(more, name, tmp_path):
 
 def test_a_recording_of_no_size_is_refused(tmp_path):
     arguments = parsed("--record", str(tmp_path), "--record-max-bytes=4K")
-    with pytest.raises(ConfigError, match="--record-max-bytes: 4000 bytes hold no recording"):
+    with pytest.raises(ConfigError, match="--record-max-bytes: 4000 bytes are too few"):
         recording_of(arguments, "pool", "")
 
 

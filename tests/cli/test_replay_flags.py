@@ -86,7 +86,7 @@ def test_faults(text, pod, kind, at, seconds, factor):  # noqa: PLR0913, PLR0917
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "Name a trace or a workload"),
+        ([], "name a trace or a workload"),
         (["no-such-file.jsonl"], "no file `no-such-file.jsonl`"),
         (["chatt"], "did you mean `chat`"),
         (["chat:rat=5"], "did you mean `rate`"),
@@ -94,7 +94,7 @@ def test_faults(text, pod, kind, at, seconds, factor):  # noqa: PLR0913, PLR0917
         (["chat", "--policy", "lest-ttft"], "did you mean `least-ttft`"),
         (["chat", "--policy", "no-such.yaml"], "cannot read no-such.yaml"),
         (["chat", "--policy", "random", "--policy", "random"], "two policies"),
-        (["chat", "--baseline", "linear"], "`linear` is none of"),
+        (["chat", "--baseline", "linear"], "`linear` is not one of"),
         (["chat", "--fault", "8:die@1"], "there is no pod 8"),
         (["chat", "--exchange", "5ms"], "--pickers 2"),
         (["chat", "--duration", "9999h"], "--duration: more than a year"),

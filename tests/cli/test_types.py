@@ -44,7 +44,7 @@ def test_sizes(text, count):
 
 @pytest.mark.parametrize("text", ["", "Mi", "-1", "1.5Mi", "1MB", "1 Mi", "1mi"])
 def test_no_sizes(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is no size"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
         size(text)
 
 
@@ -72,5 +72,5 @@ def test_verbosity(text, level):
 
 @pytest.mark.parametrize("text", ["", "-", "debug", "4.0"])
 def test_no_verbosity(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is no level"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a level"):
         verbosity(text)

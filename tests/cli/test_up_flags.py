@@ -87,18 +87,21 @@ REFUSED = {
     "nothing": ([], "no model servers: epp up http://10.0.0.11:8000"),
     "both": ([URL, "--endpoints-file=x"], "--endpoints-file and URLs: one of these is enough"),
     "half": ([URL, "--tls-key=x"], "--tls-cert: a certificate and its key are given together"),
-    "no https": ([URL, "--insecure-upstream"], "--insecure-upstream: no server is https"),
-    "no https to check": ([URL, "--upstream-ca-file=x"], "--upstream-ca-file: no server is https"),
+    "no https": ([URL, "--insecure-upstream"], "--insecure-upstream: no server uses https"),
+    "no https to check": (
+        [URL, "--upstream-ca-file=x"],
+        "--upstream-ca-file: no server uses https",
+    ),
     "checked and not": (
         ["https://a", "--upstream-ca-file=x", "--insecure-upstream"],
         "one excludes the other",
     ),
-    "a key": ([URL, "--upstream-api-key-env=sk-1"], "no name of an environment variable"),
+    "a key": ([URL, "--upstream-api-key-env=sk-1"], "not the name of an environment variable"),
     "no key": ([URL, "--upstream-api-key-env=NONE"], "NONE is empty or not set"),
-    "two lines": ([URL, "--upstream-api-key-env=TWO"], "what is in TWO is no API key"),
-    "no room": ([URL, "--record=r", "--record-max-bytes=1Ki"], "1024 bytes hold no recording"),
+    "two lines": ([URL, "--upstream-api-key-env=TWO"], "what is in TWO is not an API key"),
+    "no room": ([URL, "--record=r", "--record-max-bytes=1Ki"], "1024 bytes are too few"),
     "no such shadow": ([URL, "--shadow=none.yaml"], "--shadow: "),
-    "a path": ([f"{URL}/v1"], "leave `/v1` away"),
+    "a path": ([f"{URL}/v1"], "leave out `/v1`"),
 }
 
 
