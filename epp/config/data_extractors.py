@@ -60,7 +60,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
             raise ValueError(f"the engine's `name` is {problem}")
         keys = [each.attribute_key for each in self.custom_metrics]
         if repeated := {key for key in keys if keys.count(key) > 1}:
-            raise ValueError(f"attributeKey `{min(repeated)}` is there twice")
+            raise ValueError(f"attributeKey `{min(repeated)}` is listed twice")
         self.specs()
 
     def specs(self) -> EngineSpecs:
@@ -114,7 +114,9 @@ class CoreMetricsExtractor(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         known = {*names, *ENGINES}
         if self.default_engine and self.default_engine not in known:
             listed = ", ".join(f"`{name}`" for name in sorted(known))
-            raise ValueError(f"`defaultEngine` is `{self.default_engine}`, none of {listed}")
+            raise ValueError(
+                f"`defaultEngine` is `{self.default_engine}`, which is not one of {listed}"
+            )
 
     def catalog(self) -> EngineCatalog:
         """Return the engines, in the order in which a page is matched."""

@@ -98,7 +98,7 @@ def data_layer(
 
 def _check_source(name: str, source: object, place: str) -> None:
     if isinstance(source, _Extractor | TopologyExtractor | LabelProducer | Plugin):
-        raise ConfigError(f"`{name}` is no source of data", f"{place}.pluginRef")
+        raise ConfigError(f"`{name}` is not a source of data", f"{place}.pluginRef")
 
 
 def _has_metrics(source: object) -> bool:
@@ -176,7 +176,7 @@ def _one_load(pages: Sequence[PolledPages]) -> tuple[list[PolledPages], list[str
         )
         if second and first is not None:
             warnings.append(
-                f"{each.source.name}: of its load nothing but custom metrics is read, since"
+                f"{each.source.name}: only custom metrics are read of its load, since"
                 f" `{first.source.name}` has the load"
             )
     return result, warnings
@@ -188,6 +188,6 @@ def _unused(wanted: Wanted, plugins: Mapping[str, object]) -> Iterator[str]:
     extractors = {name for _, names in wanted for name in names}
     for name, plugin in plugins.items():
         if isinstance(plugin, PolledSource) and name not in sources:
-            yield f"{name}: it is without effect: no entry of `dataLayer.sources` refers to it"
+            yield f"{name}: it has no effect: no entry of `dataLayer.sources` refers to it"
         if isinstance(plugin, _Extractor) and name not in extractors:
-            yield f"{name}: it is without effect: no extractor of `dataLayer.sources` refers to it"
+            yield f"{name}: it has no effect: no extractor of `dataLayer.sources` refers to it"

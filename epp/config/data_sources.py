@@ -58,7 +58,7 @@ class PolledSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     def __post_init__(self) -> None:
         if not _PATH.fullmatch(self.path):
             raise ValueError(
-                f"`{self.path}` is no path of a URL: write it in ASCII, without spaces"
+                f"`{self.path}` is not the path of a URL: write it in ASCII, without spaces"
             )
         self._seconds()
 
@@ -107,9 +107,9 @@ class _CertifiedSource(PolledSource, frozen=True, rename="camel"):
         """Return what is written without effect."""
         written = [self.ca_cert_path, self.client_cert_path, self.client_key_path]
         if self.scheme == "http" and any(written):
-            return ("its certificates are without effect: `scheme` is `http`",)
+            return ("its certificates have no effect: `scheme` is `http`",)
         if self.ca_cert_path and self.insecure_skip_verify:
-            return ("`caCertPath` is without effect: `insecureSkipVerify` is true",)
+            return ("`caCertPath` has no effect: `insecureSkipVerify` is true",)
         return ()
 
 

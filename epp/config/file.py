@@ -190,7 +190,7 @@ def _check_gates(config: EndpointPickerConfig, overrides: Mapping[str, bool]) ->
     if config.flow_control is not None and not gates.get(FLOW_CONTROL_GATE):
         detector = FlowControl(saturation_detector=config.flow_control.saturation_detector)
         if config.flow_control != detector:
-            yield f"flowControl is without effect: feature gate `{FLOW_CONTROL_GATE}` is off"
+            yield f"flowControl has no effect: feature gate `{FLOW_CONTROL_GATE}` is off"
 
 
 # Scheduling.
@@ -217,7 +217,7 @@ def _profile(spec: ProfileSpec, plugins: Plugins, place: str) -> Profile:
     ]
     pickers = [each for _, each in named if isinstance(each, Picker)]
     if len(pickers) > 1:
-        raise ConfigError("a profile has one picker, this one has several", f"{place}.plugins")
+        raise ConfigError("this profile has several pickers; it can have one", f"{place}.plugins")
     if not pickers:
         pickers = [_default_picker(spec, plugins)]
     return Profile(
@@ -350,14 +350,16 @@ def _saturation_detector(section: FlowControl, plugins: Plugins) -> SaturationDe
     name, place = section.saturation_detector.plugin_ref, "flowControl.saturationDetector.pluginRef"
     found = plugins.refer(name, place, known=("utilization-detector", "concurrency-detector"))
     if not isinstance(found, SaturationDetector):
-        raise ConfigError(f"`{name}` detects no saturation; `utilization-detector` does", place)
+        raise ConfigError(
+            f"`{name}` does not detect saturation; `utilization-detector` does", place
+        )
     return found
 
 
 def _expect(name: str, kind: type[object], plugins: Plugins, place: str) -> None:
     found = plugins.refer(name, place, known=PLUGINS)
     if not isinstance(found, kind):
-        raise ConfigError(f"`{name}` is no such policy", place)
+        raise ConfigError(f"`{name}` is not a policy of this kind", place)
 
 
 def _discovery(config: EndpointPickerConfig, plugins: Plugins) -> FileDiscoveryConfig | None:
@@ -367,5 +369,5 @@ def _discovery(config: EndpointPickerConfig, plugins: Plugins) -> FileDiscoveryC
     place = "dataLayer.discovery.endpoints.pluginRef"
     found = plugins.refer(layer.discovery.endpoints.plugin_ref, place)
     if not isinstance(found, FileDiscoveryConfig):
-        raise ConfigError("this plug-in discovers no endpoints; `file-discovery` does", place)
+        raise ConfigError("this plug-in does not discover endpoints; `file-discovery` does", place)
     return found

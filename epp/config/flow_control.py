@@ -61,7 +61,7 @@ class FlowControl(msgspec.Struct, forbid_unknown_fields=True, rename="camel", om
         _check_times(self.default_request_ttl, self.no_endpoint_request_ttl)
         priorities = [band.priority for band in self.priority_bands]
         if len(set(priorities)) < len(priorities):
-            raise ValueError("two bands of `priorityBands` have one priority")
+            raise ValueError("two bands of `priorityBands` have the same priority")
 
 
 def _check_limits(*limits: str | int | None) -> None:
@@ -100,9 +100,9 @@ class ProgramAwareFairness(FairnessPolicy, frozen=True):
 
     def __post_init__(self) -> None:
         if self.eviction_ttl_seconds <= 0 or self.eviction_sweep_seconds <= 0:
-            raise ValueError("`evictionTtlSeconds` and `evictionSweepSeconds` are above 0")
+            raise ValueError("`evictionTtlSeconds` and `evictionSweepSeconds` must be above 0")
         if self.las_half_life_seconds < 0:
-            raise ValueError("`lasHalfLifeSeconds` is less than nothing")
+            raise ValueError("`lasHalfLifeSeconds` must not be negative")
 
 
 class OrderingPolicy(FlowControlPlugin, frozen=True):
@@ -129,7 +129,7 @@ class PriorityHoldbackPolicy(UsageLimitPolicy, frozen=True):
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_ceiling < self.max_ceiling <= 1:
-            raise ValueError("0 <= `minCeiling` < `maxCeiling` <= 1 does not hold")
+            raise ValueError("0 <= `minCeiling` < `maxCeiling` <= 1 must hold")
 
 
 class EvictionPolicy(FlowControlPlugin, frozen=True):

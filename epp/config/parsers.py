@@ -126,7 +126,7 @@ def parser_settings(
             continue
         parser = refer(reference.plugin_ref, f"{place}.pluginRef")
         if not isinstance(parser, Parser):
-            problem = f"`{reference.plugin_ref}` parses nothing; {', '.join(PARSERS)} do"
+            problem = f"`{reference.plugin_ref}` is not a parser; write one of {', '.join(PARSERS)}"
             raise ConfigError(problem, f"{place}.pluginRef")
         if type(parser) in kinds:
             problem = f"a second {_TYPES[type(parser)]}: one of each type can be here"

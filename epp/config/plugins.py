@@ -117,7 +117,9 @@ class Plugins(Mapping[str, Any]):
             return self._started[name]
         if name in self._starting:
             circle = " -> ".join([*self._starting[self._starting.index(name) :], name])
-            raise ConfigError(f"plug-ins need each other in a circle: {circle}", self.place(name))
+            raise ConfigError(
+                f"plug-ins depend on each other in a circle: {circle}", self.place(name)
+            )
         struct = self.structs[name]
         self._starting.append(name)
         try:
@@ -146,7 +148,7 @@ class Plugins(Mapping[str, Any]):
             raise ConfigError(f"no plug-in is named `{name}`{near(name, self.structs)}", place)
         found = self._start(name)
         if not isinstance(found, kind):
-            raise ConfigError(f"`{name}` is no {_words(kind)}", place)
+            raise ConfigError(f"`{name}` is not a {_words(kind)}", place)
         return found
 
     def _stands_for_default(self, name: str) -> bool:

@@ -55,7 +55,7 @@ class RenderEndpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
     def __post_init__(self) -> None:
         if not re.match(r"https?://[^/]", self.url):
-            raise ValueError(f"`{self.url}` is no URL; write http://host:port")
+            raise ValueError(f"`{self.url}` is not a URL; write http://host:port")
         seconds(self.timeout or "5s")
         seconds(self.mm_timeout or "30s")
 
@@ -87,9 +87,11 @@ class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
         alone = self.model_name and not (self.tokenizer or sidecar)
         rendered = self.vllm is not None or bool(alone)
         if (self.estimate is not None) + rendered + bool(self.tokenizer) + sidecar > 1:
-            raise ValueError("only one of `estimate`, `vllm` (or `modelName`) and `tokenizer`")
+            raise ValueError(
+                "only one of `estimate`, `vllm` (or `modelName`) and `tokenizer` can be given"
+            )
         if min(self.max_bytes, self.cache_bytes) < 0:
-            raise ValueError("a size is less than nothing")
+            raise ValueError("a size must not be negative")
         seconds(self.patience)
 
     def settings(self) -> TokenSettings | None:
@@ -124,7 +126,7 @@ class TokenProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
     def __post_init__(self) -> None:
         if self.block_size_tokens < 0 or self.block_size < 0:
-            raise ValueError("a block is less than nothing")
+            raise ValueError("a block size must not be negative")
 
     @property
     def tokens(self) -> int:
@@ -143,7 +145,7 @@ class PodDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     def __post_init__(self) -> None:
         parse_label_selector(self.pod_label_selector)
         if not (0 < self.socket_port <= _LAST_PORT and self.replay_socket_port <= _LAST_PORT):
-            raise ValueError(f"a port is beyond 1 to {_LAST_PORT}")
+            raise ValueError(f"a port is not in 1 to {_LAST_PORT}")
 
 
 _BY_FORM = without_effect("the events of vLLM and SGLang are recognised by their form")
@@ -161,7 +163,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
     def __post_init__(self) -> None:
         if self.zmq_endpoint and not _ZMQ_ADDRESS.fullmatch(self.zmq_endpoint):
-            problem = "is no address of ZMQ; write tcp://0.0.0.0:5557"
+            problem = "is not a ZMQ address; write tcp://0.0.0.0:5557"
             raise ValueError(f"`zmqEndpoint`: `{self.zmq_endpoint}` {problem}")
 
     @property
@@ -271,7 +273,7 @@ class ApproxProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, ren
 
     def __post_init__(self) -> None:
         if self.lru_capacity_per_server < 0:
-            raise ValueError("`lruCapacityPerServer` is less than nothing")
+            raise ValueError("`lruCapacityPerServer` must not be negative")
 
     def start(self, context: PluginContext) -> PrefixMatchInfo:
         """Return the fleet's index for the file's first; for any other one an index of its own."""
@@ -311,8 +313,8 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _NOTHING_HEARD = (
-    "precise-prefix-cache-producer: no KV events are heard: `kvEventsConfig.discoverPods` is false,"
-    " and there is no `zmqEndpoint`"
+    "precise-prefix-cache-producer: no KV events are received: `kvEventsConfig.discoverPods` is"
+    " false, and there is no `zmqEndpoint`"
 )
 
 

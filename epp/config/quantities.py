@@ -21,12 +21,12 @@ def seconds(text: str, *, zero: bool = False) -> float:
     if zero and text == "0":
         return 0.0
     if not _DURATION.fullmatch(text):
-        raise ValueError(f"`{text}` is no duration; write 500ms, 5s or 1m30s")
+        raise ValueError(f"`{text}` is not a duration; write 500ms, 5s or 1m30s")
     total = sum(float(value) * _UNITS[unit] for value, unit in re.findall(_PART, text))
     if total > _LONGEST:
         raise ValueError(f"`{text}` is longer than 292 years")
     if total <= 0 and not zero:
-        raise ValueError(f"`{text}` is no time at all")
+        raise ValueError(f"`{text}` must be above 0")
     return total
 
 
@@ -37,5 +37,5 @@ def quantity(value: str | float) -> int:
     """
     found = _QUANTITY.fullmatch(str(value))
     if found is None:
-        raise ValueError(f"`{value}` is no quantity; write 1000, 1k or 16Mi")
+        raise ValueError(f"`{value}` is not a quantity; write 1000, 1k or 16Mi")
     return -int(-float(found[1]) * _SCALES[found[2]] // 1)

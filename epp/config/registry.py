@@ -46,7 +46,7 @@ def users_class(name: str, place: str) -> type[Any] | None:
         with plugin_code(f"`{entry.value}` cannot be imported", place):
             found = entry.load()
         if not (isinstance(found, type) and issubclass(found, msgspec.Struct)):
-            raise ConfigError(f"`{entry.value}` is no msgspec.Struct", place)
+            raise ConfigError(f"`{entry.value}` is not a msgspec.Struct", place)
         return found
     return None
 

@@ -182,7 +182,7 @@ def _check_version(document: dict[str, Any]) -> None:
         raise ConfigError(f"`{kind}` is not `{KIND}`", "kind")
     if version not in {API_VERSION, *OLD_API_VERSIONS}:
         known = ", ".join((API_VERSION, *OLD_API_VERSIONS))
-        raise ConfigError(f"`{version}` is none of {known}", "apiVersion")
+        raise ConfigError(f"`{version}` is not one of {known}", "apiVersion")
 
 
 def _modernize(document: dict[str, Any]) -> tuple[str, ...]:

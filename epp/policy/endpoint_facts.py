@@ -63,7 +63,7 @@ class LabelProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
     def __post_init__(self) -> None:
         if self.value_type not in {"", "string", "number"}:
-            raise ValueError(f"`valueType` is `string` or `number`, not `{self.value_type}`")
+            raise ValueError(f"`valueType` must be `string` or `number`, not `{self.value_type}`")
         if bool(self.label) != bool(self.attribute_key):
             raise ValueError("`label` and `attributeKey` are needed together")
         keys = [each.attribute_key for each in self.labels]
@@ -71,7 +71,7 @@ class LabelProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
         if not keys:
             raise ValueError("it needs `labels`, each with `label` and `attributeKey`")
         if repeated := {key for key in keys if keys.count(key) > 1}:
-            raise ValueError(f"attributeKey `{min(repeated)}` is there twice")
+            raise ValueError(f"attributeKey `{min(repeated)}` is listed twice")
 
     def text(self, endpoint: Endpoint, attribute_key: str) -> str | None:
         """Return the value of an attribute; None where the pod has no such label."""

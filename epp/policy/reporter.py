@@ -44,7 +44,7 @@ class RequestAttributeReporter(msgspec.Struct, frozen=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         if len(self.attributes) != 1:
-            raise ValueError(f"`attributes` has {len(self.attributes)} entries; it takes one")
+            raise ValueError(f"`attributes` has {len(self.attributes)} entries; it takes only one")
         if not self.attributes[0].key.name or not self.attributes[0].expression:
             raise ValueError("`key.name` and `expression` must not be empty")
 
@@ -68,7 +68,7 @@ def _compiled(expression: str) -> Any:  # noqa: ANN401 (a library without types)
         return environment.compile(expression)
     except RuntimeError as error:
         problem = str(error).splitlines()[0]
-        raise ConfigError(f"`{expression}` is no CEL: {problem}") from None
+        raise ConfigError(f"`{expression}` is not valid CEL: {problem}") from None
 
 
 class AttributeReporter:

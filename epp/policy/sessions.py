@@ -63,7 +63,7 @@ class SessionIds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
 
     def __post_init__(self) -> None:
         if self.eviction_ttl_seconds <= 0 or self.eviction_sweep_seconds <= 0:
-            raise ValueError("`evictionTtlSeconds` and `evictionSweepSeconds` are above 0")
+            raise ValueError("`evictionTtlSeconds` and `evictionSweepSeconds` must be above 0")
 
 
 class SessionAffinity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -142,7 +142,7 @@ class _PinFilter(_PinPlugin):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return the session's endpoint alone; all where it is no candidate."""
+        """Return the session's endpoint alone; all where it is not a candidate."""
         pinned = self._pins.pinned(request)
         if not pinned:
             return candidates
@@ -157,7 +157,7 @@ class _Tokens:
         self._profile = profile
 
     def pinned(self, request: InferenceRequest) -> str:
-        """Return what the token says; empty for what is no token."""
+        """Return what the token says; empty for what is not a token."""
         try:
             return b64decode(request.headers.get(self._header, ""), validate=True).decode()
         except (binascii.Error, ValueError):
@@ -222,7 +222,7 @@ class _Bindings:
         return "" if bound is None else bound.endpoint
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
-        """Bind a session to its first endpoint, or anew where that is no candidate any more."""
+        """Bind a session to its first endpoint, or anew where that is not a candidate any more."""
         self._now = now
         session, stage = self._session(request), decision.of(self._profile)
         if session is None or stage is None:

@@ -132,7 +132,7 @@ def test_a_second_source_of_load_has_attributes_only():
     first, second = settings.data_layer.pages
     assert (first.load, first.attributes, first.vital) == (True, False, True)
     assert (second.load, second.attributes, second.vital) == (False, True, False)
-    assert "more: of its load nothing but custom metrics is read" in warned(settings)
+    assert "more: only custom metrics are read of its load" in warned(settings)
 
 
 def test_the_name_of_gie_is_the_same_extractor():
@@ -145,8 +145,8 @@ def test_the_name_of_gie_is_the_same_extractor():
 @pytest.mark.parametrize(
     ("plugins", "sources", "message"),
     [
-        ([plugin("metrics-data-source", name="x")], {}, "x: it is without effect"),
-        ([plugin("dcgm-extractor")], {}, "dcgm-extractor: it is without effect"),
+        ([plugin("metrics-data-source", name="x")], {}, "x: it has no effect"),
+        ([plugin("dcgm-extractor")], {}, "dcgm-extractor: it has no effect"),
         (
             [plugin("models-data-source")],
             {"models-data-source": []},
@@ -155,12 +155,12 @@ def test_the_name_of_gie_is_the_same_extractor():
         (
             [plugin("metrics-data-source", "{clientCertPath: /a, clientKeyPath: /b}")],
             {},
-            "certificates are without effect: `scheme` is `http`",
+            "certificates have no effect: `scheme` is `http`",
         ),
         (
             [plugin("metrics-data-source", "{scheme: https, caCertPath: /a}")],
             {},
-            "`caCertPath` is without effect: `insecureSkipVerify` is true",
+            "`caCertPath` has no effect: `insecureSkipVerify` is true",
         ),
     ],
 )
@@ -176,11 +176,11 @@ def test_what_is_without_effect_is_said(plugins, sources, message):
         ("metrics-data-source", "{port: 0}", "Expected `int` >= 1"),
         ("metrics-data-source", "{port: 65536}", "Expected `int` <= 65535"),
         ("metrics-data-source", "{port: '8000'}", "Expected `int | null`"),
-        ("metrics-data-source", "{path: 'a b'}", "no path of a URL"),
-        ("metrics-data-source", '{path: "/a\\r\\nHost: x"}', "no path of a URL"),
+        ("metrics-data-source", "{path: 'a b'}", "not the path of a URL"),
+        ("metrics-data-source", '{path: "/a\\r\\nHost: x"}', "not the path of a URL"),
         ("metrics-data-source", "{interval: 5}", "Expected `str`"),
-        ("metrics-data-source", "{interval: soon}", "is no duration"),
-        ("metrics-data-source", "{interval: -1s}", "is no duration"),
+        ("metrics-data-source", "{interval: soon}", "is not a duration"),
+        ("metrics-data-source", "{interval: -1s}", "is not a duration"),
         ("metrics-data-source", "{clientCertPath: /a}", "needed together"),
         ("models-data-source", "{port: 1}", "unknown parameter `port`"),
         ("dcgm-data-source", "{caCertPath: /a}", "unknown parameter `caCertPath`"),
@@ -193,13 +193,13 @@ def test_what_is_without_effect_is_said(plugins, sources, message):
         ("label-producer", "{}", "it needs `labels`"),
         ("label-producer", "{label: a}", "needed together"),
         ("label-producer", "{labels: [{label: a, attributeKey: ''}]}", "are needed"),
-        ("label-producer", "{label: a, attributeKey: b, valueType: x}", "`valueType` is"),
+        ("label-producer", "{label: a, attributeKey: b, valueType: x}", "`valueType` must be"),
         (
             "label-producer",
             "{labels: [{label: a, attributeKey: k}, {label: b, attributeKey: k}]}",
-            "`k` is there twice",
+            "`k` is listed twice",
         ),
-        ("multicluster-metrics-extractor", "{queueSizeMetric: '9'}", "`9` is no metric"),
+        ("multicluster-metrics-extractor", "{queueSizeMetric: '9'}", "`9` is not a metric"),
     ],
 )
 def test_bad_parameters_name_their_place(kind, parameters, problem):
@@ -218,8 +218,8 @@ def test_bad_parameters_name_their_place(kind, parameters, problem):
             "dataLayer.sources[0].extractors[0].pluginRef",
             "no plug-in is named `nobody`",
         ),
-        ({"random-picker": []}, "dataLayer.sources[0].pluginRef", "is no source of data"),
-        ({"dcgm-extractor": []}, "dataLayer.sources[0].pluginRef", "is no source of data"),
+        ({"random-picker": []}, "dataLayer.sources[0].pluginRef", "is not a source of data"),
+        ({"dcgm-extractor": []}, "dataLayer.sources[0].pluginRef", "is not a source of data"),
         (
             {"metrics-data-source": ["random-picker"]},
             "dataLayer.sources[0].extractors[0].pluginRef",
@@ -324,12 +324,12 @@ def test_sizes_of_the_cache_are_labels_or_metrics():
         ("{engineConfigs: [{name: ''}]}", "engineConfigs[0]: the engine's `name` is empty"),
         ("{engineConfigs: [{name: default}]}", "which is reserved"),
         ("{engineConfigs: [{name: a}, {name: a}]}", "`a` is in `engineConfigs` twice"),
-        ("{defaultEngine: vlm}", "`defaultEngine` is `vlm`, none of `sglang`"),
+        ("{defaultEngine: vlm}", "`defaultEngine` is `vlm`, which is not one of `sglang`"),
         (
             "{engineConfigs: [{name: a}, {name: b, kvUsageSpec: 'x{y'}]}",
-            "`kvUsageSpec`: `x{y` is no metric; write name or name{label=value,...}",
+            "`kvUsageSpec`: `x{y` is not a metric; write name or name{label=value,...}",
         ),
-        ("{engineConfigs: [{name: a, loraSpec: 'x{y}'}]}", "`y` in `x{y}` is no label=value"),
+        ("{engineConfigs: [{name: a, loraSpec: 'x{y}'}]}", "`y` in `x{y}` is not label=value"),
         (
             "{engineConfigs: [{name: a, queueSpec: b}]}",
             "engineConfigs[0]: unknown parameter `queueSpec`: did you mean",
@@ -345,7 +345,7 @@ def test_sizes_of_the_cache_are_labels_or_metrics():
         (
             """{engineConfigs: [{name: a, customMetrics: [{attributeKey: k, metricSpec: b},
               {attributeKey: k, metricSpec: c}]}]}""",
-            "`k` is there twice",
+            "`k` is listed twice",
         ),
     ],
 )

@@ -101,12 +101,12 @@ def test_without_a_name_or_with_that_of_an_unlisted_type_the_default_serves():
         (
             [counting("a", otherScorer="p"), {"type": "max-score-picker", "name": "p"}],
             "plugins[0].parameters.otherScorer",
-            "`p` is no scorer",
+            "`p` is not a scorer",
         ),
         (
             [counting("a", otherScorer="b"), counting("b", otherScorer="a")],
             "plugins[0].parameters",
-            "plug-ins need each other in a circle: a -> b -> a",
+            "plug-ins depend on each other in a circle: a -> b -> a",
         ),
         ([counting("a", otherScorer="a")], "plugins[0].parameters", "in a circle: a -> a"),
         ([counting("a", old="bad")], "plugins[0].parameters", "`old` is bad"),

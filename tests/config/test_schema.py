@@ -72,19 +72,19 @@ def test_the_one_parser_of_old_releases():
 @pytest.mark.parametrize(
     ("text", "place", "said"),
     [
-        ("flowControl: {maxBytes: ten}", "flowControl", "`ten` is no quantity"),
-        ("flowControl: {maxRequests: -1}", "flowControl", "`-1` is no quantity"),
+        ("flowControl: {maxBytes: ten}", "flowControl", "`ten` is not a quantity"),
+        ("flowControl: {maxRequests: -1}", "flowControl", "`-1` is not a quantity"),
         ("flowControl: {defaultRequestTTL: 5}", "flowControl.defaultRequestTTL", "Expected `str"),
-        ("flowControl: {defaultRequestTTL: soon}", "flowControl", "`soon` is no duration"),
+        ("flowControl: {defaultRequestTTL: soon}", "flowControl", "`soon` is not a duration"),
         (
             "flowControl: {priorityBands: [{priority: 1}, {priority: 1}]}",
             "flowControl",
-            "have one priority",
+            "have the same priority",
         ),
         (
             "flowControl: {priorityBands: [{fairnessPolicyRef: fcfs-ordering-policy}]}",
             "flowControl.priorityBands[0].fairnessPolicyRef",
-            "`fcfs-ordering-policy` is no such policy",
+            "`fcfs-ordering-policy` is not a policy of this kind",
         ),
         (
             "flowControl: {defaultPriorityBand: {orderingPolicyRef: fcfs}}",
@@ -99,9 +99,13 @@ def test_the_one_parser_of_old_releases():
         (
             "plugins: [{type: queue-scorer, name: q}]\nsaturationDetector: {pluginRef: q}",
             "flowControl.saturationDetector.pluginRef",
-            "`q` detects no saturation",
+            "`q` does not detect saturation",
         ),
-        ("dataLayer: {crossReplica: {syncInterval: 0s}}", "dataLayer.crossReplica", "no time"),
+        (
+            "dataLayer: {crossReplica: {syncInterval: 0s}}",
+            "dataLayer.crossReplica",
+            "must be above 0",
+        ),
     ],
 )
 def test_errors_name_the_place_and_the_problem(text, place, said):
@@ -125,7 +129,7 @@ flowControl:
         for name in ("feature gate `flowControl` is", "round-robin-fairness-policy:")
     }
     gated = load(text, gates={"flowControl": False})
-    assert "flowControl is without effect: feature gate `flowControl` is off" in gated.warnings
+    assert "flowControl has no effect: feature gate `flowControl` is off" in gated.warnings
 
 
 def test_the_report_says_what_becomes_of_everything():

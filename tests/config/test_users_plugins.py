@@ -87,7 +87,7 @@ def test_a_users_plug_in_has_a_name_of_its_own():
 @pytest.mark.parametrize(
     ("spec", "place", "said"),
     [
-        ("type: plain", "plugins[0].type", "is no msgspec.Struct"),
+        ("type: plain", "plugins[0].type", "is not a msgspec.Struct"),
         ("type: missing", "plugins[0].type", "cannot be imported: AttributeError"),
         ("type: nowhere", "plugins[0].type", "cannot be imported: ModuleNotFoundError"),
         (

@@ -120,15 +120,19 @@ def test_the_most_saturated(stages, asked, saturation):
 @pytest.mark.parametrize(
     ("kind", "parameters", "said"),
     [
-        ("utilization-detector", {"queueDepthThreshold": 0}, "`queueDepthThreshold` is above 0"),
+        (
+            "utilization-detector",
+            {"queueDepthThreshold": 0},
+            "`queueDepthThreshold` must be above 0",
+        ),
         ("utilization-detector", {"kvCacheUtilThreshold": 1.5}, "at most 1"),
-        ("utilization-detector", {"headroom": -0.1}, "`headroom` is 0 or more"),
-        ("utilization-detector", {"metricsStalenessThreshold": "soon"}, "`soon` is no duration"),
-        ("concurrency-detector", {"maxConcurrency": 0}, "are above 0"),
+        ("utilization-detector", {"headroom": -0.1}, "`headroom` must not be negative"),
+        ("utilization-detector", {"metricsStalenessThreshold": "soon"}, "`soon` is not a duration"),
+        ("concurrency-detector", {"maxConcurrency": 0}, "must be above 0"),
         ("concurrency-detector", {"concurrencyMode": "all"}, "Invalid enum value 'all'"),
         ("max-saturation-detector", {"detectors": []}, "`detectors` is empty"),
         ("max-saturation-detector", {"detectors": ["a", "a"]}, "one of them twice"),
-        ("max-saturation-detector", {"detectors": ["a"], "stages": {"b": []}}, "none of"),
+        ("max-saturation-detector", {"detectors": ["a"], "stages": {"b": []}}, "not one of"),
     ],
 )
 def test_what_is_out_of_range_is_an_error(kind, parameters, said):

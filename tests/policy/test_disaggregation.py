@@ -264,7 +264,7 @@ AT = "plugins[0].parameters"
         (
             {"parameters": "prefillDeciderPluginName: max-score-picker"},
             f"{AT}.prefillDeciderPluginName",
-            "`max-score-picker` is no decider",
+            "`max-score-picker` is not a decider",
         ),
         (
             {"parameters": "profiles: {decode: decoder}"},

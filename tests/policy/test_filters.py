@@ -285,8 +285,8 @@ def test_attributes(operator, expected):
     [
         ("prefix-cache-affinity-filter", {"affinityThreshold": 1.1}, "`affinityThreshold` is 1.1"),
         ("prefix-cache-affinity-filter", {"explorationProbability": -1}, "not in 0..1"),
-        ("prefix-cache-affinity-filter", {"maxTTFTPenaltyMs": -1}, "are 0 or more"),
-        ("prefix-cache-affinity-filter", {"maxTokensInFlightPenalty": -1}, "less than 0"),
+        ("prefix-cache-affinity-filter", {"maxTTFTPenaltyMs": -1}, "must not be negative"),
+        ("prefix-cache-affinity-filter", {"maxTokensInFlightPenalty": -1}, "must not be negative"),
         ("prefix-cache-affinity-filter", {"peakPrefillThroughput": 0}, "above 0 where TTFTs"),
         ("prefix-cache-affinity-filter", {"ttftSource": "x"}, "Invalid enum value 'x'"),
         ("slo-headroom-tier-filter", {"epsilonExploreNeg": 2}, "`epsilonExploreNeg` is 2.0"),
@@ -303,8 +303,8 @@ def test_attributes(operator, expected):
         ),
         ("by-label", {"label": "a"}, "one of `validValues` and `allowsNoLabel`"),
         ("by-label", {"label": "", "allowsNoLabel": True}, "`label` is empty"),
-        ("label-selector-filter", {"matchLabels": {"a b": "c"}}, "`a b` is no key"),
-        ("label-selector-filter", {"matchLabels": {"a": "c d"}}, "`c d` is no value"),
+        ("label-selector-filter", {"matchLabels": {"a b": "c"}}, "`a b` is not a label key"),
+        ("label-selector-filter", {"matchLabels": {"a": "c d"}}, "`c d` is not a label value"),
         (
             "label-selector-filter",
             {"matchExpressions": [{"key": "a", "operator": "In"}]},

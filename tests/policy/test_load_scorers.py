@@ -139,10 +139,14 @@ def test_a_named_producer_is_asked():
         (
             "prefix-cache-scorer",
             {"matchLengthWeight": 0.5, "matchLengthScaleTokens": 0},
-            "`matchLengthScaleTokens` is above 0",
+            "`matchLengthScaleTokens` must be above 0",
         ),
         ("load-aware-scorer", {"threshold": "128"}, "Expected `int`"),
-        ("latency-scorer", {"ttftWeight": -1}, "`ttftWeight` and `tpotWeight` are 0 or more"),
+        (
+            "latency-scorer",
+            {"ttftWeight": -1},
+            "`ttftWeight` and `tpotWeight` must not be negative",
+        ),
         ("latency-scorer", {"headroomSelectionStrategy": "best"}, "Invalid enum value 'best'"),
         ("header-label-affinity-scorer", {"headerName": "a", "labelKey": ""}, "are needed"),
         ("context-length-aware", {"label": ""}, "`label` is empty"),

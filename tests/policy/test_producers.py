@@ -75,7 +75,7 @@ def test_a_name_means_the_producer_of_the_file_or_else_the_default():
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("aprox", "no plug-in is named `aprox`"), ("queue-scorer", "is no prefix match info")],
+    [("aprox", "no plug-in is named `aprox`"), ("queue-scorer", "is not a prefix match info")],
 )
 def test_a_name_of_no_producer_is_an_error(name, said):
     with pytest.raises(ConfigError, match=said):

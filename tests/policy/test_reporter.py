@@ -52,11 +52,11 @@ def test_a_condition_must_hold():
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
-        ("[]", "`attributes` has 0 entries; it takes one"),
+        ("[]", "`attributes` has 0 entries; it takes only one"),
         ("[{key: {name: ''}, expression: '1'}]", "must not be empty"),
-        ("[{key: {name: a}, expression: 'usage. +'}]", "`usage. +` is no CEL"),
+        ("[{key: {name: a}, expression: 'usage. +'}]", "`usage. +` is not valid CEL"),
         ("[{key: {name: a}, expression: 'tokens'}]", "undeclared reference to 'tokens'"),
-        ("[{key: {name: a}, expression: '1', condition: '('}]", "`(` is no CEL"),
+        ("[{key: {name: a}, expression: '1', condition: '('}]", "`(` is not valid CEL"),
         ("[{key: {nam: a}, expression: '1'}]", "unknown parameter `nam`"),
     ],
 )

@@ -186,16 +186,16 @@ OTHER = "{name: m, headerName: H, labelKey: l, mode: prefer}"
         (f"{SCOPE}, revisionGating: {{mode: most}}", "'most'"),
         (
             f"{SCOPE}, revisionGating: {{mode: sum, requireRoles: {{values: []}}}}",
-            "`values` wants roles",
+            "`values` must list roles",
         ),
         (
             f"{SCOPE}, revisionGating: {{mode: sum, requireRoles: {{values: [a, a]}}}}",
-            "`values` wants roles",
+            "`values` must list roles",
         ),
         ("scope: {labelSelector: ''}, revisionGating: {mode: disabled}", "length >= 1"),
         (
             "scope: {labelSelector: 'a in b'}, revisionGating: {mode: disabled}",
-            "`a in b` is no requirement of a label selector",
+            "`a in b` is not a requirement of a label selector",
         ),
         (
             f"{SCOPE}, revisionGating: {{mode: disabled}}, headerSelectors: [{ONE}, {ONE}]",

@@ -121,7 +121,7 @@ def test_the_first_source_that_is_not_empty_counts():
     [
         ({"strategy": "sticky"}, "Invalid enum value 'sticky'"),
         ({"sessionIdConfig": {"sources": [{}]}}, "exactly one of `header` and `attribute`"),
-        ({"sessionIdConfig": {"evictionTtlSeconds": 0}}, "are above 0"),
+        ({"sessionIdConfig": {"evictionTtlSeconds": 0}}, "must be above 0"),
     ],
 )
 def test_what_is_out_of_range_is_an_error(parameters, said):

@@ -21,7 +21,7 @@ class SessionIdProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     def __post_init__(self) -> None:
         if bool(self.header_name.strip()) == bool(self.cookie_name.strip()):
-            raise ValueError("exactly one of `headerName` and `cookieName` is wanted")
+            raise ValueError("exactly one of `headerName` and `cookieName` is needed")
 
     def session_id(self, request: InferenceRequest) -> str:
         """Return the session's id; empty without one."""

@@ -40,9 +40,9 @@ class InFlightLoadProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         if self.output_ratio < 0:
-            raise ValueError("`outputRatio` is less than nothing")
+            raise ValueError("`outputRatio` must not be negative")
         if (self.max_estimated_output_tokens or 0) < 0:
-            raise ValueError("`maxEstimatedOutputTokens` is less than nothing")
+            raise ValueError("`maxEstimatedOutputTokens` must not be negative")
 
     def start(self, context: PluginContext) -> InFlightLoad:
         """Return the fleet's ledgers, or what counts outputs too."""

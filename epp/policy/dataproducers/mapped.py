@@ -41,13 +41,13 @@ class BurstPrefixCacheProducer(
 
     def __post_init__(self) -> None:
         if not 1 <= self.window_duration_ms <= _MOST_WINDOW:
-            raise ValueError(f"`windowDurationMs` is 1 to {_MOST_WINDOW}")
+            raise ValueError(f"`windowDurationMs` must be 1 to {_MOST_WINDOW}")
         if self.max_per_replica != -1 and self.max_per_replica < 1:
-            raise ValueError("`maxPerReplica` is -1, or at least 1")
+            raise ValueError("`maxPerReplica` must be -1, or at least 1")
         if self.max_prefix_tokens_to_match and (
             self.max_prefix_tokens_to_match < self.block_size_tokens
         ):
-            raise ValueError("`maxPrefixTokensToMatch` is 0, or at least `blockSizeTokens`")
+            raise ValueError("`maxPrefixTokensToMatch` must be 0, or at least `blockSizeTokens`")
 
     def start(self, context: PluginContext) -> PrefixMatchInfo:
         """Return what answers from the fleet's index."""

@@ -102,7 +102,7 @@ class PredictedLatencyProducer(
 
     def __post_init__(self) -> None:
         if self.slo_buffer_factor <= 0:
-            raise ValueError("`sloBufferFactor` is above 0")
+            raise ValueError("`sloBufferFactor` must be above 0")
 
     def start(self, context: PluginContext) -> "PredictedLatency":
         """Return what predicts, and learns from the fleet's events."""

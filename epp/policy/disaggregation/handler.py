@@ -71,7 +71,7 @@ class DisaggProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         if self._order not in _ORDERS:
             raise ValueError(
-                f"`stageOrder` is `decode-first` or `prefill-first`, not `{self.stage_order}`"
+                f"`stageOrder` must be `decode-first` or `prefill-first`, not `{self.stage_order}`"
             )
         if self._is_flat and (self.profiles != _PROFILES or self.deciders != _DECIDERS):
             raise ValueError("write `profiles` and `deciders`, or the older fields, and not both")

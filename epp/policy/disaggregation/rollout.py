@@ -43,7 +43,7 @@ def label_selector(text: str) -> Wants:
 def _requirement(text: str) -> Wants:
     found = _REQUIREMENT.fullmatch(text)
     if found is None or (found["no"] and (found["sign"] or found["word"])):
-        raise ValueError(f"`{text}` is no requirement of a label selector")
+        raise ValueError(f"`{text}` is not a requirement of a label selector")
     key = found["key"]
     if found["sign"] is None and found["word"] is None:
         there = not found["no"]
@@ -79,7 +79,7 @@ class RequiredRoles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not self.values or len(set(self.values)) < len(self.values):
-            raise ValueError("`values` wants roles, each once")
+            raise ValueError("`values` must list roles, each once")
 
 
 class RevisionGating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

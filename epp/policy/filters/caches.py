@@ -45,9 +45,9 @@ class PrefixCacheAffinityFilter(
                 f"`explorationProbability` is {self.exploration_probability}, not in 0..1"
             )
         if not self.max_ttft_penalty_ms >= 0 or not self.peak_prefill_throughput >= 0:
-            raise ValueError("`maxTTFTPenaltyMs` and `peakPrefillThroughput` are 0 or more")
+            raise ValueError("`maxTTFTPenaltyMs` and `peakPrefillThroughput` must not be negative")
         if self.max_tokens_in_flight_penalty < 0:
-            raise ValueError("`maxTokensInFlightPenalty` is less than 0")
+            raise ValueError("`maxTokensInFlightPenalty` must not be negative")
         by_tokens = self.ttft_source == "prefillThroughput" and self.max_ttft_penalty_ms > 0
         if by_tokens and not self.peak_prefill_throughput:
             raise ValueError("`peakPrefillThroughput` is above 0 where TTFTs are made of it")

@@ -30,11 +30,11 @@ class UtilizationDetector(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         if self.queue_depth_threshold <= 0:
-            raise ValueError("`queueDepthThreshold` is above 0")
+            raise ValueError("`queueDepthThreshold` must be above 0")
         if not 0 < self.kv_cache_util_threshold <= 1:
-            raise ValueError("`kvCacheUtilThreshold` is above 0 and at most 1")
+            raise ValueError("`kvCacheUtilThreshold` must be above 0 and at most 1")
         if not self.headroom >= 0:
-            raise ValueError("`headroom` is 0 or more")
+            raise ValueError("`headroom` must not be negative")
 
     def saturation(self, candidates: Sequence[Candidate]) -> float:
         """Return the mean of max(waiting / threshold, usage / threshold); 1 without endpoints.
@@ -75,9 +75,9 @@ class ConcurrencyDetector(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         if self.max_concurrency <= 0 or self.max_token_concurrency <= 0:
-            raise ValueError("`maxConcurrency` and `maxTokenConcurrency` are above 0")
+            raise ValueError("`maxConcurrency` and `maxTokenConcurrency` must be above 0")
         if self.headroom < 0:
-            raise ValueError("`headroom` is 0 or more")
+            raise ValueError("`headroom` must not be negative")
 
     def start(self, context: PluginContext) -> "_ByConcurrency":
         """Return what asks the producer."""
@@ -151,7 +151,7 @@ class MaxSaturationDetector(
             raise ValueError("`detectors` names one of them twice")
         unknown = sorted(self.stages.keys() - set(self.detectors))
         if unknown:
-            raise ValueError(f"`stages` has `{unknown[0]}`, which is none of `detectors`")
+            raise ValueError(f"`stages` has `{unknown[0]}`, which is not one of `detectors`")
 
     def start(self, context: PluginContext) -> "_MostSaturated":
         """Return what asks the detectors."""

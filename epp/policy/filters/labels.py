@@ -78,7 +78,7 @@ class LabelRequirement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not _KEY.fullmatch(self.key):
-            raise ValueError(f"`{self.key}` is no key of a label")
+            raise ValueError(f"`{self.key}` is not a label key")
         _check_values(self.values)
         if self.operator in {"In", "NotIn"} and not self.values:
             raise ValueError(f"`values` is empty, but operator {self.operator} needs some")
@@ -101,7 +101,7 @@ class LabelRequirement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def _check_values(values: Sequence[str]) -> None:
     for value in values:
         if not _VALUE.fullmatch(value):
-            raise ValueError(f"`{value}` is no value of a label")
+            raise ValueError(f"`{value}` is not a label value")
 
 
 class LabelSelectorFilter(LabelFilter, frozen=True):

@@ -62,7 +62,7 @@ class SglangCacheAwareScorer(GatedSettings, frozen=True):
     1. Loads are this picker's own requests under way. Where they are too uneven
        (`GatedSettings`), the least loaded endpoint is chosen.
     2. Otherwise, where a match in the tree of prompts that were sent before counts, the endpoint
-       that it names (`PrefixTree`); the first endpoint where that is no candidate.
+       that it names (`PrefixTree`); the first endpoint where that is not a candidate.
     3. Otherwise the least loaded one.
 
     Of equally loaded endpoints the first is chosen. Whichever it is, the prompt is in the tree for

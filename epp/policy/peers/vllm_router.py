@@ -126,7 +126,7 @@ class VllmConsistentHashScorer(SessionHeaders, frozen=True):
     """Prefers the endpoint that the session hashes to, whatever its load.
 
     Each endpoint has `virtual_nodes` points on the ring. Where the endpoint of the first point
-    after the key is no candidate, the first candidate is chosen. Requests without a session hash
+    after the key is not a candidate, the first candidate is chosen. Requests without a session hash
     their first prompt, as far as its blocks tell.
     """
 
@@ -167,7 +167,7 @@ class VllmStickyLeastLoadedScorer(SessionHeaders, frozen=True):
 
     Of endpoints with equally many the hash of session and endpoint decides (rendezvous). A
     session is forgotten once no request of it came for `session_expiration_secs`, and where its
-    endpoint goes; one whose endpoint is no candidate gets another. Requests without a session go
+    endpoint goes; one whose endpoint is not a candidate gets another. Requests without a session go
     where the fewest sessions are, and are not counted.
     """
 

@@ -41,7 +41,7 @@ class Normalization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
     def __post_init__(self) -> None:
         if self.fixed_range is not None and self.adaptive_range is not None:
-            raise ValueError("`fixedRange` and `adaptiveRange` are both there; one is enough")
+            raise ValueError("`fixedRange` and `adaptiveRange` are both given; one is enough")
 
 
 class AttributeScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

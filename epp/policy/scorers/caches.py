@@ -47,7 +47,7 @@ class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         if not 0 <= self.match_length_weight <= 1:
             raise ValueError(f"`matchLengthWeight` is {self.match_length_weight}, not in 0..1")
         if self.match_length_weight > 0 and self.match_length_scale_tokens <= 0:
-            raise ValueError("`matchLengthScaleTokens` is above 0 where lengths have a weight")
+            raise ValueError("`matchLengthScaleTokens` must be above 0 if lengths have a weight")
 
     def start(self, context: PluginContext) -> Scorer:
         """Return what asks the producer; the scorer itself where that is the fleet's index."""

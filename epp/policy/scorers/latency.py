@@ -39,7 +39,7 @@ class LatencyScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
     def __post_init__(self) -> None:
         if min(self.ttft_weight, self.tpot_weight) < 0:
-            raise ValueError("`ttftWeight` and `tpotWeight` are 0 or more")
+            raise ValueError("`ttftWeight` and `tpotWeight` must not be negative")
 
     def start(self, context: PluginContext) -> "_ByLatency":
         """Return what asks the producers."""
