@@ -72,9 +72,9 @@ def parse_endpoints(text: bytes, resolve: Resolve | None = None) -> tuple[Endpoi
 
     Defaults: the namespace "default", no labels, and a whole server. Raises `ConfigError` with
     the place (for example `endpoints[2].port`) for malformed YAML, for unknown, missing or
-    ill-typed fields, labels of ours that are no numbers, an address that is no IP address, names
-    or `address:port` pairs that repeat, unless the latter are of different ranks, and for more
-    than 16,384 endpoints.
+    ill-typed fields, labels of ours that are not numbers, an address that is not an IP address,
+    names or `address:port` pairs that repeat, unless the latter are of different ranks, and for
+    more than 16,384 endpoints.
 
     With `resolve` the entries are clusters, whose addresses may be host names; those without an
     IP address are left out.
@@ -119,7 +119,7 @@ def _endpoints(entry: EndpointEntry, place: str, resolve: Resolve | None) -> Ite
     """Yield the endpoints of an entry: one, or one for each of its engines; none without IP."""
     for label in (RANK_LABEL, OFFLOAD_LABEL):
         if label in entry.labels and not is_number(entry.labels[label]):
-            raise ConfigError(f"the label {label} is no number", f"{place}.labels")
+            raise ConfigError(f"the label {label} is not a number", f"{place}.labels")
     size, rank = entry.data_parallel_size, entry.data_parallel_rank
     port = _port(entry.port, f"{place}.port")
     address = _address(entry.address, port, f"{place}.address", resolve)
@@ -153,7 +153,7 @@ def _endpoint(  # noqa: PLR0913 (what an entry says, and what is made of it)
 def _port(value: int | str, place: str) -> int:
     port = value if isinstance(value, int) else int(value) if is_number(value) else 0
     if not 1 <= port <= _LAST_PORT:
-        raise ConfigError(f"{value!r} is no port, 1 to {_LAST_PORT}", place)
+        raise ConfigError(f"{value!r} is not a port, 1 to {_LAST_PORT}", place)
     return port
 
 

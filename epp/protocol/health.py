@@ -65,10 +65,10 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
         elif kind in _FIXED:
             size = _FIXED[kind]
         else:
-            raise ValueError(f"wire type {kind} is not read")
+            raise ValueError(f"wire type {kind} is not supported")
         at += size
         if at > len(data):
-            raise ValueError("the message ends amid a field")
+            raise ValueError("the message ends in the middle of a field")
         if kind == _LENGTH:
             yield number, data[at - size : at]
 
@@ -82,7 +82,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if not byte & 0x80:
             return value, at
         shift += 7
-    raise ValueError("the message ends amid a number")
+    raise ValueError("the message ends in the middle of a number")
 
 
 def _nested(number: int, inside: bytes) -> bytes:

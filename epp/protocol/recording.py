@@ -163,7 +163,7 @@ def decode_header(text: bytes) -> RecordingHeader:
             raise ValueError(f"it is of version {version}; this reads version {VERSION}")
         return msgspec.json.decode(text, type=RecordingHeader)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"the file is no recording: {error}") from None
+        raise ValueError(f"the file is not a recording: {error}") from None
 
 
 class _Versioned(msgspec.Struct):

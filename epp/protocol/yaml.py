@@ -75,7 +75,7 @@ def _document(events: Iterable[Any]) -> Generator[None, None, object]:
                 containers.append(value)
                 keys.append(_NO_KEY)
         elif isinstance(event, yaml.DocumentStartEvent) and root:
-            raise _refusal("a second document is not read", event)
+            raise _refusal("a second document is not allowed", event)
         if len(containers) > _MAX_DEPTH + 1:
             raise _refusal("nested too deeply", event)
     return root[0] if root else None
@@ -89,7 +89,7 @@ def _add(container: Any, keys: list[object], value: object, event: yaml.NodeEven
         container[keys[-1]] = value
         keys[-1] = _NO_KEY
     elif not isinstance(value, str):
-        raise _refusal("a key is no text; quote it", event)
+        raise _refusal("a key is not text; quote it", event)
     elif value in container:
         raise _refusal(f"the key `{_short(value)}` repeats", event)
     else:
@@ -99,11 +99,11 @@ def _add(container: Any, keys: list[object], value: object, event: yaml.NodeEven
 def _value(event: yaml.NodeEvent) -> object:
     """Return the scalar of an event, or an empty container. Raises for what is not plain."""
     if not isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
-        raise _refusal("aliases are not read; write it out", event)
+        raise _refusal("aliases are not allowed; write the value out", event)
     if event.anchor is not None:
-        raise _refusal("anchors are not read", event)
+        raise _refusal("anchors are not allowed", event)
     if event.tag is not None:
-        raise _refusal(f"tags are not read, as `{_short(event.tag)}`", event)
+        raise _refusal(f"tags are not allowed, such as `{_short(event.tag)}`", event)
     if isinstance(event, yaml.SequenceStartEvent):
         return []
     return _scalar(event) if isinstance(event, yaml.ScalarEvent) else {}
@@ -128,11 +128,11 @@ def _scalar(event: yaml.ScalarEvent) -> object:
     if kind in _TEXT:
         return value
     if kind not in _PLAIN:  # `<<`, which merges, and `=`
-        raise _refusal(f"`{value}` is not read; quote it", event)
+        raise _refusal(f"`{value}` has a meaning of its own in YAML; quote it", event)
     try:
         return _PLAIN[kind](_CONSTRUCTOR, yaml.ScalarNode(kind, value))
     except ValueError:
-        raise _refusal(f"`{value}` is no number", event) from None
+        raise _refusal(f"`{value}` is not a number", event) from None
 
 
 def _refusal(problem: str, event: Any) -> yaml.MarkedYAMLError:  # noqa: ANN401 (libyaml's marks are of its own type)

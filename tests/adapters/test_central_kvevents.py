@@ -22,7 +22,7 @@ DEADLINE = 10
 
 
 class Engine:
-    """Connects to an address and publishes there, as vLLM does where its endpoint is no `*`."""
+    """Connects to an address and publishes there, as vLLM does where its endpoint is not an `*`."""
 
     def __init__(self, context, address, topic):
         self.publisher = Publisher()

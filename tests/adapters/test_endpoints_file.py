@@ -91,7 +91,7 @@ async def test_a_first_read_that_fails_is_a_config_error(tmp_path):
     missing = tmp_path / "none.yaml"
     with pytest.raises(ConfigError, match=r"none.yaml: cannot be read: No such file"):
         await EndpointsFile(missing, Told()).load()
-    with pytest.raises(ConfigError, match="is no regular file"):
+    with pytest.raises(ConfigError, match="is not a regular file"):
         await EndpointsFile(tmp_path, Told()).load()
     missing.write_text("endpoints: [{name: a, address: 10.0.0.1, port: 99999}]")
     with pytest.raises(ConfigError) as raised:
@@ -198,18 +198,21 @@ def proc(path):
 
 
 BAD = {
-    "a FIFO": (fifo, "is no regular file"),
-    "/dev/zero": (endless, "is no regular file"),
+    "a FIFO": (fifo, "is not a regular file"),
+    "/dev/zero": (endless, "is not a regular file"),
     "100 MiB": (long, "longer than 1048576 bytes"),
     "a file of /proc": (proc, "longer than 1048576 bytes|cannot be read|not valid"),
-    "a directory": (lambda path: path.mkdir(), "is no regular file"),
+    "a directory": (lambda path: path.mkdir(), "is not a regular file"),
     "a dangling link": (lambda path: path.symlink_to("none"), "No such file"),
     "a loop of links": (lambda path: path.symlink_to(path), "Too many levels"),
-    "a tag": (lambda path: path.write_text("endpoints: !!bool x"), "tags are not read"),
-    "an empty number": (lambda path: path.write_text('endpoints: !!int ""'), "tags are not read"),
+    "a tag": (lambda path: path.write_text("endpoints: !!bool x"), "tags are not allowed"),
+    "an empty number": (
+        lambda path: path.write_text('endpoints: !!int ""'),
+        "tags are not allowed",
+    ),
     "a bomb": (
         lambda path: path.write_text("a: &a {x: y}\nb: {<<: [*a, *a]}"),
-        "line 1, column 4: not valid YAML: anchors are not read",
+        "line 1, column 4: not valid YAML: anchors are not allowed",
     ),
     "nothing": (lambda path: path.write_text(""), "empty"),
 }

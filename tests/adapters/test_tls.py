@@ -162,9 +162,9 @@ async def test_a_pair_that_cannot_be_used_is_said_once_however_often_it_is_read(
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (os.mkfifo, "is no regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
-        (lambda path: path.mkdir(), "is no regular file"),
+        (os.mkfifo, "is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
+        (lambda path: path.mkdir(), "is not a regular file"),
         (lambda path: path.write_bytes(b"x" * (1 << 20) + b"x"), "longer than 1048576 bytes"),
     ],
 )

@@ -200,7 +200,7 @@ def test_a_start_with_unusable_certificates_says_which(tmp_path, spoilt, problem
     with pytest.raises(ConfigError, match="No such file"):
         DataSources(layer, 1.0, print, time.monotonic)
     (tmp_path / spoilt).mkdir()
-    with pytest.raises(ConfigError, match="no regular file"):
+    with pytest.raises(ConfigError, match="not a regular file"):
         DataSources(layer, 1.0, print, time.monotonic)
 
 

@@ -76,9 +76,9 @@ def test_the_labels_of_clusters_mean_nothing_for_pods():
         (
             "address: 10.0.0.1, port: 1, labels: {metricsAddress: a, metricsPort: '0'}",
             "labels",
-            "'0' is no port",
+            "'0' is not a port",
         ),
-        ("address: eu.example.com, port: '70000'", "port", "'70000' is no port"),
+        ("address: eu.example.com, port: '70000'", "port", "'70000' is not a port"),
     ],
 )
 def test_what_is_no_cluster_names_its_place(entry, place, problem):
@@ -142,14 +142,14 @@ GOOD = "{name: z, address: 10.9.9.9, port: 9}"
         (
             "endpoints: [{name: a, address: 10.0.0.1, port: 2001-02-30}]",
             "endpoints[0].port",
-            "'2001-02-30' is no port, 1 to 65535",
+            "'2001-02-30' is not a port, 1 to 65535",
         ),
         (f"endpoints: [{GOOD}, {{name: a, port: 1}}]", "endpoints[1]", "`address`"),
         (f"endpoints: [{GOOD}, 3]", "endpoints[1]", "Expected `object`, got `int`"),
         (
             f"endpoints: [{GOOD}, {{name: a, address: 10.0.0.1, port: x}}]",
             "endpoints[1].port",
-            "'x' is no port, 1 to 65535",
+            "'x' is not a port, 1 to 65535",
         ),
         (
             f"endpoints: [{GOOD}, {{name: a, address: 10.0.0.1, port: 0}}]",
@@ -233,12 +233,12 @@ TWO = "dataParallelSize: 2"
         (
             [f"{Z}, {LABELS.format('data-parallel-rank', 'one')}"],
             "[0].labels",
-            "the label warmpick.io/data-parallel-rank is no number",
+            "the label warmpick.io/data-parallel-rank is not a number",
         ),
         (
             [f"{Z}, {LABELS.format('offload-tokens', '1e6')}"],
             "[0].labels",
-            "the label warmpick.io/offload-tokens is no number",
+            "the label warmpick.io/offload-tokens is not a number",
         ),
     ],
 )

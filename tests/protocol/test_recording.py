@@ -104,12 +104,12 @@ def test_lines_come_back():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"", "the file is no recording"),
+        (b"", "the file is not a recording"),
         (b'{"time": 1, "hash_ids": [1]}', "does not begin with the header"),
         (b'{"kind": "request", "n": 1}', "does not begin with the header"),
         (b'{"kind": "header", "version": 2, "salt": 5}', "of version 2; this reads version 1"),
-        (b'{"kind": "header", "version": 1, "salt": 5}', "the file is no recording"),
-        (b"[1]", "the file is no recording"),
+        (b'{"kind": "header", "version": 1, "salt": 5}', "the file is not a recording"),
+        (b"[1]", "the file is not a recording"),
     ],
 )
 def test_what_is_no_header_is_said(text, said):

@@ -36,23 +36,23 @@ def test_plain_documents_are_read_as_yaml_reads_them(text, value):
 @pytest.mark.parametrize(
     ("text", "place", "problem"),
     [
-        ("endpoints: !!bool x", "line 1, column 12", "tags are not read"),
-        ('a: !!int ""', "line 1, column 4", "tags are not read"),
-        ("a:\n- !x y", "line 2, column 3", "tags are not read"),
-        ("a: ! b", "line 1, column 4", "tags are not read"),
-        ("--- !!map {}", "line 1, column 5", "tags are not read"),
-        ("a: &b c", "line 1, column 4", "anchors are not read"),
-        ("a: &b [c]\nd: *b", "line 1, column 4", "anchors are not read"),
-        ("a: *b", "line 1, column 4", "aliases are not read"),
-        ("<<: {a: b}", "line 1, column 1", "`<<` is not read; quote it"),
-        ("a: =", "line 1, column 4", "`=` is not read; quote it"),
+        ("endpoints: !!bool x", "line 1, column 12", "tags are not allowed"),
+        ('a: !!int ""', "line 1, column 4", "tags are not allowed"),
+        ("a:\n- !x y", "line 2, column 3", "tags are not allowed"),
+        ("a: ! b", "line 1, column 4", "tags are not allowed"),
+        ("--- !!map {}", "line 1, column 5", "tags are not allowed"),
+        ("a: &b c", "line 1, column 4", "anchors are not allowed"),
+        ("a: &b [c]\nd: *b", "line 1, column 4", "anchors are not allowed"),
+        ("a: *b", "line 1, column 4", "aliases are not allowed"),
+        ("<<: {a: b}", "line 1, column 1", "`<<` has a meaning of its own in YAML; quote it"),
+        ("a: =", "line 1, column 4", "`=` has a meaning of its own in YAML; quote it"),
         ("a: 1\nb: 2\na: 3", "line 3, column 1", "the key `a` repeats"),
         ('{a: 1, "a": 2}', "line 1, column 8", "the key `a` repeats"),
-        ("no: 1", "line 1, column 1", "a key is no text; quote it"),
-        ("[a]: 1", "line 1, column 1", "a key is no text; quote it"),
-        ("? {a: b}\n: 1", "line 1, column 3", "a key is no text; quote it"),
-        ("a: 0b_", "line 1, column 4", "`0b_` is no number"),
-        ("a\n--- b", "line 2, column 1", "a second document is not read"),
+        ("no: 1", "line 1, column 1", "a key is not text; quote it"),
+        ("[a]: 1", "line 1, column 1", "a key is not text; quote it"),
+        ("? {a: b}\n: 1", "line 1, column 3", "a key is not text; quote it"),
+        ("a: 0b_", "line 1, column 4", "`0b_` is not a number"),
+        ("a\n--- b", "line 2, column 1", "a second document is not allowed"),
         ("a: 'b", "line 1, column 6", "found unexpected end of stream"),
         ("[" * 17, "line 1, column 17", "nested too deeply"),
     ],
@@ -72,7 +72,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
 def test_bombs_are_refused_where_they_begin(text):
-    with pytest.raises(ConfigError, match=r"line 1, column 4: .*anchors are not read"):
+    with pytest.raises(ConfigError, match=r"line 1, column 4: .*anchors are not allowed"):
         load_yaml(text.encode())
 
 

@@ -87,7 +87,7 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `tls` is a (key, certificate chain) pair in PEM, None for plaintext; `tls_ciphers` are suites up
     to TLS 1.2 by OpenSSL's names, separated by colons, empty for its own choice. Sizes are in
-    bytes, -1 is no limit. `max_held_bytes` and `request_timeout` (seconds) bound unfinished
+    bytes, -1 is not a limit. `max_held_bytes` and `request_timeout` (seconds) bound unfinished
     requests (`epp.adapters.extproc.streams.OpenStreams`). `limits` are the native transport's.
     """
 
@@ -105,7 +105,7 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
 class HealthSource(Protocol):
     """Answers `grpc.health.v1` (`epp.adapters.health.HealthServices`).
 
-    `ValueError` is raised for what is no request.
+    `ValueError` is raised for what is not a request.
     """
 
     def check(self, request: bytes) -> bytes | None:

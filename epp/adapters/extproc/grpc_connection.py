@@ -46,9 +46,9 @@ QUEUE_BYTES = 1 << 20
 """Bytes that may wait for a peer's window before what it sends on that stream is slowed."""
 
 _FAULTS = {
-    GrpcStatus.RESOURCE_EXHAUSTED: "the message is larger than is taken",
-    GrpcStatus.UNIMPLEMENTED: "compressed messages are not understood",
-    GrpcStatus.INTERNAL: "the stream ended amid a message",
+    GrpcStatus.RESOURCE_EXHAUSTED: "the message is larger than the limit",
+    GrpcStatus.UNIMPLEMENTED: "compressed messages are not supported",
+    GrpcStatus.INTERNAL: "the stream ended in the middle of a message",
 }
 
 

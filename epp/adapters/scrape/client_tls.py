@@ -75,7 +75,7 @@ def _signature(paths: tuple[str, ...]) -> _Signature:
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot be read: {_reason(error)}", path) from error
         if not stat.S_ISREG(status.st_mode):  # a FIFO would stop the event loop
-            raise ConfigError("it is no regular file", path)
+            raise ConfigError("it is not a regular file", path)
         found.append((status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size))
     return tuple(found)
 

@@ -109,7 +109,7 @@ class PageClient:
                     ssl=self._tls() if self._tls else None,
                 )
         except UnicodeError as error:
-            raise NoAnswer(f"no name of a host: {error}") from None
+            raise NoAnswer(f"not a host name: {error}") from None
         except TimeoutError:
             raise NoAnswer("no connection in time") from None
         self._connection = connection

@@ -114,7 +114,7 @@ _decode_models = msgspec.json.Decoder(_ModelList).decode
 class ModelsReader:
     """Reads OpenAI's list of models, which names adapters beside the models that they are for.
 
-    A page that is no such list leaves what was listed before.
+    A page that is not such a list leaves what was listed before.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:

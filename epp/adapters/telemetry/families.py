@@ -106,7 +106,7 @@ CACHED_TOKENS = Family(
 )
 RUNNING = Family(
     name="llm_d_epp_request_running",
-    help="Requests that are with a model server.",
+    help="Requests that are being served by a model server.",
     kind="gauge",
     labels=FLOW,
     alias=_objective("running_requests", "model_name"),
@@ -121,7 +121,7 @@ NTPOT = Family(
 TTFT = Family(
     name="llm_d_epp_request_ttft_seconds",
     help="Seconds from a request's first bytes to its response's first body bytes, or to its "
-    "last ones where it is not streamed.",
+    "last ones if it is not streamed.",
     kind="histogram",
     labels=(*FLOW, "streaming"),
     alias=_objective("request_ttft_seconds", *MODEL),
@@ -142,7 +142,7 @@ ITL = Family(
 )
 PREDICTED_CACHED = Family(
     name="warmpick_predicted_cached_tokens",
-    help="Cached prompt tokens predicted at the pick, of requests whose model server reported.",
+    help="Cached prompt tokens predicted at the pick, if the model server reported them later.",
     kind="histogram",
     labels=FLOW,
 )
@@ -166,7 +166,7 @@ def _cache_gauge(name: str, text: str) -> Family:
 
 
 CACHE_TRUST = _cache_gauge(
-    "trust", "How far (0..1) an endpoint's cache did of late what was predicted of it."
+    "trust", "How far (0..1) recent predictions for an endpoint's cache held."
 )
 CACHE_CAPACITY = _cache_gauge("capacity_tokens", "Size of an endpoint's cache, as believed.")
 CACHE_USED = _cache_gauge(
@@ -178,7 +178,7 @@ CACHE_LIVE = _cache_gauge(
 )
 TEXT_INSTEAD = Family(
     name="warmpick_prompts_left_as_text_total",
-    help="Prompts that were to be tokenized and were not, by cause.",
+    help="Prompts that should have been tokenized and were not, by cause.",
     kind="counter",
     labels=("cause",),
 )
@@ -222,17 +222,17 @@ SCRAPE_FAILURES = Family(
 )
 LOOP_DELAY = Family(
     name="warmpick_event_loop_delay_seconds",
-    help="How late a timer of the event loop ran: what every request waits beside its own work.",
+    help="How late a timer of the event loop ran: what every request waits on top of its own work.",
     kind="histogram",
 )
 LOOP_HELD = Family(
     name="warmpick_event_loop_held_seconds",
-    help="What of that delay the process itself took, and not the machine from it.",
+    help="The part of that delay that the process itself caused, not the machine.",
     kind="histogram",
 )
 INFO = Family(
     name="llm_d_epp_info",
-    help="The build that runs.",
+    help="The running build.",
     kind="gauge",
     labels=("commit", "build_ref"),
     alias=DeprecatedAlias(
@@ -258,7 +258,7 @@ HIT_RATIO = Family(
 )
 HIT_BYTES = Family(
     name="llm_d_epp_prefix_indexer_hit_bytes",
-    help="Bytes of a prompt, four a token, that were predicted to be cached where it was sent.",
+    help="Bytes of a prompt, four per token, that were predicted to be cached where it was sent.",
     kind="histogram",
     labels=_PLUGIN,
     alias=DeprecatedAlias("inference_extension_prefix_indexer_hit_bytes"),
@@ -312,7 +312,7 @@ IN_FLIGHT_TOKENS = Family(
 )
 PLUGIN_SECONDS = Family(
     name="llm_d_epp_plugin_duration_seconds",
-    help="Seconds that plug-ins took, of one decision in sixty-four.",
+    help="Seconds that plug-ins took, measured in one decision in 64.",
     kind="histogram",
     labels=("extension_point", "plugin_type", "plugin_name"),
     alias=DeprecatedAlias(

@@ -63,7 +63,7 @@ def _rendering(form: Format) -> list[Processor]:
 
 
 def _printable_fields(_: object, __: str, fields: EventDict) -> EventDict:
-    """Make text of others printable; what is no text is shown by its `repr`, which is."""
+    """Make text of others printable; what is not text is shown by its `repr`, which is."""
     return {
         printable(name): printable(value) if isinstance(value, str) else value
         for name, value in fields.items()

@@ -68,7 +68,7 @@ class Profiles:
 
 
 def _seconds(query: bytes) -> float | None:
-    """Return how long to sample; None for what is no such time."""
+    """Return how long to sample; None for what is not such a time."""
     given = parse_qs(query.decode("latin-1")).get("seconds")
     if given is None:
         return _SECONDS

@@ -77,7 +77,7 @@ class RequestSeries:
             self.ttft_streamed.observe(record.first_byte_at - record.received_at)
 
     def observe_response(self, record: RequestRecord) -> None:
-        """Observe a complete response; the first byte of an error is no first token."""
+        """Observe a complete response; the first byte of an error is not a first token."""
         seconds = (record.finished_at or record.received_at) - record.received_at
         self.duration.observe(seconds)
         self.response_size.observe(record.response_bytes)

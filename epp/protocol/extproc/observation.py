@@ -33,7 +33,7 @@ class Observation(msgspec.Struct, frozen=True):
             return _NAMED[text]
         found = _SAMPLE.fullmatch(text)
         if found is None:
-            raise ValueError(f"`{text}` says not what to observe; write {FORMS}")
+            raise ValueError(f"`{text}` is not a share of responses to observe; write {FORMS}")
         return cls(int(found[1]))
 
     def __str__(self) -> str:

@@ -126,7 +126,7 @@ class Response:
     def may_end_early(self, mode: BodyMode) -> bool:
         """Whether the proxy may pass its rest on alone: only its end is not known by then.
 
-        A response that is no stream has its usage at the end, a few pieces on.
+        A response that is not a stream has its usage at the end, a few pieces on.
         """
         record, request = self._record, self._record.request
         if record.must_stay is not None or record.decision is None or record.refused:

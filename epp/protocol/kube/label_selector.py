@@ -34,4 +34,4 @@ def _requirement(part: str) -> Requirement:
         return Requirement(found[1], "In" if found[2] == "in" else "NotIn", values)
     if found := _THERE.fullmatch(part):
         return Requirement(found[2], "DoesNotExist" if found[1] else "Exists")
-    raise ValueError(f"`{part}` is no requirement of a label selector, such as `app=vllm`")
+    raise ValueError(f"`{part}` is not a requirement of a label selector, such as `app=vllm`")

@@ -17,14 +17,14 @@ def declared_ports(pod: KubePod) -> str | None:
 
 
 def active_ports(declared: str | None, ports: Sequence[int]) -> tuple[frozenset[int], str]:
-    """Return the pool's ports that a comma-separated list names, and its entries that are no ports.
+    """Return the pool's ports in a comma-separated list, and the list's entries that are not ports.
 
     None stands for every port.
     """
     if declared is None:
         return frozenset(ports), ""
     parts = [part.strip() for part in declared.split(",")]
-    # llm-d-router `pkg/epp/util/pod`: numbers that are no port of the pool are ignored, and an
+    # llm-d-router `pkg/epp/util/pod`: numbers that are not ports of the pool are ignored, and an
     # empty list means no port: a pod says so before any of its engines is up.
     numbers = {part.lstrip("0") for part in parts}  # text: a number may have any length
     invalid = [part for part in parts if part and not (part.isascii() and part.isdecimal())]
@@ -62,7 +62,7 @@ def endpoints_of(pod: KubePod, ports: Sequence[int]) -> tuple[Endpoint, ...]:
 
 
 def _address(text: str) -> str:
-    """Return an address in its canonical form; empty for what is no address that others reach."""
+    """Return an address in its canonical form; empty if others cannot reach it."""
     if "%" in text:  # RFC 4007 §11: a zone is of the node alone, and may be any text
         return ""
     try:

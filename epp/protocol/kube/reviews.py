@@ -51,14 +51,14 @@ def token_review(token: str) -> dict[str, Any]:
 def user_of(answer: bytes) -> User | None:
     """Return the user of a reviewed token; None if the token is not valid.
 
-    Raises `MsgspecError` for a body that is no TokenReview.
+    Raises `MsgspecError` for a body that is not a TokenReview.
     """
     status = msgspec.json.decode(answer, type=_TokenAnswer).status
     return status.user if status.authenticated else None
 
 
 def access_review(user: User, path: str) -> dict[str, Any]:
-    """Return a SubjectAccessReview of `get` on `path`, which is no resource."""
+    """Return a SubjectAccessReview of `get` on `path`, which is not a resource."""
     return {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
@@ -75,6 +75,6 @@ def access_review(user: User, path: str) -> dict[str, Any]:
 def allowed(answer: bytes) -> bool:
     """Return whether the review allows it.
 
-    Raises `MsgspecError` for a body that is no SubjectAccessReview.
+    Raises `MsgspecError` for a body that is not a SubjectAccessReview.
     """
     return msgspec.json.decode(answer, type=_AccessAnswer).status.allowed

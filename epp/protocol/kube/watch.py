@@ -13,7 +13,7 @@ T = TypeVar("T", bound=KubeObject)
 
 _GONE = 410
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoding raises: of text that is no UTF-8 and of numbers of 4,301 digits `ValueError`."""
+"""What decoding raises: of text that is not UTF-8 and of numbers of 4,301 digits `ValueError`."""
 _LONGEST_RETRY = 300
 """Seconds of `Retry-After` that are heeded, at most; the API mostly asks for one."""
 _LONGEST_NAME, _LONGEST_NUMBER = 253, 9
@@ -47,7 +47,7 @@ class ApiRefused(WarmpickError):
 
 
 class StreamBroken(WarmpickError):
-    """A list or a watch sent what is no JSON of its form; the rest of it is not usable."""
+    """A list or a watch sent what is not JSON of its form; the rest of it is not usable."""
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -162,7 +162,7 @@ class ObjectDecoder(Generic[T]):
     def event(self, line: bytes) -> WatchEvent[T] | Unreadable:
         """Decode one line of a watch.
 
-        Raises `ApiRefused` for an ERROR event and `StreamBroken` for what is no event.
+        Raises `ApiRefused` for an ERROR event and `StreamBroken` for what is not an event.
         """
         try:
             event = self._event.decode(line)

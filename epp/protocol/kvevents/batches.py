@@ -63,7 +63,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class UnreadableBatch(msgspec.Struct, frozen=True):
-    """A payload that is no batch, and why."""
+    """A payload that is not a batch, and why."""
 
     reason: str
 
@@ -73,7 +73,7 @@ _Keys = Sequence[Any]
 _Group = Annotated[int, Meta(ge=0, le=255)] | None
 """The index of a KV cache group; a model has no more of them than layers."""
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding raises: of names that are no UTF-8, and of arrays in arrays, the latter two."""
+"""What decoding raises: of names that are not UTF-8, and of arrays in arrays, the latter two."""
 
 
 class _Batch(msgspec.Struct, array_like=True):
@@ -159,7 +159,7 @@ def read_batch(
             return UnreadableBatch(f"{count} events, more than {MAX_EVENTS}")
         events = _EVENTS.decode(batch.events)
     except _UNREADABLE as error:
-        return UnreadableBatch(f"no batch of events: {error}")
+        return UnreadableBatch(f"not a batch of events: {error}")
     return _read_events(events, model, batch)
 
 
@@ -192,7 +192,7 @@ def _length(array: msgspec.Raw) -> int:
 
 
 def time_of(payload: bytes) -> float | None:
-    """Return the time of a batch (Unix seconds); None if the payload is no batch."""
+    """Return the time of a batch (Unix seconds); None if the payload is not a batch."""
     try:
         return _TIME.decode(payload).time
     except _UNREADABLE:
@@ -200,7 +200,7 @@ def time_of(payload: bytes) -> float | None:
 
 
 def rank_of(payload: bytes) -> int | None:
-    """Return the data-parallel rank of a batch; None if it has none, or the payload is no batch."""
+    """Return the data-parallel rank of a batch; None if it has none, or is not a batch."""
     try:
         return _BATCH.decode(payload).rank
     except _UNREADABLE:

@@ -30,12 +30,12 @@ def parse_spec(text: str) -> Metric | None:
         return None
     spec = _SPEC.fullmatch(text)
     if spec is None:
-        raise ValueError(f"`{text}` is no metric; write name or name{{label=value,...}}")
+        raise ValueError(f"`{text}` is not a metric; write name or name{{label=value,...}}")
     where: dict[bytes, bytes] = {}
     for part in (spec[2] or "").split(",") if (spec[2] or "").strip() else ():
         pair = _PAIR.fullmatch(part)
         if pair is None:
-            raise ValueError(f"`{part.strip()}` in `{text}` is no label=value")
+            raise ValueError(f"`{part.strip()}` in `{text}` is not label=value")
         where[pair[1].encode()] = (pair[2] if pair[3] is None else pair[3]).encode()
     return Metric(spec[1].encode(), where=tuple(where.items()))
 

@@ -25,8 +25,8 @@ class ContentPart(msgspec.Struct):
 class AnyBody(msgspec.Struct):
     """The fields that bodies of all APIs have; `cache_salt` is vLLM's.
 
-    Those that are no prompts are read one by one (`coercion.py`): what a server takes in another
-    form than its own is no error.
+    Those that are not prompts are read one by one (`coercion.py`): what a server takes in another
+    form than its own is not an error.
     """
 
     model: msgspec.Raw = ABSENT
@@ -46,7 +46,7 @@ class ChatBody(AnyBody):
 
 
 class CompletionsBody(AnyBody):
-    """`prompt_embeds` is vLLM's: a prompt that is no text."""
+    """`prompt_embeds` is vLLM's: a prompt that is not text."""
 
     prompt: msgspec.Raw = ABSENT
     prompt_embeds: msgspec.Raw = ABSENT

@@ -37,13 +37,13 @@ VERTEX: Final = (Api.VERTEX_CHAT, Api.VERTEX_RAW)
 def message_of(body: bytes) -> bytes | None:
     """Return the message of a request with one frame; None for one that is not read.
 
-    Raises `MalformedRequest` where the body is no frame.
+    Raises `MalformedRequest` where the body is not a frame.
     """
     if len(body) < _HEAD:
         raise MalformedRequest("the body is shorter than the head of a gRPC frame")
     size = int.from_bytes(body[1:_HEAD], "big")
     if len(body) < _HEAD + size:
-        raise MalformedRequest(f"the gRPC frame says {size} bytes, of which some are missing")
+        raise MalformedRequest(f"the gRPC frame announces {size} bytes, and some are missing")
     return None if body[0] or size > _LONGEST else body[_HEAD : _HEAD + size]
 
 

@@ -39,7 +39,7 @@ def members(
 ) -> Iterator[tuple[Path, Span]]:
     """Yield where the values at some paths of at most two keys lie, in the order of their ends.
 
-    Of bytes that are no JSON, any may be missing or wrong; and those are missing that `LOOKED_AT`
+    Of bytes that are not JSON, any may be missing or wrong; and those are missing that `LOOKED_AT`
     and `left` do not reach. The whole object is there, `()`, if all of it was looked at.
     """
     keys = {path[-1] for path in wanted if path}

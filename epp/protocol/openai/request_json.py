@@ -135,7 +135,7 @@ def _value(parsed: msgspec.Struct, name: str) -> bytes:
 
 
 def _within(body: AnyBody, name: str, decoder: msgspec.json.Decoder[T], otherwise: T) -> T:
-    """Return what a field of the body holds; `otherwise` for what is no such object."""
+    """Return what a field of the body holds; `otherwise` for what is not such an object."""
     with suppress(*UNREADABLE):
         return decoder.decode(getattr(body, name, ABSENT))
     return otherwise
@@ -161,7 +161,7 @@ def _problem(body: bytes, error: Exception) -> str:
     if isinstance(error, msgspec.ValidationError):
         return f"the body does not fit its path: {error}"
     if str(error) == _CUT_OFF and _LONE_SURROGATE.search(body[-_END:]):
-        return "the body is not valid JSON: its last text has half of a surrogate pair"
+        return "the body is not valid JSON: its last string ends with half of a surrogate pair"
     return f"the body is not valid JSON: {error}"
 
 

@@ -31,7 +31,7 @@ RAW = (
     b'"\xed\xa0\x80"',
     b"nul",
 )
-"""What is no JSON, or nearly none, in the place of an object."""
+"""What is not JSON, or nearly none, in the place of an object."""
 
 
 def everything(name):

@@ -145,8 +145,8 @@ def test_no_template(folder):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("tokenizer.json", b"{", "tokenizer.json is no tokenizer"),
-        ("tokenizer.json", b'{"model": 1}', "tokenizer.json is no tokenizer"),
+        ("tokenizer.json", b"{", "tokenizer.json is not a tokenizer"),
+        ("tokenizer.json", b'{"model": 1}', "tokenizer.json is not a tokenizer"),
         ("tokenizer_config.json", b"[]", "cannot read tokenizer_config.json"),
         ("tokenizer_config.json", b"{", "cannot read tokenizer_config.json"),
         ("tokenizer_config.json", b"[" * 100_000, "cannot read tokenizer_config.json"),

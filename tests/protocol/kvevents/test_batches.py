@@ -175,7 +175,7 @@ ODD = {
     "an array that is too short": (["BlockStored", [1], None, [1]], (0, 1)),
     "hashes that are words": ({"type": "BlockStored", "block_hashes": ["x"]}, (0, 1)),
     "hashes that are fractions": (["BlockRemoved", [1.5]], (0, 1)),
-    "hashes that are no list": (["BlockRemoved", 1], (0, 1)),
+    "hashes that are not a list": (["BlockRemoved", 1], (0, 1)),
     "a token below 0": (stored([1], None, [-1], 1), (0, 1)),
     "a token beyond 32 bits": (stored([1], None, [2**32], 1), (0, 1)),
     "pairs of tokens": (stored([1], None, [[1, 2]], 1), (0, 1)),
@@ -201,7 +201,7 @@ UNREADABLE = {
     "JSON": b'[1.0, [{"type": "AllBlocksCleared"}], 0]',
     "a map": pack({"ts": 1.0, "events": []}),
     "no events": pack([1.0]),
-    "events that are no list": pack([1.0, "AllBlocksCleared"]),
+    "events that are not a list": pack([1.0, "AllBlocksCleared"]),
     "a time that is none": pack(["now", []]),
     "a rank that is none": pack([1.0, [], "first"]),
     "more than there is": payload(stored([1]))[:-1],
@@ -273,10 +273,10 @@ _ONE = b"\x92" + pack(1.0) + b"\x91"
 UNREAD: dict[str, bytes] = {
     "arrays in arrays": b"\x93" + pack(1.0) + _DEEP,
     "an event of arrays in arrays": _ONE + _DEEP,
-    "a type that is no text": _ONE + b"\x81" + pack("type") + _NO_TEXT,
-    "a name that is no text": _ONE + b"\x91" + _NO_TEXT,
+    "a type that is not text": _ONE + b"\x81" + pack("type") + _NO_TEXT,
+    "a name that is not text": _ONE + b"\x91" + _NO_TEXT,
     "a time that is none": pack([float("nan"), [], 0]),
-    "a field that is no text": _ONE
+    "a field that is not text": _ONE
     + b"\x82"
     + pack("type")
     + pack("BlockStored")

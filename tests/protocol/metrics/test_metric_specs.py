@@ -48,7 +48,7 @@ def test_an_empty_specification_is_none(text):
     ["1a", "a b", "a{", "a}", "a{k}", "a{k=}", "a{=v}", "a{k=v,}", "a{k=v w}", "a{1=v}", "ä"],
 )
 def test_a_malformed_specification_is_refused(text):
-    with pytest.raises(ValueError, match=r"is no metric|is no label=value"):
+    with pytest.raises(ValueError, match=r"is not a metric|is not label=value"):
         parse_spec(text)
 
 

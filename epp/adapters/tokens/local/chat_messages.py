@@ -65,7 +65,7 @@ _DEFINITION_ORDER = ("name", "description", "parameters", "strict")
 def conversation(messages: Sequence[Any], content_format: ContentFormat) -> list[Message]:
     """Return the `messages` of a template. Raises `TextFallback` if they cannot be converted."""
     if not all(isinstance(message, dict) for message in messages):
-        raise TextFallback(FallbackCause.MALFORMED, "a message is no object")
+        raise TextFallback(FallbackCause.MALFORMED, "a message is not an object")
     return [_message(message, content_format) for message in messages]
 
 
@@ -144,7 +144,7 @@ def _other_role(converted: Message, message: Mapping[str, Any]) -> None:
 def _assistant(converted: Message, message: Mapping[str, Any]) -> None:
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
-        raise TextFallback(FallbackCause.MALFORMED, "`tool_calls` is no list")
+        raise TextFallback(FallbackCause.MALFORMED, "`tool_calls` is not a list")
     if calls:
         converted["tool_calls"] = [_tool_call(call) for call in calls]
     reasoning = message.get("reasoning")
@@ -172,14 +172,14 @@ def _developer_tools(tools: object) -> list[Message] | None:
     if tools is None:
         return None
     if not isinstance(tools, list):
-        raise TextFallback(FallbackCause.MALFORMED, "a developer's `tools` is no list")
+        raise TextFallback(FallbackCause.MALFORMED, "a developer's `tools` is not a list")
     return [_developer_tool(tool) for tool in tools]
 
 
 def _developer_tool(tool: object) -> Message:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(tool, dict) or not isinstance(function, dict):
-        raise TextFallback(FallbackCause.MALFORMED, "a developer's tool is no function")
+        raise TextFallback(FallbackCause.MALFORMED, "a developer's tool is not a function")
     return _in_order({**tool, "function": _in_order(function, _DEFINITION_ORDER)}, _TOOL_ORDER)
 
 
@@ -196,7 +196,7 @@ def _tool_call(call: object) -> Message:
 
 
 def _arguments(text: str) -> Message:
-    """Return decoded arguments; an empty object for what is no JSON object, as in vLLM."""
+    """Return decoded arguments; an empty object for what is not a JSON object, as in vLLM."""
     try:
         decoded = json.loads(text)
     except (ValueError, RecursionError):
@@ -215,14 +215,14 @@ def tools_of(body: Mapping[str, Any]) -> list[Message] | None:
     if tools is None:
         return None
     if not isinstance(tools, list) or not tools:
-        raise TextFallback(FallbackCause.MALFORMED, "`tools` is no list, or empty")
+        raise TextFallback(FallbackCause.MALFORMED, "`tools` is not a list, or empty")
     return [_tool_definition(tool) for tool in tools]
 
 
 def _tool_definition(tool: object) -> Message:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(tool, dict) or not isinstance(function, dict) or "name" not in function:
-        raise TextFallback(FallbackCause.MALFORMED, "a tool is no function")
+        raise TextFallback(FallbackCause.MALFORMED, "a tool is not a function")
     converted = {key: function.get(key) for key in ("name", "description", "parameters")}
     deferred = tool.get("defer_loading")
     optional = {"strict": function.get("strict")}

@@ -56,7 +56,7 @@ class Threads:
     ) -> "asyncio.Future[T]":
         """Start work on so many bytes or characters. Raises `TextFallback` if too much waits."""
         if self._queued >= self._most:
-            raise TextFallback(FallbackCause.SLOW, f"{self._queued} bytes wait already")
+            raise TextFallback(FallbackCause.SLOW, f"{self._queued} bytes are waiting already")
         self._queued += size
         loop = asyncio.get_running_loop()
         done = loop.run_in_executor(self._executor, partial(work, *args, **kwargs))

@@ -84,7 +84,7 @@ def _tokenizer(file: Path) -> Tokenizer:
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
     except Exception as error:  # the library raises `Exception` itself
-        raise ConfigError(f"{file} is no tokenizer: {error}") from error
+        raise ConfigError(f"{file} is not a tokenizer: {error}") from error
 
 
 def _complete(tokenizer: Tokenizer, config: TokenizerConfig, special: Mapping[str, str]) -> None:

@@ -44,7 +44,7 @@ _RESERVED = frozenset(
         "truncation",
     )
 )
-"""Names in `chat_template_kwargs` that are no variables of the template."""
+"""Names in `chat_template_kwargs` that are not variables of the template."""
 
 
 class _Generation(Extension):

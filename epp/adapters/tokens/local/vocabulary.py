@@ -5,7 +5,7 @@ first and encodes the text between two of them by itself, so that nothing after 
 what is before it, except whether it is the start of the text (sentencepiece's prefix space). A
 piece therefore begins with its special token, and is never at the start.
 
-Some special tokens are matched by their neighbours, and are no place to cut: one that strips the
+Some special tokens are matched by their neighbours, and are not places to cut: one that strips the
 blanks around it, that is found only between words, or that overlaps another.
 """
 
@@ -23,7 +23,7 @@ _PROBES = ("a", "b c")
 class Vocabulary:
     """Encodes texts to token ids. Thread-safe; releases the GIL while it encodes.
 
-    `cuts` are special tokens to cut before; those that are no place to cut are ignored.
+    `cuts` are special tokens to cut before; those that are not places to cut are ignored.
     `affixes` are the ids that `add_special_tokens` puts before and after a text; None if they
     depend on the text.
     """

@@ -213,7 +213,7 @@ class RenderTokenizer:
         if request.api is Api.CHAT:
             messages = body.get("messages")
             if not isinstance(messages, list):
-                raise TextFallback(FallbackCause.MALFORMED, "`messages` is no list")
+                raise TextFallback(FallbackCause.MALFORMED, "`messages` is not a list")
             conversation(messages, ContentFormat.PARTS)  # media raise: no hashes
             fields = {key: body[key] for key in _CHAT_FIELDS if body.get(key) is not None}
             return (await self._ids({"model": model} | fields),)

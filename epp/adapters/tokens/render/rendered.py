@@ -17,7 +17,7 @@ from epp.model.request import Prompt
 from epp.protocol.openai.token_prompts import Medium, with_hashes
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding JSON raises: of texts that are no UTF-8, and of arrays in arrays, the latter two.
+"""What decoding JSON raises: of texts that are not UTF-8, and of arrays in arrays, the latter two.
 """
 _Length = Annotated[int, msgspec.Meta(ge=0)]
 
