@@ -52,11 +52,11 @@ class Calibration(NamedTuple):
         """Say in some lines what was found, by what, and what was not told."""
         shown = ", ".join(f"{name} {getattr(self.cost, name):g}" for name in self.fitted)
         lines = [
-            f"fitted to {self.observations} observations, {self.error:.1%} off in the mean: {shown}"
+            f"fitted to {self.observations} observations, {self.error:.1%} off on average: {shown}"
         ]
         if self.kept:
             kept = ", ".join(f"{name} {getattr(self.cost, name):g}" for name in self.kept)
-            lines.append(f"not told by them, and kept: {kept}")
+            lines.append(f"not determined by them, and kept: {kept}")
         if self.queued:
             lines.append("what came late may have waited, and counts little")
         return "\n".join(lines)
@@ -86,7 +86,7 @@ def calibrate(
     ]
     if not told:
         raise ConfigError(
-            "too little to tell anything by: give requests of different lengths", str(paths[0])
+            "too little to fit anything: give requests of different lengths", str(paths[0])
         )
     return Calibration(
         StepCost(**dict(zip(_UNITS, map(_rounded, found, scale), strict=True))),

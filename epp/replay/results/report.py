@@ -223,7 +223,7 @@ def _facts(comparison: Comparison, command: str) -> Iterable[str]:
     if any(cell.one_traffic for cell in comparison.cells):
         yield (
             "Where all seeds were sent the same traffic, as that of an unchanged file, intervals"
-            " speak of the picker's own draws alone."
+            " speak only of the picker's own draws."
         )
     yield (
         "TTFT is that of requests that got a first token. A policy that serves 1 % fewer of its "

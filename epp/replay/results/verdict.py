@@ -73,14 +73,14 @@ def _confidence(comparison: Comparison) -> Iterable[str]:
     if refusing:
         yield (
             f"{', '.join(refusing)} left more requests without an answer and cannot be best: "
-            "latency of the answered alone flatters."
+            "the latency of answered requests alone is flattering."
         )
 
 
 def certainty(found: Paired, what: str, *, one_traffic: bool = False) -> str:
     """Return how sure a ratio is, in a sentence; with `one_traffic` alone it is of no other."""
     if math.isnan(found.ratio):
-        return f"{what}: not one seed has both."
+        return f"{what}: no seed has both."
     if found.seeds == 1:
         return f"{what}: one seed, so no spread; more seeds (--seeds 5) tell chance from gain."
     sides = f"less in {found.less} of {found.seeds} seeds, 95 % interval {_interval(found)}"

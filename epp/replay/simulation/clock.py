@@ -29,7 +29,7 @@ class Clock:
 
     @property
     def lull(self) -> float:
-        """The seconds until something is due that is no routine; 0 where nothing is."""
+        """The seconds until something is due that is not a routine; 0 where nothing is."""
         return self._agenda[0][0] - self.now if self._agenda else 0.0
 
     def run(self, over: Callable[[], bool]) -> None:

@@ -318,7 +318,7 @@ class Simulation:
         )
 
     def _close(self) -> None:
-        """Send nothing any more: those that were not sent are no part of the run."""
+        """Send nothing any more: those that were not sent are not part of the run."""
         self._closed = True
         if self._unsent:
             self._left -= self._unsent

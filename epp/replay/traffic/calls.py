@@ -117,7 +117,7 @@ def cut(runs: Runs, start: int, end: int) -> Runs:
 def block_keys(runs: Runs, size: int, adapter: str = "") -> list[int]:
     """Return a key for each full block of `size` tokens: equal where all tokens up to it are.
 
-    Neighbouring runs are of different tokens. Blocks of one adapter are no other's (vLLM,
+    Neighbouring runs are of different tokens. Blocks of one adapter are not another's (vLLM,
     `_gen_lora_extra_hash_keys`).
     """
     return [

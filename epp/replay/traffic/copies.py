@@ -58,7 +58,7 @@ def superposed(trace: Trace, copies: float, seed: int) -> Trace:
             )
             made.append(room(copied))
     if not made:
-        raise ConfigError(f"{copies:g} copies of {trace.name} hold no conversation at all")
+        raise ConfigError(f"{copies:g} copies of {trace.name} hold no conversation")
     return replace(trace, calls=ordered(made))
 
 

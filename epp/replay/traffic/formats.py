@@ -115,7 +115,7 @@ def _format_of(source: Source) -> Format:
                 return each
     known = "; ".join(f"{each.name} ({each.has})" for each in FORMATS)
     raise ConfigError(
-        f"{source.path} is of no format that is known: no line up to {head[-1].place} has the"
+        f"{source.path} is of no known format: no line up to {head[-1].place} has the"
         f" fields of one. These are: {known}"
     )
 

@@ -43,8 +43,8 @@ def _vllm(source: Source, problems: Problems) -> Iterator[tuple[str, TimedLength
         if not count or len(run.input_lens) != count or len(run.output_lens) != count:
             raise ConfigError(
                 f"{source.path}, result {number + 1}: there are {len(run.input_lens)} input_lens,"
-                f" {len(run.output_lens)} output_lens and {count} start_times; let `vllm bench"
-                " serve` save them with --save-detailed"
+                f" {len(run.output_lens)} output_lens and {count} start_times; run `vllm bench"
+                " serve` with --save-detailed"
             )
         for request in range(count):
             place = f"{source.path}, result {number + 1}, request {request + 1}"
@@ -111,7 +111,7 @@ def _documents(source: Source) -> Sequence[Mapping[str, Any]]:
         try:
             decoded = [msgspec.json.decode(line) for line in data.splitlines()]
         except UNREADABLE as error:
-            problem = f"{source.path} is no JSON: {error}; is it cut off?"
+            problem = f"{source.path} is not JSON: {error}; is it cut off?"
             raise ConfigError(problem) from error
     return _listed(decoded if isinstance(decoded, list) else [decoded])
 

@@ -81,7 +81,7 @@ class _Blocks:
         return tuple(cut(runs, 0, line.input_length))
 
     def response(self, number: int, line: MooncakeLine) -> Runs:
-        """Return the tokens of an answer, which are no other's."""
+        """Return the tokens of an answer, which are not another's."""
         return (Run(self._ids(("answer", number)), max(1, line.output_length)),)
 
     def write(self, hash_id: int, runs: Runs) -> None:

@@ -206,7 +206,7 @@ def _said(response: Mapping[str, Any]) -> str:
 
 
 def _text(content: object) -> str:
-    """Return content as text; parts that are no text as the JSON that they are."""
+    """Return content as text; parts that are not text as the JSON that they are."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):

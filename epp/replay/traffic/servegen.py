@@ -96,16 +96,16 @@ def _windows(path: Path, problems: Problems) -> list[_Window]:
 def _window(line: SourceLine) -> _Window | None:
     """Return a window in which requests come."""
     if not is_window(line.text):
-        raise ValueError("it is no window of a client")
+        raise ValueError("it is not a window of a client")
     start, rate, _, pattern, shape, _ = line.text.decode().split(",")
     if not 0 <= float(rate) <= _MOST_RATE:
-        raise ValueError(f"{rate} is no rate of requests a second")
+        raise ValueError(f"{rate} is not a rate of requests a second")
     if int(start) > MOST_SECONDS:
         raise ValueError("it begins after a year")
     if not pattern or not float(rate):
         return None
     if not _LEAST_SHAPE <= float(shape) <= 1 / _LEAST_SHAPE:
-        raise ValueError(f"{shape} is no shape of {pattern}")
+        raise ValueError(f"{shape} is not a shape of {pattern}")
     return _Window(int(start), float(rate), pattern, float(shape))
 
 
@@ -139,7 +139,7 @@ def _shares(fields: Mapping[str, str], names: Sequence[str]) -> Mapping[int, flo
     for length in shares:
         check_lengths(1, length)
     if shares and not 0 < sum(shares.values()) < math.inf:
-        raise ValueError("the shares of its lengths add up to nothing")
+        raise ValueError("the shares of its lengths add up to 0")
     return shares
 
 

@@ -45,7 +45,7 @@ class TimedLengths(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.at):
-            raise ValueError("its time is no number")
+            raise ValueError("its time is not a number")
         check_lengths(self.prompt, self.response)
 
 
@@ -127,7 +127,7 @@ def _values(line: SourceLine, header: Sequence[str]) -> Mapping[str, object]:
 def _columns(line: bytes) -> Sequence[str]:
     """Return the values of a line of CSV. Raises `ValueError`."""
     if len(line) > _MOST_CSV_BYTES:
-        raise ValueError(f"it has more than {_MOST_CSV_BYTES:,} bytes, which is no line of CSV")
+        raise ValueError(f"it has more than {_MOST_CSV_BYTES:,} bytes, too many for a line of CSV")
     try:
         return next(csv.reader([line.decode().lstrip("\ufeff")]), ())
     except csv.Error as error:
@@ -156,5 +156,5 @@ def _first(values: Mapping[str, object], names: Sequence[str], default: object =
 def _length(value: object) -> int:
     number = float(str(value))
     if not number.is_integer():
-        raise ValueError(f"`{value}` is no number of tokens")
+        raise ValueError(f"`{value}` is not a number of tokens")
     return int(number)

@@ -37,7 +37,7 @@ class Texts:
     def response(self, text: str, tokens: int | None, number: int) -> Runs:
         """Return the tokens of a response, as many as have been counted.
 
-        Those that its text does not have, as a chain of thought, are no other's. Of nothing that
+        Those that its text does not have, as a chain of thought, are not another's. Of nothing that
         is known there is one token.
         """
         runs = self._chunks(text)

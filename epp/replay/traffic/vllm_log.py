@@ -64,7 +64,7 @@ class _Seen(msgspec.Struct):
 
 
 def read(source: Source, problems: Problems, seed: int) -> Trace:
-    """Read a log; lines that speak of no request are no problem. Raises `ConfigError`."""
+    """Read a log; lines that speak of no request are not a problem. Raises `ConfigError`."""
     seen: dict[str, _Seen] = {}
     last = 0.0
     for line in source.lines(problems):

@@ -117,7 +117,7 @@ def test_what_is_not_told_is_kept(tmp_path):
     assert found.cost.decode_us_per_seq == pytest.approx(77.0)
     told, kept, waited = found.summary().splitlines()
     assert told.startswith("fitted to 2 observations, ")
-    assert kept.startswith("not told by them, and kept: ")
+    assert kept.startswith("not determined by them, and kept: ")
     assert "decode_us_per_seq 77" in kept
     assert waited == "what came late may have waited, and counts little"
 

@@ -24,7 +24,7 @@ SIMULATOR_LIMITS = SimulatorLimits(
     max_num_batched_tokens=LIMITS.max_num_batched_tokens,
 )
 ANSWERED = 1 << 20
-"""The token of all responses, which is no prompt's."""
+"""The token of all responses, which is not a prompt's."""
 
 ARRIVALS = st.lists(
     st.tuples(st.floats(0.001, 3), st.integers(2, 30_000), st.integers(1, 200)),

@@ -134,7 +134,7 @@ def test_a_number_of_copies_that_cannot_be(copies):
 
 
 def test_nothing_is_left():
-    with pytest.raises(ConfigError, match="hold no conversation at all"):
+    with pytest.raises(ConfigError, match="hold no conversation"):
         superposed(conversations([1, 1]), 1e-9, 1)
 
 

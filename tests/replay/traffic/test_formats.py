@@ -85,8 +85,8 @@ def test_an_archive_that_is_cut_off(tmp_path):
 BAD = [
     (b"", "is empty, or cut off: it holds no request"),
     (b"\n\n  \n", "is empty, or cut off: it holds no request"),
-    (b'{"size": 3}\n[1]\n"text"\nno json\n', "is of no format that is known"),
-    (b"\xff\xfe\x00\x01", "is of no format that is known"),
+    (b'{"size": 3}\n[1]\n"text"\nno json\n', "is of no known format"),
+    (b"\xff\xfe\x00\x01", "is of no known format"),
     (
         b'{"timestamp": 0, "input_length": -1, "output_length": 1, "hash_ids": []}\n' * 3,
         r"holds no request that can be used; the first problem is: .*:1: lengths are positive",

@@ -274,7 +274,7 @@ def test_two_pools_are_refused_with_their_names(recording):
     ("change", "said"),
     [
         ({"version": 2}, "of version 2; this reads version 1"),
-        ({"salt": 3}, "the file is no recording"),
+        ({"salt": 3}, "the file is not a recording"),
         ({"started": "at noon"}, "Invalid isoformat string"),
     ],
 )

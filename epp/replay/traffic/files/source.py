@@ -33,7 +33,7 @@ MOST_LINE_BYTES = 64 << 20
 MOST_DOCUMENT_BYTES = 128 << 20
 """Of a file that is one document."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What comes of decoding what is no JSON, or is nested too deeply."""
+"""What comes of decoding what is not JSON, or is nested too deeply."""
 _SHOWN = 10
 """Problems that are kept word by word; the others are counted."""
 _SHOWN_CHARACTERS = 300
@@ -121,7 +121,7 @@ class Source:
             size += len(line.text) + 1
             if size > MOST_DOCUMENT_BYTES:
                 raise ConfigError(
-                    f"a document has {MOST_DOCUMENT_BYTES:,} bytes at most", line.place
+                    f"a document may have at most {MOST_DOCUMENT_BYTES:,} bytes", line.place
                 )
         return b"\n".join(parts)
 
@@ -164,7 +164,7 @@ def in_order(
     kept, last = list[tuple[float, _Row]](), -math.inf
     for at, place, row in listed:
         if not earliest <= at <= latest:
-            problems.skip(place, "its time is more than a year from that of most others")
+            problems.skip(place, "its time is more than a year from most others")
             continue
         if noted and at < last:
             problems.reorder(place)
@@ -251,8 +251,8 @@ class _Reader:
         self._lines -= lines
         if min(self._bytes, self._lines) < 0:
             raise ConfigError(
-                f"up to there it has {MOST_BYTES >> 30} GiB, or {MOST_LINES:,} lines, which is as"
-                " much as is read: replay a part of it",
+                f"up to there it has {MOST_BYTES >> 30} GiB, or {MOST_LINES:,} lines, which is the"
+                " most that is read: replay a part of it",
                 place,
             )
 
