@@ -28,7 +28,7 @@ class Echo:
 
     With the header `x-echo-pieces: N` the answer is a stream of N events (`event(n)`). With
     `x-echo-hold` no more than the first of them is sent before `release` is set, and nothing of an
-    answer that is no stream.
+    answer that is not a stream.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ TOKENS = 20
 
 
 async def unlimited(http):
-    """Answer as llama.cpp's server does, for which a `max_tokens` of -1 is no limit."""
+    """Answer as llama.cpp's server does, for which a `max_tokens` of -1 is not a limit."""
     if http.path == "/metrics":
         return web.Response(text="# nothing to tell\n")
     asked = json.loads(await http.read())

@@ -40,7 +40,7 @@ class PrefixLookup(msgspec.Struct, frozen=True):
 class Traffic:
     """Clients that ask one after the other, streams and not, until told to stop.
 
-    No question is asked twice: where an answer is known is no reason to leave a new pod alone.
+    No question is asked twice: where an answer is known is not a reason to leave a new pod alone.
     """
 
     _questions = itertools.count()

@@ -222,7 +222,7 @@ async def test_a_picker_that_hangs_is_gone_past_and_killed(servers, tmp_path):
 
         await until(answered)
         assert "killed" not in gateway.said
-        await gateway.says("the picker does not answer: it is killed")
+        await gateway.says("the picker does not answer and is killed")
         await gateway.says("picker is back")
         await until(answered)
 
@@ -338,7 +338,7 @@ async def test_a_file_that_becomes_no_file_holds_up_nobody(make, servers, tmp_pa
 
         path.unlink()
         make(path)
-        await gateway.says("it is no regular file")
+        await gateway.says("it is not a regular file")
         assert await answers_of("a")
         write(draft, "b")
         path.rename(tmp_path / "away")
@@ -349,7 +349,7 @@ async def test_a_file_that_becomes_no_file_holds_up_nobody(make, servers, tmp_pa
         make(path)
 
         async def said_again():
-            return gateway.said.count("it is no regular file") >= 2
+            return gateway.said.count("it is not a regular file") >= 2
 
         await until(said_again)
         gateway.interrupt()

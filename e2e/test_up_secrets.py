@@ -198,7 +198,10 @@ async def test_a_renewed_certificate_is_shown_whatever_its_file_was_meanwhile(tm
 
 REFUSED = {
     "no servers": ([], "no model servers"),
-    "a name for a key": (["http://a:1", "--upstream-api-key-env=sk-1"], "no name of an environ"),
+    "a name for a key": (
+        ["http://a:1", "--upstream-api-key-env=sk-1"],
+        "not the name of an environ",
+    ),
     "an unset variable": (["http://a:1", "--upstream-api-key-env=NO_SUCH"], "empty or not set"),
     "half of a pair": (["http://a:1", "--tls-cert=x.pem"], "--tls-key: a certificate and its key"),
     "no such file": (

@@ -16,7 +16,7 @@ Kubernetes updates a mounted ConfigMap by turning a symlink to another directory
 def read_regular(path: Path, most: int) -> bytes:
     """Return the content of a file, which is not waited for.
 
-    Raises `ConfigError`, with the path as its place, for what cannot be read, for what is no
+    Raises `ConfigError`, with the path as its place, for what cannot be read, for what is not a
     regular file (a FIFO, a device, a socket, a directory), and for more than `most` bytes.
     """
     return _read(path, most)[0]
@@ -74,7 +74,7 @@ def _status(path: Path) -> os.stat_result:
 
 def _check(status: os.stat_result, path: Path, most: int) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise ConfigError("it is no regular file", str(path))
+        raise ConfigError("it is not a regular file", str(path))
     if status.st_size > most:
         raise _too_long(path, most)
 

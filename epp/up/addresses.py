@@ -100,7 +100,9 @@ class AddressBook:
         for server, known in zip(self._servers, every, strict=True):
             own = addresses_of(server, known, found)
             if known and not own:
-                self._trouble(server.authority, f"{server.authority} is another URL's server too")
+                self._trouble(
+                    server.authority, f"{server.authority} is also the server of another URL"
+                )
             found += own
         return found
 

@@ -222,7 +222,7 @@ class Gateway:
             self._page_failures = self._page_failures + 1 if lost else 0
             await self._steer()
             if self._page_failures == HUNG_AFTER:
-                self._terminal.say("the picker does not answer: it is killed")
+                self._terminal.say("the picker does not answer and is killed")
                 self._picker.kill()
             self._window.add(time.monotonic(), page or PickerPage(), proxy or ProxyPage())
             count = len(self._addresses.addresses)
@@ -246,7 +246,7 @@ class Gateway:
         """Take no new connections; return when what is under way has ended, or its time is up."""
         limit = self._options.drain_timeout
         self._terminal.say(
-            f"draining: what is under way has {limit:g} s to end; Ctrl-C again stops at once"
+            f"draining: requests under way have {limit:g} s to end; Ctrl-C again stops at once"
         )
         await self._admin.drain()
         end, quiet_since = time.monotonic() + limit, time.monotonic()

@@ -15,7 +15,7 @@ _EVENTS = {
     "endpoint.metrics_late": "{endpoint} is late with its metrics, and gets requests all the same",
     "endpoint.metrics_missing": "{endpoint} has no metrics page ({error}), and gets requests",
     "endpoint.recovered": "{endpoint} is up",
-    "endpoint.metrics_unknown": "{endpoint} tells nothing known of its load",
+    "endpoint.metrics_unknown": "{endpoint} reports no load that is understood",
 }
 """Events of the picker's log that are told whatever the level."""
 _ENVOY_LINE = re.compile(r"\[[^]]*\]\[\d+\]\[\w+\]\[\w+\] (?:\[[^]]*\] )?(.*)")
@@ -59,7 +59,7 @@ def introduction(front: Front, probes: Sequence[Probe]) -> list[str]:
     lines += ["", "Try it:", "", f"  {curl(front, probes)}", ""]
     lines.append(f"Metrics: http://127.0.0.1:{front.metrics_port}/metrics")
     if front.opened and front.key_added:
-        lines.append("Whoever reaches this port uses the servers' API key.")
+        lines.append("Anyone who can reach this port uses the servers' API key.")
     if not front.opened:
         lines.append("Only this machine can connect; --host 0.0.0.0 lets others in.")
     lines += ["Ctrl-C drains and stops.", ""]
@@ -93,7 +93,7 @@ def curl(front: Front, probes: Sequence[Probe]) -> str:
 def picker_line(text: str, level: str) -> str:
     """Return a line of the picker's log for people; empty where it is below `level`.
 
-    Lines that are no JSON, a traceback for instance, are passed on.
+    Lines that are not JSON, a traceback for instance, are passed on.
     """
     try:
         line = json.loads(text)

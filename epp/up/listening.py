@@ -20,7 +20,7 @@ def listening_ip(host: str) -> str:
     try:
         infos = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise ConfigError(f"`{host}` is no address of this machine", "--host") from None
+        raise ConfigError(f"`{host}` is not an address of this machine", "--host") from None
     found = sorted((info[4][0] for info in infos), key=lambda ip: ":" in str(ip))
     return str(found[0])
 

@@ -57,7 +57,7 @@ async def _probe(pages: ServerPages, address: Address) -> Probe:
 
 
 def _models(body: bytes) -> tuple[str, ...]:
-    """Return the ids in OpenAI's list of models; none of what is no such list."""
+    """Return the ids in OpenAI's list of models; none of what is not such a list."""
     try:
         listed: Any = msgspec.json.decode(body)
         return tuple(str(model["id"]) for model in listed["data"])

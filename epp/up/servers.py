@@ -62,7 +62,7 @@ class Address(msgspec.Struct, frozen=True):
 def model_servers(urls: Sequence[str]) -> tuple[ModelServer, ...]:
     """Parse URLs (`http://10.0.0.11:8000`, `https://gpu1`).
 
-    Raises `ConfigError`, with the URL as its place, for what is no URL of a server, for a path,
+    Raises `ConfigError`, with the URL as its place, for anything but the URL of a server, a path,
     user or query in it, and for one that is given twice.
     """
     servers: dict[str, ModelServer] = {}
@@ -87,7 +87,7 @@ def _model_server(url: str) -> ModelServer:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise ConfigError(f"this is no URL of a server; {example}", url) from None
+        raise ConfigError(f"this is not the URL of a server; {example}", url) from None
     if parts.scheme not in _PORTS:
         raise ConfigError(f"`{parts.scheme}` is neither http nor https; {example}", url)
     if parts.username is not None or parts.password is not None:
@@ -97,9 +97,9 @@ def _model_server(url: str) -> ModelServer:
     host = (parts.hostname or "").rstrip(".")
     known = ip_or_none(host)
     if known is None and not _is_name(host):
-        raise ConfigError(f"`{host}` is no name of a host; {example}", url)
+        raise ConfigError(f"`{host}` is not a host name; {example}", url)
     if port == 0:
-        raise ConfigError(f"port 0 is no server's; write 1 to {_LAST_PORT}", url)
+        raise ConfigError(f"no server listens at port 0; write 1 to {_LAST_PORT}", url)
     return ModelServer(parts.scheme, known or host, port or _PORTS[parts.scheme])
 
 
@@ -107,7 +107,7 @@ def _refuse_path(parts: SplitResult, url: str) -> None:
     if parts.path not in {"", "/"} or parts.query or parts.fragment:
         extra = parts.path + ("?..." if parts.query else "")
         raise ConfigError(
-            f"leave `{extra}` away: clients' paths are passed on as they are",
+            f"leave out `{extra}`: clients' paths are passed on as they are",
             url.partition("?")[0],
         )
 

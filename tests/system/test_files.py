@@ -31,12 +31,15 @@ def fifo_with_a_writer(path):
 
 
 REFUSED = {
-    "a FIFO": (os.mkfifo, "it is no regular file"),
-    "a FIFO that somebody writes to": (fifo_with_a_writer, "it is no regular file"),
-    "a device without an end": (lambda path: path.symlink_to("/dev/zero"), "no regular file"),
-    "a device without a beginning": (lambda path: path.symlink_to("/dev/ptmx"), "no regular file"),
-    "a socket": (listener, "it is no regular file"),
-    "a directory": (lambda path: path.mkdir(), "it is no regular file"),
+    "a FIFO": (os.mkfifo, "it is not a regular file"),
+    "a FIFO that somebody writes to": (fifo_with_a_writer, "it is not a regular file"),
+    "a device without an end": (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+    "a device without a beginning": (
+        lambda path: path.symlink_to("/dev/ptmx"),
+        "not a regular file",
+    ),
+    "a socket": (listener, "it is not a regular file"),
+    "a directory": (lambda path: path.mkdir(), "it is not a regular file"),
     "a file of proc": (lambda path: path.symlink_to("/proc/kallsyms"), "longer than 1000 bytes"),
     "one byte more": (of_length(MOST + 1), "longer than 1000 bytes"),
     "nothing": (lambda _path: None, "cannot be read: No such file or directory"),

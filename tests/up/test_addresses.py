@@ -96,7 +96,7 @@ async def test_two_names_of_one_server_are_one_endpoint(tmp_path, said):
     servers = model_servers(["http://gpu1:8000", "http://alias:8000"])
     await AddressBook(servers, None, tmp_path, names.host_names).load(said.append, None)
     assert in_front(tmp_path)[1] == [("gpu1:8000", "10.0.0.1:8000")]
-    assert said == ["alias:8000 is another URL's server too"]
+    assert said == ["alias:8000 is also the server of another URL"]
 
 
 async def test_an_endpoints_file_is_followed_and_its_last_good_content_stays(tmp_path, said):
@@ -164,7 +164,7 @@ async def test_what_is_no_file_is_said_once_and_the_next_file_is_followed(make, 
     make(path)
     await book.refresh()
     await book.refresh()
-    assert said == [f"{path}: it is no regular file"]
+    assert said == [f"{path}: it is not a regular file"]
     draft = tmp_path / "draft"
     draft.write_text(FILE % "b")
     path.rename(tmp_path / "away")

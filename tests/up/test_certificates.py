@@ -30,9 +30,9 @@ def test_a_file_that_becomes_no_file_is_refused_at_once(make, place, files, tmp_
     files[place].unlink()
     make(files[place])
     began = time.monotonic()
-    with pytest.raises(ConfigError, match=r"--tls-(cert|key): .*: it is no regular file"):
+    with pytest.raises(ConfigError, match=r"--tls-(cert|key): .*: it is not a regular file"):
         served.load()
-    with pytest.raises(ConfigError, match=r"--upstream-ca-file: .*: it is no regular file"):
+    with pytest.raises(ConfigError, match=r"--upstream-ca-file: .*: it is not a regular file"):
         authorities(files[place])
     assert time.monotonic() - began < QUICK_SECONDS
     files[place].rename(tmp_path / "away")

@@ -27,7 +27,7 @@ def test_the_first_lines_say_what_is_there():
 def test_who_opens_a_port_with_a_key_is_told():
     said = "\n".join(introduction(OPEN, [UP]))
     assert "https://127.0.0.1:8080 in front of 1 model server (p)" in said
-    assert "Whoever reaches this port uses the servers' API key." in said
+    assert "Anyone who can reach this port uses the servers' API key." in said
     assert "Only this machine" not in said
 
 
