@@ -41,11 +41,11 @@ VARIANTS: Mapping[str, tuple[str, Policy]] = {
     "linear_1s": ("linear, reports every 1 s", _every(1.0, "linear")),
     "linear_50ms": ("linear, reports every 50 ms", _every(0.05, "linear")),
     "as_reported_1s": (
-        "linear by reports alone, every 1 s",
+        "linear by reports only, every 1 s",
         _every(1.0, "linear", as_reported=True),
     ),
     "as_reported_50ms": (
-        "linear by reports alone, every 50 ms",
+        "linear by reports only, every 50 ms",
         _every(0.05, "linear", as_reported=True),
     ),
     "least_ttft": ("least-ttft, reports every 1 s", _every(1.0, "least-ttft")),

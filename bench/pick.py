@@ -35,7 +35,7 @@ NOTES = (
     "A pick is of a 2 KB chat that was parsed: hash, match, estimate, compare, book.",
     "An exchange is all that ext_proc asks of one request among ten endpoints, bytes to bytes.",
     "CPU time of one thread that does nothing else: caches are warmer than beside a proxy.",
-    "After 4m, 16m: so many MiB of other memory were read before each exchange, as neighbours do.",
+    "After 4m, 16m: that many MiB of other memory were read before each exchange.",
 )
 
 

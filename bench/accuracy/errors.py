@@ -29,7 +29,7 @@ def errors(guesses: Sequence[Guess], block: int) -> Errors:
     """Sum up. Raises ValueError where there is nothing to sum up."""
     prompt = sum(guess.prompt for guess in guesses)
     if not prompt:
-        raise ValueError("no request told what was cached")
+        raise ValueError("no request said what was cached")
     share = 100 / prompt
     return Errors(
         requests=len(guesses),

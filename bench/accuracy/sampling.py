@@ -110,6 +110,6 @@ def _says(case: Case) -> str:
 
 
 def _share(observation: Observation) -> str:
-    known = {"all": "every response observed", "first": "first chunks alone observed"}
+    known = {"all": "every response observed", "first": "only first chunks observed"}
     known["auto"] = "what teaches something observed"
     return known.get(str(observation), f"one response in {observation.one_in} observed")

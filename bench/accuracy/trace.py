@@ -57,4 +57,4 @@ def decompressed(path: Path) -> bytes:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except zstandard.ZstdError as error:
-        raise ConfigError(f"{path} is no zstd file: {error}") from error
+        raise ConfigError(f"{path} is not a zstd file: {error}") from error

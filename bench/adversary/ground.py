@@ -158,7 +158,7 @@ class Ground:
         try:
             code = await self.process.wait_exit(STOP_S)
         except TimeoutError:
-            return f"SIGTERM was not heard in {STOP_S:g} s"
+            return f"SIGTERM had no effect within {STOP_S:g} s"
         return f"SIGTERM ended it with status {code}" if code else ""
 
 

@@ -26,7 +26,7 @@ NOTES = (
     "The API server of the tests in a process of its own, over loopback; pods of 10 KB.",
     "Ready: from the picker's first request until its health says so, first scrapes included.",
     "A change: from when the API server has it, at 50 a second, until the fleet has it.",
-    "Changes are followed by the picker's discovery alone, all else is measured on `epp serve`.",
+    "Changes are followed by the picker's discovery alone, the rest is measured on `epp serve`.",
 )
 
 

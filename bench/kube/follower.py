@@ -132,7 +132,7 @@ class Follower:
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Follow the pool; what is listed first is no delay."""
+        """Follow the pool; what is listed first is not a delay."""
         await self._discovery.load()
         task = asyncio.create_task(self._discovery.run())
         try:

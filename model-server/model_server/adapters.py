@@ -80,11 +80,11 @@ def read(text: str, served: str) -> Wanted:
     try:
         given = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise Refused(f"no YAML: {' '.join(str(error).split())}") from error
+        raise Refused(f"not YAML: {' '.join(str(error).split())}") from error
     if given is None:
         return Wanted()
     if not isinstance(given, dict):
-        raise Refused("keys and values are needed, such as `adapters: [{name: sql, path: /sql}]`")
+        raise Refused("a mapping is needed, such as `adapters: [{name: sql, path: /sql}]`")
     try:
         wanted = _syncer(given[SYNCER]) if SYNCER in given else _own(given)
     except msgspec.ValidationError as error:
@@ -111,7 +111,7 @@ def _by_name(adapters: list[Adapter]) -> dict[str, Adapter]:
     named: dict[str, Adapter] = {}
     for adapter in adapters:
         if named.setdefault(adapter.name, adapter) != adapter:
-            raise Refused(f"{adapter.name} is there twice, with different paths")
+            raise Refused(f"{adapter.name} is listed twice, with different paths")
     return named
 
 

@@ -127,9 +127,9 @@ def read_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise Refused(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+        raise Refused(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(given, dict):
-        raise Refused(f"{path}: keys and values are needed, such as `model: Qwen/Qwen3-32B`")
+        raise Refused(f"{path}: a mapping is needed, such as `model: Qwen/Qwen3-32B`")
     for key in given:
         if key not in KEYS:
             near = difflib.get_close_matches(str(key), KEYS, n=1)

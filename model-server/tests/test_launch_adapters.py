@@ -66,13 +66,13 @@ def test_both_forms_are_read(text, expected):
     ("text", "says"),
     [
         ("adapters: {", "no YAML"),
-        ("[sql]", "keys and values are needed"),
+        ("[sql]", "a mapping is needed"),
         ("adapters: [{name: sql}]", "missing required field `path` - at `$.adapters[0]`"),
         ("adapters: [{name: sql, path: 3}]", "Expected `str`, got `int` - at `$.adapters[0].path`"),
         ("adapters: [{name: '', path: x}]", "not empty"),
         ("adapters: [{name: a, path: x, rank: 8}]", "unknown field `rank`"),
         ("adapter: []", "unknown field `adapter`"),
-        ("adapters: [{name: a, path: x}, {name: a, path: y}]", "a is there twice"),
+        ("adapters: [{name: a, path: x}, {name: a, path: y}]", "a is listed twice"),
         ("adapters: [{name: base, path: x}]", "base is the model itself"),
         ("vLLMLoRAConfig: {ensureExist: {models: [{source: x}]}}", "missing required field `id`"),
         (

@@ -146,8 +146,8 @@ def test_arguments_for_vllm_may_stand_in_the_file(tmp_path):
         ("model: m\nmaxLoras: 0", "max loras 0: a positive number"),
         ("port: 8000", "a model is needed"),
         ("model: 3", "a model is needed"),
-        ("- model", "keys and values are needed"),
-        ("model: [", "is no YAML"),
+        ("- model", "a mapping is needed"),
+        ("model: [", "is not YAML"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_place_and_remedy(tmp_path, capsys, text, says):

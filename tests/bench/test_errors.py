@@ -25,7 +25,7 @@ def test_off_by_a_block_means_a_block_or_more(error, off):
 
 
 def test_nothing_cannot_be_summed_up():
-    with pytest.raises(ValueError, match="no request told"):
+    with pytest.raises(ValueError, match="no request said"):
         errors([], block=16)
 
 

@@ -43,5 +43,5 @@ def test_every_request_is_compared(place, observation):
 
 def test_shares_as_they_are_written():
     assert _observations("all,1/4,1/16,first") == tuple(map(Observation, (1, 4, 16, 0)))
-    with pytest.raises(argparse.ArgumentTypeError, match="`sample:4` says not what to observe"):
+    with pytest.raises(argparse.ArgumentTypeError, match="`sample:4` is not a share"):
         _observations("all,4")

@@ -127,5 +127,5 @@ def test_what_is_no_known_trace_is_refused(tmp_path, name):
 def test_what_is_not_compressed_is_refused(tmp_path):
     path = tmp_path / mooncake.NAME
     path.write_bytes(b"plain text")
-    with pytest.raises(ConfigError, match="no zstd file"):
+    with pytest.raises(ConfigError, match="not a zstd file"):
         mooncake.read(path)

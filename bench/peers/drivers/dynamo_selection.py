@@ -90,7 +90,7 @@ async def _known(
             return
         await asyncio.sleep(_POLL_SECONDS)
     if blocks:
-        raise TimeoutError(f"the events of worker {worker} are not heard")
+        raise TimeoutError(f"the events of worker {worker} are not received")
 
 
 def _most(scores: dict[str, Any]) -> float:

@@ -189,9 +189,9 @@ _FLAGS: dict[str, dict[str, tuple[type, object, str]]] = {
     },
     "strain": {
         "--late-page-above": (int, None, "/metrics is late while more requests are unfinished"),
-        "--late-page-seconds": (float, 5.0, "by so many seconds"),
-        "--shed-above": (int, None, "503 for what comes while so many are unfinished"),
-        "--cold-requests": (int, 0, "the first so many requests wait"),
-        "--cold-seconds": (float, 10.0, "so many seconds each, as for kernels to be compiled"),
+        "--late-page-seconds": (float, 5.0, "by this many seconds"),
+        "--shed-above": (int, None, "503 for requests that arrive while this many are unfinished"),
+        "--cold-requests": (int, 0, "this many requests, the first, wait"),
+        "--cold-seconds": (float, 10.0, "this many seconds each, as while kernels are compiled"),
     },
 }

@@ -21,7 +21,7 @@ class ApiError(Exception):
 
 
 class InvalidBody(ApiError):
-    """The body is no JSON, or not of the expected form."""
+    """The body is not JSON, or not of the expected form."""
 
     kind = "Bad Request"
 

@@ -158,7 +158,7 @@ class Server:
             head = self._head(http, api, body, requests)
             try:
                 if body.stream:
-                    # A client that is gone is no error, and nobody is left to tell.
+                    # A client that is gone is not an error, and nobody is left to tell.
                     with suppress(ConnectionResetError):
                         return await stream(http, call, api.events(head), fault.chunks)
                     raise Gone
