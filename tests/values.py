@@ -81,7 +81,7 @@ NO_JSON = {
     "lone surrogate": r'"\ud800"',
     "nothing": "",
 }
-"""What is no JSON, though some parsers take it."""
+"""What is not JSON, though some parsers take it."""
 
 PLAIN = {
     **NUMBERS,

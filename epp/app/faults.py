@@ -16,7 +16,7 @@ _log = structlog.get_logger(__name__)
 
 FAULTS: Final = Family(
     name="warmpick_faults_total",
-    help="Errors in what learns from requests or is notified of them, by what raised them; the"
+    help="Errors in what observes requests or learns from them, by what raised them; the"
     " requests went on.",
     kind="counter",
     labels=("source",),

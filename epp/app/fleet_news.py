@@ -28,7 +28,7 @@ EJECTED: Final = Family(
 )
 CORRECTED: Final = Family(
     name="warmpick_corrected_requests_total",
-    help="Requests that were taken out of the books because their endpoint reported for long that"
+    help="Requests that were taken out of the books because their endpoint kept reporting that"
     " it had none: they had not been released when they ended, which is a bug.",
     kind="counter",
 )

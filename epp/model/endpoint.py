@@ -29,7 +29,7 @@ VLLM = "vllm"
 """The value of `Load.engine` for vLLM."""
 
 _LONGEST_NUMBER = 15
-"""Digits of a number in a label, at most: what is longer is no number."""
+"""Digits of a number in a label, at most: what is longer is not a number."""
 
 
 def target_of(address: str, port: int) -> Target:

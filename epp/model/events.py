@@ -45,7 +45,7 @@ class ScrapeFailure(Enum):
     LATE = "late"
     """It has been connected to, and the page is not there in time."""
     NO_PAGE = "no page"
-    """What it answered is no metrics page: it lives, and does not say how it is."""
+    """What it answered is not a metrics page: it lives, and does not say how it is."""
 
 
 class ScrapeFailed(msgspec.Struct, frozen=True):

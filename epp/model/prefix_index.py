@@ -43,7 +43,7 @@ class PrefixIndex:
     """Bits of endpoints by block hash. `budget` is in bytes, and counts the endpoints' pools.
 
     `held` counts every block at every endpoint. Hashes are 64 bits long: others raise
-    `OverflowError`, what is no integer raises `TypeError`, and is never found. A slot that is not
+    `OverflowError`, what is not an integer `TypeError`, and is never found. A slot that is not
     open raises `ValueError`.
     """
 

@@ -91,7 +91,7 @@ class Registry:
         fixed = {name: old["metadata"][name] for name in kept}
         meta = without(body["metadata"], kept) | fixed
         value = self._checked(target, body | {"metadata": meta})
-        # A write that changes nothing is no write: the version stays and watches hear nothing.
+        # A write that changes nothing is not a write: the version stays and watches hear nothing.
         return old if value == old else self._stored(target, target.place, value)
 
     def remove(self, target: Target) -> Json:

@@ -11,7 +11,7 @@ OF_NAMESPACE: Final = ("status", "finalize")  # subresources; everything else li
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked. A path that is no resource has an empty `version` and its method as verb."""
+    """What is asked. A path without a resource has an empty `version` and its method as verb."""
 
     method: str
     path: str

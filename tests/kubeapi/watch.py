@@ -28,7 +28,7 @@ EMPTY: Final[dict[str, Json]] = {
 class Watch:
     """The events of one watch as lines of JSON. Built before the first byte is answered.
 
-    Errors when built: ApiError 400, or 500 for what is no version. A resourceVersion from before
+    Errors when built: ApiError 400, or 500 for what is not a version. A resourceVersion from before
     the last compaction is told in the stream, as the watch cache does.
     """
 

@@ -2,7 +2,7 @@
 
 An endpoint is ejected after some failures in a row: for `base_ejection_time` times the number of
 ejections in a row. One that accepts requests and does nothing is ejected too, until it shows life.
-Never are more than half of a role left out: an endpoint that fails as all others do is no outlier.
+At most half of a role is left out: an endpoint that fails as all others do is not an outlier.
 
 What a response shows counts by when its request was sent (`OutlierState`).
 """
