@@ -3,240 +3,164 @@
 A class is imported when a file names its type, so that a start pays for no other.
 """
 
-from collections.abc import Iterator, MutableMapping
-from importlib import import_module
+from collections.abc import Iterator, Mapping
+from pkgutil import resolve_name
 from typing import Any
 
-_CLASSES: dict[str, dict[str, str]] = {
-    "epp.policy.scorers.load": {
-        "queue-scorer": "QueueScorer",
-        "running-requests-size-scorer": "RunningRequestsScorer",
-        "kv-cache-utilization-scorer": "KvCacheUtilizationScorer",
-        "load-aware-scorer": "LoadAwareScorer",
-        "token-load-scorer": "TokenLoadScorer",
-        "least-ttft-scorer": "LeastTtftScorer",
-    },
-    "epp.config.scheduling_types": {
-        "active-request-scorer": "ActiveRequestParameters",
-        "precise-prefix-cache-scorer": "PrecisePrefixCacheScorer",
-        "utilization-detector": "UtilizationDetectorParameters",
-    },
-    "epp.policy.scorers.caches": {
-        "prefix-cache-scorer": "PrefixCacheScorer",
-        "no-hit-lru-scorer": "NoHitLruScorer",
-        "mm-embeddings-cache-scorer": "MultimodalCacheScorer",
-        "lora-affinity-scorer": "LoraAffinityScorer",
-        "multicluster-prefix-cache-scorer": "MulticlusterPrefixCacheScorer",
-    },
-    "epp.policy.scorers.latency": {
-        "latency-scorer": "LatencyScorer",
-    },
-    "epp.policy.sessions": {
-        "session-affinity-scorer": "SessionAffinityScorer",
-        "session-affinity-filter": "SessionAffinityFilter",
-        "multicluster-session-affinity-filter": "MulticlusterSessionAffinityFilter",
-    },
-    "epp.policy.scorers.labels": {
-        "context-length-aware": "ContextLengthAware",
-        "header-label-affinity-scorer": "HeaderLabelAffinityScorer",
-        "topology-affinity-scorer": "TopologyAffinityScorer",
-    },
-    "epp.policy.scorers.attributes": {
-        "endpoint-attribute-scorer": "EndpointAttributeScorer",
-        "endpoint-attribute-weight-scorer": "EndpointAttributeWeightScorer",
-        "multicluster-queue-scorer": "MulticlusterQueueScorer",
-        "multicluster-kv-cache-utilization-scorer": "MulticlusterKvCacheUtilizationScorer",
-    },
-    "epp.policy.filters.labels": {
-        "decode-filter": "DecodeFilter",
-        "prefill-filter": "PrefillFilter",
-        "encode-filter": "EncodeFilter",
-        "label-selector-filter": "LabelSelectorFilter",
-        "by-label": "ByLabelFilter",
-        "by-label-selector": "LabelSelectorFilter",
-        "topology-affinity-filter": "TopologyAffinityFilter",
-    },
-    "epp.policy.filters.caches": {
-        "prefix-cache-affinity-filter": "PrefixCacheAffinityFilter",
-        "slo-headroom-tier-filter": "SloHeadroomTierFilter",
-    },
-    "epp.policy.filters.load": {
-        "utilization-filter": "UtilizationFilter",
-        "endpoint-attribute-filter": "EndpointAttributeFilter",
-    },
-    "epp.policy.filters.slow_start": {
-        "slow-start-filter": "SlowStartFilter",
-    },
-    "epp.policy.filters.detectors": {
-        "concurrency-detector": "ConcurrencyDetector",
-        "max-saturation-detector": "MaxSaturationDetector",
-    },
-    "epp.policy.conformance": {
-        "header-based-testing-filter": "HeaderBasedTestingFilter",
-        "destination-endpoint-served-verifier": "ServedVerifier",
-    },
-    "epp.policy.peers.aibrix": {
-        "aibrix-prefix-cache-scorer": "AiBrixPrefixCacheScorer",
-        "aibrix-vtc-basic-scorer": "AiBrixVtcBasicScorer",
-    },
-    "epp.policy.peers.d2lpm": {
-        "d2lpm-scorer": "D2LpmScorer",
-    },
-    "epp.policy.peers.dualmap": {
-        "dualmap-scorer": "DualMapScorer",
-    },
-    "epp.policy.peers.dynamo": {
-        "dynamo-cost-scorer": "DynamoCostScorer",
-    },
-    "epp.policy.peers.kthena": {
-        "kthena-least-request-scorer": "KthenaLeastRequestScorer",
-        "kthena-least-latency-scorer": "KthenaLeastLatencyScorer",
-        "kthena-prefix-cache-scorer": "KthenaPrefixCacheScorer",
-    },
-    "epp.policy.peers.kubeai": {
-        "kubeai-chwbl-scorer": "KubeAiChwblScorer",
-    },
-    "epp.policy.peers.lmetric": {
-        "lmetric-scorer": "LMetricScorer",
-    },
-    "epp.policy.peers.preble": {
-        "preble-e2-scorer": "PrebleE2Scorer",
-    },
-    "epp.policy.peers.production_stack": {
-        "production-stack-prefix-aware-scorer": "ProductionStackPrefixAwareScorer",
-        "production-stack-load-aware-scorer": "ProductionStackLoadAwareScorer",
-        "production-stack-session-scorer": "ProductionStackSessionScorer",
-    },
-    "epp.policy.peers.ray_serve": {
-        "ray-prefix-affinity-scorer": "RayPrefixAffinityScorer",
-    },
-    "epp.policy.peers.sglang": {
-        "sglang-cache-aware-scorer": "SglangCacheAwareScorer",
-    },
-    "epp.policy.peers.smg": {
-        "smg-cache-aware-scorer": "SmgCacheAwareScorer",
-        "smg-prefix-hash-scorer": "SmgPrefixHashScorer",
-        "smg-least-load-scorer": "SmgLeastLoadScorer",
-        "smg-power-of-two-picker": "SmgPowerOfTwoPicker",
-    },
-    "epp.policy.peers.vllm_router": {
-        "vllm-cache-aware-scorer": "VllmCacheAwareScorer",
-        "vllm-kv-aware-scorer": "VllmKvAwareScorer",
-        "vllm-consistent-hash-scorer": "VllmConsistentHashScorer",
-        "vllm-sticky-least-loaded-scorer": "VllmStickyLeastLoadedScorer",
-    },
-    "epp.policy.pickers": {
-        "max-score-picker": "MaxScorePicker",
-        "weighted-random-picker": "WeightedRandomPicker",
-        "random-picker": "RandomPicker",
-        "least-ttft-picker": "LeastTtftPicker",
-        "least-request-picker": "LeastRequestPicker",
-        "round-robin-picker": "RoundRobinPicker",
-    },
-    "epp.policy.profile": {
-        "single-profile-handler": "SingleProfileHandler",
-    },
-    "epp.policy.disaggregation.handler": {
-        "disagg-profile-handler": "DisaggProfileHandler",
-        "pd-profile-handler": "PdProfileHandler",
-        "disagg-headers-handler": "DisaggHeadersHandler",
-        "prefill-header-handler": "DisaggHeadersHandler",
-    },
-    "epp.policy.handlers": {
-        "header-profile-handler": "HeaderProfileHandler",
-        "data-parallel-profile-handler": "DataParallelProfileHandler",
-    },
-    "epp.policy.disaggregation.deciders": {
-        "always-disagg-pd-decider": "AlwaysDisaggPdDecider",
-        "always-disagg-multimodal-decider": "AlwaysDisaggMultimodalDecider",
-        "prefix-based-pd-decider": "PrefixBasedPdDecider",
-    },
-    "epp.policy.disaggregation.kv_source": {
-        "p2p-source-producer": "P2pSourceProducer",
-    },
-    "epp.policy.disaggregation.rollout": {
-        "disaggregatedset-rollout-screener": "DisaggregatedSetRolloutScreener",
-    },
-    "epp.config.producers": {
-        "token-producer": "TokenProducer",
-        "tokenizer": "TokenProducer",
-        "approx-prefix-cache-producer": "ApproxProducer",
-        "precise-prefix-cache-producer": "PreciseProducer",
-        "multicluster-approx-prefix-cache-producer": "MulticlusterApproxProducer",
-    },
-    "epp.policy.dataproducers.mapped": {
-        "burst-prefix-cache-producer": "BurstPrefixCacheProducer",
-        "latency-observer-producer-hub": "LatencyObserverProducer",
-        "latency-observation-scorer-hub": "LatencyObservationScorer",
-        "session-state-producer": "SessionStateProducer",
-        "k8s-peer-discovery": "PeerDiscovery",
-    },
-    "epp.policy.dataproducers.in_flight_load": {
-        "inflight-load-producer": "InFlightLoadProducer",
-    },
-    "epp.policy.dataproducers.predicted_latency": {
-        "predicted-latency-producer": "PredictedLatencyProducer",
-    },
-    "epp.policy.dataproducers.media_cache": {
-        "mm-embeddings-cache-producer": "MediaCacheProducer",
-    },
-    "epp.policy.dataproducers.identity": {
-        "session-id-producer": "SessionIdProducer",
-        "agent-identity": "AgentIdentity",
-        "outlen-bucket": "OutputLengthBucket",
-    },
-    "epp.policy.admitters": {
-        "latency-slo-admitter": "LatencySloAdmitter",
-        "probabilistic-admitter": "ProbabilisticAdmitter",
-    },
-    "epp.policy.reporter": {
-        "request-attribute-reporter": "RequestAttributeReporter",
-    },
-    "epp.config.data_sources": {
-        "file-discovery": "FileDiscoveryConfig",
-        "multicluster-file-discovery": "MulticlusterFileDiscovery",
-        "metrics-data-source": "MetricsDataSource",
-        "multicluster-metrics-data-source": "MulticlusterMetricsDataSource",
-        "models-data-source": "ModelsDataSource",
-        "dcgm-data-source": "DcgmDataSource",
-        "endpoint-notification-source": "EndpointNotificationSource",
-        "k8s-notification-source": "K8sNotificationSource",
-    },
-    "epp.config.data_extractors": {
-        "core-metrics-extractor": "CoreMetricsExtractor",
-        "model-server-protocol-metrics": "CoreMetricsExtractor",
-        "multicluster-metrics-extractor": "MulticlusterMetricsExtractor",
-        "models-data-extractor": "ModelsExtractor",
-        "dcgm-extractor": "DcgmExtractor",
-    },
-    "epp.policy.endpoint_facts": {
-        "topology-extractor": "TopologyExtractor",
-        "label-producer": "LabelProducer",
-    },
-    "epp.config.flow_control": {
-        "global-strict-fairness-policy": "FairnessPolicy",
-        "round-robin-fairness-policy": "FairnessPolicy",
-        "program-aware-fairness": "ProgramAwareFairness",
-        "fcfs-ordering-policy": "OrderingPolicy",
-        "edf-ordering-policy": "OrderingPolicy",
-        "slo-deadline-ordering-policy": "OrderingPolicy",
-        "static-usage-limit-policy": "StaticUsageLimitPolicy",
-        "priority-holdback-policy": "PriorityHoldbackPolicy",
-        "soft-reflective-ceiling-policy": "UsageLimitPolicy",
-        "sheddable-eviction-filter": "EvictionPolicy",
-        "priority-then-time-eviction-order-policy": "EvictionPolicy",
-    },
-    "epp.config.parsers": {
-        "openai-parser": "OpenAiParser",
-        "anthropic-parser": "AnthropicParser",
-        "vllmhttp-parser": "VllmHttpParser",
-        "sglanghttp-parser": "SglangHttpParser",
-        "vllmgrpc-parser": "VllmGrpcParser",
-        "vertexai-parser": "VertexAiParser",
-        "passthrough-parser": "PassthroughParser",
-    },
+PLACES: dict[str, str] = {
+    "queue-scorer": "epp.policy.scorers.load:QueueScorer",
+    "running-requests-size-scorer": "epp.policy.scorers.load:RunningRequestsScorer",
+    "kv-cache-utilization-scorer": "epp.policy.scorers.load:KvCacheUtilizationScorer",
+    "load-aware-scorer": "epp.policy.scorers.load:LoadAwareScorer",
+    "token-load-scorer": "epp.policy.scorers.load:TokenLoadScorer",
+    "least-ttft-scorer": "epp.policy.scorers.load:LeastTtftScorer",
+    "active-request-scorer": "epp.policy.scorers.load:ActiveRequestScorer",
+    "prefix-cache-scorer": "epp.policy.scorers.caches:PrefixCacheScorer",
+    "no-hit-lru-scorer": "epp.policy.scorers.caches:NoHitLruScorer",
+    "mm-embeddings-cache-scorer": "epp.policy.scorers.caches:MultimodalCacheScorer",
+    "lora-affinity-scorer": "epp.policy.scorers.caches:LoraAffinityScorer",
+    "multicluster-prefix-cache-scorer": "epp.policy.scorers.caches:MulticlusterPrefixCacheScorer",
+    "latency-scorer": "epp.policy.scorers.latency:LatencyScorer",
+    "session-affinity-scorer": "epp.policy.sessions:SessionAffinityScorer",
+    "session-affinity-filter": "epp.policy.sessions:SessionAffinityFilter",
+    "multicluster-session-affinity-filter": "epp.policy.sessions:MulticlusterSessionAffinityFilter",
+    "context-length-aware": "epp.policy.scorers.labels:ContextLengthAware",
+    "header-label-affinity-scorer": "epp.policy.scorers.labels:HeaderLabelAffinityScorer",
+    "topology-affinity-scorer": "epp.policy.scorers.labels:TopologyAffinityScorer",
+    "endpoint-attribute-scorer": "epp.policy.scorers.attributes:EndpointAttributeScorer",
+    "endpoint-attribute-weight-scorer": (
+        "epp.policy.scorers.attributes:EndpointAttributeWeightScorer"
+    ),
+    "multicluster-queue-scorer": "epp.policy.scorers.attributes:MulticlusterQueueScorer",
+    "multicluster-kv-cache-utilization-scorer": (
+        "epp.policy.scorers.attributes:MulticlusterKvCacheUtilizationScorer"
+    ),
+    "decode-filter": "epp.policy.filters.labels:DecodeFilter",
+    "prefill-filter": "epp.policy.filters.labels:PrefillFilter",
+    "encode-filter": "epp.policy.filters.labels:EncodeFilter",
+    "label-selector-filter": "epp.policy.filters.labels:LabelSelectorFilter",
+    "by-label": "epp.policy.filters.labels:ByLabelFilter",
+    "by-label-selector": "epp.policy.filters.labels:LabelSelectorFilter",
+    "topology-affinity-filter": "epp.policy.filters.labels:TopologyAffinityFilter",
+    "prefix-cache-affinity-filter": "epp.policy.filters.caches:PrefixCacheAffinityFilter",
+    "slo-headroom-tier-filter": "epp.policy.filters.caches:SloHeadroomTierFilter",
+    "utilization-filter": "epp.policy.filters.load:UtilizationFilter",
+    "endpoint-attribute-filter": "epp.policy.filters.load:EndpointAttributeFilter",
+    "slow-start-filter": "epp.policy.filters.slow_start:SlowStartFilter",
+    "concurrency-detector": "epp.policy.filters.detectors:ConcurrencyDetector",
+    "max-saturation-detector": "epp.policy.filters.detectors:MaxSaturationDetector",
+    "utilization-detector": "epp.policy.filters.detectors:UtilizationDetector",
+    "header-based-testing-filter": "epp.policy.conformance:HeaderBasedTestingFilter",
+    "destination-endpoint-served-verifier": "epp.policy.conformance:ServedVerifier",
+    "aibrix-prefix-cache-scorer": "epp.policy.peers.aibrix:AiBrixPrefixCacheScorer",
+    "aibrix-vtc-basic-scorer": "epp.policy.peers.aibrix:AiBrixVtcBasicScorer",
+    "d2lpm-scorer": "epp.policy.peers.d2lpm:D2LpmScorer",
+    "dualmap-scorer": "epp.policy.peers.dualmap:DualMapScorer",
+    "dynamo-cost-scorer": "epp.policy.peers.dynamo:DynamoCostScorer",
+    "kthena-least-request-scorer": "epp.policy.peers.kthena:KthenaLeastRequestScorer",
+    "kthena-least-latency-scorer": "epp.policy.peers.kthena:KthenaLeastLatencyScorer",
+    "kthena-prefix-cache-scorer": "epp.policy.peers.kthena:KthenaPrefixCacheScorer",
+    "kubeai-chwbl-scorer": "epp.policy.peers.kubeai:KubeAiChwblScorer",
+    "lmetric-scorer": "epp.policy.peers.lmetric:LMetricScorer",
+    "preble-e2-scorer": "epp.policy.peers.preble:PrebleE2Scorer",
+    "production-stack-prefix-aware-scorer": (
+        "epp.policy.peers.production_stack:ProductionStackPrefixAwareScorer"
+    ),
+    "production-stack-load-aware-scorer": (
+        "epp.policy.peers.production_stack:ProductionStackLoadAwareScorer"
+    ),
+    "production-stack-session-scorer": (
+        "epp.policy.peers.production_stack:ProductionStackSessionScorer"
+    ),
+    "ray-prefix-affinity-scorer": "epp.policy.peers.ray_serve:RayPrefixAffinityScorer",
+    "sglang-cache-aware-scorer": "epp.policy.peers.sglang:SglangCacheAwareScorer",
+    "smg-cache-aware-scorer": "epp.policy.peers.smg:SmgCacheAwareScorer",
+    "smg-prefix-hash-scorer": "epp.policy.peers.smg:SmgPrefixHashScorer",
+    "smg-least-load-scorer": "epp.policy.peers.smg:SmgLeastLoadScorer",
+    "smg-power-of-two-picker": "epp.policy.peers.smg:SmgPowerOfTwoPicker",
+    "vllm-cache-aware-scorer": "epp.policy.peers.vllm_router:VllmCacheAwareScorer",
+    "vllm-kv-aware-scorer": "epp.policy.peers.vllm_router:VllmKvAwareScorer",
+    "vllm-consistent-hash-scorer": "epp.policy.peers.vllm_router:VllmConsistentHashScorer",
+    "vllm-sticky-least-loaded-scorer": "epp.policy.peers.vllm_router:VllmStickyLeastLoadedScorer",
+    "max-score-picker": "epp.policy.pickers:MaxScorePicker",
+    "weighted-random-picker": "epp.policy.pickers:WeightedRandomPicker",
+    "random-picker": "epp.policy.pickers:RandomPicker",
+    "least-ttft-picker": "epp.policy.pickers:LeastTtftPicker",
+    "least-request-picker": "epp.policy.pickers:LeastRequestPicker",
+    "round-robin-picker": "epp.policy.pickers:RoundRobinPicker",
+    "single-profile-handler": "epp.policy.profile:SingleProfileHandler",
+    "disagg-profile-handler": "epp.policy.disaggregation.handler:DisaggProfileHandler",
+    "pd-profile-handler": "epp.policy.disaggregation.handler:PdProfileHandler",
+    "disagg-headers-handler": "epp.policy.disaggregation.handler:DisaggHeadersHandler",
+    "prefill-header-handler": "epp.policy.disaggregation.handler:DisaggHeadersHandler",
+    "header-profile-handler": "epp.policy.handlers:HeaderProfileHandler",
+    "data-parallel-profile-handler": "epp.policy.handlers:DataParallelProfileHandler",
+    "always-disagg-pd-decider": "epp.policy.disaggregation.deciders:AlwaysDisaggPdDecider",
+    "always-disagg-multimodal-decider": (
+        "epp.policy.disaggregation.deciders:AlwaysDisaggMultimodalDecider"
+    ),
+    "prefix-based-pd-decider": "epp.policy.disaggregation.deciders:PrefixBasedPdDecider",
+    "p2p-source-producer": "epp.policy.disaggregation.kv_source:P2pSourceProducer",
+    "disaggregatedset-rollout-screener": (
+        "epp.policy.disaggregation.rollout:DisaggregatedSetRolloutScreener"
+    ),
+    "token-producer": "epp.config.producers:TokenProducer",
+    "tokenizer": "epp.config.producers:TokenProducer",
+    "approx-prefix-cache-producer": "epp.config.producers:ApproxProducer",
+    "precise-prefix-cache-producer": "epp.config.producers:PreciseProducer",
+    "multicluster-approx-prefix-cache-producer": "epp.config.producers:MulticlusterApproxProducer",
+    "precise-prefix-cache-scorer": "epp.config.producers:PrecisePrefixCacheScorer",
+    "burst-prefix-cache-producer": "epp.policy.dataproducers.mapped:BurstPrefixCacheProducer",
+    "latency-observer-producer-hub": "epp.policy.dataproducers.mapped:LatencyObserverProducer",
+    "latency-observation-scorer-hub": "epp.policy.dataproducers.mapped:LatencyObservationScorer",
+    "session-state-producer": "epp.policy.dataproducers.mapped:SessionStateProducer",
+    "k8s-peer-discovery": "epp.policy.dataproducers.mapped:PeerDiscovery",
+    "inflight-load-producer": "epp.policy.dataproducers.in_flight_load:InFlightLoadProducer",
+    "predicted-latency-producer": (
+        "epp.policy.dataproducers.predicted_latency:PredictedLatencyProducer"
+    ),
+    "mm-embeddings-cache-producer": "epp.policy.dataproducers.media_cache:MediaCacheProducer",
+    "session-id-producer": "epp.policy.dataproducers.identity:SessionIdProducer",
+    "agent-identity": "epp.policy.dataproducers.identity:AgentIdentity",
+    "outlen-bucket": "epp.policy.dataproducers.identity:OutputLengthBucket",
+    "latency-slo-admitter": "epp.policy.admitters:LatencySloAdmitter",
+    "probabilistic-admitter": "epp.policy.admitters:ProbabilisticAdmitter",
+    "request-attribute-reporter": "epp.policy.reporter:RequestAttributeReporter",
+    "file-discovery": "epp.config.data_sources:FileDiscoveryConfig",
+    "multicluster-file-discovery": "epp.config.data_sources:MulticlusterFileDiscovery",
+    "metrics-data-source": "epp.config.data_sources:MetricsDataSource",
+    "multicluster-metrics-data-source": "epp.config.data_sources:MulticlusterMetricsDataSource",
+    "models-data-source": "epp.config.data_sources:ModelsDataSource",
+    "dcgm-data-source": "epp.config.data_sources:DcgmDataSource",
+    "endpoint-notification-source": "epp.config.data_sources:EndpointNotificationSource",
+    "k8s-notification-source": "epp.config.data_sources:K8sNotificationSource",
+    "core-metrics-extractor": "epp.config.data_extractors:CoreMetricsExtractor",
+    "model-server-protocol-metrics": "epp.config.data_extractors:CoreMetricsExtractor",
+    "multicluster-metrics-extractor": "epp.config.data_extractors:MulticlusterMetricsExtractor",
+    "models-data-extractor": "epp.config.data_extractors:ModelsExtractor",
+    "dcgm-extractor": "epp.config.data_extractors:DcgmExtractor",
+    "topology-extractor": "epp.policy.endpoint_facts:TopologyExtractor",
+    "label-producer": "epp.policy.endpoint_facts:LabelProducer",
+    "global-strict-fairness-policy": "epp.config.flow_control:FairnessPolicy",
+    "round-robin-fairness-policy": "epp.config.flow_control:FairnessPolicy",
+    "program-aware-fairness": "epp.config.flow_control:ProgramAwareFairness",
+    "fcfs-ordering-policy": "epp.config.flow_control:OrderingPolicy",
+    "edf-ordering-policy": "epp.config.flow_control:OrderingPolicy",
+    "slo-deadline-ordering-policy": "epp.config.flow_control:OrderingPolicy",
+    "static-usage-limit-policy": "epp.config.flow_control:StaticUsageLimitPolicy",
+    "priority-holdback-policy": "epp.config.flow_control:PriorityHoldbackPolicy",
+    "soft-reflective-ceiling-policy": "epp.config.flow_control:UsageLimitPolicy",
+    "sheddable-eviction-filter": "epp.config.flow_control:EvictionPolicy",
+    "priority-then-time-eviction-order-policy": "epp.config.flow_control:EvictionPolicy",
+    "openai-parser": "epp.config.parsers:OpenAiParser",
+    "anthropic-parser": "epp.config.parsers:AnthropicParser",
+    "vllmhttp-parser": "epp.config.parsers:VllmHttpParser",
+    "sglanghttp-parser": "epp.config.parsers:SglangHttpParser",
+    "vllmgrpc-parser": "epp.config.parsers:VllmGrpcParser",
+    "vertexai-parser": "epp.config.parsers:VertexAiParser",
+    "passthrough-parser": "epp.config.parsers:PassthroughParser",
 }
-"""Classes by the types that files name, by module.
+"""Where the classes are of the types that files name, as entry points write it.
 
 The incumbent's plug-ins have its names, parameters and defaults; those of `epp.policy.peers` are
 other routers' algorithms. Warmpick's own are `least-ttft-scorer`, `least-ttft-picker`,
@@ -257,45 +181,27 @@ DEPRECATED: dict[str, str] = {
 """Types that llm-d-router has deprecated or removed, and what to write instead."""
 
 
-class PluginTypes(MutableMapping[str, type[Any]]):
+class PluginTypes(Mapping[str, type[Any]]):
     """Classes by type, imported when they are asked for."""
 
-    def __init__(self) -> None:
-        self._places = {
-            kind: (module, name)
-            for module, names in _CLASSES.items()
-            for kind, name in names.items()
-        }
-        self._classes: dict[str, type[Any]] = {}
-
     def __getitem__(self, kind: str) -> type[Any]:
-        if kind not in self._classes:
-            module, name = self._places[kind]
-            self._classes[kind] = getattr(import_module(module), name)
-        return self._classes[kind]
-
-    def __setitem__(self, kind: str, found: type[Any]) -> None:
-        self._places[kind] = (found.__module__, found.__name__)
-        self._classes[kind] = found
-
-    def __delitem__(self, kind: str) -> None:
-        del self._places[kind]
-        self._classes.pop(kind, None)
+        found: type[Any] = resolve_name(PLACES[kind])
+        return found
 
     def __contains__(self, kind: object) -> bool:
-        return kind in self._places
+        return kind in PLACES
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(PLACES)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(PLACES)
 
     def type_of(self, plugin: object) -> str:
         """Return a plug-in's type, or the name of its class where no type is of that class."""
         kind = type(plugin)
-        place = kind.__module__, kind.__name__
-        return next((name for name, each in self._places.items() if each == place), kind.__name__)
+        place = f"{kind.__module__}:{kind.__name__}"
+        return next((name for name, each in PLACES.items() if each == place), kind.__name__)
 
 
 PLUGINS = PluginTypes()

@@ -6,14 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from epp.config.catalogue import PLUGINS
-from epp.config.registry import (
-    build,
-    plugin_class,
-    plugin_code,
-    replaced_by,
-    users_class,
-)
+from epp.config.catalogue import DEPRECATED, PLUGINS
+from epp.config.registry import build, plugin_class, plugin_code, users_class
 from epp.config.schema import PluginSpec, near
 from epp.errors import ConfigError
 from epp.model.events import Event
@@ -101,14 +95,10 @@ class Plugins(Mapping[str, Any]):
             self._users[name] = users_class(name, f"{place}.type")
         found = self._users[name]
         if found is None:
-            self._warn_of(name, place)
+            if name in DEPRECATED:
+                self.warnings.append(f"{place}.type: `{name}` is deprecated: {DEPRECATED[name]}")
             found = plugin_class(name, f"{place}.type")
         return found
-
-    def _warn_of(self, kind: str, place: str) -> None:
-        replacement = replaced_by(kind)
-        if replacement:
-            self.warnings.append(f"{place}.type: `{kind}` is deprecated: {replacement}")
 
     # Starting. The plug-ins see this as their `PluginContext`.
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from epp.config.estimates import MediaEstimates
-from epp.config.quantities import seconds
 from epp.errors import ConfigError
 from epp.policy.effects import mapped_to, without_effect
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, Scorer
 from epp.policy.producers import COLUMNS, PrefixMatchInfo
+from epp.policy.quantities import seconds
 from epp.protocol.kube.label_selector import parse_label_selector
 
 _ENTRY_TOKENS = 64
@@ -250,6 +250,20 @@ class PreciseProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, re
 
     def __post_init__(self) -> None:
         seconds(self.speculative_ttl or "2s")
+
+
+class PrecisePrefixCacheScorer(PreciseProducer, frozen=True, forbid_unknown_fields=True):
+    """A `precise-prefix-cache-producer`, unless the file has one, and the scorer of its matches."""
+
+    indexer_config: Annotated[
+        dict[str, Any], mapped_to("the picker's own index; tokens are a `token-producer`'s")
+    ] = {}  # type: ignore[assignment]
+
+    def start(self, context: PluginContext) -> Scorer:
+        """Return the scorer."""
+        from epp.policy.scorers.caches import PrefixCacheScorer  # noqa: PLC0415 (rarely needed)
+
+        return PrefixCacheScorer().start(context)
 
 
 _BLOCKS = without_effect("blocks are those that engines report")

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, get_args
 
 import msgspec
 
-from epp.config.catalogue import DEPRECATED, PLUGINS
+from epp.config.catalogue import PLUGINS
 from epp.config.schema import near
 from epp.errors import ConfigError
 from epp.protocol.yaml import convert
@@ -26,11 +26,6 @@ def plugin_class(kind: str, place: str) -> type[Any]:
     if kind in PLUGINS:
         return PLUGINS[kind]
     raise ConfigError(f"unknown plug-in type `{kind}`{near(kind, PLUGINS)}", place)
-
-
-def replaced_by(kind: str) -> str:
-    """Return what to write instead of a deprecated type; empty for others."""
-    return DEPRECATED.get(kind, "")
 
 
 def users_class(name: str, place: str) -> type[Any] | None:

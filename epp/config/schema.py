@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import msgspec
 
 from epp.config.flow_control import FlowControl
-from epp.config.quantities import seconds
 from epp.errors import ConfigError
 from epp.policy.effects import without_effect
+from epp.policy.quantities import seconds
 from epp.protocol.yaml import convert, load_yaml
 
 API_VERSION = "llm-d.ai/v1"

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from epp.config.catalogue import PLUGINS
+from epp.config.catalogue import PLACES
 from epp.config.plugins import Plugins
 from epp.config.schema import PluginSpec
 from epp.errors import ConfigError
@@ -55,8 +55,8 @@ class Useless(msgspec.Struct, frozen=True):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setitem(PLUGINS, "counting", Parameters)
-    monkeypatch.setitem(PLUGINS, "useless", Useless)
+    monkeypatch.setitem(PLACES, "counting", f"{__name__}:Parameters")
+    monkeypatch.setitem(PLACES, "useless", f"{__name__}:Useless")
 
 
 def plugins(*specs):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from epp.config.scheduling_types import PrecisePrefixCacheScorer
+from epp.config.producers import PrecisePrefixCacheScorer
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
 from epp.model.request import Decision

@@ -13,6 +13,7 @@ from epp.policy.effects import mapped_to
 from epp.policy.filters.labels import DecodeFilter, PrefillFilter
 from epp.policy.plugins import PluginContext, SaturationDetector
 from epp.policy.producers import EndpointLoad, InFlightLoad, find_producer
+from epp.policy.quantities import seconds
 
 _NEVER_REPORTED = mapped_to(
     "loads of the moment: a report is corrected by what was sent since, so that only an endpoint"
@@ -35,6 +36,7 @@ class UtilizationDetector(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
             raise ValueError("`kvCacheUtilThreshold` must be above 0 and at most 1")
         if not self.headroom >= 0:
             raise ValueError("`headroom` must not be negative")
+        seconds(self.metrics_staleness_threshold)
 
     def saturation(self, candidates: Sequence[Candidate]) -> float:
         """Return the mean of max(waiting / threshold, usage / threshold); 1 without endpoints.

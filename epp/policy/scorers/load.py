@@ -16,6 +16,7 @@ from epp.policy.choice import current_loads, ttft_costs
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import InFlightLoad, find_producer
+from epp.policy.quantities import seconds
 
 _DEFAULT_WAITING = 128
 _DEFAULT_TOKENS = 4_194_304
@@ -117,6 +118,7 @@ class ActiveRequestScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         if not 0 <= self.max_busy_score <= 1:
             raise ValueError(f"`maxBusyScore` is {self.max_busy_score}, not in 0..1")
+        seconds(self.request_timeout or "2m")
 
     def start(self, context: PluginContext) -> "_ByActiveRequests":
         """Return what asks the producer."""
