@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from epp.policy.effects import Effect, mapped_to, without_effect
-from epp.policy.quantities import seconds
+from epp.quantities import seconds
 
 _LAST_PORT = 65_535
 _PATH = re.compile(r"[\x21-\x7e]*")

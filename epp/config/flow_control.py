@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from epp.policy.effects import Effect, without_effect
-from epp.policy.quantities import quantity, seconds
+from epp.quantities import quantity, seconds
 
 _HOLDING = without_effect("requests are not held in the picker yet")
 NOT_HELD = str(_HOLDING)

@@ -16,8 +16,8 @@ from epp.errors import ConfigError
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.plugins import PluginContext, Scorer
 from epp.policy.producers import COLUMNS, PrefixMatchInfo
-from epp.policy.quantities import seconds
 from epp.protocol.kube.label_selector import parse_label_selector
+from epp.quantities import seconds
 
 _ENTRY_TOKENS = 64
 """Tokens of an entry of the incumbent's index, which raises smaller block sizes to 64."""

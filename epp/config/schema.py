@@ -15,8 +15,8 @@ import msgspec
 from epp.config.flow_control import FlowControl
 from epp.errors import ConfigError
 from epp.policy.effects import without_effect
-from epp.policy.quantities import seconds
 from epp.protocol.yaml import convert, load_yaml
+from epp.quantities import seconds
 
 API_VERSION = "llm-d.ai/v1"
 OLD_API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")

@@ -21,8 +21,8 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is replayed: a trace's path or a workload (`source`), and what is made of it.
 
     Of a trace, `minutes` (from, to) and the first `requests` are taken, then `copies` of it
-    superposed, and time runs `faster`. In place of the recorded times `rate` requests a second
-    arrive by chance, or `users` have one conversation after another. `strict`: bad lines raise.
+    superposed. In place of the recorded times `rate` requests a second arrive by chance, or
+    `users` have one conversation after another. `strict`: bad lines raise.
     """
 
     source: str
@@ -31,7 +31,6 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     minutes: tuple[float, float] | None = None
     requests: int | None = None
     copies: float = 1.0
-    faster: float = 1.0
     rate: float | None = None
     users: int | None = None
 

@@ -17,7 +17,7 @@ from epp.replay.plan import RunPlan, Traffic
 from epp.replay.results.digest import Digest, Slo, digest
 from epp.replay.simulation.run import Simulation
 from epp.replay.traffic.calls import Trace
-from epp.replay.traffic.copies import faster, minutes, superposed
+from epp.replay.traffic.copies import minutes, superposed
 from epp.replay.traffic.reading import read
 from epp.replay.traffic.workloads.arrivals import Arrivals, arriving
 
@@ -70,8 +70,6 @@ def read_traffic(traffic: Traffic) -> Trace:
     if traffic.requests is not None:
         trace = msgspec.structs.replace(trace, calls=trace.calls[: traffic.requests])
     trace = superposed(trace, traffic.copies, traffic.seed)
-    if traffic.faster != 1:
-        trace = faster(trace, traffic.faster)
     return arriving(trace, Arrivals(rate=traffic.rate, users=traffic.users), traffic.seed)
 
 

@@ -13,7 +13,7 @@ from epp.policy.effects import mapped_to
 from epp.policy.filters.labels import DecodeFilter, PrefillFilter
 from epp.policy.plugins import PluginContext, SaturationDetector
 from epp.policy.producers import EndpointLoad, InFlightLoad, find_producer
-from epp.policy.quantities import seconds
+from epp.quantities import seconds
 
 _NEVER_REPORTED = mapped_to(
     "loads of the moment: a report is corrected by what was sent since, so that only an endpoint"

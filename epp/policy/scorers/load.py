@@ -16,7 +16,7 @@ from epp.policy.choice import current_loads, ttft_costs
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import InFlightLoad, find_producer
-from epp.policy.quantities import seconds
+from epp.quantities import seconds
 
 _DEFAULT_WAITING = 128
 _DEFAULT_TOKENS = 4_194_304

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from epp.replay.engines.pool import HeldBlocks
-from epp.replay.traffic.calls import Runs
+from epp.replay.traffic.calls import Runs, tokens_in
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class EngineLoad(NamedTuple):
     waiting_adapters: frozenset[str] = frozenset()
 
 
-class Job:
+class Job(msgspec.Struct, eq=False):
     """One request at one engine.
 
     `prompt` and `response` are runs of tokens; the engine ends it after the response, of which it
@@ -63,46 +63,24 @@ class Job:
     `number` is the run's own; `blocks` and `told` are the engine's.
     """
 
-    __slots__ = (
-        "adapter",
-        "blocks",
-        "cached",
-        "computed",
-        "generated",
-        "number",
-        "preempted",
-        "prompt",
-        "prompt_tokens",
-        "response",
-        "response_tokens",
-        "scheduled_at",
-        "told",
-        "transferred",
-    )
+    number: int
+    prompt: Runs
+    response: Runs
+    adapter: str = ""
+    transferred: bool = False
+    cached: int = -1
+    scheduled_at: float = nan
+    computed: int = 0
+    generated: int = 0
+    preempted: int = 0
+    told: int = 0
+    blocks: HeldBlocks = msgspec.field(default_factory=HeldBlocks)
+    prompt_tokens: int = 0
+    response_tokens: int = 0
 
-    def __init__(
-        self,
-        number: int,
-        prompt: Runs,
-        response: Runs,
-        *,
-        adapter: str = "",
-        transferred: bool = False,
-    ) -> None:
-        self.number = number
-        self.prompt = prompt
-        self.response = response
-        self.prompt_tokens = sum(run.length for run in prompt)
-        self.response_tokens = sum(run.length for run in response)
-        self.adapter = adapter
-        self.transferred = transferred
-        self.cached = -1
-        self.scheduled_at = nan
-        self.computed = 0
-        self.generated = 0
-        self.preempted = 0
-        self.blocks = HeldBlocks()
-        self.told = 0
+    def __post_init__(self) -> None:
+        self.prompt_tokens = tokens_in(self.prompt)
+        self.response_tokens = tokens_in(self.response)
 
 
 class Progress(Enum):

@@ -3,33 +3,12 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from epp.replay.simulation.clock import Clock
 
-
-class Rank(Protocol):
-    """An engine, as far as its steps go."""
-
-    @property
-    def stepping(self) -> bool:
-        """Whether a step of it is under way."""
-
-    def begin(self) -> tuple[float, float] | None:
-        """Schedule a step; return its seconds and how much longer the next one takes."""
-
-    def steps_alike(self) -> int:
-        """Say how many steps in a row are alike, from the one that is scheduled on."""
-
-    def end(self, steps: int) -> None:
-        """Apply so many steps, and tell of it."""
-
-
-class JoiningRank(Rank, Protocol):
-    """One that can step with others."""
-
-    def join(self, lockstep: "Lockstep") -> None:
-        """Step with others."""
+if TYPE_CHECKING:  # it imports this module
+    from epp.replay.engines.engine import Engine
 
 
 class Lockstep:
@@ -39,19 +18,7 @@ class Lockstep:
     (`vllm/v1/engine/core.py`, `DPEngineCoreProc`). An engine alone is a rank alone.
     """
 
-    __slots__ = (
-        "_clock",
-        "_first",
-        "_growth",
-        "_late",
-        "_plan",
-        "_ranks",
-        "_start",
-        "_steps",
-        "_wakes",
-    )
-
-    def __init__(self, clock: Clock, ranks: Sequence[Rank]) -> None:
+    def __init__(self, clock: Clock, ranks: Sequence["Engine"]) -> None:
         self._clock = clock
         self._ranks = ranks
         self._plan = 0  # counts what was planned: what was planned before is void
@@ -133,7 +100,7 @@ class Lockstep:
             self._go_on(plan)
 
 
-def step_together(clock: Clock, ranks: Sequence["JoiningRank"]) -> None:
+def step_together(clock: Clock, ranks: Sequence["Engine"]) -> None:
     """Let engines that have nothing to do yet step together from here on."""
     lockstep = Lockstep(clock, ranks)
     for rank in ranks:

@@ -8,6 +8,8 @@ beginning.
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 
 class Extent:
     """The blocks `start` to `end` of a chain, held by so many requests or, by none, free."""
@@ -24,25 +26,20 @@ class Extent:
         self.older = self.newer = self  # in the queue of free ones
 
 
-class HeldBlocks:
+class HeldBlocks(msgspec.Struct, eq=False):
     """The blocks of one request. `keys` are those of its chain, as far as it will ever get.
 
     It holds `count` blocks. The first `registered` of them have keys, and are in `extents`.
     """
 
-    __slots__ = ("count", "extents", "keys", "registered")
-
-    def __init__(self) -> None:
-        self.keys: Sequence[int] = ()
-        self.extents: list[Extent] = []
-        self.registered = 0
-        self.count = 0
+    keys: Sequence[int] = ()
+    extents: list[Extent] = []
+    registered: int = 0
+    count: int = 0
 
 
 class KVBlocks:
     """`usable` blocks: the null block is not among them. Without `caching` blocks have no keys."""
-
-    __slots__ = ("_blank", "_found", "_queue", "caching", "free_count", "usable")
 
     def __init__(self, usable: int, *, caching: bool = True) -> None:
         self.usable = usable

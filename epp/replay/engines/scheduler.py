@@ -20,20 +20,6 @@ Notice = tuple[Job, Progress]
 class BatchScheduler:
     """What waits, what runs, and the blocks. `progress` is in generated tokens."""
 
-    __slots__ = (
-        "_alike",
-        "_progress",
-        "_size",
-        "_step",
-        "limits",
-        "pool",
-        "preemptions",
-        "prefix_hits",
-        "prefix_queries",
-        "running",
-        "waiting",
-    )
-
     def __init__(self, limits: Limits, progress: int) -> None:
         self.limits = limits
         self.pool = KVBlocks(limits.num_gpu_blocks - 1, caching=limits.enable_prefix_caching)

@@ -11,7 +11,6 @@ from epp.replay.results.measures import BY_NAME, MEASURES, format_figure
 from epp.replay.results.verdict import confidence, headline, reason
 
 FATES = ("refused", "lost", "unfinished")
-PREDICTIONS = ("cached_over", "cached_under", "ttft_error", "ttft_bias")
 MOST_TABLES = 4
 """Of single cells; more are shown as ratios."""
 _GAP = "  "

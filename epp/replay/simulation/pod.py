@@ -17,7 +17,8 @@ class SimulatedPod:
     """One engine behind one endpoint, the pod `number` of the plan.
 
     `alive` but after it has died, `answers` scrapes but while it stalls; `fails` while it answers
-    with errors. It was scraped last at `scraped_at` (seconds).
+    with errors. Scrapes are late while more than `on_time` requests run. It was scraped last at
+    `scraped_at` (seconds).
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class SimulatedPod:
         self.answers = True
         self.fails = False
         self.scraped_at = -inf
-        self._on_time = inf  # as long as no more run
+        self.on_time = inf
         self._plan = plan
         self._clock = clock
         self._started_at = 1.0
@@ -47,7 +48,7 @@ class SimulatedPod:
         limits, shown = self._plan.limits, self.engine.published
         if not self.alive:
             return ScrapeFailed(self.endpoint.id, ScrapeFailure.REFUSED)
-        if not self.answers or shown.running > self._on_time:
+        if not self.answers or shown.running > self.on_time:
             return ScrapeFailed(self.endpoint.id, ScrapeFailure.LATE)
         load = Load(
             waiting=shown.waiting,
@@ -66,63 +67,34 @@ class SimulatedPod:
 
     def suffer(self, fault: Fault) -> None:
         """Have a fault happen to it."""
-        _FAULTS[fault.kind](self, fault)
+        match fault.kind:
+            case FaultKind.DIE:
+                self.alive = False
+                self.engine.kill()
+                if fault.seconds is not None:
+                    self._clock.at(self._clock.now + fault.seconds, self._start)
+            case FaultKind.STALL:
+                self.engine.stall(fault.seconds or 0.0)
+                self._set(fault, self, "answers", (False, True))
+            case FaultKind.HANG:
+                self.engine.stall(fault.seconds or 0.0)
+            case FaultKind.FAIL:
+                self._set(fault, self, "fails", (True, False))
+            case FaultKind.LATE:
+                most = -1 if fault.running is None else fault.running
+                self._set(fault, self, "on_time", (most, inf))
+            case FaultKind.SLOW:
+                usual = self._plan.speed
+                self._set(fault, self.engine, "speed", (usual * fault.factor, usual))
 
-    def _die(self, fault: Fault) -> None:
-        self.alive = False
-        self.engine.kill()
+    def _set(self, fault: Fault, of: object, name: str, values: tuple[float, float]) -> None:
+        """Set an attribute to the first value, and after the fault's seconds to the second."""
+        setattr(of, name, values[0])
         if fault.seconds is not None:
-            self._clock.at(self._clock.now + fault.seconds, self._start)
+            after = partial(setattr, of, name, values[1])
+            self._clock.at(self._clock.now + fault.seconds, after)
 
     def _start(self) -> None:
         self.alive = True
         self._started_at = 1.0 + self._clock.now
         self.engine.start()
-
-    def _stall(self, fault: Fault) -> None:
-        seconds = fault.seconds or 0.0
-        self.answers = False
-        self.engine.stall(seconds)
-        self._clock.at(self._clock.now + seconds, self._answer)
-
-    def _answer(self) -> None:
-        self.answers = True
-
-    def _hang(self, fault: Fault) -> None:
-        self.engine.stall(fault.seconds or 0.0)
-
-    def _fail(self, fault: Fault) -> None:
-        self.fails = True
-        if fault.seconds is not None:
-            self._clock.at(self._clock.now + fault.seconds, self._work)
-
-    def _work(self) -> None:
-        self.fails = False
-
-    def _late(self, fault: Fault) -> None:
-        self._on_time = -1.0 if fault.running is None else fault.running
-        if fault.seconds is not None:
-            self._clock.at(self._clock.now + fault.seconds, self._catch_up)
-
-    def _catch_up(self) -> None:
-        self._on_time = inf
-
-    def _slow(self, fault: Fault) -> None:
-        self._set_speed(self._plan.speed * fault.factor)
-        if fault.seconds is not None:
-            self._clock.at(
-                self._clock.now + fault.seconds, partial(self._set_speed, self._plan.speed)
-            )
-
-    def _set_speed(self, speed: float) -> None:
-        self.engine.speed = speed
-
-
-_FAULTS = {
-    FaultKind.DIE: SimulatedPod._die,  # noqa: SLF001 (the table of this class)
-    FaultKind.STALL: SimulatedPod._stall,  # noqa: SLF001
-    FaultKind.HANG: SimulatedPod._hang,  # noqa: SLF001
-    FaultKind.FAIL: SimulatedPod._fail,  # noqa: SLF001
-    FaultKind.LATE: SimulatedPod._late,  # noqa: SLF001
-    FaultKind.SLOW: SimulatedPod._slow,  # noqa: SLF001
-}

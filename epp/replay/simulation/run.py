@@ -192,7 +192,7 @@ class Simulation:
             self.clock.at(self.now + self._plan.drain_seconds, self._give_up)
         call = self._trace.calls[number]
         picker = self.pickers[number % len(self.pickers)]
-        visit = Visit(number, call, self.now, picker, self._infinite.admit(call))
+        visit = Visit(number, call, self.now, picker, self._infinite.admit(call), self.now)
         if self._interval < _IDLE_SECONDS:
             self._refresh()
         tokens = tokens_in(call.prompt)

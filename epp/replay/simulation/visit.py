@@ -2,6 +2,8 @@
 
 from math import nan
 
+import msgspec
+
 from epp.model.request import (
     DEFAULT_FAIRNESS_ID,
     Api,
@@ -19,7 +21,7 @@ _SESSION_HEADER = "x-session-id"
 """The header by which clients name their conversation, to policies that read it."""
 
 
-class Visit:
+class Visit(msgspec.Struct, eq=False):
     """A call that was sent at `at` seconds; its response began at `began`, NaN before.
 
     `pod` is the number of the endpoint that it was sent to, -1 while there is none. It came to the
@@ -27,36 +29,22 @@ class Visit:
     nothing more of the response is observed than its first token.
     """
 
-    __slots__ = (
-        "at",
-        "began",
-        "call",
-        "came",
-        "decision",
-        "left",
-        "number",
-        "picker",
-        "pod",
-        "prefilled",
-        "request_id",
-        "reusable",
-    )
+    number: int
+    call: Call
+    at: float
+    picker: SimulatedPicker
+    reusable: int
+    came: float
+    began: float = nan
+    prefilled: Job | None = None
+    left: bool = False
+    pod: int = -1
+    decision: Decision | None = None
 
-    def __init__(
-        self, number: int, call: Call, at: float, picker: SimulatedPicker, reusable: int
-    ) -> None:
-        self.number = number
-        self.call = call
-        self.at = at
-        self.picker = picker
-        self.reusable = reusable
-        self.request_id = RequestId(str(number))
-        self.began = nan
-        self.came = at
-        self.prefilled: Job | None = None
-        self.left = False
-        self.pod = -1
-        self.decision: Decision | None = None
+    @property
+    def request_id(self) -> RequestId:
+        """The request's id: the call's number."""
+        return RequestId(str(self.number))
 
 
 def request_of(visit: Visit) -> InferenceRequest:

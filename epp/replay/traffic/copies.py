@@ -1,4 +1,4 @@
-"""More, less or another part of a trace: superposed copies, minutes of it, time that runs faster.
+"""More, less or another part of a trace: superposed copies, and minutes of it.
 
 A copy asks the same at about the same times, with other private tokens: what many conversations
 share, as a system prompt, stays shared.
@@ -84,14 +84,6 @@ def minutes(trace: Trace, first: float, last: float) -> Trace:
         )
         for number in within
     ]
-    return replace(trace, calls=calls)
-
-
-def faster(trace: Trace, factor: float) -> Trace:
-    """Return a trace whose pauses are `factor` times shorter. Raises `ConfigError`."""
-    if not 0 < factor < math.inf:
-        raise ConfigError(f"time cannot run {factor:g} times faster; 1 is as it was recorded")
-    calls = [replace(each, at=each.at / factor, think=each.think / factor) for each in trace.calls]
     return replace(trace, calls=calls)
 
 

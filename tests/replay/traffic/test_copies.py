@@ -1,4 +1,4 @@
-"""Copies of a trace, minutes of it, and time that runs faster."""
+"""Copies of a trace, and minutes of it."""
 
 import math
 from collections import Counter, defaultdict
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from epp.errors import ConfigError
 from epp.replay.traffic.calls import TOKEN_IDS, Call, Run, Trace, tokens_in
-from epp.replay.traffic.copies import faster, minutes, superposed
+from epp.replay.traffic.copies import minutes, superposed
 from epp.replay.traffic.workloads.arrivals import Arrivals, arriving
 
 SYSTEM = Run(0, 100)
@@ -158,12 +158,3 @@ def test_minutes_of_a_trace_count_from_their_beginning():
 def test_minutes_in_which_nothing_comes():
     with pytest.raises(ConfigError, match=r"minutes 20-31: the last one comes in minute 3\.2"):
         minutes(conversations([3] * 20), 20, 31)
-
-
-def test_time_that_runs_faster_shortens_all_pauses():
-    trace = conversations([3] * 20)
-    made = faster(trace, 4)
-    assert [call.at for call in made.calls] == [call.at / 4 for call in trace.calls]
-    assert {call.think for call in made.calls} == {0.0, 0.5}
-    with pytest.raises(ConfigError, match="0 times faster"):
-        faster(trace, 0)

@@ -48,47 +48,28 @@ class SharedPrefix(msgspec.Struct, frozen=True, kw_only=True):
 LONGEST = 1 << 20
 
 
-def _about(tokens: int, deviation: int) -> Distribution:
-    return Distribution("normal", tokens, deviation, tokens / 10, 2 * tokens)
+def _chat(groups: int, users: int, system: int, question: int, deviation: int) -> SharedPrefix:
+    """Return a scenario of llm-d's blog of 2026-03-13: chat of four rounds, by its appendix."""
+    asked = Distribution("normal", question, deviation, question / 10, 2 * question)
+    answered = Distribution("normal", 1000, 300, 100, 2000)
+    return SharedPrefix(
+        groups=groups, users=users, system=system, question=asked, output=answered, rounds=4
+    )
 
 
-_ROUNDS = 4
-"""Of the comparison of 2026-03-13, by its appendix."""
+def _asked(groups: int, users: int, output: int) -> SharedPrefix:
+    """Return prompts of llm-d's guide optimized-baseline, with answers of so many tokens."""
+    return SharedPrefix(
+        groups=groups, users=users, system=6000, question=fixed(1200), output=fixed(output)
+    )
+
 
 SHAPES = {
-    # llm-d's blog of 2026-03-13, scenarios A-D: 30 % of deviation, chat of four rounds.
-    "llm-d-a": SharedPrefix(
-        groups=6,
-        users=1000,
-        system=1000,
-        question=_about(30, 9),
-        output=_about(1000, 300),
-        rounds=_ROUNDS,
-    ),
-    "llm-d-b": SharedPrefix(
-        groups=6,
-        users=1000,
-        system=1000,
-        question=_about(3000, 900),
-        output=_about(1000, 300),
-        rounds=_ROUNDS,
-    ),
-    "llm-d-c": SharedPrefix(
-        groups=150,
-        users=5,
-        system=6000,
-        question=_about(1200, 360),
-        output=_about(1000, 300),
-        rounds=_ROUNDS,
-    ),
-    "llm-d-d": SharedPrefix(
-        groups=150,
-        users=5,
-        system=1000,
-        question=_about(6200, 1860),
-        output=_about(1000, 300),
-        rounds=_ROUNDS,
-    ),
+    # Scenarios A-D, with 30 % of deviation.
+    "llm-d-a": _chat(6, 1000, 1000, question=30, deviation=9),
+    "llm-d-b": _chat(6, 1000, 1000, question=3000, deviation=900),
+    "llm-d-c": _chat(150, 5, 6000, question=1200, deviation=360),
+    "llm-d-d": _chat(150, 5, 1000, question=6200, deviation=1860),
     # The same blog's profile of a week of production.
     "llm-d-production": SharedPrefix(
         groups=1,
@@ -96,18 +77,12 @@ SHAPES = {
         system=1000,
         question=Distribution("lognormal", 729, 13_550, 1, 131_072),
         output=Distribution("lognormal", 300, 2213, 1, 8192),
-        rounds=_ROUNDS,
+        rounds=4,
     ),
     # llm-d's blog of 2026-08-17 and its guide optimized-baseline: 3 to 60 calls a second.
-    "b2b-saas": SharedPrefix(
-        groups=150, users=5, system=6000, question=fixed(1200), output=fixed(1000)
-    ),
+    "b2b-saas": _asked(150, 5, output=1000),
     # The guide's prompts with shorter answers, for servers that are not as fast as H100s.
-    "shared-prefix-a": SharedPrefix(
-        groups=100, users=16, system=6000, question=fixed(1200), output=fixed(100)
-    ),
-    "shared-prefix-b": SharedPrefix(
-        groups=150, users=12, system=6000, question=fixed(1200), output=fixed(500)
-    ),
+    "shared-prefix-a": _asked(100, 16, output=100),
+    "shared-prefix-b": _asked(150, 12, output=500),
 }
 """What was asked in published comparisons."""
