@@ -20,28 +20,38 @@ _FRAMES, _CHARACTERS = 5, 500
 """What is said of an error: the frames nearest to it, and the characters of its text."""
 
 
+def log_failure(name: str, error: BaseException | None, wait: float) -> None:
+    """Log that a job is started again after `wait` seconds; `error` None: it has ended."""
+    said = {"error": "it has ended"} if error is None else gist(error)
+    _log.error("job.failed", job=name, again_in=wait, **said)
+
+
 async def keep_running(
-    name: str, job: Callable[[], Awaitable[None]], pause: float = _FIRST_PAUSE_SECONDS
+    name: str,
+    job: Callable[[], Awaitable[None]],
+    failed: Callable[[str, BaseException | None, float], None] = log_failure,
+    *,
+    pause: float = _FIRST_PAUSE_SECONDS,
+    longest: float = _LONGEST_PAUSE_SECONDS,
 ) -> NoReturn:
-    """Run a job until cancelled; start it again after `pause` seconds, or more, when it ends.
+    """Run a job until cancelled; start it again after `pause` to `longest` seconds when it ends.
 
     What others send may be what a job fails on: that must not end the process, which serves with
-    what it knows.
+    what it knows. `failed` is called each time, as `log_failure` is.
     """
     loop = asyncio.get_running_loop()
     wait = pause
     while True:
-        began = loop.time()
+        began, fault = loop.time(), None
         try:
             await job()
-            said = {"error": "it has ended"}
         except FAULTS as error:
-            said = gist(error)
+            fault = error
         if loop.time() - began >= _LASTED_SECONDS:
             wait = pause
-        _log.error("job.failed", job=name, again_in=wait, **said)
+        failed(name, fault, wait)
         await asyncio.sleep(wait)
-        wait = min(2 * wait, _LONGEST_PAUSE_SECONDS)
+        wait = min(2 * wait, longest)
 
 
 async def attempt(what: str, step: Awaitable[object]) -> None:

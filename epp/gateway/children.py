@@ -1,17 +1,16 @@
 """Processes that are started again when they end, and whose logs are passed on."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from epp.app.jobs import keep_running
 from epp.gateway.processes import Process, ProcessDied, spawn
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 15.0
-"""Seconds before a process is started again: doubled each time, until it lasts a minute."""
-_LASTING_SECONDS = 60.0
+_LONGEST_PAUSE = 15.0
+"""Seconds before a process is started again, at most."""
 _MOST_LOG_BYTES = 1 << 20
 _LOG_SECONDS = 0.25
 
@@ -38,11 +37,13 @@ class Child:
         self._argv, self._folder, self._hooks = argv, folder, hooks
         self._process: Process | None = None
         self._read = 0
+        self._ended = False
 
     async def start(self) -> None:
         """Start it. Raises `ProcessDied` where it ends, or is not ready in time."""
         self._read = 0
         self._process = await spawn(self.name, self._argv, log_dir=self._folder)
+        self._ended = False
         try:
             await self._hooks.ready(self._process)
         except ProcessDied:
@@ -52,30 +53,29 @@ class Child:
 
     async def run(self) -> NoReturn:
         """Keep it running, once it was started, until cancelled."""
-        pause, began = _FIRST_PAUSE, time.monotonic()
-        while True:
-            problem = await self._lost()
-            await self._hooks.changed(False)  # noqa: FBT003 (as above)
-            if time.monotonic() - began > _LASTING_SECONDS:
-                pause = _FIRST_PAUSE
-            self._hooks.say(f"{problem}; it is started again")
-            await asyncio.sleep(pause)
-            pause, began = min(2 * pause, _LONGEST_PAUSE), time.monotonic()
+        await keep_running(self.name, self._live, self._lost, longest=_LONGEST_PAUSE)
+
+    async def _live(self) -> NoReturn:
+        """Start it where it has ended before; raise `ProcessDied` when it ends."""
+        if self._ended:
             try:
                 await self.start()
+                self._hooks.say(f"{self.name} is back")
             except ProcessDied as error:
                 for line in str(error).split("\n"):
                     self._hooks.say(line)
-            else:
-                self._hooks.say(f"{self.name} is back")
-
-    async def _lost(self) -> str:
-        if self._process is None:
-            return f"{self.name} was not started"
         try:
+            if self._process is None:
+                raise ProcessDied(f"{self.name} was not started")
             await self._process.watch()
-        except ProcessDied as error:
-            return str(error).partition("\n")[0].removesuffix(" (and logged nothing)")
+        except ProcessDied:
+            self._ended = True
+            await self._hooks.changed(False)  # noqa: FBT003 (as above)
+            raise
+
+    def _lost(self, _name: str, error: BaseException | None, _wait: float) -> None:
+        problem = str(error).partition("\n")[0].removesuffix(" (and logged nothing)")
+        self._hooks.say(f"{problem}; it is started again")
 
     async def follow_log(self) -> NoReturn:
         """Pass on what it logs, until cancelled."""

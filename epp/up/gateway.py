@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import aiohttp
 
+from epp.app.jobs import keep_running
 from epp.gateway.children import Child, Hooks
 from epp.gateway.envoy import envoy_binary
 from epp.gateway.processes import Process, free_port
@@ -23,7 +24,7 @@ from epp.up.lines import Front, envoy_line, introduction, picker_line
 from epp.up.listening import free_listener, listening_ip
 from epp.up.options import UpOptions
 from epp.up.pages import ServerPages
-from epp.up.probe import Probe, Prober
+from epp.up.probe import probe
 from epp.up.proxy import ProxySettings, proxy_config
 from epp.up.relay import RELAY_SECONDS, MetricsRelay
 from epp.up.servers import any_https
@@ -165,11 +166,15 @@ class Gateway:
         process does not start.
         """
         await self._addresses.load(self._terminal.say, self._started_relay())
-        probes, _ = await asyncio.gather(self._probe(), self._picker.start())
+        how = self._options.servers, self._tls, self._api_key
+        probing = probe(self._addresses.addresses, *how)
+        probes, _ = await asyncio.gather(probing, self._picker.start())
         await self._envoy.start()
         self.started = True
         self._terminal.introduce(introduction(self._front(), probes))
-        await asyncio.gather(*(self._kept(name, job) for name, job in self._jobs()))
+        pauses = {"pause": STATUS_SECONDS, "longest": STATUS_SECONDS}
+        jobs = (keep_running(*each, self._job_failed, **pauses) for each in self._jobs())
+        await asyncio.gather(*jobs)
         raise AssertionError("none of the jobs ends")
 
     def _jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[NoReturn]]]]:
@@ -182,18 +187,8 @@ class Gateway:
             certificate = self._certificate
             yield "following the certificate", lambda: certificate.run(self._terminal.say)
 
-    async def _kept(self, name: str, job: Callable[[], Awaitable[NoReturn]]) -> NoReturn:
-        """Run a job for ever: whatever ends one must not end what serves traffic."""
-        while True:
-            try:
-                await job()
-            except Exception as error:  # noqa: BLE001 (as above)
-                self._terminal.say(f"{name} failed and goes on: {error!r}")
-                await asyncio.sleep(STATUS_SECONDS)
-
-    async def _probe(self) -> Sequence[Probe]:
-        asker = Prober(self._options.servers, self._tls, self._api_key)
-        return await asker.probe(self._addresses.addresses)
+    def _job_failed(self, name: str, error: BaseException | None, _wait: float) -> None:
+        self._terminal.say(f"{name} failed and goes on: {error!r}")
 
     def _started_relay(self) -> MetricsRelay | None:
         """Return what gets metrics pages for the picker, which knows neither keys nor names."""

@@ -2,7 +2,6 @@
 
 import ssl
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -64,10 +63,5 @@ class ServerPages:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        _type: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()

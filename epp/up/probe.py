@@ -29,18 +29,18 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     wants_key: bool = False
 
 
-class Prober:
-    """Asks addresses for `/v1/models` and `/metrics`, as `ServerPages` does."""
+async def probe(
+    addresses: Iterable[Address],
+    servers: Iterable[ModelServer],
+    context: ssl.SSLContext | None,
+    api_key: str,
+) -> Sequence[Probe]:
+    """Ask all at once for `/v1/models` and `/metrics`, as `ServerPages` does.
 
-    def __init__(
-        self, servers: Iterable[ModelServer], context: ssl.SSLContext | None, api_key: str
-    ) -> None:
-        self._how = servers, context, api_key
-
-    async def probe(self, addresses: Iterable[Address]) -> Sequence[Probe]:
-        """Ask all at once; takes `PROBE_SECONDS` at most for each of two pages."""
-        async with ServerPages(*self._how, PROBE_SECONDS) as pages:
-            return await asyncio.gather(*(_probe(pages, each) for each in addresses))
+    It takes `PROBE_SECONDS` at most for each of the two.
+    """
+    async with ServerPages(servers, context, api_key, PROBE_SECONDS) as pages:
+        return await asyncio.gather(*(_probe(pages, each) for each in addresses))
 
 
 async def _probe(pages: ServerPages, address: Address) -> Probe:

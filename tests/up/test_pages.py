@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.up.pages import MOST_METRICS_BYTES, MOST_MODELS_BYTES, ServerPages
-from epp.up.probe import Prober
+from epp.up.probe import probe
 from epp.up.relay import MetricsRelay
 from epp.up.servers import Address, model_servers
 
@@ -114,9 +114,9 @@ async def test_a_page_that_is_not_whole_is_none(pieces_of, problem):
     async with serving(pieces_of) as port:
         servers = model_servers([f"http://127.0.0.1:{port}"])
         address = Address("a", "127.0.0.1", port, servers[0].authority)
-        (probe,) = await Prober(servers, None, "key").probe([address])
-        assert probe.problem.startswith("does not answer (")
-        assert problem in probe.problem
+        (found,) = await probe([address], servers, None, "key")
+        assert found.problem.startswith("does not answer (")
+        assert problem in found.problem
         assert (await relayed(servers, address))[0] == 502
 
 
@@ -140,8 +140,8 @@ async def test_the_picker_and_people_are_told_what_whole_pages_say(framed):
     async with serving(pieces_of) as port:
         servers = model_servers([f"http://127.0.0.1:{port}"])
         address = Address("a", "127.0.0.1", port, servers[0].authority)
-        (probe,) = await Prober(servers, None, "key").probe([address])
-        assert (probe.models, probe.problem) == (("llama", "lora"), "")
+        (found,) = await probe([address], servers, None, "key")
+        assert (found.models, found.problem) == (("llama", "lora"), "")
         assert await relayed(servers, address) == (200, METRICS)
 
 
