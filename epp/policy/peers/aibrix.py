@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from math import ceil
 from statistics import fmean, stdev
-
-import msgspec
+from typing import Annotated
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
@@ -19,6 +18,7 @@ from epp.model.request import DEFAULT_FAIRNESS_ID, Decision, InferenceRequest
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.memory.sent_blocks import SentBlocks
 from epp.policy.peers.memory.window import WindowSum
+from epp.policy.peers.parameters import Parameters, above_zero, at_least
 from epp.policy.plugins import PluginContext, uniform
 from epp.policy.scorers.load import lower_is_better
 
@@ -30,9 +30,7 @@ _MOST_FORGOTTEN = 10
 _MOST_NOISE = 0.1
 
 
-class AiBrixPrefixCacheScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class AiBrixPrefixCacheScorer(Parameters, frozen=True):
     """Prefers the endpoint that the longest known prefix was sent to, unless it is too busy.
 
     1. Loads are this picker's requests under way. Where the largest is more than
@@ -51,20 +49,10 @@ class AiBrixPrefixCacheScorer(
     The defaults are those of the Helm chart; the code's are 8 and 1, with blocks of 4 characters.
     """
 
-    imbalance_abs_count: int = 16
-    standard_deviation_factor: float = 2.0
-    block_number: int = 200_000
-    eviction_duration_mins: float = 20.0
-
-    def __post_init__(self) -> None:
-        if self.imbalance_abs_count < 0:
-            raise ValueError("`imbalanceAbsCount` is below 0; write requests, such as 16")
-        if not self.standard_deviation_factor >= 0:
-            raise ValueError("`standardDeviationFactor` is below 0; write a factor, such as 2")
-        if self.block_number < 1:
-            raise ValueError("`blockNumber` is below 1; write blocks, such as 200000")
-        if not self.eviction_duration_mins > 0:
-            raise ValueError("`evictionDurationMins` is not above 0; write minutes, such as 20")
+    imbalance_abs_count: Annotated[int, at_least(0, "requests, such as 16")] = 16
+    standard_deviation_factor: Annotated[float, at_least(0, "a factor, such as 2")] = 2.0
+    block_number: Annotated[int, at_least(1, "blocks, such as 200000")] = 200_000
+    eviction_duration_mins: Annotated[float, above_zero("minutes, such as 20")] = 20.0
 
     def start(self, context: PluginContext) -> "_ByKnownPrefix":
         """Return what keeps the index."""
@@ -111,7 +99,7 @@ def _least(loads: dict[EndpointId, int]) -> set[EndpointId]:
     return {endpoint for endpoint, load in loads.items() if load == lowest}
 
 
-class AiBrixVtcBasicScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class AiBrixVtcBasicScorer(Parameters, frozen=True):
     """Prefers the endpoint whose place in the list suits what the user was served.
 
     A user is a fairness id; requests without one score 1 everywhere, so that chance decides. What
@@ -127,34 +115,15 @@ class AiBrixVtcBasicScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     nobody was served anything, the least and the most are `min_tokens` and `max_tokens`.
     """
 
-    fairness_weight: float = 1.0
-    utilization_weight: float = 1.0
-    max_pod_load: float = 100.0
-    input_token_weight: float = 1.0
-    output_token_weight: float = 2.0
-    output_ratio: float = 1.5
-    window_minutes: float = 5.0
-    min_tokens: float = 1000.0
-    max_tokens: float = 8000.0
-
-    def __post_init__(self) -> None:
-        for name, value, such in (
-            ("fairnessWeight", self.fairness_weight, "a weight, such as 1"),
-            ("utilizationWeight", self.utilization_weight, "a weight, such as 1"),
-            ("inputTokenWeight", self.input_token_weight, "a weight, such as 1"),
-            ("outputTokenWeight", self.output_token_weight, "a weight, such as 2"),
-            ("outputRatio", self.output_ratio, "a ratio, such as 1.5"),
-        ):
-            if not value >= 0:
-                raise ValueError(f"`{name}` is below 0; write {such}")
-        for name, value, such in (
-            ("maxPodLoad", self.max_pod_load, "requests, such as 100"),
-            ("windowMinutes", self.window_minutes, "minutes, such as 5"),
-            ("minTokens", self.min_tokens, "tokens, such as 1000"),
-            ("maxTokens", self.max_tokens, "tokens, such as 8000"),
-        ):
-            if not value > 0:
-                raise ValueError(f"`{name}` is not above 0; write {such}")
+    fairness_weight: Annotated[float, at_least(0, "a weight, such as 1")] = 1.0
+    utilization_weight: Annotated[float, at_least(0, "a weight, such as 1")] = 1.0
+    max_pod_load: Annotated[float, above_zero("requests, such as 100")] = 100.0
+    input_token_weight: Annotated[float, at_least(0, "a weight, such as 1")] = 1.0
+    output_token_weight: Annotated[float, at_least(0, "a weight, such as 2")] = 2.0
+    output_ratio: Annotated[float, at_least(0, "a ratio, such as 1.5")] = 1.5
+    window_minutes: Annotated[float, above_zero("minutes, such as 5")] = 5.0
+    min_tokens: Annotated[float, above_zero("tokens, such as 1000")] = 1000.0
+    max_tokens: Annotated[float, above_zero("tokens, such as 8000")] = 8000.0
 
     def start(self, context: PluginContext) -> "_ByService":
         """Return what keeps the counts."""

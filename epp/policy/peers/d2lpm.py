@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from itertools import count
 from math import floor
+from typing import Annotated
 
 import msgspec
 
@@ -17,6 +18,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import Aborted, EndpointRemoved, Event, Finished
 from epp.model.request import Decision, InferenceRequest, RequestId
 from epp.policy.client_keys import ClientKey, client_key
+from epp.policy.peers.parameters import Parameters, at_least
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatchInfo, find_producer
 
@@ -24,7 +26,7 @@ _MOST_CLIENTS = 10_000
 """Clients whose credit is kept; beyond them the one idle the longest goes, and starts anew."""
 
 
-class D2LpmScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class D2LpmScorer(Parameters, frozen=True):
     """Prefers the longest cached prefix among endpoints at which the client has credit left.
 
     A client is a fairness id. It begins with `worker_quantum` tokens at every endpoint, and pays
@@ -37,15 +39,9 @@ class D2LpmScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     at the endpoints, a large one keeps its prefixes together; the paper has none by default.
     """
 
-    worker_quantum: int = 10_000
-    output_token_weight: float = 2.0
+    worker_quantum: Annotated[int, at_least(1, "tokens, such as 10000")] = 10_000
+    output_token_weight: Annotated[float, at_least(0, "a weight, such as 2")] = 2.0
     prefix_match_info_producer_name: str = ""
-
-    def __post_init__(self) -> None:
-        if self.worker_quantum < 1:
-            raise ValueError("`workerQuantum` is below 1; write tokens, such as 10000")
-        if not self.output_token_weight >= 0:
-            raise ValueError("`outputTokenWeight` is below 0; write a weight, such as 2")
 
     def start(self, context: PluginContext) -> "_ByCredit":
         """Return what keeps the accounts."""
@@ -59,9 +55,8 @@ class _ByCredit:
     def __init__(self, settings: D2LpmScorer, matches: PrefixMatchInfo) -> None:
         self._settings = settings
         self._matches = matches
-        self._accounts: OrderedDict[ClientKey, _Account] = (
-            OrderedDict()
-        )  # the one idle the longest first
+        # The one that is idle the longest first.
+        self._accounts: OrderedDict[ClientKey, _Account] = OrderedDict()
         self._under_way: dict[RequestId, tuple[ClientKey, int]] = {}
         self._numbers: dict[EndpointId, int] = {}  # which other endpoints never get
         self._unused = count()
@@ -120,12 +115,11 @@ class _ByCredit:
                 served.pay(endpoint, self._settings.output_token_weight * tokens)
 
 
-class _Account:
+class _Account(msgspec.Struct, eq=False):
     """The quanta that a client was given at each endpoint, and the tokens that it spent there."""
 
-    def __init__(self) -> None:
-        self.quanta = 1
-        self.spent: dict[int, float] = {}
+    quanta: int = 1
+    spent: dict[int, float] = {}
 
     def pay(self, endpoint: int, tokens: float) -> None:
         """Spend tokens at an endpoint."""

@@ -6,14 +6,15 @@ Source: "DualMap: Enabling Both Cache Affinity and Load Balancing for Distribute
 
 from collections.abc import Collection, Sequence
 from itertools import islice
+from typing import Annotated
 
-import msgspec
 from xxhash import xxh64_intdigest
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
 from epp.policy.peers.hash_ring import HashRing, opening_key
+from epp.policy.peers.parameters import Parameters, at_least
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatchInfo, find_producer
 
@@ -21,7 +22,7 @@ _REPLICAS = 256
 _KEY_BYTES = 8
 
 
-class DualMapScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class DualMapScorer(Parameters, frozen=True):
     """Prefers one of the two endpoints that the beginning of the conversation hashes to.
 
     Of the two the one that has more of the prompt cached is chosen, as long as the time to first
@@ -35,15 +36,9 @@ class DualMapScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     the picker has learned.
     """
 
-    ttft_slo_seconds: float = 5.0
-    prefix_char_length: int = 100
+    ttft_slo_seconds: Annotated[float, at_least(0, "seconds, such as 5")] = 5.0
+    prefix_char_length: Annotated[int, at_least(1, "characters, such as 100")] = 100
     prefix_match_info_producer_name: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.ttft_slo_seconds >= 0:
-            raise ValueError("`ttftSloSeconds` is below 0; write seconds, such as 5")
-        if self.prefix_char_length < 1:
-            raise ValueError("`prefixCharLength` is below 1; write characters, such as 100")
 
     def start(self, context: PluginContext) -> "_OnTwoRings":
         """Return what keeps the rings."""

@@ -7,9 +7,7 @@ Source: ai-dynamo-runtime 1.6.1 (`kv-router/src/scheduling/selector/default.rs`,
 from collections import Counter
 from collections.abc import Sequence
 from math import ceil, exp
-from typing import NamedTuple
-
-import msgspec
+from typing import Annotated, NamedTuple
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
@@ -17,13 +15,14 @@ from epp.model.events import Aborted, Admitted, EndpointRemoved, Event, Finished
 from epp.model.prompts.hashing import BlockHash
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
+from epp.policy.peers.parameters import Parameters, above_zero, at_least
 from epp.policy.peers.prefix_tree import PrefixNode, PrefixTree, Tenant
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatchInfo, find_producer
 from epp.policy.scorers.load import least_is_best
 
 
-class DynamoCostScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class DynamoCostScorer(Parameters, frozen=True):
     """Prefers the endpoint that costs the fewest blocks of `block_size` tokens.
 
     ```
@@ -47,27 +46,13 @@ class DynamoCostScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     than Dynamo counts.
     """
 
-    overlap_score_credit: float = 1.0
-    overlap_score_credit_decay: float = 0.0
-    prefill_load_scale: float = 1.0
-    decode_active_request_weight: float = 0.0
-    router_temperature: float = 0.0
-    block_size: int = 16
+    overlap_score_credit: Annotated[float, at_least(0, "a number from 0")] = 1.0
+    overlap_score_credit_decay: Annotated[float, at_least(0, "a number from 0")] = 0.0
+    prefill_load_scale: Annotated[float, at_least(0, "a number from 0")] = 1.0
+    decode_active_request_weight: Annotated[float, at_least(0, "a number from 0")] = 0.0
+    router_temperature: Annotated[float, at_least(0, "a number from 0")] = 0.0
+    block_size: Annotated[int, above_zero("the engines' block, such as 16")] = 16
     prefix_match_info_producer_name: str = ""
-
-    def __post_init__(self) -> None:
-        weights = {
-            "overlapScoreCredit": self.overlap_score_credit,
-            "overlapScoreCreditDecay": self.overlap_score_credit_decay,
-            "prefillLoadScale": self.prefill_load_scale,
-            "decodeActiveRequestWeight": self.decode_active_request_weight,
-            "routerTemperature": self.router_temperature,
-        }
-        for name, value in weights.items():
-            if value < 0:
-                raise ValueError(f"`{name}` is {value}; write a number from 0")
-        if self.block_size <= 0:
-            raise ValueError("`blockSize` is not above 0; write the engines' block, such as 16")
 
     def start(self, context: PluginContext) -> "_ByCost":
         """Return what keeps the books."""

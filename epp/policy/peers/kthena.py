@@ -6,6 +6,7 @@ Source: volcano-sh/kthena at commit 3cc05728, 2026-08 (`pkg/kthena-router/schedu
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -17,6 +18,7 @@ from epp.model.prompts.hashing import BlockHash
 from epp.model.request import InferenceRequest
 from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
 from epp.policy.peers.memory.sendings import Sendings
+from epp.policy.peers.parameters import Parameters, at_least
 from epp.policy.plugins import PluginContext
 from epp.policy.scorers.load import lower_is_better
 
@@ -31,9 +33,7 @@ def _in_hundredths(score: float) -> float:
     return int(100 * score) / 100
 
 
-class KthenaLeastRequestScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class KthenaLeastRequestScorer(Parameters, frozen=True):
     """Prefers endpoints with few requests, above all few that do not run yet.
 
     A request of this picker counts 1, and 100 more where it is beyond those that the last report
@@ -41,11 +41,7 @@ class KthenaLeastRequestScorer(
     `max_waiting_requests` or more as waiting.
     """
 
-    max_waiting_requests: int = 10
-
-    def __post_init__(self) -> None:
-        if self.max_waiting_requests < 1:
-            raise ValueError("`maxWaitingRequests` is below 1; write requests, such as 10")
+    max_waiting_requests: Annotated[int, at_least(1, "requests, such as 10")] = 10
 
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
@@ -63,9 +59,7 @@ class KthenaLeastRequestScorer(
         return [_in_hundredths((most - count) / most) if most else 1.0 for count in counts]
 
 
-class KthenaLeastLatencyScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class KthenaLeastLatencyScorer(Parameters, frozen=True):
     """Prefers endpoints whose last responses were fast.
 
     That is the place between the slowest and the fastest of the time to first token, weighing
@@ -125,14 +119,13 @@ def _mean(means: dict[EndpointId, "_LastMean"], candidate: Candidate) -> float:
     return 0.0 if mean is None else mean.at(candidate.now)
 
 
-class _LastMean:
+class _LastMean(msgspec.Struct, eq=False):
     """The mean of the last whole second in which there was anything."""
 
-    def __init__(self) -> None:
-        self._mean = 0.0
-        self._second = 0
-        self._sum = 0.0
-        self._count = 0
+    _mean: float = 0.0
+    _second: int = 0
+    _sum: float = 0.0
+    _count: int = 0
 
     def add(self, now: float, amount: float) -> None:
         """Take in one more; time never goes back."""
@@ -148,9 +141,7 @@ class _LastMean:
         return self._mean
 
 
-class KthenaPrefixCacheScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class KthenaPrefixCacheScorer(Parameters, frozen=True):
     """Prefers endpoints by the share of the prompt's blocks that was sent to them.
 
     The first `max_blocks_to_match` blocks count as the whole prompt. Only the `top_k_matches`
@@ -160,18 +151,9 @@ class KthenaPrefixCacheScorer(
     request with several prompts the first counts.
     """
 
-    max_blocks_to_match: int = 128
-    max_hash_cache_size: int = 50_000
-    top_k_matches: int = 5
-
-    def __post_init__(self) -> None:
-        for name, value, such in (
-            ("maxBlocksToMatch", self.max_blocks_to_match, "blocks, such as 128"),
-            ("maxHashCacheSize", self.max_hash_cache_size, "blocks, such as 50000"),
-            ("topKMatches", self.top_k_matches, "endpoints, such as 5"),
-        ):
-            if value < 1:
-                raise ValueError(f"`{name}` is below 1; write {such}")
+    max_blocks_to_match: Annotated[int, at_least(1, "blocks, such as 128")] = 128
+    max_hash_cache_size: Annotated[int, at_least(1, "blocks, such as 50000")] = 50_000
+    top_k_matches: Annotated[int, at_least(1, "endpoints, such as 5")] = 5
 
     def start(self, context: PluginContext) -> "_ByBlocks":
         """Return what keeps the blocks."""
@@ -246,10 +228,7 @@ class _ByBlocks:
             del self._holders[block]
 
 
-class _Blocks:
+class _Blocks(msgspec.Struct, eq=False):
     """The blocks of an endpoint, the one that was sent the longest ago first."""
 
-    __slots__ = ("recent",)
-
-    def __init__(self) -> None:
-        self.recent: OrderedDict[BlockHash, None] = OrderedDict()
+    recent: OrderedDict[BlockHash, None] = msgspec.field(default_factory=OrderedDict)

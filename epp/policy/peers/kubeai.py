@@ -5,19 +5,19 @@ Source: KubeAI 0.22.1 (`internal/loadbalancer/balance_chwbl.go`, `api/k8s/v1/mod
 """
 
 from collections.abc import Mapping, Sequence
-
-import msgspec
+from typing import Annotated
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
 from epp.policy.peers.hash_ring import HashRing, opening_key
+from epp.policy.peers.parameters import Parameters, at_least
 from epp.policy.plugins import PluginContext
 
 _MOST_REPLICAS = 10_000
 
 
-class KubeAiChwblScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class KubeAiChwblScorer(Parameters, frozen=True):
     """Prefers the endpoint that the beginning of the conversation hashes to, unless it is loaded.
 
     From the key's place on the ring, the first endpoint is chosen whose requests under way are at
@@ -31,17 +31,14 @@ class KubeAiChwblScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     the user's. All prompts of less than a block have one key.
     """
 
-    mean_load_factor: int = 125
+    mean_load_factor: Annotated[int, at_least(100, "percent, such as 125")] = 125
     replication: int = 256
-    prefix_char_length: int = 100
+    prefix_char_length: Annotated[int, at_least(1, "characters, such as 100")] = 100
 
     def __post_init__(self) -> None:
-        if self.mean_load_factor < 100:  # noqa: PLR2004 (percent)
-            raise ValueError("`meanLoadFactor` is below 100; write percent, such as 125")
+        super().__post_init__()
         if not 1 <= self.replication <= _MOST_REPLICAS:
             raise ValueError(f"`replication` is not 1 to {_MOST_REPLICAS}; write one, such as 256")
-        if self.prefix_char_length < 1:
-            raise ValueError("`prefixCharLength` is below 1; write characters, such as 100")
 
     def start(self, context: PluginContext) -> "_OnRing":
         """Return what keeps the ring."""

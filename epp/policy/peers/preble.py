@@ -8,8 +8,7 @@ Source: "Preble: Efficient Distributed Prompt Scheduling for LLM Serving" (ICLR 
 from collections import deque
 from collections.abc import Sequence
 from statistics import fmean, median
-
-import msgspec
+from typing import Annotated
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
@@ -17,6 +16,7 @@ from epp.model.events import EndpointRemoved, Event
 from epp.model.request import Decision, InferenceRequest
 from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
 from epp.policy.peers.memory.window import WindowSum
+from epp.policy.peers.parameters import Parameters, above_zero, at_least
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatchInfo, find_producer
 
@@ -24,7 +24,7 @@ _SAMPLES = 200
 """Responses of which lengths, and times by endpoint, are remembered."""
 
 
-class PrebleE2Scorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class PrebleE2Scorer(Parameters, frozen=True):
     """Prefers what has most of a prompt cached; without that, what has the least load with it.
 
     The load of an endpoint is in seconds: of prefill that was sent to it in the last
@@ -45,24 +45,12 @@ class PrebleE2Scorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     prompt would evict counts in the paper, and by default neither in the code nor here.
     """
 
-    window_seconds: float = 180.0
-    rebalance_ratio: float = 1.5
-    rebalance_requests: int = 50
-    output_tokens: float = 45.0
-    seconds_per_output_token: float = 0.15
+    window_seconds: Annotated[float, at_least(1, "seconds, such as 180")] = 180.0
+    rebalance_ratio: Annotated[float, at_least(1, "a multiple, such as 1.5")] = 1.5
+    rebalance_requests: Annotated[int, at_least(0, "requests, such as 50")] = 50
+    output_tokens: Annotated[float, above_zero("tokens, such as 45")] = 45.0
+    seconds_per_output_token: Annotated[float, above_zero("seconds, such as 0.15")] = 0.15
     prefix_match_info_producer_name: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.window_seconds >= 1:
-            raise ValueError("`windowSeconds` is below 1; write seconds, such as 180")
-        if not self.rebalance_ratio >= 1:
-            raise ValueError("`rebalanceRatio` is below 1; write a multiple, such as 1.5")
-        if self.rebalance_requests < 0:
-            raise ValueError("`rebalanceRequests` is below 0; write requests, such as 50")
-        if not self.output_tokens > 0:
-            raise ValueError("`outputTokens` is not above 0; write tokens, such as 45")
-        if not self.seconds_per_output_token > 0:
-            raise ValueError("`secondsPerOutputToken` is not above 0; write seconds, such as 0.15")
 
     def start(self, context: PluginContext) -> "_E2":
         """Return what keeps the loads."""

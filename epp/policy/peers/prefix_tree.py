@@ -20,6 +20,8 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from epp.model.endpoint import EndpointId
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
@@ -42,19 +44,16 @@ _SWEPT = 16
 """Prompts of endpoints that are gone which an insertion forgets."""
 
 
-class Tenant:
+class Tenant(msgspec.Struct, eq=False):
     """An endpoint in the tree, until it goes: `endpoint` is None then.
 
     `length` is that of all that it has. `recent` are the nodes that its prompts end at, the least
     recently inserted first, all its leaves among them.
     """
 
-    __slots__ = ("endpoint", "length", "recent")
-
-    def __init__(self, endpoint: EndpointId) -> None:
-        self.endpoint: EndpointId | None = endpoint
-        self.length = 0
-        self.recent: OrderedDict[PrefixNode, None] = OrderedDict()
+    endpoint: EndpointId | None
+    length: int = 0
+    recent: "OrderedDict[PrefixNode, None]" = msgspec.field(default_factory=OrderedDict)
 
 
 class PrefixNode:

@@ -5,6 +5,7 @@ Source: production-stack at commit a6c01db0, 2026-08 (`src/vllm_router/routers/r
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 from xxhash import xxh64_intdigest
@@ -16,6 +17,7 @@ from epp.model.request import InferenceRequest
 from epp.policy.peers.hash_ring import HashRing
 from epp.policy.peers.memory.sent_blocks import SentBlocks
 from epp.policy.peers.memory.window import WindowSum
+from epp.policy.peers.parameters import Parameters, at_least
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import InFlightLoad, PrefixMatchInfo, find_producer
 from epp.policy.scorers.load import lower_is_better
@@ -53,9 +55,7 @@ class _Rates:
         return {endpoint for endpoint, count in counts.items() if count == least}
 
 
-class ProductionStackPrefixAwareScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class ProductionStackPrefixAwareScorer(Parameters, frozen=True):
     """Prefers the endpoints that the longest known prefix of the prompt was sent to.
 
     All that have it score 1, others 0, so that chance decides, and not load; where none has any of
@@ -67,14 +67,8 @@ class ProductionStackPrefixAwareScorer(
     the ends of prompts before their beginnings. Of a request with several prompts the first counts.
     """
 
-    prefix_min_match_length: int = 0
-    max_blocks: int = 1_000_000
-
-    def __post_init__(self) -> None:
-        if self.prefix_min_match_length < 0:
-            raise ValueError("`prefixMinMatchLength` is below 0; write characters, such as 4096")
-        if self.max_blocks < 1:
-            raise ValueError("`maxBlocks` is below 1; write blocks, such as 1000000")
+    prefix_min_match_length: Annotated[int, at_least(0, "characters, such as 4096")] = 0
+    max_blocks: Annotated[int, at_least(1, "blocks, such as 1000000")] = 1_000_000
 
     def start(self, context: PluginContext) -> "_ByTrie":
         """Return what keeps the trie."""
@@ -106,22 +100,16 @@ class _ByTrie:
         return [1.0 if each.endpoint.id in chosen else 0.0 for each in candidates]
 
 
-class ProductionStackLoadAwareScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class ProductionStackLoadAwareScorer(Parameters, frozen=True):
     """Prefers endpoints by the cached share of the prompt, less `beta` times their relative load.
 
     The relative load is (own - mean) / max(1, mean) of this picker's requests under way. What is
     cached there is what LMCache's controller says.
     """
 
-    beta: float = 1.0
+    beta: Annotated[float, at_least(0, "the weight of the load, such as 1")] = 1.0
     prefix_match_info_producer_name: str = ""
     in_flight_load_producer_name: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.beta >= 0:
-            raise ValueError("`beta` is below 0; write the weight of the load, such as 1")
 
     def start(self, context: PluginContext) -> "_ByShareAndLoad":
         """Return what asks the producers."""
@@ -151,9 +139,7 @@ class _ByShareAndLoad(msgspec.Struct, frozen=True):
         )
 
 
-class ProductionStackSessionScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class ProductionStackSessionScorer(Parameters, frozen=True):
     """Prefers the endpoint that the session's id hashes to on a ring.
 
     The id is in the header `session_key`; there a field of the body of that name is looked at, too.

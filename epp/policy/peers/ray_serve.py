@@ -5,14 +5,14 @@ and `prefix_tree.py`; `ray/serve/_private/request_router/pow_2_router.py`).
 """
 
 from collections.abc import Callable, Sequence
-
-import msgspec
+from typing import Annotated
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.prompts.chain import Chain
 from epp.model.request import InferenceRequest
 from epp.policy.peers.memory.sendings import Sendings
+from epp.policy.peers.parameters import Parameters, above_zero, at_least
 from epp.policy.peers.prefix_tree import PrefixTree
 from epp.policy.plugins import PluginContext
 
@@ -20,9 +20,7 @@ _MOST = 67_108_864
 """What the tree keeps of an endpoint's prompts where it is not to evict any."""
 
 
-class RayPrefixAffinityScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class RayPrefixAffinityScorer(Parameters, frozen=True):
     """Prefers the least loaded of the endpoints that know the longest prefix of the prompt.
 
     1. Loads are this picker's requests under way. Where the largest is more than
@@ -39,16 +37,15 @@ class RayPrefixAffinityScorer(
     are kept. Lengths are in characters of text, and in tokens of prompts that came as such.
     """
 
-    imbalanced_threshold: float | None = None
+    imbalanced_threshold: Annotated[float | None, at_least(0, "requests, or leave it out")] = None
     match_rate_threshold: float = 0.1
     do_eviction: bool = False
     eviction_threshold_chars: int = 400_000
     eviction_target_chars: int = 360_000
-    eviction_interval_secs: float = 10.0
+    eviction_interval_secs: Annotated[float, above_zero("seconds, such as 10")] = 10.0
 
     def __post_init__(self) -> None:
-        if self.imbalanced_threshold is not None and not self.imbalanced_threshold >= 0:
-            raise ValueError("`imbalancedThreshold` is below 0; write requests, or leave it out")
+        super().__post_init__()
         if not 0 <= self.match_rate_threshold <= 1:
             raise ValueError(
                 f"`matchRateThreshold` is {self.match_rate_threshold}; write a share, 0 to 1"
@@ -58,8 +55,6 @@ class RayPrefixAffinityScorer(
                 "`evictionTargetChars` is not above 0 and at most `evictionThresholdChars`; write"
                 " lengths, such as 360000 and 400000"
             )
-        if not self.eviction_interval_secs > 0:
-            raise ValueError("`evictionIntervalSecs` is not above 0; write seconds, such as 10")
 
     def start(self, context: PluginContext) -> "_ByTenants":
         """Return what keeps the tree."""

@@ -5,17 +5,17 @@ Source: sglang-router 0.3.2 (`policies/cache_aware.rs`), the last one of that na
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-
-import msgspec
+from typing import Annotated
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
+from epp.policy.peers.parameters import Parameters, above_zero, at_least
 from epp.policy.peers.prefix_tree import PrefixFound, SentPrompts
 from epp.policy.plugins import PluginContext
 
 
-class CacheAwareSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class CacheAwareSettings(Parameters, frozen=True):
     """When a match counts, and what is kept of the prompts that were sent.
 
     A match counts above the share `cache_threshold` of the prompt. What is kept is cut back to
@@ -24,18 +24,15 @@ class CacheAwareSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """
 
     cache_threshold: float = 0.3
-    eviction_interval_secs: float = 60.0
-    max_tree_size: int = 67_108_864
+    eviction_interval_secs: Annotated[float, above_zero("seconds, such as 60")] = 60.0
+    max_tree_size: Annotated[int, above_zero("a length, such as 67108864")] = 67_108_864
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.cache_threshold <= 1:
             raise ValueError(
                 f"`cacheThreshold` is {self.cache_threshold}; write a share of the prompt, 0 to 1"
             )
-        if not self.eviction_interval_secs > 0:
-            raise ValueError("`evictionIntervalSecs` is not above 0; write seconds, such as 60")
-        if self.max_tree_size <= 0:
-            raise ValueError("`maxTreeSize` is not above 0; write a length, such as 67108864")
 
 
 class GatedSettings(CacheAwareSettings, frozen=True):
@@ -45,15 +42,8 @@ class GatedSettings(CacheAwareSettings, frozen=True):
     than `balance_rel_threshold` times it.
     """
 
-    balance_abs_threshold: int = 64
-    balance_rel_threshold: float = 1.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.balance_abs_threshold < 0:
-            raise ValueError("`balanceAbsThreshold` is below 0; write a number of requests")
-        if not self.balance_rel_threshold >= 1:
-            raise ValueError("`balanceRelThreshold` is below 1; write a multiple, such as 1.5")
+    balance_abs_threshold: Annotated[int, at_least(0, "a number of requests")] = 64
+    balance_rel_threshold: Annotated[float, at_least(1, "a multiple, such as 1.5")] = 1.5
 
 
 class SglangCacheAwareScorer(GatedSettings, frozen=True):

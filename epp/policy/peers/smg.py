@@ -5,13 +5,12 @@ Source: smg 1.13.0 (`model_gateway/src/policies`, the help of `smg launch`), of 
 
 from collections.abc import Collection, Sequence
 from math import ceil, inf, sqrt
-from typing import ClassVar, Literal
-
-import msgspec
+from typing import Annotated, ClassVar, Literal
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.peers.hash_ring import HashRing, prefix_key
+from epp.policy.peers.parameters import Parameters, above_zero, at_least
 from epp.policy.peers.sglang import CacheAware, CacheAwareSettings
 from epp.policy.plugins import PickContext, PluginContext
 
@@ -36,15 +35,8 @@ class SmgCacheAwareScorer(CacheAwareSettings, frozen=True):
     SMG's slice of misses for workers that warm up is left out.
     """
 
-    spill_abs_threshold: int = 64
-    spill_rel_threshold: float = 1.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.spill_abs_threshold < 0:
-            raise ValueError("`spillAbsThreshold` is below 0; write a number of requests")
-        if self.spill_rel_threshold < 1:
-            raise ValueError("`spillRelThreshold` is below 1; write a multiple, such as 1.5")
+    spill_abs_threshold: Annotated[int, at_least(0, "a number of requests")] = 64
+    spill_rel_threshold: Annotated[float, at_least(1, "a multiple, such as 1.5")] = 1.5
 
     def start(self, context: PluginContext) -> "_Spilling":
         """Return what keeps the tree."""
@@ -74,7 +66,7 @@ class _Spilling(CacheAware):
         return load > settings.spill_rel_threshold * mean and load > mean + margin
 
 
-class SmgPrefixHashScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class SmgPrefixHashScorer(Parameters, frozen=True):
     """Prefers the endpoint that the beginning of the prompt hashes to, unless it is loaded.
 
     The key stands for the first `prefix_token_count` tokens, of text for four times as many
@@ -85,17 +77,9 @@ class SmgPrefixHashScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     not is chosen, the first of equals; where all are loaded the key's own.
     """
 
-    prefix_token_count: int = 256
-    load_factor: float = 1.25
-    balance_abs_threshold: int = 10
-
-    def __post_init__(self) -> None:
-        if self.prefix_token_count < 1:
-            raise ValueError("`prefixTokenCount` is below 1; write tokens, such as 256")
-        if self.load_factor < 1:
-            raise ValueError("`loadFactor` is below 1; write a multiple, such as 1.25")
-        if self.balance_abs_threshold < 0:
-            raise ValueError("`balanceAbsThreshold` is below 0; write a number of requests")
+    prefix_token_count: Annotated[int, at_least(1, "tokens, such as 256")] = 256
+    load_factor: Annotated[float, at_least(1, "a multiple, such as 1.25")] = 1.25
+    balance_abs_threshold: Annotated[int, at_least(0, "a number of requests")] = 10
 
     def start(self, context: PluginContext) -> "_OnPrefixRing":
         """Return what keeps the ring."""
@@ -129,7 +113,7 @@ class _OnPrefixRing:
         return min(free, key=loads.__getitem__, default=own)
 
 
-class _Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class _Wait(Parameters, frozen=True):
     """What a request would wait for at an endpoint, in seconds.
 
     `tokens / throughput + kv_pressure_weight * k / (1 - k)`: `tokens` are the uncached ones of
@@ -141,17 +125,9 @@ class _Wait(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
     which the engine generates for the throughput, where that is reported.
     """
 
-    kv_pressure_weight: float = 0.15
-    default_throughput: float = 2000.0
-    mean_prefill_tokens: int = 1024
-
-    def __post_init__(self) -> None:
-        if self.kv_pressure_weight < 0:
-            raise ValueError("`kvPressureWeight` is not 0 or more; write seconds, such as 0.15")
-        if self.default_throughput <= 0:
-            raise ValueError("`defaultThroughput` is not above 0; write tokens a second, as 2000")
-        if self.mean_prefill_tokens < 1:
-            raise ValueError("`meanPrefillTokens` is below 1; write tokens, such as 1024")
+    kv_pressure_weight: Annotated[float, at_least(0, "seconds, such as 0.15")] = 0.15
+    default_throughput: Annotated[float, above_zero("tokens a second, as 2000")] = 2000.0
+    mean_prefill_tokens: Annotated[int, at_least(1, "tokens, such as 1024")] = 1024
 
     def seconds(self, candidate: Candidate) -> float:
         """Return the wait at an endpoint."""
@@ -174,12 +150,7 @@ class SmgLeastLoadScorer(_Wait, frozen=True):
     stands for no such limit. While no endpoint has reported its load, requests under way count.
     """
 
-    max_waiting_requests: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_waiting_requests < 0:
-            raise ValueError("`maxWaitingRequests` is below 0; write requests, or 0 for no limit")
+    max_waiting_requests: Annotated[int, at_least(0, "requests, or 0 for no limit")] = 0
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return one score for each candidate."""

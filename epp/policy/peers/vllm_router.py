@@ -7,6 +7,7 @@ Source: vllm-router 0.1.17 (`src/policies/consistent_hash.rs`, `sticky_least_loa
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -18,6 +19,7 @@ from epp.model.request import Decision, InferenceRequest
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.dynamo import costs_at
 from epp.policy.peers.hash_ring import HashRing, prefix_key
+from epp.policy.peers.parameters import Parameters, above_zero, at_least
 from epp.policy.peers.prefix_tree import PrefixFound
 from epp.policy.peers.sglang import Gated, GatedSettings
 from epp.policy.plugins import PluginContext
@@ -41,8 +43,8 @@ class VllmCacheAwareScorer(GatedSettings, frozen=True):
     another step 2: there a match names one endpoint.
     """
 
-    eviction_interval_secs: float = 120.0
-    max_tree_size: int = 33_554_432
+    eviction_interval_secs: Annotated[float, above_zero("seconds, such as 60")] = 120.0
+    max_tree_size: Annotated[int, above_zero("a length, such as 67108864")] = 33_554_432
 
     def start(self, context: PluginContext) -> "_LeastLoaded":
         """Return what keeps the tree."""
@@ -57,7 +59,7 @@ class _LeastLoaded(Gated):
         return min(there or range(len(names)), key=loads.__getitem__)
 
 
-class VllmKvAwareScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class VllmKvAwareScorer(Parameters, frozen=True):
     """Prefers the endpoint with the smallest product of tokens to prefill and requests.
 
     `(prefilling + prompt - cached) * (requests + 1)`: `prefilling` are the uncached tokens of
@@ -69,12 +71,8 @@ class VllmKvAwareScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     fleet's own; vllm-router has KV events.
     """
 
-    router_temperature: float = 0.0
+    router_temperature: Annotated[float, at_least(0, "a number from 0")] = 0.0
     prefix_match_info_producer_name: str = ""
-
-    def __post_init__(self) -> None:
-        if self.router_temperature < 0:
-            raise ValueError("`routerTemperature` is below 0; write a number from 0")
 
     def start(self, context: PluginContext) -> "_ByProduct":
         """Return what asks the producer."""
@@ -98,7 +96,7 @@ class _ByProduct(msgspec.Struct, frozen=True):
         return costs_at(self.temperature, costs)
 
 
-class SessionHeaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class SessionHeaders(Parameters, frozen=True):
     """The headers that name a session; the first that is not empty counts.
 
     vllm-router goes on with `x-request-id` and `x-trace-id`, which Envoy gives each request: no
@@ -110,6 +108,7 @@ class SessionHeaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not all(each.strip() for each in self.session_headers):
             raise ValueError("`sessionHeaders` has an empty name; write headers' names")
 
@@ -171,12 +170,7 @@ class VllmStickyLeastLoadedScorer(SessionHeaders, frozen=True):
     where the fewest sessions are, and are not counted.
     """
 
-    session_expiration_secs: float = 7200.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.session_expiration_secs > 0:
-            raise ValueError("`sessionExpirationSecs` is not above 0; write seconds, such as 7200")
+    session_expiration_secs: Annotated[float, above_zero("seconds, such as 7200")] = 7200.0
 
     def start(self, context: PluginContext) -> "_BySessions":
         """Return what keeps the table."""
@@ -185,14 +179,11 @@ class VllmStickyLeastLoadedScorer(SessionHeaders, frozen=True):
         return started
 
 
-class _Home:
+class _Home(msgspec.Struct, eq=False):
     """An endpoint with the number of its sessions; they have none once it is gone."""
 
-    __slots__ = ("endpoint", "sessions")
-
-    def __init__(self, endpoint: EndpointId) -> None:
-        self.endpoint: EndpointId | None = endpoint
-        self.sessions = 0
+    endpoint: EndpointId | None
+    sessions: int = 0
 
 
 class _BySessions:
