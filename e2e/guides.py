@@ -1,4 +1,4 @@
-"""Three of the incumbent's guides: values of its charts, pods, and the picker and Envoy they give.
+"""Three of llm-d-router's guides: values of its charts, pods, and the picker and Envoy they give.
 
 Facts from llm-d's `guides/` of autumn 2026: `recipes/router/base.values.yaml` below each guide's
 own values, with monitoring on. Ports are free ones of this machine, and the render Service of the

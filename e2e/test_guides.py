@@ -1,4 +1,4 @@
-"""The steps of docs/migrate-from-llm-d.md, followed with three of the incumbent's guides."""
+"""The steps of docs/migrate-from-llm-d.md, followed with three of llm-d-router's guides."""
 
 import json
 import re

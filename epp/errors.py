@@ -55,7 +55,7 @@ class RequestError(WarmpickError):
 
     `status` is the HTTP status, `kind` the `error.type` of OpenAI's error form, `reason` the
     machine-readable cause that travels in `x-warmpick-reason`. `dropped_reason`, where set, is
-    the incumbent's word for the same cause (`x-llm-d-request-dropped-reason`), `code` its
+    llm-d-router's word for the same cause (`x-llm-d-request-dropped-reason`), `code` its
     canonical error code (the `error_code` label of its metrics), `retry_after` a number of
     seconds.
     """

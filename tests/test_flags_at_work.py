@@ -1,4 +1,4 @@
-"""What flags of the incumbent's do, in a process that is started with them."""
+"""What flags of llm-d-router's do, in a process that is started with them."""
 
 import contextlib
 import ssl

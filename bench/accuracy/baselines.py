@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from bench.accuracy.lru import INCUMBENT_ENTRIES, Blocks, Incumbent, Lru, Predictor
+from bench.accuracy.lru import LLM_D_ROUTER_ENTRIES, Blocks, LlmDRouter, Lru, Predictor
 from bench.accuracy.observation import Guess, Observation
 
 
@@ -25,8 +25,8 @@ def own(seen: Sequence[Observation]) -> list[Guess]:
 def baselines(cache: Cache) -> Mapping[str, Callable[[str], Predictor]]:
     """Return, by name, predictors that know nothing, for servers by their target."""
     return {
-        "incumbent": Incumbent(INCUMBENT_ENTRIES).of,
-        "incumbent_tuned": Incumbent(cache.blocks + 1).of,
+        "llm_d_router": LlmDRouter(LLM_D_ROUTER_ENTRIES).of,
+        "llm_d_router_tuned": LlmDRouter(cache.blocks + 1).of,
         "lru_true_capacity": _Separate(cache).of,
     }
 

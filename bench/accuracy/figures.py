@@ -12,8 +12,8 @@ PREDICTORS = {
     "events": "Warmpick, token ids and KV events",
     "text": "Warmpick, text",
     "lru_true_capacity": "LRU with the true capacity, token ids",
-    "incumbent": "llm-d-router's LRU, 31,250 entries, token ids",
-    "incumbent_tuned": "llm-d-router's LRU, autoTune, token ids",
+    "llm_d_router": "llm-d-router's LRU, 31,250 entries, token ids",
+    "llm_d_router_tuned": "llm-d-router's LRU, autoTune, token ids",
 }
 """Who predicts, in the order of the table."""
 

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from hashlib import blake2b
 from typing import Protocol
 
-INCUMBENT_ENTRIES = 31_250
-INCUMBENT_BLOCK = 64
+LLM_D_ROUTER_ENTRIES = 31_250
+LLM_D_ROUTER_BLOCK = 64
 """llm-d-router's approximate prefix cache: its default capacity, its smallest block (tokens)."""
 
 
@@ -78,7 +78,7 @@ class Lru:
                 self._held.popitem(last=False)
 
 
-class Incumbent:
+class LlmDRouter:
     """One index over all servers, as llm-d-router keeps it; made for one server at a time.
 
     A prompt is looked up until the first block that no server holds; a server is credited with
@@ -89,14 +89,14 @@ class Incumbent:
         self._entries = entries
         self._servers: dict[str, Lru] = {}
 
-    def of(self, server: str) -> "IncumbentServer":
+    def of(self, server: str) -> "LlmDRouterServer":
         """Return the predictor for one server."""
-        own = self._servers.setdefault(server, Lru(self._entries, INCUMBENT_BLOCK))
-        return IncumbentServer(own, self._servers)
+        own = self._servers.setdefault(server, Lru(self._entries, LLM_D_ROUTER_BLOCK))
+        return LlmDRouterServer(own, self._servers)
 
 
-class IncumbentServer:
-    """One server's share of the incumbent's index."""
+class LlmDRouterServer:
+    """One server's share of llm-d-router's index."""
 
     def __init__(self, own: Lru, everybody: dict[str, Lru]) -> None:
         self._own = own
@@ -105,11 +105,11 @@ class IncumbentServer:
     def predict(self, prompt: Blocks) -> int:
         """Credit each held block before the first one that nobody holds."""
         credited = 0
-        for name in prompt.names(INCUMBENT_BLOCK):
+        for name in prompt.names(LLM_D_ROUTER_BLOCK):
             if not any(name in held for held in self._everybody.values()):
                 break
             credited += name in self._own
-        return credited * INCUMBENT_BLOCK
+        return credited * LLM_D_ROUTER_BLOCK
 
     def sent(self, prompt: Blocks) -> None:
         """Write the prompt's blocks."""

@@ -36,7 +36,7 @@ What every policy of [policies.md](policies.md) does with its published defaults
 simulated engines with vLLM's rules, in virtual time ([replay.md](replay.md) says how). Written by
 `make study-policies`; no figure here is typed by hand.
 
-Each figure is a ratio to the incumbent's chart default (`incumbent`), paired by seed: below 1 is
+Each figure is a ratio to llm-d-router's chart default (`llm-d-router`), paired by seed: below 1 is
 faster. Responses are observed as `epp serve` does by default (`--observe-responses=auto`).
 Workloads are those of the [routing study](routing-study.md) on 4 pods, at half of what the fleet
 could compute if one cache held everything (`conversation` also at 0.7), and inference-perf's

@@ -23,7 +23,7 @@ from epp.replay.simulation.outcome import CallOutcome
 from epp.replay.simulation.run import Simulation
 from epp.replay.sweep import Task, read_traffic
 
-POLICIES = ("least-ttft", "incumbent-guide", "incumbent")
+POLICIES = ("least-ttft", "llm-d-router-guide", "llm-d-router")
 
 Shares = Mapping[tuple[str, str], Sequence[float]]
 """By case and policy, a share for each seed."""

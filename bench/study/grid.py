@@ -18,8 +18,8 @@ from epp.replay.policies import NAMED
 from epp.replay.sweep import Task, read_traffic
 from epp.replay.traffic.calls import InfiniteCache, tokens_in
 
-BASELINE = "incumbent"
-NAMES = (BASELINE, "incumbent-guide", *POLICIES)
+BASELINE = "llm-d-router"
+NAMES = (BASELINE, "llm-d-router-guide", *POLICIES)
 UNEQUAL = (1.0, 0.4)
 """The speeds of pods in turn: every second one is 2.5 times slower."""
 _BATCH = 32

@@ -25,8 +25,8 @@ _INTRODUCTION = """\
 What each policy is worth, in front of simulated engines with vLLM's rules, in virtual time
 ([replay.md](replay.md) says how). Written by `make study`; no figure here is typed by hand.
 
-Each figure is a ratio to the incumbent's chart default (`incumbent`): below 1 is faster. A ratio is
-the geometric mean over cases, paired by seed; brackets are 95 % intervals over seeds. A case is a
+Each figure is a ratio to the default of llm-d-router's chart (`llm-d-router`); below 1 is faster. A
+ratio is the geometric mean over cases, paired by seed; brackets are 95 % intervals over seeds. A case is a
 workload, a number of pods, equal or not (every second one 2.5 times slower, and nobody is told),
 and a load: a share of what the fleet could compute if one cache held everything. Responses are
 observed as `epp serve` does by default (`--observe-responses=auto`). Where larger
@@ -58,7 +58,7 @@ def _lines(digests: Sequence[Digest], everything: Comparison, whole: int) -> Ite
     runs = f"{len(digests):,} of the study's {whole:,} runs"
     yield f"{len(everything.cells)} cases, {len(everything.seeds)} seeds: {runs}. {describe()}.\n"
     yield "## Everything\n"
-    yield "![Ratios of TTFT to the incumbent's default](routing-study-ratios.svg)\n"
+    yield "![Ratios of TTFT to llm-d-router's default](routing-study-ratios.svg)\n"
     yield from _table(
         "policy",
         {

@@ -14,7 +14,7 @@ from epp.cli.companion_flags import recording_of, shadow_of
 from epp.cli.configuration import configured
 from epp.cli.files import read, read_text
 from epp.cli.go_arguments import GoArgumentParser, with_command
-from epp.cli.incumbent_flags import check_removed, notices
+from epp.cli.llm_d_router_flags import check_removed, notices
 from epp.cli.pool_flags import pool_of, unheeded
 from epp.cli.serve_flags import add_serve, log_settings
 from epp.cli.several_pools import parse, pools_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # see `_options`
 def _settings(arguments: argparse.Namespace) -> Settings:
     if arguments.config_file is not None:
         text = read_text(arguments.config_file, "--config-file")
-    else:  # an empty text is the incumbent's default
+    else:  # an empty text is llm-d-router's default
         text = arguments.config_text or ""
     return load(configured(text, arguments))
 

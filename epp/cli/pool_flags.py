@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
-from epp.cli.incumbent_flags import Notice
+from epp.cli.llm_d_router_flags import Notice
 from epp.cli.types import add_boolean, labels, port_list
 from epp.errors import ConfigError
 from epp.protocol.kube.objects import GATEWAY_GROUP, LEGACY_GROUP
@@ -101,7 +101,7 @@ def pool_of(
     """
     pool = _without_metrics(arguments, configured, environ)
     reviewed: bool | None = arguments.metrics_endpoint_auth
-    if reviewed is None:  # the incumbent's default, wherever there is an API to ask
+    if reviewed is None:  # llm-d-router's default, wherever there is an API to ask
         reviewed = isinstance(pool.source, KubeSettings)
     if not reviewed:
         return pool

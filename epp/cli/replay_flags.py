@@ -29,7 +29,7 @@ from epp.errors import ConfigError
 from epp.printable import printable
 from epp.replay.engines.presets import DEFAULT_PRESET, PRESETS, EnginePreset, preset
 from epp.replay.plan import PodPlan, Policy, RunPlan, Traffic
-from epp.replay.policies import NAMED
+from epp.replay.policies import ALIASES, NAMED
 from epp.replay.traffic.bounds import MOST_SECONDS
 
 if TYPE_CHECKING:  # see `replay_options`
@@ -39,17 +39,17 @@ _DESCRIPTION = """\
 Compare policies on recorded or generated traffic, without a GPU: the picker's own code in front of
 simulated engines with vLLM's rules, in virtual time.
 
-  epp replay mooncake_conversation.jsonl.zst --policy least-ttft --policy incumbent --speed 1.4
+  epp replay mooncake_conversation.jsonl.zst --policy least-ttft --policy llm-d-router --speed 1.4
   epp replay interactive-chat:rate=8 --policy least-ttft --policy round-robin --seeds 5
   epp replay recording/ --policy least-ttft --policy mine.yaml --pods 4 --kv-tokens 400K
 
-A policy is a name (least-ttft, round-robin, random, least-request, linear; incumbent and
-incumbent-guide are llm-d-router's chart default and its newest guide) or [LABEL=]FILE of a
+A policy is a name (least-ttft, round-robin, random, least-request, linear; llm-d-router
+and llm-d-router-guide are llm-d-router's chart default and its newest guide) or [LABEL=]FILE of a
 configuration. They are compared with llm-d-router if it is among them, else with the first.
 
 Exit status: 0 after all runs; 2 an option or the traffic cannot be used."""
-_DEFAULT_POLICIES = ("least-ttft", "incumbent", "round-robin")
-_BASELINE = "incumbent"
+_DEFAULT_POLICIES = ("least-ttft", "llm-d-router", "round-robin")
+_BASELINE = "llm-d-router"
 _LONGEST_LABEL = 40
 """Characters: plots have room for so many beside them."""
 _MOST_RANKS, _MOST_PICKERS, _MOST_SEEDS, _MOST_JOBS = 1_000, 1_000, 10_000, 1_000
@@ -73,7 +73,7 @@ def add_replay(parser: GoArgumentParser) -> None:
         action="append",
         default=[],
         metavar="POLICY",
-        help="may be repeated (default: least-ttft, incumbent and round-robin)",
+        help="may be repeated (default: least-ttft, llm-d-router and round-robin)",
     )
     parser.add_argument(
         "--baseline", default="", metavar="POLICY", help="the policy that others are compared with"
@@ -217,7 +217,7 @@ def _add_pickers(group: argparse._ArgumentGroup) -> None:
         type=interval,
         default=1.0,
         metavar="TIME",
-        help="how often each pod's metrics are read (default: 1s; the incumbent's policies: 50ms)",
+        help="how often each pod's metrics are read (default: 1s; llm-d-router's policies: 50ms)",
     )
     group.add_argument(
         "--observe-responses",
@@ -290,7 +290,7 @@ def replay_options(arguments: argparse.Namespace, argv: Sequence[str]) -> "Repla
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two policies are named `{twice}`: write LABEL=FILE", "--policy")
-    baseline = printable(arguments.baseline, _LONGEST_LABEL)
+    baseline = printable(ALIASES.get(arguments.baseline, arguments.baseline), _LONGEST_LABEL)
     if baseline and baseline not in names:
         known = ", ".join(names)
         raise ConfigError(f"`{baseline}` is not one of {known}", "--baseline")
@@ -322,8 +322,9 @@ def replay_options(arguments: argparse.Namespace, argv: Sequence[str]) -> "Repla
 
 
 def _policy(given: str) -> Policy:
-    if given in NAMED:
-        return NAMED[given]
+    named = NAMED.get(ALIASES.get(given, given))
+    if named is not None:
+        return named
     file = policy_file(given, NAMED, "--policy")
     return Policy(printable(file.name, _LONGEST_LABEL), file.text)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epp.cli.companion_flags import add_companions
-from epp.cli.incumbent_flags import add_incumbent
+from epp.cli.llm_d_router_flags import add_llm_d_router
 from epp.cli.pool_flags import add_pool
 from epp.cli.tls_flags import add_tls
 from epp.cli.types import (
@@ -108,7 +108,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     _add_behaviour(behaviour)
     _add_logs(behaviour)
     add_companions(parser)
-    add_incumbent(parser)
+    add_llm_d_router(parser)
 
 
 def _add_listen(parser: argparse.ArgumentParser) -> None:

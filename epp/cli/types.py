@@ -37,7 +37,7 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kKMGT]i?|)[Bb]?")
 
 
 def quantity(text: str) -> int:
-    """Return a size as the incumbent's gRPC flags have it: `16Mi`, `10MiB`, `25MB`, `1.5Gi`."""
+    """Return a size as llm-d-router's gRPC flags have it: `16Mi`, `10MiB`, `25MB`, `1.5Gi`."""
     found = _QUANTITY.fullmatch(text.strip())
     if not found or found[2] == "ki":
         raise argparse.ArgumentTypeError(f"`{text}` is not a size; write 4194304, 16Mi or 25MB")

@@ -162,7 +162,7 @@ PLACES: dict[str, str] = {
 }
 """Where the classes are of the types that files name, as entry points write it.
 
-The incumbent's plug-ins have its names, parameters and defaults; those of `epp.policy.peers` are
+llm-d-router's plug-ins have its names, parameters and defaults; those of `epp.policy.peers` are
 other routers' algorithms. Warmpick's own are `least-ttft-scorer`, `least-ttft-picker`,
 `least-request-picker`, `round-robin-picker` and `slow-start-filter`.
 """

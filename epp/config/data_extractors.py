@@ -1,6 +1,6 @@
 """Extractors: the plug-ins that say what is taken from the pages of data sources.
 
-Names, parameters and defaults are the incumbent's.
+Names, parameters and defaults are llm-d-router's.
 """
 
 from collections.abc import Iterator

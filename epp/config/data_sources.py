@@ -1,6 +1,6 @@
 """Data sources: the plug-ins that say which pages of endpoints are read, where and how often.
 
-Names, parameters and defaults are the incumbent's.
+Names, parameters and defaults are llm-d-router's.
 """
 
 import re

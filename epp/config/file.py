@@ -125,7 +125,7 @@ schedulingProfiles:
   - {pluginRef: max-score-picker}
 """,
 }
-"""Policies by name, as configurations; `linear` is the incumbent's default."""
+"""Policies by name, as configurations; `linear` is llm-d-router's default."""
 
 DEFAULT_POLICY = "least-ttft"
 
@@ -238,7 +238,7 @@ def _weight(ref: PluginRef) -> float:
 
 
 def _default_picker(spec: ProfileSpec, plugins: Plugins) -> Picker:
-    """Return the file's first picker, else the incumbent's default, for a profile without one.
+    """Return the file's first picker, else llm-d-router's default, for a profile without one.
 
     It is written into the effective configuration.
     """
@@ -295,7 +295,7 @@ def _scheduling(
 def _check_scores_are_used(profile: Profile, place: str) -> tuple[str, ...]:
     """Return a warning where a profile's scores have no effect, or raise `ConfigError`.
 
-    `random-picker` beside scorers is only warned of, since the incumbent's files have it.
+    `random-picker` beside scorers is only warned of, since llm-d-router's files have it.
     """
     if not profile.scorers or uses_totals(profile.picker):
         return ()

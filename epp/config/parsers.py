@@ -115,7 +115,7 @@ def parser_settings(
     """Return the settings that the references of a configuration make. Raises `ConfigError`.
 
     `refer` returns a plug-in by its name and the place that names it, `structs` are all of them.
-    Without references the parsers are the incumbent's default.
+    Without references the parsers are llm-d-router's default.
     """
     kinds: list[type[Parser]] = []
     warnings: list[str] = []

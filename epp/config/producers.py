@@ -1,6 +1,6 @@
 """Producers: the plug-ins that configure how prompts become tokens and how caches are known.
 
-Names, parameters and defaults are the incumbent's, except that `tokenizer`, `chatTemplate`,
+Names, parameters and defaults are llm-d-router's, except that `tokenizer`, `chatTemplate`,
 `chatTemplateKwargs`, `maxBytes`, `cacheBytes` and `patience` are Warmpick's. A parameter for
 which nothing exists here is accepted where it would change nothing, and refused where it would.
 """
@@ -20,7 +20,7 @@ from epp.protocol.kube.label_selector import parse_label_selector
 from epp.quantities import seconds
 
 _ENTRY_TOKENS = 64
-"""Tokens of an entry of the incumbent's index, which raises smaller block sizes to 64."""
+"""Tokens of an entry of llm-d-router's index, which raises smaller block sizes to 64."""
 _LAST_PORT = 65_535
 _ZMQ_ADDRESS = re.compile(r"(tcp://\S+:(\d{1,5}|\*)|ipc://\S+)")
 
@@ -226,7 +226,7 @@ class CacheBackend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class IndexerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """The index of the incumbent's."""
+    """The index of llm-d-router's."""
 
     kv_block_index_config: BlockIndex | None = None
     kv_cache_backend_configs: Annotated[list[CacheBackend], _TIERS] = []
@@ -335,7 +335,7 @@ _NOTHING_HEARD = (
 def producer_settings(plugins: Iterable[object]) -> ProducerSettings:
     """Combine the producers among `plugins`. Raises `ConfigError` where two contradict each other.
 
-    The incumbent has one approximate producer for each tier of caches; here the first counts.
+    llm-d-router has one approximate producer for each tier of caches; here the first counts.
     """
     each = list(plugins)
     makers = [plugin.settings() for plugin in each if isinstance(plugin, TokenProducer)]

@@ -1,6 +1,6 @@
 """The built-in pickers: by score, by predicted time to first token, or by simpler means.
 
-`max-score-picker`, `weighted-random-picker` and `random-picker` are the incumbent's. Each names
+`max-score-picker`, `weighted-random-picker` and `random-picker` are llm-d-router's. Each names
 `maxNumOfEndpoints` endpoints, best first, and breaks ties at random.
 """
 

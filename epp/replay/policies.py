@@ -1,11 +1,11 @@
-"""Policies to compare by name: the incumbent's, the product's own, and other routers'."""
+"""Policies to compare by name: llm-d-router's, the product's own, and other routers'."""
 
 from collections.abc import Mapping
 
 from epp.config.file import POLICIES
 from epp.replay.plan import OraclePolicy, Policy
 
-INCUMBENT_SCRAPE_SECONDS = 0.05
+LLM_D_ROUTER_SCRAPE_SECONDS = 0.05
 """llm-d-router `--metrics-refresh-interval`, by default."""
 
 _OWN_INDEX = """
@@ -14,7 +14,7 @@ plugins:
 - {type: approx-prefix-cache-producer, name: lru}
 """
 """The second one is an index by llm-d-router's rules."""
-_INCUMBENT = (
+_LLM_D_ROUTER = (
     POLICIES["linear"]
     .replace("\nplugins:\n", _OWN_INDEX, 1)
     .replace(
@@ -82,10 +82,17 @@ plugins:
 """Other routers' policies with their defaults; docs/policies.md has a line for each."""
 NAMED: Mapping[str, Policy] = {
     # Each block of an engine is an entry of 64 tokens in its index: four times the real cache.
-    "incumbent": Policy("incumbent", _INCUMBENT, INCUMBENT_SCRAPE_SECONDS, as_reported=True),
-    "incumbent-guide": Policy("incumbent-guide", _GUIDE, INCUMBENT_SCRAPE_SECONDS),
+    "llm-d-router": Policy(
+        "llm-d-router", _LLM_D_ROUTER, LLM_D_ROUTER_SCRAPE_SECONDS, as_reported=True
+    ),
+    "llm-d-router-guide": Policy("llm-d-router-guide", _GUIDE, LLM_D_ROUTER_SCRAPE_SECONDS),
     **{name: Policy(name, text) for name, text in {**POLICIES, **_PEERS}.items()},
     "oracle": OraclePolicy("oracle", POLICIES["least-ttft"]),
 }
 """Policies by name: llm-d-router as its chart configures it, and as its newest guide does, with
 plain LRU indexes; the product's own; other routers'; and `least-ttft` that knows the truth."""
+ALIASES: Mapping[str, str] = {
+    "incumbent": "llm-d-router",
+    "incumbent-guide": "llm-d-router-guide",
+}
+"""Older names of policies, which still work."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.accuracy.baselines import Cache, baselines, own, retold
-from bench.accuracy.lru import INCUMBENT_BLOCK, Blocks, Incumbent, Lru
+from bench.accuracy.lru import LLM_D_ROUTER_BLOCK, Blocks, LlmDRouter, Lru
 from bench.accuracy.observation import Guess, Observation
 from bench.accuracy.workload import Reply
 
@@ -70,9 +70,9 @@ def test_an_lru_holds_the_blocks_used_last(sent, asked, entries, block):
     assert lru.predict(prompt(*asked)) == hits
 
 
-def test_the_incumbent_credits_a_server_with_blocks_behind_a_hole():
-    block = INCUMBENT_BLOCK
-    index = Incumbent(entries=2)
+def test_llm_d_router_credits_a_server_with_blocks_behind_a_hole():
+    block = LLM_D_ROUTER_BLOCK
+    index = LlmDRouter(entries=2)
     one, other = index.of("one"), index.of("other")
     one.sent(run(0, 3 * block))  # its first block is evicted already
     assert one.predict(run(0, 3 * block)) == 0  # nobody holds the first block

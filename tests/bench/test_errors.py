@@ -40,8 +40,8 @@ def test_halves_add_up_and_exactness_is_zero(told, block):
 
 def test_every_key_of_the_grid_is_a_figure():
     summed = [errors([Guess(100, 40, 50)], block=16)]
-    scores = {"tokens": summed, "incumbent": summed}
+    scores = {"tokens": summed, "llm_d_router": summed}
     figures = (*scored(scores, "_agent"), *counted(scores, "_agent"))
     keys = {figure.key for figure in figures}
-    assert {"mae_tokens_agent_pct", "off_incumbent_agent_pct", "requests_agent"} <= keys
+    assert {"mae_tokens_agent_pct", "off_llm_d_router_agent_pct", "requests_agent"} <= keys
     assert {key for _, row in grid("t", scores, "_agent").rows for key in row} <= keys

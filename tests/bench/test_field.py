@@ -46,12 +46,12 @@ def runs(policy, fleet, *times, served=100):
 def page(tmp_path):
     write(
         [
-            *runs("incumbent", "equal", (1.0, 10.0), (2.0, 10.0)),
+            *runs("llm-d-router", "equal", (1.0, 10.0), (2.0, 10.0)),
             *runs("least-ttft", "equal", (0.5, 9.0), (1.0, 9.0)),
             *runs("lmetric", "equal", (0.4, 9.9)),
             *runs("random", "equal", (0.1, 1.0), (0.1, 1.0), served=90),
             *runs("oracle", "equal", (0.25, 6.0), (0.5, 6.0)),
-            *runs("incumbent", "unequal", (1.0, 10.0)),
+            *runs("llm-d-router", "unequal", (1.0, 10.0)),
             *runs("least-ttft", "unequal", (0.8, 9.0)),
         ],
         tmp_path / "page.md",
@@ -91,7 +91,7 @@ def test_heat_maps_lie_beside_the_page(page):
 
 
 def test_shared_prefixes_come_at_their_own_rates_by_what_the_pods_can_do():
-    grid = Grid(pods=(8,), loads=(0.5,), seeds=(0,), policies=("incumbent",))
+    grid = Grid(pods=(8,), loads=(0.5,), seeds=(0,), policies=("llm-d-router",))
     rates = [task.cell.split(", ")[::2] for task in tasks(shared_prefixes(), grid)]
     assert rates == [
         ["shared A cold", "20/s"],

@@ -1,4 +1,4 @@
-"""Command lines as manifests of the incumbent have them."""
+"""Command lines as manifests of llm-d-router have them."""
 
 import ssl
 
@@ -117,7 +117,7 @@ def test_what_cannot_be_read_is_exit_code_2(words, said, capsys):
 @pytest.mark.parametrize(
     ("text", "seconds"), [("5s", 5), ("50ms", 0.05), ("1ms", 0.05), ("0", 0.05)]
 )
-def test_metrics_are_read_every_50_ms_at_the_most_by_the_incumbents_flag(text, seconds):
+def test_metrics_are_read_every_50_ms_at_the_most_by_llm_d_routers_flag(text, seconds):
     assert parsed(f"--refresh-metrics-interval={text}").scrape_interval == seconds
     assert parsed("--scrape-interval=1ms").scrape_interval == 0.001
 

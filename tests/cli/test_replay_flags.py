@@ -113,10 +113,19 @@ def test_a_policy_may_be_a_file(label, name, tmp_path):
     path.write_text("plugins: [{type: random-picker}]")
     parser = GoArgumentParser()
     replay_flags.add_replay(parser)
-    arguments = parser.parse_args(["chat", "--policy", f"{label}{path}", "--policy", "incumbent"])
-    mine, incumbent = replay_flags.replay_options(arguments, []).policies
+    arguments = parser.parse_args(["chat", "--policy", f"{label}{path}", "--policy", "random"])
+    mine, random = replay_flags.replay_options(arguments, []).policies
     assert (mine.name, mine.text) == (name, path.read_text())
-    assert incumbent == NAMED["incumbent"]
+    assert random == NAMED["random"]
+
+
+def test_an_older_name_is_that_of_the_same_policy():
+    parser = GoArgumentParser()
+    replay_flags.add_replay(parser)
+    argv = ["chat", "--policy", "incumbent", "--policy", "incumbent-guide"]
+    options = replay_flags.replay_options(parser.parse_args([*argv, "--baseline=incumbent"]), [])
+    assert [each.name for each in options.policies] == ["llm-d-router", "llm-d-router-guide"]
+    assert options.baseline == "llm-d-router"
 
 
 def test_a_policy_file_that_is_no_configuration_is_named(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The configuration file: the incumbent's files load unchanged; errors name place and problem."""
+"""The configuration file: llm-d-router's files load unchanged; errors name place and problem."""
 
 import msgspec
 import pytest
@@ -10,7 +10,7 @@ from epp.policy.pickers import LeastTtftPicker, MaxScorePicker, RandomPicker, Ro
 from epp.policy.scorers.caches import PrefixCacheScorer
 from epp.policy.scorers.load import QueueScorer
 
-INCUMBENT = """
+LLM_D_ROUTER = """
 apiVersion: {group}
 kind: EndpointPickerConfig
 featureGates:
@@ -60,8 +60,8 @@ dataLayer:
 
 
 @pytest.mark.parametrize("group", [API_VERSION, *OLD_API_VERSIONS])
-def test_the_incumbents_file_loads_unchanged(group):
-    settings = load(INCUMBENT.format(group=group))
+def test_llm_d_routers_file_loads_unchanged(group):
+    settings = load(LLM_D_ROUTER.format(group=group))
     assert settings.profile.name == "default"
     weights = {each.name: each.weight for each in settings.profile.scorers}
     assert weights == {
@@ -130,7 +130,7 @@ def test_scorers_that_would_have_no_effect_are_refused(picker, profile, place):
     assert ("`least-ttft-scorer`" in str(raised.value)) is (picker == "least-ttft-picker")
 
 
-def test_the_incumbents_files_may_have_scorers_beside_a_random_picker():
+def test_llm_d_routers_files_may_have_scorers_beside_a_random_picker():
     settings = load("plugins: [{type: queue-scorer}, {type: random-picker}]")
     (warning,) = settings.warnings
     assert UNUSED.format("random-picker") in warning
@@ -163,7 +163,9 @@ schedulingProfiles: [{{name: p, plugins: [{{pluginRef: queue-scorer}}]}}]
     assert load(dump(settings.effective)).profile == settings.profile
 
 
-@pytest.mark.parametrize("text", [*POLICIES.values(), INCUMBENT.format(group=OLD_API_VERSIONS[1])])
+@pytest.mark.parametrize(
+    "text", [*POLICIES.values(), LLM_D_ROUTER.format(group=OLD_API_VERSIONS[1])]
+)
 def test_the_effective_file_loads_as_the_same(text):
     settings = load(text)
     again = load(dump(settings.effective))

@@ -22,7 +22,7 @@ def apis(parsers, *paths):
     return [parsers.apis.api_of(path) for path in paths]
 
 
-def test_the_default_is_the_incumbents():
+def test_the_default_is_llm_d_routers():
     paths = ("/v1/responses", "/v1/messages", "/inference/v1/generate", "/generate", "/x")
     assert apis(settings(), *paths) == [
         *(Api.RESPONSES, Api.MESSAGES, Api.GENERATE, Api.OTHER, Api.OTHER)

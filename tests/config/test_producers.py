@@ -1,4 +1,4 @@
-"""Producers: the incumbent's parameters and Warmpick's own; none is ignored in silence."""
+"""Producers: llm-d-router's parameters and Warmpick's own; none is ignored in silence."""
 
 import pytest
 

@@ -230,7 +230,7 @@ def test_least_request_evens_out():
     assert Desk("least-request").burst(8, text(500)) == {f"pod-{n}": 2 for n in range(4)}
 
 
-def test_the_incumbents_default_sticks_to_the_prefix():
+def test_llm_d_routers_default_sticks_to_the_prefix():
     desk = Desk("linear")
     first = desk.route("r", text(500)).endpoint.name
     assert desk.burst(5, text(500)) == {first: 5}

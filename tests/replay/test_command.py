@@ -31,7 +31,7 @@ def test_the_same_seed_gives_the_same_bytes(capsys):
     assert runs[0] == runs[1]
     found = json.loads(runs[0])
     assert found["seeds"] == [3, 4]
-    assert found["baseline"] == "incumbent"
+    assert found["baseline"] == "llm-d-router"
     assert [cell["pods"] for cell in found["cells"]] == [2]
 
 

@@ -4,7 +4,7 @@
 {{- $pool := .Values.inferencePool -}}
 {{- $leader := include "warmpick.leaderElection" . -}}
 {{- $isPool := $epp.endpointsServer.createInferencePool -}}
-{{- $router := .Values.fromIncumbent -}}
+{{- $router := .Values.fromLlmDRouter -}}
 {{- $proxy := ternary "router.proxy" "inferenceExtension.sidecar" (not (not $router)) -}}
 {{- $renderer := ternary "router.tokenizer" "inferenceExtension.renderer" (not (not $router)) -}}
 {{- $picker := ternary "router.epp" "inferenceExtension" (not (not $router)) -}}
@@ -120,11 +120,11 @@
 {{- fail (printf "%s.flags.health-checking is false, and the proxy asks for the picker's health at its port for picks: leave it out" $picker) -}}
 {{- end -}}
 {{- if eq .Values.provider.name "envoy-gateway" }}{{ include "warmpick.envoyGatewayChecks" . }}{{ end -}}
-{{- with .Values.fromIncumbent }}{{ include "warmpick.incumbentChecks" (dict "root" $ "router" .router) }}{{ end -}}
+{{- with .Values.fromLlmDRouter }}{{ include "warmpick.llmDRouterChecks" (dict "root" $ "router" .router) }}{{ end -}}
 {{- end -}}
 
 {{- /* What the charts of llm-d-router refuse, too. */ -}}
-{{- define "warmpick.incumbentChecks" -}}
+{{- define "warmpick.llmDRouterChecks" -}}
 {{- with .router -}}
 {{- if and .proxy.autoscaling.enabled (ne .proxy.mode "service") -}}
 {{- fail "router.proxy.autoscaling is for proxies of their own: set router.proxy.mode=service" -}}

@@ -12,7 +12,7 @@
 {{- /* A Deployment's selector cannot change: each chart's label, so that releases can move here. */ -}}
 {{- $pool := .Values.inferenceExtension.endpointsServer.createInferencePool -}}
 {{- $key := ternary "inferencepool" "epp" $pool -}}
-{{- if .Values.fromIncumbent }}{{ $key = ternary "llm-d-router-gateway" "llm-d-router-standalone" $pool }}{{ end -}}
+{{- if .Values.fromLlmDRouter }}{{ $key = ternary "llm-d-router-gateway" "llm-d-router-standalone" $pool }}{{ end -}}
 {{ $key }}: {{ include "warmpick.name" . }}
 {{- end -}}
 
@@ -22,7 +22,7 @@ app.kubernetes.io/name: {{ include "warmpick.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: endpoint-picker
 app.kubernetes.io/part-of: warmpick
-{{- if .Values.fromIncumbent }}
+{{- if .Values.fromLlmDRouter }}
 llm-d.ai/igw-mode: {{ ternary "llm-d-router-gateway" "llm-d-router-standalone" .Values.inferenceExtension.endpointsServer.createInferencePool }}
 {{- end }}
 {{- end -}}

@@ -1,6 +1,6 @@
 """Authentication and authorization of metrics readers by the API server.
 
-Mirrors controller-runtime `pkg/metrics/filters` (the incumbent's filter): a TokenReview, then a
+Mirrors controller-runtime `pkg/metrics/filters` (llm-d-router's filter): a TokenReview, then a
 SubjectAccessReview of `get` on the path. Results are cached: permissions for 60 seconds, refusals
 for 10.
 """

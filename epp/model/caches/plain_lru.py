@@ -6,8 +6,8 @@ capacity taken from `num_gpu_blocks` of 16 tokens is four times too large; a pro
 when it is sent, from its head on, so that its head is evicted first; output is never written;
 the size is fixed once a prompt is written; no event and no response corrects it.
 
-A last, partial entry takes a place too, and no longer prompt finds it. Not modelled: the
-incumbent credits an endpoint with blocks after a gap, where `match` is a prefix.
+A last, partial entry takes a place too, and no longer prompt finds it. Not modelled:
+llm-d-router credits an endpoint with blocks after a gap, where `match` is a prefix.
 """
 
 from collections import Counter, OrderedDict
@@ -21,7 +21,7 @@ from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 ENTRY_TOKENS = 64
-"""The incumbent's `blockSizeTokens` is never less, whatever the engine's blocks are."""
+"""llm-d-router's `blockSizeTokens` is never less, whatever the engine's blocks are."""
 
 _EntryKey = tuple[BlockHash, bool]
 """The hash of an entry's last block, and whether the entry is partial."""
@@ -106,10 +106,10 @@ class PlainLru(SingleTierCache):
         """Do nothing: a prompt is written when it is sent, computed or not."""
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Do nothing: the incumbent's index without KV events knows its own traffic only."""
+        """Do nothing: llm-d-router's index without KV events knows its own traffic only."""
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """Do nothing: the incumbent's index without KV events knows its own traffic only."""
+        """Do nothing: llm-d-router's index without KV events knows its own traffic only."""
 
     def resize(self, capacity: int) -> None:
         """Set the capacity, in tokens, while nothing is written; do nothing afterwards."""

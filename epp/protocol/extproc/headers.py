@@ -1,6 +1,6 @@
 """The headers of the endpoint picker protocol: those that are read, set and removed.
 
-Names: GIE proposal 004 and the incumbent's conventions, whose newer names win over their aliases.
+Names: GIE proposal 004 and llm-d-router's conventions, whose newer names win over their aliases.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Which API a path belongs to: the claims of the incumbent's parsers (llm-d-router, `Claims`)."""
+"""Which API a path belongs to: the claims of llm-d-router's parsers (llm-d-router, `Claims`)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache

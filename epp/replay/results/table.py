@@ -171,7 +171,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     seeds, slo = len(comparison.seeds), comparison.slo
     over = f"Means over {seeds} seeds" if seeds > 1 else "One seed"
     paired = ", ratios paired by seed with 95 % intervals" if seeds > 1 else ""
-    yield f"{over}{paired}; * is best, which no policy is that answers fewer requests."
+    yield f"{over}{paired}; * is best; a policy that answers fewer requests cannot be."
     yield (
         "Latencies are those of answered requests. in SLO: of all requests, the first token "
         f"within {slo.ttft:g} s and the others {slo.tpot * 1000:g} ms apart. of inf.: of what one "

@@ -1,4 +1,4 @@
-"""Whole-prompt cache, the incumbent's index and vLLM's offloading, written down a second time.
+"""Whole-prompt cache, llm-d-router's index and vLLM's offloading, written down a second time.
 
 Lists in the order of age, nothing else; slow and obvious on purpose.
 """
@@ -71,7 +71,7 @@ class PromptOracle:
             self.entries.pop(0)
 
 
-class IncumbentOracle:
+class LlmDRouterOracle:
     """Hashes of 64 tokens, counted: four blocks of sixteen each; whole ones only."""
 
     def __init__(self, entries):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.caches.plain_lru import ENTRY_TOKENS, PlainLru
-from tests.model.caches.lru_oracles import IncumbentOracle
+from tests.model.caches.lru_oracles import LlmDRouterOracle
 
 BLOCK = 16
 
@@ -93,7 +93,7 @@ def test_large_blocks_are_entries_of_their_own():
     ),
 )
 def test_it_holds_what_an_oracle_holds(entries, prompts):
-    cache, oracle = cache_of(entries * BLOCK, BLOCK), IncumbentOracle(entries)
+    cache, oracle = cache_of(entries * BLOCK, BLOCK), LlmDRouterOracle(entries)
     names: dict[tuple[int, ...], int] = {}
     for blocks, partial in prompts:
         paths = [tuple(blocks[:end]) for end in range(1, len(blocks) + 1)]

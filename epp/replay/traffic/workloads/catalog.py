@@ -106,7 +106,7 @@ CATALOG = {
         gap=Distribution("lognormal", 13, 176, 0.001, 7200),
         longest=1_000_000,
     ),
-    # The incumbent's comparison of 2026-08-17, whose context is each conversation's own and whose
+    # llm-d-router's comparison of 2026-08-17, whose context is each conversation's own and whose
     # deviations it does not state: they are taken to be about as large as the means.
     "llm-d-code": CatalogEntry(
         system=0,

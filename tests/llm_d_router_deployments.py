@@ -8,7 +8,7 @@ for the root of a container's files.
 
 from typing import Any, NamedTuple
 
-from tests.incumbent_configs import (
+from tests.llm_d_router_configs import (
     CHART_PLUGINS,
     CONFORMANCE_PLUGINS,
     DISAGGREGATED,

@@ -9,8 +9,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from epp.adapters.tls import certificate
 from tests.adapters.kube.rig import CRDS, pod
-from tests.incumbent_deployments import DEPLOYMENTS, NAMESPACE, reads
 from tests.kubeapi import FakeKubernetes
+from tests.llm_d_router_deployments import DEPLOYMENTS, NAMESPACE, reads
 from tests.processes import picker
 from tests.protocol.kube.objects import pool
 

@@ -1,4 +1,4 @@
-"""Facts: configurations that charts, guides and programs of others give the incumbent."""
+"""Facts: configurations that charts, guides and programs of others give llm-d-router."""
 
 CHART_PLUGINS = """
 apiVersion: llm-d.ai/v1alpha1

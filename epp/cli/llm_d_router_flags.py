@@ -1,8 +1,8 @@
 """The flags and environment variables of llm-d-router that have no counterpart here of their name.
 
-One table each. Whoever starts a picker with one of them reads in the log, once, what it does here.
-Flags of releases that had them, and of GIE's endpoint picker before, are among them; those that the
-incumbent itself refuses are refused.
+One table each. A picker that is started with one of them logs, once, what it does here.
+Flags of releases that had them, and of GIE's endpoint picker before, are among them; those that
+llm-d-router itself refuses are refused.
 """
 
 import argparse
@@ -152,7 +152,7 @@ VARIABLES = {
 """Variables, or with a `_` at the end the beginnings of their names, without effect here."""
 
 
-def add_incumbent(parser: argparse.ArgumentParser) -> None:
+def add_llm_d_router(parser: argparse.ArgumentParser) -> None:
     """Add the flags; one that is not given is None."""
     group = parser.add_argument_group("of llm-d-router, accepted")
     for flag in FLAGS:

@@ -1,4 +1,4 @@
-"""The incumbent's flags and variables: each is read, and what has no effect is said."""
+"""llm-d-router's flags and variables: each is read, and what has no effect is said."""
 
 import argparse
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.cli.incumbent_flags import FLAGS, REMOVED, VARIABLES, check_removed, notices
+from epp.cli.llm_d_router_flags import FLAGS, REMOVED, VARIABLES, check_removed, notices
 from epp.cli.serve_flags import add_serve, log_settings
 from epp.errors import ConfigError
 

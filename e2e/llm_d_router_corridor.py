@@ -1,4 +1,4 @@
-"""A corridor of the incumbent's: the Envoy of its standalone chart, and the picker with its flags.
+"""A corridor of llm-d-router's: the Envoy of its standalone chart, and the picker with its flags.
 
 The configuration states the facts of `llm-d-router-standalone` 0.10 (`router.proxy.presets.envoy`,
 proxy as a sidecar), with the addresses of this machine in place of the pod's.
@@ -11,7 +11,7 @@ from typing import Any
 from e2e.corridor import TRANSPORT
 from e2e.kube_corridor import KubeCorridor
 from epp.gateway.processes import spawn
-from tests.incumbent_configs import CHART_PLUGINS
+from tests.llm_d_router_configs import CHART_PLUGINS
 
 _TYPES = "type.googleapis.com/envoy.extensions"
 _MANAGER = f"{_TYPES}.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -153,8 +153,8 @@ def envoy_config(listen_port: int, admin_port: int, picker_port: int) -> str:
     return json.dumps({"admin": {"address": _at(admin_port)}, "static_resources": resources})
 
 
-class IncumbentCorridor(KubeCorridor):
-    """Envoy and picker as the incumbent's standalone chart starts them, without an InferencePool.
+class LlmDRouterCorridor(KubeCorridor):
+    """Envoy and picker as llm-d-router's standalone chart starts them, without an InferencePool.
 
     The picker's flags are the chart's, with `--metrics-endpoint-auth=false` (its value
     `router.monitoring.prometheus.auth.enabled: false`), so that the test reads its metrics.

@@ -2,9 +2,9 @@
 Values of llm-d-router's charts (`router`, `httpRoute`), put in the words of this chart, which every
 template reads. Each template begins with an include of this; the first one does it for all.
 */ -}}
-{{- define "warmpick.incumbent" -}}
+{{- define "warmpick.llmDRouter" -}}
 {{- include "warmpick.older" . -}}
-{{- if and (or .Values.router .Values.httpRoute) (not .Values.fromIncumbent) -}}
+{{- if and (or .Values.router .Values.httpRoute) (not .Values.fromLlmDRouter) -}}
 {{- range $tree := list "router" "httpRoute" -}}
 {{- $_ := set $.Values $tree (include "warmpick.said" (index $.Values $tree | default dict) | fromYaml) -}}
 {{- end -}}
@@ -16,7 +16,7 @@ template reads. Each template begins with an include of this; the first one does
 {{- $_ := set $.Values $tree (include "warmpick.overlaid" (dict "base" (index $.Values $tree) "over" $values "keep" true) | fromYaml) -}}
 {{- end -}}
 {{- with $router.inferenceObjectives }}{{ $_ := set $.Values "inferenceObjectives" . }}{{ end -}}
-{{- $_ := set .Values "fromIncumbent" (dict "router" $router "given" (.Values.router | default dict)) -}}
+{{- $_ := set .Values "fromLlmDRouter" (dict "router" $router "given" (.Values.router | default dict)) -}}
 {{- end -}}
 {{- end -}}
 
@@ -185,7 +185,7 @@ What is taken and changes nothing here, and why: one a line. Of `router` only wh
 {{- define "warmpick.withoutEffect" -}}
 {{- $epp := .Values.inferenceExtension -}}
 {{- $lines := list -}}
-{{- $router := .Values.fromIncumbent -}}
+{{- $router := .Values.fromLlmDRouter -}}
 {{- $given := dict -}}
 {{- $tree := "inferenceExtension" -}}
 {{- if $router }}{{ $given = $router.given }}{{ $tree = "router" }}{{ end -}}
@@ -255,7 +255,7 @@ What is taken and changes nothing here, and why: one a line. Of `router` only wh
 {{- end -}}
 {{- end -}}
 
-{{- /* What Envoy's configuration of a values file may include; the incumbent's templates by name. */ -}}
+{{- /* What Envoy's configuration of a values file may include; llm-d-router's templates by name. */ -}}
 {{- define "llm-d-router.proxy.failOpen" -}}
 {{- .Values.inferenceExtension.sidecar.failOpen -}}
 {{- end -}}

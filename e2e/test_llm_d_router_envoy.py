@@ -1,4 +1,4 @@
-"""The Envoy of the incumbent's standalone chart, unchanged, before the picker with its flags."""
+"""The Envoy of llm-d-router's standalone chart, unchanged, before the picker with its flags."""
 
 import asyncio
 import signal
@@ -7,8 +7,8 @@ import pytest
 import pytest_asyncio
 
 from e2e.corridor import CHAT, SERVER, Plan, chat, until
-from e2e.incumbent_corridor import IncumbentCorridor
 from e2e.kube_corridor import kube_corridor
+from e2e.llm_d_router_corridor import LlmDRouterCorridor
 
 TEXT = "The harbour master wrote down every ship that came in before the fog. " * 60
 PODS = ("a", "b", "c")
@@ -20,7 +20,7 @@ async def gateway(request, tmp_path_factory):
     """Three pods, of which the picker knows by their labels alone."""
     plan = Plan(tls=True, server_flags=("--speed", "20"), picker_flags=request.param)
     directory = tmp_path_factory.mktemp("standalone")
-    async with kube_corridor(plan, directory, IncumbentCorridor) as made:
+    async with kube_corridor(plan, directory, LlmDRouterCorridor) as made:
         for name in PODS:
             await made.start_pod(name)
         await made.start()
