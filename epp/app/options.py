@@ -19,52 +19,74 @@ _HELD_SHARE = 4
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `epp serve` for one pool: seconds and bytes; port 0 is any free one.
-
-    `max_held_bytes` and `request_timeout` bound requests that have not ended, over all streams; 0
-    is a quarter of the memory, and any time.
-    With `metrics_access` a Kubernetes API authorizes readers of metrics. `secure`: TLS, with the
-    files in `cert_path` or a self-signed certificate; readers of metrics have it with the files in
-    `metrics_cert_path`, and present a certificate that `metrics_client_ca` signed. `tls_ciphers`
-    are OpenSSL's names. `max_receive_bytes` bounds a message; 0 is the longest body and 1 MiB. An
-    empty `hash_secret` is a random one. Endpoints that failed `eject_after` times in a row are left
-    out for a while; 0: never. `recording` says where traffic is recorded, `shadow`
-    which configuration decides beside the live one, under its name; None: nothing, and none.
-    """
+    """The options of `epp serve` for one pool: seconds and bytes; port 0 is any free one."""
 
     settings: Settings
+    """What the configuration file says."""
     source: Source
+    """Where the endpoints come from."""
     pool_name: str = "default"
+    """The pool's name in metrics."""
     bind_address: str = "0.0.0.0"  # noqa: S104 (a pod is reached from outside)
+    """The address that all ports are bound to."""
     grpc_port: int = 9002
+    """The port for ext_proc."""
     health_port: int = 9003
+    """The port for gRPC health, in plaintext."""
     metrics_port: int = 9090
+    """The port for metrics, health and profiles."""
     metrics_access: KubeAccess | None = None
+    """The Kubernetes API that authorizes readers of metrics; None: everyone may read."""
     secure: bool = True
+    """Whether the ext_proc port has TLS."""
     cert_path: Path | None = None
+    """The folder of its certificate and key; None: a self-signed certificate is made."""
     tls_min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    """The lowest version of TLS that is accepted."""
     tls_ciphers: str = ""
+    """The ciphers up to TLS 1.2, by OpenSSL's names; empty: OpenSSL's own."""
     metrics_cert_path: Path | None = None
+    """The folder of the metrics port's certificate and key; None: plaintext."""
     metrics_client_ca: Path | None = None
+    """The CAs that sign the certificates of readers of metrics; None: none is asked for."""
     profiles: bool = False
+    """Whether the metrics port serves profiles."""
     health_on_grpc_port: bool = False
+    """Whether the ext_proc port answers gRPC health too."""
     transport: Transport = "native"
+    """What serves ext_proc and health."""
     max_body_bytes: int = 64 << 20
+    """The longest request body; longer ones get 413."""
     max_receive_bytes: int = 0
+    """The longest ext_proc message; 0: the longest body and 1 MiB."""
     max_held_bytes: int = 0
+    """What unfinished requests may hold, over all streams; 0: a quarter of the memory."""
     request_timeout: float = 300.0
+    """How long a request may take to end; 0: as long as it likes."""
     observation: Observation = AUTO
+    """Which responses are observed to their end."""
     scrape_interval: float = 1.0
+    """How often each endpoint's metrics are read."""
     drain_timeout: float = 30.0
+    """How long open streams may take to end after SIGTERM."""
     show_decision: bool = False
+    """Whether a response header shows the decision."""
     emit_scores: bool = False
+    """Whether the proxy is told the endpoints' scores."""
     stream_metrics: bool = False
+    """Whether ext_proc streams are measured."""
     heed_subset: bool = True
+    """Whether only the endpoints that the gateway names may be picked."""
     request_orca: bool = False
+    """Whether model servers are asked for load reports in response headers."""
     hash_secret: bytes = b""
+    """Keys the block hashes; empty: a random one."""
     eject_after: int = OUTLIERS.consecutive_failures
+    """Failures in a row after which an endpoint is left out for a while; 0: never."""
     recording: RecordingSettings | None = None
+    """Where traffic is recorded; None: nowhere."""
     shadow: tuple[str, Settings] | None = None
+    """The name and configuration that decide beside the live one; None: none."""
 
     @property
     def held_bytes(self) -> int:

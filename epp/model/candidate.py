@@ -20,50 +20,57 @@ class LoadSource(Protocol):
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint's predicted state and costs for one request at one moment.
 
-    Tokens: `prompt_tokens` is the request's, `cached_tokens` how many of them the endpoint's
-    cache is predicted to serve; `matched_blocks` of `total_blocks` says the same in blocks.
-    Seconds: `queued_prefill_seconds` of prefill sent before and not yet done, or, where that is
-    longer, until the request's adapter has a slot; `prefill_seconds` that this request would take,
-    `class_prefill_seconds` that it would at an endpoint of the class's own speed, `decode_seconds`
-    that running decodes would add to it; `generation_seconds` that its response then takes,
-    `crowding_seconds` that its prefill costs running decodes, and its decode and theirs each other,
-    all of them together; `slot_seconds` for which it takes an adapter's slot from others.
-    `requests` counts what this picker sent and has not seen end, `in_flight_tokens` the uncached
-    tokens of their prompts whose first token it has not seen. `busy_share`, in 0..1, is the
-    fleet's: the share of endpoints with prefill to do, averaged over ten seconds. `ttft_share`, in
-    0..1, is the fleet's mean TTFT over its mean end-to-end latency. `trust`, in
-    0..1, says how well recent predictions for the endpoint's cache held; `cached_tokens` already
-    takes it into account. `fits`: whether the model's context there has room for the request and
-    for what it may generate, by a low estimate of its length; None where that was not asked or is
-    not known. `chains` are the blocks of the request's prompts.
-
     `load` is the last report, as it came, which may be a second old. Policies that compare load
     read `waiting`, `running`, `kv_usage` and the adapters here: the report and what was sent and
-    seen done until `now` (seconds), where `current` knows that.
+    seen done until `now`, if `current` knows that.
     """
 
     endpoint: Endpoint
+    """The endpoint."""
     load: Load
+    """Its last report."""
     prompt_tokens: int = 0
+    """The tokens of the request's prompts."""
     cached_tokens: int = 0
+    """How many of them its cache is predicted to serve; `trust` is taken into account."""
     matched_blocks: int = 0
+    """The same in blocks."""
     total_blocks: int = 0
+    """The blocks of the request's prompts."""
     queued_prefill_seconds: float = 0.0
+    """Prefill sent before and not done; or, if longer, the wait for the adapter's slot."""
     prefill_seconds: float = 0.0
+    """What the prefill of this request would take here."""
     class_prefill_seconds: float = 0.0
+    """What it would take at an endpoint of the class's own speed."""
     decode_seconds: float = 0.0
+    """What running decodes would add to it."""
     generation_seconds: float = 0.0
+    """What its response then takes."""
     crowding_seconds: float = 0.0
+    """What its prefill costs running decodes, and its decode and theirs cost each other, in all."""
     slot_seconds: float = 0.0
+    """For how long it takes an adapter's slot from others."""
     requests: int = 0
+    """Requests that this picker sent here and has not seen end."""
     in_flight_tokens: int = 0
+    """The uncached tokens of those whose first token it has not seen."""
     busy_share: float = 0.0
+    """The share (0..1) of the fleet's endpoints with prefill to do, averaged over ten seconds."""
     ttft_share: float = DEFAULT_TTFT_SHARE
+    """The fleet's mean TTFT over its mean end-to-end latency (0..1)."""
     trust: float = 1.0
+    """How well recent predictions for the endpoint's cache held, from 0 to 1."""
     fits: bool | None = None
+    """Whether the model's context has room for the request and for what it may generate.
+
+    By a low estimate of its length; None if that was not asked or is not known."""
     current: LoadSource | None = None
+    """Knows the load at any moment; None if only the report does."""
     now: float = 0.0
+    """The moment, in seconds of the picker's clock."""
     chains: Sequence[Chain] = ()
+    """The blocks of the request's prompts."""
 
     @property
     def predicted_ttft(self) -> float:

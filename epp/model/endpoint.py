@@ -39,28 +39,36 @@ def target_of(address: str, port: int) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One model server, or one engine of one, that can be picked.
-
-    `uid` tells two pods of one name apart. `rank` is the data-parallel rank of an engine that
-    shares its target with others; None (and no such label) where a target is one endpoint.
-    `pod` is the name of its pod, `node_address` the IP address of the pod's node, and `hostname`
-    the pod's `spec.hostname`; empty where there are none. `metrics_host` (`host:port`) is where
-    its metrics page is, empty where that is the target.
-    """
+    """One model server, or one engine of one, that can be picked."""
 
     namespace: str
+    """Its namespace."""
     name: str
+    """Its name, with the namespace its identity."""
     address: str
+    """Its IP address."""
     port: int
+    """Its port."""
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Its labels, which are its pod's."""
     uid: str = ""
+    """Tells two pods of the same name apart."""
     rank: int | None = None
+    """The data-parallel rank of an engine that shares its target with others.
+
+    None (and no such label) if a target is one endpoint."""
     pod: str = ""
+    """The name of its pod; empty if there is none."""
     node_address: str = ""
+    """The IP address of the pod's node; empty if there is none."""
     hostname: str = ""
+    """The pod's `spec.hostname`; empty if there is none."""
     metrics_host: str = ""
+    """Where its metrics page is (`host:port`); empty: at the target."""
     id: EndpointId = field(init=False)
+    """The namespace and the name."""
     target: Target = field(init=False)
+    """The address and the port, as Envoy takes them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", EndpointId(f"{self.namespace}/{self.name}"))
@@ -106,50 +114,60 @@ def _number(text: str) -> int | None:
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """The load that an endpoint's metrics showed at `at` (seconds of the picker's clock).
+    """The load that an endpoint's metrics showed.
 
-    The sums are over the `ranks` engines that the endpoint stands for, which share nothing:
-    `waiting` and `running` requests, `num_blocks`, and the tokens of prompts that were looked up
-    in the prefix cache (`cache_queries`) and found there (`cache_hits`), counted since the engine
-    started. `kv_usage` is in 0..1.
-
-    None while unknown: `block_size` (tokens), `num_blocks` (all blocks, null blocks included),
-    `max_tokens` (an engine's own count of its cache, where that is not blocks), `match_unit`
-    (tokens: hits end at multiples of it, where not of the block), `sliding_window` (tokens),
-    `offload_tokens` (what a second tier can hold), `cache_queries`, `cache_hits`, and
-    `started_at` (Unix seconds). `engine` names the kind of server, "" while unknown. `caching`
-    is False where prefix caching is switched off.
-
-    `spread` is the number of blocks that `block_size` tokens of the longest request take: more
-    than 1 in hybrid models, whose kinds of layers all take blocks of the one pool, less where all
-    layers free the blocks that are out of their window.
-
-    `counted`: the report itself had `waiting` and `running`, which else are those of one before.
-    `attributes` are the numbers that extractors of the configuration found, by `attribute_key`.
+    The sums are over the `ranks` engines that the endpoint stands for, which share nothing.
     """
 
     waiting: float = 0.0
+    """Requests that wait, a sum."""
     running: float = 0.0
+    """Requests that run, a sum."""
     counted: bool = False
+    """Whether the report itself had `waiting` and `running`; else they are an earlier one's."""
     kv_usage: float = 0.0
+    """The share (0..1) of the KV cache that is in use."""
     running_adapters: frozenset[str] = frozenset()
+    """Adapters of requests that run."""
     waiting_adapters: frozenset[str] = frozenset()
+    """Adapters of requests that wait."""
     max_adapters: int = 0
+    """How many adapters run at once; 0 while unknown."""
     engine: str = ""
+    """The kind of server; empty while unknown."""
     ranks: int = 1
+    """How many engines the endpoint stands for."""
     block_size: int | None = None
+    """Tokens of a block; None while unknown."""
     num_blocks: int | None = None
+    """All blocks, null blocks included, a sum; None while unknown."""
     spread: float = 1.0
+    """How many blocks `block_size` tokens of the longest request take.
+
+    More than 1 in hybrid models, whose kinds of layers all take blocks of the one pool; less if all
+    layers free the blocks that are out of their window."""
     max_tokens: int | None = None
+    """The engine's own count of its cache, if that is not in blocks; None while unknown."""
     caching: bool = True
+    """False if prefix caching is switched off."""
     match_unit: int | None = None
+    """Tokens that hits end at a multiple of, if not of the block; None while unknown."""
     sliding_window: int | None = None
+    """Tokens of the sliding window; None while unknown."""
     offload_tokens: int | None = None
+    """What a second tier can hold; None while unknown."""
     cache_queries: float | None = None
+    """Prompt tokens looked up in the prefix cache since the engine started, a sum.
+
+    None while unknown."""
     cache_hits: float | None = None
+    """Those of them that were found there, a sum; None while unknown."""
     started_at: float | None = None
+    """When the engine started, in Unix seconds; None while unknown."""
     attributes: Mapping[str, float] = NO_ATTRIBUTES
+    """Numbers that extractors of the configuration found, by `attribute_key`."""
     at: float = float("-inf")
+    """When the page was read, in seconds of the picker's clock."""
 
     @property
     def capacity_tokens(self) -> int | None:

@@ -59,35 +59,42 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as the policy sees it.
-
-    `model` is the client's name, `target_model` the one that the model server is asked for
-    (they differ under a rewrite). `prompts` is empty where the body has none or was not read.
-    `subset`, where not None, holds the only targets (`ip:port` or bare `ip`) that may be picked.
-    `max_tokens` is the client's limit on generated tokens, None where it gave none. `body` is
-    the client's JSON as it came, empty where it was not seen or is none. `peer` is the endpoint
-    that a handler chose before, for another stage of the request. `multimodal`: its messages have
-    an image, a video or a sound. `rewrite` names the InferenceModelRewrite that set the target
-    model.
-    """
+    """A request as the policy sees it."""
 
     id: RequestId
+    """The exchange's id."""
     api: Api = Api.OTHER
+    """The API that its path belongs to."""
     model: str = ""
+    """The model's name, as the client gave it."""
     target_model: str = ""
+    """The model that the server is asked for; another one under a rewrite."""
     prompts: tuple[Prompt, ...] = ()
+    """Its prompts; empty if the body has none or was not read."""
     stream: bool = False
+    """Whether the client asks for a stream."""
     max_tokens: int | None = None
+    """The client's limit on generated tokens; None if it gave none."""
     cache_salt: str = ""
+    """Separates its blocks from those of requests with another one."""
     headers: Mapping[str, str] = {}
+    """The request's headers."""
     subset: tuple[str, ...] | None = None
+    """The only targets (`ip:port`, or an `ip`) that may be picked; None: any."""
     objective: str = ""
+    """The InferenceObjective that it names."""
     fairness_id: str = DEFAULT_FAIRNESS_ID
+    """Whose share of the fleet it counts towards."""
     priority: int = 0
+    """Its priority; negative ones may be dropped if the pool is saturated."""
     body: bytes = b""
+    """The client's JSON as it came; empty if it was not seen or is not needed."""
     peer: Endpoint | None = None
+    """The endpoint that a handler chose before, for another stage of the request."""
     multimodal: bool = False
+    """Whether its messages have an image, a video or a sound."""
     rewrite: str = ""
+    """The InferenceModelRewrite that set the target model."""
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -104,36 +111,40 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The endpoints that a request goes to, and what they were chosen by.
-
-    `endpoints` is the preference order, one entry unless the picker is configured for more.
-    `prompt_tokens` and `predicted_cached_tokens` are the estimates made for the first of them;
-    `predicted_ttft` is in seconds. `predicted_for` is the candidate that these are for, as it was
-    when it was picked; None where no profile made the decision. `candidates` are the endpoints that
-    passed the filters, `scores` those of each scorer, `totals` the weighted sums that the picker
-    compared. `stages` are the decisions of other profiles that a handler ran, in that order.
-
-    `prefill`, where not None, is the endpoint that computes the prompt in place of the first, and
-    the one that the predictions are for. `headers` are set on the request. `targets`, where not
-    empty, are what the endpoints are reached at in place of their own, in the same order.
-    `disaggregation` says which stages run at endpoints of their own (`decode-only`,
-    `prefill-decode`, `encode-decode`, `encode-prefill-decode`); empty where none could.
-    """
+    """The endpoints that a request goes to, and what they were chosen by."""
 
     endpoints: tuple[Endpoint, ...]
+    """In the order of preference; one unless the picker is configured for more."""
     profile: str = "default"
+    """The profile that decided."""
     prompt_tokens: int = 0
+    """The prompts' length, as estimated for the first endpoint."""
     predicted_cached_tokens: int = 0
+    """How many of them its cache is predicted to serve."""
     predicted_ttft: float | None = None
+    """The predicted time to first token there, in seconds."""
     predicted_for: Candidate | None = None
+    """The candidate that the predictions are for, as it was when it was picked.
+
+    None if no profile made the decision."""
     candidates: Sequence[Candidate] = ()
+    """The endpoints that passed the filters."""
     scores: Sequence[Score] = ()
+    """Those of each scorer."""
     totals: Sequence[float] = ()
+    """The weighted sums that the picker compared."""
     stages: "tuple[Decision, ...]" = ()
+    """The decisions of other profiles that a handler ran, in that order."""
     prefill: Endpoint | None = None
+    """The endpoint that computes the prompt in place of the first; the predictions are for it."""
     headers: tuple[tuple[str, str], ...] = ()
+    """Set on the request."""
     targets: tuple[Target, ...] = ()
+    """What the endpoints are reached at in place of their own targets, in the same order."""
     disaggregation: str = ""
+    """Which stages run at endpoints of their own; empty if none could.
+
+    `decode-only`, `prefill-decode`, `encode-decode` or `encode-prefill-decode`."""
 
     def of(self, profile: str) -> "Decision | None":
         """Return the decision of a profile, or this one for an empty name; None without one."""

@@ -70,71 +70,91 @@ class RecordedLoss(msgspec.Struct, frozen=True, kw_only=True, tag="lost", tag_fi
 
 
 class RecordedPrompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One prompt as blocks. Lengths are in tokens where `exact`, else in bytes of text.
-
-    It is `size` long, estimated at `tokens` tokens. It begins with the first `shared` blocks of
-    the prompt numbered `like` in the same part. `hashes` are those of its further full blocks,
-    packed (`unpacked`); `lengths` are theirs, of which the last goes for all that follow. `rest`
-    is a hash of the whole prompt where something follows its last full block, 0 where nothing
-    does or no block is full. `marks` are the ends of messages behind the shared blocks, from the
-    prompt's start.
-    """
+    """One prompt as blocks; lengths are in tokens if `exact`, else in bytes of text."""
 
     number: int
+    """Its number in the part."""
     size: int
+    """Its length."""
     tokens: int
+    """Its length in tokens, estimated."""
     exact: bool = False
+    """Whether it was seen as tokens."""
     like: int = 0
+    """The number of a prompt in the same part that it begins like."""
     shared: int = 0
+    """With how many of that prompt's blocks it begins."""
     hashes: str = ""
+    """The hashes of its further full blocks, packed (`unpacked`)."""
     lengths: tuple[int, ...] = ()
+    """Their lengths, of which the last goes for all that follow."""
     rest: int = 0
+    """A hash of the whole prompt if something follows its last full block; 0 if nothing does.
+
+    0 too if no block is full."""
     marks: tuple[int, ...] = ()
+    """Ends of messages behind the shared blocks, from the prompt's start."""
 
 
 class RecordedRequest(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="request", tag_field="kind"
 ):
-    """One request, from its first bytes `at` to its end; other times are in seconds from `at`.
-
-    `decided`, `first` (byte of the response's body) and `end` are None where they were not seen;
-    `chunks` pieces of the body were. `status` is the HTTP status. `outcome` is one of
-    `epp.protocol.extproc.record.Outcome`; `reason` says why the picker rejected it.
-
-    `model` is the client's name and `target_model` what the server was asked for, where they
-    differ; a target that is not the base model is an adapter. `tenant` is the keyed fairness id,
-    empty for requests that name none. `predicted_*` are the decision's, for `endpoint`, or for
-    `prefill` where another endpoint computed the prompt. `served` is the target that the proxy
-    says has served, where it is not the endpoint's. `prompt_tokens`, `cached_tokens` and
-    `generated_tokens` are what the server reported, None where it did not.
-    """
+    """One request, from its first bytes to its end; times but `at` are in seconds from it."""
 
     n: int
+    """Its number."""
     at: float
+    """When its first bytes came."""
     outcome: str
+    """One of `epp.protocol.extproc.record.Outcome`."""
     api: str = ""
+    """The API that it asked."""
     model: str = ""
+    """The model's name, as the client gave it."""
     target_model: str = ""
+    """What the server was asked for, if that differs.
+
+    A target that is not the base model is an adapter."""
     tenant: str = ""
+    """The keyed fairness id; empty if it names none."""
     priority: int = 0
+    """Its priority."""
     stream: bool = False
+    """Whether it asked for a stream."""
     max_tokens: int | None = None
+    """The client's limit on generated tokens; None if it gave none."""
     prompts: tuple[RecordedPrompt, ...] = ()
+    """Its prompts."""
     endpoint: str = ""
+    """The endpoint that was picked; empty if none was."""
     prefill: str = ""
+    """The endpoint that computed the prompt, if that was another one."""
     served: str = ""
+    """The target that the proxy says has served, if that is not the endpoint's."""
     profile: str = ""
+    """The profile that decided."""
     predicted_cached_tokens: int | None = None
+    """The decision's, for `endpoint`, or for `prefill` if there is one."""
     predicted_ttft: float | None = None
+    """Likewise."""
     decided: float | None = None
+    """When it was decided on; None if that was not seen."""
     first: float | None = None
+    """When the first byte of the response's body came; None if that was not seen."""
     end: float | None = None
+    """When it ended; None if that was not seen."""
     chunks: int = 0
+    """Pieces of the response's body."""
     status: int | None = None
+    """The HTTP status."""
     reason: str = ""
+    """Why the picker rejected it."""
     prompt_tokens: int | None = None
+    """The prompts' length, as the server reported it; None if it did not."""
     cached_tokens: int | None = None
+    """What of them was cached, likewise."""
     generated_tokens: int | None = None
+    """The response's length, likewise."""
 
 
 RecordedLine = RecordingHeader | RecordedPool | RecordedLoss | RecordedRequest

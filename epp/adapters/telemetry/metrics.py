@@ -31,35 +31,40 @@ _MODEL_SHARE: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MetricSources:
-    """Values that are read when a page is written, and constants.
-
-    `pool` returns every endpoint with its load and whether it can be picked; `caches` the modelled
-    state of their caches; `index_size` the blocks in the prefix index; `kv_events` batches by
-    endpoint and outcome; `left_as_text` prompts by cause; `poll_errors` polls of endpoints that
-    failed, by the type of their data source. `under_way` says whether an unobserved
-    request is modelled as still running. `event_loop` yields what is known of the loop's delays,
-    `plugins` how long plug-ins took, `observers` what observes requests: the recording, the
-    shadow. `in_flight` returns the requests under way. `streams` counts open
-    ext_proc streams; None: streams are not measured. `predicts_latency`: latencies are predicted,
-    and requests name objectives.
-    """
+    """Values that are read when a page is written, and constants."""
 
     pool_name: str
+    """The pool's name."""
     pool: PoolView
+    """Every endpoint with its load and whether it can be picked."""
     caches: CacheView
+    """The modelled state of the endpoints' caches."""
     index_size: Callable[[], int]
+    """The blocks in the prefix index."""
     kv_events: Callable[[], Mapping[tuple[str, str], int]] = dict
+    """Batches of KV events, by endpoint and outcome."""
     left_as_text: Callable[[], Mapping[str, int]] = dict
+    """Prompts that were not tokenized, by cause."""
     under_way: Callable[[RequestId], bool] = lambda _: False
+    """Whether an unobserved request is modelled as still running."""
     event_loop: Callable[[], Iterator[FamilyText]] = lambda: iter(())
+    """What is known of the event loop's delays."""
     in_flight: UnderWay = lambda: ()
+    """The requests under way."""
     plugins: Callable[[], Iterator[FamilyText]] = lambda: iter(())
+    """How long plug-ins took."""
     observers: Callable[[], Iterator[FamilyText]] = lambda: iter(())
+    """What observers of requests count: the recording, the shadow."""
     poll_errors: Callable[[], Mapping[str, int]] = dict
+    """Polls of endpoints that failed, by the type of their data source."""
     streams: Callable[[], int] | None = None
+    """The open ext_proc streams; None: streams are not measured."""
     predicts_latency: bool = False
+    """Whether latencies are predicted, and requests name objectives."""
     commit: str = "unknown"
+    """The commit that was built."""
     build_ref: str = "unknown"
+    """The branch or tag that was built."""
 
 
 class Telemetry:

@@ -31,13 +31,8 @@ class MustStayReason(Enum):
 class RequestRecord:
     """One exchange from its first message to its end.
 
-    Filled in by the exchange as the facts arrive, read by telemetry when it is over. Times (`_at`)
-    are in seconds of the monotonic clock, `request_bytes` and `response_bytes` are of the bodies,
-    `response_chunks` counts the pieces of the response's body, `status` is the HTTP status (0: not
-    a number). `streaming`: the response is a stream of events. `served` is the target that the
-    proxy says has served. `must_stay` is why the stream stayed open to the response's end although
-    it was to be closed early. `failure` is how the endpoint failed the request, None where it did
-    not.
+    Filled in by the exchange as the facts arrive, read by telemetry when it is over. Times are in
+    seconds of the monotonic clock; None for what did not happen or was not seen.
     """
 
     __slots__ = (
@@ -61,7 +56,7 @@ class RequestRecord:
         "usage",
     )
 
-    def __init__(  # noqa: PLR0913 (one fact each)
+    def __init__(  # noqa: PLR0913, PLR0915 (one fact each)
         self,
         *,
         id: RequestId,  # noqa: A002 (what the rest of the product calls it)
@@ -85,22 +80,39 @@ class RequestRecord:
     ) -> None:
         self.id = id
         self.received_at = received_at
+        """When the first message came."""
         self.request = request
+        """The request, once it was read."""
         self.decision = decision
+        """Where it was sent."""
         self.error = error
+        """Why the picker rejected it."""
         self.outcome = outcome
+        """How it ended."""
         self.decided_at = decided_at
+        """When it was decided on."""
         self.first_byte_at = first_byte_at
+        """When the first byte of the response's body came."""
         self.finished_at = finished_at
+        """When it ended."""
         self.status = status
+        """The HTTP status of the response; 0: not a number."""
         self.streaming = streaming
+        """Whether the response is a stream of events."""
         self.served = served
+        """The target that the proxy says has served."""
         self.request_bytes = request_bytes
+        """The size of the request's body."""
         self.response_bytes = response_bytes
+        """The size of the response's body."""
         self.response_chunks = response_chunks
+        """The pieces of the response's body."""
         self.usage = usage
+        """What the server reported of tokens."""
         self.must_stay = must_stay
+        """Why the stream stayed open to the response's end although it was to be closed early."""
         self.failure = failure
+        """How the endpoint failed the request."""
 
     @property
     def refused(self) -> bool:

@@ -20,26 +20,29 @@ def _unchanged(request: InferenceRequest) -> InferenceRequest:
 
 
 class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings that all exchanges of a picker share, but for `end_early`.
-
-    `max_body_bytes`: a larger request is answered with status 413. `header_sources` give response
-    headers for the client. `request_orca` asks model servers for load reports in their response
-    headers. `emit_scores` tells the proxy the score of each endpoint. `keep_body` hands the
-    director the body of a request until it has decided. `resolve` sets what others than the client
-    say of a request: its priority, and the model that is asked for. `apis` are the APIs whose
-    bodies are read, by path. `propagate_priority` writes a request's priority into its body, for
-    the engine's own scheduler. `reporters` give numbers about a response's usage, which the proxy
-    gets as metadata with the last message of the response. `end_early`: close the stream once a
-    streamed response has begun, where the proxy goes on alone and the director needs no more.
-    """
+    """Settings that all exchanges of a picker share, except `end_early`."""
 
     max_body_bytes: int = 64 << 20
+    """The longest request body; a longer one is answered with status 413."""
     header_sources: tuple[Callable[[RequestRecord], Headers], ...] = ()
+    """Each gives response headers for the client."""
     request_orca: bool = False
+    """Ask model servers for load reports in their response headers."""
     emit_scores: bool = False
+    """Tell the proxy the score of each endpoint."""
     keep_body: bool = False
+    """Hand the director the body of a request until it has decided."""
     resolve: Callable[[InferenceRequest], InferenceRequest] = _unchanged
+    """Sets what others than the client say of a request: its priority, and the model asked for."""
     apis: ApiTable = DEFAULT_APIS
+    """The APIs whose bodies are read, by path."""
     propagate_priority: bool = False
+    """Write a request's priority into its body, for the engine's own scheduler."""
     reporters: tuple[Callable[[Usage], Reported | None], ...] = ()
+    """Each gives a number about a response's usage.
+
+    The proxy gets it as metadata with the last message of the response."""
     end_early: bool = False
+    """Close the stream once a streamed response has begun.
+
+    Only if the proxy goes on alone and the director needs no more."""
