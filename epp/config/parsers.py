@@ -7,11 +7,12 @@ import msgspec
 
 from epp.config.schema import Reference
 from epp.errors import ConfigError
+from epp.model.endpoint import H2C
 from epp.protocol.openai import apis
 from epp.protocol.openai.apis import ApiTable, Claims
 
 # Gateway API inference extension, `AppProtocol`.
-_HTTP, _H2C = "http", "kubernetes.io/h2c"
+_HTTP = "http"
 PLACE = "requestHandler.parsers"
 
 
@@ -22,7 +23,7 @@ class Parser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     claims: ClassVar[Claims] = {}
-    protocols: ClassVar[frozenset[str]] = frozenset((_HTTP, _H2C))
+    protocols: ClassVar[frozenset[str]] = frozenset((_HTTP, H2C))
 
 
 class OpenAiParser(Parser, frozen=True):
@@ -53,14 +54,14 @@ class VllmGrpcParser(Parser, frozen=True):
     """Reads `Generate` and `Embed` of vLLM's engine over gRPC."""
 
     claims = apis.VLLM_GRPC
-    protocols = frozenset((_H2C,))
+    protocols = frozenset((H2C,))
 
 
 class VertexAiParser(Parser, frozen=True):
     """Reads Vertex AI's prediction service over gRPC, and its raw prediction over HTTP."""
 
     claims = apis.VERTEX
-    protocols = frozenset((_H2C,))
+    protocols = frozenset((H2C,))
 
 
 class PassthroughParser(Parser, frozen=True):

@@ -25,6 +25,9 @@ ROLE_LABEL = "llm-d.ai/role"
 PARTIAL_ROLES = frozenset(("prefill", "encode", "encode-prefill"))
 """Roles of endpoints that serve no whole request: others generate what they prepare."""
 
+H2C = "kubernetes.io/h2c"
+"""HTTP/2 in plain text, with prior knowledge (Gateway API inference extension, `AppProtocol`)."""
+
 VLLM = "vllm"
 """The value of `Load.engine` for vLLM."""
 
@@ -65,6 +68,8 @@ class Endpoint:
     """The pod's `spec.hostname`; empty if there is none."""
     metrics_host: str = ""
     """Where its metrics page is (`host:port`); empty: at the target."""
+    app_protocol: str = ""
+    """The `appProtocol` of its pool: what it speaks at its target; empty if that is not said."""
     id: EndpointId = field(init=False)
     """The namespace and the name."""
     target: Target = field(init=False)

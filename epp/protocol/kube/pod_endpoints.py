@@ -36,7 +36,9 @@ def unreachable(pod: KubePod) -> bool:
     return pod.ready and not _address(pod.status.pod_ip)
 
 
-def endpoints_of(pod: KubePod, ports: Sequence[int]) -> tuple[Endpoint, ...]:
+def endpoints_of(
+    pod: KubePod, ports: Sequence[int], app_protocol: str = ""
+) -> tuple[Endpoint, ...]:
     """Return a pod's endpoints; none while it is not ready."""
     address = _address(pod.status.pod_ip) if pod.ready else ""
     if not address:
@@ -55,6 +57,7 @@ def endpoints_of(pod: KubePod, ports: Sequence[int]) -> tuple[Endpoint, ...]:
             pod=metadata.name,
             node_address=_address(pod.status.host_ip),
             hostname=pod.spec.hostname,
+            app_protocol=app_protocol,
         )
         for index, port in enumerate(ports)
         if port in active

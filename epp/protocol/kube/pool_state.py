@@ -56,18 +56,17 @@ class PoolState:
     def set_pool(self, pool: AnyPool) -> None:
         """Set the pool. Pods of an earlier selector stay until those of this one are listed."""
         self.labels = pool.metadata.labels
-        self.app_protocol = pool.spec.app_protocol
-        self.select(pool.spec.pod_labels, pool.spec.ports)
+        self.select(pool.spec.pod_labels, pool.spec.ports, pool.spec.app_protocol)
 
-    def select(self, selector: Selector, ports: tuple[int, ...]) -> None:
-        """Set the labels of the pool's pods, and the ports at which they serve.
+    def select(self, selector: Selector, ports: tuple[int, ...], app_protocol: str = "") -> None:
+        """Set the labels of the pool's pods, the ports at which they serve, and what they speak.
 
         The attribute `selector` stays the same object until other labels are selected.
         """
         if selector != self.selector:
             self.selector = selector if isinstance(selector, str) else dict(selector)
-        if ports != self.ports:
-            self.ports = ports
+        if (ports, app_protocol) != (self.ports, self.app_protocol):
+            self.ports, self.app_protocol = ports, app_protocol
             for pod in self._pods.values():
                 self._claim(pod)
 
@@ -100,7 +99,7 @@ class PoolState:
 
     def _claim(self, pod: KubePod) -> None:
         self._check(pod)
-        endpoints = endpoints_of(pod, self.ports)
+        endpoints = endpoints_of(pod, self.ports, self.app_protocol)
         self._events += self._claims.claim(pod.metadata.name, pod.metadata.age, endpoints)
 
     def _check(self, pod: KubePod) -> None:

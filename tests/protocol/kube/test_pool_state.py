@@ -56,6 +56,21 @@ def test_an_endpoint_has_its_pods_name_and_what_the_pod_says_of_its_host():
     assert (plain.hostname, plain.node_address) == ("", "")
 
 
+def test_what_a_pool_speaks_is_said_of_its_endpoints_and_changes_no_engine():
+    made = state(pod("a", "10.0.0.1"))
+    made.drain_events()
+    (before,) = made.endpoints
+    for protocol in ("kubernetes.io/h2c", "http", ""):
+        document = pool()
+        document["spec"] |= {"appProtocol": protocol} if protocol else {}
+        made.set_pool(read(document))
+        assert told(made) == [("up", "default/a-rank-0", "10.0.0.1:8000")]
+        (after,) = made.endpoints
+        assert (after.app_protocol, after.engine) == (protocol, before.engine)
+        made.set_pool(read(document))
+        assert told(made) == []
+
+
 @pytest.mark.parametrize(
     "absent",
     [
