@@ -7,7 +7,8 @@ import ssl
 
 import pytest
 
-from epp.adapters.scrape.page_client import NoAnswer, PageClient, PageRefused
+from epp.adapters.scrape.page_client import PageClient
+from epp.adapters.scrape.page_connection import NoAnswer, PageRefused
 from epp.adapters.tls import certificate
 
 DEADLINE = 10

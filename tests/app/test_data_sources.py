@@ -20,6 +20,7 @@ from epp.model.events import (
     ScrapeFailed,
     ScrapeFailure,
 )
+from tests.adapters.h2c_pods import H2cPod
 from tests.adapters.scraped_pods import DEADLINE, Told
 from tests.adapters.vllm_page import vllm_page
 from tests.kubeapi.authority import Authority
@@ -367,6 +368,17 @@ async def test_another_cluster_is_asked_at_its_own_metrics_host():
             }
             peer.status = 500
             await first(told, ScrapeFailed)
+
+
+async def test_lists_of_models_are_read_over_what_the_pool_says():
+    pod = H2cPod()
+    pod.pages["/v1/models"] = MODELS % 1
+    async with pod.serving():
+        layer = settings(LISTS, inject=True)
+        async with polling(layer, pod.endpoint()) as (told, _):
+            assert (await first(told, ModelsListed)).models == {"llama", "fr"}
+            assert (await first(told, LoadReported)).load.waiting == 3
+    assert {each[":path"] for each in pod.requests} == {"/v1/models", "/metrics"}
 
 
 async def test_custom_metrics_come_with_the_load():

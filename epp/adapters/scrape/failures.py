@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from epp.adapters.scrape.page_client import NoAnswer, PageLost
+from epp.adapters.scrape.page_connection import NoAnswer, PageLost
 from epp.model.endpoint import Endpoint
 from epp.model.events import ScrapeFailure
 

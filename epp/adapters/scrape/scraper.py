@@ -16,10 +16,12 @@ import msgspec
 import structlog
 
 from epp.adapters.scrape.failures import BROKEN, EVENTS, failure_of
-from epp.adapters.scrape.page_client import PageClient, PageRefused, unverified
+from epp.adapters.scrape.page_client import H2C as H2C_SCHEME
+from epp.adapters.scrape.page_client import PageClient, unverified
+from epp.adapters.scrape.page_connection import PageRefused
 from epp.adapters.scrape.page_readers import LoadReader, MakeReader, PageReader
 from epp.adapters.scrape.poll_turns import PollTurns
-from epp.model.endpoint import Endpoint, EndpointId, target_of
+from epp.model.endpoint import H2C, Endpoint, EndpointId, target_of
 from epp.model.events import Event, ScrapeFailed, ScrapeFailure
 from epp.protocol.metrics.metric_names import BUILT_IN_ENGINES, EngineCatalog
 from epp.protocol.metrics.page import Page
@@ -54,7 +56,8 @@ class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
     late after `late`, which also limits connecting without TLS; a poll is given up after `timeout`.
     A page of more than `max_bytes` is a failure. `scheme` is "http" or "https".
     The page is at the endpoint's `metrics_host`, or its target; with a `port` at that port of its
-    address, or with `use_node_address` of its node's where that is known.
+    address, or with `use_node_address` of its node's where that is known. At its target the page
+    is read over what the endpoint's `app_protocol` says.
     """
 
     interval: float = 1.0
@@ -73,7 +76,8 @@ class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.port is not None:
             node = endpoint.node_address if self.use_node_address else ""
             host = target_of(node or endpoint.address, self.port)
-        return f"{self.scheme}://{host}{self.path}"
+        h2c = endpoint.app_protocol == H2C and (self.scheme, host) == ("http", endpoint.target)
+        return f"{H2C_SCHEME if h2c else self.scheme}://{host}{self.path}"
 
 
 class PageSource(msgspec.Struct, frozen=True, kw_only=True):
