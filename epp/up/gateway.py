@@ -5,7 +5,7 @@ import os
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
