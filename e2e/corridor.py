@@ -20,8 +20,8 @@ import pytest
 from multidict import CIMultiDictProxy
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.gateway.envoy import EnvoySettings, Routing, envoy_binary, start_envoy
-from epp.gateway.envoy_parts import BodyMode
+from bench.envoy import EnvoySettings, Routing, start_envoy
+from epp.gateway.envoy import BodyMode, envoy_binary
 from epp.gateway.processes import Process, spawn
 from tests.native.built import FAULTS
 

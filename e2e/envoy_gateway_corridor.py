@@ -16,7 +16,7 @@ import msgspec
 import yaml
 
 from e2e.corridor import Corridor, Plan, running
-from epp.gateway.envoy_parts import HTTP_OPTIONS, Json, http_manager, router, socket_address, typed
+from epp.gateway.envoy import HTTP_OPTIONS, Json, http_manager, router, socket_address, typed
 
 MANIFESTS = Path(__file__).parents[1] / "manifests" / "gateways" / "envoy-gateway"
 ROUTE_CLUSTER = "httproute/inf/llm/rule/0"

@@ -9,8 +9,7 @@ from epp.protocol.extproc import names
 from epp.protocol.extproc.debug_headers import DECISION
 from tests.test_envoy_clusters import FROM_NOTHING, MARK, RENDERED, configurations, given
 
-GIVEN = sorted({"docs/gateway.md", RENDERED, FROM_NOTHING, *given()} - {"epp/gateway/envoy.py"})
-"""Without the testbed of `epp demo`: what the picker removes itself is tested behind that."""
+GIVEN = sorted({"docs/gateway.md", RENDERED, FROM_NOTHING, *given()})
 
 
 def managers(config):

@@ -4,13 +4,10 @@ import itertools
 import json
 import re
 from pathlib import Path
-from typing import get_args
 
-import msgspec
 import pytest
 import yaml
 
-from epp.gateway.envoy import EnvoySettings, Routing, envoy_config
 from epp.up.proxy import ProxySettings, proxy_config
 from tests.charts import values as v
 from tests.charts.helm import objects
@@ -21,7 +18,6 @@ MARK = "static_resources"
 LIMITS = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
 LEAST = 10_000
 RENDERED = "charts/warmpick/files/envoy.yaml"
-WRITTEN_BY_CODE = "epp/gateway/envoy.py"
 FROM_NOTHING = "epp/up/proxy.py"
 
 
@@ -59,23 +55,15 @@ def configurations(name):
     """Give the configurations of a file."""
     if name == RENDERED:
         return list(nested([objects("warmpick", values) for values in v.CASES.values()]))
-    if name == WRITTEN_BY_CODE:
-        return [
-            json.loads(envoy_config(msgspec.structs.replace(DEMO, routing=way)))
-            for way in get_args(Routing)
-        ]
     if name == FROM_NOTHING:
         return [json.loads(proxy_config(UP))]
     return list(nested(list(blocks((ROOT / name).read_text()))))
 
 
 UP = ProxySettings(ip="10.0.0.9", port=1, picker_port=2, folder=Path("/x"))
-DEMO = EnvoySettings(listen_port=1, admin_port=2, epp_port=3, endpoints=("10.0.0.1:8000",))
 
 
-@pytest.mark.parametrize(
-    "name", sorted({"docs/gateway.md", RENDERED, WRITTEN_BY_CODE, FROM_NOTHING, *given()})
-)
+@pytest.mark.parametrize("name", sorted({"docs/gateway.md", RENDERED, FROM_NOTHING, *given()}))
 def test_every_cluster_has_limits_of_its_own(name):
     found = configurations(name)
     assert found, "no configuration is understood in this file"

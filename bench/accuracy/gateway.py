@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from bench.accuracy.identities import Identity, configuration, endpoints
 from bench.accuracy.servers import Servers
-from epp.gateway.envoy import EnvoySettings, start_envoy
+from bench.envoy import EnvoySettings, start_envoy
 from epp.gateway.processes import free_port, spawn
 from epp.protocol.extproc.observation import Observation
 

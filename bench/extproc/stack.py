@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
 from bench.accounting import Meter
+from bench.envoy import EnvoySettings, start_envoy
 from bench.extproc.generator import Generator
 from bench.extproc.pickers import Floor, Product, endpoints_file
 from epp.adapters.extproc.transports import Transport, native_fault
-from epp.gateway.envoy import EnvoySettings, start_envoy
 from epp.gateway.processes import Process, free_port, spawn
 
 Route = Literal["native", "native_floor", "grpcio", "grpcio_floor", "none"]

@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from bench.accounting import Meter
+from bench.envoy import EnvoySettings, start_envoy
 from bench.extproc.effort import Effort
 from bench.extproc.load import Order
 from bench.extproc.pickers import Product, endpoints_file
 from bench.extproc.samples import Samples
 from bench.extproc.stack import TRANSPORT, Stack, rotated, start_backends
 from bench.extproc.workload import Shape
-from epp.gateway.envoy import EnvoySettings, start_envoy
 from epp.gateway.processes import free_port
 
 OBSERVED = ("all", "first", "auto")

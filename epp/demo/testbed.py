@@ -1,8 +1,7 @@
-"""The testbed of one run: model servers, picker and Envoy on loopback."""
+"""The testbed of one run: model servers on loopback, and `epp up` in front of them."""
 
 import asyncio
 import contextlib
-import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Literal, NoReturn
 import msgspec
 
 from epp.demo.pools import DemoPool
-from epp.gateway.envoy import EnvoySettings, start_envoy
 from epp.gateway.processes import Process, ProcessDied, free_port, spawn
 
 PolicyName = Literal["round-robin", "least-ttft", "linear"]
 
-EPP_SECONDS = 20.0
+UP_SECONDS = 30.0
 PREPARE_SECONDS = 120.0
 GRACE_SECONDS = {"simulator": 2.0, "vllm": 20.0}
 
@@ -44,7 +42,7 @@ class Testbed(msgspec.Struct, frozen=True):
 async def start_testbed(
     pool: DemoPool, policy: PolicyName, directory: Path
 ) -> AsyncIterator[Testbed]:
-    """Start model servers, picker and gateway, and stop them when the context ends.
+    """Start model servers and the gateway, and stop them when the context ends.
 
     Their logs go to a new folder in `directory`.
     """
@@ -52,19 +50,20 @@ async def start_testbed(
     async with contextlib.AsyncExitStack() as stack:
         servers = await _start_servers(pool, logs, stack)
         targets = tuple([await _listening(server, pool) for server in servers])
-        ports = [free_port() for _ in range(5)]
-        endpoints = logs / "endpoints.yaml"
-        endpoints.write_text(_endpoints_file(targets))
-        picker = await spawn("epp", _picker_argv(policy, endpoints, ports), log_dir=logs)
-        stack.push_async_callback(picker.stop)
-        await picker.wait_http(f"http://127.0.0.1:{ports[2]}/readyz", EPP_SECONDS)
-        settings = EnvoySettings(
-            listen_port=ports[3], admin_port=ports[4], epp_port=ports[0], endpoints=targets
+        port, metrics_port = free_port(), free_port()
+        flags = (
+            *(f"--port={port}", f"--metrics-port={metrics_port}", f"--policy={policy}"),
+            *("--debug-headers", "--drain-timeout=0"),
         )
-        envoy = await start_envoy(settings, log_dir=logs)
-        stack.push_async_callback(envoy.stop)
-        metrics = f"http://127.0.0.1:{ports[2]}/metrics"
-        yield Testbed(settings.url, targets, metrics, (*servers, picker, envoy))
+        urls = (f"http://{target}" for target in targets)
+        gateway = await spawn(
+            "up", [sys.executable, "-m", "epp", "up", *flags, *urls], log_dir=logs
+        )
+        stack.push_async_callback(gateway.stop)
+        url = f"http://127.0.0.1:{port}"
+        await gateway.wait_http(f"{url}/v1/models", UP_SECONDS)
+        metrics = f"http://127.0.0.1:{metrics_port}/metrics"
+        yield Testbed(url, targets, metrics, (*servers, gateway))
 
 
 async def prepare(pool: DemoPool, directory: Path) -> None:
@@ -103,30 +102,3 @@ def _folder(directory: Path, name: str) -> Path:
     path = directory / name
     path.mkdir()
     return path
-
-
-def _endpoints_file(targets: tuple[str, ...]) -> str:
-    """Return the picker's endpoints file as JSON, which is YAML too."""
-    return json.dumps(
-        {
-            "endpoints": [
-                {"name": f"server-{number}", "address": "127.0.0.1", "port": int(target[10:])}
-                for number, target in enumerate(targets, start=1)
-            ]
-        }
-    )
-
-
-def _picker_argv(policy: PolicyName, endpoints: Path, ports: list[int]) -> list[str]:
-    flags = {
-        "--endpoints-file": endpoints,
-        "--policy": policy,
-        "--bind-address": "127.0.0.1",
-        "--grpc-port": ports[0],
-        "--grpc-health-port": ports[1],
-        "--metrics-port": ports[2],
-        "--secure-serving": "false",
-        "--log-level": "warning",
-    }
-    pairs = [f"{name}={value}" for name, value in flags.items()]
-    return [sys.executable, "-m", "epp", "serve", *pairs, "--debug-headers"]

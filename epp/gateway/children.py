@@ -65,13 +65,16 @@ class Child:
                 for line in str(error).split("\n"):
                     self._hooks.say(line)
         try:
-            if self._process is None:
-                raise ProcessDied(f"{self.name} was not started")
-            await self._process.watch()
+            await self._watch()
         except ProcessDied:
             self._ended = True
             await self._hooks.changed(False)  # noqa: FBT003 (as above)
             raise
+
+    async def _watch(self) -> NoReturn:
+        if self._process is None:
+            raise ProcessDied(f"{self.name} was not started")
+        await self._process.watch()
 
     def _lost(self, _name: str, error: BaseException | None, _wait: float) -> None:
         problem = str(error).partition("\n")[0].removesuffix(" (and logged nothing)")

@@ -1,68 +1,26 @@
-"""Envoy on loopback, configured as a gateway with an endpoint picker (ext_proc)."""
+"""Envoy: its binary, and the parts of its configuration that every gateway here has, as JSON."""
 
 import importlib.metadata
-import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
-
-import msgspec
+from typing import Any, Literal
 
 from epp.errors import ConfigError
-from epp.gateway.envoy_parts import (
-    CONNECT_SECONDS,
-    BodyMode,
-    Json,
-    assignment,
-    breakers,
-    ext_proc,
-    http2_options,
-    http_manager,
-    least_request,
-    override_host,
-    picker_cluster,
-    round_robin,
-    router,
-    socket_address,
-)
-from epp.gateway.processes import Process, spawn
 from epp.protocol.extproc.names import DESTINATION
 
-Routing = Literal["original_dst", "override_host", "round_robin", "least_request"]
+BodyMode = Literal["NONE", "BUFFERED", "STREAMED", "FULL_DUPLEX_STREAMED"]
+Json = dict[str, Any]
 
-READY_SECONDS = 20
+CONNECT_SECONDS = 2
+MESSAGE_SECONDS = 10
+STREAMS = 40_000
+WINDOW = 1 << 20
 
-
-class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One Envoy: a listener on 127.0.0.1, model servers behind it, a picker beside it.
-
-    `endpoints` are `ip:port`. Under `round_robin` and `least_request` Envoy balances alone and
-    never calls the picker. `original_dst` follows the picker's header to any address,
-    `override_host` only to one of `endpoints`. `h2c`: model servers speak HTTP/2 alone.
-    """
-
-    listen_port: int
-    admin_port: int
-    epp_port: int
-    endpoints: tuple[str, ...]
-    routing: Routing = "override_host"
-    h2c: bool = False
-    epp_tls: bool = False
-    failure_mode_allow: bool = False
-    request_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
-    response_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
-    stream_idle_timeout_s: float = 30
-    concurrency: int = 1
-    log_level: str = "warning"
-
-    @property
-    def picks(self) -> bool:
-        """Whether Envoy calls the picker at all."""
-        return self.routing in {"original_dst", "override_host"}
-
-    @property
-    def url(self) -> str:
-        """The base URL for clients."""
-        return f"http://127.0.0.1:{self.listen_port}"
+HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+EXT_PROC = "envoy.filters.http.ext_proc"
+ROUTER = "envoy.filters.http.router"
+_MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+_POLICIES = "envoy.extensions.load_balancing_policies"
 
 
 def envoy_binary() -> Path:
@@ -77,93 +35,142 @@ def envoy_binary() -> Path:
     return Path(str(place))
 
 
-async def start_envoy(settings: EnvoySettings, *, log_dir: Path, name: str = "envoy") -> Process:
-    """Start Envoy; return when its admin endpoint reports it ready."""
-    path = log_dir / f"{name}.json"
-    path.write_text(envoy_config(settings))
-    process = await spawn(
-        name,
-        [
-            str(envoy_binary()),
-            *("--config-path", str(path)),
-            *("--concurrency", str(settings.concurrency)),
-            *("--log-level", settings.log_level),
-            "--disable-hot-restart",
-        ],
-        log_dir=log_dir,
-    )
-    try:
-        await process.wait_http(f"http://127.0.0.1:{settings.admin_port}/ready", READY_SECONDS)
-    except BaseException:
-        await process.stop(0)
-        raise
-    return process
+def typed(kind: str, **fields: Any) -> Json:  # noqa: ANN401 - JSON
+    """Return a message of a kind in an `Any`."""
+    return {"@type": f"type.googleapis.com/{kind}", **fields}
 
 
-def envoy_config(settings: EnvoySettings) -> str:
-    """Return the bootstrap configuration as JSON (which is YAML too)."""
-    clusters = [
-        _pool(settings),
-        *([picker_cluster(settings.epp_port, tls=settings.epp_tls)] if settings.picks else []),
-    ]
-    return json.dumps(
-        {
-            "admin": {"address": socket_address("127.0.0.1", settings.admin_port)},
-            "static_resources": {"listeners": [_listener(settings)], "clusters": clusters},
-        },
-        indent=1,
-    )
+def socket_address(ip: str, port: int) -> Json:
+    """Return an address and a port."""
+    return {"socket_address": {"address": ip, "port_value": port}}
 
 
-_POOL_HOST: Json = {
-    "name": "pool",
-    "domains": ["*"],
-    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "pool", "timeout": "0s"}}],
-}
+def target_address(target: str) -> Json:
+    """Return the address of an `ip:port`; that of IPv6 is in brackets."""
+    ip, _, port = target.rpartition(":")
+    return socket_address(ip.strip("[]"), int(port))
 
 
-def _listener(settings: EnvoySettings) -> Json:
-    modes = (settings.request_body_mode, settings.response_body_mode)
-    picking = [ext_proc(*modes, fail_open=settings.failure_mode_allow)] if settings.picks else []
-    manager = http_manager(
-        stat_prefix="gateway",
-        stream_idle_timeout=f"{settings.stream_idle_timeout_s:g}s",
-        http_filters=[*picking, router()],
-        route_config={"virtual_hosts": [_POOL_HOST]},
-    )
+def assignment(name: str, targets: Iterable[str]) -> Json:
+    """Return the hosts of a cluster, each an `ip:port`."""
+    hosts = [{"endpoint": {"address": target_address(target)}} for target in targets]
+    return {"cluster_name": name, "endpoints": [{"lb_endpoints": hosts}]}
+
+
+def breakers() -> Json:
+    """Return limits that no ordinary load reaches: Envoy's own are 1,024 each, and 3 retries."""
+    limits = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
+    return {"thresholds": [dict.fromkeys(limits, STREAMS)]}
+
+
+def http_manager(**fields: Any) -> Json:  # noqa: ANN401 - JSON
+    """Return the filter chain of a listener that speaks HTTP, with fields of its manager."""
+    manager = typed(_MANAGER, codec_type="AUTO", **fields)
+    name = "envoy.filters.network.http_connection_manager"
+    return {"filters": [{"name": name, "typed_config": manager}]}
+
+
+def early_removal(headers: Iterable[str]) -> list[Json]:
+    """Return what an HTTP manager removes of requests before any filter, the picker too."""
+    kind = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
+    name = "envoy.http.early_header_mutation.header_mutation"
+    mutations = [{"remove": header} for header in headers]
+    return [{"name": name, "typed_config": typed(kind, mutations=mutations)}]
+
+
+def router(**fields: Any) -> Json:  # noqa: ANN401 - JSON
+    """Return the last HTTP filter."""
+    kind = "envoy.extensions.filters.http.router.v3.Router"
+    return {"name": ROUTER, "typed_config": typed(kind, **fields)}
+
+
+def ext_proc(request: BodyMode, response: BodyMode, *, fail_open: bool) -> Json:
+    """Return the filter that asks the picker, which is the cluster `epp`."""
     return {
-        "name": "gateway",
-        "address": socket_address("127.0.0.1", settings.listen_port),
-        # Envoy binds with SO_REUSEPORT by default: two on one port would share its connections.
-        "enable_reuse_port": False,
-        "filter_chains": [manager],
+        "name": EXT_PROC,
+        "typed_config": typed(
+            "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
+            grpc_service={"envoy_grpc": {"cluster_name": "epp"}},
+            failure_mode_allow=fail_open,
+            message_timeout=f"{MESSAGE_SECONDS}s",
+            # envoy.lb carries the subset hint and which endpoint served the request.
+            metadata_options={
+                "forwarding_namespaces": {"untyped": ["envoy.lb"]},
+                "receiving_namespaces": {"untyped": ["envoy.lb"]},
+            },
+            processing_mode={
+                "request_header_mode": "SEND",
+                "response_header_mode": "SEND",
+                "request_body_mode": request,
+                "response_body_mode": response,
+                "request_trailer_mode": _trailers(request),
+                "response_trailer_mode": _trailers(response),
+            },
+        ),
     }
 
 
-_BALANCING = {
-    "override_host": override_host,
-    "round_robin": round_robin,
-    "least_request": least_request,
-}
+def _trailers(body_mode: BodyMode) -> str:
+    # Envoy requires trailer mode SEND with FULL_DUPLEX_STREAMED.
+    return "SEND" if body_mode == "FULL_DUPLEX_STREAMED" else "SKIP"
 
 
-def _pool(settings: EnvoySettings) -> Json:
+def http2_options() -> Json:
+    """Return the options of a cluster that speaks HTTP/2 without being asked."""
+    windows = {
+        "initial_stream_window_size": WINDOW,
+        "initial_connection_window_size": 16 * WINDOW,
+    }
+    config = {"http2_protocol_options": windows}
+    return {HTTP_OPTIONS: typed(HTTP_OPTIONS, explicit_http_config=config)}
+
+
+def picker_cluster(port: int, *, tls: bool = False) -> Json:
+    """Return the cluster `epp`: a picker on loopback."""
     cluster: Json = {
-        "name": "pool",
+        "name": "epp",
+        "type": "STATIC",
         "connect_timeout": f"{CONNECT_SECONDS}s",
         "circuit_breakers": breakers(),
+        "load_assignment": assignment("epp", [f"127.0.0.1:{port}"]),
+        "typed_extension_protocol_options": http2_options(),
     }
-    if settings.h2c:
-        cluster["typed_extension_protocol_options"] = http2_options()
-    if settings.routing == "original_dst":
-        by_header = {"use_http_header": True, "http_header_name": DESTINATION}
-        return cluster | {
-            "type": "ORIGINAL_DST",
-            "lb_policy": "CLUSTER_PROVIDED",
-            "original_dst_lb_config": by_header,
+    if tls:  # without a validation context any certificate is accepted
+        context = typed(
+            "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            common_tls_context={"alpn_protocols": ["h2"]},
+        )
+        cluster["transport_socket"] = {
+            "name": "envoy.transport_sockets.tls",
+            "typed_config": context,
         }
-    return cluster | {
-        "type": "STATIC",
-        "load_assignment": assignment("pool", settings.endpoints),
-        "load_balancing_policy": _BALANCING[settings.routing](),
+    return cluster
+
+
+def round_robin() -> Json:
+    """Return Envoy's own turn-taking."""
+    return policy("round_robin", "v3.RoundRobin")
+
+
+def override_host(*, by_header: bool = True) -> Json:
+    """Return the picker's choice among a cluster's hosts, and round robin without one.
+
+    Not `by_header`, only metadata counts, which no client can send.
+    """
+    sources: list[Json] = [{"metadata": {"key": "envoy.lb", "path": [{"key": DESTINATION}]}}]
+    return policy(
+        "override_host",
+        "v3.OverrideHost",
+        override_host_sources=sources + [{"header": DESTINATION}] * by_header,
+        selected_host_key={"key": "envoy.lb", "path": [{"key": f"{DESTINATION}-served"}]},
+        fallback_policy=round_robin(),
+    )
+
+
+def policy(name: str, kind: str, **fields: Any) -> Json:  # noqa: ANN401 - JSON
+    """Return a load balancing policy."""
+    extension = {
+        "name": f"envoy.load_balancing_policies.{name}",
+        "typed_config": typed(f"{_POLICIES}.{name}.{kind}", **fields),
     }
+    return {"policies": [{"typed_extension_config": extension}]}

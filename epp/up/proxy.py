@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from epp.gateway.envoy_parts import (
+from epp.gateway.envoy import (
     CONNECT_SECONDS,
     EXT_PROC,
     HTTP_OPTIONS,

@@ -5,7 +5,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from epp.gateway.envoy import EnvoySettings, envoy_config, start_envoy
+from bench.envoy import EnvoySettings, envoy_config, start_envoy
 from epp.gateway.processes import free_port
 from tests.envoy_config import complaint
 

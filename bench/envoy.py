@@ -1,0 +1,161 @@
+"""Envoy on loopback with any body modes and balancing, for benchmarks and tests."""
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from epp.gateway.envoy import (
+    CONNECT_SECONDS,
+    BodyMode,
+    Json,
+    assignment,
+    breakers,
+    envoy_binary,
+    ext_proc,
+    http2_options,
+    http_manager,
+    override_host,
+    picker_cluster,
+    policy,
+    round_robin,
+    router,
+    socket_address,
+)
+from epp.gateway.processes import Process, spawn
+from epp.protocol.extproc.names import DESTINATION
+
+Routing = Literal["original_dst", "override_host", "round_robin", "least_request"]
+
+READY_SECONDS = 20
+
+
+class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One Envoy: a listener on 127.0.0.1, model servers behind it, a picker beside it.
+
+    `endpoints` are `ip:port`. Under `round_robin` and `least_request` Envoy balances alone and
+    never calls the picker. `original_dst` follows the picker's header to any address,
+    `override_host` only to one of `endpoints`. `h2c`: model servers speak HTTP/2 alone.
+    """
+
+    listen_port: int
+    admin_port: int
+    epp_port: int
+    endpoints: tuple[str, ...]
+    routing: Routing = "override_host"
+    h2c: bool = False
+    epp_tls: bool = False
+    failure_mode_allow: bool = False
+    request_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
+    response_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
+    stream_idle_timeout_s: float = 30
+    concurrency: int = 1
+    log_level: str = "warning"
+
+    @property
+    def picks(self) -> bool:
+        """Whether Envoy calls the picker at all."""
+        return self.routing in {"original_dst", "override_host"}
+
+    @property
+    def url(self) -> str:
+        """The base URL for clients."""
+        return f"http://127.0.0.1:{self.listen_port}"
+
+
+async def start_envoy(settings: EnvoySettings, *, log_dir: Path, name: str = "envoy") -> Process:
+    """Start Envoy; return when its admin endpoint reports it ready."""
+    path = log_dir / f"{name}.json"
+    path.write_text(envoy_config(settings))
+    process = await spawn(
+        name,
+        [
+            str(envoy_binary()),
+            *("--config-path", str(path)),
+            *("--concurrency", str(settings.concurrency)),
+            *("--log-level", settings.log_level),
+            "--disable-hot-restart",
+        ],
+        log_dir=log_dir,
+    )
+    try:
+        await process.wait_http(f"http://127.0.0.1:{settings.admin_port}/ready", READY_SECONDS)
+    except BaseException:
+        await process.stop(0)
+        raise
+    return process
+
+
+def envoy_config(settings: EnvoySettings) -> str:
+    """Return the bootstrap configuration as JSON (which is YAML too)."""
+    clusters = [
+        _pool(settings),
+        *([picker_cluster(settings.epp_port, tls=settings.epp_tls)] if settings.picks else []),
+    ]
+    return json.dumps(
+        {
+            "admin": {"address": socket_address("127.0.0.1", settings.admin_port)},
+            "static_resources": {"listeners": [_listener(settings)], "clusters": clusters},
+        },
+        indent=1,
+    )
+
+
+_POOL_HOST: Json = {
+    "name": "pool",
+    "domains": ["*"],
+    "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "pool", "timeout": "0s"}}],
+}
+
+
+def _listener(settings: EnvoySettings) -> Json:
+    modes = (settings.request_body_mode, settings.response_body_mode)
+    picking = [ext_proc(*modes, fail_open=settings.failure_mode_allow)] if settings.picks else []
+    manager = http_manager(
+        stat_prefix="gateway",
+        stream_idle_timeout=f"{settings.stream_idle_timeout_s:g}s",
+        http_filters=[*picking, router()],
+        route_config={"virtual_hosts": [_POOL_HOST]},
+    )
+    return {
+        "name": "gateway",
+        "address": socket_address("127.0.0.1", settings.listen_port),
+        # Envoy binds with SO_REUSEPORT by default: two on one port would share its connections.
+        "enable_reuse_port": False,
+        "filter_chains": [manager],
+    }
+
+
+def _least_request() -> Json:
+    """Return Envoy's own choice of the host with the fewest requests."""
+    return policy("least_request", "v3.LeastRequest")
+
+
+_BALANCING = {
+    "override_host": override_host,
+    "round_robin": round_robin,
+    "least_request": _least_request,
+}
+
+
+def _pool(settings: EnvoySettings) -> Json:
+    cluster: Json = {
+        "name": "pool",
+        "connect_timeout": f"{CONNECT_SECONDS}s",
+        "circuit_breakers": breakers(),
+    }
+    if settings.h2c:
+        cluster["typed_extension_protocol_options"] = http2_options()
+    if settings.routing == "original_dst":
+        by_header = {"use_http_header": True, "http_header_name": DESTINATION}
+        return cluster | {
+            "type": "ORIGINAL_DST",
+            "lb_policy": "CLUSTER_PROVIDED",
+            "original_dst_lb_config": by_header,
+        }
+    return cluster | {
+        "type": "STATIC",
+        "load_assignment": assignment("pool", settings.endpoints),
+        "load_balancing_policy": _BALANCING[settings.routing](),
+    }
