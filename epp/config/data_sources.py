@@ -20,27 +20,34 @@ Content = Literal["metrics", "models"]
 
 
 class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A source of pages: of metrics in Prometheus' text format, or of OpenAI's list of models.
-
-    `kind` is the type of its plug-in, `name` the plug-in's own.
-    `interval` is in seconds; None: the picker's own. Without a `port` pages are at the endpoint's.
-    With `use_node_address` they are on the endpoint's node. Paths of files are empty where there
-    are none. A page of more than `max_bytes` is refused.
-    """
+    """A source of pages: of metrics in Prometheus' text format, or of OpenAI's list of models."""
 
     name: str
+    """The plug-in's name."""
     kind: str
+    """The plug-in's type."""
     content: Content
+    """What its pages hold."""
     scheme: Literal["http", "https"]
+    """How they are fetched."""
     path: str
+    """Their path."""
     interval: float | None
+    """How often they are read, in seconds; None: as often as the picker's own."""
     port: int | None = None
+    """Their port; None: the endpoint's."""
     use_node_address: bool = False
+    """Whether they are on the endpoint's node."""
     verify: bool = False
+    """Whether the server's certificate is checked."""
     authorities: str = ""
+    """The path of the authorities that it is checked against; empty if there is none."""
     certificate: str = ""
+    """The path of the client's certificate; empty if there is none."""
     key: str = ""
+    """The path of its key; empty if there is none."""
     max_bytes: int = _MAX_METRICS_BYTES
+    """The longest page; a longer one is refused."""
 
 
 class PolledSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

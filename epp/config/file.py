@@ -72,26 +72,26 @@ _SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0"
 
 
 class Settings(ProducerSettings, frozen=True, kw_only=True):
-    """A configuration as the picker uses it, with plug-ins started.
-
-    `endpoints_file` is the path that a `file-discovery` plug-in names, empty without one.
-    `host_names`: addresses in it may be names.
-    `data_layer` says which pages of endpoints are polled, and for what.
-    `report_served`: response headers say which endpoint served (for the conformance suite).
-    `parsers` are those that read requests. `propagate_priority`: the priority is written into
-    bodies. `plugins` are all plug-ins as they were configured, by name. `effective` is the
-    configuration with every default written out.
-    """
+    """A configuration as the picker uses it, with plug-ins started."""
 
     scheduling: Scheduling
+    """The started plug-ins, by what they do."""
     endpoints_file: str
+    """The path that a `file-discovery` plug-in names; empty without one."""
     host_names: bool
+    """Whether addresses in that file may be names."""
     data_layer: DataLayerSettings
+    """Which pages of endpoints are polled, and for what."""
     report_served: bool
+    """Whether response headers say which endpoint served (for the conformance suite)."""
     parsers: ParserSettings
+    """The parsers that read requests."""
     propagate_priority: bool
+    """Whether a request's priority is written into its body."""
     plugins: Mapping[str, object]
+    """All plug-ins as they were configured, by name."""
     effective: EndpointPickerConfig
+    """The configuration with every default written out."""
 
     @property
     def predicts_latency(self) -> bool:

@@ -26,24 +26,28 @@ _ZMQ_ADDRESS = re.compile(r"(tcp://\S+:(\d{1,5}|\*)|ipc://\S+)")
 
 
 class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the tokenizer: the folder `tokenizer`, else the server at `url`.
-
-    `model` is the model that the server is asked for; empty: the request's own. `timeout` and
-    `media_timeout` (with images, audio or video) bound, in seconds, the wait for the server,
-    `patience` the wait for the tokenizer in process. Bodies of more than `max_bytes` stay text;
-    `cache_bytes` of memory keep the tokens of text that was tokenized before.
-    """
+    """Settings of the tokenizer: the folder `tokenizer`, or else the server at `url`."""
 
     tokenizer: str = ""
+    """A folder with a tokenizer; empty: none."""
     chat_template: str = ""
+    """The chat template, in place of the folder's; empty: the folder's."""
     chat_template_kwargs: dict[str, Any] = {}
+    """Variables of the chat template."""
     url: str = ""
+    """The server that renders and tokenizes; empty: none."""
     model: str = ""
+    """The model that the server is asked for; empty: the request's own."""
     timeout: float = 5.0
+    """Seconds to wait for the server."""
     media_timeout: float = 30.0
+    """The same for requests with images, audio or video."""
     patience: float = 2.0
+    """Seconds to wait for the tokenizer in process."""
     max_bytes: int = 4 << 20
+    """The longest body that is tokenized; a longer one stays text."""
     cache_bytes: int = 128 << 20
+    """Memory that keeps the tokens of text that was tokenized before."""
 
 
 class RenderEndpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

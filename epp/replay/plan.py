@@ -18,21 +18,24 @@ DRAIN_SECONDS = 900.0
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is replayed: a trace's path or a workload (`source`), and what is made of it.
-
-    Of a trace, `minutes` (from, to) and the first `requests` are taken, then `copies` of it
-    superposed. In place of the recorded times `rate` requests a second arrive by chance, or
-    `users` have one conversation after another. `strict`: bad lines raise.
-    """
+    """What is replayed, and what is made of it."""
 
     source: str
+    """A trace's path, or a workload."""
     seed: int = 0
+    """Chooses what is left to chance."""
     strict: bool = False
+    """Whether bad lines raise; else they are skipped."""
     minutes: tuple[float, float] | None = None
+    """The part of the trace that is taken, from and to."""
     requests: int | None = None
+    """How many requests are taken, from the first; None: all."""
     copies: float = 1.0
+    """How many copies of it are superposed."""
     rate: float | None = None
+    """Requests a second that arrive by chance, in place of the recorded times."""
     users: int | None = None
+    """How many users have one conversation after another, in place of the recorded times."""
 
 
 class PodPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -100,25 +103,29 @@ class OraclePolicy(Policy, frozen=True):
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One run of one policy.
-
-    `pickers` share the requests in turn; what one has seen the others hear after
-    `exchange_seconds`, or never where that is None. Each scrapes each pod every `scrape_seconds`,
-    and observes responses as `observation` says. `transfer_seconds_per_token` is what the KV cache
-    of a prompt takes from one pod to another. No call is sent after `duration` seconds. A run ends
-    when all is answered, and at most `drain_seconds` after the last call was sent. A pod that
-    failed `eject_after` requests in a row is left out for a while, as in `epp serve`; 0: never.
-    """
+    """One run of one policy. It ends when everything is answered, or after `drain_seconds`."""
 
     policy: Policy
+    """The policy."""
     pods: Sequence[PodPlan]
+    """The model servers."""
     seed: int = 0
+    """Chooses what is left to chance."""
     pickers: int = 1
+    """Replicas, which share the requests in turn."""
     exchange_seconds: float | None = None
+    """After how long what one picker has seen reaches the others; None: never."""
     scrape_seconds: float = SCRAPE_SECONDS
+    """How often each picker scrapes each pod."""
     observation: Observation = AUTO
+    """Which responses are observed to their end."""
     transfer_seconds_per_token: float = 0.0
+    """What the KV cache of a prompt takes from one pod to another."""
     faults: Sequence[Fault] = ()
+    """What fails, and when."""
     duration: float | None = None
+    """No call is sent after this many seconds; None: all are."""
     drain_seconds: float = DRAIN_SECONDS
+    """How long after the last call was sent a run ends at the latest."""
     eject_after: int = OUTLIERS.consecutive_failures
+    """Failed requests in a row that leave a pod out for a while, as in `epp serve`; 0: never."""

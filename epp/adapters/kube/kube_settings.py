@@ -48,20 +48,25 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The pool to follow, and how.
-
-    `pool_group` is one of `POOL_GROUPS`. With `selector` no InferencePool is read: pods with these
-    labels, or those of a selector in the API's own form, are endpoints at `ports`, and `pool` is
-    only a name. `elect` asks for one leader among the replicas, timed by `election`, whose empty
-    `identity` stands for a generated one.
-    """
+    """The pool to follow, and how."""
 
     namespace: str
+    """The pool's namespace."""
     pool: str
+    """The pool's name; with `selector` it is only a name."""
     pool_group: str = GATEWAY_GROUP
+    """The pool's API group, one of `POOL_GROUPS`."""
     selector: Mapping[str, str] | str | None = None
+    """Labels of the pods that are endpoints, or a selector in the API's own form.
+
+    With one, no InferencePool is read; None: the InferencePool's."""
     ports: tuple[int, ...] = ()
+    """The ports of these pods."""
     elect: bool = False
+    """Whether one leader is elected among the replicas."""
     access: KubeAccess = KubeAccess()
+    """How the API is reached."""
     reflector: ReflectorSettings = ReflectorSettings()
+    """How resources are followed."""
     election: LeaderElectionConfig = LeaderElectionConfig(identity="")
+    """How the election is timed; an empty `identity` stands for a generated one."""

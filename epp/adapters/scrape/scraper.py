@@ -52,23 +52,27 @@ JSON = "application/json"
 class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Times in seconds, and limits, of polling; where the page of an endpoint is.
 
-    A server is polled every `interval`, one that fails every `retry` if that is longer. A page is
-    late after `late`, which also limits connecting without TLS; a poll is given up after `timeout`.
-    A page of more than `max_bytes` is a failure. `scheme` is "http" or "https".
-    The page is at the endpoint's `metrics_host`, or its target; with a `port` at that port of its
-    address, or with `use_node_address` of its node's where that is known. At its target the page
-    is read over what the endpoint's `app_protocol` says.
+    At its target the page is read over what the endpoint's `app_protocol` says.
     """
 
     interval: float = 1.0
+    """How often a server is polled."""
     retry: float = 2.0
+    """How often one that fails is polled, if that is longer."""
     late: float = 1.0
+    """After how long a page is late; also limits connecting without TLS."""
     timeout: float = 10.0
+    """After how long a poll is given up."""
     max_bytes: int = 4 * 2**20
+    """The longest page; a longer one is a failure."""
     scheme: str = "http"
+    """"http" or "https"."""
     path: str = "/metrics"
+    """The page's path."""
     port: int | None = None
+    """The port at the endpoint's address; None: the page is at `metrics_host`, or the target."""
     use_node_address: bool = False
+    """With a port: the page is at the address of the endpoint's node, if that is known."""
 
     def url(self, endpoint: Endpoint) -> str:
         """Return where an endpoint's page is."""
