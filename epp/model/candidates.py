@@ -6,7 +6,7 @@ a pick among a thousand endpoints makes one. Those that look at all share what i
 
 from collections.abc import Iterator, Sequence
 from operator import index as number_of
-from typing import Final, SupportsIndex, overload
+from typing import Final, NamedTuple, SupportsIndex, overload
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import CurrentLoad
@@ -14,6 +14,18 @@ from epp.model.pods.current_load import LoadBooks
 from epp.model.pods.ledger import LedgerSnapshot
 from epp.model.pods.pods import EligiblePods
 from epp.model.quote import Estimate, Quote
+
+
+class CostTerms(NamedTuple):
+    """What a request costs at each endpoint, in columns of seconds named as in `Candidate`."""
+
+    queued_prefill: Sequence[float]
+    prefill: Sequence[float]
+    class_prefill: Sequence[float]
+    decode: Sequence[float]
+    generation: Sequence[float]
+    crowding: Sequence[float]
+    slot: Sequence[float]
 
 
 class _LoadOnce:
@@ -46,7 +58,6 @@ class Candidates(Sequence[Candidate]):
     __slots__ = (
         "_blocks",
         "_chains",
-        "_decode",
         "_endpoints",
         "_estimates",
         "_length",
@@ -60,6 +71,7 @@ class Candidates(Sequence[Candidate]):
         "_requests",
         "_running",
         "_taken",
+        "_terms",
         "_tokens",
         "_trust",
         "busy_share",
@@ -102,7 +114,7 @@ class Candidates(Sequence[Candidate]):
         self.ttft_share: Final = ttft_share
         self._made: list[Candidate] | None = None
         self._loads: list[CurrentLoad] | None = None
-        self._decode: list[float] | None = None
+        self._terms: CostTerms | None = None
 
     def __len__(self) -> int:
         return len(self._estimates)
@@ -126,8 +138,7 @@ class Candidates(Sequence[Candidate]):
 
     def _make(self, position: int) -> Candidate:
         estimate, pod, loads = self._estimates[position], self._pods[position], self._loads
-        decode = self._decode_seconds()[position]
-        taken = self._taken
+        terms = self.cost_terms()
         return Candidate(
             endpoint=self._endpoints[position],
             load=pod.load,
@@ -135,13 +146,13 @@ class Candidates(Sequence[Candidate]):
             cached_tokens=estimate.cached,
             matched_blocks=estimate.matched,
             total_blocks=self._blocks,
-            queued_prefill_seconds=self._queued[position],
-            prefill_seconds=self._prefill[position],
-            class_prefill_seconds=estimate.seconds,
-            decode_seconds=decode,
-            generation_seconds=self._generation_seconds(position, decode),
-            crowding_seconds=self._crowding_seconds(position, decode),
-            slot_seconds=0.0 if taken is None else taken[position],
+            queued_prefill_seconds=terms.queued_prefill[position],
+            prefill_seconds=terms.prefill[position],
+            class_prefill_seconds=terms.class_prefill[position],
+            decode_seconds=terms.decode[position],
+            generation_seconds=terms.generation[position],
+            crowding_seconds=terms.crowding[position],
+            slot_seconds=terms.slot[position],
             requests=self._requests[position],
             in_flight_tokens=pod.ledger.queued_tokens,
             busy_share=self.busy_share,
@@ -165,54 +176,30 @@ class Candidates(Sequence[Candidate]):
         """Return how many of the prompt's tokens each endpoint's cache is predicted to serve."""
         return [estimate.cached for estimate in self._estimates]
 
-    def ttft_seconds(self, alpha: float, decoding: float, slot: float) -> list[float]:
-        """Return the cost of a first token at each endpoint, in seconds.
+    def cost_terms(self) -> CostTerms:
+        """Return what the request costs at each endpoint."""
+        if self._terms is None:
+            self._terms = self._find_terms()
+        return self._terms
 
-        The factors weigh the prefill at the class's own speed, the seconds that the request's
-        decode and others' take, and those for which it takes a slot.
+    def _find_terms(self) -> CostTerms:
+        """Find them all at once.
+
+        Running decodes and the request's own are computed in the same steps (vLLM), so that its
+        tokens take longer because of them. They run for as long as it does, look back at as much,
+        and wait while it is prefilled.
         """
-        queued, prefill, running, pods = self._queued, self._prefill, self._running, self._pods
-        estimates, length, context = self._estimates, self._length, self._context
-        costs: list[float] = []
-        for position, beside in enumerate(self._decode_seconds()):
-            others, own_prefill = running[position], prefill[position]
-            decodes = pods[position].pace.joined_seconds(others, context) + 2.0 * beside
-            costs.append(
-                queued[position]
-                + own_prefill
-                + alpha * estimates[position].seconds
-                + beside
-                + decoding * (length * decodes + others * own_prefill)
-            )
-        taken = self._taken
-        if taken is not None:
-            return [cost + slot * each for cost, each in zip(costs, taken, strict=True)]
-        return costs
-
-    def _decode_seconds(self) -> list[float]:
-        """Return what running decodes add to a step of each: vLLM computes all in the same one."""
-        decode = self._decode
-        if decode is None:
-            decode = self._decode = [
-                pod.decode_seconds(running)
-                for pod, running in zip(self._pods, self._running, strict=True)
-            ]
-        return decode
-
-    def _generation_seconds(self, position: int, decode: float) -> float:
-        """Return what the request's tokens take, beside the decodes of the moment."""
-        return self._length * (self._pods[position].pace.step_seconds(1.0, self._context) + decode)
-
-    def _crowding_seconds(self, position: int, decode: float) -> float:
-        """Return what the request's tokens take longer because of others, and theirs because of it.
-
-        Others are taken to run for as long as it does, and wait while its prompt is computed.
-        """
-        own = self._pods[position].pace.decode_seconds(1.0, self._context)
-        others = self._length * own + self._prefill[position]
-        return self._length * decode + self._running[position] * others
-
-    @property
-    def _context(self) -> float:
-        """How many tokens the request looks back at while it decodes, on average."""
-        return self._tokens + self._length / 2
+        length, context = self._length, self._tokens + self._length / 2
+        decode: list[float] = []
+        generation: list[float] = []
+        crowding: list[float] = []
+        for position, pod in enumerate(self._pods):
+            running, pace = self._running[position], pod.pace
+            beside = pod.decode_seconds(running)
+            theirs = length * pace.decode_seconds(1.0, context) + self._prefill[position]
+            decode.append(beside)
+            generation.append(length * (pace.step_seconds(1.0, context) + beside))
+            crowding.append(length * beside + running * theirs)
+        own = [estimate.seconds for estimate in self._estimates]
+        slot = self._taken or [0.0] * len(decode)
+        return CostTerms(self._queued, self._prefill, own, decode, generation, crowding, slot)

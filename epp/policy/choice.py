@@ -9,7 +9,7 @@ from typing import Final, SupportsIndex
 
 from epp.errors import EndpointsFull, NoEndpoints, PickerFault
 from epp.model.candidate import Candidate
-from epp.model.candidates import Candidates
+from epp.model.candidates import Candidates, CostTerms
 from epp.model.endpoint import CurrentLoad
 from epp.model.request import Decision, InferenceRequest, Score
 from epp.policy.plugins import PickContext, PluginTimer
@@ -156,19 +156,35 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     take costs as much as one and a half percent more of what first tokens take. Both shares are
     the fleet's and so the same for all candidates.
     """
-    if type(candidates) is Candidates:
-        alpha, decoding = _alpha(candidates.busy_share), _decoding(candidates.ttft_share)
-        return candidates.ttft_seconds(alpha, decoding, _SLOT)
-    alpha, decoding = _alpha(candidates[0].busy_share), _decoding(candidates[0].ttft_share)
+    alpha, decoding = _weights(candidates)
     return [
-        each.queued_prefill_seconds
-        + each.prefill_seconds
-        + alpha * each.class_prefill_seconds
-        + each.decode_seconds
-        + decoding * (each.generation_seconds + each.crowding_seconds)
-        + _SLOT * each.slot_seconds
-        for each in candidates
+        queued + prefill + alpha * own + decode + decoding * (generation + crowding) + _SLOT * slot
+        for queued, prefill, own, decode, generation, crowding, slot in zip(
+            *_cost_terms(candidates), strict=True
+        )
     ]
+
+
+def _cost_terms(candidates: Sequence[Candidate]) -> CostTerms:
+    """Return the columns of what each candidate costs."""
+    if type(candidates) is Candidates:
+        return candidates.cost_terms()
+    return CostTerms(
+        [each.queued_prefill_seconds for each in candidates],
+        [each.prefill_seconds for each in candidates],
+        [each.class_prefill_seconds for each in candidates],
+        [each.decode_seconds for each in candidates],
+        [each.generation_seconds for each in candidates],
+        [each.crowding_seconds for each in candidates],
+        [each.slot_seconds for each in candidates],
+    )
+
+
+def _weights(candidates: Sequence[Candidate]) -> tuple[float, float]:
+    """Return alpha and w of `ttft_costs`, by the state of the fleet."""
+    if type(candidates) is Candidates:
+        return _alpha(candidates.busy_share), _decoding(candidates.ttft_share)
+    return _alpha(candidates[0].busy_share), _decoding(candidates[0].ttft_share)
 
 
 def _alpha(busy: float) -> float:

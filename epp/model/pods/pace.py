@@ -92,15 +92,6 @@ class Pace:
         """Return what a step takes that decodes so many sequences, and nothing else."""
         return self.decode_slowness.value * self.of_class.decode.seconds(sequences, held)
 
-    def joined_seconds(self, others: float, context: float) -> float:
-        """Return what a step takes that decodes one sequence alone, with what it adds to others'.
-
-        It looks back at so many tokens of `context`, and `others` decode where it does.
-        """
-        decode = self.of_class.decode
-        own = decode.sequence + decode.context * context
-        return self.decode_slowness.value * (decode.step + (1.0 + others) * own)
-
     # Measurements.
 
     def count(self, sequences: float, held: float, now: float, *, prefilling: bool) -> None:
