@@ -252,7 +252,7 @@ ERRORS = [
     (
         "plugins: [{type: random-picker}, {type: max-score-picker}]",
         "schedulingProfiles[0].plugins",
-        "one picker",
+        "can have one",
     ),
     (
         ONE + "[{pluginRef: queue-score}]}]",

@@ -63,7 +63,7 @@ def test_a_parser_that_no_one_names_is_said_to_read_nothing():
     ("names", "place", "problem"),
     [
         (("openai-parser", "openai-parser"), "parsers[1].pluginRef", "a second openai-parser"),
-        (("random-picker",), "parsers[0].pluginRef", "`random-picker` parses nothing"),
+        (("random-picker",), "parsers[0].pluginRef", "`random-picker` is not a parser"),
         (("openai-parsr",), "parsers[0].pluginRef", "`openai-parsr`: did you mean `openai-parser`"),
     ],
 )
