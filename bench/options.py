@@ -19,7 +19,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     `engine` None is vLLM where it is installed, else the simulator; "none" starts no servers.
     `identities` is empty for all that the engine allows; `traces` is a trace file, or a folder
-    of them. `observe`: measure nothing but what it costs to observe so many responses to their
+    of them. `observe`: measure nothing but what it costs to observe this many responses to their
     end.
     """
 

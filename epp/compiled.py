@@ -153,13 +153,13 @@ class _Sources:
 
 
 FAULT = _fault()
-"""Why no extension is taken; empty where those that were built are."""
+"""Why no extension is taken; empty if those that were built are."""
 if FAULT:
     sys.meta_path.insert(0, _Sources)
 
 
 def fault(module: str) -> str:
-    """Return why a module of `MODULES` is not compiled; empty where it is. Imports it.
+    """Return why a module of `MODULES` is not compiled; empty if it is. Imports it.
 
     An extension can be missing alone: where a library was not there when it was to be built, or
     is not there now.

@@ -46,7 +46,7 @@ NOTICES = {
 
 
 class Effort(msgspec.Struct, frozen=True):
-    """`requests` an identity and round; a round has a seed of its own, and so many at a time."""
+    """`requests` an identity and round; a round has a seed of its own, and this many at a time."""
 
     requests: int
     concurrency: tuple[int, ...]

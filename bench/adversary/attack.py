@@ -57,5 +57,5 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def allowed_mb(attack: Attack, sent: int) -> float:
-    """The growth of memory that so many bytes may cause."""
+    """The growth of memory that this many bytes may cause."""
     return max(FLOOR_MB, min(attack.most_mb, BYTES_FACTOR * sent / (1 << 20)))

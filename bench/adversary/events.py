@@ -29,13 +29,13 @@ def _numbered(bodies: Iterator[bytes]) -> Iterator[Message]:
 
 
 def _large(count: int) -> Iterator[bytes]:
-    """Batches of one event with so many blocks."""
+    """Batches of one event with this many blocks."""
     for number in range(1_000_000):
         yield payload(stored(_blocks(count, number * count)))
 
 
 def _many(count: int) -> Iterator[bytes]:
-    """Batches of so many events of one block."""
+    """Batches of this many events of one block."""
     for number in range(1_000_000):
         yield payload(*(stored([each]) for each in _blocks(count, number * count)))
 

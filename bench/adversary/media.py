@@ -14,7 +14,7 @@ _HASH = "0123456789abcdef"
 
 
 def generate(ids: int, hashes: int, places: Sequence[tuple[int, int]], modalities: int) -> bytes:
-    """A request with so many ids, modalities, hashes of each, and `(offset, length)` of each."""
+    """A request with this many ids, modalities, hashes of each, and `(offset, length)` of each."""
     names = [f"m{number}" for number in range(modalities)]
     stands = [{"offset": offset, "length": length} for offset, length in places]
     features = {

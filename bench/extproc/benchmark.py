@@ -53,7 +53,7 @@ async def measure(progress: Progress, options: Options) -> Report:
 async def _among(
     pods: int, effort: Effort, log_dir: Path, samples: Samples, progress: Progress
 ) -> None:
-    """Idling and CPU per request in a stack of its own with so many endpoints."""
+    """Idling and CPU per request in a stack of its own with this many endpoints."""
     (place := log_dir / f"among-{pods}").mkdir()
     async with running(place, pods, MAIN) as stack:
         progress.step(f"idling with {pods} pods")

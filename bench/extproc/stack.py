@@ -72,7 +72,7 @@ async def start_backends(count: int, log_dir: Path) -> tuple[Process, list[int]]
 async def running(
     log_dir: Path, pods: int, routes: Sequence[Route] = ROUTES
 ) -> AsyncIterator[Stack]:
-    """Start it all, with so many endpoints; everything is stopped on the way out."""
+    """Start it all, with this many endpoints; everything is stopped on the way out."""
     async with AsyncExitStack() as exits:
         backends, ports = await start_backends(pods, log_dir)
         exits.push_async_callback(backends.stop)

@@ -28,7 +28,7 @@ _PAGE = (
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Change so many pods, one after the other, at `rate` a second (0: as fast as it goes)."""
+    """Change this many pods, one after the other, at `rate` a second (0: as fast as it goes)."""
 
     events: int
     rate: float = 0.0

@@ -52,7 +52,7 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def cluster(pods: int, directory: Path) -> AsyncIterator[Cluster]:
-    """Start a cluster with so many pods, all ready."""
+    """Start a cluster with this many pods, all ready."""
     kubeconfig = directory / "kubeconfig"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.kube.cluster", str(pods), str(kubeconfig)),
@@ -148,7 +148,7 @@ class Follower:
                 await task
 
     async def heard(self, count: int) -> None:
-        """Wait until so many changes were told."""
+        """Wait until this many changes were told."""
         async with asyncio.timeout(READY_SECONDS):
             while len(self.delays) < count:
                 await asyncio.sleep(_POLL_SECONDS)

@@ -73,7 +73,7 @@ def tokens_of(text: str) -> list[int]:
 
 
 def sequence(requests: int = REQUESTS) -> list[Step]:
-    """Return so many requests of each part, one part after the other."""
+    """Return this many requests of each part, one part after the other."""
     steps: list[Step] = []
     for workload in PARTS:
         trace = read(workload, seed=SEED)

@@ -145,7 +145,7 @@ def _tokens(body: dict[str, Any]) -> list[int]:
 
 @asynccontextmanager
 async def started(count: int) -> AsyncIterator[Workers]:
-    """Have so many workers serve."""
+    """Have this many workers serve."""
     workers, addresses, runners = Workers(), [], []
     context = zmq.asyncio.Context()
     try:

@@ -10,7 +10,7 @@ from epp.errors import ConfigError
 from epp.replay.sweep import Task
 
 Cases = Callable[[Path, int], Sequence[Task]]
-"""The runs over the traces of a folder, with so many seeds. May raise `ConfigError`."""
+"""The runs over the traces of a folder, with this many seeds. May raise `ConfigError`."""
 Table = Callable[[Sequence[Task], ProcessPoolExecutor], Iterable[str]]
 """The rows of the table, of these runs, played by these processes."""
 

@@ -48,7 +48,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     are of `requests` for the square root of the number of pods. After the last one has come, others
     have `drain_seconds`. `traffic` is a part of it that
     shows what a request costs. `offered` gives it, a rate and seconds, its traffic for a run.
-    Where `rate` is set, so many requests a second come for each pod of speed 1, whatever the load.
+    If `rate` is set, that many requests a second come for each pod of speed 1, at any load.
     """
 
     name: str
@@ -103,7 +103,7 @@ def drawn(subject: Subject, rate: float, seconds: float, seed: int) -> Offered:
 
 
 def users(subject: Subject, rate: float, _seconds: float, seed: int) -> Offered:
-    """Offer so many users of a closed loop that requests come at the rate where nobody waits."""
+    """Offer enough users of a closed loop for requests to come at the rate if none waits."""
     calls, cost = read_traffic(subject.traffic).calls, StepCost()
     generated = sum(tokens_in(call.response) for call in calls) / len(calls)
     think = sum(call.think for call in calls) / len(calls)

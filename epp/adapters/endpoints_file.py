@@ -150,7 +150,7 @@ class ClusterNames:
         return self._clock() - self._at >= self.interval
 
     def __call__(self, name: str, port: int) -> str:
-        """Return an IP address of a name whose cluster listens at a port; "" where it has none."""
+        """Return an IP address of a name whose cluster listens at a port; "" if it has none."""
         self._at = self._clock()
         found, problem = self._names.resolve(name, port)
         if problem and name not in self._missing:

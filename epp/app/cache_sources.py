@@ -54,7 +54,7 @@ def build_tokenizer(settings: TokenSettings) -> PromptTokenizer:
 
 
 def tokenizer_warning(settings: TokenSettings | None) -> str:
-    """Return why the tokenizer cannot be loaded; empty where it can, or where none is wanted."""
+    """Return why the tokenizer cannot be loaded; empty if it can, or none is wanted."""
     try:
         if settings is not None:
             build_tokenizer(settings)
@@ -64,7 +64,7 @@ def tokenizer_warning(settings: TokenSettings | None) -> str:
 
 
 def tokenizer_or_none(settings: TokenSettings | None) -> PromptTokenizer | None:
-    """Return the tokenizer; None where none is wanted, or it cannot be loaded (logged)."""
+    """Return the tokenizer; None if none is wanted, or it cannot be loaded (logged)."""
     try:
         return None if settings is None else build_tokenizer(settings)
     except ConfigError as error:
@@ -108,7 +108,7 @@ def kv_events_or_none(
     tokenizer: PromptTokenizer | None,
     apply: Callable[[Event], None],
 ) -> "KvEventListener | None":
-    """Return the listener to engines; None where none is wanted or it has no use (logged).
+    """Return the listener to engines; None if none is wanted or it has no use (logged).
 
     `base_model` names the model in events that name no adapter. Events identify blocks by token
     ids. Beside prompts that are text they would count every block twice, so a listener without a

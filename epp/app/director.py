@@ -30,7 +30,7 @@ _REMEDY: Final = (
     "set response_body_mode: STREAMED in the ext_proc filter; Envoy 1.40 announces its modes"
 )
 _UNTIMED: Final = 63
-"""Of so many decisions and one more, one times its plug-ins."""
+"""Decisions between two whose plug-ins are timed."""
 _UNREACHED: Final = frozenset((502, 503, 504))
 """HTTP statuses with which Envoy answers where it cannot reach a model server."""
 

@@ -26,7 +26,7 @@ class Discovery(Protocol):
         """The current rules that requests are routed by: model rewrites and objectives."""
 
     async def load(self) -> None:
-        """Read the endpoints for the first time. Raises `ConfigError` where it cannot."""
+        """Read the endpoints for the first time. Raises `ConfigError` if it cannot."""
 
     async def run(self) -> None:
         """Follow changes; never returns."""

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Observer(msgspec.Struct, frozen=True, kw_only=True):
-    """One observer; None where it does not want to be called.
+    """One observer; None if it does not want to be called.
 
     They are called on the event loop, and wait for nothing.
     """

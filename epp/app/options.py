@@ -15,7 +15,7 @@ from epp.model.pods.outlier_detection import OUTLIERS
 from epp.protocol.extproc.observation import AUTO, Observation
 
 _HELD_SHARE = 4
-"""The share of the memory that unfinished requests may hold is one in so many."""
+"""Unfinished requests may hold the memory divided by this."""
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ def freeze_long_lived_objects() -> None:
 async def collect_garbage() -> None:
     """Collect garbage a little at a time until cancelled.
 
-    CPython collects when so many more objects were made than freed, and then all that were made
+    CPython collects when this many more objects were made than freed, and then all that were made
     since, of which those of open streams are most: of 10,000 streams 0.2 s of work at once, for
     nothing, as exchanges are freed by their reference counts. What was made in a tenth of a second
     is little; all objects are collected once a minute, or more rarely where that takes long.

@@ -63,7 +63,7 @@ def _check_size(arguments: argparse.Namespace) -> None:
 def recording_of(
     arguments: argparse.Namespace, pool: str, base_model: str
 ) -> "RecordingSettings | None":
-    """Return what is to be recorded; None where nothing is. Raises `ConfigError`."""
+    """Return what is to be recorded; None if nothing is. Raises `ConfigError`."""
     if arguments.record is None:
         return None
     _check_size(arguments)

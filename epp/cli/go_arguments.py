@@ -19,9 +19,9 @@ _SERVE = "serve"
 class GoArgumentParser(argparse.ArgumentParser):
     """A parser that reads Go's forms of flags, and names what an unknown word resembles.
 
-    `commands`, where there are any, are the words that it may begin with. `words_go_to` names the
+    `commands`, if there are any, are the words that it may begin with. `words_go_to` names the
     argument that takes words wherever they stand among flags. `build` adds what there is to parse,
-    when it is first asked to: the parser of a command that nobody asks for stays empty.
+    when it is first asked to: the parser of a command that is not used stays empty.
     """
 
     commands: Collection[str] = ()

@@ -22,7 +22,7 @@ _GENERATED_PARTS = 2
 class PoolOptions(msgspec.Struct, frozen=True):
     """The source of a pool's endpoints, and the pool's name in metrics.
 
-    `metrics_access`, where not None, is the Kubernetes API that authorizes readers of metrics.
+    `metrics_access`, if not None, is the Kubernetes API that authorizes readers of metrics.
     """
 
     source: Path | KubeSettings

@@ -51,7 +51,7 @@ Exit status: 0 after all runs; 2 an option or the traffic cannot be used."""
 _DEFAULT_POLICIES = ("least-ttft", "llm-d-router", "round-robin")
 _BASELINE = "llm-d-router"
 _LONGEST_LABEL = 40
-"""Characters: plots have room for so many beside them."""
+"""Characters: plots have room for this many beside them."""
 _MOST_RANKS, _MOST_PICKERS, _MOST_SEEDS, _MOST_JOBS = 1_000, 1_000, 10_000, 1_000
 
 

@@ -116,7 +116,7 @@ def _pages(
     plugins: Mapping[str, object],
     place: str,
 ) -> PolledPages | None:
-    """Return what is taken from a source; None where nothing is."""
+    """Return what is taken from a source; None if nothing is."""
     found: list[_Extractor] = []
     for index, extractor in enumerate(extractors):
         plugin, where = plugins[extractor], f"{place}.extractors[{index}].pluginRef"

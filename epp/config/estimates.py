@@ -30,7 +30,7 @@ class Resolution(_Estimate, frozen=True):
 
 
 class Pixels(_Estimate, frozen=True):
-    """A token for so many pixels; 0: 1024."""
+    """A token for this many pixels; 0: 1024."""
 
     factor: _Size = 0
 
@@ -65,14 +65,14 @@ class FrameEstimate(_Estimate, frozen=True):
 
 
 class SampledFrames(_Estimate, frozen=True):
-    """So many frames a second, some of them in one."""
+    """A number of frames a second, some of them in one."""
 
     sample_fps: _Amount = msgspec.field(default=0.0, name="sampleFPS")
     temporal_patch_size: _Size = 0
 
 
 class StridedFrames(_Estimate, frozen=True):
-    """Each so many frames one."""
+    """One frame in every `frame_stride`."""
 
     default_source_fps: _Amount = msgspec.field(default=0.0, name="defaultSourceFPS")
     frame_stride: _Size = 0

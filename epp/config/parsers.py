@@ -96,7 +96,7 @@ class ParserSettings(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
     def fault(self, app_protocol: str) -> str:
-        """Return why these parsers cannot read a pool's requests; empty where they can.
+        """Return why these parsers cannot read a pool's requests; empty if they can.
 
         `app_protocol` is that of the pool; empty: it does not say, and anything goes.
         """

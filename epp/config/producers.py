@@ -279,7 +279,7 @@ class ApproxProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, ren
 
     Of the fleet's it bounds the modelled cache of endpoints that do not report their capacity. The
     others are plain LRUs of `lru_capacity_per_server` entries of 64 tokens, or of
-    `block_size_tokens` where that is more; with `auto_tune`, of as many as an endpoint has blocks.
+    `block_size_tokens` if that is more; with `auto_tune`, of as many as an endpoint has blocks.
     """
 
     auto_tune: bool = True

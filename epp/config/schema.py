@@ -206,7 +206,7 @@ def _modernize(document: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _take(document: dict[str, Any], path: Path) -> object:
-    """Remove and return what is at a path; None where nothing is."""
+    """Remove and return what is at a path; None if nothing is."""
     holder: Any = document
     for key in path[:-1]:
         holder = holder.get(key)

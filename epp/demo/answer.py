@@ -64,6 +64,6 @@ class Answer:
 
     @property
     def cached_tokens(self) -> int | None:
-        """Prompt tokens that the server reported as cached; None where it reported none."""
+        """Prompt tokens that the server reported as cached; None if it reported none."""
         details = self.usage.prompt_tokens_details
         return details.cached_tokens if details else None

@@ -40,7 +40,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 async def play(
     testbed: Testbed, pool: DemoPool, plan: Sequence[Conversation], lane: Lane
 ) -> RunResult:
-    """Play the plan through a testbed. Raises `ProcessDied` where one of its processes ends."""
+    """Play the plan through a testbed. Raises `ProcessDied` if one of its processes ends."""
     player = Player(testbed.url, pool.model, lane.samples.append)
     lane.begin()
     began, used = time.monotonic(), _cpu_seconds()

@@ -12,8 +12,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """One request as its client measured it; times in seconds, `sent_at` since the run's start.
 
     `ttft` ends at the first byte of generated text. `server` is the target (`ip:port`) that the
-    picker reported, empty where it reported none; `predicted_cached` is its estimate in tokens,
-    None where it reported none. A failed request has an `error`, and its `ttft` does not count.
+    picker reported, empty if it reported none; `predicted_cached` is its estimate in tokens,
+    None if it reported none. A failed request has an `error`, and its `ttft` does not count.
     """
 
     conversation: int

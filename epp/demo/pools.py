@@ -24,8 +24,8 @@ class DemoPool(msgspec.Struct, frozen=True, kw_only=True):
     """`servers` equal model servers and their workload.
 
     `cache_tokens` and `block_size`, in tokens, describe one server. `argv` starts one, which
-    prints its port as JSON, after `prepare`, where not empty, has run once. `prompt_rate` is the
-    prompt tokens a second of a server that does nothing else, None where unknown;
+    prints its port as JSON, after `prepare`, if not empty, has run once. `prompt_rate` is the
+    prompt tokens a second of a server that does nothing else, None if unknown;
     `start_seconds` is the deadline of a start.
     """
 

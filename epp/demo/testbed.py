@@ -67,7 +67,7 @@ async def start_testbed(
 
 
 async def prepare(pool: DemoPool, directory: Path) -> None:
-    """Run the pool's `prepare` command. Raises `ProcessDied` where it fails."""
+    """Run the pool's `prepare` command. Raises `ProcessDied` if it fails."""
     if not pool.prepare:
         return
     process = await spawn("prepare", pool.prepare, log_dir=directory)

@@ -40,7 +40,7 @@ class Child:
         self._ended = False
 
     async def start(self) -> None:
-        """Start it. Raises `ProcessDied` where it ends, or is not ready in time."""
+        """Start it. Raises `ProcessDied` if it ends, or is not ready in time."""
         self._read = 0
         self._process = await spawn(self.name, self._argv, log_dir=self._folder)
         self._ended = False

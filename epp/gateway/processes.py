@@ -91,7 +91,7 @@ class Process:
             return await asyncio.shield(self._exit)
 
     async def before_exit(self, work: Awaitable[T], failure: str, limit: float) -> T:
-        """Await `work`. Raises `ProcessDied` where the child ends first or `limit` seconds pass.
+        """Await `work`. Raises `ProcessDied` if the child ends first or `limit` seconds pass.
 
         The message of the latter has `failure`, which says what the child did not do.
         """

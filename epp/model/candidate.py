@@ -96,12 +96,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waiting(self) -> float:
-        """Requests that wait in the engine's queue, whoever sent them."""
+        """Requests that wait in the engine's queue, no matter who sent them."""
         return self._borne().waiting
 
     @property
     def running(self) -> float:
-        """Requests that the engine computes, whoever sent them."""
+        """Requests that the engine computes, no matter who sent them."""
         return self._borne().running
 
     @property

@@ -50,8 +50,8 @@ class Candidates(Sequence[Candidate]):
     Good while one decision is made: a load that is first looked at later is a later one.
     `busy_share` and `ttft_share`, in 0..1, are the fleet's; `length` is how many tokens the request
     is expected to generate. `context` is how many tokens it has with what it may generate, at
-    least; 0 where no endpoint is known to have too little room for that. `taken` are the seconds
-    for which it takes a slot of adapters from others, None where there are none to take. Units are
+    least; 0 if no endpoint is known to have too little room for that. `taken` are the seconds
+    for which it takes a slot of adapters from others, None if there are none to take. Units are
     those of `Candidate`.
     """
 

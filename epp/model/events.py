@@ -90,7 +90,7 @@ class OrcaReported(msgspec.Struct, frozen=True):
 class Admitted(msgspec.Struct, frozen=True):
     """A request was sent to an endpoint. Its quote may come from another fleet.
 
-    `prefill_endpoint_id`, where not None, computes its prompt in place of the endpoint, which gets
+    `prefill_endpoint_id`, if not None, computes its prompt in place of the endpoint, which gets
     the blocks of it.
     """
 

@@ -19,7 +19,7 @@ EngineHash = NewType("EngineHash", int)
 class Medium(Enum):
     """The kind of memory that an engine keeps a block in (vLLM `medium`)."""
 
-    GPU = "gpu"  # also where the event names none
+    GPU = "gpu"  # also if the event names none
     CPU = "cpu"  # host memory, with offloading
     OTHER = "other"  # disks, and stores that pods share
 
@@ -28,10 +28,10 @@ class BlocksStored(msgspec.Struct, frozen=True, gc=False):
     """Consecutive blocks of `size` tokens each that the engine holds (vLLM `BlockStored`).
 
     They follow the block `parent`, None at the start of a sequence. `tokens` has the token ids of
-    all of them, four little-endian bytes each; it is empty, and `size` 0, where the event has
-    hashes only. `model` is the LoRA adapter's name, or the base model's, "" where unknown. `salt`
+    all of them, four little-endian bytes each; it is empty, and `size` 0, if the event has
+    hashes only. `model` is the LoRA adapter's name, or the base model's, "" if unknown. `salt`
     is the sequence's cache salt, known at its start only. `content` has for each block what else
-    was hashed into it (images, embeddings), b"" for nothing; it is empty where no block has any.
+    was hashed into it (images, embeddings), b"" for nothing; it is empty if no block has any.
     `group` is the KV cache group of a hybrid model. `full` says that a hit needs this group's
     blocks from the start of the sequence on.
     """

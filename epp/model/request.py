@@ -176,7 +176,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """The tokens that the model server reported; `cached_tokens` is None where it did not say.
+    """The tokens that the model server reported; `cached_tokens` is None if it did not say.
 
     `doubtful`: it reported more cached tokens than the prompt has, which is left out.
     """

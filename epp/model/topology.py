@@ -34,7 +34,7 @@ class Topology(NamedTuple):
 
 
 def topology_of(endpoint: Endpoint, labels: TopologyLabels = TOPOLOGY_LABELS) -> Topology | None:
-    """Return where an endpoint runs; None where nothing says so.
+    """Return where an endpoint runs; None if nothing says so.
 
     Without the label the host is the pod's `spec.hostname`, as in llm-d-router's
     `topology-extractor`; rack, zone and region are known by their labels alone.

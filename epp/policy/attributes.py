@@ -20,14 +20,14 @@ MULTICLUSTER_KV_USAGE = "llm-d.ai/multicluster-kv-cache-utilization"
 
 
 class Attribute(msgspec.Struct, frozen=True):
-    """One attribute of endpoints: `source`, where not None, knows it better than their load."""
+    """One attribute of endpoints: `source`, if not None, knows it better than their load."""
 
     name: str
     key: str
     source: NumberAttributes | None = None
 
     def values(self, candidates: Sequence[Candidate]) -> list[float | None]:
-        """Return the value of each candidate, in their order; None where it has no number."""
+        """Return the value of each candidate, in their order; None if it has no number."""
         return [self._value(each) for each in candidates]
 
     def _value(self, candidate: Candidate) -> float | None:

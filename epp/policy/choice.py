@@ -39,7 +39,7 @@ def choose(
     Endpoints whose contexts are known to be too short for it are left out where the filters leave
     one with room for it; where they do not, an engine says that it does not fit.
 
-    Raises `NoEndpoints` where the filters leave no candidate, `PickerFault` where a scorer
+    Raises `NoEndpoints` if the filters leave no candidate, `PickerFault` if a scorer
     returns more or fewer scores than there are candidates. Plug-ins may return numbers of other
     types, such as NumPy's, and arrays of them. The calls of plug-ins are timed by `timer`.
     """

@@ -7,6 +7,6 @@ ClientKey = int
 def client_key(name: str) -> ClientKey:
     """Return the key under which a client's name is kept.
 
-    SipHash under a secret of the process (PEP 456): nobody can choose two names of one key.
+    SipHash under a secret of the process (PEP 456): no client can choose two names of one key.
     """
     return hash(name)

@@ -1,6 +1,6 @@
 """Plug-ins for the Gateway API Inference Extension's conformance suite; not for production.
 
-They act only where a configuration names them: the first lets clients choose their endpoint, the
+They act only if a configuration names them: the first lets clients choose their endpoint, the
 second reveals to them which endpoint served. Their names are llm-d-router's, as in the suite's
 own configuration.
 """

@@ -25,7 +25,7 @@ class TopologyExtractor(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     region: str = TOPOLOGY_LABELS.region
 
     def topology(self, endpoint: Endpoint) -> Topology | None:
-        """Return where an endpoint runs; None where nothing says so."""
+        """Return where an endpoint runs; None if nothing says so."""
         default = TOPOLOGY_LABELS
         return topology_of(
             endpoint,
@@ -74,11 +74,11 @@ class LabelProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
             raise ValueError(f"attributeKey `{min(repeated)}` is listed twice")
 
     def text(self, endpoint: Endpoint, attribute_key: str) -> str | None:
-        """Return the value of an attribute; None where the pod has no such label."""
+        """Return the value of an attribute; None if the pod has no such label."""
         return endpoint.labels.get(self._label_of(attribute_key))
 
     def number(self, endpoint: Endpoint, attribute_key: str) -> float | None:
-        """Return the number of an attribute; None where it is text, or nobody's here."""
+        """Return the number of an attribute; None if it is text, or another one than this."""
         if self.value_type != "number" or attribute_key != self.attribute_key:
             return None
         try:

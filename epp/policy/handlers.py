@@ -78,7 +78,7 @@ class HeaderProfiles:
         self._names: Sequence[str] = ()
 
     def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:
-        """Return the decision of the profile. Raises `MalformedRequest` where there is none."""
+        """Return the decision of the profile. Raises `MalformedRequest` if there is none."""
         if len(self._names) == 1:
             return run("", request)
         name = request.headers.get(self._header, "").strip() or self._default
@@ -91,7 +91,7 @@ class HeaderProfiles:
         return run(name, request)
 
     def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
-        """Take the names. Raises `UnknownProfile` where the default is none of several."""
+        """Take the names. Raises `UnknownProfile` if the default is not one of several."""
         if len(names) > 1 and self._default not in names:
             raise UnknownProfile("defaultProfile", self._default)
         self._names = tuple(names)

@@ -93,7 +93,7 @@ class Picker(Protocol):
 
 
 RunProfile = Callable[[str, InferenceRequest], Decision]
-"""Runs a profile by its name; raises `NoEndpoints` where its filters leave no candidate."""
+"""Runs a profile by its name; raises `NoEndpoints` if its filters leave no candidate."""
 
 
 class UnknownProfile(ValueError):
@@ -115,8 +115,8 @@ class ProfileHandler(Protocol):
     def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
         """Take the profiles' names, in the file's order, before the first request.
 
-        Returns warnings, such as of profiles that never run. Raises `UnknownProfile` where a
-        parameter names one that is none of them, `ValueError` where they are not what it runs.
+        Returns warnings, such as of profiles that never run. Raises `UnknownProfile` if a
+        parameter names one that is none of them, `ValueError` if they are not what it runs.
         """
 
 
@@ -212,7 +212,7 @@ class PluginContext(Protocol):
     def plugin(self, name: str, kind: type[T], default: T | None = None) -> T:
         """Return another plug-in by its name, started; the default where the name is empty.
 
-        Raises `ConfigError` where there is none of that name, or it is of another kind, or it
+        Raises `ConfigError` if there is none of that name, or it is of another kind, or it
         needs this one.
         """
 

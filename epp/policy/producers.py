@@ -94,7 +94,7 @@ class LatencyPredictionInfo(Protocol):
     def latencies(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[LatencyPrediction | None]:
-        """Return one prediction for each candidate, in their order; None where there is none."""
+        """Return one prediction for each candidate, in their order; None if there is none."""
 
 
 @runtime_checkable
@@ -120,7 +120,7 @@ class TopologyInfo(Protocol):
     """Knows where endpoints run."""
 
     def topology(self, endpoint: Endpoint) -> Topology | None:
-        """Return an endpoint's place; None where nothing says so."""
+        """Return an endpoint's place; None if nothing says so."""
 
 
 @runtime_checkable
@@ -128,7 +128,7 @@ class TextAttributes(Protocol):
     """Knows attributes of endpoints that are text."""
 
     def text(self, endpoint: Endpoint, attribute_key: str) -> str | None:
-        """Return the value of an attribute; None where the endpoint has no such."""
+        """Return the value of an attribute; None if the endpoint has no such."""
 
 
 @runtime_checkable
@@ -136,7 +136,7 @@ class NumberAttributes(Protocol):
     """Knows attributes of endpoints that are numbers, beside those of `Load.attributes`."""
 
     def number(self, endpoint: Endpoint, attribute_key: str) -> float | None:
-        """Return the value of an attribute; None where the endpoint has no such."""
+        """Return the value of an attribute; None if the endpoint has no such."""
 
 
 class _Columns:

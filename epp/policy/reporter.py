@@ -82,7 +82,7 @@ class AttributeReporter:
     def report(self, usage: Usage) -> Reported | None:
         """Return what is reported of a response.
 
-        None where the condition does not hold, or the expression gives 0 or no number.
+        None if the condition does not hold, or the expression gives 0 or no number.
         """
         data = {"usage": _numbers(usage)}
         if self._condition is not None and _value(self._condition, data) is not True:
@@ -94,7 +94,7 @@ class AttributeReporter:
 
 
 def _value(expression: Any, data: Mapping[str, object]) -> object:  # noqa: ANN401
-    """Return an expression's value; None where its evaluation fails, as a division by 0 does."""
+    """Return an expression's value; None if its evaluation fails, as a division by 0 does."""
     found = expression.eval(data=data)
     return None if str(found.type()) == "ERROR" else found.value()
 

@@ -114,7 +114,7 @@ class Scheduler:
         return self._run_profiles(request, candidates, context, timer)
 
     def _check_saturation(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> None:
-        """Raise `Overloaded` where a request of negative priority meets a pool that is full."""
+        """Raise `Overloaded` if a request of negative priority meets a pool that is full."""
         detector = self._scheduling.saturation_detector
         saturation = 0.0 if detector is None else detector.saturation(candidates)
         if saturation >= 1:
@@ -186,7 +186,7 @@ class Scheduler:
     ) -> Decision:
         """Decide on a request and admit it at once, so that a burst spreads.
 
-        Raises `UnknownModel`, `NoEndpoints`, and `NotCached` where the client wants nothing else.
+        Raises `UnknownModel`, `NoEndpoints`, and `NotCached` if the client wants nothing else.
         """
         model = request.target_model
         if model and self._fleet.serves(model) is False:

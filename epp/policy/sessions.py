@@ -243,7 +243,7 @@ class _Bindings:
 
 
 def _finder(source: SessionSource, context: PluginContext) -> Callable[[InferenceRequest], str]:
-    """Return what finds a session's id in a request; it returns "" where there is none."""
+    """Return what finds a session's id in a request; it returns "" if there is none."""
     if source.header:
         name = source.header.strip().lower()
         return lambda request: request.headers.get(name, "")

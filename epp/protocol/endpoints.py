@@ -37,7 +37,7 @@ _HOST_NAME = re.compile(
 )
 
 Resolve = Callable[[str, int], str]
-"""Returns the IP address of a host name whose server listens at a port; "" where it has none."""
+"""Returns the IP address of a host name whose server listens at a port; "" if it has none."""
 
 
 class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -196,7 +196,7 @@ class _Versioned(msgspec.Struct):
 class Pseudonyms:
     """What hashes and clients' words are called in one recording; `key` has `KEY_BYTES`.
 
-    Whoever has no key can tell what is equal, and nothing else.
+    Without the key one can tell what is equal, and nothing else.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -288,7 +288,7 @@ def _lengths(chain: Chain, shared: int, start: int) -> tuple[int, ...]:
 def unpacked(prompt: RecordedPrompt) -> tuple[Sequence[int], Sequence[int]]:
     """Return the hashes and the lengths of a prompt's own blocks.
 
-    Raises `ValueError` where they cannot be those of blocks.
+    Raises `ValueError` if they cannot be those of blocks.
     """
     packed = a2b_base64(prompt.hashes.encode(), strict_mode=True)
     if len(packed) % _HASH_BYTES:

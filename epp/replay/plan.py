@@ -66,7 +66,7 @@ class FaultKind(Enum):
     LATE = "late"
     """It serves, and answers scrapes too late for `seconds`; without them for good.
 
-    With `running` only while more than so many requests run, as a server does that writes tokens
+    With `running` only while more than this many requests run, as a server does that writes tokens
     and pages in one loop.
     """
     SLOW = "slow"

@@ -45,7 +45,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def play(task: Task, simulation: Callable[[Trace, RunPlan], Simulation] = Simulation) -> Digest:
-    """Play one run. Raises `ConfigError` where its traffic cannot be read."""
+    """Play one run. Raises `ConfigError` if its traffic cannot be read."""
     played = simulation(read_traffic(task.traffic), task.plan).run()
     return digest(
         msgspec.structs.replace(

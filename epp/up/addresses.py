@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 
 class AddressBook:
-    """The addresses of `servers`, or of the endpoints file `path` where there are none.
+    """The addresses of `servers`, or of the endpoints file `path` if there are none.
 
     Both are followed for changes by `run`; `say` is told of what changes and of what cannot be
     resolved or read, whose last addresses then stay.

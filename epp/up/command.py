@@ -39,7 +39,7 @@ def run(options: UpOptions) -> int:
 
 
 def envoy_missing() -> str:
-    """Return how to install Envoy where it is not there; empty where it is."""
+    """Return how to install Envoy where it is not there; empty if it is."""
     try:
         path = envoy_binary()
     except ConfigError:
@@ -82,7 +82,7 @@ class Signals:
 async def run_up(options: UpOptions) -> int:
     """Serve until a signal; return 0, or where one cut it short 128 and its number.
 
-    Raises `ConfigError` for what cannot be used, `ProcessDied` where a process does not start.
+    Raises `ConfigError` for what cannot be used, `ProcessDied` if a process does not start.
     """
     _raise_file_limit()
     terminal, signals = Terminal(sys.stderr), Signals()
@@ -127,7 +127,7 @@ async def _first(work: asyncio.Task[None], event: asyncio.Event) -> None:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """Give a folder that nobody else can enter, with room for a socket's path; remove it."""
+    """Give a folder that no one else can enter, with room for a socket's path; remove it."""
     longest = f"{tempfile.gettempdir()}/epp-up-01234567/{ADMIN_SOCKET}"
     place = "/tmp" if len(longest) > _LONGEST_SOCKET else None  # noqa: S108 (mkdtemp is safe there)
     with tempfile.TemporaryDirectory(prefix="epp-up-", dir=place) as name:

@@ -18,7 +18,7 @@ _STATS = "/stats?filter=^http\\.gateway\\.downstream_rq_(active|total)$"
 class EnvoyAdmin:
     """A client of the admin interface in a folder; each call takes `_SECONDS` at most.
 
-    `picking` is whether Envoy asks the picker; None while nobody knows.
+    `picking` is whether Envoy asks the picker; None while that is not known.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -46,7 +46,7 @@ class ProxyPage(msgspec.Struct, frozen=True):
 
 
 class LiveFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of the live line; None where there is nothing to tell them from.
+    """The figures of the live line; None if there is nothing to tell them from.
 
     `per_second` is that of the last seconds, `ttft` the median in seconds of streamed answers,
     `cached` the share of prompt tokens that model servers had cached.
@@ -118,7 +118,7 @@ def _began_again(before: PickerPage, after: PickerPage) -> bool:
 
 
 def _cached(before: PickerPage, after: PickerPage) -> float | None:
-    """Return the cached share; None where no server reported one (vLLM does where it is asked)."""
+    """Return the cached share; None if no server reported one (vLLM does if it is asked)."""
     prompt = after.prompt_tokens - before.prompt_tokens
     if prompt <= 0 or after.cached_answers <= before.cached_answers:
         return None

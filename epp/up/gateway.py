@@ -162,7 +162,7 @@ class Gateway:
     async def run(self) -> NoReturn:
         """Start, say so, and watch over everything until cancelled.
 
-        Raises `ConfigError` for an endpoints file that cannot be read, `ProcessDied` where a
+        Raises `ConfigError` for an endpoints file that cannot be read, `ProcessDied` if a
         process does not start.
         """
         await self._addresses.load(self._terminal.say, self._started_relay())

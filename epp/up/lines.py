@@ -91,7 +91,7 @@ def curl(front: Front, probes: Sequence[Probe]) -> str:
 
 
 def picker_line(text: str, level: str) -> str:
-    """Return a line of the picker's log for people; empty where it is below `level`.
+    """Return a line of the picker's log for people; empty if it is below `level`.
 
     Lines that are not JSON, a traceback for instance, are passed on.
     """

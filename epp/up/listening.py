@@ -26,7 +26,7 @@ def listening_ip(host: str) -> str:
 
 
 def free_listener(ip: str, port: int, flag: str) -> int:
-    """Return the port, or for 0 a free one. Raises `ConfigError` where nobody may listen there."""
+    """Return the port, or for 0 a free one. Raises `ConfigError` if it cannot be listened on."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

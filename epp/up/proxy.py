@@ -2,7 +2,7 @@
 
 Envoy follows two files for changes: `SERVERS_FILE` with the model servers' addresses (EDS) and
 `CERTIFICATE_FILE` with what clients are shown (SDS). Its admin interface is a socket in the same
-folder, which nobody else can enter.
+folder, which no one else can enter.
 """
 
 import json
@@ -52,7 +52,7 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `folder` holds the files of this module. With `tls` clients speak TLS. Of `servers` that are
     https the certificates are checked against the authorities in `ca_file`; not at all without.
-    The environment variable `api_key_env`, where not empty, has the key that requests are sent
+    The environment variable `api_key_env`, if not empty, has the key that requests are sent
     with in place of what the client sent.
     """
 

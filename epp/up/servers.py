@@ -38,7 +38,7 @@ class ModelServer(msgspec.Struct, frozen=True):
 
     @property
     def address(self) -> str | None:
-        """The IP address in its canonical form; None where the host is a name."""
+        """The IP address in its canonical form; None if the host is a name."""
         return ip_or_none(self.host)
 
 

@@ -60,7 +60,7 @@ class Terminal:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # whoever read it has gone: serving goes on
+        except (OSError, ValueError):  # its reader has gone: serving goes on
             self._live, self._shown = False, ""
 
 

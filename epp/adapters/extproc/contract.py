@@ -109,7 +109,7 @@ class HealthSource(Protocol):
     """
 
     def check(self, request: bytes) -> bytes | None:
-        """Answer `Check`; None where there is no such service."""
+        """Answer `Check`; None if there is no such service."""
 
     def list(self) -> bytes:
         """Answer `List`."""
@@ -129,7 +129,7 @@ class HealthServer(Protocol):
         """The bound port, after `start`."""
 
     async def start(self, address: str, port: int) -> None:
-        """Bind and serve. Raises `OSError` or `RuntimeError` where the port is taken."""
+        """Bind and serve. Raises `OSError` or `RuntimeError` if the port is taken."""
 
     async def stop(self) -> None:
         """Close the port and all connections."""
@@ -171,7 +171,7 @@ class ExtProcServer(Protocol):
         """
 
     async def start(self) -> None:
-        """Bind and serve. Raises `OSError` or `RuntimeError` where the port is taken."""
+        """Bind and serve. Raises `OSError` or `RuntimeError` if the port is taken."""
 
     async def stop(self, grace: float) -> None:
         """Refuse further streams; give the open ones `grace` seconds to end."""

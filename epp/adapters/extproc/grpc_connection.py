@@ -53,7 +53,7 @@ _FAULTS = {
 
 
 class MethodCall(Protocol):
-    """Serves one stream. After `Stream.end` no method is called: whoever ends it clears `owner`."""
+    """Serves one stream. After `Stream.end` no method is called: what ends it clears `owner`."""
 
     def message(self, data: bytes) -> None:
         """Handle a message."""

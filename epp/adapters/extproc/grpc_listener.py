@@ -38,7 +38,7 @@ class GrpcListener:
     async def start(self, address: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Bind and serve, with TLS where a context (`server_context`) is given.
 
-        Raises `OSError` where the port is taken.
+        Raises `OSError` if the port is taken.
         """
         self._tls = tls
         loop = asyncio.get_running_loop()
@@ -101,7 +101,7 @@ def server_context(
     """Return how to serve HTTP/2 with a (key, certificate chain) pair in PEM.
 
     `least` is the least version, 1.2 or above; `ciphers` are OpenSSL's names of suites for 1.2.
-    Raises `OSError` where there is none of these.
+    Raises `OSError` if there is none of these.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = least  # RFC 9113 §9.2

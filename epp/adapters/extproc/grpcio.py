@@ -71,7 +71,7 @@ class GrpcioServer:
         await self._streams.quiet(seconds)
 
     async def start(self) -> None:
-        """Bind and serve. Raises `OSError` or `RuntimeError` where the port is taken."""
+        """Bind and serve. Raises `OSError` or `RuntimeError` if the port is taken."""
         settings = self._settings
         if settings.tls is not None:
             require_version(settings.tls_min_version)
@@ -175,7 +175,7 @@ class _CallOutlet:
             self._reader.cancel()
 
     async def read(self, context: Context) -> object:
-        """Return the next message; None where the call was ended meanwhile."""
+        """Return the next message; None if the call was ended meanwhile."""
         self._reader = reader = asyncio.current_task()
         try:
             return await context.read()

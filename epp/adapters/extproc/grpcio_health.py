@@ -26,7 +26,7 @@ class GrpcioHealthServer:
         attach(health, self._server)
 
     async def start(self, address: str, port: int) -> None:
-        """Bind and serve. Raises `RuntimeError` where the port is taken."""
+        """Bind and serve. Raises `RuntimeError` if the port is taken."""
         self.port = self._server.add_insecure_port(f"{address}:{port}")
         await self._server.start()
 

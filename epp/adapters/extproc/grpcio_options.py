@@ -1,4 +1,4 @@
-"""What grpcio's servers have in common: their bounds, and a port that nobody else has."""
+"""What grpcio's servers have in common: their bounds, and a port that no other server has."""
 
 import socket
 import ssl
@@ -33,7 +33,7 @@ def bounds(limits: PeerLimits) -> Options:
 
 
 def require_free(address: str, port: int) -> None:
-    """Raise `OSError` where a port is taken; for a server that would share it (SO_REUSEPORT)."""
+    """Raise `OSError` if a port is taken; for a server that would share it (SO_REUSEPORT)."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     socket.create_server((address.strip("[]"), port), family=family).close()
 

@@ -36,7 +36,7 @@ def _limits() -> Iterator[Path]:
 
 
 def _limit_in(path: Path) -> int | None:
-    """Return a control group's limit in bytes; None where it has none."""
+    """Return a control group's limit in bytes; None if it has none."""
     try:
         return int(path.read_bytes())
     except (OSError, ValueError):  # "max": there is no limit
@@ -44,7 +44,7 @@ def _limit_in(path: Path) -> int | None:
 
 
 def resident_bytes() -> int:
-    """Return how much memory this process has; 0 where that is not known."""
+    """Return how much memory this process has; 0 if that is not known."""
     try:
         # proc(5), statm: pages of all, of what is resident, ...
         return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")

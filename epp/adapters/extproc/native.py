@@ -78,7 +78,7 @@ class NativeServer:
         self._listener.renew(tls)
 
     async def start(self) -> None:
-        """Bind and serve. Raises `OSError` where the port is taken."""
+        """Bind and serve. Raises `OSError` if the port is taken."""
         settings, tls = self._settings, None
         if settings.tls is not None:
             tls = server_context(settings.tls, settings.tls_min_version, settings.tls_ciphers)

@@ -37,7 +37,7 @@ class NativeHealthServer:
         return self._listener.port
 
     async def start(self, address: str, port: int) -> None:
-        """Bind and serve. Raises `OSError` where the port is taken."""
+        """Bind and serve. Raises `OSError` if the port is taken."""
         await self._listener.start(address, port, None)
 
     async def stop(self) -> None:

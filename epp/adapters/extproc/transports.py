@@ -24,7 +24,7 @@ _REMEDY = (
 
 
 def native_fault() -> str:
-    """Return why the native transport cannot be used; empty where it can."""
+    """Return why the native transport cannot be used; empty if it can."""
     return compiled.fault("epp.adapters.extproc.http2.session")
 
 

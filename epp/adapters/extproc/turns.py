@@ -15,7 +15,7 @@ _SLICE_SECONDS = 0.005
 
 
 class TurnTaker(Protocol):
-    """Whoever waits for turns. Nothing is raised by it."""
+    """What waits for turns. Nothing is raised by it."""
 
     def take_turn(self) -> bool:
         """Do a part of what waits, of about a millisecond; return whether more is left."""

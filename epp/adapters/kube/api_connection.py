@@ -45,7 +45,7 @@ Request = tuple[str, str, Mapping[str, Any] | None]
 class ApiUnreachable(WarmpickError):
     """No response came, or it ended before it was complete.
 
-    `absent`: nobody answers at that address; it costs nobody anything to ask again soon.
+    `absent`: nothing answers at that address; asking again soon costs nothing.
     """
 
     def __init__(self, message: str, *, absent: bool = False) -> None:
@@ -60,8 +60,8 @@ class ApiConnection:
     is not trusted, all credentials are read again and the request is sent once more: credentials
     may have been rotated.
 
-    Whoever found the API server absent, or was refused for want of rights (401, 403), waits at
-    `absent` or `refused` until it asks again. The first opens with any response.
+    A caller that found the API server absent, or was refused for want of rights (401, 403), waits
+    at `absent` or `refused` until it asks again. The first opens with any response.
     """
 
     def __init__(self, access: KubeAccess) -> None:
@@ -194,7 +194,7 @@ class ApiConnection:
         self.absent.open()
 
     def _on_absence(self, error: aiohttp.ClientError) -> ApiUnreachable:
-        """Log that nobody answers, once until somebody does; return what to raise."""
+        """Log that nothing answers, once until something does; return what to raise."""
         message = str(error) or type(error).__name__
         self._absences += 1
         if self._absences == _LOGGED_ABSENCE:

@@ -29,7 +29,7 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and times of list and watch; times in seconds.
 
     `page_size` is the objects of one page of a list. Failures are retried after `min_backoff`,
-    doubling up to `max_backoff`. What is refused at once (nobody listens, 401, 403) is asked again
+    doubling up to `max_backoff`. What is refused at once (nothing listens, 401, 403) is asked again
     every `probe_delay`, by one watch for all; for a resource that was never listed the delay
     doubles up to `refused_delay`, which is the delay for kinds that are not installed (404), too.
     `request_timeout` limits a page of a list, or the wait for a

@@ -17,7 +17,7 @@ _Signature = tuple[tuple[int, int, int, int], ...]
 
 
 class ClientTlsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """PEM files by their paths, empty where there are none.
+    """PEM files by their paths, empty if there are none.
 
     Without `verify` any certificate of a server is accepted. With it `authorities` are trusted,
     by default the system's. `certificate` and `key` are shown to servers that ask.

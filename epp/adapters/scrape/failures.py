@@ -1,4 +1,4 @@
-"""What a poll without a page says of the server: that nobody is there, or that it is busy.
+"""What a poll without a page says of the server: that it is not there, or that it is busy.
 
 A host that is there takes connections and acknowledges bytes, however busy its server is.
 """
@@ -15,7 +15,7 @@ from epp.model.events import ScrapeFailure
 _REASONS: Final[Sequence[tuple[type[Exception], ScrapeFailure]]] = (
     (TimeoutError, ScrapeFailure.LATE),
     (ConnectionRefusedError, ScrapeFailure.REFUSED),
-    (ssl.SSLError, ScrapeFailure.NO_PAGE),  # somebody shook hands
+    (ssl.SSLError, ScrapeFailure.NO_PAGE),  # something shook hands
     (OSError, ScrapeFailure.BROKEN),
     (NoAnswer, ScrapeFailure.BROKEN),
     (Exception, ScrapeFailure.NO_PAGE),

@@ -44,7 +44,7 @@ class PageClient:
     async def get(self) -> bytes:
         """Return the page. Raises `PageRefused`, or `OSError` if it cannot connect.
 
-        Raises `TimeoutError` where a proxy says that the server is late.
+        Raises `TimeoutError` if a proxy says that the server is late.
         A cancelled call aborts the connection, as a response may be in flight on it.
         """
         kept = self._connection

@@ -115,7 +115,7 @@ class DecisionMetrics:
 
 
 def _count(counts: Counts, labels: tuple[str, ...], beyond: tuple[str, ...]) -> None:
-    """Count labels, or `beyond` where there are too many."""
+    """Count labels, or `beyond` if there are too many."""
     if labels not in counts and len(counts) >= _MOST:
         labels = beyond
     counts[labels] = counts.get(labels, 0) + 1
@@ -126,7 +126,7 @@ def _models(request: InferenceRequest) -> tuple[str, ...]:
 
 
 def _tpot(record: RequestRecord) -> float:
-    """Return milliseconds per token of a streamed response; 0 where they are not known."""
+    """Return milliseconds per token of a streamed response; 0 if they are not known."""
     usage, end, first = record.usage, record.finished_at, record.first_byte_at
     if usage is None or end is None or first is None or usage.completion_tokens < 2:  # noqa: PLR2004 (no gap)
         return 0.0

@@ -118,7 +118,7 @@ class _MetricsPage:
         return asyncio.get_running_loop().time() >= self._expires_at
 
     async def body(self) -> bytes:
-        """Return the page. Whoever goes away while it is written does not stop it for others."""
+        """Return the page. A reader that goes away meanwhile does not stop it for others."""
         return await asyncio.shield(self._task)
 
 

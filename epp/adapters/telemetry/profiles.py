@@ -4,7 +4,7 @@
 time, and is a line `a;b;c N` for each stack that was seen: what flamegraph.pl, inferno and
 speedscope.app read. What compiled code took is counted to Python's code around it.
 `/debug/pprof/goroutine` lists the tasks, and where each waits. Nothing runs, and nothing is kept,
-while nobody asks.
+while no one asks.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ def _seconds(query: bytes) -> float | None:
 def _sampling() -> Iterator[Counter[str]]:
     """Count the stacks of the main thread.
 
-    By a signal, which comes wherever the thread is: another thread would see it only where it
+    By a signal, which comes wherever the thread is: another thread would see it only if it
     lets others run, which is most often where it waits.
     """
     seen = Counter[str]()

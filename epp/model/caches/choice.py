@@ -80,7 +80,7 @@ TensorRT-LLM's blocks are evicted in vLLM's order: longest since the last releas
 def model_of(labels: Mapping[str, str], engine: str) -> str:
     """Return the model of an endpoint: by its labels, else by the kind of its server.
 
-    `engine` is the server's kind by its engine-type label or its metrics, "" where unknown.
+    `engine` is the server's kind by its engine-type label or its metrics, "" if unknown.
     """
     wanted = labels.get(CACHE_LABEL, "")
     return wanted if wanted in MODELS else MODEL_OF_ENGINE.get(engine, DEFAULT_MODEL)

@@ -61,7 +61,7 @@ class CacheModel(Protocol):
 
     @property
     def offload_tier(self) -> Tier | None:
-        """The tier in host memory, of which KV events speak apart; None where there is none."""
+        """The tier in host memory, of which KV events speak apart; None if there is none."""
 
     # Content.
 
@@ -93,7 +93,7 @@ class CacheModel(Protocol):
         """Allocate a prompt: its full blocks, and `reserved` tokens of space after them.
 
         `sizes` are the tokens of each block, at least as many as `hashes`. Only the first
-        `lookup` blocks may hit; `Lease.cached` is how many did. Returns None where it does not
+        `lookup` blocks may hit; `Lease.cached` is how many did. Returns None if it does not
         fit beside what other requests hold: nothing has changed then, the engine lets it wait.
         A prompt larger than the whole cache gets an empty lease.
         """

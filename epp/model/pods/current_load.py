@@ -104,7 +104,7 @@ class LoadBooks:
 
     @property
     def held_tokens(self) -> float:
-        """The tokens of KV cache that requests hold, whoever sent them."""
+        """The tokens of KV cache that requests hold, no matter who sent them."""
         scheduler = self._scheduler
         return max(0.0, scheduler.held + self._kv_usage * scheduler.capacity)
 

@@ -194,7 +194,7 @@ class EngineScheduler:
         # this one come first.
         if self._ledger.queued_seconds_before(sequence.request_id, now) >= step:
             return False
-        # vLLM `scheduler_reserve_full_isl`: admitted only where the whole prompt fits.
+        # vLLM `scheduler_reserve_full_isl`: admitted only if the whole prompt fits.
         if not sequence.allocate(self.spec.block):
             return False
         sequence.grow()

@@ -19,7 +19,7 @@ class InFlightRequest:
     """A request that was sent to `pod` and has not ended.
 
     It was sent at `sent_at`, in seconds of the picker's clock, and its first token came at
-    `began`, None while none was seen. It last showed life at `heard_at`, infinite where nobody
+    `began`, None while none was seen. It last showed life at `heard_at`, infinite if no one
     observes it. `cached` tokens in `matched` blocks were predicted to hit; `met_idle` says whether
     nothing held its prefill up, as far as is known: no other one, nothing that waited there at the
     last report, and no want of a slot for its adapter. `sequences` has one entry for each prompt.
@@ -131,7 +131,7 @@ class InFlightRequest:
 
     @property
     def unobserved(self) -> bool:
-        """Whether nobody observes its response."""
+        """Whether its response is not observed."""
         return self.heard_at == inf
 
     @property
@@ -176,7 +176,7 @@ class InFlightRequest:
     def end_prefill(self, now: float, *, revoked: bool = False) -> None:
         """Free what the request holds at another endpoint that computes its prompts.
 
-        `revoked` where that endpoint never did.
+        `revoked` if that endpoint never did.
         """
         if self.prefill is not None:
             self.prefill.leave(now, revoked=revoked)
@@ -184,7 +184,7 @@ class InFlightRequest:
             self.pod.ledger.record_first_token(self.quote.request_id, now)
 
     def record_generated(self, prompt_tokens: int, generated: int) -> None:
-        """Record that `generated` tokens were generated; `prompt_tokens` is 0 where unknown."""
+        """Record that `generated` tokens were generated; `prompt_tokens` is 0 if unknown."""
         # vLLM: the token that was sampled last is never computed; prompt + output - 1 are cached.
         if len(self.sequences) == 1 and generated > 0:
             sequence = self.sequences[0]
@@ -192,7 +192,7 @@ class InFlightRequest:
             self.pod.scheduler.record_computed(sequence, prompt + generated - 1)
 
     def release(self, now: float, *, revoked: bool) -> None:
-        """Free all that the request holds; `revoked` where no endpoint computed it."""
+        """Free all that the request holds; `revoked` if no endpoint computed it."""
         try:
             self.end_prefill(now, revoked=revoked)
         finally:

@@ -28,7 +28,7 @@ class LedgerSnapshot(NamedTuple):
 
     `queued_prefill_seconds` is the prefill to be done at each, for requests of other pickers and
     clients too. `requests` were sent by this picker and have not ended; `running` run there,
-    whoever sent them. `busy` counts the endpoints with prefill of this picker's to do.
+    no matter who sent them. `busy` counts the endpoints with prefill of this picker's to do.
     """
 
     queued_prefill_seconds: list[float]
@@ -38,7 +38,7 @@ class LedgerSnapshot(NamedTuple):
 
 
 class _Prefill:
-    """A predicted prefill of `tokens`; `deadline_only` where no first token will be seen."""
+    """A predicted prefill of `tokens`; `deadline_only` if no first token will be seen."""
 
     __slots__ = ("deadline_only", "expected", "seconds", "tokens")
 
@@ -138,7 +138,7 @@ class Ledger:
     def overdue(self, now: float) -> tuple[float, float] | None:
         """Return when the first prefill of the queue was to end, and the seconds it was to take.
 
-        None where it is not late, or where its first token will not be seen.
+        None if it is not late, or its first token will not be seen.
         """
         self._advance(now)
         if not self._prefills:
@@ -160,7 +160,7 @@ class Ledger:
     ) -> None:
         """Add a request with `seconds` of prefill, of `tokens` tokens that are not cached.
 
-        `observed` where its first token will be seen. The endpoint is `slowness` times slower than
+        `observed` if its first token will be seen. The endpoint is `slowness` times slower than
         its class. A `delayed` prefill begins later than its turn comes, so that what this one and
         those with it take says nothing. A request that is there already takes the last place, with
         these numbers alone.

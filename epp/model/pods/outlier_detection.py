@@ -62,7 +62,7 @@ OUTCOMES: Final = (FirstToken, Generated, Finished, Aborted, Unobserved)
 
 
 def most_ejected(endpoints: int) -> int:
-    """Return how many of so many endpoints of one role may be left out: half, rounded down."""
+    """Return how many of this many endpoints of one role may be left out: half, rounded down."""
     return endpoints // 2
 
 
@@ -70,7 +70,7 @@ class OutlierDetection:
     """Finds out which of `pods` are to be left out, and when they return.
 
     What it finds it returns as events: they take effect by `apply`. `due` is the
-    time of the next return, infinite while nobody is left out. `names_served`: the proxy reports
+    time of the next return, infinite while none is left out. `names_served`: the proxy reports
     who served requests.
     """
 
@@ -90,7 +90,7 @@ class OutlierDetection:
 
         A failure is that of the endpoint that served; of none, where the proxy would have named it.
         Where another computes the prompt it is that of the decode endpoint, which answers for both,
-        unless nobody proves to be there. A first token is life in both.
+        unless it proves to be gone. A first token is life in both.
         """
         if not isinstance(event, OUTCOMES) or not self._settings.consecutive_failures:
             return ()
@@ -136,7 +136,7 @@ class OutlierDetection:
     def _lost(self, pod: Pod) -> Sequence[Returned]:
         """Take back what others were blamed for while an endpoint computed prompts for them.
 
-        Nobody is there any more, and nobody may have been when those requests failed.
+        The server is gone, and may have been when those requests failed.
         """
         found = []
         for each in self._pods.values():
@@ -265,7 +265,7 @@ def shows_life(before: Load, after: Load) -> bool:
 
 
 def prompt_key(quote: Quote) -> PromptKey | None:
-    """Return what tells a request's prompts from others; None where they were not read."""
+    """Return what tells a request's prompts from others; None if they were not read."""
     if not quote.chains:
         return None
     chain = quote.chains[0]

@@ -30,7 +30,7 @@ _MOST_BETWEEN: Final = 50
 class FailedRequest(msgspec.Struct, frozen=True):
     """A request that failed, sent at `sent_at`.
 
-    `prompt` is what it asked where that may be why, None where it is not; `prefill` is the endpoint
+    `prompt` is what it asked if that may be why, else None; `prefill` is the endpoint
     that computed its prompt in place of the one that answered.
     """
 
@@ -139,7 +139,7 @@ class OutlierState:
         return min(most, base * (self._ejections + 1))
 
     def eject(self, reason: EjectionReason, seconds: float, now: float) -> None:
-        """Leave the endpoint out for so many seconds."""
+        """Leave the endpoint out for this many seconds."""
         self.ejected, self.ejected_at, self.until = reason, now, now + seconds
         self._well_since = inf
         self._ejections += 1

@@ -89,13 +89,13 @@ class Pace:
         return self.decode_slowness.value * (decode.sequence * sequences + decode.context * held)
 
     def step_seconds(self, sequences: float, held: float) -> float:
-        """Return what a step takes that decodes so many sequences, and nothing else."""
+        """Return what a step takes that decodes this many sequences, and nothing else."""
         return self.decode_slowness.value * self.of_class.decode.seconds(sequences, held)
 
     # Measurements.
 
     def count(self, sequences: float, held: float, now: float, *, prefilling: bool) -> None:
-        """Count the time since the last call, in which so many sequences held so many tokens."""
+        """Count the time since the last call, in which the sequences held as many tokens."""
         apart, self._at = now - self._at, now
         if prefilling or sequences <= 0 or apart <= 0:
             return

@@ -142,21 +142,21 @@ class Pod:
             self.speed = of_class.prefill.speed(self.speed.unit)
 
     def holds(self, model: str, tokens: int) -> bool | None:
-        """Return whether a model's context here has room for `tokens`; None where not known."""
+        """Return whether a model's context here has room for `tokens`; None if not known."""
         limit = self.max_model_lens.get(model)
         return None if limit is None else tokens <= limit
 
     @property
     def running(self) -> float:
-        """How many requests run, whoever sent them, as far as is known."""
+        """How many requests run, no matter who sent them, as far as is known."""
         return max(float(self.ledger.requests), self.ledger.running)
 
     def decode_seconds(self, running: float) -> float:
-        """Return what decodes add to a step where so many run: nothing where none does."""
+        """Return what decodes add to a step where this many run: nothing if none does."""
         return self.pace.decode_seconds(running, self.books.held_tokens) if running > 0 else 0.0
 
     def slot_seconds(self, adapter: str, tokens: float) -> tuple[float, float]:
-        """Return what `LoadBooks.slot_seconds` does, where responses have so many tokens."""
+        """Return what `LoadBooks.slot_seconds` does, where responses have this many tokens."""
         step = self.pace.step_seconds(max(1.0, self.running), self.books.held_tokens)
         return self.books.slot_seconds(adapter, tokens * step)
 
@@ -289,7 +289,7 @@ class Pod:
         self.ledger.external_waiting = max(0.0, self.load.waiting - self.ledger.requests)
 
     def record_failure(self, reason: ScrapeFailure) -> None:
-        """Take in a failed scrape: it is unreachable where nobody is there to connect to.
+        """Take in a failed scrape: it is unreachable if there is nothing to connect to.
 
         A page that is late says nothing of that: a server that is busy writing tokens sends it when
         it comes to it.

@@ -39,7 +39,7 @@ class SequenceState:
         return self.lease is not None
 
     def grow(self) -> bool:
-        """Allocate space for what was computed; return False where there is none."""
+        """Allocate space for what was computed; return False if there is none."""
         return self.lease is None or self.cache.grow(self.lease, self.computed)
 
     def correct_lengths(self, offsets: TokenOffsets) -> None:
@@ -63,7 +63,7 @@ class SequenceState:
             self.lease = None
 
     def free(self, *, revoked: bool) -> None:
-        """Free what is held for good; `revoked` where the engine never computed it."""
+        """Free what is held for good; `revoked` if the engine never computed it."""
         if self.lease is None:
             return
         if revoked:

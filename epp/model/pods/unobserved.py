@@ -39,10 +39,10 @@ _SLACK, _SLACK_REQUESTS = 1.05, 1.0
 
 
 class UnobservedRequest:
-    """A request at an endpoint that nobody observes; nothing was seen of it after `since`.
+    """A request at an endpoint that is not observed; nothing was seen of it after `since`.
 
     It generates its first token at `began`, one more every `seconds_per_token`, `length` of them
-    as far as is known, which is at least one, and never more than `most`. It is `usual` where that
+    as far as is known, which is at least one, and never more than `most`. It is `usual` if that
     was learned from enough others. Times are in seconds.
     `due` is the time at which it is expected to end, and `last` that at which it is over, whatever
     the engine counts.
@@ -177,7 +177,7 @@ class UnobservedRequests:
         return Aborted(over.id, over.generated(at))
 
     def _plan_end(self, endpoint_id: EndpointId, counted: float, now: float, ends: float) -> None:
-        """Plan the end of the next of those that were counted, for when so many are expected."""
+        """Plan the end of the next of those that were counted, for when this many are expected."""
         self._next_ends.pop(endpoint_id, None)
         there = self._usual(endpoint_id, counted)
         a_second = sum([1.0 / max(_LEAST_SECONDS, each.due - each.began) for each in there])

@@ -8,7 +8,7 @@ position, sixteen to a doubling. A prompt of any length has some hundred blocks;
 message costs at most a sixteenth of the prefix, one between messages nothing.
 
 One hash function serves all blocks; its root is keyed by a secret of the deployment, so that
-nobody outside can make two prompts collide.
+no one outside can make two prompts collide.
 """
 
 from collections.abc import Sequence

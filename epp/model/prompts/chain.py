@@ -10,7 +10,7 @@ class Chain:
     """The full blocks of one prompt, in its own unit: bytes of text, or tokens where `exact`.
 
     Block i has `hashes[i]` and ends at `ends[i]`; the prompt is `size` long; `marks` are the ends
-    of its messages. `rest_digest` is a hash of what follows the last full block, 0 where nothing
+    of its messages. `rest_digest` is a hash of what follows the last full block, 0 if nothing
     does or no block is full.
 
     `lookup` is the number of leading blocks that a cache may serve. Of token ids it leaves out a

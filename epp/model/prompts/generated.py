@@ -168,7 +168,7 @@ class GeneratedIndex:
         return found
 
     def pop(self, anchor: BlockHash, request_id: RequestId) -> GeneratedBlocks | None:
-        """Remove and return what the response to a request left; None where nothing is known."""
+        """Remove and return what the response to a request left; None if nothing is known."""
         same_anchor = self._by_anchor.get(anchor, [])
         for position, blocks in enumerate(same_anchor):
             if blocks.request_id == request_id:
@@ -206,7 +206,7 @@ def _repeated(
 
 
 def _limit(blocks: GeneratedBlocks, chain: Chain, end: int | None, rate: float) -> int:
-    """Return where, in the prompt's unit, what was generated ends; 0 where it is not repeated.
+    """Return where, in the prompt's unit, what was generated ends; 0 if it is not repeated.
 
     Of token ids, a message is the response if it is exactly as long: the response's last token
     ended it, or the template did where the response was cut off. One that broke off may have lost

@@ -98,7 +98,7 @@ class Prompts:
         pod.scheduler.assign_hashes(blocks.lease, event.hashes, sizes)
 
     def learn_length(self, quote: Quote, prompt_tokens: int) -> TokenOffsets:
-        """Learn the tokens of a quote's only prompt, 0 where unknown; return its lengths."""
+        """Learn the tokens of a quote's only prompt, 0 if unknown; return its lengths."""
         chain, offsets = quote.chains[0], quote.token_offsets[0]
         if chain.exact or not prompt_tokens:
             return offsets
@@ -166,7 +166,7 @@ class Prompts:
 
 
 def _pod_of(blocks: GeneratedBlocks) -> Pod | None:
-    """Return the pod that still holds what a response left; None where the cache is gone."""
+    """Return the pod that still holds what a response left; None if the cache is gone."""
     pod = blocks.home[0] if blocks.home else None
     return pod if pod is not None and pod.scheduler.generation == blocks.generation else None
 

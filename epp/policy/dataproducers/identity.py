@@ -10,7 +10,7 @@ _AGENT_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id"
 """The session headers of Claude Code, OpenCode and Codex, first come first served."""
 _FAIRNESS_HEADERS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 _LONGEST_ID = 256
-"""Characters of an id that are kept; what follows only tells apart what nobody told apart."""
+"""Characters of an id that are kept; what follows makes no difference."""
 
 
 class SessionIdProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

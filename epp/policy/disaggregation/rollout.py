@@ -64,7 +64,7 @@ class RolloutScope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
 
 class RolloutHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """A request header whose value is a label's; without a match a `strict` one leaves nobody."""
+    """A request header whose value is a label's; a `strict` one without a match leaves no pod."""
 
     name: _Text
     header_name: _Text

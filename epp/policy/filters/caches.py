@@ -126,7 +126,7 @@ def _later(costs: Sequence[float], sticky: Sequence[bool], most: float) -> bool:
     least = {True: _NEVER, False: _NEVER}
     for held, cost in zip(sticky, costs, strict=True):
         least[held] = min(least[held], cost)
-    if least[True] == least[False]:  # also where nothing is predicted
+    if least[True] == least[False]:  # also if nothing is predicted
         return False
     return least[True] - least[False] > most
 

@@ -67,7 +67,7 @@ class _WithinLimits(msgspec.Struct, frozen=True):
     ) -> Sequence[Candidate]:
         """Return those within every limit; all where there are none and that is wanted.
 
-        Raises `EndpointsFull` where there are none.
+        Raises `EndpointsFull` if there are none.
         """
         kept = list(candidates)
         for each in self.parameters.conditions:

@@ -112,7 +112,7 @@ class AiBrixVtcBasicScorer(Parameters, frozen=True):
         + utilization_weight * min(running / max_pod_load, 1) + a random number up to 0.1
 
     so that users who were served little share the first endpoints, others the later ones. While
-    nobody was served anything, the least and the most are `min_tokens` and `max_tokens`.
+    no client was served anything, the least and the most are `min_tokens` and `max_tokens`.
     """
 
     fairness_weight: Annotated[float, at_least(0, "a weight, such as 1")] = 1.0

@@ -75,7 +75,7 @@ class HashRing:
 
 
 def prefix_key(chain: Chain, tokens: int | None = None) -> int:
-    """Return a hash of the first tokens of a prompt, or of all; 0 where it has no block.
+    """Return a hash of the first tokens of a prompt, or of all; 0 if it has no block.
 
     It stands for the last block that ends within them, or for the first one, and all before it;
     of a prompt that is not longer for what follows its blocks too.

@@ -88,7 +88,7 @@ class _ByLatency:
         context.subscribe([EndpointRemoved], self._forget)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return the weighted places, 1 where all are equally fast."""
+        """Return the weighted places, 1 if all are equally fast."""
         ttft = [_mean(self._ttft, each) for each in candidates]
         tpot = [_mean(self._tpot, each) for each in candidates]
         seen = [at for at in range(len(candidates)) if ttft[at] > 0 and tpot[at] > 0]

@@ -126,7 +126,7 @@ class _ByShareAndLoad(msgspec.Struct, frozen=True):
     loads: InFlightLoad
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return the place between the worst (0) and the best (1); 1 where all are equal."""
+        """Return the place between the worst (0) and the best (1); 1 if all are equal."""
         loads = [each.requests for each in self.loads.in_flight(request, candidates)]
         mean = sum(loads) / len(loads) if loads else 0.0
         matches = self.matches.prefix_matches(request, candidates)

@@ -89,7 +89,7 @@ class CacheAware(ABC):
         """Return the position of the choice, or of those that chance chooses among."""
 
     def _match(self, candidates: Sequence[Candidate]) -> PrefixFound | None:
-        """Return the match of the first prompt; None where it does not count."""
+        """Return the match of the first prompt; None if it does not count."""
         chains = candidates[0].chains
         if not chains:
             return None

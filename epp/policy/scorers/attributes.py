@@ -84,7 +84,7 @@ class _ByAttribute(msgspec.Struct, frozen=True):
     algorithm: AttributeScale
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return the attribute's place in the range; 0 where it is missing."""
+        """Return the attribute's place in the range; 0 if it is missing."""
         values = self.attribute.values(candidates)
         scores = iter(self.algorithm.scores([value for value in values if value is not None]))
         return [0.0 if value is None else next(scores) for value in values]
@@ -106,7 +106,7 @@ class MulticlusterQueueScorer(
     """Prefers the cluster with the shortest average queue, relative to the others."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return (longest - own) / (longest - shortest); 0 where the attribute is missing."""
+        """Return (longest - own) / (longest - shortest); 0 if the attribute is missing."""
         return _QUEUE.score(request, candidates)
 
 
@@ -116,7 +116,7 @@ class MulticlusterKvCacheUtilizationScorer(
     """Prefers the cluster with the most room in its KV caches."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 - usage; 0 where the attribute is missing."""
+        """Return 1 - usage; 0 if the attribute is missing."""
         return _USAGE.score(request, candidates)
 
 

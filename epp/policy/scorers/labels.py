@@ -34,7 +34,7 @@ class HeaderLabelAffinityScorer(
             raise ValueError("`headerName` and `labelKey` are needed")
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 where they are equal and not empty, else 0."""
+        """Return 1 if they are equal and not empty, else 0."""
         wanted, key = request.headers.get(self.header_name.lower(), ""), self.label_key
         return [
             1.0 if wanted and each.endpoint.labels.get(key) == wanted else 0.0

@@ -23,7 +23,7 @@ class _ShownDecision(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def decision_header(record: RequestRecord) -> Headers:
-    """Return what was decided, as JSON; nothing where nothing was.
+    """Return what was decided, as JSON; nothing if nothing was.
 
     `cost` has the terms of the endpoint that the predictions are for (`Candidate.cost_terms`).
     """

@@ -15,7 +15,7 @@ from epp.protocol.extproc.record import RequestRecord
 class PendingDecision:
     """A decision that is made later: in milliseconds, in minutes or never, and in any order.
 
-    Its maker calls `decided` once, and is notified through `when_cancelled` that nobody waits any
+    Its maker calls `decided` once, and is notified through `when_cancelled` that no one waits any
     more. The driver of the exchange calls `when_decided`, and `cancel` when the client is gone.
     Callbacks run at most once, within the call that brings them about: by then an exchange may have
     ended, and its end may have been reported to the director.
@@ -31,7 +31,7 @@ class PendingDecision:
         self._on_cancel: Callable[[], object] | None = None
 
     def decided(self, outcome: Decision | BaseException) -> None:
-        """Make the decision, before or after somebody waits for it; called by its maker.
+        """Make the decision, before or after anyone waits for it; called by its maker.
 
         A `RequestError` answers the client; any other exception is the maker's fault, which is
         logged and answered with status 500. After `cancel` a `Decision` still reaches the
@@ -54,7 +54,7 @@ class PendingDecision:
             callback(self._outcome)
 
     def cancel(self) -> None:
-        """Notify the maker that nobody waits any more; once, and only while undecided."""
+        """Notify the maker that no one waits any more; once, and only while undecided."""
         if self.cancelled or self._outcome is not None:
             return
         self.cancelled = True
@@ -63,7 +63,7 @@ class PendingDecision:
             callback()
 
     def when_cancelled(self, callback: Callable[[], object]) -> None:
-        """Call back when nobody waits any more; at once where that is so already."""
+        """Call back when no one waits any more; at once where that is so already."""
         if self.cancelled:
             callback()
         else:

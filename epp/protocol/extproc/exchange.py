@@ -158,7 +158,7 @@ class Exchange:
     def half_closed(self, now: float) -> Step:
         """Handle a half-close: the peer sends no more; what is due to it is still sent.
 
-        Wants `NEXT` where a reset may follow, a moment later, of a stream that Envoy gives up: one
+        Wants `NEXT` if a reset may follow, a moment later, of a stream that Envoy gives up: one
         that announced its modes. A second call says that no reset came.
         """
         waited, self._half_closed = self._half_closed, True

@@ -38,7 +38,7 @@ _OTHER: Final = Api.OTHER
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts in a request's headers; `method` is empty before they came.
 
-    `api` is None where no parser reads the path. `injected` are the names of control headers, which
+    `api` is None if no parser reads the path. `injected` are the names of control headers, which
     are removed before the model server.
     """
 

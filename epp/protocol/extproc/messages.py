@@ -87,7 +87,7 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
     """Changes to headers, the route, the body and metadata.
 
     `body` replaces all of the body, None leaves it; full duplex has `Chunk` instead.
-    `clear_route_cache` has the proxy choose the route again. `destination`, where not empty, is
+    `clear_route_cache` has the proxy choose the route again. `destination`, if not empty, is
     written to the dynamic metadata `envoy.lb` (GIE proposal 004), and beside it `scores`, the
     scores of endpoints by their targets (llm-d-router's `--emit-endpoint-scores`).
     """

@@ -51,7 +51,7 @@ _NAMED = {"auto": AUTO, "all": Observation(1), "first": Observation(0)}
 
 
 def must_stay_reason(modes: Modes, *, announced: bool) -> MustStayReason | None:
-    """Return why a stream must stay open until its response ends; None where it need not.
+    """Return why a stream must stay open until its response ends; None if it need not.
 
     Modes that show a response whole, or not at all, end by themselves.
     """

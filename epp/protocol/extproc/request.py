@@ -110,7 +110,7 @@ class Request:
     def headers(self, message: RequestHeaders) -> bool:
         """Handle the head; return whether the decision can be made without a body.
 
-        Raises `MalformedRequest` where a body is missing or no parser reads it, `BodyTooLarge`, and
+        Raises `MalformedRequest` if a body is missing or no parser reads it, `BodyTooLarge`, and
         `UnsupportedCoding` for one that is compressed.
         """
         self._facts = facts = RequestFacts.of(message.headers, self._settings.apis)
@@ -297,7 +297,7 @@ class Request:
 
 
 def _length(headers: Mapping[str, str]) -> int | None:
-    """Return the length of a body in bytes (RFC 9110 §8.6); None where it is not told."""
+    """Return the length of a body in bytes (RFC 9110 §8.6); None if it is not told."""
     text = headers.get("content-length", "")
     if not text.isdecimal():
         return None

@@ -64,7 +64,7 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodSpec(msgspec.Struct, frozen=True):
-    """`spec` of a pod; `hostname` is empty where the pod has its own name for it."""
+    """`spec` of a pod; `hostname` is empty if the pod has its own name for it."""
 
     hostname: str = ""
 
@@ -277,7 +277,7 @@ class InferenceModelRewrite(KubeObject, frozen=True):
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
-    """`details` of a `v1` Status; `retry_after_seconds` is 0 where the API does not say."""
+    """`details` of a `v1` Status; `retry_after_seconds` is 0 if the API does not say."""
 
     retry_after_seconds: int = 0
 

@@ -73,7 +73,7 @@ class PoolObjects(Generic[R]):
     def of_pool(self, labels: Mapping[str, str] | None) -> Iterator[R]:
         """Yield every object of the pool, those of the first version first.
 
-        `labels` are the pool's; None, where there is no pool object, is selected by no selector.
+        `labels` are the pool's; None, if there is no pool object, is selected by no selector.
         """
         for objects in self._objects.values():
             for each in objects.values():

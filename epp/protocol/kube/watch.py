@@ -36,7 +36,7 @@ class ApiRefused(WarmpickError):
 
     @property
     def retry_after(self) -> int:
-        """The seconds to wait before the next request, at least; 0 where the API does not say."""
+        """The seconds to wait before the next request, at least; 0 if the API does not say."""
         return min(max(0, self.status.details.retry_after_seconds), _LONGEST_RETRY)
 
     @property
@@ -51,7 +51,7 @@ class StreamBroken(WarmpickError):
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """An object that does not fit its kind, by its name (empty where that cannot be read)."""
+    """An object that does not fit its kind, by its name (empty if that cannot be read)."""
 
     name: str
     why: str

@@ -43,7 +43,7 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The metrics of one kind of model server from which a `Load` is read.
 
     `rank` is the label of the data-parallel rank. Samples of one rank repeat each other (they are
-    of tensor-parallel workers), unless with `adds`, where they add up (they are of several
+    of tensor-parallel workers), unless with `adds`, if they add up (they are of several
     models). Of a tuple of metrics the first one on the page counts. `attributes` go into
     `Load.attributes` under their keys.
     """
@@ -219,7 +219,7 @@ class EngineCatalog:
         )
 
     def named(self, labels: Mapping[str, str]) -> EngineMetrics | None:
-        """Return the engine that an endpoint's labels name; None where they name none."""
+        """Return the engine that an endpoint's labels name; None if they name none."""
         for label in self.labels:
             if found := self.engines.get(labels.get(label, "")):
                 return found

@@ -41,7 +41,7 @@ def parse_spec(text: str) -> Metric | None:
 
 
 class EngineSpecs(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of an engine of a user's; None where it has none.
+    """The metrics of an engine of a user's; None if it has none.
 
     `cache_info` has the size and the number of blocks as labels; `block_size` and `num_blocks`
     are metrics of their own, and go first.

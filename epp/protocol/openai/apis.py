@@ -70,7 +70,7 @@ class ApiTable:
         self._known_api_of = lru_cache(maxsize=_KEPT_PATHS)(self._api_of)
 
     def api_of(self, path: str) -> Api | None:
-        """Return the API of a path; None where no parser reads it."""
+        """Return the API of a path; None if no parser reads it."""
         return self._known_api_of(path) if len(path) <= _LONGEST_PATH else self._api_of(path)
 
     def _api_of(self, path: str) -> Api | None:

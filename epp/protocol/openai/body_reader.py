@@ -10,7 +10,7 @@ Prompts = list[tuple[bytes, bool, list[int]]]
 Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts]
 """The JSON of `model`, `stream`, `cache_salt` (SGLang: `extra_key`), `user`, `max_tokens`,
 `max_completion_tokens`, `max_output_tokens`, of `max_tokens` and `max_new_tokens` in
-`sampling_params`, and of `mm_hashes` and `mm_placeholders` in `features`, each empty where the body
+`sampling_params`, and of `mm_hashes` and `mm_placeholders` in `features`, each empty if the body
 lacks it or its API has none; and the prompts. Of a value that is longer than is read, it is as much
 as is read and a byte."""
 
@@ -34,10 +34,10 @@ class BodyReader:
     Prompts end after `longest` bytes, over all of them. `nameless`: the body may leave the model
     out. Nothing that is fed raises. `pieces` is what was fed, in order. `model` and `priority` are
     where the last values of these keys lie in all of the body: start and end in bytes, quotes
-    included; (-1, -1) in a body without the key, None where that is not known. `unread` is how many
+    included; (-1, -1) in a body without the key, None if that is not known. `unread` is how many
     bytes `read_on` has left to read. `multimodal`: a message that was read has an image, a video or
     a sound. `broken_at` is the offset in bytes of the first byte that
-    makes no JSON, or of an end that comes too early, -1 where that is not known. `enough`: more of
+    makes no JSON, or of an end that comes too early, -1 if that is not known. `enough`: more of
     the body changes nothing in the prompts, and the model is known where there must be one.
     """
 
@@ -65,5 +65,5 @@ class BodyReader:
         return None
 
     def outline(self) -> Found | None:
-        """Return what was found but the prompts; None where that is not known."""
+        """Return what was found but the prompts; None if that is not known."""
         return None

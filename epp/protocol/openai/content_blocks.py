@@ -103,7 +103,7 @@ def billing_span(system: bytes) -> tuple[int, int] | None:
     """Find the block of Claude Code's attribution in the beginning of a list of system prompts.
 
     vLLM (`entrypoints/anthropic/serving.py`) leaves it out: it differs from request to request.
-    None where there is none.
+    None if there is none.
     """
     system = system[:BILLING_BYTES]
     at = system.find(_BILLING) if system[:1] == b"[" else -1

@@ -37,7 +37,7 @@ VERTEX: Final = (Api.VERTEX_CHAT, Api.VERTEX_RAW)
 def message_of(body: bytes) -> bytes | None:
     """Return the message of a request with one frame; None for one that is not read.
 
-    Raises `MalformedRequest` where the body is not a frame.
+    Raises `MalformedRequest` if the body is not a frame.
     """
     if len(body) < _HEAD:
         raise MalformedRequest("the body is shorter than the head of a gRPC frame")

@@ -87,7 +87,7 @@ class Progress(Enum):
     """What an engine tells of a job."""
 
     FIRST = "its first token is there"
-    SOME = "so many more tokens are there"
+    SOME = "a number of further tokens are there"
     LAST = "its last token is there; comes after FIRST, at the same time where there is one token"
     LOST = "the engine died with it"
 

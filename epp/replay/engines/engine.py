@@ -115,7 +115,7 @@ class Engine:
 
     @property
     def step_left(self) -> float:
-        """How long the step under way takes from here on, in seconds; 0 where there is none."""
+        """How long the step under way takes from here on, in seconds; 0 if there is none."""
         return self._lockstep.left if self.stepping else 0.0
 
     def kill(self) -> None:
@@ -159,7 +159,7 @@ class Engine:
         return self._scheduler.steps_alike(min(_MOST_STEPS, self._progress_tokens))
 
     def end(self, steps: int) -> None:
-        """Apply so many steps, and tell of it."""
+        """Apply this many steps, and tell of it."""
         if not self.stepping:
             return
         scheduler = self._scheduler

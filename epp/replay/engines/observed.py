@@ -211,7 +211,7 @@ def _mean(path: Path, earlier: Mapping[str, float], later: Mapping[str, float]) 
 
 
 def _limits(page: Page) -> Limits | None:
-    """Return what the page says of the cache; None where it does not."""
+    """Return what the page says of the cache; None if it does not."""
     wanted = frozenset((b"block_size", b"num_gpu_blocks"))
     for sample in page.samples(_CONFIG, wanted):
         if sample is None:

@@ -70,7 +70,7 @@ def outlook(engine: Engine, job: Job) -> Outlook:
 
 
 def _work(engine: Engine, tokens: int, attended: float) -> float:
-    """Return what so many prompt tokens take at speed 1, without the steps."""
+    """Return what this many prompt tokens take at speed 1, without the steps."""
     return engine.cost.seconds(StepWork(tokens, attended)) - engine.cost.step_ms * 1e-3
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 
 class Extent:
-    """The blocks `start` to `end` of a chain, held by so many requests or, by none, free."""
+    """The blocks `start` to `end` of a chain, held by this many requests or, by none, free."""
 
     __slots__ = ("end", "holders", "keys", "newer", "older", "open", "right", "start")
 
@@ -161,7 +161,7 @@ class KVBlocks:
         self._found[extent.keys[at]] = rights
 
     def _evict(self, most: int) -> int:
-        """Evict up to so many blocks of one extent; return how many."""
+        """Evict up to this many blocks of one extent; return how many."""
         extent = self._queue.newer
         count = extent.end - extent.start
         alike = self._found[extent.keys[extent.start]]

@@ -31,12 +31,12 @@ class EnginePreset(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
     def transfer_seconds_per_token(self, bandwidth: float = TRANSFER_BYTES_PER_SECOND) -> float:
-        """Return what a prompt's KV cache takes to another engine, at so many bytes a second."""
+        """Return what a prompt's KV cache takes to another engine, at this many bytes a second."""
         return self.kv_bytes_per_token / bandwidth
 
 
 def limits_of(kv_tokens: int, block_size: int = 16, max_num_batched_tokens: int = 8192) -> Limits:
-    """Return the limits of an engine whose cache holds so many tokens, in whole blocks."""
+    """Return the limits of an engine whose cache holds this many tokens, in whole blocks."""
     return Limits(
         block_size=block_size,
         num_gpu_blocks=max(1, kv_tokens // block_size) + 1,
@@ -139,7 +139,7 @@ PRESETS: Mapping[str, EnginePreset] = {
 
 
 def preset(name: str) -> EnginePreset:
-    """Return an engine by name. Raises `ConfigError` where there is none of that name."""
+    """Return an engine by name. Raises `ConfigError` if there is none of that name."""
     if name not in PRESETS:
         raise ConfigError(f"no engine is called {name!r}: there are {', '.join(PRESETS)}")
     return PRESETS[name]

@@ -63,7 +63,7 @@ class BatchScheduler:
         return self._step
 
     def load(self, steps: int = 0) -> EngineLoad:
-        """Return the load after so many more steps like the one that is scheduled."""
+        """Return the load after this many more steps like the one that is scheduled."""
         free = self.pool.free_count - self._blocks_for(steps)
         return EngineLoad(
             len(self.waiting),
@@ -284,13 +284,13 @@ class BatchScheduler:
         )
 
     def _room_for(self, steps: int) -> bool:
-        """Say whether blocks for so many more steps are free."""
+        """Say whether blocks for this many more steps are free."""
         free = self.pool.free_count
         most = len(self.running) * (steps // self._size + 1)
         return most <= free or self._blocks_for(steps) <= free
 
     def _blocks_for(self, steps: int) -> int:
-        """Return how many more blocks so many more steps like this one need."""
+        """Return how many more blocks this many more steps like this one need."""
         if not steps:
             return 0
         size = self._size

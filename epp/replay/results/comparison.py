@@ -232,7 +232,7 @@ def paired(logs: Sequence[float]) -> Paired:
 
 
 def _exp(power: float) -> float:
-    """Return e to a power; infinite where no float is so large."""
+    """Return e to a power; infinite if no float is so large."""
     return math.inf if power > 700 else math.exp(power)  # noqa: PLR2004 (a float's most: 709)
 
 

@@ -90,7 +90,7 @@ def certainty(found: Paired, what: str, *, one_traffic: bool = False) -> str:
 
 
 def reason(comparison: Comparison) -> str:
-    """Return why the best policy is faster than the baseline, empty where that is not to see."""
+    """Return why the best policy is faster than the baseline, empty if that is not to see."""
     best, baseline = comparison.best, comparison.baseline
     pairs = [
         (cell.standings[baseline], cell.standings[best])

@@ -24,12 +24,12 @@ class Clock:
         heappush(self._agenda, (max(when, self.now), next(self._tickets), do))
 
     def routinely_at(self, when: float, do: Callable[[], None]) -> None:
-        """Have `do` called as long as there is anything else to do: nobody waits for it."""
+        """Have `do` called as long as there is anything else to do: nothing waits for it."""
         heappush(self._routine, (max(when, self.now), next(self._tickets), do))
 
     @property
     def lull(self) -> float:
-        """The seconds until something is due that is not a routine; 0 where nothing is."""
+        """The seconds until something is due that is not a routine; 0 if nothing is."""
         return self._agenda[0][0] - self.now if self._agenda else 0.0
 
     def run(self, over: Callable[[], bool]) -> None:

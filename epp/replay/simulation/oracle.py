@@ -14,7 +14,7 @@ from epp.replay.traffic.calls import Call
 
 
 class Oracle:
-    """A filter that leaves out nobody, and puts truths in place of a picker's predictions.
+    """A filter that leaves out no endpoint, and puts truths in place of a picker's predictions.
 
     What is cached, what is queued, how fast each pod is and how long the response will be; the
     fleet's busy share is the picker's own. Requests are named by their numbers in `calls`.

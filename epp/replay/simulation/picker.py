@@ -54,7 +54,7 @@ class SimulatedPicker:
         self._scheduler = Scheduler(self.fleet, scheduling, self.draw)
 
     def tell(self, others: "Sequence[SimulatedPicker]", seconds: float) -> None:
-        """Have others hear after so many seconds what it hears of requests."""
+        """Have others hear after this many seconds what it hears of requests."""
         self._others, self._lag = others, seconds
 
     def route(self, request: InferenceRequest) -> Decision:

@@ -41,7 +41,7 @@ class Room:
         self._tokens = MOST_TOKENS_IN_ALL
 
     def __call__(self, call: Call) -> Call:
-        """Return a call, once it is counted. Raises `ConfigError` where it is one too many."""
+        """Return a call, once it is counted. Raises `ConfigError` if it is one too many."""
         self._calls -= 1
         self._pieces -= len(call.prompt) + len(call.response) + len(call.marks)
         self._tokens -= tokens_in(call.prompt) + tokens_in(call.response)

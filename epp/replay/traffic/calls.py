@@ -178,7 +178,7 @@ class InfiniteCache:
 def ordered(calls: Iterable[Call]) -> list[Call]:
     """Return calls in order of `at`, with the numbers that they refer to as they are then.
 
-    A call is put behind the one it is `after` where it would come before it.
+    A call is put behind the one it is `after` if it would come before it.
     """
     listed = list(calls)
     times = [call.at for call in listed]

@@ -16,15 +16,15 @@ from epp.replay.traffic.bounds import Room
 from epp.replay.traffic.calls import TOKEN_IDS, Call, Run, Runs, Trace, ordered
 
 SHARED = 0.1
-"""What so many of the conversations hold, and more than one does, is shared by copies."""
+"""What this share of the conversations hold, and more than one does, is shared by copies."""
 _APART = 3.0
 """Seconds within which the copies of a conversation come, in open loop."""
 
 
 def superposed(trace: Trace, copies: float, seed: int) -> Trace:
-    """Return so many copies of a trace in one.
+    """Return as many copies of a trace in one.
 
-    Of the last copy so many conversations are left out that the number of copies is a fraction.
+    If `copies` is a fraction, some conversations are left out of the last copy.
     In a closed loop the conversations of a copy begin anywhere in the time in which all begin.
     Raises `ConfigError`.
     """

@@ -1,7 +1,8 @@
 """Logs of OpenAI's API with bodies: a request and its response or usage a line, and batch files.
 
 Conversations are found by what they say: a chat whose first messages are all of an earlier one's
-goes on with it. Text is cut message by message; where lines count tokens, so many make a character.
+goes on with it. Text is cut message by message; counted tokens are shared
+out by character.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

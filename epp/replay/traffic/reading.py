@@ -26,7 +26,7 @@ class NamedWorkload(Protocol):
     """Conversations by distributions."""
 
     def calls(self, sessions: int, longest: int | None, seed: int) -> list[Call]:
-        """Draw so many conversations, which all begin at 0 seconds.
+        """Draw this many conversations, which all begin at 0 seconds.
 
         A conversation ends before a prompt would be longer than `longest` tokens.
         """

@@ -37,5 +37,5 @@ class Strain:
         return self.shed_above is not None and unfinished >= self.shed_above
 
     def wait_seconds(self, before: int) -> float:
-        """Return how long a request waits that came after so many others."""
+        """Return how long a request waits that came after this many others."""
         return self.cold_seconds if before < self.cold_requests else 0.0

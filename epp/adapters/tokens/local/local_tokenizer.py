@@ -54,7 +54,7 @@ class Threads:
     def run(
         self, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> "asyncio.Future[T]":
-        """Start work on so many bytes or characters. Raises `TextFallback` if too much waits."""
+        """Start work on this many bytes or characters. Raises `TextFallback` if too much waits."""
         if self._queued >= self._most:
             raise TextFallback(FallbackCause.SLOW, f"{self._queued} bytes are waiting already")
         self._queued += size
@@ -149,7 +149,7 @@ class LocalTokenizer:
         return encoded
 
     async def _encode(self, pieces: Sequence[str]) -> list[dict[str, bytes]]:
-        """Return the ids of pieces; encode in a thread those that nobody waits for."""
+        """Return the ids of pieces; encode in a thread those that nothing waits for."""
         encoding = self._encoding
         new = [piece for piece in pieces if piece not in encoding]
         if new:

@@ -19,7 +19,7 @@ class FirstTokenSeen(NamedTuple):
 class ResponseSeen(NamedTuple):
     """A response of `tokens` has ended.
 
-    `step` is the time of each after the first, in seconds; None where it was not seen.
+    `step` is the time of each after the first, in seconds; None if it was not seen.
     """
 
     endpoint: EndpointId

@@ -63,7 +63,7 @@ class Problems:
 
     @property
     def first(self) -> str:
-        """The first problem as the end of a sentence; empty where there is none."""
+        """The first problem as the end of a sentence; empty if there is none."""
         return f"; the first problem is: {self.shown[0]}" if self.shown else ""
 
     def skip(self, place: str, problem: str) -> None:
@@ -101,7 +101,7 @@ class Source:
         """Read all lines that are not empty, of `longest` bytes at most.
 
         A line that is longer, and packed data that end too early, are problems at that place.
-        Raises `ConfigError` where there is no such file, or where it has no end within reason.
+        Raises `ConfigError` if there is no such file, or it has no end within reason.
         """
         reader = _Reader(problems, longest)
         for path in self._files():
@@ -110,11 +110,11 @@ class Source:
                 yield from read(str(path), file)
 
     def head(self, problems: Problems) -> list[SourceLine]:
-        """Return the first lines. Raises `ConfigError` where there is no such file."""
+        """Return the first lines. Raises `ConfigError` if there is no such file."""
         return list(islice(self.lines(problems), _HEAD))
 
     def document(self) -> bytes:
-        """Return all of it. Raises `ConfigError` where it cannot be read, or ends too early."""
+        """Return all of it. Raises `ConfigError` if it cannot be read, or ends too early."""
         parts, size = list[bytes](), 0
         for line in self.lines(Problems(strict=True), MOST_DOCUMENT_BYTES):
             parts.append(line.text)
@@ -193,7 +193,7 @@ def _is_tar(file: io.BufferedReader) -> bool:
 
 
 class _Reader:
-    """Reads lines of `longest` bytes at most, of so many files that all are within bounds."""
+    """Reads lines of `longest` bytes at most, of as many files as are within bounds together."""
 
     def __init__(self, problems: Problems, longest: int) -> None:
         self._problems = problems
@@ -272,7 +272,7 @@ class _Member(io.RawIOBase):
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Read some bytes; 0 at the end. Raises `EOFError` where the archive ends before it."""
+        """Read some bytes; 0 at the end. Raises `EOFError` if the archive ends before it."""
         room = memoryview(buffer)[: self._left]
         size = self._file.readinto(room)
         if self._left and not size:

@@ -47,7 +47,7 @@ class BlockTree:
         return node
 
     def ancestor(self, node: int, depth: int) -> int:
-        """Return the node that is so many blocks from the root. Raises `LookupError`."""
+        """Return the node that is this many blocks from the root. Raises `LookupError`."""
         if not 0 <= depth <= self._depths[node]:
             raise LookupError(f"it has no {depth} blocks")
         while self._depths[node] > depth:
@@ -88,7 +88,7 @@ class BlockTree:
         self._ends[node] = True
 
     def count_tokens(self, node: int, tokens: int) -> None:
-        """Say that the prompt that ends at a node has so many tokens.
+        """Say that the prompt that ends at a node has this many tokens.
 
         Blocks that are known keep theirs; the others share what is left by their lengths.
         """

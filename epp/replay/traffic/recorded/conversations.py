@@ -191,7 +191,7 @@ class Conversations:
 
     @staticmethod
     def _generated(request: RecordedRequest) -> int:
-        """Return how many tokens were generated; 0 where that is not known."""
+        """Return how many tokens were generated; 0 if that is not known."""
         if request.generated_tokens:
             return request.generated_tokens
         if request.api in _NOTHING_GENERATED:

@@ -179,7 +179,7 @@ class _Parts:
         self._known[prompt.number] = block, marks
         end = block
         if behind:
-            # Without a hash of it nobody else has it.
+            # Without a hash of it no other prompt has it.
             rest = prompt.rest ^ mask if prompt.rest else ~len(self.tree)
             end = self.tree.add(block, [rest], [behind])
         at = line.at + (0.0 if run is None else run.began - self._began)

@@ -17,7 +17,7 @@ from epp.replay.traffic.workloads.distributions import Distribution, lognormal
 class Agents(msgspec.Struct, frozen=True, kw_only=True):
     """The generator's parameters, in tokens and seconds; defaults are those of the data set.
 
-    Pauses get shorter as the context fills, by the share `hurry` where it is full. At each turn a
+    Pauses get shorter as the context fills, by the share `hurry` when it is full. At each turn a
     session ends with the chance `reset`, which grows with its context to `growth` times that.
     `restarts` of the first sessions, and linearly fewer up to three quarters of them, end at a
     turn of `restart_turns` and go on as another session later.
@@ -41,7 +41,7 @@ class Agents(msgspec.Struct, frozen=True, kw_only=True):
     longest: int = 200_000
 
     def calls(self, sessions: int, longest: int | None, seed: int) -> list[Call]:
-        """Draw so many sessions, and those as which some of them go on."""
+        """Draw this many sessions, and those as which some of them go on."""
         return _Drawing(self, longest or self.longest, seed).calls(sessions)
 
 

@@ -1,4 +1,4 @@
-"""When conversations begin: drawn, as in a file, or one after another by so many users."""
+"""When conversations begin: drawn, as in a file, or one after another by this many users."""
 
 import math
 import random
@@ -26,7 +26,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     """How conversations arrive.
 
     `rate` is in calls a second, counted as if none had to wait for another. It grows evenly to
-    `to_rate` where that is given. `cv` is the coefficient of variation of the times between: 1 is
+    `to_rate` if that is given. `cv` is the coefficient of variation of the times between: 1 is
     Poisson, more comes in bursts (gamma). `like` is a file of traffic whose times are taken, made
     faster or slower to the rate where one is given. `users` makes a closed loop: each has a
     conversation, and begins the next one when that is over.

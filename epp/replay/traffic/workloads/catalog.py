@@ -30,7 +30,7 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     longest: int
 
     def calls(self, sessions: int, longest: int | None, seed: int) -> list[Call]:
-        """Draw so many conversations, which all begin at 0 seconds."""
+        """Draw this many conversations, which all begin at 0 seconds."""
         draw, ids, script = random.Random(seed), TokenNames(), Script()
         system = (Run(ids("system"), self.system),) if self.system else ()
         for session in range(sessions):

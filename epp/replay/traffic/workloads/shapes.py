@@ -27,7 +27,7 @@ class SharedPrefix(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 1
 
     def calls(self, sessions: int, longest: int | None, seed: int) -> list[Call]:
-        """Draw what so many users do, all from 0 seconds; each asks again after all have asked."""
+        """Draw what this many users do, all from 0 seconds; each asks again once all have."""
         draw, ids, script = random.Random(seed), TokenNames(), Script()
         users = [(group, user) for group in range(self.groups) for user in range(self.users)]
         draw.shuffle(users)
