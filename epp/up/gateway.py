@@ -6,7 +6,7 @@ import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -172,9 +172,10 @@ class Gateway:
         await self._envoy.start()
         self.started = True
         self._terminal.introduce(introduction(self._front(), probes))
-        pauses = {"pause": STATUS_SECONDS, "longest": STATUS_SECONDS}
-        jobs = (keep_running(*each, self._job_failed, **pauses) for each in self._jobs())
-        await asyncio.gather(*jobs)
+        keep = partial(
+            keep_running, failed=self._job_failed, pause=STATUS_SECONDS, longest=STATUS_SECONDS
+        )
+        await asyncio.gather(*(keep(name, job) for name, job in self._jobs()))
         raise AssertionError("none of the jobs ends")
 
     def _jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[NoReturn]]]]:

@@ -18,7 +18,7 @@ from epp.model.request import DEFAULT_FAIRNESS_ID, Decision, InferenceRequest
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.memory.sent_blocks import SentBlocks
 from epp.policy.peers.memory.window import WindowSum
-from epp.policy.peers.parameters import Parameters, above_zero, at_least
+from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.plugins import PluginContext, uniform
 from epp.policy.scorers.load import lower_is_better
 
@@ -30,7 +30,7 @@ _MOST_FORGOTTEN = 10
 _MOST_NOISE = 0.1
 
 
-class AiBrixPrefixCacheScorer(Parameters, frozen=True):
+class AiBrixPrefixCacheScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint that the longest known prefix was sent to, unless it is too busy.
 
     1. Loads are this picker's requests under way. Where the largest is more than
@@ -99,7 +99,7 @@ def _least(loads: dict[EndpointId, int]) -> set[EndpointId]:
     return {endpoint for endpoint, load in loads.items() if load == lowest}
 
 
-class AiBrixVtcBasicScorer(Parameters, frozen=True):
+class AiBrixVtcBasicScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint whose place in the list suits what the user was served.
 
     A user is a fairness id; requests without one score 1 everywhere, so that chance decides. What

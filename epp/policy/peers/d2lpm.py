@@ -18,7 +18,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import Aborted, EndpointRemoved, Event, Finished
 from epp.model.request import Decision, InferenceRequest, RequestId
 from epp.policy.client_keys import ClientKey, client_key
-from epp.policy.peers.parameters import Parameters, at_least
+from epp.policy.peers.parameters import BoundedParameters, at_least
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatchInfo, find_producer
 
@@ -26,7 +26,7 @@ _MOST_CLIENTS = 10_000
 """Clients whose credit is kept; beyond them the one idle the longest goes, and starts anew."""
 
 
-class D2LpmScorer(Parameters, frozen=True):
+class D2LpmScorer(BoundedParameters, frozen=True):
     """Prefers the longest cached prefix among endpoints at which the client has credit left.
 
     A client is a fairness id. It begins with `worker_quantum` tokens at every endpoint, and pays

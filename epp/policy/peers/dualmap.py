@@ -14,7 +14,7 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
 from epp.policy.peers.hash_ring import HashRing, opening_key
-from epp.policy.peers.parameters import Parameters, at_least
+from epp.policy.peers.parameters import BoundedParameters, at_least
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatchInfo, find_producer
 
@@ -22,7 +22,7 @@ _REPLICAS = 256
 _KEY_BYTES = 8
 
 
-class DualMapScorer(Parameters, frozen=True):
+class DualMapScorer(BoundedParameters, frozen=True):
     """Prefers one of the two endpoints that the beginning of the conversation hashes to.
 
     Of the two the one that has more of the prompt cached is chosen, as long as the time to first

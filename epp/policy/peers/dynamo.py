@@ -15,14 +15,14 @@ from epp.model.events import Aborted, Admitted, EndpointRemoved, Event, Finished
 from epp.model.prompts.hashing import BlockHash
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
-from epp.policy.peers.parameters import Parameters, above_zero, at_least
-from epp.policy.peers.prefix_tree import PrefixNode, PrefixTree, Tenant
+from epp.policy.peers.memory.prefix_tree import PrefixNode, PrefixTree, Tenant
+from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatchInfo, find_producer
 from epp.policy.scorers.load import least_is_best
 
 
-class DynamoCostScorer(Parameters, frozen=True):
+class DynamoCostScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint that costs the fewest blocks of `block_size` tokens.
 
     ```

@@ -18,7 +18,7 @@ from epp.model.prompts.hashing import BlockHash
 from epp.model.request import InferenceRequest
 from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
 from epp.policy.peers.memory.sendings import Sendings
-from epp.policy.peers.parameters import Parameters, at_least
+from epp.policy.peers.parameters import BoundedParameters, at_least
 from epp.policy.plugins import PluginContext
 from epp.policy.scorers.load import lower_is_better
 
@@ -33,7 +33,7 @@ def _in_hundredths(score: float) -> float:
     return int(100 * score) / 100
 
 
-class KthenaLeastRequestScorer(Parameters, frozen=True):
+class KthenaLeastRequestScorer(BoundedParameters, frozen=True):
     """Prefers endpoints with few requests, above all few that do not run yet.
 
     A request of this picker counts 1, and 100 more where it is beyond those that the last report
@@ -59,7 +59,7 @@ class KthenaLeastRequestScorer(Parameters, frozen=True):
         return [_in_hundredths((most - count) / most) if most else 1.0 for count in counts]
 
 
-class KthenaLeastLatencyScorer(Parameters, frozen=True):
+class KthenaLeastLatencyScorer(BoundedParameters, frozen=True):
     """Prefers endpoints whose last responses were fast.
 
     That is the place between the slowest and the fastest of the time to first token, weighing
@@ -141,7 +141,7 @@ class _LastMean(msgspec.Struct, eq=False):
         return self._mean
 
 
-class KthenaPrefixCacheScorer(Parameters, frozen=True):
+class KthenaPrefixCacheScorer(BoundedParameters, frozen=True):
     """Prefers endpoints by the share of the prompt's blocks that was sent to them.
 
     The first `max_blocks_to_match` blocks count as the whole prompt. Only the `top_k_matches`

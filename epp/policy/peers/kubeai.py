@@ -11,13 +11,13 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
 from epp.policy.peers.hash_ring import HashRing, opening_key
-from epp.policy.peers.parameters import Parameters, at_least
+from epp.policy.peers.parameters import BoundedParameters, at_least
 from epp.policy.plugins import PluginContext
 
 _MOST_REPLICAS = 10_000
 
 
-class KubeAiChwblScorer(Parameters, frozen=True):
+class KubeAiChwblScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint that the beginning of the conversation hashes to, unless it is loaded.
 
     From the key's place on the ring, the first endpoint is chosen whose requests under way are at

@@ -11,13 +11,13 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
-from epp.policy.peers.parameters import Parameters
+from epp.policy.peers.parameters import BoundedParameters
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import InFlightLoad, PrefixMatchInfo, find_producer
 from epp.policy.scorers.load import lower_is_better
 
 
-class LMetricScorer(Parameters, frozen=True):
+class LMetricScorer(BoundedParameters, frozen=True):
     """Prefers the smallest product of new prefill tokens and batch size.
 
     New prefill tokens are those of the prompt that the endpoint has not cached, at least 1, for an

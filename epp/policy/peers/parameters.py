@@ -34,7 +34,7 @@ def above_zero(write: str) -> Bound:
     return Bound(0, write, above=True)
 
 
-class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class BoundedParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """The parameters of a plug-in. Raises `ValueError` for one that is beyond its bound."""
 
     def __post_init__(self) -> None:

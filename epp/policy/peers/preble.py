@@ -16,7 +16,7 @@ from epp.model.events import EndpointRemoved, Event
 from epp.model.request import Decision, InferenceRequest
 from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
 from epp.policy.peers.memory.window import WindowSum
-from epp.policy.peers.parameters import Parameters, above_zero, at_least
+from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatchInfo, find_producer
 
@@ -24,7 +24,7 @@ _SAMPLES = 200
 """Responses of which lengths, and times by endpoint, are remembered."""
 
 
-class PrebleE2Scorer(Parameters, frozen=True):
+class PrebleE2Scorer(BoundedParameters, frozen=True):
     """Prefers what has most of a prompt cached; without that, what has the least load with it.
 
     The load of an endpoint is in seconds: of prefill that was sent to it in the last

@@ -17,7 +17,7 @@ from epp.model.request import InferenceRequest
 from epp.policy.peers.hash_ring import HashRing
 from epp.policy.peers.memory.sent_blocks import SentBlocks
 from epp.policy.peers.memory.window import WindowSum
-from epp.policy.peers.parameters import Parameters, at_least
+from epp.policy.peers.parameters import BoundedParameters, at_least
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import InFlightLoad, PrefixMatchInfo, find_producer
 from epp.policy.scorers.load import lower_is_better
@@ -55,7 +55,7 @@ class _Rates:
         return {endpoint for endpoint, count in counts.items() if count == least}
 
 
-class ProductionStackPrefixAwareScorer(Parameters, frozen=True):
+class ProductionStackPrefixAwareScorer(BoundedParameters, frozen=True):
     """Prefers the endpoints that the longest known prefix of the prompt was sent to.
 
     All that have it score 1, others 0, so that chance decides, and not load; where none has any of
@@ -100,7 +100,7 @@ class _ByTrie:
         return [1.0 if each.endpoint.id in chosen else 0.0 for each in candidates]
 
 
-class ProductionStackLoadAwareScorer(Parameters, frozen=True):
+class ProductionStackLoadAwareScorer(BoundedParameters, frozen=True):
     """Prefers endpoints by the cached share of the prompt, less `beta` times their relative load.
 
     The relative load is (own - mean) / max(1, mean) of this picker's requests under way. What is
@@ -139,7 +139,7 @@ class _ByShareAndLoad(msgspec.Struct, frozen=True):
         )
 
 
-class ProductionStackSessionScorer(Parameters, frozen=True):
+class ProductionStackSessionScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint that the session's id hashes to on a ring.
 
     The id is in the header `session_key`; there a field of the body of that name is looked at, too.

@@ -11,16 +11,16 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.prompts.chain import Chain
 from epp.model.request import InferenceRequest
+from epp.policy.peers.memory.prefix_tree import PrefixTree
 from epp.policy.peers.memory.sendings import Sendings
-from epp.policy.peers.parameters import Parameters, above_zero, at_least
-from epp.policy.peers.prefix_tree import PrefixTree
+from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.plugins import PluginContext
 
 _MOST = 67_108_864
 """What the tree keeps of an endpoint's prompts where it is not to evict any."""
 
 
-class RayPrefixAffinityScorer(Parameters, frozen=True):
+class RayPrefixAffinityScorer(BoundedParameters, frozen=True):
     """Prefers the least loaded of the endpoints that know the longest prefix of the prompt.
 
     1. Loads are this picker's requests under way. Where the largest is more than

@@ -10,12 +10,12 @@ from typing import Annotated
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
-from epp.policy.peers.parameters import Parameters, above_zero, at_least
-from epp.policy.peers.prefix_tree import PrefixFound, SentPrompts
+from epp.policy.peers.memory.prefix_tree import PrefixFound, SentPrompts
+from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.plugins import PluginContext
 
 
-class CacheAwareSettings(Parameters, frozen=True):
+class CacheAwareSettings(BoundedParameters, frozen=True):
     """When a match counts, and what is kept of the prompts that were sent.
 
     A match counts above the share `cache_threshold` of the prompt. What is kept is cut back to

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.peers.hash_ring import HashRing, prefix_key
-from epp.policy.peers.parameters import Parameters, above_zero, at_least
+from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.peers.sglang import CacheAware, CacheAwareSettings
 from epp.policy.plugins import PickContext, PluginContext
 
@@ -66,7 +66,7 @@ class _Spilling(CacheAware):
         return load > settings.spill_rel_threshold * mean and load > mean + margin
 
 
-class SmgPrefixHashScorer(Parameters, frozen=True):
+class SmgPrefixHashScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint that the beginning of the prompt hashes to, unless it is loaded.
 
     The key stands for the first `prefix_token_count` tokens, of text for four times as many
@@ -113,7 +113,7 @@ class _OnPrefixRing:
         return min(free, key=loads.__getitem__, default=own)
 
 
-class _Wait(Parameters, frozen=True):
+class _Wait(BoundedParameters, frozen=True):
     """What a request would wait for at an endpoint, in seconds.
 
     `tokens / throughput + kv_pressure_weight * k / (1 - k)`: `tokens` are the uncached ones of

@@ -19,8 +19,8 @@ from epp.model.request import Decision, InferenceRequest
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.dynamo import costs_at
 from epp.policy.peers.hash_ring import HashRing, prefix_key
-from epp.policy.peers.parameters import Parameters, above_zero, at_least
-from epp.policy.peers.prefix_tree import PrefixFound
+from epp.policy.peers.memory.prefix_tree import PrefixFound
+from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.peers.sglang import Gated, GatedSettings
 from epp.policy.plugins import PluginContext
 from epp.policy.producers import PrefixMatchInfo, find_producer
@@ -59,7 +59,7 @@ class _LeastLoaded(Gated):
         return min(there or range(len(names)), key=loads.__getitem__)
 
 
-class VllmKvAwareScorer(Parameters, frozen=True):
+class VllmKvAwareScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint with the smallest product of tokens to prefill and requests.
 
     `(prefilling + prompt - cached) * (requests + 1)`: `prefilling` are the uncached tokens of
@@ -96,7 +96,7 @@ class _ByProduct(msgspec.Struct, frozen=True):
         return costs_at(self.temperature, costs)
 
 
-class SessionHeaders(Parameters, frozen=True):
+class SessionHeaders(BoundedParameters, frozen=True):
     """The headers that name a session; the first that is not empty counts.
 
     vllm-router goes on with `x-request-id` and `x-trace-id`, which Envoy gives each request: no

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.endpoint import EndpointId
-from epp.policy.peers.prefix_tree import PrefixTree
+from epp.policy.peers.memory.prefix_tree import PrefixTree
 
 NAMES = X, Y, Z = [EndpointId(each) for each in "xyz"]
 words = st.text("ab", min_size=1, max_size=7)
