@@ -196,42 +196,35 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         metavar="TIME",
         help="after SIGTERM, how long open streams may take to end (default: 30s)",
     )
-    add_boolean(
-        group,
-        "--debug-headers",
-        default=False,
-        help="write the decision into the response header x-warmpick-decision",
-    )
-    add_boolean(
-        group,
-        "--enable-grpc-stream-metrics",
-        default=False,
-        help="count ext_proc streams in /metrics",
-    )
-    add_boolean(
-        group,
-        "--emit-endpoint-scores",
-        default=False,
-        help="write the endpoints' scores into the dynamic metadata of a request",
-    )
-    add_boolean(
-        group,
-        "--disable-endpoint-subset-filter",
-        default=False,
-        help="choose among all endpoints, whatever subset the gateway names",
-    )
-    add_boolean(
-        group,
-        "--enable-pprof",
-        default=True,
-        help="serve profiles at /debug/pprof/ on the metrics port (default: true)",
-    )
-    add_boolean(
-        group,
-        "--request-orca",
-        default=False,
-        help="ask model servers for load reports in response headers (vLLM logs a line each)",
-    )
+    for name, default, what in (
+        (
+            "--debug-headers",
+            False,
+            "write the decision into the response header x-warmpick-decision",
+        ),
+        ("--enable-grpc-stream-metrics", False, "count ext_proc streams in /metrics"),
+        (
+            "--emit-endpoint-scores",
+            False,
+            "write the endpoints' scores into the dynamic metadata of a request",
+        ),
+        (
+            "--disable-endpoint-subset-filter",
+            False,
+            "choose among all endpoints, whatever subset the gateway names",
+        ),
+        (
+            "--enable-pprof",
+            True,
+            "serve profiles at /debug/pprof/ on the metrics port (default: true)",
+        ),
+        (
+            "--request-orca",
+            False,
+            "ask model servers for load reports in response headers (vLLM logs a line each)",
+        ),
+    ):
+        add_boolean(group, name, default=default, help=what)
     group.add_argument(
         "--hash-secret-file",
         type=Path,

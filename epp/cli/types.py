@@ -7,7 +7,8 @@ import argparse
 import re
 from collections.abc import Callable
 
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+from epp.quantities import seconds
+
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _LAST_PORT = 65_535
 _DEBUG_VERBOSITY = 4
@@ -19,10 +20,10 @@ def duration(text: str) -> float:
     """Return a Go duration (`500ms`, `30s`, `1m30s`) or plain seconds, in seconds."""
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
-    parts = re.findall(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)", text)
-    if not parts or "".join(map("".join, parts)) != text:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a duration; write 500ms, 30s or 1m30s")
-    return sum(float(value) * _UNITS[unit] for value, unit in parts)
+    try:
+        return seconds(text, zero=True)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def size(text: str) -> int:
@@ -77,10 +78,10 @@ def port_number(text: str) -> int:
 
 def interval(text: str) -> float:
     """Return a duration of more than 0, in seconds."""
-    seconds = duration(text)
-    if seconds <= 0:
+    found = duration(text)
+    if found <= 0:
         raise argparse.ArgumentTypeError(f"`{text}` is not an interval; write 500ms or 1s")
-    return seconds
+    return found
 
 
 _LEAST_REFRESH = 0.05
