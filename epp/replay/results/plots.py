@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 
 import matplotlib as mpl
@@ -85,19 +86,21 @@ def draw(size: tuple[float, float], paint: Callable[[Figure], None]) -> str:
 def cell_plots(seen: View) -> dict[str, str]:
     """Return the plots of a cell, by name; those without data are left out."""
     count = len(seen.policies)
-    plots: dict[str, tuple[float, Callable[[Figure], None], bool]] = {
-        "ttft": (3.6, lambda figure: _distribution(figure.add_subplot(), seen), _has_ttft(seen)),
-        "time": (3.4, lambda figure: _over_time(figure.add_subplot(), seen), _has_ttft(seen)),
-        "phases": (1.3 + ROW * count, lambda figure: _phases(figure, seen), _has_phases(seen)),
-        "cache": (1.2 + ROW * count, lambda figure: _cache(figure.add_subplot(), seen), True),
-        "load": (
-            0.8 + 0.9 * math.ceil(count / 2),
-            lambda figure: _load(figure, seen),
-            _has_load(seen),
-        ),
-        "errors": (3.2, lambda figure: _errors(figure.add_subplot(), seen), _has_errors(seen)),
+    has_ttft, has_phases = (_measured(seen, name) for name in ("ttft_mean", "queue_mean"))
+    runs = [run for by_seed in seen.curves.values() for run in by_seed.values()]
+    plots: dict[str, tuple[float, Callable[[View, Figure], None], bool]] = {
+        "ttft": (3.6, _distribution, has_ttft),
+        "time": (3.4, _over_time, has_ttft),
+        "phases": (1.3 + ROW * count, _phases, has_phases),
+        "cache": (1.2 + ROW * count, _cache, True),
+        "load": (0.8 + 0.9 * math.ceil(count / 2), _load, all(_loads(seen).values())),
+        "errors": (3.2, _errors, any(sum(run.ttft_errors) for run in runs)),
     }
-    return {name: draw((WIDTH, high), paint) for name, (high, paint, has) in plots.items() if has}
+    return {
+        name: draw((WIDTH, high), partial(paint, seen))
+        for name, (high, paint, has) in plots.items()
+        if has
+    }
 
 
 def ratio_plot(comparison: Comparison, ratios: Mapping[str, Mapping[str, Paired]]) -> str:
@@ -164,8 +167,9 @@ def _steps(low: float, high: float) -> list[float]:
     return next((grid for grid in grids if len(grid) <= MOST_STEPS), grids[-1])
 
 
-def _distribution(axes: Axes, seen: View) -> None:
+def _distribution(seen: View, figure: Figure) -> None:
     """Draw the share of all requests answered within a time, so that a curve may end below 1."""
+    axes = figure.add_subplot()
     low, high = math.inf, 0.0
     for policy, standing in seen.cell.standings.items():
         runs = [each.ttft for each in seen.curves[policy].values() if not math.isnan(each.ttft[0])]
@@ -190,7 +194,8 @@ def _distribution(axes: Axes, seen: View) -> None:
     axes.legend(loc="upper left", fontsize=9)
 
 
-def _over_time(axes: Axes, seen: View) -> None:
+def _over_time(seen: View, figure: Figure) -> None:
+    axes = figure.add_subplot()
     width = seen.cell.seconds / BINS
     middles = [(number + 0.5) * width for number in range(BINS)]
     for policy, by_seed in seen.curves.items():
@@ -207,7 +212,7 @@ def _over_time(axes: Axes, seen: View) -> None:
     legend_above(axes, min(len(seen.policies), 5))
 
 
-def _phases(figure: Figure, seen: View) -> None:
+def _phases(seen: View, figure: Figure) -> None:
     first, whole = figure.subplots(1, 2, sharey=True)
     ranked = seen.ranked()
     for axes, phases in ((first, _PHASES[:2]), (whole, _PHASES)):
@@ -231,7 +236,8 @@ def _phases(figure: Figure, seen: View) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
 
 
-def _cache(axes: Axes, seen: View) -> None:
+def _cache(seen: View, figure: Figure) -> None:
+    axes = figure.add_subplot()
     ranked = seen.ranked()
     places = range(len(ranked))
     reusable = [_known(each.figures["reusable_ratio"].mean, 0.0) for each in ranked]
@@ -261,8 +267,8 @@ def _cache(axes: Axes, seen: View) -> None:
     axes.set(xlabel="of prompt tokens; grey: in one infinite cache that all share")
 
 
-def _load(figure: Figure, seen: View) -> None:
-    drawn = {policy: _first(by_seed).load for policy, by_seed in seen.curves.items()}
+def _load(seen: View, figure: Figure) -> None:
+    drawn = _loads(seen)
     values = sorted(value for rows in drawn.values() for row in rows for value in row)
     most = max(1, values[int(0.99 * (len(values) - 1))])
     grid = figure.subplots(math.ceil(len(drawn) / 2), 2, sharex=True, sharey=True, squeeze=False)
@@ -284,7 +290,8 @@ def _load(figure: Figure, seen: View) -> None:
     figure.colorbar(image, ax=panels, label="requests", aspect=30, pad=0.01)
 
 
-def _errors(axes: Axes, seen: View) -> None:
+def _errors(seen: View, figure: Figure) -> None:
+    axes = figure.add_subplot()
     step = 2 * ERROR_REACH / ERROR_BINS
     middles = [-ERROR_REACH + (number + 0.5) * step for number in range(ERROR_BINS)]
     axes.axvline(0, color=EDGE, lw=1.2, ls=(0, (4, 3)))
@@ -311,28 +318,14 @@ def _times(power: float, _: int) -> str:
     return f"{2**power:g}x" if power >= 0 else f"1/{2**-power:g}"
 
 
-def _has_ttft(seen: View) -> bool:
-    return any(
-        not math.isnan(each.figures["ttft_mean"].mean) for each in seen.cell.standings.values()
-    )
+def _measured(seen: View, name: str) -> bool:
+    standings = seen.cell.standings.values()
+    return any(not math.isnan(each.figures[name].mean) for each in standings)
 
 
-def _has_phases(seen: View) -> bool:
-    return any(
-        not math.isnan(each.figures["queue_mean"].mean) for each in seen.cell.standings.values()
-    )
-
-
-def _has_load(seen: View) -> bool:
-    return all(_first(by_seed).load for by_seed in seen.curves.values())
-
-
-def _has_errors(seen: View) -> bool:
-    return any(sum(run.ttft_errors) for by_seed in seen.curves.values() for run in by_seed.values())
-
-
-def _first(by_seed: Mapping[int, Curves]) -> Curves:
-    return by_seed[min(by_seed)]
+def _loads(seen: View) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Return the load of each policy's pods, with the first seed."""
+    return {policy: runs[min(runs)].load for policy, runs in seen.curves.items()}
 
 
 def _known(value: float, otherwise: float) -> float:
