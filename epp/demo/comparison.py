@@ -1,6 +1,5 @@
 """The comparison of two runs: playing them, and their figures as a table and as JSON."""
 
-import asyncio
 import math
 import resource
 import time
@@ -44,17 +43,7 @@ async def play(
     player = Player(testbed.url, pool.model, lane.samples.append)
     lane.begin()
     began, used = time.monotonic(), _cpu_seconds()
-    playing = asyncio.ensure_future(player.play(plan))
-    watching = asyncio.ensure_future(testbed.watch())
-    try:
-        await asyncio.wait({playing, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if watching.done():
-            watching.result()
-        playing.result()
-    finally:
-        playing.cancel()
-        watching.cancel()
-        await asyncio.gather(playing, watching, return_exceptions=True)
+    await testbed.while_up(player.play(plan))
     lane.end()
     return RunResult(
         policy=lane.policy,

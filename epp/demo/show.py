@@ -104,15 +104,7 @@ async def _keep(console: Console, testbed: Testbed, model: str) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    waiting, watching = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(testbed.watch())
-    try:
-        await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not stop.is_set():
-            watching.result()
-    finally:
-        waiting.cancel()
-        watching.cancel()
-        await asyncio.gather(waiting, watching, return_exceptions=True)
+    await testbed.while_up(stop.wait())
 
 
 def _writable(path: Path) -> Path:

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal
 
 import msgspec
 
@@ -30,12 +30,18 @@ class Testbed(msgspec.Struct, frozen=True):
     metrics: str
     processes: tuple[Process, ...]
 
-    async def watch(self) -> NoReturn:
-        """Raise `ProcessDied` as soon as any of the processes ends."""
-        async with asyncio.TaskGroup() as group:
-            for process in self.processes:
-                group.create_task(process.watch())
-        raise ProcessDied("there is nothing to watch")
+    async def while_up(self, work: Coroutine[None, None, object]) -> None:
+        """Await `work`. Raises `ProcessDied` as soon as any of the processes ends."""
+        ends = (process.watch() for process in self.processes)
+        tasks = [asyncio.ensure_future(each) for each in (work, *ends)]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
