@@ -83,7 +83,7 @@ def _seconds(query: bytes) -> float | None:
 def _sampling() -> Iterator[Counter[str]]:
     """Count the stacks of the main thread.
 
-    By a signal, which comes wherever the thread is: another thread would see it only if it
+    By a signal, which comes wherever the thread is: another thread would see it only where it
     lets others run, which is most often where it waits.
     """
     seen = Counter[str]()
