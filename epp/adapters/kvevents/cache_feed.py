@@ -1,10 +1,13 @@
 """What a publisher's stream says of one endpoint's cache, as events; its anomalies, as a log."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import structlog
 
+from epp.adapters.kvevents.change_parts import parts
 from epp.adapters.kvevents.publishers import SubscriptionSettings
+from epp.adapters.kvevents.turns import Turns
 from epp.model.endpoint import Endpoint
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp, Change
 from epp.protocol.kvevents.feed import Feed, FeedSettings
@@ -27,6 +30,9 @@ class CacheFeed:
 
     `start_replay` is called with the sequence number to replay from; None: nothing can be
     replayed. `lost` is whether the stream is. Each kind of anomaly is logged once.
+
+    A message may say more than one turn of the loop has time for: whoever has it handled awaits
+    `catch_up` then.
     """
 
     def __init__(
@@ -49,24 +55,46 @@ class CacheFeed:
         self._apply = apply
         self._start_replay = start_replay
         self._warned: set[str] = set()
+        self._waiting: deque[Sequence[Change] | StreamUp | StreamLost | Anomaly] = deque()
 
     def handle(self, notices: Sequence[Notice]) -> None:
-        """Act on notices in order; consecutive changes become one event."""
+        """Act on notices in order; of the changes of a cache, on the first part."""
         changes: list[Change] = []
         for notice in notices:
             if isinstance(notice, CacheChanges):
                 changes += notice.changes
                 continue
-            self._pass_on(changes)
+            if isinstance(notice, ReplayRequest):  # what comes of it is said later
+                self._request_replay(notice.start)
+                continue
+            self._waiting += (*parts(changes), notice)
             changes = []
-            self._handle_one(notice)
-        self._pass_on(changes)
+        self._waiting += parts(changes)
+        self._next_part()
 
-    def _pass_on(self, changes: Sequence[Change]) -> None:
-        if changes:
-            self._apply(CacheChanged(self.endpoint.id, changes))
+    async def catch_up(self, turns: Turns) -> None:
+        """Act on all that is left, of batches that waited for a replay too, a part in each turn."""
+        while self._waiting or self.feed.behind:
+            await turns.take()
+            if self._waiting:
+                self._next_part()
+            else:
+                self.handle(self.feed.catch_up())
 
-    def _handle_one(self, notice: StreamUp | StreamLost | Anomaly | ReplayRequest) -> None:
+    def _next_part(self) -> None:
+        """Act on notices up to the first changes, and on these."""
+        while self._waiting:
+            first = self._waiting.popleft()
+            if isinstance(first, Sequence):
+                self._apply(CacheChanged(self.endpoint.id, first))
+                return
+            self._handle_one(first)
+
+    def _request_replay(self, start: int) -> None:
+        if self._start_replay is not None:
+            self._start_replay(start)
+
+    def _handle_one(self, notice: StreamUp | StreamLost | Anomaly) -> None:
         match notice:
             case StreamUp(complete):
                 if self.lost:
@@ -80,9 +108,6 @@ class CacheFeed:
                 self._apply(CacheFeedLost(self.endpoint.id, reason))
             case Anomaly(kind, detail):
                 self.warn_once(f"kv_events.{kind}", {"detail": detail})
-            case ReplayRequest(start):
-                if self._start_replay is not None:
-                    self._start_replay(start)
 
     def warn_once(self, event: str, details: dict[str, str]) -> None:
         """Log an anomaly, unless one of its kind was logged before."""

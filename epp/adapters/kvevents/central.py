@@ -7,8 +7,9 @@ import structlog
 import zmq
 
 from epp.adapters.kvevents.cache_feed import CacheEvent, CacheFeed
-from epp.adapters.kvevents.inbox import Context, Inbox, in_turns, subscriber
+from epp.adapters.kvevents.inbox import Context, Inbox, subscriber
 from epp.adapters.kvevents.publishers import SubscriptionSettings
+from epp.adapters.kvevents.turns import Turns
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.protocol.kvevents.batches import rank_of
 from epp.protocol.kvevents.published_messages import publisher_of
@@ -34,10 +35,12 @@ class CentralSubscription:
         settings: SubscriptionSettings,
         apply: Callable[[CacheEvent], None],
         heard: Callable[[EndpointId], None],
+        turns: Turns,
     ) -> None:
         self._settings = settings
         self._apply = apply
         self._heard = heard
+        self._turns = turns
         self._endpoints: dict[EndpointId, Endpoint] = {}
         self._named: dict[str, list[Endpoint]] = {}
         self._strangers: set[str] = set()
@@ -78,10 +81,10 @@ class CentralSubscription:
                 await asyncio.sleep(_BIND_SECONDS)
                 continue
             self._report("")
-            inbox = Inbox(socket)
+            inbox = Inbox(socket, self._turns)
             try:
                 while True:
-                    await in_turns(await inbox.receive(), self._receive)
+                    await self._receive(await inbox.receive())
             finally:
                 inbox.close()
 
@@ -92,7 +95,7 @@ class CentralSubscription:
             _log.info("kv_events.listening", address=self._settings.central)
         self._problem = problem
 
-    def _receive(self, frames: Sequence[bytes]) -> None:
+    async def _receive(self, frames: Sequence[bytes]) -> None:
         """Handle one message."""
         endpoint = self._endpoint_of(frames)
         if endpoint is None:
@@ -103,6 +106,7 @@ class CentralSubscription:
             self._heard(endpoint.id)
             stream.handle(stream.feed.connected())
         stream.handle(stream.feed.receive(frames))
+        await stream.catch_up(self._turns)
 
     def _endpoint_of(self, frames: Sequence[bytes]) -> Endpoint | None:
         publisher = publisher_of(frames, self._settings.topic_prefix)

@@ -1,26 +1,21 @@
 """Messages of ZMQ sockets, for readers on the event loop."""
 
 import asyncio
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import zmq
 
 from epp.adapters.kvevents.publishers import SubscriptionSettings
+from epp.adapters.kvevents.turns import Turns
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
-_AT_ONCE = 64
-"""Messages that are taken from one socket at once."""
-_TURN_SECONDS = 0.002
-"""How long messages are taken, or read, before the event loop may run other tasks.
+_MOST_FRAMES = 8
+"""Frames of a message that are kept; a publisher's has three, a replayed one four."""
+_LIVE_QUEUE = 100
+"""Messages that a SUB socket queues (ZMQ_RCVHWM), of a megabyte at most.
 
-One is read whole.
-"""
-_LIVE_QUEUE = 1_000
-"""Messages that a SUB socket queues (ZMQ_RCVHWM).
-
-What has no room stays with the publisher, which queues it too.
+What has no room stays with the publisher, which queues it too (vLLM's: 100,000 messages).
 """
 _KEEPALIVE_SECONDS, _KEEPALIVES = 5, 2
 """Silence after which TCP asks a publisher whether it is there, and how often, before a connection
@@ -30,29 +25,38 @@ is broken. ZMTP's own heartbeats end the process if a publisher goes whose messa
 
 
 class Inbox:
-    """The messages that a ZMQ socket has received, for one reader on the event loop."""
+    """The messages that a ZMQ socket has received, for one reader on the event loop.
 
-    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+    Each is received in a turn of `turns`, and is to be handled before the next is waited for.
+    """
+
+    def __init__(self, socket: "zmq.Socket[bytes]", turns: Turns) -> None:
         self._socket = socket
+        self._turns = turns
         self._ready = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(socket.FD, self._ready.set)
 
-    async def receive(self) -> list[list[bytes]]:
-        """Wait for messages and return some of them, at least one."""
+    async def receive(self) -> list[bytes]:
+        """Wait for a message and return its frames, the first `_MOST_FRAMES` of them."""
         while True:
-            self._ready.clear()
-            messages: list[list[bytes]] = []
-            end = self._loop.time() + _TURN_SECONDS
             # zmq_getsockopt(3), ZMQ_FD: the descriptor signals edge-triggered, so all messages
             # must be read before it is waited for again.
+            self._ready.clear()
+            await self._turns.take()
             with suppress(zmq.Again):
-                while len(messages) < _AT_ONCE and (not messages or self._loop.time() < end):
-                    messages.append(self._socket.recv_multipart(zmq.NOBLOCK))
-                self._ready.set()
-            if messages:
-                return messages
+                return await self._frames()
             await self._ready.wait()
+
+    async def _frames(self) -> list[bytes]:
+        frames = [self._socket.recv(zmq.NOBLOCK)]
+        while self._socket.getsockopt(zmq.RCVMORE):
+            frame = self._socket.recv(zmq.NOBLOCK)
+            if len(frames) < _MOST_FRAMES:
+                frames.append(frame)
+            else:
+                await self._turns.take()
+        return frames
 
     def close(self) -> None:
         """Close the socket; messages not yet received are lost."""
@@ -79,17 +83,3 @@ def subscriber(context: Context, settings: SubscriptionSettings) -> "zmq.Socket[
         socket.setsockopt(option, value)
     socket.setsockopt(zmq.SUBSCRIBE, b"")
     return socket
-
-
-async def in_turns(
-    messages: Sequence[list[bytes]], handle: Callable[[Sequence[bytes]], None]
-) -> None:
-    """Handle messages in their order, for a turn of the event loop at a time."""
-    now = asyncio.get_running_loop().time
-    end = now() + _TURN_SECONDS
-    for each in messages:
-        handle(each)
-        if now() > end:
-            await asyncio.sleep(0)
-            end = now() + _TURN_SECONDS
-    await asyncio.sleep(0)

@@ -10,6 +10,7 @@ from epp.adapters.kvevents.central import CentralSubscription
 from epp.adapters.kvevents.inbox import Context
 from epp.adapters.kvevents.publishers import PublisherAddresses, SubscriptionSettings
 from epp.adapters.kvevents.subscription import Subscription
+from epp.adapters.kvevents.turns import Turns
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.protocol.kvevents.notices import FeedCounts
 
@@ -32,9 +33,12 @@ class KvEventListener:
         self._settings = settings or SubscriptionSettings()
         self._subscriptions: dict[EndpointId, Subscription] = {}
         self._start: Callable[[Subscription], None] | None = None
+        self._turns = Turns()
         self._central: CentralSubscription | None = None
         if self._settings.central:
-            self._central = CentralSubscription(self._settings, apply, self._unsubscribe)
+            self._central = CentralSubscription(
+                self._settings, apply, self._unsubscribe, self._turns
+            )
 
     def watch(self, endpoint: Endpoint) -> None:
         """Subscribe to an endpoint; again if it is another engine or has other addresses."""
@@ -49,7 +53,7 @@ class KvEventListener:
         self._unsubscribe(endpoint.id)
         if addresses is None or not self._settings.subscribes_to(endpoint):
             return
-        subscription = Subscription(endpoint, addresses, self._settings, self._apply)
+        subscription = Subscription(endpoint, addresses, self._settings, self._apply, self._turns)
         self._subscriptions[endpoint.id] = subscription
         if self._start:
             self._start(subscription)

@@ -7,8 +7,9 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from epp.adapters.kvevents.cache_feed import CacheEvent, CacheFeed
-from epp.adapters.kvevents.inbox import Context, Inbox, in_turns, subscriber
+from epp.adapters.kvevents.inbox import Context, Inbox, subscriber
 from epp.adapters.kvevents.publishers import PublisherAddresses, SubscriptionSettings
+from epp.adapters.kvevents.turns import Turns
 from epp.model.endpoint import Endpoint
 
 _QUEUE = 100_000
@@ -29,6 +30,7 @@ class Subscription:
         addresses: PublisherAddresses,
         settings: SubscriptionSettings,
         apply: Callable[[CacheEvent], None],
+        turns: Turns,
     ) -> None:
         self.endpoint = endpoint
         self.addresses = addresses
@@ -37,6 +39,7 @@ class Subscription:
             endpoint, settings, apply, self._start_replay if addresses.replay else None
         )
         self._settings = settings
+        self._turns = turns
         self._name = f"kv events of {endpoint.id}"
         self._replaying: asyncio.Task[None] | None = None
 
@@ -53,8 +56,8 @@ class Subscription:
         larger than ZMQ_MAXMSGSIZE: only another socket can.
         """
         socket = subscriber(self._context, self._settings)
-        monitor = Inbox(socket.get_monitor_socket(_MONITORED))
-        inbox = Inbox(socket)
+        monitor = Inbox(socket.get_monitor_socket(_MONITORED), self._turns)
+        inbox = Inbox(socket, self._turns)
         try:
             socket.connect(self.addresses.events)
             async with asyncio.TaskGroup() as self._tasks:
@@ -71,8 +74,10 @@ class Subscription:
     async def _listen(self, inbox: Inbox) -> None:
         stream = self.stream
         while True:
-            messages = await inbox.receive()
-            await in_turns(messages, lambda each: stream.handle(stream.feed.receive(each)))
+            message = await inbox.receive()
+            await stream.catch_up(self._turns)
+            stream.handle(stream.feed.receive(message))
+            await stream.catch_up(self._turns)
 
     async def _watch(self, monitor: Inbox) -> None:
         """Follow the state of the connection; return after `patience` seconds without one."""
@@ -82,18 +87,19 @@ class Subscription:
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
-                    messages = await monitor.receive()
+                    message = await monitor.receive()
             except TimeoutError:
                 if not stream.lost:
                     stream.handle(stream.feed.lost(f"no publisher at {self.addresses.events}"))
+                    await stream.catch_up(self._turns)
                 return
-            for message in messages:
-                if parse_monitor_message(message)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    deadline = None
-                    stream.handle(stream.feed.connected())
-                elif deadline is None:  # not after an attempt that failed
-                    deadline = now() + patience
-                    stream.feed.disconnected()
+            if parse_monitor_message(message)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                deadline = None
+                stream.handle(stream.feed.connected())
+                await stream.catch_up(self._turns)
+            elif deadline is None:  # not after an attempt that failed
+                deadline = now() + patience
+                stream.feed.disconnected()
 
     async def _replay(self, start: int) -> None:
         """Request a replay, and handle its messages until the publisher ends it."""
@@ -102,7 +108,7 @@ class Subscription:
         socket.setsockopt(zmq.IPV6, 1)
         socket.setsockopt(zmq.RCVHWM, _QUEUE)
         socket.setsockopt(zmq.MAXMSGSIZE, self._settings.max_bytes)
-        inbox = Inbox(socket)
+        inbox = Inbox(socket, self._turns)
         try:
             socket.connect(self.addresses.replay)
             # vLLM `ZmqEventPublisher._service_replay` expects an empty frame and the start.
@@ -110,12 +116,14 @@ class Subscription:
             done = False
             while not done:
                 async with asyncio.timeout(self._settings.replay_timeout):
-                    messages = await inbox.receive()
-                done = any(not message[-1] for message in messages)
-                await in_turns(messages, lambda each: stream.handle(stream.feed.replayed(each)))
+                    message = await inbox.receive()
+                done = not message[-1]
+                stream.handle(stream.feed.replayed(message))
+                await stream.catch_up(self._turns)
         except TimeoutError:
             stream.warn_once("kv_events.no_replay", {"address": self.addresses.replay})
             stream.handle(stream.feed.replay_failed())
+            await stream.catch_up(self._turns)
         finally:
             inbox.close()
 

@@ -11,6 +11,7 @@ from 0 again, which may be noticed late, at a number beyond the last. So every r
 the last batch that was seen; if another one comes back under its number, the engine restarted.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from math import inf
 
@@ -77,11 +78,17 @@ class Feed:
         self._latest_time = -inf  # seconds of the engine's clock, on this connection
         self._history = MessageHistory()
         self._backlog = Backlog(self._settings.most_waiting, self._settings.most_waiting_bytes)
+        self._due: deque[PublishedMessage] = deque()  # queued batches that wait no longer
 
     @property
     def queued(self) -> int:
         """The batches that wait for earlier ones."""
         return len(self._backlog)
+
+    @property
+    def behind(self) -> bool:
+        """Whether queued batches are to be accepted, by `catch_up`."""
+        return bool(self._due)
 
     # Input.
 
@@ -89,6 +96,7 @@ class Feed:
         """Handle a connection, the first or a later one: request a replay if that is possible."""
         self._can_replay, self._attempts = self._settings.replay, 0
         self._backlog.drain()
+        self._due.clear()
         self._latest_time = -inf
         if self._can_replay:
             self._request_replay()
@@ -106,8 +114,18 @@ class Feed:
         self._notices.append(StreamLost(reason))
         return self._drain()
 
+    def catch_up(self) -> list[Notice]:
+        """Accept the first of the batches that were queued during a replay, if one is left.
+
+        There may be thousands. `receive` and `replayed` first accept all that are left.
+        """
+        self._accept_due()
+        return self._drain()
+
     def receive(self, frames: Sequence[bytes]) -> list[Notice]:
         """Handle a message of the PUB socket."""
+        while self._due:
+            self._accept_due()
         message = self._message(frames)
         if message is not None:
             (self._queue if self._replaying else self._accept)(message)
@@ -115,8 +133,10 @@ class Feed:
 
     def replayed(self, frames: Sequence[bytes]) -> list[Notice]:
         """Handle a message of the replay socket; one with an empty payload ends the replay."""
+        while self._due:
+            self._accept_due()
         if not self._replaying:
-            return []
+            return self._drain()
         # vLLM `_service_replay`: batches come as (topic, number, payload) after an empty frame,
         # and ("", END_SEQ, "") ends them.
         if len(frames) >= FRAMES and not frames[-1]:
@@ -240,11 +260,16 @@ class Feed:
             return
         if self._expected is not None or not self._backlog:
             self._report_up(complete=self._complete)
-        for message in self._backlog.drain():
-            if self._replaying:
-                self._queue(message)
-            elif self._expected is None or message.sequence >= self._expected:
-                self._accept_queued(message)
+        self._due += self._backlog.drain()
+
+    def _accept_due(self) -> None:
+        if not self._due:
+            return
+        message = self._due.popleft()
+        if self._expected is None or message.sequence >= self._expected:
+            self._accept_queued(message)
+        while self._due and self._replaying:  # again: what follows waits for it
+            self._queue(self._due.popleft())
 
     def _accept_queued(self, message: PublishedMessage) -> None:
         """Accept a queued batch; the replay did not fill a gap before it."""

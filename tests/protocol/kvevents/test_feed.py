@@ -41,7 +41,7 @@ class Listener:
             if isinstance(notice, CacheChanges):
                 believe(self.cache, notice.changes)
             self.said.append(notice)
-        return self
+        return self.hear(self.feed.catch_up()) if self.feed.behind else self
 
     def receive(self, *messages):
         for message in messages:
@@ -319,6 +319,37 @@ def test_the_backlog_is_bounded(limit):
     assert "backlog" in {odd.kind for odd in heard.of(Anomaly)}
     assert heard.replay(publisher).held <= publisher.cache
     assert not heard.complete
+
+
+def test_batches_that_waited_for_a_replay_are_accepted_one_at_a_time():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect()
+    replayed, live = batches(publisher, *range(3)), batches(publisher, *range(3, 30))
+    for message in live:
+        heard.hear(heard.feed.receive(message))
+    sizes = []
+    for message in [*replayed, *publisher.replay(30)]:
+        heard.said += heard.feed.replayed(message)
+    while heard.feed.behind:
+        notices = heard.feed.catch_up()
+        sizes.append(len([each for each in notices if isinstance(each, CacheChanges)]))
+    assert sizes == [1] * len(live)
+    assert heard.feed.catch_up() == []
+
+
+def test_a_message_is_handled_after_those_that_waited_before_it():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect()
+    waiting, last = batches(publisher, *range(20)), batches(publisher, 20)
+    for message in waiting:
+        heard.hear(heard.feed.receive(message))
+    notices = []
+    for message in publisher.replay(21):  # nothing but its end
+        notices += heard.feed.replayed(message)
+    assert heard.feed.behind
+    notices += heard.feed.receive(*last)
+    assert not heard.feed.behind
+    assert heard.hear(notices).held == publisher.cache
 
 
 def test_a_replay_with_dropped_batches_is_requested_again():

@@ -1,0 +1,172 @@
+"""How much of the KV events of all publishers one iteration of the event loop takes in."""
+
+import asyncio
+from collections import Counter
+
+import zmq
+import zmq.asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.adapters.kvevents.change_parts import parts
+from epp.adapters.kvevents.inbox import Inbox
+from epp.adapters.kvevents.turns import Turns
+from epp.model.caches.block_pool.pool import BlockPool
+from epp.model.caches.kv_event_mirror import KvEventMirror
+from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, CacheChanged
+from epp.model.prompts.block_hasher import BlockHasher
+from tests.adapters.test_kvevents import followed
+from tests.kvpublisher import removed, stored
+from tests.strategies import SECRET
+
+BLOCK = 16
+TURN = 4
+
+
+class Iterations:
+    """Counts the iterations of the running loop; how many units of work each one had."""
+
+    def __init__(self):
+        self.number = 0
+        self.work = Counter()
+        self._loop = asyncio.get_running_loop()
+        self._next()
+
+    def _next(self):
+        self.number += 1
+        self._handle = self._loop.call_soon(self._next)
+
+    def count(self):
+        self.work[self.number] += 1
+
+    def stop(self):
+        self._handle.cancel()
+
+
+async def test_all_readers_share_one_turn_and_none_is_left_out():
+    """The clock is the work: a unit of it is done between two calls."""
+    done = Counter()
+    turns = Turns(TURN, done.total)
+    iterations = Iterations()
+
+    async def read(name):
+        for _ in range(50):
+            await turns.take()
+            iterations.count()
+            done[name] += 1
+            slowest.append(max(done.values()) - min(done[each] for each in range(20)))
+
+    slowest = []
+    async with asyncio.TaskGroup() as tasks:
+        for name in range(20):
+            tasks.create_task(read(name))
+    iterations.stop()
+    assert done == dict.fromkeys(range(20), 50)
+    assert max(iterations.work.values()) <= TURN
+    assert max(slowest) <= 2 * TURN
+
+
+async def test_who_leaves_while_waiting_takes_no_turn_of_others():
+    turns = Turns(0)
+    first, leaves, stays = (asyncio.ensure_future(turns.take()) for _ in range(3))
+    await asyncio.sleep(0)
+    leaves.cancel()
+    await asyncio.wait_for(asyncio.gather(first, stays), 10)
+    await asyncio.wait_for(turns.take(), 10)
+
+
+async def test_the_frames_of_a_message_are_taken_in_turns_and_few_are_kept():
+    context = zmq.asyncio.Context()
+    sender, receiver = context.socket(zmq.PUSH), zmq.Context(context).socket(zmq.PULL)
+    receiver.bind("inproc://many")
+    sender.connect("inproc://many")
+    spent = 0
+
+    def clock():
+        nonlocal spent
+        spent += 1
+        return spent
+
+    iterations = Iterations()
+    inbox = Inbox(receiver, Turns(100, clock))
+    try:
+        for last in (b"first", b"second"):
+            await sender.send_multipart([last, *[b"x"] * 10_000])
+            before = iterations.number
+            async with asyncio.timeout(10):
+                frames = await inbox.receive()
+            assert frames[0] == last
+            assert len(frames) < 10
+            assert iterations.number - before >= 10_000 // 100
+    finally:
+        iterations.stop()
+        inbox.close()
+        context.destroy(linger=0)
+
+
+async def test_batches_are_applied_in_parts():
+    async with followed() as (publisher, told):
+        await publisher.publish(stored(range(5_000)))
+        await publisher.publish(*(stored([name]) for name in range(5_000, 7_000)))
+        await publisher.publish(removed(*range(4_000)))
+        await told.holds(*range(4_000, 7_000))
+        sizes = [
+            sum(len(change.hashes) for change in event.changes if isinstance(change, Blocks))
+            for event in told.of(CacheChanged)
+        ]
+        assert max(sizes) <= 256
+
+
+Blocks = BlocksStored | BlocksRemoved
+names = st.lists(st.integers(0, 30), min_size=1, max_size=20)
+
+
+def _stored(hashes, parent, size, *, content):
+    tokens = b"".join((each % 7).to_bytes(4, "little") * size for each in hashes)
+    return BlocksStored(
+        hashes=hashes,
+        parent=parent,
+        tokens=tokens,
+        size=size,
+        content=[b"image"] * len(hashes) if content else (),
+    )
+
+
+changes = st.lists(
+    st.one_of(
+        st.builds(
+            _stored,
+            st.lists(st.integers(0, 1_000), min_size=1, max_size=20, unique=True),
+            st.none() | st.integers(0, 30),
+            st.sampled_from((0, 4, BLOCK, 24)),
+            content=st.booleans(),
+        ),
+        st.builds(BlocksRemoved, names),
+        st.just(BlocksCleared()),
+    ),
+    max_size=8,
+)
+
+
+@given(changes, st.integers(1, 12))
+def test_parts_say_what_the_whole_says(given_changes, most):
+    found = list(parts(given_changes, most))
+    for part in found:
+        assert part
+        blocks = sum(1 if isinstance(each, BlocksCleared) else len(each.hashes) for each in part)
+        assert blocks <= most
+    whole, split = (_mirrored(each) for each in ([given_changes], found))
+    assert whole <= split if _unknown_parents(given_changes) else whole == split
+
+
+def _unknown_parents(given_changes):
+    return any(isinstance(each, BlocksStored) and each.parent is not None for each in given_changes)
+
+
+def _mirrored(groups):
+    mirror = KvEventMirror(BlockHasher(SECRET, BLOCK), "m")
+    pool = BlockPool(100_000, BLOCK)
+    for group in groups:
+        for change in group:
+            mirror.apply(change, pool)
+    return set(pool.hashes())
