@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -75,6 +76,12 @@ def _parts() -> Iterator[Message]:
         yield [b"kv@"] * (1 + each % 1_000)
 
 
+def _framed() -> Iterator[Message]:
+    """Messages of so many frames that taking one is work."""
+    for _ in range(20):
+        yield [b""] * 200_000
+
+
 def _again(body: bytes) -> Iterator[Message]:
     """One number again and again: whether a batch is old is then looked at."""
     yield frames(5, payload(stored(_blocks(1))))
@@ -128,8 +135,10 @@ MESSAGES: dict[str, Callable[[], Iterator[Message]]] = {
     "no-msgpack": lambda: _numbered(_of(b"\xc1" * 1_000, b"", b"\x93", bytes(range(256)))),
     "nested": lambda: _numbered(_of(_NESTED)),
     "claimed-length": lambda: _numbered(_of(b"\x93\xcb" + bytes(8) + b"\xdd\xff\xff\xff\xff")),
-    "large-events": lambda: _numbered(_large(20_000)),
-    "many-events": lambda: _numbered(_many(20_000)),
+    "large-events": lambda: _numbered(_large(12_000)),
+    "many-events": lambda: _numbered(_many(5_000)),
+    "too-large-events": lambda: _numbered(_large(20_000)),
+    "too-many-events": lambda: _numbered(_many(20_000)),
     "many-small-batches": lambda: _numbered(_many(1)),
     "many-removed": lambda: _numbered(_removing(200_000)),
     "one-message-of-60mb": lambda: _numbered(_of(b"\x93\x00\xc6\x03\x93\x87\x00" + bytes(60 * MB))),
@@ -139,6 +148,7 @@ MESSAGES: dict[str, Callable[[], Iterator[Message]]] = {
     "backwards": _backwards,
     "topics": _topics,
     "parts": _parts,
+    "many-frames": _framed,
     "nested-again": lambda: _again(b"\x93\xcb" + bytes(8) + _NESTED),
     "no-text": lambda: _numbered(_of(b"\x92\xcb" + bytes(8) + b"\x91\x91\xa4\xff\xfe\xff\xfe")),
     "odd-fields": lambda: _numbered(_of(payload(*_ODD_FIELDS))),
@@ -157,7 +167,7 @@ async def _published(field: Ground, messages: Callable[[], Iterator[Message]]) -
     publisher = ZmqPublisher(replays=False)
     publisher.port = field.events_port
     async with publisher.open():
-        await publisher.heard()
+        await _heard(publisher)
         end = loop.time() + _ATTACK_S
         for message in messages():
             await publisher.send(message)
@@ -167,6 +177,13 @@ async def _published(field: Ground, messages: Callable[[], Iterator[Message]]) -
                 break
         await asyncio.sleep(1)
     return sent
+
+
+async def _heard(publisher: ZmqPublisher) -> None:
+    """Wait until the picker has read what it still has of the one before, and is back."""
+    while True:
+        with suppress(TimeoutError):
+            return await publisher.heard()
 
 
 def _prompt(text: str) -> tuple[str, bytes]:
@@ -256,7 +273,7 @@ def attacks() -> Iterator[Attack]:
     """Publishers first: prompts fill caches."""
     for name, messages in MESSAGES.items():
         strike = partial(_published, messages=messages)
-        yield Attack(name=f"events-{name}", row="more", strike=strike, setting=EVENTS)
+        yield Attack(name=f"events-{name}", row="more", strike=strike, setting=EVENTS, seconds=60)
     for name, make in PROMPTS.items():
         strike = partial(_tokenized, make=make)
         yield Attack(name=f"tokens-{name}", row="more", strike=strike, setting=EVENTS, seconds=30)

@@ -28,7 +28,7 @@ class Iterations:
 
     def __init__(self):
         self.number = 0
-        self.work = Counter()
+        self.work: Counter[int] = Counter()
         self._loop = asyncio.get_running_loop()
         self._next()
 
@@ -45,7 +45,7 @@ class Iterations:
 
 async def test_all_readers_share_one_turn_and_none_is_left_out():
     """The clock is the work: a unit of it is done between two calls."""
-    done = Counter()
+    done: Counter[int] = Counter()
     turns = Turns(TURN, done.total)
     iterations = Iterations()
 
@@ -56,7 +56,7 @@ async def test_all_readers_share_one_turn_and_none_is_left_out():
             done[name] += 1
             slowest.append(max(done.values()) - min(done[each] for each in range(20)))
 
-    slowest = []
+    slowest: list[int] = []
     async with asyncio.TaskGroup() as tasks:
         for name in range(20):
             tasks.create_task(read(name))

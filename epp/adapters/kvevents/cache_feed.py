@@ -55,7 +55,7 @@ class CacheFeed:
         self._apply = apply
         self._start_replay = start_replay
         self._warned: set[str] = set()
-        self._waiting: deque[Sequence[Change] | StreamUp | StreamLost | Anomaly] = deque()
+        self._waiting: deque[list[Change] | StreamUp | StreamLost | Anomaly] = deque()
 
     def handle(self, notices: Sequence[Notice]) -> None:
         """Act on notices in order; of the changes of a cache, on the first part."""
@@ -72,9 +72,14 @@ class CacheFeed:
         self._waiting += parts(changes)
         self._next_part()
 
+    @property
+    def behind(self) -> bool:
+        """Whether anything is left for `catch_up`."""
+        return bool(self._waiting) or self.feed.behind
+
     async def catch_up(self, turns: Turns) -> None:
         """Act on all that is left, of batches that waited for a replay too, a part in each turn."""
-        while self._waiting or self.feed.behind:
+        while self.behind:
             await turns.take()
             if self._waiting:
                 self._next_part()
@@ -85,7 +90,7 @@ class CacheFeed:
         """Act on notices up to the first changes, and on these."""
         while self._waiting:
             first = self._waiting.popleft()
-            if isinstance(first, Sequence):
+            if isinstance(first, list):
                 self._apply(CacheChanged(self.endpoint.id, first))
                 return
             self._handle_one(first)

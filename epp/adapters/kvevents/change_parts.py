@@ -11,7 +11,7 @@ _MOST = 256
 _TOKEN_BYTES = 4
 
 
-def parts(changes: Sequence[Change], most: int = _MOST) -> Iterator[Sequence[Change]]:
+def parts(changes: Sequence[Change], most: int = _MOST) -> Iterator[list[Change]]:
     """Yield the changes in order, of `most` changes and blocks at a time; none is empty.
 
     A change of more blocks becomes several, which together say the same.

@@ -43,20 +43,18 @@ class Inbox:
             # zmq_getsockopt(3), ZMQ_FD: the descriptor signals edge-triggered, so all messages
             # must be read before it is waited for again.
             self._ready.clear()
-            await self._turns.take()
-            with suppress(zmq.Again):
-                return await self._frames()
-            await self._ready.wait()
-
-    async def _frames(self) -> list[bytes]:
-        frames = [self._socket.recv(zmq.NOBLOCK)]
-        while self._socket.getsockopt(zmq.RCVMORE):
-            frame = self._socket.recv(zmq.NOBLOCK)
-            if len(frames) < _MOST_FRAMES:
-                frames.append(frame)
-            else:
+            if self._turns.over:
                 await self._turns.take()
-        return frames
+            with suppress(zmq.Again):
+                frames = [self._socket.recv(zmq.NOBLOCK)]
+                while self._socket.getsockopt(zmq.RCVMORE):
+                    frame = self._socket.recv(zmq.NOBLOCK)
+                    if len(frames) < _MOST_FRAMES:
+                        frames.append(frame)
+                    elif self._turns.over:
+                        await self._turns.take()
+                return frames
+            await self._ready.wait()
 
     def close(self) -> None:
         """Close the socket; messages not yet received are lost."""

@@ -75,9 +75,11 @@ class Subscription:
         stream = self.stream
         while True:
             message = await inbox.receive()
-            await stream.catch_up(self._turns)
+            if stream.behind:  # by a replay
+                await stream.catch_up(self._turns)
             stream.handle(stream.feed.receive(message))
-            await stream.catch_up(self._turns)
+            if stream.behind:
+                await stream.catch_up(self._turns)
 
     async def _watch(self, monitor: Inbox) -> None:
         """Follow the state of the connection; return after `patience` seconds without one."""

@@ -23,11 +23,16 @@ class Turns:
         self._end = now()
         self._line = asyncio.Lock()
 
+    @property
+    def over(self) -> bool:
+        """Whether the present turn is: who has more to do then awaits `take`."""
+        return self._now() >= self._end
+
     async def take(self) -> None:
         """Wait for a turn, unless there is time left in the present one."""
-        if self._now() < self._end:
+        if not self.over:
             return
         async with self._line:
-            if self._now() >= self._end:
+            if self.over:
                 await asyncio.sleep(0)
                 self._end = self._now() + self._seconds
