@@ -15,8 +15,7 @@ from epp._pb import engine_api_pb2 as pb
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
 from epp.protocol.openai.coercion import MOST_TOKENS
-from epp.protocol.openai.json_tokens import allowance
-from epp.protocol.openai.model_rewrite import replace_in_events, replace_model
+from epp.protocol.openai.model_rewrite import looked_at, replace_first, replace_in_events
 from epp.protocol.openai.request_json import LONGEST_PROMPT, Parsed
 from epp.protocol.openai.token_prompts import MOST_MEDIA, packed, with_hashes
 
@@ -150,7 +149,7 @@ class FrameRestorer:
         passed = chunk[: self._passing]
         self._passing -= len(passed)
         data, done, at = self._held + chunk[len(passed) :], [passed], 0
-        left = allowance()
+        left = looked_at()
         while len(data) - at >= _HEAD:
             end = at + _HEAD + int.from_bytes(data[at + 1 : at + _HEAD], "big")
             unread = data[at] or end - at > _LONGEST_ANSWER
@@ -168,7 +167,7 @@ class FrameRestorer:
         if b'"model"' not in data:
             return frame
         if data.lstrip()[:1] == b"{":
-            data = replace_model(data, self._name, left)
+            data = replace_first(data, self._name, left)
         else:
             data = replace_in_events(data, self._name, left)
         read = pb.HttpBody.FromString(frame[_HEAD:])

@@ -29,9 +29,9 @@ Span = tuple[int, int]
 """Where something starts and ends in bytes."""
 
 
-def allowance() -> Iterator[int]:
+def allowance(most: int = _MOST_TOKENS) -> Iterator[int]:
     """Return what one call or several may look at: each token takes one."""
-    return iter(range(_MOST_TOKENS))
+    return iter(range(most))
 
 
 def members(

@@ -6,8 +6,9 @@ and in a top-level `response` object (OpenAI Responses API, streaming events) or
 tool's arguments is content.
 
 A model server writes what it likes, and everybody waits while it is looked at. So what is looked at
-is bounded: of a response that is JSON the first 2 MiB, since engines write the model before what is
-long (vLLM), or behind an answer (Anthropic's) that is shorter; of an event what precedes the name.
+is bounded: of a response that is JSON what precedes the first name in the first megabyte, since
+engines write the model before what is long (vLLM), or behind an answer (Anthropic's) that is
+shorter; of an event what precedes the name.
 """
 
 import json
@@ -15,13 +16,17 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol
 
-from epp.protocol.openai.json_tokens import LOOKED_AT, Path, Span, allowance, members
+from epp.protocol.openai.json_tokens import Path, Span, allowance, members
 
 _NAMES: frozenset[Path] = frozenset(((b"model",), (b"response", b"model"), (b"message", b"model")))
 _KEY = b'"model"'
 _EVENT_COST = 8
 """What an event takes beside its tokens, in tokens."""
 _QUOTE = ord('"')
+_MOST_HELD = 1 << 20
+"""Bytes of a response, or of a line of one, in which its name is looked for."""
+_MOST_TOKENS = 10_000
+"""Texts, brackets and colons of a response's piece that are looked at: up to 10 ms of work."""
 
 
 def model_spans(data: bytes, left: Iterator[int] | None = None) -> Iterator[Span]:
@@ -38,9 +43,19 @@ def replace_model(data: bytes, name: str, left: Iterator[int] | None = None) -> 
     return _replaced(data, model_spans(data, left), name)
 
 
-def replace_in_events(data: bytes, name: str, left: Iterator[int] | None = None) -> bytes:
+def looked_at() -> Iterator[int]:
+    """Return what may be looked at of a response between two turns of the event loop."""
+    return allowance(_MOST_TOKENS)
+
+
+def replace_first(data: bytes, name: str, left: Iterator[int]) -> bytes:
+    """Return a response that is JSON with its `model`, the first one, replaced by `name`."""
+    return _replaced(data, islice(model_spans(data[:_MOST_HELD], left), 1), name)
+
+
+def replace_in_events(data: bytes, name: str, left: Iterator[int]) -> bytes:
     """Return lines of an event stream with the first `model` in the data of each replaced."""
-    return _replaced(data, _event_spans(data, left or allowance()), name)
+    return _replaced(data, _event_spans(data, left), name)
 
 
 def _event_spans(data: bytes, left: Iterator[int]) -> Iterator[Span]:
@@ -51,7 +66,8 @@ def _event_spans(data: bytes, left: Iterator[int]) -> Iterator[Span]:
         # WHATWG HTML, "Interpreting an event stream": the space after the colon is optional.
         if data.startswith(b"data:", line):
             begin = line + len(b"data:")
-            for start, stop in islice(model_spans(data[begin:end], left), 1):
+            within = data[begin : min(end, begin + _MOST_HELD)]
+            for start, stop in islice(model_spans(within, left), 1):
                 yield begin + start, begin + stop
 
 
@@ -108,20 +124,20 @@ class ModelRestorer:
     def _next(self, chunk: bytes, *, last: bool) -> bytes:
         self._held.append(chunk)
         self._size += len(chunk)
-        complete = last or self._size >= LOOKED_AT
+        complete = last or self._size >= _MOST_HELD
         if self._sse:
             return self._lines(last=last) if complete or b"\n" in chunk else b""
         self._passing = complete
-        return replace_model(self._release(), self._name) if complete else b""
+        return replace_first(self._release(), self._name, looked_at()) if complete else b""
 
     def _lines(self, *, last: bool) -> bytes:
         data = self._release()
         cut = len(data) if last else data.rfind(b"\n") + 1
-        if len(data) - cut >= LOOKED_AT:
+        if len(data) - cut >= _MOST_HELD:
             cut, self._passing = len(data), True
         if cut < len(data):
             self._held, self._size = [data[cut:]], len(data) - cut
-        return replace_in_events(data[:cut], self._name)
+        return replace_in_events(data[:cut], self._name, looked_at())
 
     def _release(self) -> bytes:
         data = b"".join(self._held)

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.protocol.openai.model_rewrite import ModelRestorer, model_spans, replace_model
+from epp.protocol.openai.model_rewrite import (
+    ModelRestorer,
+    looked_at,
+    model_spans,
+    replace_first,
+    replace_model,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -103,6 +109,37 @@ def test_of_a_long_event_the_beginning_is_looked_at():
     done = b'"}\n\n' + event.replace(b"target", b"x") + b'"}\n\n'
     assert restorer.feed(rest, last=False) == done
     assert restorer.feed(b'"}', last=True) == event.replace(b"target", b"x") + b'"}'
+
+
+def test_of_json_the_first_name_is_replaced_and_nothing_behind_it_is_read():
+    data = b'{"model":"a","x":"' + b'","model":"a' * 50_000 + b'"}'
+    assert ModelRestorer("y", sse=False).feed(data, last=True) == data.replace(b"a", b"y", 1)
+    left = looked_at()
+    assert replace_first(data, "y", left) == data.replace(b"a", b"y", 1)
+    assert next(left) < 10
+
+
+@pytest.mark.parametrize(
+    "unit", [b'data: {"model":"a"}\n', b'data:{"x":"","model":1}\n', b'data:"model"\n']
+)
+def test_of_a_piece_so_much_is_looked_at_however_many_events_it_has(unit):
+    """What is behind that passes as it is; the next piece has its own."""
+    most, many = len(list(looked_at())), 20_000
+    restorer = ModelRestorer("yy", sse=True)
+    for _ in range(2):
+        restored = restorer.feed(unit * many, last=False)
+        changed = restored.count(b"yy")
+        assert restored == unit.replace(b'a"', b'yy"') * changed + unit * (many - changed)
+        assert changed <= most // 8
+
+
+def test_no_more_tokens_of_json_are_looked_at_than_of_a_piece_of_events():
+    most = len(list(looked_at()))
+    found, behind = (
+        b'{"a":[' + b"[]," * count + b'[]],"model":"a"}' for count in (most // 3, most)
+    )
+    assert ModelRestorer("y", sse=False).feed(found, last=True) == found.replace(b'"a"}', b'"y"}')
+    assert ModelRestorer("y", sse=False).feed(behind, last=True) == behind
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
