@@ -10,13 +10,15 @@ import msgspec
 
 from bench.adversary.attack import Attack
 from bench.adversary.bodies import CHAT, COMPLETIONS, send
-from bench.adversary.ground import EVENTS, Ground
+from bench.adversary.ground import EVENTS, SERVERS, Ground
 from tests.adapters.zmq_publisher import ZmqPublisher
 from tests.kvpublisher import frames, payload, removed, stored
 
 MB = 1 << 20
 _ATTACK_S = 3.0
 _NUMBERS = 1 << 62
+_SETS = 10
+"""Of different blocks: a picker may remember a million of each server."""
 
 Message = list[bytes]
 
@@ -32,13 +34,13 @@ def _numbered(bodies: Iterator[bytes]) -> Iterator[Message]:
 def _large(count: int) -> Iterator[bytes]:
     """Batches of one event with this many blocks."""
     for number in range(1_000_000):
-        yield payload(stored(_blocks(count, number * count)))
+        yield payload(stored(_blocks(count, number % _SETS * count)))
 
 
 def _many(count: int) -> Iterator[bytes]:
     """Batches of this many events of one block."""
     for number in range(1_000_000):
-        yield payload(*(stored([each]) for each in _blocks(count, number * count)))
+        yield payload(*(stored([each]) for each in _blocks(count, number % _SETS * count)))
 
 
 def _removing(count: int) -> Iterator[bytes]:
@@ -78,8 +80,8 @@ def _parts() -> Iterator[Message]:
 
 def _framed() -> Iterator[Message]:
     """Messages of so many frames that taking one is work."""
-    for _ in range(20):
-        yield [b""] * 200_000
+    for _ in range(10):
+        yield [b""] * 10_000
 
 
 def _again(body: bytes) -> Iterator[Message]:
@@ -176,7 +178,7 @@ async def _published(field: Ground, messages: Callable[[], Iterator[Message]]) -
             if loop.time() > end:
                 break
         await asyncio.sleep(1)
-    return sent
+    return sent * SERVERS  # each endpoint is subscribed to
 
 
 async def _heard(publisher: ZmqPublisher) -> None:

@@ -27,7 +27,7 @@ from epp.protocol.kube.election import (
 )
 from epp.protocol.kube.objects import KubeObject
 from epp.protocol.kube.resources import Resource
-from epp.protocol.kube.watch import ApiRefused
+from epp.protocol.kube.watch import UNREADABLE, ApiRefused
 
 _log = structlog.get_logger(__name__)
 
@@ -93,7 +93,7 @@ class LeaseElection:
             self._on_refusal(refusal)
         except (ApiUnreachable, TimeoutError) as error:
             self._report("lease.unreachable", error=str(error) or "no response in time")
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self._report("lease.unreadable", error=str(error))
         else:
             self._problem = ""

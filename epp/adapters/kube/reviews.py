@@ -9,7 +9,6 @@ import time
 from hashlib import sha256
 from http import HTTPStatus
 
-import msgspec
 import structlog
 from cachetools import TLRUCache
 
@@ -25,7 +24,7 @@ from epp.protocol.kube.reviews import (
     token_review,
     user_of,
 )
-from epp.protocol.kube.watch import ApiRefused
+from epp.protocol.kube.watch import UNREADABLE, ApiRefused
 
 _log = structlog.get_logger(__name__)
 
@@ -58,7 +57,7 @@ class TokenReviewer:
             return known
         try:
             status = await self._review(token, path)
-        except (ApiRefused, ApiUnreachable, ConfigError, msgspec.MsgspecError) as error:
+        except (ApiRefused, ApiUnreachable, ConfigError, *UNREADABLE) as error:
             self._report(error)
             return HTTPStatus.SERVICE_UNAVAILABLE
         self._failing = False

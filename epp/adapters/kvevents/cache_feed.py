@@ -80,6 +80,7 @@ class CacheFeed:
     async def catch_up(self, turns: Turns) -> None:
         """Act on all that is left, of batches that waited for a replay too, a part in each turn."""
         while self.behind:
+            turns.done()
             await turns.take()
             if self._waiting:
                 self._next_part()

@@ -39,6 +39,7 @@ class Inbox:
 
     async def receive(self) -> list[bytes]:
         """Wait for a message and return its frames, the first `_MOST_FRAMES` of them."""
+        self._turns.done()  # with the one before
         while True:
             # zmq_getsockopt(3), ZMQ_FD: the descriptor signals edge-triggered, so all messages
             # must be read before it is waited for again.
@@ -52,6 +53,7 @@ class Inbox:
                     if len(frames) < _MOST_FRAMES:
                         frames.append(frame)
                     elif self._turns.over:
+                        self._turns.done()
                         await self._turns.take()
                 return frames
             await self._ready.wait()

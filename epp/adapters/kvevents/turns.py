@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 _TURN_SECONDS = 0.002
 """How long messages are received and handled before the loop may run other tasks."""
+_LONGEST_PAUSE = 0.05
 
 
 class Turns:
-    """Gives the loop's iterations one turn each, however many readers wait for one.
+    """Gives each iteration of the loop one turn, however many readers wait for one.
 
     Readers that find the turn over are served in the order in which they ask. A turn may exceed its
-    seconds by what one reader does between two calls.
+    seconds by what one reader does between two calls; as long a pause follows it.
     """
 
     def __init__(
@@ -21,7 +22,12 @@ class Turns:
         self._seconds = seconds
         self._now = now  # not the loop's own time, which uvloop reads once per iteration
         self._end = now()
+        self._excess = 0.0
         self._line = asyncio.Lock()
+
+    def done(self) -> None:
+        """Say that a reader has done what it was given the turn for."""
+        self._excess = max(self._excess, self._now() - self._end)
 
     @property
     def over(self) -> bool:
@@ -34,5 +40,6 @@ class Turns:
             return
         async with self._line:
             if self.over:
-                await asyncio.sleep(0)
+                await asyncio.sleep(min(_LONGEST_PAUSE, self._excess))
+                self._excess = 0.0
                 self._end = self._now() + self._seconds

@@ -51,7 +51,7 @@ def token_review(token: str) -> dict[str, Any]:
 def user_of(answer: bytes) -> User | None:
     """Return the user of a reviewed token; None if the token is not valid.
 
-    Raises `MsgspecError` for a body that is not a TokenReview.
+    Raises `watch.UNREADABLE` for a body that is not a TokenReview.
     """
     status = msgspec.json.decode(answer, type=_TokenAnswer).status
     return status.user if status.authenticated else None
@@ -75,6 +75,6 @@ def access_review(user: User, path: str) -> dict[str, Any]:
 def allowed(answer: bytes) -> bool:
     """Return whether the review allows it.
 
-    Raises `MsgspecError` for a body that is not a SubjectAccessReview.
+    Raises `watch.UNREADABLE` for a body that is not a SubjectAccessReview.
     """
     return msgspec.json.decode(answer, type=_AccessAnswer).status.allowed

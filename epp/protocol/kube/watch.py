@@ -12,7 +12,7 @@ from epp.protocol.kube.objects import ApiStatus, KubeObject, StatusDetails
 T = TypeVar("T", bound=KubeObject)
 
 _GONE = 410
-_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding raises: of text that is not UTF-8 and of numbers of 4,301 digits `ValueError`."""
 _LONGEST_RETRY = 300
 """Seconds of `Retry-After` that are heeded, at most; the API mostly asks for one."""
@@ -131,7 +131,7 @@ class ObjectDecoder(Generic[T]):
                 return page
         except msgspec.ValidationError:
             pass
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             if not isinstance(error, RecursionError):
                 raise StreamBroken(f"not a list: {error}") from None
         return self._lenient(body)
@@ -140,7 +140,7 @@ class ObjectDecoder(Generic[T]):
         """Decode a page item by item, leaving out those that do not fit."""
         try:
             page = _raw_page.decode(body)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise StreamBroken(f"not a list: {error}") from None
         items: list[T] = []
         unreadable: list[Unreadable] = []
@@ -155,7 +155,7 @@ class ObjectDecoder(Generic[T]):
     def _read(self, raw: msgspec.Raw) -> T | Unreadable:
         try:
             found = self._item.decode(raw)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             return _unreadable(_named_object, raw, error)
         return found if found.metadata.name else Unreadable("", _NAMELESS)
 
@@ -172,7 +172,7 @@ class ObjectDecoder(Generic[T]):
         except (msgspec.ValidationError, RecursionError) as error:
             _refuse(line, error)
             return _unreadable(_named_event, line, error)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise StreamBroken(f"not an event: {error}") from None
         _refuse(line)
         return Unreadable("", _NAMELESS)
@@ -186,7 +186,7 @@ def _unreadable(
     """Return what is known of an object that does not fit: its name, and why."""
     try:
         found = decoder.decode(text)
-    except _UNREADABLE:
+    except UNREADABLE:
         return Unreadable("", str(error))
     metadata = (found.object if isinstance(found, _NamedEvent) else found).metadata
     return Unreadable(metadata.name[:_LONGEST_NAME], str(error), metadata.resource_version)
@@ -198,7 +198,7 @@ def _refuse(line: bytes, error: Exception | None = None) -> None:
         if _event_type.decode(line).type != "ERROR":
             return
         status = _error_event.decode(line).object
-    except _UNREADABLE:
+    except UNREADABLE:
         raise StreamBroken(f"not an event: {error}") from None
     raise ApiRefused(status)
 
@@ -211,7 +211,7 @@ def read_status(code: int, body: bytes, retry_after: str = "") -> ApiStatus:
     """
     try:
         status = _status.decode(body)
-    except _UNREADABLE:
+    except UNREADABLE:
         status = ApiStatus()
     # RFC 9110 §10.2.3: delay-seconds or a date; the API server sends delay-seconds.
     wait = status.details.retry_after_seconds

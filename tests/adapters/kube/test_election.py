@@ -12,6 +12,7 @@ from epp.protocol.kube.election import LeaderElectionConfig
 from epp.protocol.kube.resources import leases
 from tests.adapters.kube.rig import Changed, connected, running
 from tests.kubeapi import faults
+from tests.kubeapi.answers import Answer
 
 NAME = "epp-default-pool.llm-d.ai"
 QUICK = {"lease_duration": 5, "retry_period": 0.05}
@@ -151,7 +152,16 @@ async def attempts(api, times):
     await api.asked(counted, after=len(api.requests))
 
 
-@pytest.mark.parametrize("fault", [faults.dropped(), faults.internal(), faults.unavailable()])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *(faults.dropped(), faults.internal(), faults.unavailable()),
+        *(
+            faults.answering(Answer(code=200, body=body))
+            for body in (b"[" * 100_000, b'{"\xff":1}')
+        ),
+    ],
+)
 async def test_a_leader_goes_on_while_the_api_server_is_away(fault, api, connection):
     # client-go's leader would step down, so that gateways that check health lose their picker.
     async with candidates(connection, "a", lease_duration=1) as (a,):

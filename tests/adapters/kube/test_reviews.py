@@ -11,6 +11,7 @@ from epp.adapters.kube.reviews import TokenReviewer
 from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from tests.kubeapi import faults
+from tests.kubeapi.answers import Answer
 
 ASKS = [
     {
@@ -80,6 +81,28 @@ async def test_an_unreachable_api_server_permits_nothing_and_is_asked_again(api,
         api.fail(faults.internal(), times=2)
         with capture_logs() as logs:
             assert await get("/metrics", f"Bearer {token}") == 503
+            assert await get("/metrics", f"Bearer {token}") == 503
+        assert await get("/metrics", f"Bearer {token}") == 200
+    assert [each["event"] for each in logs] == ["metrics.not_reviewed"]
+
+
+GARBAGE = (
+    b"",
+    b"[]",
+    b"\x00\xff",
+    b'{"status":' + b'{"x":' * 100_000,
+    b'{"status":{"allowed":"\xff","authenticated":true,"user":{"username":"\xff\xfe"}}}',
+    b'{"status":{"allowed":%b,"authenticated":"yes"}}' % (b"9" * 5_000),
+)
+
+
+@pytest.mark.parametrize("said", GARBAGE, ids=range(len(GARBAGE)))
+@pytest.mark.parametrize("resource", ["tokenreviews", "subjectaccessreviews"])
+async def test_an_answer_that_is_no_review_permits_nothing(resource, said, api, tmp_path):
+    token = api.token("prometheus", READS)
+    async with operators(api, tmp_path) as get:
+        api.fail(faults.answering(Answer(code=201, body=said)), resource=resource)
+        with capture_logs() as logs:
             assert await get("/metrics", f"Bearer {token}") == 503
         assert await get("/metrics", f"Bearer {token}") == 200
     assert [each["event"] for each in logs] == ["metrics.not_reviewed"]
