@@ -210,6 +210,7 @@ PROMPTS: dict[str, Callable[[], tuple[str, bytes]]] = {
     "many-messages": lambda: _chat(20_000, "hi"),
     "empty-messages": lambda: _chat(9_000, ""),
     "empty-parts": lambda: _chat(1, [""] * 60_000),
+    "many-pieces": lambda: _prompt("".join(f"{each}<|im_end|>" for each in range(200_000))),
     "called-tools": lambda: (
         CHAT,
         json.dumps(

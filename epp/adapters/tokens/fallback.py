@@ -15,7 +15,7 @@ class FallbackCause(Enum):
     """Why a request was not tokenized; the names are the `cause` label of a metric."""
 
     BODY = "the body was not seen"
-    LARGE = "the body is larger than `maxBytes`"
+    LARGE = "the body is larger than `maxBytes`, or the prompt has too many pieces"
     API = "this API's prompts are not tokenized"
     FIELD = "a field of the request changes its tokens in a way that is not modelled"
     MEDIA = "images, audio and video are tokenized by the model server"

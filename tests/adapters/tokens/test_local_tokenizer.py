@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from epp.adapters.tokens.fallback import FallbackCause
 from epp.adapters.tokens.local.local_tokenizer import LocalLimits, LocalTokenizer
 from epp.adapters.tokens.local.model_folder import read_folder
+from epp.adapters.tokens.local.plan import MOST_PIECES
 from epp.adapters.tokens.local.vocabulary import Vocabulary
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId
 from tests.adapters.tokens import bodies
@@ -223,6 +224,26 @@ async def test_a_body_that_is_long_to_read_is_read_in_a_thread(limited, folder):
     assert tokenizer.ready(wrong) is None
     assert await tokenizer.tokenize(wrong) is wrong.prompts
     assert tokenizer.counts == {FallbackCause.MEDIA: 1}
+
+
+async def test_a_body_of_many_values_is_read_in_a_thread(limited, folder):
+    tokenizer = limited(at_once_items=100)
+    few, many = chat(*["hi"] * 20), chat(["hi"] * 200)
+    assert ids(at_once(tokenizer, few)[0])
+    assert tokenizer.ready(many) is None
+    (prompt,) = await tokenizer.tokenize(many)
+    assert prompt.data == whole(folder, many)
+
+
+@pytest.mark.parametrize("size", [1, 1 << 18])
+async def test_a_prompt_of_more_pieces_than_are_looked_up_stays_text(limited, size):
+    tokenizer = limited(at_once_bytes=size)
+    asked = completions("<|im_end|>" * (MOST_PIECES + 1))
+    assert (tokenizer.ready(asked) or await tokenizer.tokenize(asked)) is asked.prompts
+    assert tokenizer.counts == {FallbackCause.LARGE: 1}
+    fits = completions("<|im_end|>" * (MOST_PIECES // 2))
+    (prompt,) = tokenizer.ready(fits) or await tokenizer.tokenize(fits)
+    assert len(ids(prompt)) >= MOST_PIECES // 2
 
 
 class Counting(Vocabulary):

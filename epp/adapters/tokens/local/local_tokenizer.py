@@ -29,16 +29,17 @@ _MAX_PLANS = 256
 class LocalLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of work on the event loop and in threads.
 
-    Requests with a body of more than `most_bytes` bytes are not tokenized, and none while that
-    much waits for threads; bodies of more than `at_once_bytes` bytes are parsed in a thread. Up to
-    `at_once_chars` characters of text that is not cached are encoded on the event loop. The cache
-    has `cache_bytes` bytes. A request waits at most `patience` seconds; token ids that come later
-    are cached for the next one.
+    Requests with a body of more than `most_bytes` bytes are not tokenized, and none while that much
+    waits for threads; bodies of more than `at_once_bytes` bytes, or `at_once_items` values, are
+    parsed in a thread. Up to `at_once_chars` characters of text that is not cached are encoded on
+    the event loop. The cache has `cache_bytes` bytes. A request waits at most `patience` seconds;
+    token ids that come later are cached for the next one.
     """
 
     most_bytes: int = 4 << 20
     cache_bytes: int = 128 << 20
     at_once_bytes: int = 256 << 10
+    at_once_items: int = 10_000
     at_once_chars: int = 1024
     patience: float = 2.0
 
@@ -105,7 +106,8 @@ class LocalTokenizer:
             raise TextFallback(FallbackCause.BODY)
         if size > self._limits.most_bytes:
             raise TextFallback(FallbackCause.LARGE, f"{self._limits.most_bytes} bytes")
-        if size > self._limits.at_once_bytes:
+        limits, commas = self._limits, request.body.count(b",")
+        if size > limits.at_once_bytes or commas > limits.at_once_items:
             return None
         drafts = plan(request, self._folder)
         known, new = self._look_up(pieces_of(drafts))

@@ -17,6 +17,11 @@ from epp.model.request import TOKEN_BYTES, Api, InferenceRequest, Prompt
 
 _CHANGES_TOKENS = ("prompt_embeds", "suffix", "truncate_prompt_tokens", "chat_template")
 """Fields that change the tokens of a prompt; a request with one of them is not tokenized."""
+MOST_PIECES = 10_000
+"""Pieces of all prompts, each of which is looked up on the event loop: 20 ms of work.
+
+A message has two or three.
+"""
 
 
 class PromptDraft(msgspec.Struct, frozen=True):
@@ -72,7 +77,10 @@ def plan(request: InferenceRequest, folder: ModelFolder) -> PromptPlan:
     for field in _CHANGES_TOKENS:
         if body.get(field) is not None:
             raise TextFallback(FallbackCause.FIELD, field)
-    return drafts(body, request, folder)
+    made = drafts(body, request, folder)
+    if sum(len(each.pieces) for each in made if isinstance(each, PromptDraft)) > MOST_PIECES:
+        raise TextFallback(FallbackCause.LARGE, f"{MOST_PIECES} pieces")
+    return made
 
 
 def _chat(body: Mapping[str, Any], _: InferenceRequest, folder: ModelFolder) -> PromptPlan:
