@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from epp.adapters.kvevents.change_parts import parts
 from epp.adapters.kvevents.inbox import Inbox
-from epp.adapters.kvevents.turns import Turns
+from epp.adapters.kvevents.turns import EventTurns
 from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, CacheChanged
@@ -47,7 +47,7 @@ class Iterations:
 async def test_all_readers_share_one_turn_and_none_is_left_out():
     """The clock is the work: a unit of it is done between two calls."""
     done: Counter[int] = Counter()
-    turns = Turns(TURN * UNIT, lambda: done.total() * UNIT)
+    turns = EventTurns(TURN * UNIT, lambda: done.total() * UNIT)
     iterations = Iterations()
 
     async def read(name):
@@ -69,7 +69,7 @@ async def test_all_readers_share_one_turn_and_none_is_left_out():
 
 async def test_a_turn_that_took_long_is_followed_by_as_long_a_pause():
     now = 0.0
-    turns, pauses = Turns(1e-3, lambda: now), []
+    turns, pauses = EventTurns(1e-3, lambda: now), []
 
     async def paused():
         loop = asyncio.get_running_loop()
@@ -88,7 +88,7 @@ async def test_a_turn_that_took_long_is_followed_by_as_long_a_pause():
 
 
 async def test_who_leaves_while_waiting_takes_no_turn_of_others():
-    turns = Turns(0)
+    turns = EventTurns(0)
     first, leaves, stays = (asyncio.ensure_future(turns.take()) for _ in range(3))
     await asyncio.sleep(0)
     leaves.cancel()
@@ -104,7 +104,7 @@ async def test_the_frames_of_a_message_are_taken_in_turns_and_few_are_kept():
     calls = count()
 
     iterations = Iterations()
-    inbox = Inbox(receiver, Turns(100 * UNIT, lambda: next(calls) * UNIT))
+    inbox = Inbox(receiver, EventTurns(100 * UNIT, lambda: next(calls) * UNIT))
     try:
         for last in (b"first", b"second"):
             await sender.send_multipart([last, *[b"x"] * 10_000])

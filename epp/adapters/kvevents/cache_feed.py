@@ -7,7 +7,7 @@ import structlog
 
 from epp.adapters.kvevents.change_parts import parts
 from epp.adapters.kvevents.publishers import SubscriptionSettings
-from epp.adapters.kvevents.turns import Turns
+from epp.adapters.kvevents.turns import EventTurns
 from epp.model.endpoint import Endpoint
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp, Change
 from epp.protocol.kvevents.feed import Feed, FeedSettings
@@ -77,7 +77,7 @@ class CacheFeed:
         """Whether anything is left for `catch_up`."""
         return bool(self._waiting) or self.feed.behind
 
-    async def catch_up(self, turns: Turns) -> None:
+    async def catch_up(self, turns: EventTurns) -> None:
         """Act on all that is left, of batches that waited for a replay too, a part in each turn."""
         while self.behind:
             turns.done()

@@ -9,7 +9,7 @@ import zmq
 from epp.adapters.kvevents.cache_feed import CacheEvent, CacheFeed
 from epp.adapters.kvevents.inbox import Context, Inbox, subscriber
 from epp.adapters.kvevents.publishers import SubscriptionSettings
-from epp.adapters.kvevents.turns import Turns
+from epp.adapters.kvevents.turns import EventTurns
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.protocol.kvevents.batches import rank_of
 from epp.protocol.kvevents.published_messages import publisher_of
@@ -35,7 +35,7 @@ class CentralSubscription:
         settings: SubscriptionSettings,
         apply: Callable[[CacheEvent], None],
         heard: Callable[[EndpointId], None],
-        turns: Turns,
+        turns: EventTurns,
     ) -> None:
         self._settings = settings
         self._apply = apply

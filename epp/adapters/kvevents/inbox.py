@@ -6,7 +6,7 @@ from contextlib import suppress
 import zmq
 
 from epp.adapters.kvevents.publishers import SubscriptionSettings
-from epp.adapters.kvevents.turns import Turns
+from epp.adapters.kvevents.turns import EventTurns
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -30,7 +30,7 @@ class Inbox:
     Each is received in a turn of `turns`, and is to be handled before the next is waited for.
     """
 
-    def __init__(self, socket: "zmq.Socket[bytes]", turns: Turns) -> None:
+    def __init__(self, socket: "zmq.Socket[bytes]", turns: EventTurns) -> None:
         self._socket = socket
         self._turns = turns
         self._ready = asyncio.Event()

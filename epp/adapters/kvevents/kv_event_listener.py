@@ -10,7 +10,7 @@ from epp.adapters.kvevents.central import CentralSubscription
 from epp.adapters.kvevents.inbox import Context
 from epp.adapters.kvevents.publishers import PublisherAddresses, SubscriptionSettings
 from epp.adapters.kvevents.subscription import Subscription
-from epp.adapters.kvevents.turns import Turns
+from epp.adapters.kvevents.turns import EventTurns
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.protocol.kvevents.notices import FeedCounts
 
@@ -33,7 +33,7 @@ class KvEventListener:
         self._settings = settings or SubscriptionSettings()
         self._subscriptions: dict[EndpointId, Subscription] = {}
         self._start: Callable[[Subscription], None] | None = None
-        self._turns = Turns()
+        self._turns = EventTurns()
         self._central: CentralSubscription | None = None
         if self._settings.central:
             self._central = CentralSubscription(

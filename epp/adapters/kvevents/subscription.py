@@ -9,7 +9,7 @@ from zmq.utils.monitor import parse_monitor_message
 from epp.adapters.kvevents.cache_feed import CacheEvent, CacheFeed
 from epp.adapters.kvevents.inbox import Context, Inbox, subscriber
 from epp.adapters.kvevents.publishers import PublisherAddresses, SubscriptionSettings
-from epp.adapters.kvevents.turns import Turns
+from epp.adapters.kvevents.turns import EventTurns
 from epp.model.endpoint import Endpoint
 
 _QUEUE = 100_000
@@ -30,7 +30,7 @@ class Subscription:
         addresses: PublisherAddresses,
         settings: SubscriptionSettings,
         apply: Callable[[CacheEvent], None],
-        turns: Turns,
+        turns: EventTurns,
     ) -> None:
         self.endpoint = endpoint
         self.addresses = addresses

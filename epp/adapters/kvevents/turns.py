@@ -1,4 +1,4 @@
-"""Turns on the event loop that the readers of all KV event sockets share."""
+"""EventTurns on the event loop that the readers of all KV event sockets share."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ _TURN_SECONDS = 0.002
 _LONGEST_PAUSE = 0.05
 
 
-class Turns:
+class EventTurns:
     """Gives each iteration of the loop one turn, however many readers wait for one.
 
     Readers that find the turn over are served in the order in which they ask. A turn may exceed its
