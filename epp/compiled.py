@@ -41,6 +41,7 @@ MODULES: dict[str, Compiler] = {
     "epp.adapters.telemetry.requests": "mypyc",
     "epp.app.director": "mypyc",
     "epp.model.caches.block_pool.pool": "cython",
+    "epp.model.caches.reported_blocks": "mypyc",
     "epp.model.candidates": "mypyc",
     "epp.model.ends": "mypyc",
     "epp.model.fleet": "mypyc",

@@ -18,6 +18,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from epp.model.caches.contract import CacheModel, Tier
+from epp.model.caches.reported_blocks import ReportedBlocks
 from epp.model.kv_changes import (
     BlocksCleared,
     BlocksRemoved,
@@ -92,7 +93,7 @@ class KvEventMirror:
         """Return our hashes of all blocks that are followed."""
         return list(chain.from_iterable(map(self._our_blocks, self._seeds)))
 
-    def apply(self, change: Change, pool: CacheModel) -> None:
+    def apply(self, change: Change, pool: CacheModel | ReportedBlocks) -> None:
         """Apply one change to the model of the cache, or to its `offload_tier` if it is there."""
         lower = pool.offload_tier
         match change:
@@ -110,7 +111,7 @@ class KvEventMirror:
                 self._clear(change.reason, [pool] if lower is None else [pool, lower])
 
     @staticmethod
-    def _tier(medium: Medium, pool: CacheModel, lower: Tier | None) -> Tier | None:
+    def _tier(medium: Medium, pool: Tier, lower: Tier | None) -> Tier | None:
         return {Medium.GPU: pool, Medium.CPU: lower}.get(medium)
 
     def _store(self, change: BlocksStored, tier: Tier) -> None:

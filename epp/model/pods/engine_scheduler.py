@@ -6,7 +6,7 @@ scheduled last, which waits again before all others.
 """
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -14,6 +14,7 @@ from epp.model.caches.choice import CacheSpec
 from epp.model.caches.contract import CacheModel
 from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.caches.lease import Lease
+from epp.model.caches.reported_blocks import ReportedBlocks
 from epp.model.invariants import check
 from epp.model.kv_changes import Change
 from epp.model.pods.ledger import Ledger
@@ -33,13 +34,15 @@ class EngineScheduler:
     `generation` counts the caches that were replaced: a lease is good for the one that gave it.
     `held` of `capacity` tokens are those of requests, as of the last change. `waiting` has the
     prompts that are not scheduled yet. Their first blocks, 262,144 tokens of 16, are in the index
-    as well: they are in the cache by the time that a later request is scheduled.
+    as well: they are in the cache by the time that a later request is scheduled. `reported` is what
+    KV events say, None while there are none.
     """
 
     def __init__(self, index: PrefixIndex, ledger: Ledger, spec: CacheSpec) -> None:
         self.spec = spec
         self.generation = 0
         self.cache: CacheModel = spec.build()
+        self.reported: ReportedBlocks | None = None
         self.capacity = self.held = 0.0
         self.slot: Slot = index.open()
         self._index = index
@@ -61,6 +64,11 @@ class EngineScheduler:
         capacity = self.cache.capacity
         return (capacity - self.cache.free) / capacity if capacity > 0 else 0.0
 
+    @property
+    def blocks(self) -> int:
+        """How many blocks can be found: in the cache, and by the engine's reports alone."""
+        return len(self.cache) + len(self._aside())
+
     def sequences(self) -> list[SequenceState]:
         """Return all prompts, those that run and those that wait."""
         return [*self._running, *self.waiting]
@@ -69,7 +77,7 @@ class EngineScheduler:
 
     def detach(self) -> None:
         """Remove the endpoint from the index; requests in flight change nothing any more."""
-        self._index.close(self.slot, chain(self.cache, self._promised))
+        self._index.close(self.slot, self._found())
         self._present = False
         self._clear()
 
@@ -77,13 +85,15 @@ class EngineScheduler:
         """Replace the cache by an empty one; requests in flight change nothing any more."""
         self.spec = spec
         if self._present:
-            self._index.close(self.slot, chain(self.cache, self._promised))
+            self._index.close(self.slot, self._found())
             self.slot = self._index.open()
             self._closed = False
         self._clear()
 
     def _clear(self) -> None:
         self.cache = self.spec.build()
+        if self.reported is not None:
+            self.reported = ReportedBlocks(self.cache)
         self.held = 0.0
         self.generation += 1
         self._running, self.waiting, self._promised = {}, deque(), {}
@@ -110,7 +120,10 @@ class EngineScheduler:
 
     def coarsen(self, blocks: int) -> None:
         """Hold at least `blocks` fewer, to save memory, at the cost of precision."""
-        self.cache.coarsen(blocks)
+        if self.reported is not None:
+            blocks -= self.reported.coarsen(blocks)
+        if blocks > 0:
+            self.cache.coarsen(blocks)
         self._update_index()
 
     def store(self, sequence: SequenceState) -> None:
@@ -123,10 +136,21 @@ class EngineScheduler:
         others = chain(finished, self._running)
         return max((sequence.common_tokens(other) for other in others), default=0)
 
+    def begin_reports(self) -> None:
+        """Expect KV events from here on."""
+        self.reported = ReportedBlocks(self.cache)
+
     def apply_change(self, mirror: KvEventMirror, change: Change) -> None:
         """Correct the cache by one of the engine's own KV events."""
-        mirror.apply(change, self.cache)
+        mirror.apply(change, self.cache if self.reported is None else self.reported)
         self._update_index()
+
+    def end_reports(self) -> None:
+        """Leave the cache as it is: KV events come no more."""
+        if self.reported is not None:
+            self.reported.clear()
+            self._update_index()
+            self.reported = None
 
     # Requests. `step` is the duration of the engine's longest step, in seconds.
 
@@ -134,6 +158,8 @@ class EngineScheduler:
         """Schedule a prompt, or let it wait; the ledger has the request already."""
         # vLLM `schedule`: waiting requests are taken first come, first served; the first that does
         # not fit ends the loop.
+        if self.reported is not None and not sequence.chain.exact:
+            self.reported.expect_text()
         if self.waiting or not self._try_schedule(sequence, step, now):
             self.waiting.append(sequence)
             self._promise(sequence)
@@ -233,11 +259,13 @@ class EngineScheduler:
         if not self._present or self.cache.match(hashes) == len(hashes):
             return
         cached = set(self.cache.hashes()) if len(hashes) > _MANY_BLOCKS else None
-        match = self.cache.match
+        match, aside = self.cache.match, self._aside()
         gone = [
             each
             for each in hashes
-            if each not in promised and not (match((each,)) if cached is None else each in cached)
+            if each not in promised
+            and each not in aside
+            and not (match((each,)) if cached is None else each in cached)
         ]
         if gone:
             self._index.remove(self.slot, gone)
@@ -248,6 +276,9 @@ class EngineScheduler:
         self.capacity = float(cache.capacity)
         self.held = self.capacity - cache.free
         stored, evicted = cache.take_stored(), cache.take_evicted()
+        reported = self.reported
+        if reported is not None and reported.changing:
+            stored, evicted = reported.amend(stored, evicted)
         if not self._present:
             return
         if evicted:
@@ -258,15 +289,23 @@ class EngineScheduler:
         merged = cache.take_merged()
         if merged:
             index.widen(slot, merged)
-        if cache.closed is not self._closed:
-            self._closed = cache.closed
+        closed = cache.closed and (reported is None or not reported.aside)
+        if closed is not self._closed:
+            self._closed = closed
             index.mark(slot, closed=self._closed)
+
+    def _found(self) -> Iterator[BlockHash]:
+        """Go through all blocks that the index has. They must not change meanwhile."""
+        return chain(self.cache, self._promised, self._aside())
+
+    def _aside(self) -> Collection[BlockHash]:
+        return () if self.reported is None else self.reported.aside
 
     # For tests.
 
     def indexed(self) -> set[BlockHash]:
         """Return the blocks that the index must have: those cached and those that wait."""
-        return {*self.cache, *self._promised}
+        return set(self._found())
 
     def check_invariants(self) -> None:
         """Assert that waiting and running prompts, the index and the cache agree."""
@@ -280,6 +319,8 @@ class EngineScheduler:
         check_cache = getattr(self.cache, "check_invariants", None)  # Python caches have one
         if check_cache is not None:
             check_cache(held)
+        if self.reported is not None:
+            self.reported.check_invariants()
 
 
 def _make(spec: CacheSpec) -> tuple[str, str, int]:

@@ -198,7 +198,7 @@ class Pod:
             case CacheFeedUp():
                 self.follow(())
             case CacheFeedLost():
-                self.mirror = None
+                self._end_reports()
 
     def detach(self) -> None:
         """Remove the endpoint from the index; its requests change nothing any more."""
@@ -208,7 +208,7 @@ class Pod:
 
     def restart(self) -> None:
         """Start over with an empty cache, as the engine did."""
-        self.mirror = None
+        self._end_reports()
         self._reset()
 
     def _reset(self) -> None:
@@ -278,10 +278,15 @@ class Pod:
         """Correct the cache by the engine's own KV events."""
         if self.mirror is None:
             self.mirror = KvEventMirror(self._hasher, "")
+            self.scheduler.begin_reports()
         for change in changes:
             if isinstance(change, BlocksCleared) and change.reason is Cleared.RESTART:
                 self._reset()
             self.scheduler.apply_change(self.mirror, change)
+
+    def _end_reports(self) -> None:
+        self.mirror = None
+        self.scheduler.end_reports()
 
     def _count_external(self) -> None:
         """Count others' requests, by a report and the ledger of the same moment."""

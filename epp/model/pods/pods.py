@@ -208,8 +208,8 @@ class Pods:
         return eligible.await_slots(snapshot.queued_prefill_seconds, model, tokens)
 
     def fullest(self) -> Pod:
-        """Return the pod whose cache holds the most blocks."""
-        return max(self._by_id.values(), key=lambda pod: len(pod.scheduler.cache))
+        """Return the pod at which the most blocks can be found."""
+        return max(self._by_id.values(), key=lambda pod: pod.scheduler.blocks)
 
     def refresh(self) -> None:
         """Discard the lists of eligible pods: a pod's `standing` has changed, or it is ejected."""

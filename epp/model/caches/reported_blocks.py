@@ -1,0 +1,117 @@
+"""What KV events report of an engine's GPU memory, beside the model of its cache.
+
+KV events lead to the hashes of token ids. A prompt that came as text, because no tokenizer answered,
+has hashes that no event ever leads to: the model keeps it by the engine's rules, as without events.
+What the engine then stores for it needs no space in the model, which has given it some already
+under the hashes of text. It stands aside: it is found while the engine holds it, and takes none.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from epp.model.caches.contract import CacheModel, Tier
+from epp.model.invariants import check
+from epp.model.prompts.hashing import BlockHash
+
+
+class ReportedBlocks:
+    """A `Tier` over `cache`, with the blocks `aside` that the engine holds and the cache lacks.
+
+    The order of `aside` is that in which blocks came to stand there; its values mean nothing. It
+    gets blocks from the first prompt of text on, until the engine has since stored as many tokens
+    that the cache lacks as the cache has room for: by then nothing of the last text is left there.
+    What the cache evicts meanwhile stands aside too, if the engine still holds it. `changing` says
+    that the changes of the cache's content are to go through `amend`.
+    """
+
+    __slots__ = ("_came", "_gone", "_held", "_room", "aside", "cache", "changing")
+
+    def __init__(self, cache: CacheModel) -> None:
+        self.cache: Final = cache
+        self.aside: dict[BlockHash, None] = {}
+        self.changing = False
+        self._held: set[BlockHash] = set()
+        self._room = 0  # tokens of blocks that may still come to stand aside
+        self._came: list[BlockHash] = []
+        self._gone: list[BlockHash] = []
+
+    @property
+    def offload_tier(self) -> Tier | None:
+        """The cache's tier in host memory; nothing stands aside there."""
+        return self.cache.offload_tier
+
+    def expect_text(self) -> None:
+        """Let what the engine stores stand aside from here on: a prompt of text is sent to it."""
+        self._room = self.cache.capacity
+        self.changing = True
+
+    # Reports of the engine.
+
+    def hashes(self) -> Sequence[BlockHash]:
+        """Return all blocks that the cache holds, or the engine is known to."""
+        return list({*self.cache.hashes(), *self._held})
+
+    def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
+        """Take in that the engine holds consecutive blocks of one chain, of `sizes` tokens."""
+        self._held.update(hashes)
+        if self._room <= 0:
+            self.cache.store(hashes, sizes)
+            return
+        match, aside = self.cache.match, self.aside
+        for position in range(match(hashes), len(hashes)):
+            block_hash = hashes[position]
+            if block_hash not in aside and not match((block_hash,)):
+                aside[block_hash] = None
+                self._came.append(block_hash)
+                self._room -= sizes[position]
+
+    def discard(self, hashes: Sequence[BlockHash]) -> None:
+        """Take in that the engine evicted blocks."""
+        self._held.difference_update(hashes)
+        self._drop([each for each in hashes if each in self.aside])
+        self.cache.discard(hashes)
+
+    # Memory, and changes for the index.
+
+    def coarsen(self, blocks: int) -> int:
+        """Let up to `blocks` fewer stand aside, the last to come first; return how many."""
+        last = list(self.aside)[max(0, len(self.aside) - blocks) :]
+        self._drop(last)
+        return len(last)
+
+    def amend(
+        self, stored: Sequence[BlockHash], evicted: Sequence[BlockHash]
+    ) -> tuple[Sequence[BlockHash], Sequence[BlockHash]]:
+        """Return what came to be found and what ceased to be; given what the cache alone says.
+
+        A block may be in both: it ceased to be found in the cache, and is found here.
+        """
+        aside, came, gone = self.aside, self._came, self._gone
+        for block_hash in stored:
+            aside.pop(block_hash, None)
+        kept = [each for each in evicted if each in self._held] if self._room > 0 else []
+        aside.update(dict.fromkeys(kept))
+        self._came, self._gone = [], []
+        self.changing = self._room > 0 or bool(aside)
+        came = [each for each in (*came, *kept) if each in aside]
+        return [*stored, *came], [*evicted, *gone]
+
+    def clear(self) -> None:
+        """Let nothing stand aside: what the engine holds is known no more."""
+        self._room = 0
+        self._held.clear()
+        self._drop(list(self.aside))
+
+    def _drop(self, hashes: Sequence[BlockHash]) -> None:
+        for block_hash in hashes:
+            del self.aside[block_hash]
+        self._gone += hashes
+
+    # For tests.
+
+    def check_invariants(self) -> None:
+        """Assert that the engine holds what stands aside, and the cache does not."""
+        check(
+            aside_is_held=self._held.issuperset(self.aside),
+            aside_is_not_cached=self.aside.keys().isdisjoint(self.cache.hashes()),
+        )
