@@ -18,6 +18,8 @@ _MOST_SURPRISE: Final = 10.0
 """How many times its prediction a measurement may count for while there are few."""
 _ENOUGH: Final = 16
 """Measurements after which one that is far off says nothing of the others."""
+_KEPT: Final = 0.5
+"""What measurements weigh that were made before all was multiplied."""
 _FAR: Final = 2.0
 """How many times its prediction, or which part of it, is far off."""
 
@@ -75,12 +77,32 @@ class Fit:
             self._totals[row] = self._totals[row] * _MEMORY + weighted * seconds
         for _ in range(_SWEEPS):
             self._sweep()
-        self.factors = [
-            each * share for each, share in zip(self._defaults, self._shares, strict=True)
-        ]
+        self._publish()
+
+    def multiply(self, times: float) -> float:
+        """Have all take so many times as long, within bounds; return how many that is.
+
+        What was measured before counts for less: it was wrong, or is no longer so.
+        """
+        before = self._predict(self._sizes)
+        if before <= 0:
+            return 1.0
+        self._shares = [min(_MOST, max(_LEAST, share * times)) for share in self._shares]
+        times = self._predict(self._sizes) / before
+        kept = _KEPT / times
+        self._moments = [[kept * moment for moment in row] for row in self._moments]
+        self._totals = [_KEPT * total for total in self._totals]
+        self._sizes = [_KEPT * size for size in self._sizes]
+        self._publish()
+        return times
 
     def _predict(self, terms: Sequence[float]) -> float:
         return sum([share * term for share, term in zip(self._shares, terms, strict=True)])
+
+    def _publish(self) -> None:
+        self.factors = [
+            each * share for each, share in zip(self._defaults, self._shares, strict=True)
+        ]
 
     def _sweep(self) -> None:
         shares, sizes = self._shares, self._sizes

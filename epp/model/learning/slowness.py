@@ -18,9 +18,13 @@ _FARTHEST_DOWN: Final = log(1.5)
 """What one measurement can say, at most: errors are on the high side."""
 _DRIFT_GAIN: Final = 0.2
 _MOST_DRIFT: Final = 0.2
+_FEW: Final = 3.0
+"""Measurements that the known ones count for, at most, when the last few say otherwise."""
 _MOST: Final = log(100.0)
 _CENTRE_STEP: Final = 0.01
 """How far one measurement moves the centre of its class."""
+_MOST_COMMON: Final = log(1.25)
+"""How far the centre may be from what the class predicts before the class takes it over."""
 _KEPT_SECONDS: Final = 60.0
 """Seconds without a measurement before the known ones fade."""
 _FADE_SECONDS: Final = 600.0
@@ -31,19 +35,38 @@ class ClassSlowness:
     """The logarithms of a class: `count` of measured endpoints, their `total`, and the `centre`.
 
     The centre is about the median of what is measured, so that no single endpoint moves it far.
+    What the class predicts is now `scale` times what it was at first, by all that it took over.
     """
 
-    __slots__ = ("centre", "count", "total")
+    __slots__ = ("centre", "count", "endpoints", "scale", "total")
 
     def __init__(self) -> None:
+        self.endpoints: dict[Slowness, None] = {}
         self.count = 0
         self.total = 0.0
         self.centre = 0.0
+        self.scale = 1.0
 
     @property
     def mean(self) -> float:
         """The mean over endpoints; 0 where none was measured."""
         return self.total / self.count if self.count else 0.0
+
+    @property
+    def common(self) -> float:
+        """How many times as long as the class predicts its endpoints take; 1 where that is near."""
+        return 1.0 if abs(self.centre) < _MOST_COMMON else exp(self.centre)
+
+    def take_over(self, times: float) -> None:
+        """Have each endpoint take as long as before, of a class that predicts so many times that.
+
+        One of which nothing was measured since the last time goes with the class.
+        """
+        common = log(times)
+        self.scale *= times
+        self.centre -= common
+        for each in self.endpoints:
+            each.rebase(common)
 
 
 class Slowness:
@@ -52,17 +75,19 @@ class Slowness:
     Times are in seconds of a clock that never goes back.
     """
 
-    __slots__ = ("_at", "_class", "_count", "_drift", "_log", "value")
+    __slots__ = ("_at", "_class", "_count", "_drift", "_log", "_measured", "value")
 
     def __init__(self, of_class: ClassSlowness) -> None:
         self._class = of_class
         self._at = 0.0
+        of_class.endpoints[self] = None
         self._start()
 
     def _start(self) -> None:
         self._count = 0.0
         self._log = self._class.mean
         self._drift = 0.0  # of the last few measurements
+        self._measured = False
         self.value = exp(self._log)
 
     def join(self, of_class: ClassSlowness) -> None:
@@ -70,8 +95,19 @@ class Slowness:
         if self._count:
             self._class.count -= 1
             self._class.total -= self._log
+        del self._class.endpoints[self]
         self._class = of_class
+        of_class.endpoints[self] = None
         self._start()
+
+    def rebase(self, common: float) -> None:
+        """Take as long as before, of a class that predicts more by the logarithm `common`.
+
+        It is as many times as long as before if nothing was measured since the last time.
+        """
+        if self._measured:
+            self._measured = False
+            self._move(-common)
 
     def learn(self, expected: float, seconds: float, now: float) -> None:
         """Learn that what the class would have done in `expected` seconds took `seconds`."""
@@ -82,10 +118,12 @@ class Slowness:
             of_class.count += 1
             of_class.total += self._log
         self._at = now
+        self._measured = True
         off = log(seconds) - log(expected) - self._log  # a ratio may be more than a float holds
         off = min(_FARTHEST_UP, max(-_FARTHEST_DOWN, off))
         self._drift += _DRIFT_GAIN * (off - self._drift)
-        self._count = min(_MOST_COUNT, self._count + weight)
+        known = self._count if self.settled else min(_FEW, self._count)
+        self._count = min(_MOST_COUNT, known + weight)
         # the mean of the class is the first value, as heavy as _PRIOR measurements
         self._move(off * weight / (self._count + _PRIOR))
         of_class.centre += min(_CENTRE_STEP, max(-_CENTRE_STEP, self._log - of_class.centre))

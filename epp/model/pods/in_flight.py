@@ -90,7 +90,7 @@ class InFlightRequest:
             observed = quote.stream and bool(quote.tokens)
             uncached = quote.tokens - estimate.cached
             seconds = self._predict(estimate, uncached)
-            slowness = pod.pace.prefill_slowness.value
+            slowness = pod.pace.prefill_slowness.value * pod.prefill.slowness.scale
             ledger.admit(
                 request_id,
                 seconds,
@@ -225,7 +225,7 @@ class InFlightRequest:
             endpoint_id=pod.endpoint.id,
             since=now,
             began=now + before.ledger.queued_seconds(now) if self.began is None else self.began,
-            seconds_per_token=pod.pace.decode_slowness.value
+            seconds_per_token=pod.pace.decode_slowness.relative
             * output_lengths.seconds_per_token(pod.prefill),
             length=output_lengths.length(quote),
             most=inf if quote.max_tokens is None else quote.max_tokens,
@@ -239,7 +239,7 @@ class InFlightRequest:
         if self.began is None:
             return
         pace = self.pod.pace
-        seconds = (now - self.began) / pace.decode_slowness.value
+        seconds = (now - self.began) / pace.decode_slowness.relative
         output_lengths.record_seconds_per_token(self.pod.prefill, tokens, seconds, self.weight)
         if tokens > 0:
             ttft, whole = self.began - self.sent_at, now - self.sent_at

@@ -99,7 +99,8 @@ class Pace:
         apart, self._at = now - self._at, now
         if prefilling or sequences <= 0 or apart <= 0:
             return
-        steps = apart / self.of_class.decode.seconds(sequences, held)
+        decode = self.of_class.decode
+        steps = apart * decode.slowness.scale / decode.seconds(sequences, held)
         self._seconds += apart
         self._steps += steps
         self._sequences += sequences * steps
@@ -122,7 +123,9 @@ class Pace:
         measured would look faster or slower than those that are not.
         """
         if self.of_class.prefill.fit.settled:
-            self.prefill_slowness.learn(expected, seconds, now)
+            prefill = self.of_class.prefill
+            self.prefill_slowness.learn(expected * prefill.slowness.scale, seconds, now)
+            prefill.take_over()
 
     def learn_prompt(self, uncached: int, cached: int, seconds: float) -> None:
         """Teach the class by a prompt that met an idle endpoint."""
@@ -141,5 +144,6 @@ class Pace:
         decode, slowness = self.of_class.decode, self.decode_slowness
         each = seconds / tokens / slowness.relative
         if decode.fit.settled:
-            slowness.learn(seconds * tokens / steps, seconds, now)
+            slowness.learn(decode.slowness.scale * seconds * tokens / steps, seconds, now)
+            decode.take_over()
         decode.learn(sequences / steps, held / steps, each, sure=slowness.settled)
