@@ -29,6 +29,8 @@ _KEPT_SECONDS: Final = 60.0
 """Seconds without a measurement before the known ones fade."""
 _FADE_SECONDS: Final = 600.0
 """Seconds in which they fade to 1/e."""
+_HALFWAY_SECONDS: Final = 60.0
+"""The same for one that was on its way to the mean of the class when it was last measured."""
 
 
 class ClassSlowness:
@@ -143,13 +145,15 @@ class Slowness:
 
     def fade(self, now: float) -> None:
         """Forget measurements of long ago."""
-        idle = now - self._at - _KEPT_SECONDS
+        to_mean = self._class.mean - self._log
+        halfway = not self.settled and to_mean * self._drift > 0
+        idle = now - self._at - (0.0 if halfway else _KEPT_SECONDS)
         if idle <= 0 or not self._count:
             return
         self._at += idle
-        kept = exp(-idle / _FADE_SECONDS)
+        kept = exp(-idle / (_HALFWAY_SECONDS if halfway else _FADE_SECONDS))
         self._count = min(self._count, max(1.0, self._count * kept))
-        self._move((1 - kept) * (self._class.mean - self._log))
+        self._move((1 - kept) * to_mean)
 
     def _move(self, by: float) -> None:
         before = self._log

@@ -3,11 +3,11 @@
 With its first token a response has told its time to first token. Its end tells its length and
 speed, how many tokens the prompt really had, and how many of them were cached. That is needed
 where it is not known well enough: of an endpoint that has just started, or whose cache does not
-hold what is predicted; of a model whose responses have become longer or shorter; and of a prompt
-whose cached part was predicted by a length that is a guess. Of the others a sample is enough to
-notice that something changes: of each endpoint one response in some seconds, or all where fewer
-come, but never less than one in `_MOST_LEFT`. Where so few come in all that it costs next to
-nothing to observe them, all are observed.
+hold what is predicted, or whose speed changes; of a model whose responses have become longer or
+shorter; and of a prompt whose cached part was predicted by a length that is a guess. Of the others
+a sample is enough to notice that something changes: of each endpoint one response in some seconds,
+or all where fewer come, but never less than one in `_MOST_LEFT`. Where so few come in all that it
+costs next to nothing to observe them, all are observed.
 """
 
 from math import inf
@@ -64,6 +64,7 @@ class Uncertainty:
             or feedback.reports < _FIRST_REPORTS
             or feedback.suspicious
             or feedback.trust < _SURE
+            or not pod.pace.decode_slowness.settled
             or not self._output_lengths.settled(quote, pod.prefill)
             or self._is_guess(request)
         ):
