@@ -115,7 +115,7 @@ class Slowness:
         """Learn that what the class would have done in `expected` seconds took `seconds`."""
         if expected <= 0 or seconds <= 0:
             return
-        of_class, weight = self._class, expected / (expected + _SMALL_SECONDS)
+        of_class = self._class
         if not self._count:
             of_class.count += 1
             of_class.total += self._log
@@ -124,7 +124,10 @@ class Slowness:
         off = log(seconds) - log(expected) - self._log  # a ratio may be more than a float holds
         off = min(_FARTHEST_UP, max(-_FARTHEST_DOWN, off))
         self._drift += _DRIFT_GAIN * (off - self._drift)
-        known = self._count if self.settled else min(_FEW, self._count)
+        known, size = self._count, expected
+        if not self.settled:
+            known, size = min(_FEW, known), max(size, seconds)
+        weight = size / (size + _SMALL_SECONDS)
         self._count = min(_MOST_COUNT, known + weight)
         # the mean of the class is the first value, as heavy as _PRIOR measurements
         self._move(off * weight / (self._count + _PRIOR))

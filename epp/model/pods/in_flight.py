@@ -97,6 +97,7 @@ class InFlightRequest:
                 now,
                 observed=observed,
                 tokens=uncached,
+                beside=self._beside,
                 slowness=slowness,
                 delayed=delayed,
             )

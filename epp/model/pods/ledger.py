@@ -38,14 +38,18 @@ class LedgerSnapshot(NamedTuple):
 
 
 class _Prefill:
-    """A predicted prefill of `tokens`; `deadline_only` if no first token will be seen."""
+    """A predicted prefill of `tokens`; `deadline_only` if no first token will be seen.
 
-    __slots__ = ("deadline_only", "expected", "seconds", "tokens")
+    `beside` is how many of its `seconds` are those of decodes beside it.
+    """
+
+    __slots__ = ("beside", "deadline_only", "expected", "seconds", "tokens")
 
     def __init__(
-        self, seconds: float, expected: float, tokens: int, *, deadline_only: bool
+        self, seconds: float, beside: float, expected: float, tokens: int, *, deadline_only: bool
     ) -> None:
         self.seconds = seconds
+        self.beside = beside
         self.expected = expected
         self.tokens = tokens
         self.deadline_only = deadline_only
@@ -73,6 +77,7 @@ class Ledger:
         "_prefills",
         "_queued_seconds",
         "_requests",
+        "_span_beside",
         "_span_expected",
         "_span_measured",
         "_span_seconds",
@@ -93,7 +98,7 @@ class Ledger:
         self._requests: set[RequestId] = set()
         self._elsewhere: set[RequestId] = set()
         # Since the queue was empty, or the last span: what was measured from end to end.
-        self._span_expected = self._span_seconds = 0.0
+        self._span_expected = self._span_seconds = self._span_beside = 0.0
         self._span_measured = True
 
     @property
@@ -155,11 +160,13 @@ class Ledger:
         *,
         observed: bool,
         tokens: int = 0,
+        beside: float = 0.0,
         slowness: float = 1.0,
         delayed: bool = False,
     ) -> None:
         """Add a request with `seconds` of prefill, of `tokens` tokens that are not cached.
 
+        `beside` is how many of the seconds are those of decodes in the same steps.
         `observed` if its first token will be seen. The endpoint is `slowness` times slower than
         its class. A `delayed` prefill begins later than its turn comes, so that what this one and
         those with it take says nothing. A request that is there already takes the last place, with
@@ -169,12 +176,12 @@ class Ledger:
         if not self._prefills:
             self._head_since = now
             self._queued_seconds = 0.0
-            self._span_expected = self._span_seconds = 0.0
+            self._span_expected = self._span_seconds = self._span_beside = 0.0
             self._span_measured = True
         if delayed:
             self._span_measured = False
         self._prefills[request] = _Prefill(
-            seconds, seconds / slowness, tokens, deadline_only=not observed
+            seconds, beside, seconds / slowness, tokens, deadline_only=not observed
         )
         self._queued_seconds += seconds
         self.queued_tokens += tokens
@@ -192,20 +199,22 @@ class Ledger:
         """End a request's prefill; a request without one changes nothing.
 
         Returns a span of prefills that ends with it, where one does: when the queue is empty, or
-        after a second. Prompts of one step end together, so that single ones say nothing.
+        after a second. Prompts of one step end together, so that single ones say nothing. Nor does
+        a span that took less than the decodes beside it were to: that is about those.
         """
         self._advance(now)
         entry = self._prefills.get(request)
         if entry is not None and self._span_measured:
             self._span_expected += entry.expected
+            self._span_beside += entry.beside
             if next(iter(self._prefills)) == request:
                 self._span_seconds += now - self._head_since
         self._drop(request, now)
-        expected, seconds = self._span_expected, self._span_seconds
+        expected, seconds, beside = self._span_expected, self._span_seconds, self._span_beside
         if not expected or (self._prefills and expected < _SPAN_SECONDS):
             return None
-        self._span_expected = self._span_seconds = 0.0
-        return PrefillSpan(expected, seconds)
+        self._span_expected = self._span_seconds = self._span_beside = 0.0
+        return PrefillSpan(expected, seconds) if seconds > beside else None
 
     def _drop(self, request: RequestId, now: float) -> None:
         """End a request's prefill, of whose first token nothing is known."""

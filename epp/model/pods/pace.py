@@ -14,6 +14,9 @@ from epp.model.learning.slowness import Slowness
 
 _LEAST_TOKENS: Final = 32
 """Tokens whose duration is a measurement, at least."""
+_LEAST_SHARE: Final = 0.5
+"""The same, of all tokens: where steps of prefills may have made the others, some of these steps
+were of several prompts."""
 
 
 class PaceClass:
@@ -136,9 +139,10 @@ class Pace:
 
     def learn_decode(self, since: PaceMark, tokens: int, now: float) -> None:
         """Learn that a response went on by `tokens` since a mark."""
+        least = max(_LEAST_TOKENS, _LEAST_SHARE * tokens)
         tokens -= self._prefill_steps - since.prefill_steps
         steps, seconds = self._steps - since.steps, self._seconds - since.seconds
-        if tokens < _LEAST_TOKENS or steps <= 0:
+        if tokens < least or steps <= 0:
             return
         sequences, held = self._sequences - since.sequences, self._held - since.held
         decode, slowness = self.of_class.decode, self.decode_slowness
