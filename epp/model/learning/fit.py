@@ -84,11 +84,13 @@ class Fit:
 
         What was measured before counts for less: it was wrong, or is no longer so.
         """
-        before = self._predict(self._sizes)
+        before = self._predict(self._sizes) if times != 1.0 else 0.0
         if before <= 0:
             return 1.0
         self._shares = [min(_MOST, max(_LEAST, share * times)) for share in self._shares]
         times = self._predict(self._sizes) / before
+        if times == 1.0:
+            return times
         kept = _KEPT / times
         self._moments = [[kept * moment for moment in row] for row in self._moments]
         self._totals = [_KEPT * total for total in self._totals]

@@ -66,10 +66,10 @@ class PrefillModel:
         self._take()
 
     def take_over(self) -> None:
-        """Predict what most endpoints take, where that is far from it; each takes as long as before."""
-        common = self.slowness.common
-        if common != 1.0:
-            self.slowness.take_over(self.fit.multiply(common))
+        """Predict what most endpoints take, if that is far off; each of them takes as long as before."""
+        times = self.fit.multiply(self.slowness.common)
+        if times != 1.0:
+            self.slowness.take_over(times)
             self._take()
 
 

@@ -37,7 +37,7 @@ class ClassSlowness:
     """The logarithms of a class: `count` of measured endpoints, their `total`, and the `centre`.
 
     The centre is about the median of what is measured, so that no single endpoint moves it far.
-    What the class predicts is now `scale` times what it was at first, by all that it took over.
+    What the class has taken over makes its predictions `scale` times what they were at first.
     """
 
     __slots__ = ("centre", "count", "endpoints", "scale", "total")
@@ -56,11 +56,11 @@ class ClassSlowness:
 
     @property
     def common(self) -> float:
-        """How many times as long as the class predicts its endpoints take; 1 where that is near."""
+        """How many times as long as it predicts the endpoints of a class take; 1 if it is near that."""
         return 1.0 if abs(self.centre) < _MOST_COMMON else exp(self.centre)
 
     def take_over(self, times: float) -> None:
-        """Have each endpoint take as long as before, of a class that predicts so many times that.
+        """Record that the class predicts so many times what it did; endpoints take as long as before.
 
         One of which nothing was measured since the last time goes with the class.
         """
@@ -103,19 +103,23 @@ class Slowness:
         self._start()
 
     def rebase(self, common: float) -> None:
-        """Take as long as before, of a class that predicts more by the logarithm `common`.
+        """Take as long as before, now that the class predicts more by the logarithm `common`.
 
-        It is as many times as long as before if nothing was measured since the last time.
+        If nothing was measured since the last time, stay as far from the class as before.
         """
         if self._measured:
             self._measured = False
             self._move(-common)
 
     def learn(self, expected: float, seconds: float, now: float) -> None:
-        """Learn that what the class would have done in `expected` seconds took `seconds`."""
+        """Learn that what the class would at first have done in `expected` seconds took `seconds`.
+
+        What was sent before the class took anything over is so compared with what it predicts now.
+        """
+        of_class = self._class
+        expected *= of_class.scale
         if expected <= 0 or seconds <= 0:
             return
-        of_class = self._class
         if not self._count:
             of_class.count += 1
             of_class.total += self._log
@@ -145,6 +149,11 @@ class Slowness:
         What teaches the class is divided by this, which leaves its scale to the class.
         """
         return exp(self._log - self._class.centre)
+
+    @property
+    def of_first(self) -> float:
+        """How many times as long as its class predicted at first it takes."""
+        return self.value * self._class.scale
 
     def fade(self, now: float) -> None:
         """Forget measurements of long ago."""

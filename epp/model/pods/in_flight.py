@@ -90,7 +90,7 @@ class InFlightRequest:
             observed = quote.stream and bool(quote.tokens)
             uncached = quote.tokens - estimate.cached
             seconds = self._predict(estimate, uncached)
-            slowness = pod.pace.prefill_slowness.value * pod.prefill.slowness.scale
+            slowness = pod.pace.prefill_slowness.of_first
             ledger.admit(
                 request_id,
                 seconds,

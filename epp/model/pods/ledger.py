@@ -56,7 +56,7 @@ class _Prefill:
 
 
 class PrefillSpan(NamedTuple):
-    """Prefills one after the other: what their class predicted for them, and what they took."""
+    """Prefills one after the other: what their class would at first have predicted, and what they took."""
 
     expected: float
     seconds: float
@@ -167,10 +167,10 @@ class Ledger:
         """Add a request with `seconds` of prefill, of `tokens` tokens that are not cached.
 
         `beside` is how many of the seconds are those of decodes in the same steps.
-        `observed` if its first token will be seen. The endpoint is `slowness` times slower than
-        its class. A `delayed` prefill begins later than its turn comes, so that what this one and
-        those with it take says nothing. A request that is there already takes the last place, with
-        these numbers alone.
+        `observed` if its first token will be seen. The endpoint takes `slowness` times as
+        long as its class predicted at first. A `delayed` prefill begins later than its turn comes,
+        so that what this one and those with it take says nothing. A request that is there already
+        takes the last place, with these numbers alone.
         """
         self._drop(request, now)
         if not self._prefills:

@@ -32,8 +32,8 @@ class PaceClass:
 class PaceMark(NamedTuple):
     """What an endpoint had done at one moment.
 
-    Without any prefill it had decoded for `seconds`, in which its class would have made `steps`;
-    `sequences` and `held` are sums over these steps. It made `prefill_steps` of others.
+    Without any prefill it had decoded for `seconds`, in which its class would at first have made
+    `steps`; `sequences` and `held` are sums over these steps. It made `prefill_steps` of others.
     """
 
     seconds: float
@@ -120,15 +120,14 @@ class Pace:
         )
 
     def learn_prefill(self, expected: float, seconds: float, now: float) -> None:
-        """Learn that what the class would prefill in `expected` seconds took `seconds`.
+        """Learn that what the class would at first have prefilled in `expected` seconds took `seconds`.
 
         While little is known of the class, it says nothing of one endpoint: the first that is
         measured would look faster or slower than those that are not.
         """
         if self.of_class.prefill.fit.settled:
-            prefill = self.of_class.prefill
-            self.prefill_slowness.learn(expected * prefill.slowness.scale, seconds, now)
-            prefill.take_over()
+            self.prefill_slowness.learn(expected, seconds, now)
+            self.of_class.prefill.take_over()
 
     def learn_prompt(self, uncached: int, cached: int, seconds: float) -> None:
         """Teach the class by a prompt that met an idle endpoint."""
@@ -148,6 +147,6 @@ class Pace:
         decode, slowness = self.of_class.decode, self.decode_slowness
         each = seconds / tokens / slowness.relative
         if decode.fit.settled:
-            slowness.learn(decode.slowness.scale * seconds * tokens / steps, seconds, now)
+            slowness.learn(seconds * tokens / steps, seconds, now)
             decode.take_over()
         decode.learn(sequences / steps, held / steps, each, sure=slowness.settled)

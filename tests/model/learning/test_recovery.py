@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.model.fleet import Fleet
+from epp.model.learning import decode, prefill
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.slowness import ClassSlowness, Slowness
 from epp.model.learning.trust import PredictionTrust
 from epp.model.learning.ttft_share import TtftShare
+from epp.model.pods.pace import Pace, PaceClass
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.token_estimator import TokenEstimator
 from epp.model.prompts.token_offsets import TokenOffsets
@@ -23,6 +25,9 @@ NEAR = 1.3
 PODS = 8
 TOKENS = (120, 3000, 700, 64, 6000, 250, 1500)
 """Uncached tokens of prompts, in turn."""
+SEQUENCES = (5, 30, 1, 12, 60)
+"""What decodes beside one another, in turn; each looks back at `CONTEXT` tokens."""
+CONTEXT = 2000
 
 
 class Learner:
@@ -49,6 +54,76 @@ class Endpoint(Learner):
     @property
     def values(self):
         return [self.slowness.value]
+
+
+class Speeds(Learner):
+    """Endpoints of one class; `shape` is of the class's formula, of which each takes a multiple."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.of_class = PaceClass()
+        self.paces = [Pace(self.of_class) for _ in range(PODS)]
+        self.shape = shape
+        self.turn = 0
+
+    def next(self):
+        """Return whose turn it is, and what of."""
+        self.turn += 1
+        return self.paces[self.turn % PODS], self.turn
+
+
+class Prefills(Speeds):
+    """What prompts take that meet an idle endpoint."""
+
+    def truth(self, uncached):
+        return (
+            self.shape[0] * prefill.STEP_SECONDS
+            + self.shape[1] * prefill.C1 * uncached
+            + self.shape[2] * prefill.C2 * uncached**2 / 2
+        )
+
+    def learn(self, times, weight):
+        pace, turn = self.next()
+        uncached = TOKENS[turn % len(TOKENS)]
+        model, seconds = self.of_class.prefill, times * self.truth(uncached)
+        pace.learn_prefill(model.seconds(uncached, 0) / model.slowness.scale, seconds, 0.0)
+        pace.learn_prompt(uncached, 0, seconds)
+
+    @property
+    def values(self):
+        return [
+            pace.prefill_slowness.value
+            * sum(self.of_class.prefill.seconds(each, 0) for each in TOKENS)
+            / sum(map(self.truth, TOKENS))
+            for pace in self.paces
+        ]
+
+
+class Decodes(Speeds):
+    """What steps take in which others decode as well, of responses of 200 tokens."""
+
+    def truth(self, sequences):
+        return (
+            self.shape[0] * decode.STEP_SECONDS
+            + self.shape[1] * decode.SEQUENCE_SECONDS * sequences
+            + self.shape[2] * decode.CONTEXT_SECONDS * sequences * CONTEXT
+        )
+
+    def learn(self, times, weight):
+        pace, turn = self.next()
+        sequences, now = SEQUENCES[turn % len(SEQUENCES)], 1000.0 * turn
+        pace.count(0, 0, now, prefilling=False)
+        mark, now = pace.mark(), now + 200 * times * self.truth(sequences)
+        pace.count(sequences, sequences * CONTEXT, now, prefilling=False)
+        pace.learn_decode(mark, 200, now)
+
+    @property
+    def values(self):
+        return [
+            sum(pace.step_seconds(each, each * CONTEXT) for each in SEQUENCES)
+            / sum(map(self.truth, SEQUENCES))
+            for pace in self.paces
+        ]
 
 
 class Lengths(Learner):
@@ -136,6 +211,8 @@ class LengthError(BytesAToken):
 
 LEARNERS = {
     Endpoint: 180 * 14 // PODS,
+    Prefills: 180 * 14,
+    Decodes: 180 * 8,
     Lengths: 180 * 2,
     SecondsPerToken: 180 * 2,
     FirstTokens: 180 * 8,  # where all are observed: a mean of two hundred forgets slowly
