@@ -50,7 +50,7 @@ class DecodeModel:
         self._take()
 
     def take_over(self) -> None:
-        """Predict what most endpoints take, if that is far off; each of them takes as long as before."""
+        """Predict what most endpoints take, if that is far off; each takes as long as before."""
         times = self.fit.multiply(self.slowness.common)
         if times != 1.0:
             self.slowness.take_over(times)

@@ -56,11 +56,11 @@ class ClassSlowness:
 
     @property
     def common(self) -> float:
-        """How many times as long as it predicts the endpoints of a class take; 1 if it is near that."""
+        """How many times its predictions a class's endpoints take; 1 if that is near."""
         return 1.0 if abs(self.centre) < _MOST_COMMON else exp(self.centre)
 
     def take_over(self, times: float) -> None:
-        """Record that the class predicts so many times what it did; endpoints take as long as before.
+        """Record that the class predicts so many times as much; endpoints take what they did.
 
         One of which nothing was measured since the last time goes with the class.
         """

@@ -56,7 +56,7 @@ class _Prefill:
 
 
 class PrefillSpan(NamedTuple):
-    """Prefills one after the other: what their class would at first have predicted, and what they took."""
+    """Prefills one after the other: what their class at first predicted, and what they took."""
 
     expected: float
     seconds: float

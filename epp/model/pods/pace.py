@@ -120,7 +120,7 @@ class Pace:
         )
 
     def learn_prefill(self, expected: float, seconds: float, now: float) -> None:
-        """Learn that what the class would at first have prefilled in `expected` seconds took `seconds`.
+        """Learn that a prefill of which the class at first predicted `expected` took `seconds`.
 
         While little is known of the class, it says nothing of one endpoint: the first that is
         measured would look faster or slower than those that are not.

@@ -109,3 +109,50 @@ def test_garbage_keeps_it_in_bounds(samples):
         slowness.fade(now)
         assert 0.0099 <= slowness.value <= 101
         assert 0 < Slowness(of_class).value < 101
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.floats(0.05, 20)), max_size=60), st.floats(0.2, 5.0)
+)
+def test_what_a_class_takes_over_changes_nothing_of_measured_endpoints(samples, times):
+    of_class = ClassSlowness()
+    endpoints = [Slowness(of_class) for _ in range(4)]
+    for which, ratio in [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0), *samples]:
+        measured(endpoints[which], [ratio])
+    before = [each.value for each in endpoints]
+    relative = [each.relative for each in endpoints]
+    of_class.take_over(times)
+    assert [each.value * times for each in endpoints] == pytest.approx(before)
+    assert [each.relative for each in endpoints] == pytest.approx(relative)
+    assert [each.of_first for each in endpoints] == pytest.approx(before)
+
+
+def test_one_that_was_not_measured_goes_with_its_class():
+    of_class = ClassSlowness()
+    known, unknown = Slowness(of_class), Slowness(of_class)
+    measured(known, [4.0] * 100)
+    of_class.take_over(4.0)
+    assert known.value == pytest.approx(1.0, rel=0.1)
+    assert unknown.value == 1.0
+    of_class.take_over(0.5)  # nothing was measured of either
+    assert known.value == pytest.approx(1.0, rel=0.1)
+
+
+def test_what_was_sent_before_a_class_took_over_teaches_the_same_as_what_is_sent_after():
+    of_class = ClassSlowness()
+    slowness = measured(Slowness(of_class), [4.0] * 100)
+    expected = 1.0  # of something that is sent now
+    of_class.take_over(4.0)
+    for _ in range(100):
+        slowness.learn(expected, 4.0, 0.0)
+    assert slowness.value == pytest.approx(1.0, rel=0.05)
+
+
+@pytest.mark.parametrize(("seconds", "near"), [(0.0, False), (180.0, True)])
+def test_one_halfway_to_the_others_is_soon_like_them(seconds, near):
+    of_class = ClassSlowness()
+    measured(Slowness(of_class), [1.0] * 20)
+    slow = measured(Slowness(of_class), [10.0] * 100)
+    measured(slow, [1.0] * 5)
+    slow.fade(seconds)
+    assert (slow.value < 2.6) == near

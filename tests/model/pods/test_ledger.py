@@ -210,3 +210,12 @@ def test_tokens_are_queued_until_their_prefill_is_over():
     assert ledger.queued_tokens == 5
     ledger.end(C, 3)
     assert ledger.queued_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("took", "teaches"), [(0.2, False), (0.4, False), (0.5, True), (5.0, True)]
+)
+def test_a_span_below_the_decodes_beside_it_says_nothing_of_prefill(took, teaches):
+    ledger = Ledger()
+    ledger.admit(A, 1.0, 0.0, observed=True, beside=0.4)
+    assert (ledger.record_first_token(A, took) is not None) == teaches
