@@ -81,7 +81,7 @@ class Conversations:
     """
 
     def __init__(self, seed, alive=48):
-        self.random = random.Random(seed)
+        self.random = random.Random(seed)  # noqa: S311 (a simulation)
         self.systems = [self.fresh(300, 600) for _ in range(6)]
         self.waiting = [self.begin() for _ in range(alive)]
 

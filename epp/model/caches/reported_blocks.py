@@ -1,7 +1,8 @@
 """What KV events report of an engine's GPU memory, beside the model of its cache.
 
-KV events lead to the hashes of token ids. A prompt that came as text, because no tokenizer answered,
-has hashes that no event ever leads to: the model keeps it by the engine's rules, as without events.
+KV events lead to the hashes of token ids. A prompt that came as text, because no tokenizer
+answered, has hashes that no event ever leads to: the model keeps it by the engine's rules, as
+without events.
 What the engine then stores for it needs no space in the model, which has given it some already
 under the hashes of text. It stands aside: it is found while the engine holds it, and takes none.
 """
