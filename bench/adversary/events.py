@@ -183,9 +183,11 @@ async def _published(field: Ground, messages: Callable[[], Iterator[Message]]) -
 
 async def _heard(publisher: ZmqPublisher) -> None:
     """Wait until the picker has read what it still has of the one before, and is back."""
-    while True:
+    heard = False
+    while not heard:
         with suppress(TimeoutError):
-            return await publisher.heard()
+            await publisher.heard()
+            heard = True
 
 
 def _prompt(text: str) -> tuple[str, bytes]:
