@@ -2,7 +2,7 @@
 
 Without a C compiler or a library's headers, extensions are left out and the sources run; with
 WARMPICK_NATIVE=require in the environment that is an error. WARMPICK_ONLY is a pattern: only the
-modules whose names match it are built, what mypyc compiles all or none (`*.prefix_index`).
+modules whose names match it are built, what mypyc compiles all or none (`*.prefix_index.*`).
 WARMPICK_SANITIZE=address builds what Cython compiles with the address and undefined-behaviour
 sanitizers, WARMPICK_SANITIZE=fuzzer (with clang) with what atheris needs beside the first
 (`make test-native`, `tests/native/fuzz.py`).
@@ -42,19 +42,19 @@ def sources(module: str) -> list[str]:
     source = COMPILED["path_of"](module)
     if COMPILED["MODULES"][module] == "mypyc":
         return [source]
-    pyx = COMPILED["path_of"](module, ".pyx")
+    pyx = COMPILED["cython_source_of"](Path(), module)
     included = [os.path.relpath(each) for each in create_dependency_tree().all_dependencies(pyx)]
     ours = {each for each in included if each.startswith("epp" + os.sep)}
     return sorted({pyx, *ours, *([source] if Path(source).exists() else [])})
 
 
 def by_cython() -> list[Extension]:
-    """Describe what Cython compiles, each from the `.pyx` beside its source."""
+    """Describe what Cython compiles, each from its `.pyx`."""
     flags = SANITIZE[SANITIZER]
     extensions = [
         Extension(
             module,
-            [COMPILED["path_of"](module, ".pyx")],
+            [COMPILED["cython_source_of"](Path(), module)],
             libraries=list(COMPILED["LIBRARIES"].get(module, ())),
             include_dirs=[str(Path(COMPILED["path_of"](module)).parent)],
             extra_compile_args=flags,

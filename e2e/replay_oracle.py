@@ -16,7 +16,7 @@ from typing import Any
 from epp.replay.engines.contract import Job
 from epp.replay.engines.scheduler import BatchScheduler
 from epp.replay.traffic.calls import Runs, block_keys, joined
-from tests.replay.engines.scripts import drawn
+from tests.replay.engines.scripts import drawn, free_order
 
 # By name: mypy cannot find them.
 oracle = importlib.import_module("oracle")  # sets what vLLM reads when it is imported
@@ -69,7 +69,7 @@ class Trial:
             block_hasher=self.hasher,
         )
         self.theirs.add_request(request)
-        job.blocks.keys = block_keys(joined(job.prompt, job.response), self.ours.limits.block_size)
+        job.keys = block_keys(joined(job.prompt, job.response), self.ours.limits.block_size)
         self.ours.add(job)
 
     def step(self) -> None:
@@ -129,7 +129,7 @@ class Trial:
         ):
             oracle.same([int(each.request_id) for each in theirs], [job.number for job in ours])
         queue = self.theirs.kv_cache_manager.block_pool.free_block_queue.get_all_free_blocks()
-        keys = list(self.ours.pool.free_order())
+        keys = free_order(self.ours.pool)
         theirs_named = [
             None if block.block_hash is None else self.names.setdefault(block.block_hash, key)
             for block, key in zip(queue, keys, strict=True)

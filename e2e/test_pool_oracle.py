@@ -88,7 +88,7 @@ class PoolBesideVllm(RuleBasedStateMachine):
         """Let a prompt into the pool as `epp.model.pods.sequence` does."""
         chain, size = self.chain(tokens), self.block
         blank = size if len(tokens) % size else 0
-        return self.pool.admit(chain.hashes, [size] * len(chain.hashes), blank, chain.lookup)
+        return self.pool.allocate(chain.hashes, [size] * len(chain.hashes), blank, chain.lookup)
 
     def name_what(self, tokens):
         """Name what a prompt looks for; what nobody looks for keeps waiting for its name."""
@@ -99,7 +99,7 @@ class PoolBesideVllm(RuleBasedStateMachine):
     def name(self, pairs):
         for lease, each in pairs:
             named = self.pool.assign_hashes(lease, [each], [self.block])
-            self.seen["named late" if lease.release_seq else "named"] += named
+            self.seen["named late" if lease.released else "named"] += named
             self.seen["gone before it was named"] += not named
 
     @rule(
@@ -117,7 +117,7 @@ class PoolBesideVllm(RuleBasedStateMachine):
         request = self.engine.begin(f"request {self.number}", tokens)
         self.number += 1
         hit, lease = self.engine.admit(request), self.let_in(tokens)
-        if lease is not None and not lease.keys and not lease.reserved_tokens:
+        if lease is not None and not lease.tokens and not lease.reserved_tokens:
             assert hit is None
             assert len(tokens) > self.capacity * self.block
             self.seen["too large"] += 1
@@ -177,7 +177,7 @@ class PoolBesideVllm(RuleBasedStateMachine):
         run = self.waiting[0]
         self.name_what(run.tokens)
         hit, lease = self.engine.admit(run.request), self.let_in(run.tokens)
-        if lease is not None and not lease.keys and not lease.reserved_tokens:
+        if lease is not None and not lease.tokens and not lease.reserved_tokens:
             assert hit is None
             self.waiting.remove(run)
             return

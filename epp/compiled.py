@@ -7,9 +7,10 @@ says WARMPICK_NATIVE=off, no extension of this package is taken, and the sources
 taken together or not at all because compiled modules call each other without a look-up.
 
 The source is the contract. mypyc compiles it as it stands; it drops the keywords of a class, so
-that no such module defines a `msgspec.Struct`. Cython compiles the `.pyx` beside the source, which
-promises the same. Without an extension, what has no source cannot be imported: the transport over
-nghttp2, in whose place grpcio serves. docs/adr/0013-compiled.md says why.
+that no such module defines a `msgspec.Struct`. Cython compiles a `.pyx`, which promises the same as
+the source; it lies beside it, or in the folder `native` of its package. Without an extension, what
+has no source cannot be imported: the transport over nghttp2, in whose place grpcio serves.
+docs/adr/0013-compiled.md says why.
 """
 
 import importlib
@@ -65,7 +66,7 @@ MODULES: dict[str, Compiler] = {
     "epp.model.pods.pods": "mypyc",
     "epp.model.pods.sequence": "mypyc",
     "epp.model.pods.unobserved": "mypyc",
-    "epp.model.prefix_index": "cython",
+    "epp.model.prefix_index.index": "cython",
     "epp.model.prompts.block_hasher": "mypyc",
     "epp.model.prompts.chain": "mypyc",
     "epp.model.prompts.generated": "mypyc",
@@ -105,6 +106,13 @@ _ROOT = Path(__file__).parent.parent
 def path_of(module: str, suffix: str = ".py") -> str:
     """Return the path of a module's file, relative to the folder that holds `epp`."""
     return module.replace(".", "/") + suffix
+
+
+def cython_source_of(root: Path, module: str) -> str:
+    """Return the path of a module's `.pyx`: in `native/` of its package, else beside its source."""
+    beside = Path(path_of(module, ".pyx"))
+    native = beside.parent / "native" / beside.name
+    return (native if (root / native).exists() else beside).as_posix()
 
 
 def record_of(root: Path, module: str, paths: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from epp import compiled
 
 MODULES = (
     "epp.model.caches.block_pool.pool",
-    "epp.model.prefix_index",
+    "epp.model.prefix_index.index",
     "epp.model.prompts.hashing",
 )
 _ROUNDS, _QUICK_ROUNDS = 7, 3

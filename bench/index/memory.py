@@ -13,7 +13,7 @@ import msgspec
 from bench.accounting import resident_mb
 from bench.index.chains import BLOCK, chain
 from bench.index.pooled import Pooled
-from epp.model.prefix_index import PrefixIndex
+from epp.model.prefix_index.index import PrefixIndex
 
 ENDPOINTS, BLOCKS, PROMPT = 100, 35_000, 500
 

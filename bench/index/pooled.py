@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bench.index.chains import BLOCK
 from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
-from epp.model.prefix_index import PrefixIndex
+from epp.model.prefix_index.index import PrefixIndex
 from epp.model.prompts.hashing import BlockHash
 
 
@@ -20,7 +20,7 @@ class Pooled:
     def serve(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
         """Let a prompt in and out again, and tell the index what came and what went."""
         pool, index = self.pool, self.index
-        lease = pool.admit(hashes, sizes, 0, len(hashes))
+        lease = pool.allocate(hashes, sizes, 0, len(hashes))
         if lease is None:
             raise ValueError("the pool is smaller than a prompt")
         pool.release(lease)

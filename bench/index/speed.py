@@ -14,7 +14,7 @@ import msgspec
 
 from bench.index.chains import BLOCK, chain
 from bench.index.pooled import Pooled
-from epp.model.prefix_index import PrefixIndex
+from epp.model.prefix_index.index import PrefixIndex
 from epp.model.prompts.hashing import BlockHash, text_chain
 
 SIZES_KB = (2, 20, 220, 400)

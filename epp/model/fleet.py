@@ -52,7 +52,7 @@ from epp.model.pods.pod import Pod, PodEvent
 from epp.model.pods.pods import Pods
 from epp.model.pods.uncertainty import Uncertainty
 from epp.model.pods.unobserved import UnobservedRequests
-from epp.model.prefix_index import PrefixIndex
+from epp.model.prefix_index.index import PrefixIndex
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.reader import Prompts
 from epp.model.quote import Quote

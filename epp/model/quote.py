@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from epp.model.learning.prefill import Speed
-from epp.model.prefix_index import PrefixIndex, Slot
+from epp.model.prefix_index.index import PrefixIndex, Slot
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
 from epp.model.prompts.text_lengths import Kind

@@ -178,7 +178,11 @@ def test_both_name_the_same_python():
 
 def test_a_build_sees_sources_and_nothing_that_was_built():
     names = [path.as_posix() for path in containerfile.visible(ROOT, ROOT / ".dockerignore")]
-    assert {"setup.py", "epp/model/prefix_index.pyx", "epp/_pb/ext_proc_pb2.py"} <= set(names)
+    assert {
+        "setup.py",
+        "epp/model/prefix_index/native/index.pyx",
+        "epp/_pb/ext_proc_pb2.py",
+    } <= set(names)
     assert {".ci/constraints.txt", "model-server/model_server/launch.py"} <= set(names)
     wrong = re.compile(r"\.(so|pyc|c)$|egg-info|__pycache__|(^|/)tests/|^\.git|\.venv|compiled.txt")
     assert [name for name in names if wrong.search(name)] == []

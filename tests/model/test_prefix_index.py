@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.native.built import loaded
 
-INDEXES = [each.PrefixIndex for each in loaded("epp.model.prefix_index")]
+INDEXES = [each.PrefixIndex for each in loaded("epp.model.prefix_index.index")]
 
 
 @pytest.fixture(params=INDEXES, ids=lambda each: each.__module__)

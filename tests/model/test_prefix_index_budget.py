@@ -9,7 +9,9 @@ import pytest
 from tests.model.caches.pool_rig import twin_of
 from tests.native.built import source_of
 
-SOURCE = source_of("epp.model.prefix_index")  # tracemalloc sees nothing of the extension's memory
+SOURCE = source_of(
+    "epp.model.prefix_index.index"
+)  # tracemalloc sees nothing of the extension's memory
 
 ENDPOINTS, BLOCKS, PROMPT = 8, 30_000, 100
 
@@ -27,7 +29,7 @@ def bytes_taken(shared):
             rng.seed(1)
         for _ in range(BLOCKS // PROMPT):
             names = [rng.getrandbits(64) for _ in range(PROMPT)]
-            pool.release(pool.admit(names, [16] * PROMPT, 0, PROMPT))
+            pool.release(pool.allocate(names, [16] * PROMPT, 0, PROMPT))
             index.add(slot, pool.take_stored())
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

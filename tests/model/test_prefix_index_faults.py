@@ -2,10 +2,10 @@
 
 import pytest
 
-from epp.model import prefix_index
+from epp.model.prefix_index import index as prefix_index
 from tests.native.built import loaded
 
-INDEXES = [each.PrefixIndex for each in loaded("epp.model.prefix_index")]
+INDEXES = [each.PrefixIndex for each in loaded("epp.model.prefix_index.index")]
 
 
 @pytest.fixture(params=INDEXES, ids=lambda each: each.__module__)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.native.built import loaded
 
-INDEXES = [each.PrefixIndex for each in loaded("epp.model.prefix_index")]
+INDEXES = [each.PrefixIndex for each in loaded("epp.model.prefix_index.index")]
 
 
 @pytest.fixture(params=INDEXES, ids=lambda each: each.__module__)

@@ -87,7 +87,7 @@ class CacheModel(Protocol):
 
     # Requests.
 
-    def admit(
+    def allocate(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
     ) -> Lease | None:
         """Allocate a prompt: its full blocks, and `reserved` tokens of space after them.

@@ -115,7 +115,7 @@ class TieredLease(Lease):
     __slots__ = ("inner", "loaded", "offered", "stored")
 
     def __init__(self, inner: Lease, cached: int) -> None:
-        super().__init__(inner.keys, cached, inner.tokens, inner.reserved_tokens)
+        super().__init__(cached, inner.tokens, inner.reserved_tokens)
         self.inner = inner
         self.loaded: Sequence[BlockHash] = ()
         self.offered: Sequence[BlockHash] = ()
@@ -174,14 +174,14 @@ class OffloadedCache:
         here = self._first.match(hashes)
         return here + self._extension(hashes[here:])
 
-    def admit(
+    def allocate(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
     ) -> TieredLease | None:
         """Allocate a prompt in the first tier, and offer it to the second."""
         here = self._first.match(hashes[:lookup])
         # vLLM `get_num_new_matched_tokens`: external hits follow the local ones.
         more = self._extension(hashes[here:lookup])
-        inner = self._first.admit(hashes, sizes, reserved, lookup)
+        inner = self._first.allocate(hashes, sizes, reserved, lookup)
         if inner is None:
             return None
         if not inner.tokens + inner.reserved_tokens:

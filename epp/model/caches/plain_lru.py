@@ -68,14 +68,14 @@ class PlainLru(SingleTierCache):
     def __len__(self) -> int:
         return len(self._holders)
 
-    def admit(
+    def allocate(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
     ) -> Lease | None:
         """Write a prompt, and return an empty lease with its hit.
 
         One that is larger than the cache evicts its own head, and hits nothing.
         """
-        lease = Lease((), self.match(hashes[:lookup]), 0, 0)
+        lease = Lease(self.match(hashes[:lookup]), 0, 0)
         start = tokens = 0
         for end, size in enumerate(sizes[: len(hashes)], 1):
             tokens += size

@@ -36,17 +36,18 @@ _MOST_LEASES = 1 << 12
 
 
 class RadixLease(Lease):
-    """What one request holds: the path to `node`, and `reserved_tokens` outside the tree.
+    """What one request holds: `keys`, the path to `node`, and `reserved_tokens` outside the tree.
 
     `computed` is how many of its tokens were computed. `output_hashes` and `output_sizes`
     (tokens) are the blocks of output that have hashes and are not yet in the tree. Once it is
     over, `node` is None, and `unhashed_key` the tree's key of output without hashes, 0 for none.
     """
 
-    __slots__ = ("computed", "node", "output_hashes", "output_sizes", "unhashed_key")
+    __slots__ = ("computed", "keys", "node", "output_hashes", "output_sizes", "unhashed_key")
 
     def __init__(self, keys: Sequence[Key], cached: int, tokens: int, reserved: int) -> None:
-        super().__init__(keys, cached, tokens, reserved)
+        super().__init__(cached, tokens, reserved)
+        self.keys = keys
         self.node: Node | None = None
         self.computed = 0
         self.output_hashes: list[BlockHash] = []
@@ -102,7 +103,7 @@ class RadixCache(SingleTierCache):
     def __len__(self) -> int:
         return len(self._tree.owners) - self._tree.unhashed
 
-    def admit(
+    def allocate(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
     ) -> RadixLease | None:
         """Allocate a prompt, and insert its blocks into the tree."""

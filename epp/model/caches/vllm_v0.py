@@ -36,10 +36,12 @@ class CachedLease(Lease):
     it is over they are the block `unhashed_key`, last accessed at `release_seq`.
     """
 
-    __slots__ = ("all_keys", "end", "unhashed_key", "unhashed_tokens")
+    __slots__ = ("all_keys", "end", "keys", "release_seq", "unhashed_key", "unhashed_tokens")
 
     def __init__(self, keys: Sequence[Key], cached: int, tokens: int, reserved: int) -> None:
-        super().__init__(keys, cached, tokens, reserved)
+        super().__init__(cached, tokens, reserved)
+        self.keys = keys
+        self.release_seq = 0
         self.all_keys: list[Key] = [*keys]
         self.unhashed_tokens = 0
         self.end = tokens
@@ -92,7 +94,7 @@ class VllmV0Cache(SingleTierCache):
     def __len__(self) -> int:
         return len(self._sizes) - self._unhashed
 
-    def admit(
+    def allocate(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
     ) -> CachedLease | None:
         """Allocate a prompt, with a reference to each of its blocks."""

@@ -34,7 +34,7 @@ class Entry(Lease):
     def __init__(
         self, hashes: Sequence[BlockHash], cached: int, tokens: int, reserved: int
     ) -> None:
-        super().__init__((), cached, tokens, reserved)
+        super().__init__(cached, tokens, reserved)
         self.hashes = [*hashes]
         self.computed = 0
         self.unhashed = 0
@@ -77,7 +77,7 @@ class WholePromptCache(SingleTierCache):
     def __len__(self) -> int:
         return len(self._holders)
 
-    def admit(
+    def allocate(
         self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
     ) -> Entry | None:
         """Make an entry for a prompt, and touch the one that it starts from."""

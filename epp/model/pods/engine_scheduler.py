@@ -19,7 +19,7 @@ from epp.model.invariants import check
 from epp.model.kv_changes import Change
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.sequence import SequenceState
-from epp.model.prefix_index import PrefixIndex, Slot
+from epp.model.prefix_index.index import PrefixIndex, Slot
 from epp.model.prompts.hashing import BlockHash
 
 _MOST_BLOCKS: Final = 1 << 14

@@ -33,7 +33,7 @@ from epp.model.pods.ledger import Ledger
 from epp.model.pods.outlier_state import OutlierState
 from epp.model.pods.pace import Pace, PaceClass
 from epp.model.pods.sequence import SequenceState
-from epp.model.prefix_index import PrefixIndex, Slot
+from epp.model.prefix_index.index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import RequestId
 

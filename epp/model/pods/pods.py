@@ -13,7 +13,7 @@ from epp.model.learning.prefill import Speed
 from epp.model.pods.ledger import Ledger, LedgerSnapshot
 from epp.model.pods.pace import Pace, PaceClass
 from epp.model.pods.pod import Pod
-from epp.model.prefix_index import PrefixIndex, Slot
+from epp.model.prefix_index.index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 from epp.model.quote import Estimate, Quote
 

@@ -35,7 +35,7 @@ class SequenceState:
         # vLLM `allocate_slots`: a last, partial block takes a whole one.
         space = -(-offsets.total // block) * block
         reserved = max(0, space - offsets.covered(len(chain.hashes)))
-        self.lease = self.cache.admit(chain.hashes, offsets.sizes(), reserved, chain.lookup)
+        self.lease = self.cache.allocate(chain.hashes, offsets.sizes(), reserved, chain.lookup)
         return self.lease is not None
 
     def grow(self) -> bool:

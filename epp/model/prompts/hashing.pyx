@@ -11,7 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsUnsignedLongLong
 from libc.stdint cimport uint64_t
 
-from epp.model.words cimport Words, give_back, take_words
+from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view
 
 cdef extern from * nogil:
     """
@@ -110,17 +110,17 @@ cdef uint64_t _within(mark, uint64_t size) except? 0:
 def extend(parent, bytes data not None, ends, Py_ssize_t unit=1):
     """Hash the blocks of `data` up to each of `ends`, each seeded with the hash before it."""
     cdef uint64_t seed = PyLong_AsUnsignedLongLong(parent)
-    cdef Words words
+    cdef UInt64View words
     if unit < 1:
         raise ValueError("a unit has bytes")
     if type(ends) is range:
         ends = _spread(ends, PyBytes_GET_SIZE(data) // unit)
-    take_words(&words, ends)
+    acquire_view(&words, ends)
     try:
         _check(&words, PyBytes_GET_SIZE(data) // unit)
         return _chained(seed, data, words.at, words.size, unit)
     finally:
-        give_back(&words)
+        release_view(&words)
 
 
 cdef array _spread(ends, Py_ssize_t size):
@@ -138,7 +138,7 @@ cdef array _spread(ends, Py_ssize_t size):
     return written
 
 
-cdef int _check(Words* ends, uint64_t size) except -1:
+cdef int _check(UInt64View* ends, uint64_t size) except -1:
     cdef uint64_t before = 0
     cdef Py_ssize_t i
     for i in range(ends.size):

@@ -7,7 +7,7 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
-from epp.model.words cimport Words, give_back, take_words
+from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view
 
 cdef Py_ssize_t _LEAST = 64
 
@@ -92,11 +92,11 @@ cdef class KnownPrefixLengths:
 
     def among(self, hashes):
         """Return the positions of blocks that are pinned, with their tokens, which never fall."""
-        cdef Words words
+        cdef UInt64View words
         cdef Py_ssize_t position
         cdef int64_t tokens, longest = 0
         cdef list found = []
-        take_words(&words, hashes)
+        acquire_view(&words, hashes)
         try:
             for position in range(words.size):
                 tokens = self._known(words.at[position])
@@ -106,7 +106,7 @@ cdef class KnownPrefixLengths:
                     self._pin(words.at[position], tokens)
             return found
         finally:
-            give_back(&words)
+            release_view(&words)
 
     cdef int64_t _known(self, uint64_t key) noexcept:
         """Return the tokens up to a block; -1 where it is not pinned."""

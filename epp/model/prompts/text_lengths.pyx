@@ -8,7 +8,7 @@ from cpython.array cimport array, clone
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
 
-from epp.model.words cimport Words, give_back, take_words
+from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view
 
 Kind = Literal["prose", "code", "script"]
 DEFAULT_RATES: Mapping[Kind, float] = {"prose": 4.0, "code": 3.2, "script": 2.4}
@@ -72,13 +72,13 @@ def kind_of(bytes text not None, Py_ssize_t start=0, end=None):
 
 def spread(ends, list pins, double rate):
     """Return the tokens up to each of `ends`, given those up to some of them."""
-    cdef Words words
+    cdef UInt64View words
     cdef array tokens
     cdef uint64_t* out
     cdef Py_ssize_t at = 0, position
     cdef uint64_t before = 0, known = 0, pin
     cdef double slope
-    take_words(&words, ends)
+    acquire_view(&words, ends)
     try:
         tokens = clone(_WORDS, words.size, False)
         out = <uint64_t*> tokens.data.as_voidptr
@@ -98,17 +98,17 @@ def spread(ends, list pins, double rate):
             at += 1
         return tokens
     finally:
-        give_back(&words)
+        release_view(&words)
 
 
 def sizes_between(ends):
     """Return the length of each block."""
-    cdef Words words
+    cdef UInt64View words
     cdef array sizes
     cdef uint64_t* out
     cdef uint64_t before = 0
     cdef Py_ssize_t at
-    take_words(&words, ends)
+    acquire_view(&words, ends)
     try:
         sizes = clone(_WORDS, words.size, False)
         out = <uint64_t*> sizes.data.as_voidptr
@@ -119,18 +119,18 @@ def sizes_between(ends):
             before = words.at[at]
         return sizes
     finally:
-        give_back(&words)
+        release_view(&words)
 
 
 def scaled(ends, uint64_t total, uint64_t estimated):
     """Return ends in proportion, where the whole is `total` instead of what was estimated."""
-    cdef Words words
+    cdef UInt64View words
     cdef array out
     cdef uint64_t* at
     cdef Py_ssize_t position
     if estimated == 0:
         raise ZeroDivisionError("nothing was estimated")
-    take_words(&words, ends)
+    acquire_view(&words, ends)
     try:
         out = clone(_WORDS, words.size, False)
         at = <uint64_t*> out.data.as_voidptr
@@ -138,4 +138,4 @@ def scaled(ends, uint64_t total, uint64_t estimated):
             at[position] = in_proportion(words.at[position], total, estimated)
         return out
     finally:
-        give_back(&words)
+        release_view(&words)

@@ -64,4 +64,4 @@ class LruPrefixes:
         if cache is None:
             return
         for chain, offsets in zip(quote.chains, quote.token_offsets, strict=True):
-            cache.admit(chain.hashes, offsets.sizes(), 0, chain.lookup)
+            cache.allocate(chain.hashes, offsets.sizes(), 0, chain.lookup)

@@ -1,13 +1,14 @@
 """What a run and an engine tell each other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from math import nan
 from typing import NamedTuple
 
 import msgspec
 
-from epp.replay.engines.pool import HeldBlocks
+from epp.model.caches.lease import Lease
+from epp.model.prompts.hashing import BlockHash
 from epp.replay.traffic.calls import Runs, tokens_in
 
 
@@ -53,6 +54,10 @@ class EngineLoad(NamedTuple):
     waiting_adapters: frozenset[str] = frozenset()
 
 
+NO_LEASE = Lease(0, 0, 0)
+"""That of a request that is not admitted: it holds nothing."""
+
+
 class Job(msgspec.Struct, eq=False):
     """One request at one engine.
 
@@ -60,7 +65,8 @@ class Job(msgspec.Struct, eq=False):
     has generated `generated` tokens. `cached` are the prompt's tokens that were found in the cache
     at the first admission, -1 before, and `scheduled_at` is its time, NaN before.
     `transferred`: the prompt's blocks come from another engine, and nothing of it is computed.
-    `number` is the run's own; `blocks` and `told` are the engine's.
+    `number` is the run's own. The engine's are `keys`, one for each full block that there will be,
+    `lease`, what it holds, and `told`.
     """
 
     number: int
@@ -74,7 +80,8 @@ class Job(msgspec.Struct, eq=False):
     generated: int = 0
     preempted: int = 0
     told: int = 0
-    blocks: HeldBlocks = msgspec.field(default_factory=HeldBlocks)
+    keys: Sequence[BlockHash] = ()
+    lease: Lease = NO_LEASE
     prompt_tokens: int = 0
     response_tokens: int = 0
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from epp.model.prompts.hashing import BlockHash
 from epp.replay.engines.contract import EngineLoad, Job, Limits, Listener, Progress
 from epp.replay.engines.cost import StepCost
 from epp.replay.engines.lockstep import Lockstep
@@ -93,11 +94,11 @@ class Engine:
 
     def cached_tokens(self, job: Job) -> int:
         """Return how much of a prompt is cached at this moment, in tokens."""
-        size, pool = self.limits.block_size, self._scheduler.pool
-        run = pool.cached_run(self.keys(job), (job.prompt_tokens + job.generated - 1) // size)
-        return size * run[-1][1] if run else 0
+        size = self.limits.block_size
+        lookup = (job.prompt_tokens + job.generated - 1) // size
+        return size * self._scheduler.pool.match(self.keys(job)[:lookup])
 
-    def keys(self, job: Job) -> Sequence[int]:
+    def keys(self, job: Job) -> Sequence[BlockHash]:
         """Return the keys of a request's blocks, here or not; none without prefix caching."""
         return self._scheduler.keys(job)
 

@@ -4,14 +4,16 @@ One step is `schedule()`, time that passes somewhere else, and `complete()`. Ste
 nothing but generate one more token for each running request are completed at once.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from itertools import starmap
 from math import isnan
 
-from epp.replay.engines.contract import EngineLoad, Job, Limits, Progress
+from epp.model.caches.block_pool.pool import BlockPool
+from epp.model.prompts.hashing import BlockHash
+from epp.replay.engines.contract import NO_LEASE, EngineLoad, Job, Limits, Progress
 from epp.replay.engines.cost import StepWork
-from epp.replay.engines.pool import KVBlocks
 from epp.replay.traffic.calls import block_keys, joined
 
 Notice = tuple[Job, Progress]
@@ -22,13 +24,14 @@ class BatchScheduler:
 
     def __init__(self, limits: Limits, progress: int) -> None:
         self.limits = limits
-        self.pool = KVBlocks(limits.num_gpu_blocks - 1, caching=limits.enable_prefix_caching)
+        self.pool = BlockPool(limits.capacity, limits.block_size)
         self.waiting: deque[Job] = deque()
         self.running: list[Job] = []
         self.prefix_queries = 0
         self.prefix_hits = 0
         self.preemptions = 0
         self._size = limits.block_size
+        self._sizes = array("Q", [self._size]) * limits.num_gpu_blocks
         self._progress = progress
         self._step: list[tuple[Job, int]] = []
         self._alike = False  # whether steps like this one can follow it
@@ -42,20 +45,20 @@ class BatchScheduler:
         if job in self.running:
             self.running.remove(job)
             self._step = [each for each in self._step if each[0] is not job]
-            self.pool.free(job.blocks)
+            self._free(job)
         elif job in self.waiting:
             self.waiting.remove(job)
 
-    def keys(self, job: Job) -> Sequence[int]:
+    def keys(self, job: Job) -> Sequence[BlockHash]:
         """Return the keys of a request's blocks, here or not; none without prefix caching.
 
         Those of a long prompt are many, so that they are made when they are first asked for: what
         waits behind others needs none.
         """
-        if self.pool.caching and not job.blocks.keys:
+        if self.limits.enable_prefix_caching and not job.keys:
             runs = joined(job.prompt, job.response)
-            job.blocks.keys = block_keys(runs, self._size, job.adapter)
-        return job.blocks.keys
+            job.keys = block_keys(runs, self._size, job.adapter)
+        return job.keys
 
     @property
     def scheduled(self) -> Sequence[tuple[Job, int]]:
@@ -64,11 +67,11 @@ class BatchScheduler:
 
     def load(self, steps: int = 0) -> EngineLoad:
         """Return the load after this many more steps like the one that is scheduled."""
-        free = self.pool.free_count - self._blocks_for(steps)
+        free = self._free_blocks() - self._blocks_for(steps)
         return EngineLoad(
             len(self.waiting),
             len(self.running),
-            1.0 - free / self.pool.usable,
+            1.0 - free / (self.limits.num_gpu_blocks - 1),
             self.prefix_queries,
             self.prefix_hits,
             self.preemptions,
@@ -113,24 +116,18 @@ class BatchScheduler:
 
     def repeat(self, steps: int) -> None:
         """Complete `steps` steps alike, none of which ends anything, and schedule another."""
-        size, caching = self._size, self.pool.caching
-        due: list[tuple[int, int, bool]] = []
+        size, caching = self._size, self.limits.enable_prefix_caching
+        due: list[tuple[int, int, int]] = []
         for index, (job, _) in enumerate(self._step):
             after = job.computed + 1
-            begins = range(job.blocks.count * size + 1 - after, steps + 1, size)
-            due += [(step, index, False) for step in begins]
-            if caching:
-                ends = range((job.blocks.registered + 1) * size - after, steps + 1, size)
-                due += [(step, index, True) for step in ends]
+            begins = range(self._held(job) * size + 1, after + steps + 1, size)
+            ends = range(job.lease.tokens + size, after + steps + 1, size) if caching else ()
+            due += [(upto - after, index, upto) for upto in (*begins, *ends)]
             job.computed += steps
             job.generated += steps
         # In the order in which the steps would have done it.
-        for _, index, full in sorted(due):
-            blocks = self._step[index][0].blocks
-            if full:
-                self.pool.register(blocks, blocks.registered + 1)
-            else:
-                self.pool.allocate(blocks, 1)
+        for _, index, upto in sorted(due):
+            self._take(self._step[index][0], upto)
 
     def complete(self) -> list[Notice]:
         """Apply the step; requests whose whole sequence is computed sample a token."""
@@ -147,7 +144,7 @@ class BatchScheduler:
                 job.told = 1
             if generated == job.response_tokens:
                 notices.append((job, Progress.LAST))
-                self.pool.free(job.blocks)
+                self._free(job)
                 ended = True
             elif generated - job.told >= self._progress:
                 notices.append((job, Progress.SOME))
@@ -181,11 +178,11 @@ class BatchScheduler:
 
     def _make_room(self, job: Job, upto: int) -> bool:
         """Preempt from the end of what runs until `job` can hold `upto` tokens."""
-        need = -(-upto // self._size) - job.blocks.count
-        while need > self.pool.free_count:
+        need = -(-upto // self._size) - self._held(job)
+        while need > self._free_blocks():
             # `_preempt_request`: under FCFS the last of `running`, to the head of `waiting`.
             victim = self.running.pop()
-            self.pool.free(victim.blocks)
+            self._free(victim)
             victim.computed = 0
             victim.preempted += 1
             self.preemptions += 1
@@ -203,14 +200,13 @@ class BatchScheduler:
                 # vLLM `schedule`: one whose adapter has no slot is skipped, and keeps its place.
                 deferred.append(self.waiting.popleft())
                 continue
-            if not self._start(job):
+            if not self._start(job, budget):
                 break
             self.waiting.popleft()
             self.running.append(job)
             if isnan(job.scheduled_at):
                 job.scheduled_at = now
             count = min(job.prompt_tokens + job.generated - job.computed, budget)
-            self._take(job, job.computed + count)
             self._step.append((job, count))
             budget -= count
         self.waiting.extendleft(reversed(deferred))
@@ -222,36 +218,54 @@ class BatchScheduler:
         running = {each.adapter for each in self.running if each.adapter}
         return job.adapter in running or len(running) < self.limits.max_loras
 
-    def _start(self, job: Job) -> bool:
-        """Look up the cached prefix and hold it, if the whole sequence fits the free blocks."""
-        size, pool = self._size, self.pool
-        total = job.prompt_tokens + job.generated
+    def _start(self, job: Job, budget: int) -> bool:
+        """Admit a request, with blocks for its first step, if its whole sequence fits."""
+        size, keys, total = self._size, self.keys(job), job.prompt_tokens + job.generated
         # `get_computed_blocks`: the last token is always computed, for its logits.
-        run = pool.cached_run(self.keys(job), (total - 1) // size) if pool.caching else []
-        hits = run[-1][1] if run else 0
-        if not pool.admit(job.blocks, run, -(-total // size) - hits):
+        lookup = (total - 1) // size
+        computed = size * self.pool.match(keys[:lookup])
+        arrived = job.transferred and job.cached < 0
+        upto = total if arrived else min(total, computed + budget)
+        full, space = upto // size, -(-upto // size)
+        # `full_sequence_must_fit`. `cache_full_blocks`: before they are computed.
+        keys = keys[:full]
+        lease = self.pool.allocate(
+            keys,
+            self._sizes[:full],
+            size * (space - len(keys)),
+            lookup,
+            size * (-(-total // size) - space),
+        )
+        if lease is None:
             return False
-        job.computed = hits * size
+        job.lease, job.computed = lease, computed
         if job.cached < 0:
-            job.cached = job.computed
+            job.cached = computed
             self.prefix_queries += total
-            self.prefix_hits += job.computed
-            if job.transferred:
-                # `_update_waiting_for_remote_kv`: all is there, the last token is computed again.
-                self._take(job, total)
-                job.computed = total - 1
+            self.prefix_hits += computed
+        if arrived:
+            # `_update_waiting_for_remote_kv`: all is there, the last token is computed again.
+            job.computed = total - 1
         return True
 
     def _take(self, job: Job, upto: int) -> None:
-        """Allocate the blocks up to a token, and register those that are full with it."""
-        blocks, size = job.blocks, self._size
-        need = -(-upto // size) - blocks.count
-        if need > 0:
-            self.pool.allocate(blocks, need)
-        full = upto // size
-        if full > blocks.registered and self.pool.caching:
-            # `cache_full_blocks`: as soon as they are allocated, before they are computed.
-            self.pool.register(blocks, full)
+        """Allocate the blocks up to a token, and cache those that are full with it."""
+        pool, size, lease = self.pool, self._size, job.lease
+        cached, full = lease.tokens // size, upto // size
+        pool.grow(lease, upto)
+        if full > cached and self.limits.enable_prefix_caching:
+            pool.assign_hashes(lease, job.keys[cached:full], self._sizes[cached:full])
+
+    def _free(self, job: Job) -> None:
+        self.pool.release(job.lease)
+        job.lease = NO_LEASE
+
+    def _held(self, job: Job) -> int:
+        """Return how many blocks a request holds."""
+        return (job.lease.tokens + job.lease.reserved_tokens) // self._size
+
+    def _free_blocks(self) -> int:
+        return self.pool.free // self._size
 
     def _work(self) -> StepWork:
         prefill = decoding = context = 0
@@ -269,7 +283,7 @@ class BatchScheduler:
     def _may_admit(self) -> bool:
         """Say whether the first that waits might be admitted though nothing ends."""
         full = len(self.running) >= self.limits.max_num_seqs
-        if not self.waiting or full or not self.pool.caching:
+        if not self.waiting or full or not self.limits.enable_prefix_caching:
             return False
         # It did not fit, and free blocks only get fewer. But it needs fewer itself where those
         # that run generate what it begins with.
@@ -278,14 +292,14 @@ class BatchScheduler:
             return False
         begins, lookup = self.keys(head), (head.prompt_tokens + head.generated - 1) // self._size
         return any(
-            at < min(lookup, len(job.blocks.keys)) and job.blocks.keys[at] == begins[at]
+            at < min(lookup, len(job.keys)) and job.keys[at] == begins[at]
             for job in self.running
-            for at in (job.blocks.registered,)
+            for at in (job.lease.tokens // self._size,)
         )
 
     def _room_for(self, steps: int) -> bool:
         """Say whether blocks for this many more steps are free."""
-        free = self.pool.free_count
+        free = self._free_blocks()
         most = len(self.running) * (steps // self._size + 1)
         return most <= free or self._blocks_for(steps) <= free
 
@@ -295,4 +309,4 @@ class BatchScheduler:
             return 0
         size = self._size
         ends = ((job.computed + 1 + steps, job) for job, _ in self._step)
-        return sum(starmap(lambda end, job: -(-end // size) - job.blocks.count, ends))
+        return sum(starmap(lambda end, job: -(-end // size) - self._held(job), ends))

@@ -4,12 +4,14 @@ Tokens are written as runs of equal ones. Nothing but equality of tokens matters
 that a trace that names blocks makes all tokens of a block equal, and gives other blocks others.
 """
 
+from array import array
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from zlib import crc32
 
 import msgspec
 
+from epp.model.prompts.hashing import BlockHash
 from epp.model.request import TOKEN_BYTES
 
 TOKEN_IDS = 1 << 32
@@ -114,15 +116,20 @@ def cut(runs: Runs, start: int, end: int) -> Runs:
     return kept
 
 
-def block_keys(runs: Runs, size: int, adapter: str = "") -> list[int]:
-    """Return a key for each full block of `size` tokens: equal where all tokens up to it are.
+_KEY = (1 << 63) - 1
+"""The bits of a key."""
+
+
+def block_keys(runs: Runs, size: int, adapter: str = "") -> Sequence[BlockHash]:
+    """Return a key for each full block of `size` tokens: equal if all tokens up to it are.
 
     Neighbouring runs are of different tokens. Blocks of one adapter are not another's (vLLM,
     `_gen_lora_extra_hash_keys`).
     """
-    return [
-        key for first, count in _spans(runs, size, adapter) for key in range(first, first + count)
-    ]
+    keys = array("Q")
+    for first, count in _spans(runs, size, adapter):
+        keys.extend(range(first, first + count))
+    return cast("Sequence[BlockHash]", keys)
 
 
 def _spans(runs: Runs, size: int, adapter: str) -> Iterator[tuple[int, int]]:
@@ -141,11 +148,11 @@ def _spans(runs: Runs, size: int, adapter: str) -> Iterator[tuple[int, int]]:
             filled, left = filled + taken, left - taken
             if filled < size:
                 continue
-            key = hash((key, content))
+            key = hash((key, content)) & _KEY
             yield key, 1
         whole, filled = divmod(left, size)
         if whole:
-            first = hash((key, token))
+            first = hash((key, token)) & _KEY
             key = first + whole - 1
             yield first, whole
         content = (token, filled) if filled else ()

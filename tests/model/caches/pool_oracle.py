@@ -41,7 +41,7 @@ class Oracle:
     def hashes(self):
         return {self.content[block] for block in self.order if isinstance(self.content[block], int)}
 
-    def admit(self, hashes, tokens, lookup):
+    def allocate(self, hashes, tokens, lookup):
         found = self.hits(hashes[:lookup])
         blocks = -(-tokens // self.size)
         need = blocks - len(found)

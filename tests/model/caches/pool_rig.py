@@ -26,11 +26,11 @@ def pool_of(blocks, bs=BLOCK):
     return pool_with(blocks * bs, bs)
 
 
-def admit(pool, tokens, names, bs=BLOCK):
+def allocate(pool, tokens, names, bs=BLOCK):
     """Admit a prompt of `tokens` tokens whose full blocks are called `names`."""
     full = tokens // bs
     partial = bs if tokens % bs else 0
-    return pool.admit(names[:full], [bs] * full, partial, max(0, tokens - 1) // bs)
+    return pool.allocate(names[:full], [bs] * full, partial, max(0, tokens - 1) // bs)
 
 
 def stored(pool):

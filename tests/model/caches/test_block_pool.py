@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.model.caches.pool_rig import admit, evicted, pool_of, pool_with, stored
+from tests.model.caches.pool_rig import allocate, evicted, pool_of, pool_with, stored
 
 pytestmark = pytest.mark.usefixtures("pool_kind")
 
@@ -16,17 +16,17 @@ def test_a_repeated_prompt_hits_all_but_its_last_token(bs, tokens, hits):
     names = list(range(1, 9))
     tokens = tokens * bs // 16 if tokens % 16 == 0 else (tokens // 16) * bs + tokens % 16
     pool = pool_of(100, bs)
-    first = admit(pool, tokens, names, bs)
+    first = allocate(pool, tokens, names, bs)
     assert first.cached == 0
     pool.release(first)
-    assert admit(pool, tokens, names, bs).cached == hits == (tokens - 1) // bs
+    assert allocate(pool, tokens, names, bs).cached == hits == (tokens - 1) // bs
 
 
 def test_the_recomputed_last_block_is_a_duplicate():
     pool = pool_of(100)
-    pool.release(admit(pool, 32, [1, 2]))
+    pool.release(allocate(pool, 32, [1, 2]))
     assert stored(pool) == [1, 2]
-    lease = admit(pool, 32, [1, 2])
+    lease = allocate(pool, 32, [1, 2])
     assert lease.cached == 1
     assert stored(pool) == []
     pool.release(lease)
@@ -36,59 +36,59 @@ def test_the_recomputed_last_block_is_a_duplicate():
 
 def test_evicting_one_copy_leaves_the_other_to_serve():
     pool = pool_of(3)
-    pool.release(admit(pool, 16, [7]))
-    pool.release(admit(pool, 16, [7]))  # a second copy; one block is blank still
-    pool.release(admit(pool, 32, [8, 9]))  # takes the blank one and the older copy
+    pool.release(allocate(pool, 16, [7]))
+    pool.release(allocate(pool, 16, [7]))  # a second copy; one block is blank still
+    pool.release(allocate(pool, 32, [8, 9]))  # takes the blank one and the older copy
     assert evicted(pool) == []
     assert pool.match([7]) == 1
-    pool.release(admit(pool, 32, [10, 11]))  # the other copy goes, then 9
+    pool.release(allocate(pool, 32, [10, 11]))  # the other copy goes, then 9
     assert evicted(pool) == [7, 9]
 
 
 @pytest.mark.parametrize("older_goes_first", [True, False])
 def test_either_copy_may_go_first(older_goes_first):
     pool = pool_of(2)
-    older, newer = admit(pool, 16, [7]), admit(pool, 16, [7])
+    older, newer = allocate(pool, 16, [7]), allocate(pool, 16, [7])
     for lease in (older, newer) if older_goes_first else (newer, older):
         pool.release(lease)
-    pool.release(admit(pool, 16, [8]))
+    pool.release(allocate(pool, 16, [8]))
     assert (pool.match([7]), evicted(pool)) == (1, [])
-    pool.release(admit(pool, 17, [9]))
+    pool.release(allocate(pool, 17, [9]))
     assert pool.match([7]) == 0
     assert 7 in evicted(pool)
 
 
 def test_hashes_are_registered_at_admission_before_anything_is_computed():
     pool = pool_of(10)
-    admit(pool, 48, [1, 2, 3])
+    allocate(pool, 48, [1, 2, 3])
     assert pool.match([1, 2, 3]) == 3
-    assert admit(pool, 64, [1, 2, 3, 4]).cached == 3
+    assert allocate(pool, 64, [1, 2, 3, 4]).cached == 3
 
 
 def test_the_tail_of_a_chain_is_evicted_before_its_head():
     pool = pool_of(4)
-    pool.release(admit(pool, 64, [1, 2, 3, 4]))
+    pool.release(allocate(pool, 64, [1, 2, 3, 4]))
     for held, name in ((3, 11), (2, 12), (1, 13), (0, 14)):
-        lease = admit(pool, 16, [name])
+        lease = allocate(pool, 16, [name])
         assert pool.match([1, 2, 3, 4]) == held
         assert lease.cached == 0
 
 
 def test_blocks_without_a_hash_are_reused_first():
     pool = pool_of(3)
-    cached = admit(pool, 16, [1])
-    partial = admit(pool, 17, [2])
+    cached = allocate(pool, 16, [1])
+    partial = allocate(pool, 17, [2])
     pool.release(cached)
     pool.release(partial)  # later than block 1, yet its partial block is taken before that
-    pool.release(admit(pool, 16, [3]))
+    pool.release(allocate(pool, 16, [3]))
     assert evicted(pool) == []
-    admit(pool, 16, [4])
+    allocate(pool, 16, [4])
     assert evicted(pool) == [1]
 
 
 def test_eviction_happens_at_allocation_only():
     pool = pool_of(2)
-    pool.release(admit(pool, 32, [1, 2]))
+    pool.release(allocate(pool, 32, [1, 2]))
     assert pool.free == pool.capacity
     assert pool.match([1, 2]) == 2
     assert evicted(pool) == []
@@ -96,44 +96,44 @@ def test_eviction_happens_at_allocation_only():
 
 def test_referenced_blocks_are_never_evicted():
     pool = pool_of(4)
-    held = admit(pool, 48, [1, 2, 3])
+    held = allocate(pool, 48, [1, 2, 3])
     for name in range(10, 30):
-        pool.release(admit(pool, 16, [name]))
+        pool.release(allocate(pool, 16, [name]))
     assert pool.match([1, 2, 3]) == 3
     pool.release(held)
 
 
 def test_recency_is_the_last_release_not_the_last_use():
     pool = pool_of(3)
-    long = admit(pool, 16, [1])
-    pool.release(admit(pool, 16, [2]))
-    pool.release(admit(pool, 17, [2]))  # 2 is used again, while 1 is held
+    long = allocate(pool, 16, [1])
+    pool.release(allocate(pool, 16, [2]))
+    pool.release(allocate(pool, 17, [2]))  # 2 is used again, while 1 is held
     pool.release(long)  # 1 was used first and released last
-    admit(pool, 32, [8, 9])
+    allocate(pool, 32, [8, 9])
     assert evicted(pool) == [2]
     assert pool.match([1]) == 1
 
 
 def test_a_hit_takes_a_block_out_of_the_queue():
     pool = pool_of(3)
-    pool.release(admit(pool, 16, [1]))
-    pool.release(admit(pool, 16, [2]))
-    lease = admit(pool, 17, [1])
+    pool.release(allocate(pool, 16, [1]))
+    pool.release(allocate(pool, 16, [2]))
+    lease = allocate(pool, 17, [1])
     assert lease.cached == 1
     assert pool.free == 16  # 2 is free, 1 is in use, and so is the partial block
-    assert admit(pool, 32, [8, 9]) is None
-    assert admit(pool, 16, [8]).cached == 0
+    assert allocate(pool, 32, [8, 9]) is None
+    assert allocate(pool, 16, [8]).cached == 0
     assert evicted(pool) == [2]
 
 
 def test_what_does_not_fit_holds_and_changes_nothing():
     pool = pool_of(4)
-    pool.release(admit(pool, 16, [1]))
-    admit(pool, 48, [2, 3, 4])
+    pool.release(allocate(pool, 16, [1]))
+    allocate(pool, 48, [2, 3, 4])
     before = (pool.free, pool.hashes(), pool.match([1]))
     stored(pool)
-    assert admit(pool, 48, [1, 5, 6]) is None
-    assert admit(pool, 32, [8, 9]) is None
+    assert allocate(pool, 48, [1, 5, 6]) is None
+    assert allocate(pool, 32, [8, 9]) is None
     assert (pool.free, pool.hashes(), pool.match([1])) == before
     assert (stored(pool), evicted(pool)) == ([], [])
 
@@ -141,26 +141,26 @@ def test_what_does_not_fit_holds_and_changes_nothing():
 def test_free_blocks_that_are_hit_are_not_counted_as_room():
     """The hit itself needs its block: three are free, one of them is found, three are needed."""
     pool = pool_of(4)
-    pool.release(admit(pool, 16, [1]))
-    held = admit(pool, 16, [2])
+    pool.release(allocate(pool, 16, [1]))
+    held = allocate(pool, 16, [2])
     assert pool.free == 48
-    assert admit(pool, 64, [1, 5, 6, 7]) is None
+    assert allocate(pool, 64, [1, 5, 6, 7]) is None
     pool.release(held)
-    assert admit(pool, 64, [1, 5, 6, 7]).cached == 1
+    assert allocate(pool, 64, [1, 5, 6, 7]).cached == 1
 
 
 def test_a_prompt_larger_than_the_pool_is_let_through_with_nothing():
     pool = pool_of(2)
-    lease = admit(pool, 48, [1, 2, 3])
-    assert (lease.cached, lease.keys, pool.free) == (0, (), 32)
+    lease = allocate(pool, 48, [1, 2, 3])
+    assert (lease.cached, len(lease.blocks), pool.free) == (0, 0, 32)
     pool.release(lease)
     assert pool.free == 32
 
 
 def test_revoking_leaves_no_trace_of_what_was_never_computed():
     pool = pool_of(8)
-    pool.release(admit(pool, 32, [1, 2]))
-    lease = admit(pool, 65, [1, 2, 3, 4])
+    pool.release(allocate(pool, 32, [1, 2]))
+    lease = allocate(pool, 65, [1, 2, 3, 4])
     stored(pool)
     pool.revoke(lease)
     assert set(pool.hashes()) == {1, 2}
@@ -170,8 +170,8 @@ def test_revoking_leaves_no_trace_of_what_was_never_computed():
 
 def test_revoking_spares_what_another_request_found():
     pool = pool_of(8)
-    gone = admit(pool, 48, [1, 2, 3])
-    other = admit(pool, 33, [1, 2])
+    gone = allocate(pool, 48, [1, 2, 3])
+    other = allocate(pool, 33, [1, 2])
     pool.revoke(gone)
     assert set(pool.hashes()) == {1, 2}
     pool.release(other)
@@ -181,7 +181,7 @@ def test_revoking_spares_what_another_request_found():
 
 def test_releasing_twice_changes_nothing():
     pool = pool_of(4)
-    lease = admit(pool, 33, [1, 2])
+    lease = allocate(pool, 33, [1, 2])
     pool.release(lease)
     pool.release(lease)
     pool.revoke(lease)
@@ -190,19 +190,19 @@ def test_releasing_twice_changes_nothing():
 
 def test_a_larger_pool_has_more_room():
     pool = pool_of(1)
-    held = admit(pool, 16, [1])
-    assert admit(pool, 16, [2]) is None
+    held = allocate(pool, 16, [1])
+    assert allocate(pool, 16, [2]) is None
     pool.resize(32)
     assert pool.free == 16
-    assert admit(pool, 16, [2]) is not None
+    assert allocate(pool, 16, [2]) is not None
     pool.release(held)
     assert (pool.free, pool.capacity) == (16, 32)
 
 
 def test_a_smaller_pool_evicts_from_the_head_of_the_queue():
     pool = pool_of(4)
-    pool.release(admit(pool, 16, [1]))
-    pool.release(admit(pool, 32, [2, 3]))
+    pool.release(allocate(pool, 16, [1]))
+    pool.release(allocate(pool, 32, [2, 3]))
     pool.resize(32)
     assert evicted(pool) == [1]
     assert (pool.free, pool.capacity) == (32, 32)
@@ -213,11 +213,11 @@ def test_a_smaller_pool_evicts_from_the_head_of_the_queue():
 
 def test_shrinking_under_load_is_paid_when_blocks_are_freed():
     pool = pool_of(6)
-    first, second = admit(pool, 32, [1, 2]), admit(pool, 48, [3, 4, 5])
+    first, second = allocate(pool, 32, [1, 2]), allocate(pool, 48, [3, 4, 5])
     pool.resize(48)
     assert pool.free == -32
     assert pool.match([1, 2]) == 2
-    assert admit(pool, 16, [9]) is None
+    assert allocate(pool, 16, [9]) is None
     pool.release(first)
     assert pool.free == 0
     assert set(pool.hashes()) == {3, 4, 5}
@@ -228,7 +228,7 @@ def test_shrinking_under_load_is_paid_when_blocks_are_freed():
 
 def test_shrinking_under_load_and_growing_back_is_as_before():
     pool = pool_of(4)
-    lease = admit(pool, 48, [1, 2, 3])
+    lease = allocate(pool, 48, [1, 2, 3])
     pool.resize(16)
     pool.resize(64)
     assert pool.free == 16
@@ -238,10 +238,10 @@ def test_shrinking_under_load_and_growing_back_is_as_before():
 
 def test_blocks_of_any_size_are_accounted_for():
     pool = pool_with(100, 16)
-    lease = pool.admit([1, 2, 3], [10, 20, 30], 5, 3)
+    lease = pool.allocate([1, 2, 3], [10, 20, 30], 5, 3)
     assert pool.free == 35
     pool.release(lease)
-    again = pool.admit([1, 2, 4], [10, 20, 40], 5, 3)
+    again = pool.allocate([1, 2, 4], [10, 20, 40], 5, 3)
     assert (again.cached, pool.free) == (2, 25)
     assert evicted(pool) == [3]
     pool.release(again)
@@ -251,8 +251,8 @@ def test_blocks_of_any_size_are_accounted_for():
 def test_what_another_request_found_outlives_the_one_that_was_revoked():
     """The other found it nowhere, then: it computed it."""
     pool = pool_of(8)
-    gone = admit(pool, 48, [1, 2, 3])
-    other = admit(pool, 65, [1, 2, 3, 4])
+    gone = allocate(pool, 48, [1, 2, 3])
+    other = allocate(pool, 65, [1, 2, 3, 4])
     pool.release(other)
     pool.revoke(gone)
     assert pool.match([1, 2, 3, 4]) == 4
@@ -261,9 +261,9 @@ def test_what_another_request_found_outlives_the_one_that_was_revoked():
 
 def test_changes_are_what_is_so_in_the_end():
     pool = pool_of(2)
-    pool.release(admit(pool, 16, [1]))
-    pool.release(admit(pool, 32, [2, 3]))
-    pool.release(admit(pool, 16, [1]))
+    pool.release(allocate(pool, 16, [1]))
+    pool.release(allocate(pool, 32, [2, 3]))
+    pool.release(allocate(pool, 16, [1]))
     assert set(stored(pool)) == {1, 2}
     assert set(evicted(pool)) == {3}
 
@@ -271,8 +271,8 @@ def test_changes_are_what_is_so_in_the_end():
 @pytest.mark.parametrize(("capacity", "block"), [(0, 16), (1, 16), (15, 16), (16, 4096), (1, 1)])
 def test_a_pool_too_small_for_a_block_holds_nothing_and_says_so(capacity, block):
     pool = pool_with(capacity, block)
-    lease = pool.admit([1, 2], [block, block], block, 2)
-    assert (lease.cached, lease.keys) == (0, ())
+    lease = pool.allocate([1, 2], [block, block], block, 2)
+    assert (lease.cached, len(lease.blocks)) == (0, 0)
     assert pool.grow(lease, 10 * block)
     assert pool.assign_hashes(lease, [3], [block]) == 0
     pool.store([5, 6], [block, block])
@@ -283,12 +283,12 @@ def test_a_pool_too_small_for_a_block_holds_nothing_and_says_so(capacity, block)
 
 def test_of_several_copies_the_oldest_is_hit():
     pool = pool_of(6)
-    first, second, third = (admit(pool, 16, [7]) for _ in range(3))
+    first, second, third = (allocate(pool, 16, [7]) for _ in range(3))
     pool.release(first)
-    filler = admit(pool, 64, [21, 22, 23, 24])  # takes the blank blocks and the first copy
+    filler = allocate(pool, 64, [21, 22, 23, 24])  # takes the blank blocks and the first copy
     assert pool.match([7]) == 1
     pool.release(filler)
-    hit = admit(pool, 17, [7])
+    hit = allocate(pool, 17, [7])
     before = pool.free
     pool.release(second)
     assert pool.free == before  # the hit holds it

@@ -10,13 +10,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.model.caches.pool_rig import admit, name_of, names_of, paths, twin_of, twin_with
+from tests.model.caches.pool_rig import allocate, name_of, names_of, paths, twin_of, twin_with
 
 
 def test_prompts_without_a_full_block_leave_nothing_behind():
     pool = twin_of(4)
     for _ in range(5000):
-        pool.release(admit(pool, 7, []))
+        pool.release(allocate(pool, 7, []))
     assert (pool.free, len(pool)) == (64, 0)
     pool.check_invariants([])
 
@@ -24,7 +24,7 @@ def test_prompts_without_a_full_block_leave_nothing_behind():
 def test_what_no_longer_counts_is_swept_from_the_queue():
     pool = twin_of(64)
     for _ in range(500):
-        pool.release(admit(pool, 161, list(range(1, 11))))
+        pool.release(allocate(pool, 161, list(range(1, 11))))
     pool.check_invariants([])
     assert pool.match(list(range(1, 11))) == 10
 
@@ -41,8 +41,8 @@ class PoolUnderResizing(RuleBasedStateMachine):
         self.held = {}
 
     @rule(target=leases, path=paths, blank=st.integers(0, 20))
-    def admit(self, path, blank):
-        lease = self.pool.admit(names_of(path), self.SIZES, blank, len(path))
+    def allocate(self, path, blank):
+        lease = self.pool.allocate(names_of(path), self.SIZES, blank, len(path))
         if lease is not None:
             self.held[id(lease)] = lease
         return lease
@@ -59,7 +59,7 @@ class PoolUnderResizing(RuleBasedStateMachine):
     def correct_sizes(self, lease, sizes):
         if lease is not None:
             before = self.pool.free
-            self.pool.correct_sizes(lease, sizes[: lease.cached + len(lease.keys) - lease.hit_keys])
+            self.pool.correct_sizes(lease, sizes[: len(lease.blocks)])
             assert self.pool.free == before
 
     @rule(lease=leases, path=paths)
@@ -89,7 +89,7 @@ class PoolUnderResizing(RuleBasedStateMachine):
     def coarsen(self, blocks):
         before = len(self.pool)
         self.pool.coarsen(blocks)
-        in_use = sum(len(lease.keys) + len(lease.unhashed_keys) for lease in self.held.values())
+        in_use = sum(len(lease.blocks) + len(lease.unhashed_blocks) for lease in self.held.values())
         assert len(self.pool) <= max(before - blocks, in_use)
 
     @rule(capacity=st.integers(0, 300))

@@ -1,4 +1,4 @@
-"""Precision for memory: adjacent blocks of a pool merged, and what can be found of them."""
+"""Precision for memory: the extension merges adjacent blocks; what can be found of them."""
 
 from itertools import product
 
@@ -13,21 +13,23 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from epp.model.caches.block_pool.blocks import WIDEST
-from epp.model.prefix_index import PrefixIndex
-from tests.model.caches.pool_rig import BLOCK, admit, evicted, names_of, paths, pool_of, stored
+from epp.model.prefix_index.index import PrefixIndex
+from tests.model.caches.pool_rig import BLOCK, allocate, evicted, names_of, paths, pool_of, stored
+from tests.native.built import needs
 
-pytestmark = pytest.mark.usefixtures("pool_kind")
+needs_merging = needs("epp.model.caches.block_pool.pool", "merged blocks")
 
+WIDEST = 64
 
 SIZES = [BLOCK] * 200
 CHAIN = list(range(1, 17))
 
 
 def serve(pool, names):
-    pool.release(admit(pool, len(names) * BLOCK + 1, names))
+    pool.release(allocate(pool, len(names) * BLOCK + 1, names))
 
 
+@needs_merging
 @pytest.mark.parametrize(("fewer", "left"), [(0, 16), (1, 8), (8, 8), (9, 4), (12, 4), (15, 1)])
 def test_a_chain_that_was_merged_is_found_whole(fewer, left):
     pool = pool_of(100)
@@ -37,6 +39,7 @@ def test_a_chain_that_was_merged_is_found_whole(fewer, left):
     assert pool.closed is (fewer == 0)
 
 
+@needs_merging
 @pytest.mark.parametrize(("parts_at", "found"), [(4, 4), (5, 4), (7, 4), (8, 8), (3, 0)])
 def test_a_chain_that_parts_in_between_finds_what_stands_before(parts_at, found):
     pool = pool_of(100)
@@ -45,17 +48,19 @@ def test_a_chain_that_parts_in_between_finds_what_stands_before(parts_at, found)
     assert pool.match([*CHAIN[:parts_at], 99, 98]) == found
 
 
+@needs_merging
 def test_a_hit_counts_blocks_and_holds_what_was_merged():
     pool = pool_of(100)
     serve(pool, CHAIN)
     pool.coarsen(12)
-    lease = admit(pool, 18 * BLOCK, [*CHAIN, 17, 18])
-    assert (lease.cached, len(lease.keys)) == (16, 6)
+    lease = allocate(pool, 18 * BLOCK, [*CHAIN, 17, 18])
+    assert (lease.cached, len(lease.blocks)) == (16, 6)
     assert pool.free == (100 - 18) * BLOCK
     pool.revoke(lease)
     assert (pool.free, pool.match([*CHAIN, 17, 18]), len(pool)) == (1600, 16, 4)
 
 
+@needs_merging
 def test_the_oldest_lose_precision_first():
     pool = pool_of(100)
     old, new = CHAIN, [each + 100 for each in CHAIN]
@@ -66,6 +71,7 @@ def test_the_oldest_lose_precision_first():
     assert (pool.match(old), pool.match(new)) == (16, 16)
 
 
+@needs_merging
 def test_where_chains_part_they_are_not_merged():
     pool = pool_of(100)
     shared, one, other = [1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3, 7, 8, 9]
@@ -75,6 +81,7 @@ def test_where_chains_part_they_are_not_merged():
     assert (pool.match(shared), pool.match(one), pool.match(other)) == (3, 6, 6)
 
 
+@needs_merging
 def test_when_nothing_is_left_to_merge_the_oldest_go():
     pool = pool_of(1000)
     for number in range(8):
@@ -88,16 +95,18 @@ def test_when_nothing_is_left_to_merge_the_oldest_go():
     assert pool.free == pool.capacity
 
 
+@pytest.mark.usefixtures("pool_kind")
 def test_what_is_in_use_is_left_alone():
     pool = pool_of(100)
-    admit(pool, 161, CHAIN[:10])
+    allocate(pool, 161, CHAIN[:10])
     pool.coarsen(5)
     assert (len(pool), pool.closed) == (10, True)
 
 
+@needs_merging
 def test_merged_generated_blocks_can_still_get_hashes():
     pool = pool_of(100)
-    lease = admit(pool, 33, [1, 2])
+    lease = allocate(pool, 33, [1, 2])
     assert pool.grow(lease, 16 * BLOCK)
     pool.release(lease)
     pool.coarsen(10)
@@ -106,31 +115,34 @@ def test_merged_generated_blocks_can_still_get_hashes():
     assert (pool.match(CHAIN), pool.free) == (16, 1600)
 
 
+@needs_merging
 def test_a_copy_of_what_was_merged_stands_for_itself():
     pool = pool_of(40)
     serve(pool, [1, 2])
     pool.coarsen(1)
     assert list(pool.take_merged()) == [(2, 2)]
-    copy = admit(pool, 32, [1, 2])  # its last block is computed again, and so is the first here
+    copy = allocate(pool, 32, [1, 2])  # its last block is computed again, and so is the first here
     assert copy.cached == 0
-    pool.release(admit(pool, 38 * BLOCK, list(range(50, 88))))
+    pool.release(allocate(pool, 38 * BLOCK, list(range(50, 88))))
     assert pool.match([1, 2]) == 2
     assert list(pool.take_merged()) == [(2, 1)]
     pool.release(copy)
 
 
+@needs_merging
 def test_where_chains_parted_is_known_when_copies_have_come_and_gone():
     pool = pool_of(100)
     serve(pool, [1, 2, 3, 4])
     serve(pool, [1, 2, 5, 6])
-    pool.revoke(pool.admit([1, 2], SIZES, 0, 0))
+    pool.revoke(pool.allocate([1, 2], SIZES, 0, 0))
     pool.coarsen(4)  # three by merging, and the oldest
     assert (pool.match([1, 2]), pool.match([1, 2, 5, 6]), len(pool)) == (2, 4, 2)
 
 
+@needs_merging
 def test_what_is_merged_is_merged_again_when_it_must_be():
     pool = pool_of(100)
-    lease = admit(pool, 33, [1, 2])
+    lease = allocate(pool, 33, [1, 2])
     assert pool.grow(lease, 16 * BLOCK)
     pool.release(lease)
     assert pool.assign_hashes(lease, CHAIN[2:], SIZES) == 14
@@ -139,25 +151,28 @@ def test_what_is_merged_is_merged_again_when_it_must_be():
         assert (len(pool), pool.match(CHAIN)) == (left, 16)
 
 
+@needs_merging
 def test_what_is_not_adjacent_is_not_merged():
     """The second prompt is no prefix: no chain is like that, but the engine may say so."""
     pool = pool_of(100)
-    first, other = admit(pool, 65, [1, 2, 3, 4]), admit(pool, 17, [2])
+    first, other = allocate(pool, 65, [1, 2, 3, 4]), allocate(pool, 17, [2])
     pool.release(first)
     pool.coarsen(2)
     assert pool.match([9, 3, 4]) == 0
     pool.release(other)
 
 
+@needs_merging
 def test_blocks_reported_around_one_in_use_are_not_merged():
     pool = pool_of(100)
-    held = admit(pool, 17, [2])
+    held = allocate(pool, 17, [2])
     pool.store([1, 2, 3], SIZES)
     pool.coarsen(1)
     assert pool.match([9, 3]) == 0
     pool.release(held)
 
 
+@needs_merging
 @given(st.integers(0, 60), st.lists(paths, min_size=1, max_size=12))
 def test_merging_promises_nothing_that_was_not_there(fewer, served):
     fine, coarse = pool_of(200), pool_of(200)
@@ -184,9 +199,9 @@ class IndexBesidePools(RuleBasedStateMachine):
         self.slots = [self.index.open() for _ in self.pools]
 
     @rule(target=leases, which=st.integers(0, 1), path=paths)
-    def admit(self, which, path):
+    def allocate(self, which, path):
         pool = self.pools[which]
-        return pool, admit(pool, len(path), names_of(path), 1)
+        return pool, allocate(pool, len(path), names_of(path), 1)
 
     @rule(entry=leases, revoked=st.booleans())
     def leave(self, entry, revoked):
@@ -229,6 +244,7 @@ class IndexBesidePools(RuleBasedStateMachine):
             assert [depths[slot] for slot in self.slots] == [p.match(chain) for p in self.pools]
 
 
+@pytest.mark.usefixtures("pool_kind")
 def test_index_beside_pools():
     use = settings(max_examples=80, stateful_step_count=25, deadline=None)
     run_state_machine_as_test(IndexBesidePools, settings=use)

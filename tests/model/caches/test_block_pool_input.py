@@ -7,7 +7,7 @@ import pytest
 from epp.model.caches.block_pool.bounds import LARGEST, MOST_TOKENS
 from epp.model.caches.lease import Lease
 from tests.model.caches import pool_rig as poolrig
-from tests.model.caches.pool_rig import admit, evicted, pool_of, pool_with, stored
+from tests.model.caches.pool_rig import allocate, evicted, pool_of, pool_with, stored
 from tests.native.built import needs
 
 pytestmark = pytest.mark.usefixtures("pool_kind")
@@ -26,8 +26,8 @@ def facts(pool):
 def used():
     """Return a pool with a prompt that is over, and the lease of one under way."""
     pool = pool_of(10)
-    pool.release(admit(pool, 32, [1, 2]))
-    lease = admit(pool, 33, [1, 3])
+    pool.release(allocate(pool, 32, [1, 2]))
+    lease = allocate(pool, 33, [1, 3])
     assert pool.grow(lease, 48)
     return pool, lease
 
@@ -38,8 +38,8 @@ def test_what_is_no_hash_or_size_is_refused(used, wrong, error):
     before = facts(pool)
     for call in (
         lambda: pool.match(wrong),
-        lambda: pool.admit(wrong, [16] * 2, 0, 2),
-        lambda: pool.admit([8, 9], wrong, 0, 2),
+        lambda: pool.allocate(wrong, [16] * 2, 0, 2),
+        lambda: pool.allocate([8, 9], wrong, 0, 2),
         lambda: pool.correct_sizes(lease, wrong),
         lambda: pool.assign_hashes(lease, wrong, [16] * 2),
         lambda: pool.assign_hashes(lease, [8, 9], wrong),
@@ -59,8 +59,8 @@ def test_what_is_no_count_is_refused(used, wrong):
     pool, lease = used
     before = facts(pool)
     for call in (
-        lambda: pool.admit([8], [16], wrong, 1),
-        lambda: pool.admit([8], [16], 0, wrong),
+        lambda: pool.allocate([8], [16], wrong, 1),
+        lambda: pool.allocate([8], [16], 0, wrong),
         lambda: pool.grow(lease, wrong),
         lambda: pool.resize(wrong),
         lambda: pool.coarsen(wrong),
@@ -77,7 +77,7 @@ def test_blocks_without_sizes(used):
     pool, _ = used
     before = facts(pool)
     with pytest.raises(ValueError, match="sizes"):
-        pool.admit([8, 9], [16], 0, 2)
+        pool.allocate([8, 9], [16], 0, 2)
     assert facts(pool) == before
 
 
@@ -85,8 +85,8 @@ def test_leases_of_others(used):
     pool, _ = used
     mine = pool_of(10)
     before = facts(mine)
-    others = [admit(pool, 16, [7]), Lease((), 0, 0, 0), None, 7, object()]
-    others += [admit(kind(160, 16), 16, [7]) for kind in poolrig.KINDS]
+    others = [allocate(pool, 16, [7]), Lease(0, 0, 0), None, 7, object()]
+    others += [allocate(kind(160, 16), 16, [7]) for kind in poolrig.KINDS]
     for other in others:
         for call in (
             lambda lease=other: mine.grow(lease, 16),
@@ -103,7 +103,7 @@ def test_leases_of_others(used):
 @pytest.mark.parametrize("kind", [list, tuple, lambda each: array("Q", each)])
 def test_hashes_and_sizes_may_come_in_any_sequence(kind):
     pool, names, sizes = pool_of(10), [1, 2, 1 << 63], [16] * 3
-    pool.release(pool.admit(kind(names), kind(sizes), 0, 3))
+    pool.release(pool.allocate(kind(names), kind(sizes), 0, 3))
     assert pool.match(kind(names)) == 3
     assert stored(pool) == names
     pool.store(kind([*names, 7]), kind([*sizes, 16]))
@@ -124,7 +124,7 @@ def test_what_is_beyond_bounds_counts_as_the_bound(capacity, block, taken):
 
 def test_sizes_beyond_bounds_count_as_the_bound():
     pool = pool_with(MOST_TOKENS, 16)
-    lease = pool.admit([1, 2], [1 << 40, 16], -3, 2)
+    lease = pool.allocate([1, 2], [1 << 40, 16], -3, 2)
     assert (lease.tokens, lease.reserved_tokens) == (LARGEST + 16, 0)
     pool.correct_sizes(lease, [0, 1 << 60])
     assert (lease.tokens, lease.reserved_tokens) == (LARGEST, 16)
@@ -133,7 +133,7 @@ def test_sizes_beyond_bounds_count_as_the_bound():
     pool.release(lease)
     pool.store([3], [1 << 63])
     assert pool.free == MOST_TOKENS
-    assert pool.admit([4], [1 << 63], 1 << 99, 1).tokens == 0
+    assert pool.allocate([4], [1 << 63], 1 << 99, 1).tokens == 0
 
 
 def test_a_request_that_computed_more_than_there_is_does_not_fit(used):
@@ -166,8 +166,8 @@ class Meddling:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda pool, _, meddling: pool.admit(meddling, [16] * 2, 0, 2),
-        lambda pool, _, meddling: pool.admit([8, 9], meddling, meddling, meddling),
+        lambda pool, _, meddling: pool.allocate(meddling, [16] * 2, 0, 2),
+        lambda pool, _, meddling: pool.allocate([8, 9], meddling, meddling, meddling),
         lambda pool, lease, meddling: pool.assign_hashes(lease, [21, 22], meddling),
         lambda pool, lease, meddling: pool.grow(lease, meddling),
         lambda pool, lease, meddling: pool.correct_sizes(lease, meddling),
@@ -181,7 +181,7 @@ def test_what_is_read_may_change_the_pool_meanwhile(used, call):
 
     def end():
         pool.release(lease)
-        pool.release(admit(pool, 160, list(range(50, 60))))  # nothing is where it was
+        pool.release(allocate(pool, 160, list(range(50, 60))))  # nothing is where it was
 
     made = call(pool, lease, Meddling(end))
     if isinstance(made, type(lease)):
@@ -195,7 +195,7 @@ def test_what_is_read_may_change_the_pool_meanwhile(used, call):
 @needs("epp.model.caches.block_pool.pool", "the compiled pool of blocks")
 def test_more_blocks_than_there_are_numbers_for():
     pool = poolrig.KINDS[0](MOST_TOKENS, 1)
-    lease = pool.admit([1], [1], 0, 1)
+    lease = pool.allocate([1], [1], 0, 1)
     with pytest.raises(MemoryError):
         pool.grow(lease, 1 << 40)
     assert (pool.free, len(pool)) == (MOST_TOKENS - 1, 1)

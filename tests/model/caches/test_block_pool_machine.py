@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 
 from tests.model.caches.pool_oracle import Oracle
 from tests.model.caches.pool_rig import (
-    admit,
+    allocate,
     names_of,
     parent_of,
     paths,
@@ -42,13 +42,13 @@ class PoolBesideOracle(RuleBasedStateMachine):
         self.findable = set()
 
     @rule(target=leases, path=paths, extra=st.integers(0, 3))
-    def admit(self, path, extra):
+    def allocate(self, path, extra):
         names = names_of(path)
         tokens = len(names) * self.size + extra % self.size
         lookup = max(0, tokens - 1) // self.size
         assert self.pool.match(names) == len(self.oracle.hits(names))
-        lease = admit(self.pool, tokens, names, self.size)
-        held = self.oracle.admit(names, tokens, lookup)
+        lease = allocate(self.pool, tokens, names, self.size)
+        held = self.oracle.allocate(names, tokens, lookup)
         assert (lease is None) == (held is None)
         if lease is not None:
             assert lease.cached == held.hits

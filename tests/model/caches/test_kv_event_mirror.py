@@ -248,7 +248,7 @@ def test_a_block_takes_bounded_memory():
 def test_generated_blocks_get_hashes_from_events():
     followed = Followed()
     chain = followed.chain(PROMPT)
-    lease = followed.pool.admit(chain[:2], [BLOCK] * 2, BLOCK, 2)
+    lease = followed.pool.allocate(chain[:2], [BLOCK] * 2, BLOCK, 2)
     assert lease is not None
     followed.apply(stored([1, 2], PROMPT[: 2 * BLOCK]))
     followed.pool.grow(lease, 5 * BLOCK)

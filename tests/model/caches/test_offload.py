@@ -25,13 +25,13 @@ def cache_of(blocks, offload, first=None):
     return OffloadedCache(first, offload * BLOCK)
 
 
-def admit(cache, *names, partial=True):
+def allocate(cache, *names, partial=True):
     lookup = len(names) - (not partial)
-    return cache.admit(list(names), [BLOCK] * len(names), BLOCK * partial, lookup)
+    return cache.allocate(list(names), [BLOCK] * len(names), BLOCK * partial, lookup)
 
 
 def run(cache, *names, partial=True):
-    lease = admit(cache, *names, partial=partial)
+    lease = allocate(cache, *names, partial=partial)
     cache.release(lease)
     return lease.cached
 
@@ -65,7 +65,7 @@ def test_the_second_tier_goes_on_where_the_first_ends_and_not_behind_a_gap():
 
 def test_what_is_generated_is_not_offloaded_until_it_is_prompted():
     cache = cache_of(4, 20)
-    lease = admit(cache, 1)
+    lease = allocate(cache, 1)
     assert cache.grow(lease, BLOCK)
     assert cache.grow(lease, 3 * BLOCK)
     cache.release(lease)
@@ -96,16 +96,16 @@ def test_a_prompt_too_large_for_the_second_tier_is_not_stored_there():
 
 def test_a_prompt_too_large_for_the_first_tier_is_stored_in_none():
     cache = cache_of(2, 20)
-    lease = admit(cache, 1, 2, 3)
+    lease = allocate(cache, 1, 2, 3)
     cache.release(lease)
     assert (lease.cached, cache.hashes()) == (0, [])
 
 
 def test_what_does_not_fit_now_changes_nothing():
     cache = cache_of(4, 20)
-    held = admit(cache, 1, 2)
+    held = allocate(cache, 1, 2)
     cache.take_stored()
-    assert admit(cache, 1, 5, 6) is None
+    assert allocate(cache, 1, 5, 6) is None
     assert (cache.take_stored(), 5 in cache.offload_tier) == ([], False)
     cache.release(held)
 
@@ -113,7 +113,7 @@ def test_what_does_not_fit_now_changes_nothing():
 def test_what_was_never_computed_is_in_neither_tier():
     cache = cache_of(6, 20)
     run(cache, 1)
-    cache.revoke(admit(cache, 1, 2, 3))
+    cache.revoke(allocate(cache, 1, 2, 3))
     assert (cache.hashes(), cache.offload_tier.hashes()) == ([1], [1])
 
 
@@ -148,7 +148,7 @@ def test_only_an_empty_second_tier_leaves_the_cache_closed():
 
 def test_a_lease_of_another_cache_is_an_error():
     pool = BlockPool(64, 16)
-    lease = admit(pool, 1)
+    lease = allocate(pool, 1)
     with pytest.raises(TypeError):
         cache_of(4, 4).release(lease)
 
@@ -173,7 +173,7 @@ class TiersBesideOracle(RuleBasedStateMachine):
         here = self.first.match(names)
         ahead = [name in self.oracle.order for name in names[here:]]
         more = [*ahead, False].index(False)
-        lease = admit(self.cache, *names)
+        lease = allocate(self.cache, *names)
         if lease is None or not lease.tokens + lease.reserved_tokens:
             return multiple()
         assert lease.cached == here + more

@@ -16,7 +16,7 @@ def cache_of(capacity, block):
 
 def send(cache, names, partial=False):
     names = list(names)
-    return cache.admit(names, [BLOCK] * len(names), BLOCK * partial, len(names))
+    return cache.allocate(names, [BLOCK] * len(names), BLOCK * partial, len(names))
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_a_prompt_larger_than_the_cache_pushes_out_all_and_its_own_head():
 
 def test_large_blocks_are_entries_of_their_own():
     cache = cache_of(300, 100)
-    cache.admit([1, 2, 3], [100, 70, 64], 0, 3)
+    cache.allocate([1, 2, 3], [100, 70, 64], 0, 3)
     assert cache.match([1, 2, 3]) == 3
-    cache.admit([4], [100], 0, 1)
+    cache.allocate([4], [100], 0, 1)
     assert cache.take_evicted() == [1]
 
 

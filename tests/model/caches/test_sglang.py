@@ -14,14 +14,14 @@ def cache_of(pages, strategy="lru", page=PAGE):
     return RadixCache(pages * page, page, strategy)
 
 
-def admit(cache, *names, partial=False, lookup=None, page=PAGE):
+def allocate(cache, *names, partial=False, lookup=None, page=PAGE):
     """Admit a prompt of whole pages with these names, and part of one more."""
     lookup = len(names) - (not partial) if lookup is None else lookup
-    return cache.admit(list(names), [page] * len(names), page * partial, lookup)
+    return cache.allocate(list(names), [page] * len(names), page * partial, lookup)
 
 
 def run(cache, *names, **kwargs):
-    lease = admit(cache, *names, **kwargs)
+    lease = allocate(cache, *names, **kwargs)
     cache.release(lease)
     return lease.cached
 
@@ -38,7 +38,7 @@ def test_a_repeated_prompt_hits_all_but_its_last_page():
 def test_equal_pages_are_kept_once():
     """Where vLLM keeps a second copy, SGLang frees it when it meets the first in the tree."""
     cache = cache_of(10)
-    leases = [admit(cache, 1, 2), admit(cache, 1, 2)]
+    leases = [allocate(cache, 1, 2), allocate(cache, 1, 2)]
     assert cache.free == 8 * PAGE
     for lease in leases:
         cache.release(lease)
@@ -50,9 +50,9 @@ def test_a_node_goes_whole_and_leaves_go_first():
     run(cache, 1, 2, 3)
     run(cache, 1, 2, 4, 5)
     cache.take_stored()
-    admit(cache, 9, 10)  # three are blank, one of which is kept in reserve
+    allocate(cache, 9, 10)  # three are blank, one of which is kept in reserve
     assert cache.take_evicted() == []
-    admit(cache, 11)
+    allocate(cache, 11)
     assert cache.take_evicted() == [3]
     assert cache.match([1, 2, 4, 5]) == 4
 
@@ -61,27 +61,27 @@ def test_no_node_is_split_by_eviction():
     cache = cache_of(8)
     run(cache, 1, 2, 3, 4, 5)
     run(cache, 6, 7)
-    admit(cache, 8, 9)
+    allocate(cache, 8, 9)
     assert cache.take_evicted() == [1, 2, 3, 4, 5]
 
 
 def test_a_page_is_kept_in_reserve_for_what_is_extended():
     cache = cache_of(4)
     run(cache, 1, 2)
-    admit(cache, 8, 9)
+    allocate(cache, 8, 9)
     assert cache.take_evicted() == [1, 2]
     single = cache_of(4, page=1)
-    single.release(single.admit([1, 2], [1, 1], 0, 1))
-    single.admit([8, 9], [1, 1], 0, 1)
+    single.release(single.allocate([1, 2], [1, 1], 0, 1))
+    single.allocate([8, 9], [1, 1], 0, 1)
     assert single.take_evicted() == []
 
 
 def test_what_runs_and_all_above_it_is_locked():
     cache = cache_of(6)
-    held = admit(cache, 1, 2, 3)
+    held = allocate(cache, 1, 2, 3)
     run(cache, 1, 2, 4)
-    assert admit(cache, 6, 7, 8, 9) is None
-    assert admit(cache, 6, 7, 8) is not None
+    assert allocate(cache, 6, 7, 8, 9) is None
+    assert allocate(cache, 6, 7, 8) is not None
     assert cache.take_evicted() == [4]
     cache.release(held)
     assert cache.match([1, 2, 3]) == 3
@@ -89,7 +89,7 @@ def test_what_runs_and_all_above_it_is_locked():
 
 def test_output_is_found_once_the_request_is_over_and_it_has_hashes():
     cache = cache_of(10)
-    lease = admit(cache, 1, 2, partial=True)
+    lease = allocate(cache, 1, 2, partial=True)
     assert cache.grow(lease, 40)
     assert cache.grow(lease, 40 + 30)
     assert cache.free == (10 - 5) * PAGE
@@ -103,7 +103,7 @@ def test_output_is_found_once_the_request_is_over_and_it_has_hashes():
 
 def test_output_can_get_its_hashes_later_bit_by_bit():
     cache = cache_of(20)
-    lease = admit(cache, 1)
+    lease = allocate(cache, 1)
     assert cache.grow(lease, PAGE)
     assert cache.grow(lease, 5 * PAGE - 1)
     cache.release(lease)
@@ -117,12 +117,12 @@ def test_output_can_get_its_hashes_later_bit_by_bit():
 def test_hashes_of_blocks_that_are_held_already_free_the_copy():
     cache = cache_of(6)
     for _ in range(2):
-        lease = admit(cache, 1)
+        lease = allocate(cache, 1)
         cache.grow(lease, PAGE)
         cache.grow(lease, 3 * PAGE)
         cache.release(lease)
         cache.assign_hashes(lease, [2, 3], [PAGE] * 2)
-    held = admit(cache, 9, 10)
+    held = allocate(cache, 9, 10)
     assert cache.take_evicted() == []
     cache.release(held)
     assert sorted(cache.hashes()) == [1, 2, 3, 9, 10]
@@ -130,7 +130,7 @@ def test_hashes_of_blocks_that_are_held_already_free_the_copy():
 
 def test_evicted_output_gets_no_hashes():
     cache = cache_of(4)
-    lease = admit(cache, 1)
+    lease = allocate(cache, 1)
     cache.grow(lease, PAGE)
     cache.grow(lease, 2 * PAGE)
     cache.release(lease)
@@ -141,7 +141,7 @@ def test_evicted_output_gets_no_hashes():
 
 def test_output_without_a_full_page_leaves_nothing():
     cache = cache_of(4)
-    lease = admit(cache, partial=True)
+    lease = allocate(cache, partial=True)
     cache.grow(lease, 5)
     cache.grow(lease, 15)
     cache.release(lease)
@@ -151,20 +151,20 @@ def test_output_without_a_full_page_leaves_nothing():
 def test_pages_of_one_token_keep_the_end_of_the_prompt():
     """Blocks of sixteen name pages of one: what they do not reach is held without a name."""
     cache = cache_of(100, page=1)
-    lease = cache.admit([1, 2], [16, 16], 8, 2)
+    lease = cache.allocate([1, 2], [16, 16], 8, 2)
     cache.grow(lease, 40)
     cache.grow(lease, 50)
     cache.release(lease)
     assert cache.assign_hashes(lease, [3], [16]) == 1
-    cache.admit([7], [16], 34, 0)  # all that is free and blank
+    cache.allocate([7], [16], 34, 0)  # all that is free and blank
     assert cache.take_evicted() == []
     assert cache.match([1, 2, 3]) == 3
 
 
 def test_growth_that_finds_no_space_changes_nothing():
     cache = cache_of(3)
-    lease = admit(cache, 1, 2)
-    other = admit(cache, 5)
+    lease = allocate(cache, 1, 2)
+    other = allocate(cache, 5)
     assert cache.grow(lease, 2 * PAGE)
     assert not cache.grow(lease, 3 * PAGE)
     assert (cache.free, cache.assign_hashes(lease, [3], [PAGE])) == (0, 0)
@@ -176,11 +176,11 @@ def test_growth_that_finds_no_space_changes_nothing():
 def test_a_batch_that_decodes_keeps_a_page_in_reserve_for_each():
     cache = cache_of(8)
     run(cache, 7, 8)
-    first, second = admit(cache, 1, 2), admit(cache, 4)
+    first, second = allocate(cache, 1, 2), allocate(cache, 4)
     for lease, tokens in ((first, 2 * PAGE), (second, PAGE)):
         cache.grow(lease, tokens)
     assert cache.take_evicted() == []
-    third = admit(cache, 5)
+    third = allocate(cache, 5)
     assert cache.take_evicted() == []
     assert cache.grow(third, PAGE)
     assert cache.grow(third, PAGE + 1)
@@ -190,7 +190,7 @@ def test_a_batch_that_decodes_keeps_a_page_in_reserve_for_each():
 def test_what_was_never_computed_is_dropped_unless_others_use_it():
     cache = cache_of(10)
     run(cache, 1)
-    gone, other = admit(cache, 1, 2, 3, 4), admit(cache, 1, 2, 9)
+    gone, other = allocate(cache, 1, 2, 3, 4), allocate(cache, 1, 2, 9)
     cache.revoke(gone)
     assert sorted(cache.hashes()) == [1, 2, 9]
     cache.revoke(other)  # so 2, which it found, was not computed either
@@ -200,7 +200,7 @@ def test_what_was_never_computed_is_dropped_unless_others_use_it():
 
 def test_what_was_never_computed_stays_where_another_request_was():
     cache = cache_of(10)
-    gone = admit(cache, 1, 2, 3)
+    gone = allocate(cache, 1, 2, 3)
     run(cache, 1, 2, partial=True)
     cache.revoke(gone)
     assert sorted(cache.hashes()) == [1, 2]
@@ -208,7 +208,7 @@ def test_what_was_never_computed_stays_where_another_request_was():
 
 def test_a_prompt_larger_than_the_cache_is_let_through_with_nothing():
     cache = cache_of(2)
-    lease = admit(cache, 1, 2, 3)
+    lease = allocate(cache, 1, 2, 3)
     assert (lease.cached, lease.keys) == (0, ())
     assert cache.grow(lease, 3 * PAGE)
     cache.release(lease)
@@ -240,7 +240,7 @@ def test_strategies_differ_in_what_goes_first(strategy, first):
 def test_priority_prefers_prompts_to_outputs():
     cache = cache_of(10, "priority")
     run(cache, 1, 2)
-    lease = admit(cache, 3)
+    lease = allocate(cache, 3)
     cache.grow(lease, PAGE)
     cache.grow(lease, 2 * PAGE)
     cache.release(lease)
@@ -265,7 +265,7 @@ def test_an_unknown_strategy_is_an_error():
 
 
 def test_a_lease_of_another_cache_is_an_error():
-    lease = admit(BlockPool(4 * PAGE, PAGE), 1)
+    lease = allocate(BlockPool(4 * PAGE, PAGE), 1)
     with pytest.raises(TypeError):
         cache_of(4).release(lease)
 
@@ -285,7 +285,7 @@ def test_what_follows_a_request_is_its_output():
     """The engine may tell of the end of a request before its client has heard of it, or after."""
     for early in (True, False):
         cache = cache_of(6)
-        lease = admit(cache, 1)
+        lease = allocate(cache, 1)
         cache.grow(lease, PAGE)
         cache.grow(lease, 3 * PAGE)
         if early:
@@ -302,7 +302,7 @@ def test_what_follows_a_request_is_its_output():
 
 def test_output_that_is_reported_before_it_is_counted_is_stored():
     cache = cache_of(8)
-    lease = admit(cache, 1)
+    lease = allocate(cache, 1)
     cache.grow(lease, PAGE)
     cache.grow(lease, 2 * PAGE)
     cache.store([1, 2, 3], [PAGE] * 3)
@@ -314,7 +314,7 @@ def test_output_that_is_reported_before_it_is_counted_is_stored():
 
 def test_no_more_reported_blocks_are_stored_than_fit():
     cache = cache_of(3)
-    held = admit(cache, 1, 2)
+    held = allocate(cache, 1, 2)
     cache.store([8, 9], [PAGE] * 2)
     assert sorted(cache.hashes()) == [1, 2, 8]
     cache.release(held)
@@ -334,7 +334,7 @@ def test_what_the_engine_evicted_is_gone_and_cuts_off_what_followed():
 
 def test_what_is_in_use_is_not_discarded():
     cache = cache_of(10)
-    lease = admit(cache, 1, 2)
+    lease = allocate(cache, 1, 2)
     cache.discard([2, 1])
     assert cache.match([1, 2]) == 2
     cache.release(lease)
@@ -342,10 +342,10 @@ def test_what_is_in_use_is_not_discarded():
 
 def test_shrinking_under_load_is_paid_when_requests_end():
     cache = cache_of(6)
-    held = admit(cache, 1, 2, 3, 4)
+    held = allocate(cache, 1, 2, 3, 4)
     cache.resize(2 * PAGE)
     assert cache.free == -2 * PAGE
-    assert admit(cache, 9) is None
+    assert allocate(cache, 9) is None
     assert cache.grow(held, 4 * PAGE)
     cache.release(held)
     assert (cache.free, len(cache)) == (2 * PAGE, 0)
@@ -362,7 +362,7 @@ def test_the_order_of_eviction_does_not_outgrow_the_cache():
 def test_blocks_that_have_hashes_get_no_others(running):
     """Events name a page first, then the prompt that quotes the response names all of it."""
     cache = cache_of(8)
-    lease = admit(cache, 1)
+    lease = allocate(cache, 1)
     cache.grow(lease, PAGE)
     cache.grow(lease, 4 * PAGE)
     if not running:

@@ -61,7 +61,7 @@ class RadixBesideOracle(RuleBasedStateMachine):
         hashes = self.hashes(prompt)
         blank = page if len(prompt) % page else 0
         lookup = (len(prompt) - 1) // page
-        lease = self.cache.admit(hashes, [page] * len(hashes), blank, lookup)
+        lease = self.cache.allocate(hashes, [page] * len(hashes), blank, lookup)
         request = self.oracle.start(prompt)
         assert (lease is None) == (request is None)
         if lease is None:

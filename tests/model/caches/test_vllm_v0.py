@@ -24,13 +24,13 @@ def cache_of(blocks):
     return VllmV0Cache(blocks * BLOCK, BLOCK)
 
 
-def admit(cache, *names, partial=False):
+def allocate(cache, *names, partial=False):
     lookup = max(0, len(names) - (not partial))
-    return cache.admit(list(names), [BLOCK] * len(names), BLOCK * partial, lookup)
+    return cache.allocate(list(names), [BLOCK] * len(names), BLOCK * partial, lookup)
 
 
 def run(cache, *names, partial=False):
-    lease = admit(cache, *names, partial=partial)
+    lease = allocate(cache, *names, partial=partial)
     cache.release(lease)
     return lease.cached
 
@@ -43,7 +43,7 @@ def test_a_repeated_prompt_hits_all_but_its_last_token():
 
 def test_equal_blocks_are_one():
     cache = cache_of(10)
-    leases = [admit(cache, 1, 2), admit(cache, 1, 2)]
+    leases = [allocate(cache, 1, 2), allocate(cache, 1, 2)]
     assert cache.free == 8 * BLOCK
     cache.release(leases[0])
     assert cache.free == 8 * BLOCK
@@ -64,25 +64,25 @@ def test_the_oldest_access_goes_first_then_the_deepest_block():
 
 def test_a_prompt_needs_as_much_space_as_if_it_hit_nothing():
     cache = cache_of(4)
-    first = admit(cache, 1, 2, 3)
-    assert admit(cache, 1, 2) is None
+    first = allocate(cache, 1, 2, 3)
+    assert allocate(cache, 1, 2) is None
     cache.release(first)
-    assert admit(cache, 1, 2).cached == 1
+    assert allocate(cache, 1, 2).cached == 1
 
 
 def test_one_percent_remains_free_when_a_prompt_is_let_in():
     cache = cache_of(200)
     names = list(range(1, 200))
-    lease = admit(cache, *names)
+    lease = allocate(cache, *names)
     assert (lease.keys, cache.free) == ((), cache.capacity)
-    assert admit(cache, *names[:190]) is not None
-    assert admit(cache, *range(300, 309)) is None
-    assert admit(cache, *range(300, 308)) is not None
+    assert allocate(cache, *names[:190]) is not None
+    assert allocate(cache, *range(300, 309)) is None
+    assert allocate(cache, *range(300, 308)) is not None
 
 
 def test_generated_blocks_are_found_once_hashed_and_equal_ones_are_one():
     cache = cache_of(10)
-    first, second = admit(cache, 1, partial=True), admit(cache, 1, partial=True)
+    first, second = allocate(cache, 1, partial=True), allocate(cache, 1, partial=True)
     for lease in (first, second):
         assert cache.grow(lease, 2 * BLOCK + 3)
         assert cache.assign_hashes(lease, [2, 3], [BLOCK] * 2) == 1
@@ -95,7 +95,7 @@ def test_generated_blocks_are_found_once_hashed_and_equal_ones_are_one():
 
 def test_generated_blocks_can_be_hashed_after_the_end_and_keep_their_place():
     cache = cache_of(6)
-    lease = admit(cache, 1)
+    lease = allocate(cache, 1)
     assert cache.grow(lease, 4 * BLOCK)
     cache.release(lease)
     run(cache, 8)
@@ -109,7 +109,7 @@ def test_generated_blocks_can_be_hashed_after_the_end_and_keep_their_place():
 
 def test_unhashed_output_is_evicted_block_by_block():
     cache = cache_of(6)
-    lease = admit(cache, 1)
+    lease = allocate(cache, 1)
     cache.grow(lease, 4 * BLOCK)
     cache.release(lease)
     run(cache, 20, 21, 22)
@@ -121,7 +121,7 @@ def test_unhashed_output_is_evicted_block_by_block():
 
 def test_hashes_of_blocks_that_are_held_already_free_the_copy():
     cache = cache_of(8)
-    leases = [admit(cache, 1), admit(cache, 1)]
+    leases = [allocate(cache, 1), allocate(cache, 1)]
     for lease in leases:
         cache.grow(lease, 3 * BLOCK)
         cache.release(lease)
@@ -133,7 +133,7 @@ def test_hashes_of_blocks_that_are_held_already_free_the_copy():
 
 def test_growth_that_finds_no_space_changes_nothing():
     cache = cache_of(3)
-    lease, other = admit(cache, 1, 2), admit(cache, 5)
+    lease, other = allocate(cache, 1, 2), allocate(cache, 5)
     assert cache.grow(lease, 2 * BLOCK)
     assert not cache.grow(lease, 2 * BLOCK + 1)
     cache.release(other)
@@ -144,7 +144,7 @@ def test_growth_that_finds_no_space_changes_nothing():
 def test_what_was_never_computed_is_dropped_unless_others_use_it():
     cache = cache_of(12)
     run(cache, 1)
-    gone, other = admit(cache, 1, 2, 3, 4), admit(cache, 1, 2, 9)
+    gone, other = allocate(cache, 1, 2, 3, 4), allocate(cache, 1, 2, 9)
     cache.grow(gone, 6 * BLOCK)
     cache.revoke(gone)
     assert sorted(cache.hashes()) == [1, 2, 9]
@@ -171,7 +171,7 @@ def test_reported_blocks_are_stored():
 
 def test_no_more_reported_blocks_are_stored_than_fit():
     cache = cache_of(3)
-    held = admit(cache, 1)
+    held = allocate(cache, 1)
     cache.store([1, 2, 3, 4], [BLOCK] * 4)
     assert (sorted(cache.hashes()), cache.closed) == ([1, 2, 3], True)
     cache.discard([1])
@@ -181,7 +181,7 @@ def test_no_more_reported_blocks_are_stored_than_fit():
 
 def test_shrinking_under_load_is_paid_when_requests_end():
     cache = cache_of(6)
-    held = admit(cache, 1, 2, 3, 4)
+    held = allocate(cache, 1, 2, 3, 4)
     cache.resize(2 * BLOCK)
     assert cache.free == -2 * BLOCK
     assert cache.grow(held, 4 * BLOCK)
@@ -198,7 +198,7 @@ def test_the_order_of_eviction_does_not_outgrow_the_cache():
 
 
 def test_a_lease_of_another_cache_is_an_error():
-    lease = admit(BlockPool(4 * BLOCK, BLOCK), 1)
+    lease = allocate(BlockPool(4 * BLOCK, BLOCK), 1)
     with pytest.raises(TypeError):
         cache_of(4).release(lease)
 
@@ -227,7 +227,7 @@ class EvictorBesideOracle(RuleBasedStateMachine):
         path, partial = (*history, *more), partial or not (history or more)
         names = self.named(path)
         lookup = len(names) if partial else max(0, len(names) - 1)
-        lease = admit(self.cache, *names, partial=partial)
+        lease = allocate(self.cache, *names, partial=partial)
         table = self.oracle.admit(names, partial, lookup)
         assert (lease is None) == (table is None)
         if lease is None or table not in self.oracle.running:

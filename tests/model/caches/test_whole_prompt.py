@@ -23,12 +23,12 @@ def cache_of(blocks):
     return WholePromptCache(blocks * BLOCK)
 
 
-def admit(cache, *names, blank=0):
-    return cache.admit(list(names), [BLOCK] * len(names), blank, len(names))
+def allocate(cache, *names, blank=0):
+    return cache.allocate(list(names), [BLOCK] * len(names), blank, len(names))
 
 
 def run(cache, *names):
-    lease = admit(cache, *names)
+    lease = allocate(cache, *names)
     cache.release(lease)
     return lease.cached
 
@@ -71,7 +71,7 @@ def test_a_prompt_that_another_contains_is_not_kept_beside_it(order):
 
 def test_output_belongs_to_the_prompt():
     cache = cache_of(6)
-    lease = admit(cache, 1, blank=5)
+    lease = allocate(cache, 1, blank=5)
     assert cache.grow(lease, 35)
     assert cache.free == 25
     assert cache.assign_hashes(lease, [2], [BLOCK]) == 1
@@ -88,7 +88,7 @@ def test_output_belongs_to_the_prompt():
 def test_a_prompt_without_content_leaves_no_entry():
     cache = cache_of(2)
     for _ in range(3):
-        cache.release(admit(cache, blank=5))
+        cache.release(allocate(cache, blank=5))
     assert (cache.free, len(cache)) == (20, 0)
     cache.check_invariants([])
 
@@ -96,7 +96,7 @@ def test_a_prompt_without_content_leaves_no_entry():
 def test_a_revoked_request_leaves_no_entry():
     cache = cache_of(6)
     run(cache, 1, 2)
-    cache.revoke(admit(cache, 1, 3))
+    cache.revoke(allocate(cache, 1, 3))
     assert (sorted(cache.hashes()), cache.free) == ([1, 2], 60)
 
 
@@ -135,7 +135,7 @@ class PromptsBesideOracle(RuleBasedStateMachine):
         if len(prompt) > self.oracle.total:
             return multiple()
         hits = self.oracle.hits(prompt)
-        lease = admit(self.cache, *self.named(prompt))
+        lease = allocate(self.cache, *self.named(prompt))
         assert (lease is not None) == self.oracle.start(prompt)
         if lease is None:
             return multiple()

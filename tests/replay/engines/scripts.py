@@ -66,6 +66,12 @@ def draw_calls(rng, limits, count=50):
     return calls
 
 
+def free_order(pool):
+    """Return the keys of all free blocks, the next to be evicted first; None for those without."""
+    content = pool.free_blocks()
+    return [None] * (pool.free // pool.block - len(content)) + content
+
+
 def play(limits, calls, progress_tokens, faults=()):
     """Send calls to an engine; `faults` are times and what is then done with it."""
     clock, heard = Clock(), []
@@ -87,4 +93,6 @@ def play(limits, calls, progress_tokens, faults=()):
     pool = engine._scheduler.pool
     outcomes = [(job.cached, job.preempted, job.generated) for job in jobs]
     scheduled = [job.scheduled_at for job in jobs]
-    return Played(heard, outcomes, scheduled, list(pool.free_order()), engine.load, pool.usable)
+    return Played(
+        heard, outcomes, scheduled, free_order(pool), engine.load, limits.num_gpu_blocks - 1
+    )

@@ -15,26 +15,22 @@ MOST_TOKENS = 1 << 60
 """Tokens of anything, at most; what is larger counts as that."""
 
 
-def hashes_in(hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
-    """Return hashes in a form that is fast to use more than once.
+def hashes_in(hashes: Sequence[BlockHash]) -> list[BlockHash]:
+    """Return a copy of hashes.
 
-    Raises `TypeError` where one is no int, `OverflowError` where one does not fit 64 bits.
+    Raises `TypeError` if one is not an int, `OverflowError` if one does not fit 64 bits.
     """
-    words = array("Q", hashes)
-    return hashes if isinstance(hashes, list) else [BlockHash(word) for word in words]
+    return [BlockHash(word) for word in array("Q", hashes)]
 
 
-def sizes_in(sizes: Sequence[int]) -> Sequence[int]:
-    """Return sizes of blocks, each at most `LARGEST`.
+def sizes_in(sizes: Sequence[int]) -> list[int]:
+    """Return a copy of the sizes of blocks, each at most `LARGEST`.
 
-    Raises `TypeError` where one is no int, `OverflowError` where one is negative.
+    Raises `TypeError` if one is not an int, `OverflowError` if one is negative.
     """
-    words = array("Q", sizes)
-    if words and max(words) > LARGEST:
-        return [min(size, LARGEST) for size in words]
-    return sizes
+    return [min(size, LARGEST) for size in array("Q", sizes)]
 
 
 def tokens_in(given: int, most: int = MOST_TOKENS) -> int:
-    """Return a number of tokens, clamped to 0..`most`. Raises `TypeError` for what is no int."""
+    """Return a number of tokens, clamped to 0..`most`; raises `TypeError` if it is not an int."""
     return max(0, min(index(given), most))

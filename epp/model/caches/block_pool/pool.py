@@ -1,42 +1,47 @@
 """One pod's KV block pool: allocates, touches, frees and evicts as vLLM v1 does.
 
-Mirrors vLLM 0.32 `vllm/v1/core/block_pool.py` and `kv_cache_manager.py`: lookup is the longest
-cached run from the start; admission touches the hits, then takes new blocks from the head of the
-free queue, whose old content is evicted only then, and registers all full blocks at once; a
-request that does not fit holds nothing; what is generated becomes a block whenever one is full;
-blocks are freed in reverse order, hashed ones to the tail of the queue, others to its head; equal
-blocks are not merged; recency is the time of the last release.
-
-The unit is a token, so that blocks may differ in size: with equal sizes, and a capacity of
-`(num_gpu_blocks - 1) * block_size`, the rules are vLLM's to the letter. vLLM hashes the tokens that
-it generates; the picker does not see them, so that generated blocks have no hash until
-`assign_hashes` or `store` gives them one.
-
-Where nothing is shared there is no loop over blocks: what happens to a request's blocks happens
-to all of them at once. The blocks are in `blocks.py`, the order of eviction is in `free_queue.py`;
-free blocks without content, which are interchangeable and taken first, are a number of tokens. The
-extension, `pool.pyx`, keeps the same state in C arrays (docs/adr/0013-compiled.md).
+The package's page says how. The unit is a token, so that blocks may differ in size: with equal
+sizes, and a capacity of `(num_gpu_blocks - 1) * block_size`, the rules are vLLM's to the letter.
+vLLM hashes the tokens that it generates; the picker does not see them, so that generated blocks
+have no hash until `assign_hashes` or `store` gives them one.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from itertools import count
+from collections.abc import Collection, Sequence
 from operator import index
 
-from epp.model.caches.block_pool.blocks import IN_USE, BlockStore, hash_of
+from epp.model.caches.block_pool.blocks import Blocks, still_held, tokens_of
 from epp.model.caches.block_pool.bounds import LARGEST, hashes_in, sizes_in, tokens_in
-from epp.model.caches.block_pool.free_queue import FreeQueue
-from epp.model.caches.block_pool.unhashed import UnhashedBlocks
-from epp.model.caches.lease import Key, Lease, PoolLease, own
+from epp.model.caches.block_pool.free_queue import Block
+from epp.model.caches.lease import Lease, own
+from epp.model.caches.single_tier import SingleTierCache
 from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 BLOCK = 16
 """Tokens of a block where the engine has not reported it: vLLM's default on GPUs."""
+_MOST_GENERATING = 1 << 10
+"""Leases whose generated blocks KV events can hash: an event comes within a step or so."""
 
-_NUMBERS = count(1)
+
+class PoolLease(Lease):
+    """What one request holds in the pool whose mark is `pool`.
+
+    `blocks` have hashes, of which the first `cached` were hits; `unhashed_blocks`, generated after
+    them, have none. After its release `blocks` is empty, and some of `unhashed_blocks` may still
+    be free in the pool.
+    """
+
+    __slots__ = ("blocks", "pool", "released", "unhashed_blocks")
+
+    def __init__(self, pool: object, cached: int = 0, tokens: int = 0, reserved: int = 0) -> None:
+        super().__init__(cached, tokens, reserved)
+        self.pool = pool
+        self.blocks: list[Block] = []
+        self.unhashed_blocks: list[Block] = []
+        self.released = False
 
 
-class BlockPool:
+class BlockPool(SingleTierCache):
     """A `CacheModel`: `capacity` and `block`, the engine's block size, are in tokens.
 
     Not thread-safe; one writer. Hashes have 64 bits, sizes and counts have bounds (`bounds.py`).
@@ -45,23 +50,16 @@ class BlockPool:
 
     def __init__(self, capacity: int, block: int = BLOCK) -> None:
         self._capacity = tokens_in(capacity)
+        self._blocks = Blocks(self._capacity)
+        super().__init__(self._blocks.cached, self._blocks.changes)
         self.block = block
-        self._blank_tokens = self._capacity  # without content; below 0 after shrinking under load
-        self._blocks = BlockStore()
-        self._queue = FreeQueue(self._blocks)
+        self._mark = object()
         self._last_hole = 0  # release up to which free blocks may lack what precedes them
-        self._number = next(_NUMBERS)
-        self._unhashed = UnhashedBlocks()
+        self._generating: dict[PoolLease, BlockHash] = {}  # and what its unhashed blocks follow
         self._engine_reports = False  # whether KV events came: they may hash unhashed blocks
 
-    # Size and content.
-
     def __len__(self) -> int:
-        return len(self._blocks.stamps)
-
-    def __iter__(self) -> Iterator[BlockHash]:
-        """Go through all blocks that can be found. The pool must not change meanwhile."""
-        return self._blocks.findable()
+        return self._blocks.count
 
     @property
     def block(self) -> int:
@@ -80,93 +78,83 @@ class BlockPool:
     @property
     def free(self) -> int:
         """Tokens that could be allocated now; negative after shrinking below what requests hold."""
-        return self._blank_tokens + self._queue.tokens
+        return self._blocks.free_tokens
 
     @property
     def closed(self) -> bool:
-        """Whether no block is held without all that precede it, each under its own hash.
+        """Whether no block is held without all that precede it.
 
         The engine's rules alone keep it so: a request holds blocks from the start of the chain
         and frees them together, and they are evicted from the end. Only KV events can leave a
         hole (`store`, `discard`), and only before blocks that are free by then: until these are
         evicted, or hit again together with what precedes them.
         """
-        return self._queue.oldest > self._last_hole and not self._blocks.spans
-
-    @property
-    def offload_tier(self) -> None:
-        """None: the pool is the GPU's, and all is in it."""
-
-    def hashes(self) -> Sequence[BlockHash]:
-        """Return all blocks that can be found."""
-        return list(self)
+        head = self._blocks.queue.head
+        return head is None or head.freed > self._last_hole
 
     def match(self, hashes: Sequence[BlockHash]) -> int:
         """Return how many leading blocks are held."""
-        return self._blocks.find(hashes_in(hashes))[0]
+        return super().match(hashes_in(hashes))
 
     # Requests.
 
-    def admit(
-        self, hashes: Sequence[BlockHash], sizes: Sequence[int], reserved: int, lookup: int
-    ) -> Lease | None:
+    def allocate(
+        self,
+        hashes: Sequence[BlockHash],
+        sizes: Sequence[int],
+        reserved: int,
+        lookup: int,
+        later: int = 0,
+    ) -> PoolLease | None:
         """Allocate a prompt: its full blocks and `reserved` tokens of a last, partial one.
 
         `sizes` are in tokens, at least as many as `hashes`; only the first `lookup` blocks may
-        hit. Returns None where it does not fit now: nothing has changed. A prompt larger than the
-        whole pool gets an empty lease, for the engine never holds it. Raises `ValueError` for
-        fewer sizes than hashes.
+        hit. Returns None if it does not fit now, together with `later` tokens that are not
+        allocated yet: nothing has changed. A prompt larger than the whole pool gets an empty
+        lease, for the engine never holds it. Raises `ValueError` for fewer sizes than hashes.
         """
-        reserved, blocks = tokens_in(reserved), self._blocks
+        reserved, later, lookup = tokens_in(reserved), tokens_in(later), index(lookup)
         hashes, sizes = hashes_in(hashes), sizes_in(sizes)
         if len(sizes) < len(hashes):
             raise ValueError("fewer sizes than blocks")
-        hits, found = blocks.find(hashes[: index(lookup)])
-        fresh = sizes[hits : len(hashes)]
-        unreferenced = blocks.unreferenced(found)
-        held, new = blocks.tokens(found), sum(fresh)
-        unreferenced_tokens = held if unreferenced is found else blocks.tokens(unreferenced)
+        hits = [self._blocks.cached[each][0] for each in hashes[: self.match(hashes[:lookup])]]
+        fresh = list(zip(hashes, sizes, strict=False))[len(hits) :]
+        held, new = tokens_of(hits), sum(size for _, size in fresh) + reserved
         # vLLM kv_cache_manager.py `allocate_slots`: hits that are free leave the queue when they
         # are touched, so that they are no space for others. None: the request stays in `waiting`.
-        if new + reserved > self.free - unreferenced_tokens:
-            return None if held + new + reserved <= self._capacity else self._lease((), 0, 0, 0)
-        # vLLM: `touch` comes before `get_new_blocks`, so that no hit is evicted for its request.
-        self._queue.tokens -= blocks.touch(found, unreferenced)
-        self._allocate(new + reserved)
-        keys: Sequence[Key] = found
-        if fresh:
-            if found:
-                blocks.joints.add(found[-1])
-            # vLLM block_pool.py `cache_full_blocks`: hashes are registered at admission, before the
-            # forward pass, so that later requests of the same step hit them.
-            added = blocks.register(hashes[hits:], fresh, IN_USE)
-            keys = [*found, *added] if found else added
-        lease = self._lease(keys, hits, held + new, reserved)
-        lease.hit_keys = len(found)
+        if new + later > self.free - sum(each.size for each in hits if not each.ref_cnt):
+            fits = held + new + later <= self._capacity
+            return None if fits else PoolLease(self._mark)
+        self._blocks.touch(hits)  # before anything is evicted for the rest
+        self._blocks.allocate(new)
+        lease = PoolLease(self._mark, len(hits), held + new - reserved, reserved)
+        lease.blocks = hits + self._blocks.cache_full_blocks(fresh)
         return lease
 
     def grow(self, lease: Lease, computed: int) -> bool:
         """Allocate for a request that has computed `computed` tokens of prompt and output.
 
         Allocates whole blocks of the engine's size; each that is full is held without a hash.
-        Returns False where there is no space: nothing has changed, the engine preempts a request.
+        Returns False if there is no space: nothing has changed, the engine preempts a request.
         A lease that is empty or released never grows.
         """
-        self._check_owner(lease)
-        computed = tokens_in(computed)
-        block, space = self.block, lease.tokens + lease.reserved_tokens
-        full = computed - computed % block
-        need = (full if full == computed else full + block) - space
-        if need <= 0 and full <= lease.tokens:
-            return True
-        if lease.release_seq or not space:
+        held, computed = self._own(lease), tokens_in(computed)
+        full, space = computed - computed % self._block, held.tokens + held.reserved_tokens
+        need = (full if full == computed else full + self._block) - space
+        if held.released or not space:
             return True
         if need > max(0, self.free):
             return False
         if need > 0:
-            self._allocate(need)
-            lease.reserved_tokens += need
-        self._fill(lease, full)
+            self._blocks.allocate(need)
+            held.reserved_tokens += need
+        if full > held.tokens and held.blocks and not held.unhashed_blocks:
+            self._expect_hashes(held, held.blocks[-1].block_hash)
+        while full > held.tokens:
+            size = self._block - held.tokens % self._block
+            held.unhashed_blocks.append(self._blocks.add(None, size))
+            held.tokens += size
+            held.reserved_tokens -= size
         return True
 
     def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
@@ -175,15 +163,19 @@ class BlockPool:
         The space that was allocated stays: what blocks lose is space without content, and the
         other way round. Blocks that other requests hold, or that were hit, keep their sizes.
         """
-        self._check_owner(lease)
-        sizes = sizes_in(sizes)
-        blocks, last = self._blocks, len(sizes) - lease.cached + lease.hit_keys
-        if lease.release_seq or last != len(lease.keys):
+        held, sizes = self._own(lease), sizes_in(sizes)
+        if held.released or len(sizes) != len(held.blocks):
             return
-        own, new = lease.keys[lease.hit_keys :], sizes[lease.cached :]
-        change = blocks.correct(own, new, lease.reserved_tokens)
-        lease.tokens += change
-        lease.reserved_tokens -= change
+        own_blocks = list(zip(held.blocks, sizes, strict=True))[held.cached :]
+        grown = sum(size - block.size for block, size in own_blocks)
+        shared = any(block.shared for block, _ in own_blocks)
+        at_once = grown <= held.reserved_tokens and not shared
+        for block, size in own_blocks:
+            change = size - block.size
+            if at_once or (change <= held.reserved_tokens and not block.shared):
+                block.size = size
+                held.tokens += change
+                held.reserved_tokens -= change
 
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Give hashes to what `lease` generated, from its first unhashed token on.
@@ -192,70 +184,63 @@ class BlockPool:
         those still held, but for a last part of less than one of the engine's blocks. Their
         places in the free queue stay.
         """
-        self._check_owner(lease)
-        hashes, sizes = hashes_in(hashes), sizes_in(sizes)
-        unhashed = self._unhashed.of(lease, self._blocks.stamps)
-        hashed, rest = self._blocks.assign_hashes(unhashed, hashes, sizes, self.block)
-        if not hashed:
-            return 0
-        self._unhashed.remove(lease)
-        if lease.release_seq:
-            self._queue.replace(
-                lease, [*lease.keys[: lease.evictable - len(unhashed)], *hashed, *rest]
-            )
-        else:
-            lease.keys, lease.unhashed_keys = [*lease.keys, *hashed], rest
-        if rest:
-            self._unhashed.add(lease, hashes[len(hashed) - 1])
-        return len(hashed)
+        held, hashes, sizes = self._own(lease), hashes_in(hashes), sizes_in(sizes)
+        unhashed = still_held(held.unhashed_blocks)
+        left, lengths = tokens_of(unhashed), list[int]()
+        for size in sizes[: len(hashes)]:
+            if not left or size - left >= self._block:
+                break
+            lengths.append(min(size, left))
+            left -= lengths[-1]
+        for block_hash, length in zip(hashes, lengths, strict=False):
+            (block,) = self._blocks.cache_full_blocks([(block_hash, length)])
+            if held.released:
+                self._blocks.put_behind(block, unhashed[0])
+            else:
+                held.blocks.append(block)
+            self._blocks.shorten(unhashed, length)
+        if lengths:
+            self._generating.pop(held, None)
+            held.unhashed_blocks = unhashed
+            if unhashed:
+                self._expect_hashes(held, hashes[len(lengths) - 1])
+        return len(lengths)
 
     def release(self, lease: Lease) -> None:
         """Free what a request holds, last block first; a second time changes nothing."""
-        self._check_owner(lease)
-        if lease.release_seq:
+        held = self._own(lease)
+        if held.released:
             return
-        blocks, queue = self._blocks, self._queue
-        keys: Sequence[Key] = (
-            [*lease.keys, *lease.unhashed_keys] if lease.unhashed_keys else lease.keys
-        )
-        tokens, reserved = lease.tokens, lease.reserved_tokens
-        if blocks.promoted or not blocks.shared.keys().isdisjoint(keys):
-            keys, lease.contiguous = blocks.unshare(keys)
-            tokens = blocks.tokens(keys)
-        # vLLM block_pool.py `free_blocks`: those that nobody else references go to the tail.
-        queue.append(lease, keys, tokens)
-        lease.unhashed_keys, lease.tokens, lease.reserved_tokens = [], 0, 0
-        if not self._engine_reports:
-            self._unhashed.remove(lease)  # without KV events nothing hashes them in time
+        self._blocks.free([*held.blocks, *held.unhashed_blocks])
         # vLLM `free_blocks`: a last block without a hash goes to the head of the queue.
-        self._blank_tokens += reserved
-        self._allocate(0)
+        self._blocks.blank_tokens += held.reserved_tokens
+        held.blocks, held.tokens, held.reserved_tokens = [], 0, 0
+        held.released = True
+        if not self._engine_reports:
+            self._generating.pop(held, None)  # without KV events nothing hashes them in time
+        self._blocks.allocate(0)
 
     def revoke(self, lease: Lease) -> None:
         """Free what a request holds; drop the blocks that it did not hit: they were never computed.
 
         Those that another request hit meanwhile stay: that one computed them.
         """
-        self._check_owner(lease)
-        if lease.release_seq:
+        held = self._own(lease)
+        if held.released:
             return
-        blocks = self._blocks
-        held = [blocks.promoted.get(key, key) for key in lease.keys[lease.hit_keys :]]
-        fresh = [key for key in held if key not in blocks.shared] + lease.unhashed_keys
-        self.release(lease)
-        for key in reversed(fresh):
-            if blocks.stamps.get(key) == lease.release_seq:
-                self._blank_tokens += self._queue.drop(key)
-        self._unhashed.remove(lease)
+        own_blocks = [*held.blocks[held.cached :], *held.unhashed_blocks]
+        self.release(held)
+        for block in reversed(own_blocks):
+            if block.queued and not block.shared:
+                self._blocks.evict(block)
+        held.unhashed_blocks = []
+        self._generating.pop(held, None)
 
-    def _lease(self, keys: Sequence[Key], cached: int, tokens: int, reserved: int) -> PoolLease:
-        lease = PoolLease(keys, cached, tokens, reserved)
-        lease.pool = self._number
-        return lease
-
-    def _check_owner(self, lease: Lease) -> None:
-        if own(PoolLease, lease).pool != self._number:
+    def _own(self, lease: Lease) -> PoolLease:
+        held = own(PoolLease, lease)
+        if held.pool is not self._mark:
             raise TypeError("a lease of another cache")
+        return held
 
     # Reports of the engine.
 
@@ -267,118 +252,85 @@ class BlockPool:
         become free blocks, the last to be evicted, as far as there is space.
         """
         hashes, sizes = hashes_in(hashes), sizes_in(sizes)
-        blocks, unhashed = self._blocks, self._unhashed
         self._engine_reports = True
-        held = self.match(hashes)
-        while 0 < held < len(hashes):
-            lease = unhashed.after(hashes[held - 1], blocks.stamps)
-            hashed = 0 if lease is None else self.assign_hashes(lease, hashes[held:], sizes[held:])
-            if not hashed:
-                break
-            held += hashed
-        self._store_reported(hashes[held:], sizes[held:])
+        held = named = self.match(hashes)
+        while named and held < len(hashes):
+            lease = self._generated_after(hashes[held - 1])
+            named = 0 if lease is None else self.assign_hashes(lease, hashes[held:], sizes[held:])
+            held += named
+        new, space = [], self.free
+        for block_hash, size in zip(hashes[held:], sizes[held:], strict=False):
+            if block_hash not in self._blocks.cached:
+                space -= size
+                if space < 0:
+                    break
+                new.append((block_hash, size))
+        if new:
+            self._blocks.allocate(sum(size for _, size in new))
+            self._blocks.free(self._blocks.cache_full_blocks(new))
+            self._last_hole = self._blocks.releases
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
         """Drop blocks that the engine has evicted.
 
         Those that requests hold stay: they were admitted here first, and are computed again.
         """
-        blocks, queue = self._blocks, self._queue
         for block_hash in hashes_in(hashes):
-            for key in (*blocks.copies.get(block_hash, ()), block_hash):
-                if not blocks.stamps.get(key):
+            first, *copies = self._blocks.cached.get(block_hash) or (None,)
+            for block in (*copies, first):
+                if block is None or block.ref_cnt:
                     continue
-                if key != queue.next():
-                    self._last_hole = queue.latest
-                self._blank_tokens += queue.drop(key)
+                if block is not self._blocks.queue.head:
+                    self._last_hole = self._blocks.releases
+                self._blocks.evict(block)
 
-    # For tests.
-
-    def check_invariants(self, held: Collection[Lease]) -> None:
-        """Assert that the parts agree; `held` are all leases that are not released."""
-        blocks, queue = self._blocks, self._queue
-        blocks.check_invariants()
-        queue.check_invariants()
-        keys = [key for lease in held for key in (*lease.keys, *lease.unhashed_keys)]
-        used = {blocks.promoted.get(key, key) for key in keys}
-        tokens = blocks.tokens(used) + sum(lease.reserved_tokens for lease in held)
-        found, hashed = set(self), [key for lease in held for key in lease.keys]
-        check(
-            in_use_is_held=used == {key for key, at in blocks.stamps.items() if at == IN_USE},
-            free=self.free == self._capacity - tokens,
-            queued_fits=queue.tokens <= max(0, self._capacity - tokens),
-            held_is_found=found.issuperset(
-                hash_of(blocks.promoted.get(key, key)) for key in hashed
-            ),
-        )
-
-    def _fill(self, lease: Lease, full: int) -> None:
-        """Turn reserved space into unhashed blocks, up to `full` tokens from the lease's start."""
-        if full > lease.tokens and not lease.unhashed_keys and lease.keys:
-            self._unhashed.add(lease, hash_of(lease.keys[-1]))
-        while full > lease.tokens:
-            size = self.block - lease.tokens % self.block
-            lease.unhashed_keys.append(self._blocks.register_unhashed(size))
-            lease.tokens += size
-            lease.reserved_tokens -= size
-
-    def _store_reported(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Put what is not held at the tail of the queue, as far as there is space."""
-        stored: list[BlockHash] = []
-        lengths: list[int] = []
-        tokens = 0
-        for block_hash, size in zip(hashes, sizes, strict=False):
-            if block_hash in self._blocks.stamps:
-                continue
-            if tokens + size > self.free:
-                break
-            stored.append(block_hash)
-            lengths.append(size)
-            tokens += size
-        if stored:
-            self._allocate(tokens)
-            keys = self._blocks.register(stored, lengths, IN_USE)
-            lease = self._lease((), 0, 0, 0)
-            first = hashes.index(stored[0])
-            lease.contiguous = list(hashes[first : first + len(stored)]) == stored
-            self._queue.append(lease, keys, tokens)
-            self._last_hole = self._queue.latest
-
-    # Capacity, memory, and changes for the index.
+    # Capacity and memory.
 
     def resize(self, capacity: int) -> None:
         """Change the capacity, in tokens; what requests hold stays until they release it."""
         before, self._capacity = self._capacity, tokens_in(capacity)
-        self._blank_tokens += self._capacity - before
-        self._allocate(0)
+        self._blocks.blank_tokens += self._capacity - before
+        self._blocks.allocate(0)
 
     def coarsen(self, blocks: int) -> None:
-        """Hold at least `blocks` fewer, at the cost of precision about those longest free.
+        """Hold at least `blocks` fewer: evict those that are next. The extension merges some."""
+        target = self._blocks.count - tokens_in(blocks)
+        while self._blocks.count > target and (head := self._blocks.queue.head) is not None:
+            self._blocks.evict(head)
 
-        Adjacent blocks are merged, so that a chain that parts between them hits less; where that
-        is not enough, the oldest are evicted.
+    # Generated blocks.
+
+    def _expect_hashes(self, lease: PoolLease, follows: BlockHash | None) -> None:
+        """Let KV events that go on after a hashed block find the lease."""
+        if follows is None:
+            return
+        if len(self._generating) >= _MOST_GENERATING:
+            del self._generating[next(iter(self._generating))]
+        self._generating[lease] = follows
+
+    def _generated_after(self, block_hash: BlockHash) -> PoolLease | None:
+        """Return the lease, the first of several, whose unhashed blocks follow a block."""
+        for lease, follows in self._generating.items():
+            if follows == block_hash and still_held(lease.unhashed_blocks):
+                return lease
+        return None
+
+    # For tests.
+
+    def free_blocks(self) -> list[BlockHash | None]:
+        """Return the hashes of the free blocks with content, the next to be evicted first.
+
+        None stands for a block without a hash (vLLM `get_all_free_blocks`).
         """
-        target = max(0, len(self) - tokens_in(blocks))
-        self._queue.merge(len(self) - target)
-        while len(self) > target and (oldest := self._queue.next()) is not None:
-            self._blank_tokens += self._queue.evict(self._blocks.sizes[oldest] or 1)
+        return [block.block_hash for block in self._blocks.queue]
 
-    def take_stored(self) -> Sequence[BlockHash]:
-        """Return the hashes that can be found and could not at the last call."""
-        return self._blocks.take_stored()
-
-    def take_evicted(self) -> Sequence[BlockHash]:
-        """Return the hashes that could be found at the last call and cannot any more."""
-        return self._blocks.take_evicted()
-
-    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
-        """Return the hashes that stand for another number of blocks than before, and the number."""
-        return self._blocks.take_merged()
-
-    def _allocate(self, tokens: int) -> None:
-        """Allocate `tokens`: space without content first, then by evicting."""
-        # vLLM block_pool.py `get_new_blocks`: taken from the head of the free queue, where blocks
-        # without content stand; `_maybe_evict_cached_block` drops the hash of a block only then.
-        self._blank_tokens -= tokens
-        if self._blank_tokens < 0:
-            self._blank_tokens += self._queue.evict(-self._blank_tokens)
+    def check_invariants(self, held: Collection[Lease]) -> None:
+        """Assert that the parts agree; `held` are all leases that are not released."""
+        leases = [self._own(lease) for lease in held]
+        holders = [block for each in leases for block in (*each.blocks, *each.unhashed_blocks)]
+        self._blocks.check_invariants(holders)
+        in_use = tokens_of(set(holders)) + sum(lease.reserved_tokens for lease in held)
+        check(
+            free=self.free == self._capacity - in_use,
+            queued_fits=self._blocks.queue.tokens <= max(0, self._capacity - in_use),
+        )

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Which endpoints hold which block; for a chain, the longest held prefix per endpoint.
 
-The contract is `prefix_index.py`. Here a block is an entry of a table (`table.pxd`) that leads to
-the set of those who hold it (`slot_sets.pxd`), which it shares with all blocks that the same
-endpoints hold (`holders.pxd`); `search.pxd` finds how far they hold a chain.
+The contract is `../index.py`. Here a block is an entry of a table (`table.pxd`) that leads to
+the set of those who add_holder it (`slot_sets.pxd`), which it shares with all blocks that the same
+endpoints add_holder (`holders.pxd`); `search.pxd` finds how far they add_holder a chain.
 """
 
 from collections import deque
@@ -17,12 +17,12 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from epp.model.holders cimport (
-    Holders, close_holders, hold, lengthen, lose, open_holders, shorten,
+from epp.model.prefix_index.native.holders cimport (
+    Holders, close_holders, add_holder, set_span, remove_holder, open_holders, clear_span,
 )
-from epp.model.search cimport DEEPEST, Search, jump, lowest_bit, walk, walk_back
-from epp.model.slot_sets cimport SET_BYTES, widen_sets
-from epp.model.words cimport Words, give_back, take_words
+from epp.model.prefix_index.native.search cimport DEEPEST, Search, jump, lowest_bit, walk, walk_back
+from epp.model.prefix_index.native.slot_sets cimport SET_BYTES, widen_sets
+from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view
 
 cdef extern from * nogil:
     int leading_zeros "__builtin_clzll"(unsigned long long)
@@ -60,7 +60,7 @@ cdef class PrefixIndex:
         self._search.holders = &self._holders
         if not open_holders(&self._holders):
             raise MemoryError
-        self._lay_out(1)
+        self._allocate_rows(1)
 
     def __dealloc__(self):
         close_holders(&self._holders)
@@ -76,7 +76,7 @@ cdef class PrefixIndex:
 
     @property
     def used_bytes(self):
-        """Bytes that all this and the endpoints' pools are taken to need."""
+        """Estimated bytes of the index and the endpoints' pools."""
         return (
             self._holders.held * HELD_BYTES
             + (self._holders.blocks.held + self._holders.spans.held) * HASH_BYTES
@@ -88,10 +88,10 @@ cdef class PrefixIndex:
         """How many blocks at endpoints are more than the budget allows."""
         return max(0, -((self._budget - self.used_bytes) // HELD_BYTES))
 
-    # Who there is.
+    # Slots.
 
     def open(self):
-        """Give out the lowest free slot; its endpoint is not taken to be closed."""
+        """Return the lowest free slot, for an endpoint that is not closed (`mark`)."""
         cdef uint32_t word = 0
         cdef uint64_t slot
         self.purge(_PURGED_AT_LEAST)
@@ -100,7 +100,7 @@ cdef class PrefixIndex:
         if word * <uint64_t>64 == _MOST_SLOTS:
             raise OverflowError(f"an index has {MOST_SLOTS} slots")
         if word == self._holders.sets.words:
-            self._widen()
+            self._double_slots()
         slot = word * <uint64_t>64 + lowest_bit(~self._used[word])
         _put(self._used, slot)
         _put(self._live, slot)
@@ -108,7 +108,7 @@ cdef class PrefixIndex:
         return slot
 
     def close(self, slot, held):
-        """Take a slot back, with all that its endpoint held."""
+        """Remove a slot, with all blocks that its endpoint held."""
         cdef uint32_t number = self._opened(slot)
         steps = iter(held)
         _clear(self._live, number)
@@ -117,7 +117,7 @@ cdef class PrefixIndex:
         self.purge(_PURGED_AT_LEAST)
 
     def mark(self, slot, *, closed):
-        """Note whether an endpoint is known to hold no block without all that stand before it."""
+        """Set whether an endpoint holds no block without all that precede it in its chain."""
         cdef uint32_t number = self._opened(slot)
         if closed:
             _put(self._closed, number)
@@ -125,7 +125,7 @@ cdef class PrefixIndex:
             _clear(self._closed, number)
 
     def purge(self, Py_ssize_t blocks):
-        """Forget up to so many blocks of endpoints that left."""
+        """Remove up to `blocks` blocks of removed endpoints."""
         cdef Py_ssize_t read
         while blocks > 0 and self._leaving:
             leaving = self._leaving[0]
@@ -144,16 +144,16 @@ cdef class PrefixIndex:
             raise ValueError(f"slot {slot} is not open")
         return number
 
-    cdef int _widen(self) except -1:
+    cdef int _double_slots(self) except -1:
         """Make room for twice as many slots."""
         cdef uint32_t words = 2 * self._holders.sets.words
-        self._lay_out(words)
+        self._allocate_rows(words)
         if not widen_sets(&self._holders.sets, words):
             raise MemoryError
         return 0
 
-    cdef int _lay_out(self, uint32_t words) except -1:
-        """Give all rows room for so many words; those that last keep what they say."""
+    cdef int _allocate_rows(self, uint32_t words) except -1:
+        """Give all rows room for `words` words; those that stay are copied."""
         cdef uint64_t frames = DEEPEST * <uint64_t>(words + 2), slots = 64 * <uint64_t>words
         cdef uint64_t* row = <uint64_t*>calloc(5 * words + frames + 2 * slots, sizeof(uint64_t))
         cdef uint64_t* before = self._used
@@ -170,59 +170,59 @@ cdef class PrefixIndex:
         free(before)
         return 0
 
-    # Who holds what.
+    # Blocks.
 
     def add(self, slot, hashes):
-        """Note that an endpoint holds blocks."""
+        """Add blocks to an endpoint."""
         cdef uint32_t number = self._opened(slot)
-        cdef Words words
-        take_words(&words, hashes)
+        cdef UInt64View words
+        acquire_view(&words, hashes)
         try:
             if self._leaving:
                 self.purge(2 * words.size + _PURGED_AT_LEAST)
-            if hold(&self._holders, number, words.at, words.size) < 0:
+            if add_holder(&self._holders, number, words.at, words.size) < 0:
                 raise MemoryError
         finally:
-            give_back(&words)
+            release_view(&words)
 
     def remove(self, slot, hashes):
-        """Note that an endpoint holds blocks no longer; unknown ones are ignored."""
+        """Remove blocks from an endpoint; unknown ones are ignored."""
         self._remove(self._opened(slot), hashes)
 
     cdef int _remove(self, uint32_t slot, hashes) except -1:
-        cdef Words words
-        take_words(&words, hashes)
+        cdef UInt64View words
+        acquire_view(&words, hashes)
         try:
-            if lose(&self._holders, slot, words.at, words.size) < 0:
+            if remove_holder(&self._holders, slot, words.at, words.size) < 0:
                 raise MemoryError
         finally:
-            give_back(&words)
+            release_view(&words)
         return 0
 
     def widen(self, slot, spans):
-        """Note that blocks of an endpoint stand for so many, each for itself and those before it."""
+        """Set how many blocks each stands for at an endpoint: itself and those before it."""
         cdef uint32_t number = self._opened(slot)
         for block_hash, span in spans:
             if span > MOST_SPAN:
                 raise ValueError(f"a block stands for {MOST_SPAN} at most")
             if span < 2:
-                shorten(&self._holders, number, PyLong_AsUnsignedLongLong(block_hash))
+                clear_span(&self._holders, number, PyLong_AsUnsignedLongLong(block_hash))
                 continue
-            if lengthen(&self._holders, number, PyLong_AsUnsignedLongLong(block_hash), span) < 0:
+            if set_span(&self._holders, number, PyLong_AsUnsignedLongLong(block_hash), span) < 0:
                 raise MemoryError
             _put(self._spanning, number)
 
-    # What they hold of a chain.
+    # Look-up.
 
     def match(self, hashes):
         """Return, by slot, how many leading blocks each endpoint holds without a hole."""
         cdef Py_ssize_t i, count
-        cdef Words words
-        take_words(&words, hashes)
+        cdef UInt64View words
+        acquire_view(&words, hashes)
         memset(self._search.depths, 0, 64 * self._holders.sets.words * sizeof(int64_t))
         if words.size:
             self._match(words.at, words.size)
-        give_back(&words)
+        release_view(&words)
         count = _length(self._used, self._holders.sets.words)
         depths = PyList_New(count)
         for i in range(count):
@@ -232,7 +232,7 @@ cdef class PrefixIndex:
         return depths
 
     cdef void _match(self, const uint64_t* hashes, Py_ssize_t size) noexcept:
-        """Look for all that are closed together, and for the others, those with spans apart."""
+        """Search for closed endpoints together, then for the others, those with spans apart."""
         cdef bint spans = self._holders.spans.held > 0
         cdef uint64_t* slots = self._search.slots
         cdef uint64_t closed = 0, holed = 0, spanning = 0

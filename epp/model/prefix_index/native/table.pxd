@@ -14,11 +14,11 @@ cdef extern from * nogil:
     """
     #define PARTS 1024
     #define LEAST_ROOM 8
-    static inline void fetch_soon(const void* place) { __builtin_prefetch(place); }
+    static inline void prefetch(const void* place) { __builtin_prefetch(place); }
     """
     enum: PARTS
     enum: LEAST_ROOM
-    void fetch_soon(const void* place)
+    void prefetch(const void* place)
 
 
 cdef packed struct Entry:
@@ -78,11 +78,11 @@ cdef inline Entry* _from(Part* part, uint64_t key, uint32_t place) noexcept nogi
             place = 0
 
 
-cdef inline void expect(Table* table, uint64_t key) noexcept nogil:
+cdef inline void prefetch_entry(Table* table, uint64_t key) noexcept nogil:
     """Have the processor fetch where a key is."""
     cdef Part* part = _part_of(table, key)
     if part.room:
-        fetch_soon(part.places + _home(key, part.room))
+        prefetch(part.places + _home(key, part.room))
 
 
 cdef inline Entry* find(Table* table, uint64_t key) noexcept nogil:
@@ -102,10 +102,10 @@ cdef inline Entry* after(Table* table, Entry* entry) noexcept nogil:
     return _from(part, entry.key, 0 if place == part.room else place)
 
 
-cdef inline Entry* place_for(Table* table, uint64_t key) noexcept nogil:
+cdef inline Entry* find_or_free_place(Table* table, uint64_t key) noexcept nogil:
     """Return the first entry with that key, or a free place for one; NULL without memory.
 
-    To fill the place is to `fill` it.
+    `insert` writes the entry.
     """
     cdef Part* part = _part_of(table, key)
     if part.held * <uint64_t>5 >= part.room * <uint64_t>4 and not _grow(table, part):
@@ -113,8 +113,8 @@ cdef inline Entry* place_for(Table* table, uint64_t key) noexcept nogil:
     return _from(part, key, _home(key, part.room))
 
 
-cdef inline void fill(Table* table, Entry* place, uint64_t key, uint32_t value) noexcept nogil:
-    """Write an entry where `place_for` found a place for it."""
+cdef inline void insert(Table* table, Entry* place, uint64_t key, uint32_t value) noexcept nogil:
+    """Write an entry where `find_or_free_place` found a place for it."""
     place.key = key
     place.value = value
     _part_of(table, key).held += 1
@@ -149,7 +149,7 @@ cdef inline bint _rebuild(Part* part, uint32_t room) noexcept nogil:
     return True
 
 
-cdef inline void drop(Table* table, Entry* entry) noexcept nogil:
+cdef inline void delete(Table* table, Entry* entry) noexcept nogil:
     """Take an entry out, and let those that stand behind it move up."""
     cdef Part* part = _part_of(table, entry.key)
     cdef Entry* places = part.places

@@ -6,7 +6,7 @@ middle is credited with what stands before it.
 
 Where an endpoint holds no block without those before it, the end of what it holds is found by
 jumps, for all such endpoints together. Others are followed block by block, and so are those of
-whose blocks one may stand for several (`epp.model.caches.block_pool.blocks`).
+whose blocks one may stand for several (`CacheModel.take_merged`).
 """
 
 from array import array
@@ -24,9 +24,9 @@ Slot = NewType("Slot", int)
 BUDGET = 2 << 30
 """Bytes that the index and the endpoints' pools may take together, about."""
 
-HELD_BYTES = 140
-"""Bytes of one block at one endpoint in its `BlockPool`: two entries of maps, a place in the
-free queue, the hash itself (measured: `tests/model/test_prefix_index_budget.py`)."""
+HELD_BYTES = 240
+"""Bytes of one block at one endpoint in its `BlockPool`: an object, an entry of a map with a list,
+the hash itself (measured: `tests/model/test_prefix_index_budget.py`)."""
 HASH_BYTES = 80
 """Bytes of one block here, whoever holds it: an entry of the map, and the set."""
 

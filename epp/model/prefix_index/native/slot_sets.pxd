@@ -1,7 +1,7 @@
 """Sets of slots, each kept once and known by a number; 0 is the empty set.
 
 Most blocks of a chain are held by the same endpoints, so there are few sets beside the blocks that
-are held. A set is a row of bits, all equally long. Sets that nobody refers to are given up.
+are held. A set is a row of bits, all equally long. A set without references is freed.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -10,29 +10,29 @@ from libc.string cimport memcpy, memset
 
 cdef extern from * nogil:
     """
-    #define SETS_IN_A_SHELF 1024
+    #define SETS_PER_CHUNK 1024
     #define SET_BYTES 28
     """
-    enum: SETS_IN_A_SHELF
+    enum: SETS_PER_CHUNK
     enum: SET_BYTES  # what a set takes besides its bits
 
 
 cdef struct SlotSets:
     uint32_t words  # in a row of bits
-    uint32_t made  # numbers that were given out, the empty set's too
+    uint32_t made  # numbers that were ever used, the empty set's too
     uint32_t held  # sets that are there, without the empty one
-    uint32_t idle  # the first number to be given out again; its digest is the next
-    uint32_t room  # numbers for which there is memory, by whole shelves
-    uint32_t name_room  # a power of two
-    uint64_t** shelves
-    uint32_t* users
+    uint32_t free_number  # the first to be used again; its digest is the next
+    uint32_t room  # numbers for which there is memory, by whole chunks
+    uint32_t map_room  # a power of two
+    uint64_t** chunks
+    uint32_t* ref_counts
     uint64_t* digests
-    uint32_t* names  # numbers, where their digests have them
+    uint32_t* map  # from digests to numbers: open addressing
 
 
 cdef inline uint64_t* bits_of(SlotSets* sets, uint32_t number) noexcept nogil:
-    cdef uint64_t* shelf = sets.shelves[number // SETS_IN_A_SHELF]
-    return shelf + <uint64_t>(number % SETS_IN_A_SHELF) * sets.words
+    cdef uint64_t* chunk = sets.chunks[number // SETS_PER_CHUNK]
+    return chunk + <uint64_t>(number % SETS_PER_CHUNK) * sets.words
 
 
 cdef inline bint has_slot(SlotSets* sets, uint32_t number, uint32_t slot) noexcept nogil:
@@ -51,7 +51,7 @@ cdef inline bint open_sets(SlotSets* sets, uint32_t words) noexcept nogil:
     """Begin with the empty set alone; False without memory."""
     memset(sets, 0, sizeof(SlotSets))
     sets.words = words
-    if not _more_names(sets) or not _more_room(sets):
+    if not _grow_map(sets) or not _add_chunk(sets):
         return False
     sets.made = 1
     return True
@@ -59,61 +59,61 @@ cdef inline bint open_sets(SlotSets* sets, uint32_t words) noexcept nogil:
 
 cdef inline void close_sets(SlotSets* sets) noexcept nogil:
     cdef uint32_t i
-    for i in range(sets.room // SETS_IN_A_SHELF):
-        free(sets.shelves[i])
-    free(sets.shelves)
-    free(sets.users)
+    for i in range(sets.room // SETS_PER_CHUNK):
+        free(sets.chunks[i])
+    free(sets.chunks)
+    free(sets.ref_counts)
     free(sets.digests)
-    free(sets.names)
+    free(sets.map)
 
 
-cdef inline bint _more_room(SlotSets* sets) noexcept nogil:
-    """Make room for another shelf."""
-    cdef uint32_t count = sets.room // SETS_IN_A_SHELF
-    cdef uint64_t room = sets.room + <uint64_t>SETS_IN_A_SHELF
+cdef inline bint _add_chunk(SlotSets* sets) noexcept nogil:
+    """Make room for another chunk."""
+    cdef uint32_t count = sets.room // SETS_PER_CHUNK
+    cdef uint64_t room = sets.room + <uint64_t>SETS_PER_CHUNK
     cdef void* moved
     if room > <uint64_t>0xffffffff:
         return False
-    moved = realloc(sets.shelves, (count + 1) * sizeof(uint64_t*))
+    moved = realloc(sets.chunks, (count + 1) * sizeof(uint64_t*))
     if moved == NULL:
         return False
-    sets.shelves = <uint64_t**>moved
-    moved = realloc(sets.users, room * sizeof(uint32_t))
+    sets.chunks = <uint64_t**>moved
+    moved = realloc(sets.ref_counts, room * sizeof(uint32_t))
     if moved == NULL:
         return False
-    sets.users = <uint32_t*>moved
+    sets.ref_counts = <uint32_t*>moved
     moved = realloc(sets.digests, room * sizeof(uint64_t))
     if moved == NULL:
         return False
     sets.digests = <uint64_t*>moved
-    moved = calloc(SETS_IN_A_SHELF * sets.words, sizeof(uint64_t))
+    moved = calloc(SETS_PER_CHUNK * sets.words, sizeof(uint64_t))
     if moved == NULL:
         return False
-    sets.shelves[count] = <uint64_t*>moved
+    sets.chunks[count] = <uint64_t*>moved
     if sets.room == 0:
-        sets.users[0] = 0
+        sets.ref_counts[0] = 0
         sets.digests[0] = 0
     sets.room = <uint32_t>room
     return True
 
 
-cdef inline bint _more_names(SlotSets* sets) noexcept nogil:
-    """Double the places by digest."""
-    cdef uint32_t room = 2 * sets.name_room if sets.name_room else 64
-    cdef uint32_t* names = <uint32_t*>calloc(room, sizeof(uint32_t))
+cdef inline bint _grow_map(SlotSets* sets) noexcept nogil:
+    """Double the map from digests."""
+    cdef uint32_t room = 2 * sets.map_room if sets.map_room else 64
+    cdef uint32_t* map = <uint32_t*>calloc(room, sizeof(uint32_t))
     cdef uint32_t i, number, place
-    if names == NULL:
+    if map == NULL:
         return False
-    for i in range(sets.name_room):
-        number = sets.names[i]
+    for i in range(sets.map_room):
+        number = sets.map[i]
         if number:
             place = sets.digests[number] & (room - 1)
-            while names[place]:
+            while map[place]:
                 place = (place + 1) & (room - 1)
-            names[place] = number
-    free(sets.names)
-    sets.names = names
-    sets.name_room = room
+            map[place] = number
+    free(sets.map)
+    sets.map = map
+    sets.map_room = room
     return True
 
 
@@ -133,100 +133,100 @@ cdef inline bint _is_toggled(
 cdef inline int64_t toggled(SlotSets* sets, uint32_t number, uint32_t slot) noexcept nogil:
     """Return the set that is like another but for one slot; -1 without memory.
 
-    Nobody refers to it yet where it is new.
+    If it is new it has no references yet.
     """
     cdef uint64_t digest = sets.digests[number] ^ _digest_of(slot)
-    cdef uint32_t place = digest & (sets.name_room - 1), other
+    cdef uint32_t place = digest & (sets.map_room - 1), other
     if digest == 0 and _is_toggled(sets, number, 0, slot):
         return 0
-    while sets.names[place]:
-        other = sets.names[place]
+    while sets.map[place]:
+        other = sets.map[place]
         if sets.digests[other] == digest and _is_toggled(sets, number, other, slot):
             return other
-        place = (place + 1) & (sets.name_room - 1)
+        place = (place + 1) & (sets.map_room - 1)
     return _make(sets, number, slot, digest)
 
 
 cdef inline int64_t _make(
     SlotSets* sets, uint32_t like, uint32_t slot, uint64_t digest
 ) noexcept nogil:
-    cdef uint32_t number = sets.idle, place
-    if 2 * <uint64_t>(sets.held + 1) > sets.name_room and not _more_names(sets):
+    cdef uint32_t number = sets.free_number, place
+    if 2 * <uint64_t>(sets.held + 1) > sets.map_room and not _grow_map(sets):
         return -1
     if number:
-        sets.idle = <uint32_t>sets.digests[number]
+        sets.free_number = <uint32_t>sets.digests[number]
     else:
-        if sets.made == sets.room and not _more_room(sets):
+        if sets.made == sets.room and not _add_chunk(sets):
             return -1
         number = sets.made
         sets.made += 1
     memcpy(bits_of(sets, number), bits_of(sets, like), sets.words * sizeof(uint64_t))
     bits_of(sets, number)[slot >> 6] ^= <uint64_t>1 << (slot & 63)
     sets.digests[number] = digest
-    sets.users[number] = 0
+    sets.ref_counts[number] = 0
     sets.held += 1
-    place = digest & (sets.name_room - 1)
-    while sets.names[place]:
-        place = (place + 1) & (sets.name_room - 1)
-    sets.names[place] = number
+    place = digest & (sets.map_room - 1)
+    while sets.map[place]:
+        place = (place + 1) & (sets.map_room - 1)
+    sets.map[place] = number
     return number
 
 
-cdef inline bint let_go(SlotSets* sets, uint32_t number) noexcept nogil:
-    """Refer to a set no more; True where it is given up, and its number may be another's."""
+cdef inline bint release_set(SlotSets* sets, uint32_t number) noexcept nogil:
+    """Remove a reference; return whether the set is freed, and its number may be another's."""
     if number == 0:
         return False
-    sets.users[number] -= 1
-    if sets.users[number]:
+    sets.ref_counts[number] -= 1
+    if sets.ref_counts[number]:
         return False
-    _give_up(sets, number)
+    _free_set(sets, number)
     return True
 
 
-cdef inline void _give_up(SlotSets* sets, uint32_t number) noexcept nogil:
-    cdef uint32_t last = sets.name_room - 1
+cdef inline void _free_set(SlotSets* sets, uint32_t number) noexcept nogil:
+    cdef uint32_t last = sets.map_room - 1
     cdef uint32_t hole = sets.digests[number] & last, place, home
-    while sets.names[hole] != number:
+    while sets.map[hole] != number:
         hole = (hole + 1) & last
     place = hole
     while True:
         place = (place + 1) & last
-        if sets.names[place] == 0:
+        if sets.map[place] == 0:
             break
-        home = sets.digests[sets.names[place]] & last
+        home = sets.digests[sets.map[place]] & last
         if ((place - home) & last) >= ((place - hole) & last):
-            sets.names[hole] = sets.names[place]
+            sets.map[hole] = sets.map[place]
             hole = place
-    sets.names[hole] = 0
-    sets.digests[number] = sets.idle
-    sets.idle = number
+    sets.map[hole] = 0
+    sets.digests[number] = sets.free_number
+    sets.free_number = number
     sets.held -= 1
 
 
 cdef inline bint widen_sets(SlotSets* sets, uint32_t words) noexcept nogil:
     """Make every row of bits `words` long; False without memory, and nothing is changed."""
-    cdef uint32_t count = sets.room // SETS_IN_A_SHELF, i
+    cdef uint32_t count = sets.room // SETS_PER_CHUNK, i
     cdef int row
-    cdef uint64_t** shelves = <uint64_t**>calloc(count, sizeof(uint64_t*))
-    if shelves == NULL:
+    cdef uint64_t** chunks = <uint64_t**>calloc(count, sizeof(uint64_t*))
+    if chunks == NULL:
         return False
     for i in range(count):
-        shelves[i] = <uint64_t*>calloc(SETS_IN_A_SHELF * words, sizeof(uint64_t))
-        if shelves[i] == NULL:
+        chunks[i] = <uint64_t*>calloc(SETS_PER_CHUNK * words, sizeof(uint64_t))
+        if chunks[i] == NULL:
             while i:
                 i -= 1
-                free(shelves[i])
-            free(shelves)
+                free(chunks[i])
+            free(chunks)
             return False
     for i in range(count):
-        for row in range(SETS_IN_A_SHELF):
+        for row in range(SETS_PER_CHUNK):
             memcpy(
-                shelves[i] + row * words,
-                sets.shelves[i] + row * sets.words,
+                chunks[i] + row * words,
+                sets.chunks[i] + row * sets.words,
                 sets.words * sizeof(uint64_t),
             )
-        free(sets.shelves[i])
-    free(sets.shelves)
-    sets.shelves = shelves
+        free(sets.chunks[i])
+    free(sets.chunks)
+    sets.chunks = chunks
     sets.words = words
     return True

@@ -1,14 +1,14 @@
 """Finds, for the slots of an index, how much of a chain each holds without a hole.
 
-By bisection for those that hold no block without all that stand before it, else block by block;
-and from the end where blocks may stand for those before them.
+By bisection for those that hold no block without all that precede it, else block by block; from
+the end if blocks may stand for those before them.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from epp.model.holders cimport AHEAD, Holders, holding
-from epp.model.table cimport Entry, after, expect, find
+from epp.model.prefix_index.native.holders cimport AHEAD, Holders, holders_of
+from epp.model.prefix_index.native.table cimport Entry, after, prefetch_entry, find
 
 cdef extern from * nogil:
     """
@@ -36,7 +36,7 @@ cdef inline void jump(Search* search, const uint64_t* hashes, int64_t size) noex
     cdef uint32_t i, words = search.holders.sets.words
     cdef uint64_t deeper, others
     cdef uint64_t* frame = search.frames
-    cdef uint64_t* bits = holding(search.holders, hashes[0])
+    cdef uint64_t* bits = holders_of(search.holders, hashes[0])
     deeper = 0
     for i in range(words):
         search.slots[i] &= bits[i]
@@ -46,7 +46,7 @@ cdef inline void jump(Search* search, const uint64_t* hashes, int64_t size) noex
     while True:
         while low < high:
             middle = (low + high + 1) >> 1
-            bits = holding(search.holders, hashes[middle - 1])
+            bits = holders_of(search.holders, hashes[middle - 1])
             deeper = others = 0
             for i in range(words):
                 deeper |= search.slots[i] & bits[i]
@@ -61,7 +61,7 @@ cdef inline void jump(Search* search, const uint64_t* hashes, int64_t size) noex
                     search.slots[i] &= bits[i]
                 frame += 2 + words
             low = middle
-        note(search, search.slots, low)
+        set_depths(search, search.slots, low)
         if frame == search.frames:
             return
         frame -= 2 + words
@@ -78,8 +78,8 @@ cdef inline void walk(Search* search, const uint64_t* hashes, Py_ssize_t size) n
     cdef Py_ssize_t i
     for i in range(size):
         if i + AHEAD < size:
-            expect(search.holders.blocks, hashes[i + AHEAD])
-        bits = holding(search.holders, hashes[i])
+            prefetch_entry(search.holders.blocks, hashes[i + AHEAD])
+        bits = holders_of(search.holders, hashes[i])
         if bits == before:
             continue
         before = bits
@@ -93,7 +93,7 @@ cdef inline void walk(Search* search, const uint64_t* hashes, Py_ssize_t size) n
                 gone &= gone - 1
         if not left:
             return
-    note(search, search.slots, size)
+    set_depths(search, search.slots, size)
 
 
 cdef inline void walk_back(Search* search, const uint64_t* hashes, int64_t size) noexcept nogil:
@@ -105,9 +105,9 @@ cdef inline void walk_back(Search* search, const uint64_t* hashes, int64_t size)
     cdef int64_t i
     for slot in range(<uint64_t>64 * search.holders.sets.words):
         search.reaches[slot] = size
-    note(search, search.slots, size)
+    set_depths(search, search.slots, size)
     for i in range(size - 1, -1, -1):
-        bits = holding(search.holders, hashes[i])
+        bits = holders_of(search.holders, hashes[i])
         for word in range(search.holders.sets.words):
             lacking = search.slots[word] & ~bits[word]
             while lacking:
@@ -124,7 +124,7 @@ cdef inline void walk_back(Search* search, const uint64_t* hashes, int64_t size)
             entry = after(search.holders.spans, entry)
 
 
-cdef inline void note(Search* search, const uint64_t* slots, int64_t depth) noexcept nogil:
+cdef inline void set_depths(Search* search, const uint64_t* slots, int64_t depth) noexcept nogil:
     cdef uint32_t word
     cdef uint64_t bits
     for word in range(search.holders.sets.words):

@@ -1,15 +1,16 @@
-"""Who holds which block: from a hash to the set of slots that hold it, and its spans.
+"""Which slots hold which block: from a hash to the set of its slots, and its spans.
 
 Functions that may want memory return -1 without it; what they did until then stands.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from epp.model.slot_sets cimport (
-    SlotSets, bits_of, close_sets, has_slot, let_go, open_sets, toggled,
+from epp.model.prefix_index.native.slot_sets cimport (
+    SlotSets, bits_of, close_sets, has_slot, open_sets, release_set, toggled,
 )
-from epp.model.table cimport (
-    Entry, Table, after, drop, expect, fill, find, free_table, new_table, place_for,
+from epp.model.prefix_index.native.table cimport (
+    Entry, Table, after, delete, find, find_or_free_place, free_table, insert, new_table,
+    prefetch_entry,
 )
 
 cdef extern from * nogil:
@@ -40,24 +41,24 @@ cdef inline void close_holders(Holders* holders) noexcept nogil:
     close_sets(&holders.sets)
 
 
-cdef inline uint64_t* holding(Holders* holders, uint64_t block_hash) noexcept nogil:
-    """Return who holds a block, as a row of bits."""
+cdef inline uint64_t* holders_of(Holders* holders, uint64_t block_hash) noexcept nogil:
+    """Return the slots that hold a block, as a row of bits."""
     cdef Entry* entry = find(holders.blocks, block_hash)
     return bits_of(&holders.sets, 0 if entry == NULL else entry.value)
 
 
-cdef inline int hold(
+cdef inline int add_holder(
     Holders* holders, uint32_t slot, const uint64_t* hashes, Py_ssize_t size
 ) noexcept nogil:
-    """Note that a slot holds blocks."""
+    """Add blocks to a slot."""
     # Most of what comes together is held by the same slots, before and after.
     cdef int64_t known = -1, wider = 0, now
     cdef Entry* entry
     cdef Py_ssize_t i
     for i in range(size):
         if i + AHEAD < size:
-            expect(holders.blocks, hashes[i + AHEAD])
-        entry = place_for(holders.blocks, hashes[i])
+            prefetch_entry(holders.blocks, hashes[i + AHEAD])
+        entry = find_or_free_place(holders.blocks, hashes[i])
         if entry == NULL:
             return -1
         now = entry.value
@@ -68,29 +69,29 @@ cdef inline int hold(
             if wider < 0:
                 return -1
             known = now
-        holders.sets.users[wider] += 1
+        holders.sets.ref_counts[wider] += 1
         holders.held += 1
         if now == 0:
-            fill(holders.blocks, entry, hashes[i], wider)
+            insert(holders.blocks, entry, hashes[i], wider)
             continue
         entry.value = wider
-        if let_go(&holders.sets, now):
+        if release_set(&holders.sets, now):
             known = -1
     return 0
 
 
-cdef inline int lose(
+cdef inline int remove_holder(
     Holders* holders, uint32_t slot, const uint64_t* hashes, Py_ssize_t size
 ) noexcept nogil:
-    """Note that a slot holds blocks no longer, if it held them."""
+    """Remove blocks from a slot; unknown ones are ignored."""
     cdef int64_t known = -1, narrower = 0, now
     cdef Entry* entry
     cdef Py_ssize_t i
     for i in range(size):
         if i + AHEAD < size:
-            expect(holders.blocks, hashes[i + AHEAD])
+            prefetch_entry(holders.blocks, hashes[i + AHEAD])
         if holders.spans.held:
-            shorten(holders, slot, hashes[i])
+            clear_span(holders, slot, hashes[i])
         entry = find(holders.blocks, hashes[i])
         if entry == NULL:
             continue
@@ -104,20 +105,20 @@ cdef inline int lose(
             known = now
         holders.held -= 1
         if narrower:
-            holders.sets.users[narrower] += 1
+            holders.sets.ref_counts[narrower] += 1
             entry.value = narrower
         else:
-            drop(holders.blocks, entry)
-        if let_go(&holders.sets, now):
+            delete(holders.blocks, entry)
+        if release_set(&holders.sets, now):
             known = -1
     return 0
 
 
-cdef inline int lengthen(
+cdef inline int set_span(
     Holders* holders, uint32_t slot, uint64_t block_hash, uint32_t span
 ) noexcept nogil:
-    """Note that a block of a slot stands for `span` blocks, two or more."""
-    cdef Entry* entry = place_for(holders.spans, block_hash)
+    """Set how many blocks one stands for at a slot: two or more."""
+    cdef Entry* entry = find_or_free_place(holders.spans, block_hash)
     if entry == NULL:
         return -1
     while entry.value and entry.value >> 16 != slot:
@@ -125,15 +126,15 @@ cdef inline int lengthen(
     if entry.value:
         entry.value = slot << 16 | span
     else:
-        fill(holders.spans, entry, block_hash, slot << 16 | span)
+        insert(holders.spans, entry, block_hash, slot << 16 | span)
     return 0
 
 
-cdef inline void shorten(Holders* holders, uint32_t slot, uint64_t block_hash) noexcept nogil:
-    """Note that a block of a slot stands for itself alone."""
+cdef inline void clear_span(Holders* holders, uint32_t slot, uint64_t block_hash) noexcept nogil:
+    """Let a block stand for itself alone at a slot."""
     cdef Entry* entry = find(holders.spans, block_hash)
     while entry != NULL and entry.value:
         if entry.value >> 16 == slot:
-            drop(holders.spans, entry)
+            delete(holders.spans, entry)
             return
         entry = after(holders.spans, entry)

@@ -1,0 +1,171 @@
+"""The blocks of one pool: cached, found and deleted. Part of `pool.pyx`.
+
+If several have one hash, the map has a record in their place, from which they hang in the order in
+which they were cached: the first one is found. Their own `block_hash` holds their neighbours.
+"""
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from epp.model.caches.block_pool.native.store cimport (
+    COPIED, IN_USE, JOINT, NUMBER, PREFETCHED, RECORD, UNHASHED, WIDEST, Block, Store, find_block,
+    find_entry, free_number, insert_entry, new_number, prefetch_entries, record, remove_entry,
+    reserve,
+)
+
+# Several blocks of one hash.
+
+cdef inline uint32_t copy_before(Store* store, uint32_t at) noexcept nogil:
+    cdef Block* block = store.blocks + at
+    return block.older if block.link & RECORD else <uint32_t>(block.block_hash >> 32)
+
+
+cdef inline uint32_t copy_after(Store* store, uint32_t at) noexcept nogil:
+    cdef Block* block = store.blocks + at
+    return block.newer if block.link & RECORD else <uint32_t>block.block_hash
+
+
+cdef inline void link_copies(Store* store, uint32_t first, uint32_t second) noexcept nogil:
+    """Make one copy, or the record, the next after another."""
+    cdef Block* one = store.blocks + first
+    cdef Block* other = store.blocks + second
+    if one.link & RECORD:
+        one.newer = second
+    else:
+        one.block_hash = (one.block_hash & <uint64_t>0xFFFFFFFF00000000) | second
+    if other.link & RECORD:
+        other.older = first
+    else:
+        other.block_hash = (<uint64_t>first << 32) | <uint32_t>other.block_hash
+
+
+cdef inline void add_copy(Store* store, uint32_t entry, uint32_t block) noexcept nogil:
+    """Add a block after those of its hash; there must be a number for a record."""
+    cdef uint32_t record = entry
+    if not store.blocks[entry].link & RECORD:
+        record = new_number(store)
+        store.records += 1
+        store.blocks[record].block_hash = store.blocks[entry].block_hash
+        store.blocks[record].link = RECORD | (store.blocks[entry].link & JOINT)
+        remove_entry(store, entry)
+        insert_entry(store, record)
+        store.blocks[entry].link = (store.blocks[entry].link & ~(JOINT | NUMBER)) | COPIED
+        link_copies(store, record, entry)
+        link_copies(store, entry, record)
+    store.blocks[block].link |= COPIED
+    link_copies(store, store.blocks[record].older, block)
+    link_copies(store, block, record)
+
+
+cdef inline void drop_copy(Store* store, uint32_t block) noexcept nogil:
+    """Remove a block from those of its hash; if one is left, it gets its hash back."""
+    cdef uint32_t before = copy_before(store, block), after = copy_after(store, block)
+    cdef uint32_t record, left
+    link_copies(store, before, after)
+    if copy_after(store, after) != before:
+        return
+    record, left = (before, after) if store.blocks[before].link & RECORD else (after, before)
+    remove_entry(store, record)
+    store.blocks[left].block_hash = store.blocks[record].block_hash
+    store.blocks[left].link &= ~COPIED
+    store.blocks[left].link |= store.blocks[record].link & JOINT
+    insert_entry(store, left)
+    free_number(store, record)
+    store.records -= 1
+
+
+# Blocks.
+
+cdef inline uint32_t add_unhashed(Store* store, uint64_t serial, uint32_t size) noexcept nogil:
+    """Add a block in use that has no hash yet; there must be a number for it."""
+    cdef uint32_t block = new_number(store)
+    cdef Block* at = store.blocks + block
+    at.block_hash, at.size = serial, size
+    at.older, at.newer, at.link = IN_USE, 1, UNHASHED
+    return block
+
+
+cdef inline uint32_t cache_full_block(
+    Store* store, uint64_t block_hash, uint32_t size
+) noexcept nogil:
+    """Add a block in use that can be found by its hash; return none without memory."""
+    cdef uint32_t block, entry
+    if not reserve(store, 2):
+        return 0
+    block = add_unhashed(store, block_hash, size)
+    store.blocks[block].link = 0
+    entry = find_entry(store, block_hash)
+    if entry:
+        add_copy(store, entry, block)
+    else:
+        insert_entry(store, block)
+        record(store, &store.stored, &store.evicted, block_hash)
+    return block
+
+
+cdef inline void delete_block(Store* store, uint32_t block) noexcept nogil:
+    """Delete a block that is not in the queue."""
+    cdef uint32_t flags = store.blocks[block].link
+    if store.wide and store.spans[block]:
+        store.spans[block] = 0
+        store.wide -= 1
+        record(store, &store.merged, &store.merged, hash_of(store, block))
+    if flags & COPIED:
+        drop_copy(store, block)
+    elif not flags & UNHASHED:
+        remove_entry(store, block)
+        record(store, &store.evicted, &store.stored, store.blocks[block].block_hash)
+    free_number(store, block)
+
+
+cdef inline uint64_t hash_of(Store* store, uint32_t block) noexcept nogil:
+    """Return the hash of a block, which may be one of several that have it."""
+    while store.blocks[block].link & COPIED:
+        block = copy_before(store, block)
+    return store.blocks[block].block_hash
+
+
+cdef inline void mark_joint(Store* store, uint32_t block) noexcept nogil:
+    """Mark a block that was hit: another chain goes on there."""
+    cdef uint32_t at = copy_before(store, block) if store.blocks[block].link & COPIED else block
+    store.blocks[at].link |= JOINT
+
+
+cdef inline Py_ssize_t find_longest_hit(
+    Store* store, const uint64_t* hashes, Py_ssize_t count, uint32_t* blocks, Py_ssize_t* found
+) noexcept nogil:
+    """Count the leading hashes of a chain that are held; `blocks`, unless NULL, gets their blocks.
+
+    There are `found` of these: fewer if one stands for several.
+    """
+    cdef Py_ssize_t at = 0
+    cdef uint32_t block
+    found[0] = 0
+    while at < count:
+        if at % PREFETCHED == 1:  # one is enough to see that nothing is held
+            prefetch_entries(store, hashes + at, count - at)
+        block = find_block(store, hashes[at])
+        if not block:
+            if not store.wide:
+                break
+            at += spanning_ahead(store, hashes + at, min(WIDEST, count - at))
+            block = find_block(store, hashes[at])
+            if not block:
+                break
+        if blocks != NULL:
+            blocks[found[0]] = block
+        found[0] += 1
+        at += 1
+    return at
+
+
+cdef inline Py_ssize_t spanning_ahead(
+    Store* store, const uint64_t* hashes, Py_ssize_t count
+) noexcept nogil:
+    """Return how far ahead the block is that stands for the first hash too; 0 if there is none."""
+    cdef Py_ssize_t ahead
+    cdef uint32_t block
+    for ahead in range(1, count):
+        block = find_block(store, hashes[ahead])
+        if block and store.spans[block] > ahead:
+            return ahead
+    return 0

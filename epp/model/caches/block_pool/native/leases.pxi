@@ -1,0 +1,104 @@
+"""Leases of block pools, and how arguments are read and logs returned; a part of `pool.pyx`."""
+
+cdef int64_t _MOST_TOKENS = <int64_t>1 << 60
+cdef array _HASHES = array("Q")
+cdef size_t _KEPT_ROOM = 1 << 8
+cdef uint64_t _last_serial = 0
+
+
+cdef uint64_t next_serial() noexcept:
+    """Return the number of another pool or lease, never 0."""
+    global _last_serial
+    _last_serial += 1
+    return _last_serial
+
+
+cdef int64_t tokens_of(object given, int64_t most) except -1:
+    """Return a number of tokens, clamped to 0..`most`; `TypeError` if it is not an int."""
+    cdef int beyond = 0
+    cdef int64_t tokens = PyLong_AsLongLongAndOverflow(given, &beyond)
+    if beyond:
+        return most if beyond > 0 else 0
+    return max(0, min(tokens, most))
+
+
+cdef int read_blocks(
+    object hashes, object sizes, UInt64View* hash_view, UInt64View* size_view
+) except -1:
+    """Read hashes and sizes; both views are to be released."""
+    acquire_view(hash_view, hashes)
+    try:
+        acquire_view(size_view, sizes)
+    except BaseException:
+        release_view(hash_view)
+        raise
+    return 0
+
+
+cdef void release_views(UInt64View* hash_view, UInt64View* size_view) noexcept:
+    release_view(hash_view)
+    release_view(size_view)
+
+
+cdef array take_log(Store* store, Log* log, bint held):
+    """Empty a log; return its hashes that are held, or those that are not."""
+    cdef array hashes = clone(_HASHES, log.length, False)
+    cdef uint64_t* into = <uint64_t*>hashes.data.as_voidptr
+    cdef size_t at
+    cdef Py_ssize_t count = 0
+    for at in range(log.length):
+        into[count] = log.hashes[at]
+        count += not log.stale or (find_block(store, log.hashes[at]) != 0) == held
+    log.length, log.stale = 0, False
+    if log.room > _KEPT_ROOM:
+        free(log.hashes)
+        log.hashes, log.room = NULL, 0
+    if count < len(hashes):
+        resize(hashes, count)
+    if store.log_failed:
+        store.log_failed = False
+        raise MemoryError
+    return hashes
+
+
+@cython.final
+@cython.freelist(64)
+cdef class PoolLease:
+    """What one request holds; blocks are numbers of the pool with that serial. See `pool.py`."""
+
+    cdef Lease state
+    cdef uint64_t pool
+    cdef bint expected
+
+    def __cinit__(self):
+        memset(&self.state, 0, sizeof(Lease))
+        self.pool, self.expected = 0, False
+
+    def __dealloc__(self):
+        free(self.state.blocks)
+
+    @property
+    def cached(self):
+        return self.state.cached
+
+    @property
+    def tokens(self):
+        return self.state.tokens
+
+    @property
+    def reserved_tokens(self):
+        return self.state.reserved_tokens
+
+    @property
+    def released(self):
+        return bool(self.state.released)
+
+    @property
+    def blocks(self):
+        """The numbers of the blocks with hashes; none after its release."""
+        return [self.state.blocks[at] for at in range(self.state.hashed)]
+
+    @property
+    def unhashed_blocks(self):
+        """Those of the blocks without hashes; after its release some may be gone."""
+        return [self.state.blocks[at] for at in range(self.state.hashed, self.state.count)]
