@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from epp.model.caches.block_pool.bounds import LARGEST, MOST_TOKENS
+from epp.model.caches.block_pool.blocks import LARGEST, MOST_TOKENS
 from epp.model.caches.lease import Lease
 from tests.model.caches import pool_rig as poolrig
 from tests.model.caches.pool_rig import allocate, evicted, pool_of, pool_with, stored

@@ -1,11 +1,21 @@
-"""The blocks of one pool: which can be found, which are free, and how much space is left."""
+"""The blocks of one pool: which can be found, which are free, and how much space is left.
 
+A hash has 64 bits. Sizes are in tokens and bounded, so that sums of them fit 64 bits too.
+"""
+
+from array import array
 from collections.abc import Collection, Sequence
+from operator import index
 
-from epp.model.caches.block_pool.free_queue import Block, FreeQueue
+from epp.model.caches.block_pool.free_queue import KVCacheBlock, FreeQueue
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
+
+LARGEST = (1 << 31) - 1
+"""Tokens of a block, at most; what is larger counts as that."""
+MOST_TOKENS = 1 << 60
+"""Tokens of anything, at most; what is larger counts as that."""
 
 
 class Blocks:
@@ -18,7 +28,7 @@ class Blocks:
     """
 
     def __init__(self, capacity: int) -> None:
-        self.cached: dict[BlockHash, list[Block]] = {}
+        self.cached: dict[BlockHash, list[KVCacheBlock]] = {}
         self.changes = ContentChanges(self.cached.__contains__)
         self.queue = FreeQueue()
         self.count = 0
@@ -30,7 +40,7 @@ class Blocks:
         """Tokens that could be allocated."""
         return self.blank_tokens + self.queue.tokens
 
-    def touch(self, blocks: Sequence[Block]) -> None:
+    def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Add a reference to each block; one that nobody held leaves the free queue."""
         for block in blocks:
             if block.ref_cnt:
@@ -45,7 +55,7 @@ class Blocks:
         while self.blank_tokens < 0 and (head := self.queue.head) is not None:
             self.evict(head)
 
-    def cache_full_blocks(self, blocks: Sequence[tuple[BlockHash, int]]) -> list[Block]:
+    def cache_full_blocks(self, blocks: Sequence[tuple[BlockHash, int]]) -> list[KVCacheBlock]:
         """Add blocks in use, given by hash and size, so that they can be found."""
         added = []
         for block_hash, size in blocks:
@@ -57,12 +67,12 @@ class Blocks:
             added.append(block)
         return added
 
-    def add(self, block_hash: BlockHash | None, size: int) -> Block:
+    def add(self, block_hash: BlockHash | None, size: int) -> KVCacheBlock:
         """Add a block in use that cannot be found (yet)."""
         self.count += 1
-        return Block(block_hash, size)
+        return KVCacheBlock(block_hash, size)
 
-    def free(self, blocks: Sequence[Block]) -> None:
+    def free(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Remove a reference from each block, the last first; append those that nobody holds."""
         self.releases += 1
         for block in reversed(blocks):
@@ -71,7 +81,7 @@ class Blocks:
                 block.freed = self.releases
                 self.queue.append(block)
 
-    def evict(self, block: Block) -> None:
+    def evict(self, block: KVCacheBlock) -> None:
         """Drop a free block, wherever it is in the queue: its space has no content any more."""
         self.queue.remove(block)
         self.blank_tokens += block.size
@@ -86,12 +96,12 @@ class Blocks:
 
     # Generated blocks, which get their hashes late.
 
-    def put_behind(self, block: Block, older: Block) -> None:
+    def put_behind(self, block: KVCacheBlock, older: KVCacheBlock) -> None:
         """Free a new block, to be evicted right after `older`, which follows it in its chain."""
         block.ref_cnt, block.freed = 0, older.freed
         self.queue.insert(block, older)
 
-    def shorten(self, unhashed: list[Block], tokens: int) -> None:
+    def shorten(self, unhashed: list[KVCacheBlock], tokens: int) -> None:
         """Take tokens from the start of unhashed blocks; those that have none left go."""
         while tokens:
             first = unhashed[0]
@@ -106,7 +116,7 @@ class Blocks:
                 if first.queued:
                     self.queue.remove(first)
 
-    def check_invariants(self, holders: Collection[Block]) -> None:
+    def check_invariants(self, holders: Collection[KVCacheBlock]) -> None:
         """Assert that the parts agree; `holders` are blocks in use, once for each reference."""
         used, queued = set(holders), list(self.queue)
         cached = {block for copies in self.cached.values() for block in copies}
@@ -119,11 +129,32 @@ class Blocks:
         )
 
 
-def tokens_of(blocks: Collection[Block]) -> int:
+def tokens_of(blocks: Collection[KVCacheBlock]) -> int:
     """Return the tokens of blocks together."""
     return sum([block.size for block in blocks])
 
 
-def still_held(blocks: Sequence[Block]) -> list[Block]:
+def still_held(blocks: Sequence[KVCacheBlock]) -> list[KVCacheBlock]:
     """Return the blocks that are in use, or free and not evicted."""
     return [block for block in blocks if block.ref_cnt or block.queued]
+
+
+def hashes_in(hashes: Sequence[BlockHash]) -> list[BlockHash]:
+    """Return a copy of hashes.
+
+    Raises `TypeError` if one is not an int, `OverflowError` if one does not fit 64 bits.
+    """
+    return [BlockHash(word) for word in array("Q", hashes)]
+
+
+def sizes_in(sizes: Sequence[int]) -> list[int]:
+    """Return a copy of the sizes of blocks, each at most `LARGEST`.
+
+    Raises `TypeError` if one is not an int, `OverflowError` if one is negative.
+    """
+    return [min(size, LARGEST) for size in array("Q", sizes)]
+
+
+def tokens_in(given: int, most: int = MOST_TOKENS) -> int:
+    """Return a number of tokens, clamped to 0..`most`; raises `TypeError` if it is not an int."""
+    return max(0, min(index(given), most))

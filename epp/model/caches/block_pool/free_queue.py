@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from epp.model.prompts.hashing import BlockHash
 
 
-class Block:
-    """A block of `size` tokens (vLLM `KVCacheBlock`).
+class KVCacheBlock:
+    """A block of `size` tokens.
 
     `block_hash` is None where it was generated and has no hash yet. `ref_cnt` requests hold it;
     `shared` says that another request hit what the one that brought it still held. While nobody
@@ -22,8 +22,8 @@ class Block:
         self.ref_cnt = 1
         self.shared = False
         self.freed = 0
-        self.older: Block | None = None
-        self.newer: Block | None = None
+        self.older: KVCacheBlock | None = None
+        self.newer: KVCacheBlock | None = None
 
     @property
     def queued(self) -> bool:
@@ -36,10 +36,10 @@ class FreeQueue:
 
     def __init__(self) -> None:
         self.tokens = 0
-        self._ends = Block(None, 0)  # `newer` is the head, `older` the tail
+        self._ends = KVCacheBlock(None, 0)  # `newer` is the head, `older` the tail
         self._ends.older = self._ends.newer = self._ends
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[KVCacheBlock]:
         """Go from the head to the tail."""
         block = self._ends.newer
         while block is not None and block is not self._ends:
@@ -47,23 +47,23 @@ class FreeQueue:
             block = block.newer
 
     @property
-    def head(self) -> Block | None:
+    def head(self) -> KVCacheBlock | None:
         """The block that is evicted next; None if there is none."""
         head = self._ends.newer
         return None if head is self._ends else head
 
-    def append(self, block: Block) -> None:
+    def append(self, block: KVCacheBlock) -> None:
         """Add a block at the tail."""
         self.insert(block, self._ends.older or self._ends)
 
-    def insert(self, block: Block, older: Block) -> None:
+    def insert(self, block: KVCacheBlock, older: KVCacheBlock) -> None:
         """Add a block that is evicted right after `older`."""
         newer = older.newer or self._ends
         block.older, block.newer = older, newer
         older.newer = newer.older = block
         self.tokens += block.size
 
-    def remove(self, block: Block) -> None:
+    def remove(self, block: KVCacheBlock) -> None:
         """Take a block out, wherever it is."""
         if block.older is None or block.newer is None:
             raise ValueError("the block is not in the queue")

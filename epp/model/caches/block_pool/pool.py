@@ -9,9 +9,16 @@ have no hash until `assign_hashes` or `store` gives them one.
 from collections.abc import Collection, Sequence
 from operator import index
 
-from epp.model.caches.block_pool.blocks import Blocks, still_held, tokens_of
-from epp.model.caches.block_pool.bounds import LARGEST, hashes_in, sizes_in, tokens_in
-from epp.model.caches.block_pool.free_queue import Block
+from epp.model.caches.block_pool.blocks import (
+    LARGEST,
+    Blocks,
+    hashes_in,
+    sizes_in,
+    still_held,
+    tokens_in,
+    tokens_of,
+)
+from epp.model.caches.block_pool.free_queue import KVCacheBlock
 from epp.model.caches.lease import Lease, own
 from epp.model.caches.single_tier import SingleTierCache
 from epp.model.invariants import check
@@ -36,15 +43,15 @@ class PoolLease(Lease):
     def __init__(self, pool: object, cached: int = 0, tokens: int = 0, reserved: int = 0) -> None:
         super().__init__(cached, tokens, reserved)
         self.pool = pool
-        self.blocks: list[Block] = []
-        self.unhashed_blocks: list[Block] = []
+        self.blocks: list[KVCacheBlock] = []
+        self.unhashed_blocks: list[KVCacheBlock] = []
         self.released = False
 
 
 class BlockPool(SingleTierCache):
     """A `CacheModel`: `capacity` and `block`, the engine's block size, are in tokens.
 
-    Not thread-safe; one writer. Hashes have 64 bits, sizes and counts have bounds (`bounds.py`).
+    Not thread-safe; one writer. Hashes have 64 bits, sizes and counts have bounds (`blocks.py`).
     Methods raise `TypeError` for a lease of another cache.
     """
 
