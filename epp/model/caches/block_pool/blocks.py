@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Collection, Sequence
 from operator import index
 
-from epp.model.caches.block_pool.free_queue import KVCacheBlock, FreeQueue
+from epp.model.caches.block_pool.free_queue import FreeQueue, KVCacheBlock
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
