@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from tests.model.caches.pool_rig import twin_of
+from tests.model.caches.pool_rig import reference_of
 from tests.native.built import source_of
 
 SOURCE = source_of(
@@ -22,7 +22,7 @@ def bytes_taken(shared):
     gc.collect()
     tracemalloc.start()
     index = SOURCE.PrefixIndex()
-    pools = [twin_of(BLOCKS) for _ in range(ENDPOINTS)]
+    pools = [reference_of(BLOCKS) for _ in range(ENDPOINTS)]
     for pool in pools:
         slot = index.open()
         if shared:

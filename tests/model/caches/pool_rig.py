@@ -14,12 +14,12 @@ def pool_with(capacity, block):
     return kind(capacity, block)
 
 
-def twin_with(capacity, block):
+def reference_with(capacity, block):
     return source_of("epp.model.caches.block_pool.pool").BlockPool(capacity, block)
 
 
-def twin_of(blocks):
-    return twin_with(blocks * BLOCK, BLOCK)
+def reference_of(blocks):
+    return reference_with(blocks * BLOCK, BLOCK)
 
 
 def pool_of(blocks, bs=BLOCK):

@@ -10,11 +10,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.model.caches.pool_rig import allocate, name_of, names_of, paths, twin_of, twin_with
+from tests.model.caches.pool_rig import allocate, name_of, names_of, paths, reference_of, reference_with
 
 
 def test_prompts_without_a_full_block_leave_nothing_behind():
-    pool = twin_of(4)
+    pool = reference_of(4)
     for _ in range(5000):
         pool.release(allocate(pool, 7, []))
     assert (pool.free, len(pool)) == (64, 0)
@@ -22,7 +22,7 @@ def test_prompts_without_a_full_block_leave_nothing_behind():
 
 
 def test_what_no_longer_counts_is_swept_from_the_queue():
-    pool = twin_of(64)
+    pool = reference_of(64)
     for _ in range(500):
         pool.release(allocate(pool, 161, list(range(1, 11))))
     pool.check_invariants([])
@@ -37,7 +37,7 @@ class PoolUnderResizing(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.pool = twin_with(200, 7)
+        self.pool = reference_with(200, 7)
         self.held = {}
 
     @rule(target=leases, path=paths, blank=st.integers(0, 20))

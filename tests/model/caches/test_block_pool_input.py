@@ -1,4 +1,4 @@
-"""Wrong input to the block pool: the kernel and its twin answer it alike."""
+"""Wrong input to the block pool: the extension and the reference answer it alike."""
 
 from array import array
 

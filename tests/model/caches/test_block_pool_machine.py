@@ -1,4 +1,4 @@
-"""The block pool under random use, beside an oracle."""
+"""The block pool under random use, beside the simulator's: another reading of vLLM's rules."""
 
 import pytest
 from hypothesis import settings
@@ -9,24 +9,30 @@ from hypothesis.stateful import (
     consumes,
     initialize,
     invariant,
-    precondition,
+    multiple,
     rule,
     run_state_machine_as_test,
 )
+from model_server.simulator.pool import BlockPool as SimulatedPool
 
-from tests.model.caches.pool_oracle import Oracle
-from tests.model.caches.pool_rig import (
-    allocate,
-    names_of,
-    parent_of,
-    paths,
-    pool_of,
-)
+from tests.model.caches.pool_rig import allocate, names_of, parent_of, paths, pool_of
 
 pytestmark = pytest.mark.usefixtures("pool_kind")
 
+BLOCKS = 10
 
-class PoolBesideOracle(RuleBasedStateMachine):
+
+class Held:
+    """What one request holds: of the pool `lease`, of the simulator's the numbers `blocks`."""
+
+    def __init__(self, lease, blocks, path, tokens):
+        self.lease = lease
+        self.blocks = blocks
+        self.path = path
+        self.tokens = tokens
+
+
+class PoolBesideSimulator(RuleBasedStateMachine):
     """Whatever is asked of both, they say the same; and `closed` is never said in vain.
 
     Each path through the tree of names is a conversation; what is generated goes on from it.
@@ -34,83 +40,69 @@ class PoolBesideOracle(RuleBasedStateMachine):
 
     leases = Bundle("leases")
 
-    @initialize(size=st.sampled_from([1, 4, 16]), reports=st.booleans())
-    def start(self, size, reports):
-        self.size, self.reports = size, reports
-        self.pool = pool_of(10, size)
-        self.oracle = Oracle(10, size)
+    @initialize(size=st.sampled_from([1, 4, 16]))
+    def start(self, size):
+        self.size = size
+        self.pool = pool_of(BLOCKS, size)
+        self.simulated = SimulatedPool(BLOCKS + 1)
+        self.generated = 0
         self.findable = set()
 
     @rule(target=leases, path=paths, extra=st.integers(0, 3))
     def allocate(self, path, extra):
         names = names_of(path)
         tokens = len(names) * self.size + extra % self.size
-        lookup = max(0, tokens - 1) // self.size
-        assert self.pool.match(names) == len(self.oracle.hits(names))
+        lookup, blocks = max(0, tokens - 1) // self.size, -(-tokens // self.size)
+        hits = self.simulated.longest_run(names, lookup)
+        free = self.simulated.free_count - self.simulated.free_among(hits)
         lease = allocate(self.pool, tokens, names, self.size)
-        held = self.oracle.allocate(names, tokens, lookup)
-        assert (lease is None) == (held is None)
-        if lease is not None:
-            assert lease.cached == held.hits
-        return lease, held, path
+        assert (lease is None) == (blocks - len(hits) > free)
+        if lease is None:
+            return multiple()
+        assert lease.cached == len(hits)
+        self.simulated.touch(hits)
+        fresh = self.simulated.allocate(blocks - len(hits))
+        for block, name in zip(fresh, names[len(hits) :], strict=False):
+            self.simulated.register(block, name)
+        return Held(lease, hits + fresh, path, tokens)
 
-    @rule(entry=leases, tokens=st.integers(0, 40))
-    def grow(self, entry, tokens):
-        lease, held, _ = entry
-        if lease is not None and not held.over:
-            computed = held.tokens + tokens
-            assert self.pool.grow(lease, computed) == self.oracle.grow(held, computed)
+    @rule(held=leases, tokens=st.integers(0, 40), steps=st.lists(st.integers(0, 1), max_size=3))
+    def generate(self, held, tokens, steps):
+        """Compute more tokens, and name the first of the blocks that they fill."""
+        if not held.blocks:
+            return
+        computed = held.tokens + tokens
+        need = max(0, -(-computed // self.size) - len(held.blocks))
+        grown = self.pool.grow(held.lease, computed)
+        assert grown == (need <= self.simulated.free_count)
+        if not grown:
+            return
+        held.tokens = computed
+        held.blocks += self.simulated.allocate(need)
+        for block in held.blocks[: computed // self.size]:
+            if self.simulated.hash_of(block) is None:
+                self.generated -= 1
+                self.simulated.register(block, self.generated)
+        unnamed = [block for block in held.blocks if (self.simulated.hash_of(block) or 0) < 0]
+        names = names_of((*held.path, *steps))[len(held.path) :]
+        named = list(zip(unnamed, names, strict=False))
+        assert self.pool.assign_hashes(held.lease, names, [self.size] * len(names)) == len(named)
+        for block, name in named:
+            self.simulated.register(block, name)
+        held.path = (*held.path, *steps[: len(named)])
 
-    @rule(entry=leases, steps=st.lists(st.integers(0, 1), min_size=1, max_size=3))
-    def name(self, entry, steps):
-        """Name the first unhashed blocks, held still or given back."""
-        lease, held, path = entry
-        if lease is not None:
-            before = (*path, *held.named)
-            names = names_of((*before, *steps))[len(before) :]
-            count = self.oracle.assign_hashes(held, names)
-            assert self.pool.assign_hashes(lease, names, [self.size] * len(names)) == count
-            held.named += steps[:count]
-
-    @rule(entry=leases)
-    def release(self, entry):
-        lease, held, _ = entry
-        if lease is not None and not held.over:
-            self.pool.release(lease)
-            self.oracle.release(held)
-
-    @rule(entry=consumes(leases))
-    def revoke(self, entry):
-        lease, held, _ = entry
-        if lease is not None and not held.over:
-            self.pool.revoke(lease)
-            self.oracle.revoke(held)
-
-    @precondition(lambda self: self.reports)
-    @rule(path=paths, first=st.integers(0, 7))
-    def store(self, path, first):
-        """Hear of blocks that follow nothing which the pool could name."""
-        names = [name + 10**6 for name in names_of(path)[first:]]
-        self.pool.store(names, [self.size] * len(names))
-        self.oracle.store(names)
-
-    @precondition(lambda self: self.reports)
-    @rule(path=paths, first=st.integers(0, 7))
-    def discard(self, path, first):
-        names = [*names_of(path)[first:], *(name + 10**6 for name in names_of(path)[first:])]
-        self.pool.discard(names)
-        self.oracle.discard(names)
+    @rule(held=consumes(leases))
+    def release(self, held):
+        self.pool.release(held.lease)
+        self.simulated.free(held.blocks)
 
     @invariant()
-    def as_much_is_free(self):
+    def the_same_is_free_in_the_same_order(self):
         if hasattr(self, "pool"):
-            assert self.pool.free == len(self.oracle.free) * self.size
-
-    @invariant()
-    def the_same_can_be_found(self):
-        if hasattr(self, "pool"):
-            assert set(self.pool.hashes()) == self.oracle.hashes()
-            assert len(self.pool) == len(self.oracle.order)
+            free = [self.simulated.hash_of(block) for block in self.simulated.free_order()]
+            content = [name for name in free if name is not None]
+            assert self.pool.free == len(free) * self.size
+            assert self.pool.free_blocks() == [name if name > 0 else None for name in content]
 
     @invariant()
     def changes_add_up(self):
@@ -120,14 +112,13 @@ class PoolBesideOracle(RuleBasedStateMachine):
             assert self.findable == set(self.pool.hashes())
 
     @invariant()
-    def closed_is_closed(self):
+    def nothing_is_held_without_what_precedes_it(self):
         if hasattr(self, "pool"):
             held = set(self.pool.hashes())
-            holes = {name for name in held if name < 10**6 and parent_of(name) not in {None, *held}}
-            assert not (self.pool.closed and holes)
-            assert self.pool.closed or self.reports
+            assert self.pool.closed
+            assert all(parent_of(name) in {None, *held} for name in held)
 
 
-def test_pool_beside_oracle():
+def test_the_pool_beside_the_simulators():
     use = settings(max_examples=120, stateful_step_count=40, deadline=None)
-    run_state_machine_as_test(PoolBesideOracle, settings=use)
+    run_state_machine_as_test(PoolBesideSimulator, settings=use)
