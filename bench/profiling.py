@@ -26,6 +26,7 @@ from epp.compiled import MODULES
 
 _PODS = 10
 _RATE = 400
+_MAIN_THREAD = re.compile(r"thread \(\w+\): MainThread;")
 _IDLE = "epoll_pwait"
 
 
@@ -52,7 +53,7 @@ PARTS: Mapping[str, str] = {
 """What a sample counts for: the first of these that the innermost frame of any is of."""
 REST = "event loop and the rest"
 NOTES = (
-    "Shares of samples in which the picker was at work: closed loop, 16 connections.",
+    "Shares of samples in which its main thread was at work: closed loop, 16 connections.",
     "A sample counts for the innermost frame that is of one of the parts.",
     "Sampling stops the process now and then: shares are right, times would not be.",
 )
@@ -100,7 +101,7 @@ async def _sampled(pid: int, seconds: int, path: Path) -> str:
     if not spy.exists():
         raise MeasurementFailed("py-spy is not installed (the extra dev has it)")
     child = await asyncio.create_subprocess_exec(
-        *(str(spy), "record", "--native", "--format", "raw", "--output", str(path)),
+        *(str(spy), "record", "--native", "--threads", "--format", "raw", "--output", str(path)),
         *("--pid", str(pid), "--duration", str(seconds), "--rate", str(_RATE)),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
@@ -112,11 +113,15 @@ async def _sampled(pid: int, seconds: int, path: Path) -> str:
 
 
 def shares_of(stacks: str) -> dict[str, float]:
-    """Share out samples, a line `outermost;...;innermost COUNT` each, in per cent by part."""
+    """Share out samples of the main thread, in per cent by part.
+
+    A sample is a line `thread (ID): NAME;outermost;...;innermost COUNT`. The main thread does all
+    work on requests; py-spy takes others for busy that wait at a lock of the C library.
+    """
     counts: Counter[str] = Counter()
     for line in stacks.splitlines():
         frames, _, count = line.rpartition(" ")
-        if frames and _IDLE not in frames.rpartition(";")[2]:
+        if _MAIN_THREAD.match(frames) and _IDLE not in frames.rpartition(";")[2]:
             counts[_part_of(frames.split(";"))] += int(count)
     total = max(1, counts.total())
     return {part: 100 * counts[part] / total for part in (*PARTS, REST)}
