@@ -18,7 +18,8 @@ CHUNKS = 100
 INTERVAL_MS = 10.0
 
 
-async def _cpu_us(stack: Stack, route: Route, order: Order) -> tuple[float, Result]:
+async def cpu_us(stack: Stack, route: Route, order: Order) -> tuple[float, Result]:
+    """Return the CPU of one request in microseconds, and what came back of all."""
     meter = stack.meter[route]
     meter.start()
     result = await stack.load.run(order)
@@ -50,7 +51,7 @@ async def _closed(stack: Stack, effort: Effort) -> AsyncIterator[tuple[Route, st
                     seconds=effort.closed_s if turn >= 0 else WARM_UP_S,
                     connections=CONNECTIONS,
                 )
-                cost, result = await _cpu_us(stack, route, order)
+                cost, result = await cpu_us(stack, route, order)
                 if turn >= 0:
                     yield route, size, cost, result
 
@@ -64,7 +65,7 @@ async def per_chunk(stack: Stack, effort: Effort, samples: Samples) -> None:
     for turn in range(effort.slow_rounds):
         for route in rotated(PICKERS, turn):
             long, short = [
-                (await _cpu_us(stack, route, _stream_order(stack, route, effort, chunks)))[0]
+                (await cpu_us(stack, route, _stream_order(stack, route, effort, chunks)))[0]
                 for chunks in (CHUNKS, 1)
             ]
             samples.add(f"cpu_us_chunk_{transport_of(route)}", (long - short) / (CHUNKS - 1), route)
