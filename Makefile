@@ -9,7 +9,7 @@ UNCOMPILED := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.p
   protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
   app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py)
 
-.PHONY: help setup native vllm check static lint types contracts proto-check unit uncompiled test test-native test-cluster wheel adversary demo bench study study-policies peers proto format clean
+.PHONY: help setup native vllm check static lint types contracts proto-check unit uncompiled test test-native test-cluster wheel counts adversary demo bench study study-policies peers proto format clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -53,6 +53,7 @@ uncompiled: setup
 test: setup ## everything that a machine without a GPU can run (what .ci/run calls)
 	@.ci/install-vllm .venv || [ $$? -eq 3 ]
 	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory counts
 	@$(PYTEST) -m "not vllm" model-server/tests e2e
 	@$(BIN)/pytest -q -m vllm model-server/tests e2e
 
@@ -69,6 +70,9 @@ wheel: ## a wheel in dist/ that brings its libraries along, and that shows it
 images-check: ## run the container files' steps in a clean Debian root (needs root and debootstrap)
 	@.ci/image-steps epp/Containerfile -- check --native
 	@.ci/image-steps --target simulator model-server/Containerfile -- --help
+
+counts: setup ## instructions of a request held against those that are kept (KEEP=1 keeps what is counted): a minute
+	@$(BIN)/python -m bench.exchange.counts $(if $(KEEP),--keep)
 
 adversary: setup ## attacks on the picker, each with bounds on what others feel: ten minutes a transport (ONLY=ROW, TRANSPORT=both)
 	@$(BIN)/python -m bench adversary --transport $(or $(TRANSPORT),native) $(addprefix --only ,$(ONLY))

@@ -16,6 +16,8 @@ from bench.accuracy.benchmark import measure as measure_accuracy
 from bench.accuracy.engines import ENGINES
 from bench.accuracy.identities import Identity
 from bench.adversary.benchmark import measure as measure_adversary
+from bench.exchange import callgrind
+from bench.exchange.benchmark import measure as measure_exchange
 from bench.extproc.benchmark import measure as measure_extproc
 from bench.figures import Report
 from bench.freshness import measure as measure_freshness
@@ -49,6 +51,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "pick": (
         "CPU of a decision by the number of endpoints, and of a whole exchange without sockets",
         measure_pick,
+    ),
+    "exchange": (
+        "instructions of a request, a chunk, a start and an idle second, by callgrind",
+        measure_exchange,
     ),
     "index": (
         "hashing prompts, matching and changing what is held: compiled beside source",
@@ -128,7 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         left_out = (*JUDGED, *REAL) if options.trace else (*JUDGED, *REAL, *REPLAYED)
-        everything = [name for name in BENCHMARKS if name not in left_out]
+        counted = ("exchange",) if callgrind.fault() else ()
+        everything = [name for name in BENCHMARKS if name not in {*left_out, *counted}]
         names = everything if options.name == EVERYTHING else [options.name]
         return max(_run(name, options, console) for name in names)
     except WarmpickError as error:
@@ -146,6 +153,7 @@ def _run(name: str, asked: argparse.Namespace, console: Console) -> int:
         traces=asked.trace,
         records=asked.records,
         observe=asked.observe,
+        against=asked.against,
         only=tuple(asked.only),
         transports=_TRANSPORTS[asked.transport],
     )
@@ -193,6 +201,8 @@ def _command(name: str, asked: argparse.Namespace) -> str:
     if name == "accuracy" and asked.observe:
         shares = (str(each).removeprefix("sample:") for each in asked.observe)
         words.append(f"--observe {','.join(shares)}")
+    if name == "exchange" and asked.against:
+        words.append(f"--against {asked.against}")
     return " ".join([*words, *(["--quick"] if asked.quick else [])])
 
 
@@ -242,6 +252,11 @@ def _parser() -> argparse.ArgumentParser:
         default=(),
         metavar="LIST",
         help="what it costs to observe fewer responses to their end: all,auto,1/4,1/16,first",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="REF",
+        help="exchange: build another commit in a work tree, and measure both in turn",
     )
     adversary = parser.add_argument_group("adversary")
     adversary.add_argument(

@@ -20,7 +20,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     `engine` None is vLLM where it is installed, else the simulator; "none" starts no servers.
     `identities` is empty for all that the engine allows; `traces` is a trace file, or a folder
     of them. `observe`: measure nothing but what it costs to observe this many responses to their
-    end.
+    end. `against`, for `exchange`: a commit that is measured beside this tree.
     """
 
     quick: bool = False
@@ -29,5 +29,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     traces: Path | None = None
     records: Path | None = None
     observe: tuple[Observation, ...] = ()
+    against: str | None = None
     only: tuple[str, ...] = ()
     transports: tuple[Transport, ...] = ()

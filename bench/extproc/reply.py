@@ -51,9 +51,9 @@ class PromptCache:
         return ask.head_tokens // BLOCK_SIZE * BLOCK_SIZE
 
 
-def json_response(ask: Ask, cached: int) -> bytes:
-    """A whole `chat.completion`, headers included."""
-    body = _dumps(
+def json_body(ask: Ask, cached: int) -> bytes:
+    """A whole `chat.completion`."""
+    return _dumps(
         {
             "id": "chatcmpl-bench",
             "object": "chat.completion",
@@ -69,6 +69,11 @@ def json_response(ask: Ask, cached: int) -> bytes:
             "usage": _usage(ask, cached, COMPLETION_TOKENS),
         }
     )
+
+
+def json_response(ask: Ask, cached: int) -> bytes:
+    """A whole `chat.completion`, headers included."""
+    body = json_body(ask, cached)
     return (
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         % len(body)
@@ -103,11 +108,21 @@ def _dumps(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-TOKEN = _http_chunk(_event({"content": " token"}, None))
+_TOKEN = _event({"content": " token"}, None)
+TOKEN = _http_chunk(_TOKEN)
+
+
+def event_stream(ask: Ask, cached: int) -> list[bytes]:
+    """A whole token stream, event by event; the usage and the end mark are in the last."""
+    return [*(ask.chunks - 1) * [_TOKEN], _last_event(ask, cached)]
 
 
 def stream_end(ask: Ask, cached: int) -> bytes:
     """The last write of a stream: a token, the usage, the end marks."""
+    return _http_chunk(_last_event(ask, cached)) + b"0\r\n\r\n"
+
+
+def _last_event(ask: Ask, cached: int) -> bytes:
     usage = _dumps(
         {
             "id": "chatcmpl-bench",
@@ -118,8 +133,7 @@ def stream_end(ask: Ask, cached: int) -> bytes:
             "usage": _usage(ask, cached, ask.chunks),
         }
     )
-    data = _event({"content": " token"}, "stop") + b"data: %b\n\ndata: [DONE]\n\n" % usage
-    return _http_chunk(data) + b"0\r\n\r\n"
+    return _event({"content": " token"}, "stop") + b"data: %b\n\ndata: [DONE]\n\n" % usage
 
 
 def _usage(ask: Ask, cached: int, generated: int) -> dict[str, object]:

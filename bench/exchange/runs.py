@@ -1,0 +1,66 @@
+"""One play of a tree, timed or counted."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench.child import MeasurementFailed
+from bench.exchange.callgrind import ENVIRONMENT, between_marks, counting, read
+from bench.exchange.parts import Cost, cost_of
+from bench.exchange.plan import play
+from bench.exchange.play import Play, Took
+
+START = "start"
+_PATHS = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
+
+
+class Stage:
+    """A folder in which plays are written, played and counted. `number` requests of each shape."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self._folder = folder
+        self._play: Play = play(folder, number)
+        self._parts = {each.name: each.parts for each in self._play.phases if each.parts}
+        (folder / "play").write_bytes(msgspec.msgpack.encode(self._play))
+
+    async def times(self, tree: Path) -> dict[str, float]:
+        """Play a prepared tree; return seconds of CPU for one of each figure."""
+        took = await self._run(tree, ())
+        return {each.name: each.seconds / self._parts[each.name] for each in took}
+
+    async def costs(self, tree: Path) -> dict[str, Cost]:
+        """Play a prepared tree under callgrind; return what one of each figure costs."""
+        out = self._folder / "callgrind"
+        for path in self._folder.glob("callgrind*"):
+            path.unlink()
+        took = await self._run(tree, counting(out))
+        # Up to the first mark Python starts, up to the second the picker; then between two marks
+        # there is what is not counted, and what is.
+        _, start, *others = between_marks(out)
+        counted = {
+            each.name: cost_of(read(path), self._parts[each.name])
+            for each, path in zip(took, others[1::2], strict=True)
+        }
+        return {START: cost_of(read(start), 1)} | counted
+
+    async def _run(self, tree: Path, before: Sequence[str]) -> list[Took]:
+        saw = self._folder / "took"
+        saw.unlink(missing_ok=True)
+        child = await asyncio.create_subprocess_exec(
+            *(*before, sys.executable, "-m", "bench.exchange.player"),
+            *(str(self._folder / "play"), str(saw)),
+            cwd=tree,
+            env={name: os.environ[name] for name in _PATHS if name in os.environ}
+            | ENVIRONMENT
+            | {"PYTHONPATH": str(tree)},
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, said = await child.communicate()
+        if child.returncode or not saw.exists():
+            raise MeasurementFailed(f"the picker was not played: {said.decode()[-2000:]}")
+        return msgspec.json.decode(saw.read_bytes(), type=list[Took])
