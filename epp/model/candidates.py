@@ -6,7 +6,7 @@ a pick among a thousand endpoints makes one. Those that look at all share what i
 
 from collections.abc import Iterator, Sequence
 from operator import index as number_of
-from typing import Final, NamedTuple, SupportsIndex, overload
+from typing import Final, SupportsIndex, overload
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import CurrentLoad
@@ -16,16 +16,36 @@ from epp.model.pods.pods import EligiblePods
 from epp.model.quote import Estimate, Quote
 
 
-class CostTerms(NamedTuple):
+class CostTerms:
     """What a request costs at each endpoint, in columns of seconds named as in `Candidate`."""
 
-    queued_prefill: Sequence[float]
-    prefill: Sequence[float]
-    class_prefill: Sequence[float]
-    decode: Sequence[float]
-    generation: Sequence[float]
-    crowding: Sequence[float]
-    slot: Sequence[float]
+    __slots__ = (
+        "class_prefill",
+        "crowding",
+        "decode",
+        "generation",
+        "prefill",
+        "queued_prefill",
+        "slot",
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0917 (one column each)
+        self,
+        queued_prefill: list[float],
+        prefill: list[float],
+        class_prefill: list[float],
+        decode: list[float],
+        generation: list[float],
+        crowding: list[float],
+        slot: list[float],
+    ) -> None:
+        self.queued_prefill: Final = queued_prefill
+        self.prefill: Final = prefill
+        self.class_prefill: Final = class_prefill
+        self.decode: Final = decode
+        self.generation: Final = generation
+        self.crowding: Final = crowding
+        self.slot: Final = slot
 
 
 class _LoadOnce:
@@ -83,16 +103,16 @@ class Candidates(Sequence[Candidate]):
         self,
         quote: Quote,
         eligible: EligiblePods,
-        estimates: Sequence[Estimate],
-        prefill_seconds: Sequence[float],
-        trust: Sequence[float],
+        estimates: list[Estimate],
+        prefill_seconds: list[float],
+        trust: list[float],
         snapshot: LedgerSnapshot,
         busy_share: float,
         ttft_share: float,
         length: float,
         now: float,
         context: int = 0,
-        taken: Sequence[float] | None = None,
+        taken: list[float] | None = None,
     ) -> None:
         self._tokens: Final = quote.tokens
         self._blocks: Final = quote.blocks

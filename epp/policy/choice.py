@@ -157,11 +157,17 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     the fleet's and so the same for all candidates.
     """
     alpha, decoding = _weights(candidates)
+    terms = _cost_terms(candidates)
+    queued, class_prefill, decode = terms.queued_prefill, terms.class_prefill, terms.decode
+    generation, crowding, slot = terms.generation, terms.crowding, terms.slot
     return [
-        queued + prefill + alpha * own + decode + decoding * (generation + crowding) + _SLOT * slot
-        for queued, prefill, own, decode, generation, crowding, slot in zip(
-            *_cost_terms(candidates), strict=True
-        )
+        queued[position]
+        + prefill
+        + alpha * class_prefill[position]
+        + decode[position]
+        + decoding * (generation[position] + crowding[position])
+        + _SLOT * slot[position]
+        for position, prefill in enumerate(terms.prefill)
     ]
 
 
