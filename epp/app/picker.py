@@ -41,6 +41,7 @@ from epp.app.process import (
     EndpointMemory,
     collect_garbage,
     freeze_long_lived_objects,
+    interpreter_shared,
     stop_signals,
 )
 from epp.app.recording import recording
@@ -355,7 +356,7 @@ async def serve(pools: Sequence[ServeOptions]) -> None:
     """Run a picker for each pool until SIGTERM or SIGINT. Raises `ConfigError`."""
     keep_freed_memory()
     stop = asyncio.Event()
-    with stop_signals(stop):
+    with stop_signals(stop), interpreter_shared():
         try:
             async with asyncio.TaskGroup() as tasks:
                 collector = tasks.create_task(collect_garbage(), name="garbage")

@@ -24,6 +24,8 @@ if not _rich_loaded:
 
 from epp.adapters.extproc.memory import trim_freed_memory  # noqa: E402 (after structlog)
 
+_SWITCH_SECONDS = 0.0005
+"""How long a thread keeps the interpreter that the event loop asks for; by default 5 ms."""
 _YOUNG_SECONDS = 0.1
 """How often what was made since is collected: at 10,000 requests a second some 15 ms of work."""
 _ALL_SECONDS, _ALL_PAUSE = 60.0, 600
@@ -38,6 +40,20 @@ def freeze_long_lived_objects() -> None:
     """Exempt every object that exists from garbage collection: it lives as long as the process."""
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def interpreter_shared() -> Iterator[None]:
+    """Have threads release the interpreter soon: the loop asks for it after each look at sockets.
+
+    A thread that reads a long body would otherwise make it wait several times a request.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 async def collect_garbage() -> None:

@@ -2,12 +2,13 @@
 
 import asyncio
 import gc
+import sys
 import weakref
 
 import pytest
 
 from epp.app import process
-from epp.app.process import collect_garbage
+from epp.app.process import collect_garbage, interpreter_shared
 
 PATIENCE = 30
 
@@ -60,3 +61,10 @@ async def test_the_memory_of_many_endpoints_that_are_gone_is_given_back(monkeypa
     assert not trimmed.is_set()
     memory.removed()
     await asyncio.wait_for(trimmed.wait(), 10)
+
+
+def test_threads_release_the_interpreter_soon_while_pickers_serve():
+    before = sys.getswitchinterval()
+    with interpreter_shared():
+        assert sys.getswitchinterval() < before / 5
+    assert sys.getswitchinterval() == before
