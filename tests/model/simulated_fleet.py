@@ -80,8 +80,8 @@ class Conversations:
     `alive` of them go on at a time.
     """
 
-    def __init__(self, seed, alive=48):
-        self.random = random.Random(seed)  # noqa: S311 (a simulation)
+    def __init__(self, seed, alive):
+        self.random = random.Random(seed)  # noqa: S311 (traffic)
         self.systems = [self.fresh(300, 600) for _ in range(6)]
         self.waiting = [self.begin() for _ in range(alive)]
 
@@ -105,10 +105,10 @@ class Conversations:
 class SimulatedFleet:
     """`pods` engines of `blocks` blocks each, and the fleet that knows them."""
 
-    def __init__(self, *, events, pods=3, blocks=1200, seed=1):
+    def __init__(self, *, events, pods=3, blocks=1200, seed=1, alive=48):
         self.now, self.number = 1000.0, 0
         self.fleet = Fleet(BlockHasher(SECRET))
-        self.traffic = Conversations(seed)
+        self.traffic = Conversations(seed, alive)
         self.pods = {}
         self.open = {}
         for number in range(pods):
@@ -148,7 +148,7 @@ class SimulatedFleet:
         words = tokens if exact else written(tokens)
         quote = self.fleet.quote(request(identity, words), self.now)
         found = self.fleet.candidates(quote, self.now)
-        best = min(found, key=lambda each: each.queued_prefill_seconds + each.prefill_seconds)
+        best = min(found, key=lambda each: (-each.cached_tokens, each.requests))
         self.apply(Admitted(quote, best.endpoint.id))
         self.open[identity] = (self.fleet.in_flight[identity].cached, tokens, answer)
         self.pods[best.endpoint.id].send(identity, tokens, answer)

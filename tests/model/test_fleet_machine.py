@@ -27,9 +27,18 @@ from epp.model.events import (
     Unobserved,
 )
 from epp.model.fleet import Fleet
+from epp.model.kv_changes import (
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    CacheChanged,
+    CacheFeedLost,
+    CacheFeedUp,
+    Cleared,
+)
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Usage
-from tests.strategies import SECRET, endpoint, request, text
+from tests.strategies import SECRET, endpoint, prompt, request, text
 
 NAMES = ("a", "b", "c")
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
@@ -61,6 +70,24 @@ loads = st.builds(
     started_at=st.sampled_from((None, 1.0, 1.0, 1.0, 2.0)),
     at=st.floats(0, 500),
 )
+NAMED = tuple(range(1, 7))
+"""The engine's hashes of the blocks of the prompt of token ids."""
+TOKENS = prompt(TEXTS[-1]).data
+changes = st.one_of(
+    st.builds(
+        lambda first, end: BlocksStored(
+            hashes=list(NAMED[first : first + end]),
+            parent=NAMED[first - 1] if first else None,
+            tokens=TOKENS[first * 64 : (first + end) * 64],
+            size=16,
+            model="m",
+        ),
+        st.integers(0, 5),
+        st.integers(1, 6),
+    ),
+    st.builds(BlocksRemoved, st.lists(st.sampled_from(NAMED), min_size=1, max_size=3)),
+    st.builds(BlocksCleared, st.sampled_from(Cleared)),
+)
 prompts = st.lists(st.sampled_from(TEXTS), max_size=2).map(tuple)
 events = st.one_of(
     st.builds(
@@ -84,6 +111,9 @@ events = st.one_of(
     st.builds(Unobserved, ids, st.booleans()),
     st.builds(Ejected, pods, st.sampled_from(EjectionReason), st.floats(0, 500)),
     st.builds(Returned, pods),
+    st.builds(CacheFeedUp, pods),
+    st.builds(CacheFeedLost, pods, st.just("gone")),
+    st.builds(CacheChanged, pods, st.lists(changes, max_size=4)),
     st.builds(BooksCorrected, pods, st.lists(ids, max_size=3)),
 )
 

@@ -1,9 +1,8 @@
 """What KV events report of an engine's GPU memory, beside the model of its cache.
 
 KV events lead to the hashes of token ids. A prompt that came as text, because no tokenizer
-answered, has hashes that no event ever leads to: the model keeps it by the engine's rules, as
-without events.
-What the engine then stores for it needs no space in the model, which has given it some already
+answered, has hashes that no event leads to: the model keeps it by the engine's rules, as without
+events. What the engine then stores for it needs no space in the model, which has given it some
 under the hashes of text. It stands aside: it is found while the engine holds it, and takes none.
 """
 
@@ -19,10 +18,10 @@ class ReportedBlocks:
     """A `Tier` over `cache`, with the blocks `aside` that the engine holds and the cache lacks.
 
     The order of `aside` is that in which blocks came to stand there; its values mean nothing. It
-    gets blocks from the first prompt of text on, until the engine has since stored as many tokens
-    that the cache lacks as the cache has room for: by then nothing of the last text is left there.
-    What the cache evicts meanwhile stands aside too, if the engine still holds it. `changing` says
-    that the changes of the cache's content are to go through `amend`.
+    gets blocks from a prompt of text on, until the engine has stored as many tokens as the cache has
+    room for: by then the engine has evicted that text, if none came since. What the cache evicts
+    meanwhile stands aside too, if the engine still holds it. `changing` says that the changes of the
+    cache's content are to go through `amend`.
     """
 
     __slots__ = ("_came", "_gone", "_held", "_room", "aside", "cache", "changing")
@@ -32,7 +31,7 @@ class ReportedBlocks:
         self.aside: dict[BlockHash, None] = {}
         self.changing = False
         self._held: set[BlockHash] = set()
-        self._room = 0  # tokens of blocks that may still come to stand aside
+        self._room = 0  # tokens that the engine has yet to store until nothing comes to stand aside
         self._came: list[BlockHash] = []
         self._gone: list[BlockHash] = []
 
@@ -58,13 +57,13 @@ class ReportedBlocks:
         if self._room <= 0:
             self.cache.store(hashes, sizes)
             return
+        self._room -= sum(sizes)
         match, aside = self.cache.match, self.aside
         for position in range(match(hashes), len(hashes)):
             block_hash = hashes[position]
             if block_hash not in aside and not match((block_hash,)):
                 aside[block_hash] = None
                 self._came.append(block_hash)
-                self._room -= sizes[position]
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
         """Take in that the engine evicted blocks."""
