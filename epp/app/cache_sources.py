@@ -111,8 +111,7 @@ def kv_events_or_none(
     """Return the listener to engines; None if none is wanted or it has no use (logged).
 
     `base_model` names the model in events that name no adapter. Events identify blocks by token
-    ids. Beside prompts that are text they would count every block twice, so a listener without a
-    tokenizer has no use.
+    ids, and prompts that are text have none of these, so a listener without a tokenizer has no use.
     """
     if config is None or not config.heard:
         return None

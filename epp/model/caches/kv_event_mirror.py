@@ -8,7 +8,8 @@ vLLM does not merge equal blocks: a block computed twice has two copies, and eac
 evicted gives a BlockRemoved. A block is lost with its last copy. In hybrid models each KV cache
 group has copies of its own, and a hit needs one in every group whose layers attend to the whole
 sequence; other groups are not followed. A block whose parent is unknown, because it was stored
-before the subscription, has no place in any chain and is left out.
+before the subscription, has no place in any chain and is left out. What the model makes of blocks
+while prompts come as text is in `reported_blocks`.
 """
 
 from collections.abc import Sequence
