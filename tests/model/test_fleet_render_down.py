@@ -1,4 +1,4 @@
-"""KV events are followed while the render endpoint is down: prompts are tokens, text, and tokens."""
+"""KV events while the render endpoint is down: prompts are tokens, then text, then tokens."""
 
 import pytest
 

@@ -18,10 +18,10 @@ class ReportedBlocks:
     """A `Tier` over `cache`, with the blocks `aside` that the engine holds and the cache lacks.
 
     The order of `aside` is that in which blocks came to stand there; its values mean nothing. It
-    gets blocks from a prompt of text on, until the engine has stored as many tokens as the cache has
-    room for: by then the engine has evicted that text, if none came since. What the cache evicts
-    meanwhile stands aside too, if the engine still holds it. `changing` says that the changes of the
-    cache's content are to go through `amend`.
+    gets blocks from a prompt of text on, until the engine has stored as many tokens as the cache
+    has room for: by then the engine has evicted that text, if none came since. What the cache
+    evicts meanwhile stands aside too, if the engine still holds it. `changing` says that the
+    changes of the cache's content are to go through `amend`.
     """
 
     __slots__ = ("_came", "_gone", "_held", "_room", "aside", "cache", "changing")

@@ -34,7 +34,7 @@ class Rig:
         """Serve a prompt: of text, if its blocks are."""
         if hashes[0] > 100:
             self.reported.expect_text()
-        lease = self.pool.admit(list(hashes), sizes(hashes), 0, len(hashes))
+        lease = self.pool.allocate(list(hashes), sizes(hashes), 0, len(hashes))
         if lease is not None:
             self.pool.release(lease)
         self.update()
