@@ -20,6 +20,7 @@ from epp.model.fleet import Fleet
 from epp.model.kv_changes import CacheChanged, CacheFeedUp
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import RequestId, Usage
+from epp.protocol.kvevents.batches import Batch as ReadBatch
 from epp.protocol.kvevents.batches import read_batch
 from tests.strategies import SECRET, endpoint, request
 
@@ -51,10 +52,15 @@ class SimulatedPod:
     def step(self):
         """Compute a step: what was sampled by request, and the changes of the cache."""
         sampled = self.engine.complete(self.engine.schedule())
-        payload = b"" if self.log is None else msgspec.msgpack.encode(Batch(0.0, self.log.take()))
-        return [(self.sent[id(each.request)][0], each) for each in sampled], (
-            read_batch(payload, "m").changes if payload else ()
-        )
+        return [(self.sent[id(each.request)][0], each) for each in sampled], self.changes()
+
+    def changes(self):
+        """Publish what changed in the cache, and read it."""
+        if self.log is None:
+            return ()
+        batch = read_batch(msgspec.msgpack.encode(Batch(0.0, self.log.take())), "m")
+        assert isinstance(batch, ReadBatch)
+        return batch.changes
 
 
 @dataclass

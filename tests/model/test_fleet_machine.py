@@ -35,6 +35,7 @@ from epp.model.kv_changes import (
     CacheFeedLost,
     CacheFeedUp,
     Cleared,
+    EngineHash,
 )
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Usage
@@ -70,7 +71,7 @@ loads = st.builds(
     started_at=st.sampled_from((None, 1.0, 1.0, 1.0, 2.0)),
     at=st.floats(0, 500),
 )
-NAMED = tuple(range(1, 7))
+NAMED = tuple(map(EngineHash, range(1, 7)))
 """The engine's hashes of the blocks of the prompt of token ids."""
 TOKENS = prompt(TEXTS[-1]).data
 changes = st.one_of(

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.caches.reported_blocks import ReportedBlocks
-from epp.model.kv_changes import BlocksCleared, BlocksStored, Cleared
+from epp.model.kv_changes import BlocksCleared, BlocksStored, Cleared, EngineHash
 from epp.model.prompts.block_hasher import BlockHasher
 from tests.strategies import SECRET, prompt
 
@@ -16,6 +16,12 @@ BLOCK = 16
 BLOCKS = 10
 TEXT = [101, 102, 103, 104]
 """Blocks of a prompt of text; smaller numbers are those of token ids."""
+STORED = BlocksStored(
+    hashes=[EngineHash(1), EngineHash(2)],
+    parent=None,
+    tokens=prompt(list(range(2 * BLOCK))).data,
+    size=BLOCK,
+)
 
 
 def sizes(hashes):
@@ -156,9 +162,8 @@ def test_when_reports_end_the_cache_is_all_there_is(rig):
 @pytest.mark.parametrize("reason", [Cleared.ENGINE, Cleared.RESTART])
 def test_an_engine_that_starts_over_holds_neither_text_nor_tokens(rig, reason):
     mirror = KvEventMirror(BlockHasher(SECRET, BLOCK), "base")
-    tokens = prompt(list(range(2 * BLOCK))).data
     rig.serve(*TEXT)
-    mirror.apply(BlocksStored(hashes=[1, 2], parent=None, tokens=tokens, size=BLOCK), rig.reported)
+    mirror.apply(STORED, rig.reported)
     assert len(rig.aside) == 2
     mirror.apply(BlocksCleared(reason), rig.reported)
     rig.update()
@@ -167,9 +172,8 @@ def test_an_engine_that_starts_over_holds_neither_text_nor_tokens(rig, reason):
 
 def test_a_gap_in_the_events_leaves_text(rig):
     mirror = KvEventMirror(BlockHasher(SECRET, BLOCK), "base")
-    tokens = prompt(list(range(2 * BLOCK))).data
     rig.serve(*TEXT)
-    mirror.apply(BlocksStored(hashes=[1, 2], parent=None, tokens=tokens, size=BLOCK), rig.reported)
+    mirror.apply(STORED, rig.reported)
     mirror.apply(BlocksCleared(Cleared.GAP), rig.reported)
     rig.update()
     assert rig.index == set(TEXT)
