@@ -6,6 +6,7 @@ A hash has 64 bits. Sizes are in tokens and bounded, so that sums of them fit 64
 from array import array
 from collections.abc import Collection, Sequence
 from operator import index
+from typing import cast
 
 from epp.model.caches.block_pool.free_queue import FreeQueue, KVCacheBlock
 from epp.model.caches.content_changes import ContentChanges
@@ -57,14 +58,10 @@ class Blocks:
 
     def cache_full_blocks(self, blocks: Sequence[tuple[BlockHash, int]]) -> list[KVCacheBlock]:
         """Add blocks in use, given by hash and size, so that they can be found."""
-        added = []
-        for block_hash, size in blocks:
-            block = self.add(block_hash, size)
-            copies = self.cached.setdefault(block_hash, [])
-            copies.append(block)
-            if len(copies) == 1:
-                self.changes.record_stored([block_hash])
-            added.append(block)
+        added = [self.add(block_hash, size) for block_hash, size in blocks]
+        self.changes.record_stored([each for each, _ in blocks if each not in self.cached])
+        for (block_hash, _), block in zip(blocks, added, strict=True):
+            self.cached.setdefault(block_hash, []).append(block)
         return added
 
     def add(self, block_hash: BlockHash | None, size: int) -> KVCacheBlock:
@@ -144,7 +141,7 @@ def hashes_in(hashes: Sequence[BlockHash]) -> list[BlockHash]:
 
     Raises `TypeError` if one is not an int, `OverflowError` if one does not fit 64 bits.
     """
-    return [BlockHash(word) for word in array("Q", hashes)]
+    return cast("list[BlockHash]", array("Q", hashes).tolist())
 
 
 def sizes_in(sizes: Sequence[int]) -> list[int]:

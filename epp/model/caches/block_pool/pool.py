@@ -124,7 +124,8 @@ class BlockPool(SingleTierCache):
         hashes, sizes = hashes_in(hashes), sizes_in(sizes)
         if len(sizes) < len(hashes):
             raise ValueError("fewer sizes than blocks")
-        hits = [self._blocks.cached[each][0] for each in hashes[: self.match(hashes[:lookup])]]
+        found = hashes[: super().match(hashes[:lookup])]
+        hits = [self._blocks.cached[each][0] for each in found]
         fresh = list(zip(hashes, sizes, strict=False))[len(hits) :]
         held, new = tokens_of(hits), sum(size for _, size in fresh) + reserved
         # vLLM kv_cache_manager.py `allocate_slots`: hits that are free leave the queue when they
