@@ -10,7 +10,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.model.caches.pool_rig import allocate, name_of, names_of, paths, reference_of, reference_with
+from tests.model.caches.pool_rig import (
+    allocate,
+    name_of,
+    names_of,
+    paths,
+    reference_of,
+    reference_with,
+)
 
 
 def test_prompts_without_a_full_block_leave_nothing_behind():

@@ -113,7 +113,7 @@ cdef class BlockPool:
 
     # Requests.
 
-    def allocate(self, hashes, sizes, reserved, lookup, later=0):
+    def allocate(self, hashes, sizes, reserved, lookup, later=None):
         cdef PoolLease lease = PoolLease.__new__(PoolLease)
         cdef Py_ssize_t[2] counts
         cdef UInt64View hash_view, size_view
@@ -121,7 +121,7 @@ cdef class BlockPool:
         cdef Answer answer
         lease.state.reserved_tokens = tokens_of(reserved, _MOST_TOKENS)
         counts[1] = PyNumber_AsSsize_t(lookup, NULL)
-        need_later = tokens_of(later, _MOST_TOKENS)
+        need_later = 0 if later is None else tokens_of(later, _MOST_TOKENS)
         read_blocks(hashes, sizes, &hash_view, &size_view)
         if size_view.size < hash_view.size:
             release_views(&hash_view, &size_view)
