@@ -15,7 +15,7 @@ from typing import Any
 
 from epp.replay.engines.contract import Job
 from epp.replay.engines.scheduler import BatchScheduler
-from epp.replay.traffic.calls import Runs, block_keys, joined
+from epp.replay.traffic.calls import Runs
 from tests.replay.engines.scripts import drawn, free_order
 
 # By name: mypy cannot find them.
@@ -69,7 +69,6 @@ class Trial:
             block_hasher=self.hasher,
         )
         self.theirs.add_request(request)
-        job.keys = block_keys(joined(job.prompt, job.response), self.ours.limits.block_size)
         self.ours.add(job)
 
     def step(self) -> None:
