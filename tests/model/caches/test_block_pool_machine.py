@@ -1,5 +1,7 @@
 """The block pool under random use, beside the simulator's: another reading of vLLM's rules."""
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -44,7 +46,7 @@ class PoolBesideSimulator(RuleBasedStateMachine):
     def start(self, size):
         self.size = size
         self.pool = pool_of(BLOCKS, size)
-        self.simulated = SimulatedPool(BLOCKS + 1)
+        self.simulated: Any = SimulatedPool(BLOCKS + 1)  # whose hashes are bytes; here, numbers
         self.generated = 0
         self.findable = set()
 
