@@ -17,13 +17,13 @@ from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.config.file import Settings
 from epp.config.producers import KvEventsConfig, TokenSettings
 from epp.errors import ConfigError
+from epp.label_selector import parse_label_selector
 from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.events import Event
 from epp.model.fleet import Fleet
 from epp.model.listeners import OnFault, reraise
 from epp.model.pods.outlier_detection import OutlierSettings
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
-from epp.protocol.kube.label_selector import parse_label_selector
 
 if TYPE_CHECKING:  # it needs an extra
     from epp.adapters.kvevents.kv_event_listener import KvEventListener

@@ -13,10 +13,10 @@ import msgspec
 
 from epp.config.estimates import MediaEstimates
 from epp.errors import ConfigError
+from epp.label_selector import parse_label_selector
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.plugins import PluginContext, Scorer
 from epp.policy.producers import COLUMNS, PrefixMatchInfo
-from epp.protocol.kube.label_selector import parse_label_selector
 from epp.quantities import seconds
 
 _ENTRY_TOKENS = 64

@@ -11,8 +11,8 @@ import zmq.asyncio
 from structlog.testing import capture_logs
 
 from epp.adapters.kvevents.publishers import PORT_LABEL
+from epp.label_selector import parse_label_selector
 from epp.model.kv_changes import CacheFeedUp
-from epp.protocol.kube.label_selector import parse_label_selector
 from tests.adapters.test_kvevents import FAST, at, free_port, listening
 from tests.adapters.zmq_publisher import ZmqPublisher
 from tests.kvpublisher import Publisher, stored

@@ -7,7 +7,7 @@ from epp.app.cache_sources import subscription_settings
 from epp.config.file import load
 from epp.config.producers import TokenSettings
 from epp.errors import ConfigError
-from epp.protocol.kube.label_selector import parse_label_selector
+from epp.label_selector import parse_label_selector
 from epp.quantities import seconds
 
 

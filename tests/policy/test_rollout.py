@@ -6,7 +6,6 @@ from epp.config.file import load
 from epp.errors import ConfigError, NoEndpoints
 from epp.model.endpoint import EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted
-from epp.policy.disaggregation.rollout import label_selector
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
 from tests.strategies import endpoint, request
@@ -149,28 +148,6 @@ def test_responses_say_which_revision_served():
     assert dict(told) == {"x-revision": "A", "x-slice": "7"}
     other = Target(pool.rig.pod("B-decode-0").endpoint.target)
     assert dict(pool.screener.response_headers(request(), decision, other))["x-revision"] == "B"
-
-
-@pytest.mark.parametrize(
-    ("selector", "there"),
-    [
-        ("a=1", True),
-        ("a==1", True),
-        ("a = 2", False),
-        ("a!=1", False),
-        ("b!=1", True),
-        ("a in (0, 1)", True),
-        ("a notin (0,1)", False),
-        ("b notin (0)", True),
-        ("a", True),
-        ("!a", False),
-        ("! b", True),
-        ("a=1,x.io/c-d in (e)", True),
-        ("a=1,b", False),
-    ],
-)
-def test_label_selectors(selector, there):
-    assert label_selector(selector)({"a": "1", "x.io/c-d": "e"}) is there
 
 
 ONE = "{name: n, headerName: h, labelKey: l, mode: strict}"

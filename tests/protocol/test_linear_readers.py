@@ -9,11 +9,11 @@ import pytest
 
 from epp._pb import engine_api_pb2 as pb
 from epp.errors import ConfigError, MalformedRequest
+from epp.label_selector import parse_label_selector
 from epp.model.endpoint import Endpoint
 from epp.model.request import Api, RequestId
 from epp.protocol.endpoints import parse_endpoints
 from epp.protocol.extproc.observation import Observation
-from epp.protocol.kube.label_selector import parse_label_selector
 from epp.protocol.kube.watch import LineSplitter, StreamBroken
 from epp.protocol.kvevents.batches import rank_of, read_batch, time_of
 from epp.protocol.metrics.metric_specs import parse_spec

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from epp.label_selector import LabelSelector
 from epp.model.endpoint import Endpoint, target_of
-from epp.protocol.kube.objects import LabelSelector
 
 PORT_LABEL = "warmpick.io/kv-events-port"
 """Label with an endpoint's KV event port; 0: it publishes nothing. Default: the settings' port."""

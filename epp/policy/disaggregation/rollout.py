@@ -4,13 +4,13 @@ Type, parameters and rules are llm-d-router's
 (pkg/epp/framework/plugins/requestcontrol/screener/disaggregatedsetrollout).
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
 
+from epp.label_selector import parse_label_selector
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event
@@ -19,39 +19,6 @@ from epp.policy.plugins import Headers, PluginContext
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _DRAWS = 1 << 32
-_KEY = r"[A-Za-z0-9](?:[-A-Za-z0-9_./]*[A-Za-z0-9])?"
-_VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
-_OUTSIDE = re.compile(r",(?![^(]*\))")
-_REQUIREMENT = re.compile(
-    rf"(?P<no>!\s*)?(?P<key>{_KEY})"
-    rf"(?:\s*(?P<sign>!?==?)\s*(?P<value>{_VALUE})"
-    rf"|\s+(?P<word>in|notin)\s*\((?P<values>[^()]*)\))?"
-)
-
-Wants = Callable[[Mapping[str, str]], bool]
-
-
-def label_selector(text: str) -> Wants:
-    """Return what a Kubernetes label selector says of labels. Raises `ValueError`.
-
-    `a=b`, `a==b`, `a!=b`, `a in (b,c)`, `a notin (b,c)`, `a` and `!a`, with commas between them.
-    """
-    requirements = [_requirement(part.strip()) for part in _OUTSIDE.split(text)]
-    return lambda labels: all(wants(labels) for wants in requirements)
-
-
-def _requirement(text: str) -> Wants:
-    found = _REQUIREMENT.fullmatch(text)
-    if found is None or (found["no"] and (found["sign"] or found["word"])):
-        raise ValueError(f"`{text}` is not a requirement of a label selector")
-    key = found["key"]
-    if found["sign"] is None and found["word"] is None:
-        there = not found["no"]
-        return lambda labels: (key in labels) is there
-    values = {each.strip() for each in (found["value"] or found["values"] or "").split(",")}
-    if found["word"] == "notin" or (found["sign"] or "").startswith("!"):
-        return lambda labels: labels.get(key) not in values
-    return lambda labels: labels.get(key) in values
 
 
 class RolloutScope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -60,7 +27,7 @@ class RolloutScope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     label_selector: _Text
 
     def __post_init__(self) -> None:
-        label_selector(self.label_selector)
+        parse_label_selector(self.label_selector)
 
 
 class RolloutHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -132,7 +99,7 @@ class Rollout:
     ) -> None:
         self._gating = parameters.revision_gating
         self._headers = [(each.header_name.lower(), each) for each in parameters.header_selectors]
-        self._counts = label_selector(parameters.scope.label_selector)
+        self._counts = parse_label_selector(parameters.scope.label_selector).selects
         self._below = below
         self._endpoints: dict[EndpointId, Endpoint] = {}
         self._targets: dict[Target, Endpoint] = {}

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from epp.label_selector import Requirement
 from epp.model.candidate import Candidate
 from epp.model.endpoint import ROLE_LABEL
 from epp.model.request import InferenceRequest
@@ -69,39 +70,23 @@ class EncodeFilter(PrefillFilter, frozen=True):
     )
 
 
-class LabelRequirement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One requirement of a Kubernetes label selector."""
+class LabelRequirement(Requirement, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One requirement of a Kubernetes label selector, all of it checked."""
 
     key: str
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    values: list[str] = []
+    values: Sequence[str] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not _KEY.fullmatch(self.key):
             raise ValueError(f"`{self.key}` is not a label key")
-        _check_values(self.values)
+        for value in self.values:
+            if not _VALUE.fullmatch(value):
+                raise ValueError(f"`{value}` is not a label value")
         if self.operator in {"In", "NotIn"} and not self.values:
             raise ValueError(f"`values` is empty, but operator {self.operator} needs some")
         if self.operator in {"Exists", "DoesNotExist"} and self.values:
             raise ValueError(f"operator {self.operator} takes no `values`")
-
-    def wants(self, labels: Labels) -> bool:
-        """Return whether these labels meet it: `NotIn` holds for labels without the key, too."""
-        match self.operator:
-            case "In":
-                return labels.get(self.key) in self.values
-            case "NotIn":
-                return labels.get(self.key) not in self.values
-            case "Exists":
-                return self.key in labels
-            case "DoesNotExist":
-                return self.key not in labels
-
-
-def _check_values(values: Sequence[str]) -> None:
-    for value in values:
-        if not _VALUE.fullmatch(value):
-            raise ValueError(f"`{value}` is not a label value")
 
 
 class LabelSelectorFilter(LabelFilter, frozen=True):
@@ -112,7 +97,7 @@ class LabelSelectorFilter(LabelFilter, frozen=True):
 
     def __post_init__(self) -> None:
         for key, value in self.match_labels.items():
-            LabelRequirement(key, "In", [value])
+            LabelRequirement(key=key, operator="In", values=[value])
 
     @property
     def sees_roles(self) -> bool:
@@ -123,7 +108,7 @@ class LabelSelectorFilter(LabelFilter, frozen=True):
     def wants(self, labels: Labels) -> bool:
         """Return whether the labels meet every requirement."""
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
-            each.wants(labels) for each in self.match_expressions
+            each.holds(labels) for each in self.match_expressions
         )
 
 

@@ -4,11 +4,12 @@ Every field has a default, because the object of a BOOKMARK event has no field b
 `metadata.resourceVersion` (Kubernetes API concepts, "Watch bookmarks").
 """
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+
+from epp.label_selector import LabelSelector
 
 GATEWAY_GROUP = "inference.networking.k8s.io"
 LLM_D_GROUP = "llm-d.ai"
@@ -160,46 +161,6 @@ class PoolRef(msgspec.Struct, frozen=True):
     name: str = ""
     group: str = GATEWAY_GROUP
     kind: str = "InferencePool"
-
-
-class Requirement(msgspec.Struct, frozen=True):
-    """An entry of `matchExpressions`; `operator` is In, NotIn, Exists or DoesNotExist."""
-
-    key: str = ""
-    operator: str = ""
-    values: tuple[str, ...] = ()
-
-    def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels fulfil it; an operator that Kubernetes has not is fulfilled by none."""
-        value = labels.get(self.key)
-        match self.operator:
-            case "In":
-                return value is not None and value in self.values
-            case "NotIn":
-                # Kubernetes API conventions: an object without the label fulfils it, too.
-                return value is None or value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-            case _:
-                return False
-
-
-class LabelSelector(msgspec.Struct, frozen=True, rename="camel"):
-    """A LabelSelector of the Kubernetes API; one without any requirement selects nothing.
-
-    (To the API an empty selector selects everything; objectives may have none.)
-    """
-
-    match_labels: dict[str, str] = {}
-    match_expressions: tuple[Requirement, ...] = ()
-
-    def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels fulfil all requirements."""
-        wanted = self.match_labels.items() <= labels.items()
-        holds = all(each.holds(labels) for each in self.match_expressions)
-        return bool(self.match_labels or self.match_expressions) and wanted and holds
 
 
 class ObjectiveSpec(msgspec.Struct, frozen=True, rename="camel"):

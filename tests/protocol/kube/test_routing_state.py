@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.label_selector import LabelSelector
 from epp.model.request import InferenceRequest, RequestId
 from epp.protocol.kube.object_warnings import ObjectWarnings
-from epp.protocol.kube.objects import LabelSelector
 from epp.protocol.kube.resources import OBJECTIVE_VERSIONS
 from epp.protocol.kube.routing_state import PoolName, RoutingState
 from epp.protocol.routing_table import NO_ROUTING, RoutingTable, WeightedTargets
