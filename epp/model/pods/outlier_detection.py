@@ -104,11 +104,35 @@ class OutlierDetection:
             case Generated():
                 request.pod.outlier.alive_at = now
             case Aborted(failure=Failure() as failure, served=served):
-                if (served or not self.names_served) and _counts(request, failure, in_flight):
+                if (served or not self.names_served) and self._counts(request, failure, in_flight):
                     return list(self._failed(request.pod))
             case _:
                 pass
         return _revived([part.pod for part in request.parts])
+
+    def _counts(
+        self,
+        request: InFlightRequest,
+        failure: Failure,
+        in_flight: Mapping[RequestId, InFlightRequest],
+    ) -> bool:
+        """Record a failure at the endpoint that answered; return whether it counts.
+
+        An error may be the request's own fault: of a prompt that is not known it never counts.
+        """
+        prompt = prompt_key(request.quote) if failure is Failure.ERROR else None
+        if failure is Failure.ERROR and prompt is None:
+            return False
+        prefill = None if request.prefill is None else request.prefill.pod.endpoint.id
+        if request.prefill is not None:
+            request.prefill.pod.outlier.blamed = True
+        pod = request.pod
+        pod.outlier.count_failure(pod.ledger.sent)
+        there = [in_flight[each] for each in pod.ledger.request_ids if each in in_flight]
+        unanswered = [each.sent_at for each in there if each.began is None and each is not request]
+        return pod.outlier.record_failure(
+            FailedRequest(request.sent_at, prompt, prefill), unanswered
+        )
 
     def reported(self, pod: Pod, before: Load, now: float) -> Sequence[Ejected | Returned]:
         """Compare a report of an endpoint with the one before; find out whether it stalls."""
@@ -138,6 +162,9 @@ class OutlierDetection:
 
         The server is gone, and may have been when those requests failed.
         """
+        if not pod.outlier.blamed:
+            return ()
+        pod.outlier.blamed = False
         found = []
         for each in self._pods.values():
             if each.outlier.failures:
@@ -223,24 +250,6 @@ def _times_longer(peers: Sequence[Pod], pod: Pod) -> float:
     others = [each for each in peers if each is not pod and not _out(each)]
     share = min((each.outlier.share(each.ledger.sent) for each in others), default=0.0)
     return log(_USUAL_SHARE) / log(min(_MOST_SHARE, max(_USUAL_SHARE, share)))
-
-
-def _counts(
-    request: InFlightRequest, failure: Failure, in_flight: Mapping[RequestId, InFlightRequest]
-) -> bool:
-    """Record a failure at the endpoint that answered; return whether it counts.
-
-    An error may be the request's own fault: of a prompt that is not known it never counts.
-    """
-    prompt = prompt_key(request.quote) if failure is Failure.ERROR else None
-    if failure is Failure.ERROR and prompt is None:
-        return False
-    prefill = None if request.prefill is None else request.prefill.pod.endpoint.id
-    pod = request.pod
-    pod.outlier.count_failure(pod.ledger.sent)
-    there = [in_flight[each] for each in pod.ledger.request_ids if each in in_flight]
-    unanswered = [each.sent_at for each in there if each.began is None and each is not request]
-    return pod.outlier.record_failure(FailedRequest(request.sent_at, prompt, prefill), unanswered)
 
 
 def _revived(pods: Sequence[Pod]) -> list[Ejected | Returned]:

@@ -44,7 +44,7 @@ class OutlierState:
 
     `ejected` says why it is left out, None while it is not: since `ejected_at`, and until `until`
     at the latest. It was last given back at `returned_at`, with its failures: one more ejects it
-    again, unless it succeeds first.
+    again, unless it succeeds first. `blamed`: others failed on requests whose prompts it computed.
     """
 
     __slots__ = (
@@ -56,6 +56,7 @@ class OutlierState:
         "_served_at",
         "_well_since",
         "alive_at",
+        "blamed",
         "ejected",
         "ejected_at",
         "failures",
@@ -65,6 +66,7 @@ class OutlierState:
 
     def __init__(self) -> None:
         self.failures = 0
+        self.blamed = False
         self.alive_at = -inf
         self.ejected: EjectionReason | None = None
         self.ejected_at = self.until = self.returned_at = -inf
