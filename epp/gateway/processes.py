@@ -6,8 +6,10 @@ and asks the kernel to be killed when its parent dies.
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -42,6 +44,11 @@ except OSError as error:
 """
 
 
+_NOT_EPHEMERAL = range(20_000, 32_768)
+"""Ports below those of outgoing connections (Linux, `net.ipv4.ip_local_port_range`)."""
+_TRIES = 64
+
+
 class ProcessDied(WarmpickError):
     """A child ended before it was stopped, or did not become ready in time.
 
@@ -49,12 +56,23 @@ class ProcessDied(WarmpickError):
     """
 
 
-def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+def free_port(ip: str = "127.0.0.1") -> int:
+    """Return a TCP port of `ip` that was free a moment ago.
+
+    It is not one of those that outgoing connections take, which would take it before its user does.
+    Raises `OSError` if the machine has no such address.
+    """
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    for port in (*random.sample(_NOT_EPHEMERAL, _TRIES), 0):
+        with socket.socket(family) as listener:
+            try:
+                listener.bind((ip, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return int(listener.getsockname()[1])
+    raise OSError(errno.EADDRINUSE, "no port is free")
 
 
 class Process:

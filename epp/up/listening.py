@@ -4,6 +4,7 @@ import errno
 import socket
 
 from epp.errors import ConfigError
+from epp.gateway.processes import free_port
 from epp.up.servers import ip_or_none
 
 _REASONS = {
@@ -31,7 +32,7 @@ def free_listener(ip: str, port: int, flag: str) -> int:
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((ip, port))
+            listener.bind((ip, port or free_port(ip)))
             listener.listen()
         except OSError as error:
             reason = _REASONS.get(error.errno or 0, error.strerror)

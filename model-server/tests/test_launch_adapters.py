@@ -65,7 +65,7 @@ def test_both_forms_are_read(text, expected):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("adapters: {", "no YAML"),
+        ("adapters: {", "not YAML"),
         ("[sql]", "a mapping is needed"),
         ("adapters: [{name: sql}]", "missing required field `path` - at `$.adapters[0]`"),
         ("adapters: [{name: sql, path: 3}]", "Expected `str`, got `int` - at `$.adapters[0].path`"),
@@ -179,7 +179,7 @@ def test_a_file_that_breaks_changes_nothing_and_one_that_is_mended_does(launch, 
         line = launcher.listening()
         mounted.write("adapters: {")
         said = eventually(lambda: status(line).get("adaptersError"))
-        assert "no YAML" in said
+        assert "not YAML" in said
         assert served(line["port"]) == {"sql": "hub/sql"}
         assert ask(line["probe_port"], "/ready")[0] == 200
         mounted.want()
