@@ -44,7 +44,7 @@ PARTS: Mapping[str, str] = {
     "sockets": r"^(write|writev|read|recv|send|sendmsg) \(libc",
     "transport": r"epp/adapters/extproc|libnghttp2",
     "codec": r"epp/protocol/extproc/(codec|protobuf|\w+\.pxi)|_message\.abi3",
-    "body": _compiled("protocol.openai"),
+    "body": _compiled("protocol.bodies"),
     "exchange": _compiled("protocol.extproc"),
     "policy": _compiled("policy"),
     "model": _compiled("model"),

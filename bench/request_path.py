@@ -22,10 +22,10 @@ from epp.model.events import Aborted, EndpointUpserted, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.request import Api, InferenceRequest, RequestId
 from epp.policy.scheduler import Scheduler
+from epp.protocol.bodies.request_json import parse_request
 from epp.protocol.extproc.codec import decode, encode
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.settings import ExchangeSettings
-from epp.protocol.openai.request_json import parse_request
 
 BLOCK, BLOCKS = 16, 35_000
 _PIECE = 65_536

@@ -79,15 +79,15 @@ MODULES: dict[str, Compiler] = {
     "epp.model.quote": "mypyc",
     "epp.policy.choice": "mypyc",
     "epp.policy.scheduler": "mypyc",
+    "epp.protocol.bodies.body": "mypyc",
+    "epp.protocol.bodies.body_reader": "cython",
+    "epp.protocol.bodies.coercion": "mypyc",
+    "epp.protocol.bodies.object_scanner": "cython",
     "epp.protocol.extproc.codec": "cython",
     "epp.protocol.extproc.exchange": "mypyc",
     "epp.protocol.extproc.record": "mypyc",
     "epp.protocol.extproc.request": "mypyc",
     "epp.protocol.extproc.response": "mypyc",
-    "epp.protocol.openai.body": "mypyc",
-    "epp.protocol.openai.body_reader": "cython",
-    "epp.protocol.openai.coercion": "mypyc",
-    "epp.protocol.openai.object_scanner": "cython",
 }
 """What compiles each: mypyc the `.py`, all such modules into one library; Cython the `.pyx`."""
 

@@ -11,6 +11,13 @@ from epp.errors import MalformedRequest
 from epp.model.endpoint import Endpoint, Target
 from epp.model.request import Api, InferenceRequest, RequestId
 from epp.policy.dataproducers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
+from epp.protocol.bodies.apis import FRAMED
+from epp.protocol.bodies.body import Body
+from epp.protocol.bodies.coercion import MOST_TOKENS
+from epp.protocol.bodies.grpc_body import framed
+from epp.protocol.bodies.object_scanner import ObjectScanner
+from epp.protocol.bodies.usage import merge_usage
+from epp.protocol.bodies.usage_reader import usage_reader
 from epp.protocol.extproc.messages import ResponseBody, ResponseHeaders
 from epp.protocol.kube.watch import read_status
 from epp.protocol.metrics.attribute_reader import DCGM, AttributeReader
@@ -27,18 +34,11 @@ from epp.protocol.metrics.metric_names import (
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.orca import KV_USAGE, RUNNING, WAITING, parse_orca
 from epp.protocol.metrics.page import Page
-from epp.protocol.openai.apis import FRAMED
-from epp.protocol.openai.body import Body
-from epp.protocol.openai.coercion import MOST_TOKENS
-from epp.protocol.openai.grpc_body import framed
-from epp.protocol.openai.object_scanner import ObjectScanner
-from epp.protocol.openai.usage import merge_usage
-from epp.protocol.openai.usage_reader import usage_reader
 from tests.native.built import loaded
 from tests.protocol.extproc.conversation import OK, Stub, body, chat_body, exchange, headers, play
 from tests.values import JSON, NO_JSON, PLAIN
 
-READERS = [each.BodyReader for each in loaded("epp.protocol.openai.body_reader")]
+READERS = [each.BodyReader for each in loaded("epp.protocol.bodies.body_reader")]
 POD = Endpoint("default", "pod-0", "10.0.0.1", 8000)
 
 # Bodies.

@@ -16,7 +16,7 @@ from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.quote import Quote
 from epp.model.request import TOKEN_BYTES, Api, Decision, InferenceRequest, Prompt, RequestId
 from epp.policy.scheduler import Scheduler
-from epp.protocol.openai.body import Body
+from epp.protocol.bodies.body import Body
 
 _SECRET = b"peers"
 _CHUNK = 128

@@ -8,8 +8,8 @@ import msgspec
 from epp.config.schema import Reference
 from epp.errors import ConfigError
 from epp.model.endpoint import H2C
-from epp.protocol.openai import apis
-from epp.protocol.openai.apis import ApiTable, Claims
+from epp.protocol.bodies import apis
+from epp.protocol.bodies.apis import ApiTable, Claims
 
 # Gateway API inference extension, `AppProtocol`.
 _HTTP = "http"

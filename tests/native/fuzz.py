@@ -235,7 +235,7 @@ def body(data):
     """A body is read as it arrives as it is in one piece, by the kernel as by its twin."""
     from epp.errors import MalformedRequest  # noqa: PLC0415 (as above)
     from epp.model.request import Api  # noqa: PLC0415
-    from epp.protocol.openai.body import Body  # noqa: PLC0415
+    from epp.protocol.bodies.body import Body  # noqa: PLC0415
     from tests.native.built import loaded  # noqa: PLC0415
 
     choices = Choices(data)
@@ -243,7 +243,7 @@ def body(data):
     size = 1 + choices.below(256)
     rest = choices.bytes(len(data))
     found: list[object] = []
-    for kind in loaded("epp.protocol.openai.body_reader"):
+    for kind in loaded("epp.protocol.bodies.body_reader"):
         read = Body(api, kind.BodyReader)
         for at in range(0, len(rest), size):
             read.feed(rest[at : at + size])

@@ -12,9 +12,9 @@ from contextlib import suppress
 from epp.errors import MalformedRequest
 from epp.model.endpoint import Endpoint
 from epp.model.request import Api
+from epp.protocol.bodies.body import Body
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import Page
-from epp.protocol.openai.body import Body
 
 SMALL, TIMES = 1 << 15, 4
 NOISE_S = 0.03

@@ -9,7 +9,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
 from epp.model.request import Api, Decision, InferenceRequest, RequestId
 from epp.policy.dataproducers.media_cache import MediaCacheProducer, MediaCaches
-from epp.protocol.openai.request_json import parse_request
+from epp.protocol.bodies.request_json import parse_request
 from tests.model.rig import Rig
 from tests.policy.context import Context
 from tests.strategies import candidate, endpoint

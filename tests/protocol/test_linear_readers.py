@@ -12,6 +12,13 @@ from epp.errors import ConfigError, MalformedRequest
 from epp.label_selector import parse_label_selector
 from epp.model.endpoint import Endpoint
 from epp.model.request import Api, RequestId
+from epp.protocol.bodies.apis import FRAMED
+from epp.protocol.bodies.body import Body
+from epp.protocol.bodies.content_blocks import billing_span
+from epp.protocol.bodies.grpc_body import FrameRestorer, framed
+from epp.protocol.bodies.model_rewrite import ModelRestorer, replace_model
+from epp.protocol.bodies.usage import merge_usage
+from epp.protocol.bodies.usage_reader import usage_reader
 from epp.protocol.endpoints import parse_endpoints
 from epp.protocol.extproc.observation import Observation
 from epp.protocol.kube.watch import LineSplitter, StreamBroken
@@ -20,20 +27,13 @@ from epp.protocol.metrics.metric_specs import parse_spec
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.orca import parse_orca
 from epp.protocol.metrics.page import Page
-from epp.protocol.openai.apis import FRAMED
-from epp.protocol.openai.body import Body
-from epp.protocol.openai.content_blocks import billing_span
-from epp.protocol.openai.grpc_body import FrameRestorer, framed
-from epp.protocol.openai.model_rewrite import ModelRestorer, replace_model
-from epp.protocol.openai.usage import merge_usage
-from epp.protocol.openai.usage_reader import usage_reader
 from epp.protocol.yaml import load_yaml
 from tests.native.built import loaded
 from tests.protocol.growth import repeated, seconds, too_steep
 
 GRPC = sorted(FRAMED, key=lambda api: api.value)
-READERS = [each.BodyReader for each in loaded("epp.protocol.openai.body_reader")]
-SCANNERS = [each.ObjectScanner for each in loaded("epp.protocol.openai.object_scanner")]
+READERS = [each.BodyReader for each in loaded("epp.protocol.bodies.body_reader")]
+SCANNERS = [each.ObjectScanner for each in loaded("epp.protocol.bodies.object_scanner")]
 PIECES = 16
 MOST_SECONDS = 0.25
 """Of CPU: five times what it takes at most, and a fiftieth of what would be quadratic."""

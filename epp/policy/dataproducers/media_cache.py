@@ -1,7 +1,7 @@
 """Which images, videos and sounds each endpoint has encoded before, by what was sent there.
 
 A medium stands in a text prompt as its digest of 16 bytes, repeated over hundreds of bytes
-(`epp.protocol.openai.content_blocks`): a stretch of period 16.
+(`epp.protocol.bodies.content_blocks`): a stretch of period 16.
 """
 
 from collections.abc import Iterator, Sequence

@@ -10,6 +10,8 @@ import msgspec
 
 from epp.model.endpoint import VLLM, Endpoint
 from epp.model.request import DEFAULT_FAIRNESS_ID, Api, Decision, InferenceRequest, RequestId
+from epp.protocol.bodies.apis import ApiTable
+from epp.protocol.bodies.request_json import Parsed
 from epp.protocol.extproc.messages import Mutation
 from epp.protocol.extproc.names import (
     CONTROL_HEADERS,
@@ -21,8 +23,6 @@ from epp.protocol.extproc.names import (
     REWRITE,
 )
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
-from epp.protocol.openai.apis import ApiTable
-from epp.protocol.openai.request_json import Parsed
 
 _REQUEST_ID = "x-request-id"
 _ENGINE_LABEL = "llm-d.ai/engine-type"

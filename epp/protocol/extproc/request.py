@@ -13,6 +13,9 @@ import msgspec
 
 from epp.errors import BodyTooLarge, MalformedRequest, UnsupportedCoding
 from epp.model.request import Api, Decision, InferenceRequest
+from epp.protocol.bodies.body import Body
+from epp.protocol.bodies.body_reader import add_piece
+from epp.protocol.bodies.request_json import LONGEST_PROMPT, Parsed
 from epp.protocol.extproc.headers import RequestFacts, engine_priority, request_mutation
 from epp.protocol.extproc.messages import (
     UNSEEN_BODIES,
@@ -30,9 +33,6 @@ from epp.protocol.extproc.messages import (
 )
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings
-from epp.protocol.openai.body import Body
-from epp.protocol.openai.body_reader import add_piece
-from epp.protocol.openai.request_json import LONGEST_PROMPT, Parsed
 
 _DIGITS: Final = 18
 """The most digits of a length that is read: an exabyte."""

@@ -9,6 +9,11 @@ from typing import Final
 
 from epp.model.events import Event, Failure, FirstToken, Generated
 from epp.model.request import Api, Usage
+from epp.protocol.bodies.apis import FRAMED
+from epp.protocol.bodies.model_rewrite import ModelRestorer, Restorer
+from epp.protocol.bodies.object_scanner import ObjectScanner
+from epp.protocol.bodies.usage import merge_usage
+from epp.protocol.bodies.usage_reader import UsageReader, usage_reader
 from epp.protocol.extproc.messages import (
     CHUNK_BYTES,
     UNCHANGED,
@@ -28,11 +33,6 @@ from epp.protocol.extproc.messages import (
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
 from epp.protocol.metrics.orca import parse_orca
-from epp.protocol.openai.apis import FRAMED
-from epp.protocol.openai.model_rewrite import ModelRestorer, Restorer
-from epp.protocol.openai.object_scanner import ObjectScanner
-from epp.protocol.openai.usage import merge_usage
-from epp.protocol.openai.usage_reader import UsageReader, usage_reader
 
 Observe = Callable[[Event, float], None]
 HeaderSource = Callable[[RequestRecord], Headers]
@@ -143,7 +143,7 @@ class Response:
         if request.model == request.target_model or not request.model:
             return None
         if request.api in FRAMED:
-            from epp.protocol.openai.grpc_body import FrameRestorer  # noqa: PLC0415 (slow to load)
+            from epp.protocol.bodies.grpc_body import FrameRestorer  # noqa: PLC0415 (slow to load)
 
             return FrameRestorer(request.model)
         return ModelRestorer(request.model, sse=self._record.streaming)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import msgspec
 
 from epp.model.request import InferenceRequest, Usage
+from epp.protocol.bodies.apis import DEFAULT_APIS, ApiTable
 from epp.protocol.extproc.record import RequestRecord
-from epp.protocol.openai.apis import DEFAULT_APIS, ApiTable
 
 Headers = tuple[tuple[str, str], ...]
 """Names and values of headers to set."""

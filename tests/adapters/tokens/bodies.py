@@ -5,7 +5,7 @@ from itertools import count
 from typing import Any
 
 from epp.model.request import Api, InferenceRequest, RequestId
-from epp.protocol.openai.request_json import parse_request
+from epp.protocol.bodies.request_json import parse_request
 
 _numbers = count()
 MODEL = "tiny"

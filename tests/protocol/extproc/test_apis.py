@@ -8,15 +8,7 @@ import pytest
 
 from epp.model.endpoint import Endpoint
 from epp.model.request import Api, Decision, Usage
-from epp.protocol.extproc.messages import (
-    BodyMode,
-    BodyReply,
-    Modes,
-    RequestHeaders,
-    ResponseBody,
-    ResponseHeaders,
-)
-from epp.protocol.openai.apis import (
+from epp.protocol.bodies.apis import (
     ANTHROPIC,
     OPENAI,
     SGLANG_HTTP,
@@ -24,6 +16,14 @@ from epp.protocol.openai.apis import (
     VLLM_GRPC,
     VLLM_HTTP,
     ApiTable,
+)
+from epp.protocol.extproc.messages import (
+    BodyMode,
+    BodyReply,
+    Modes,
+    RequestHeaders,
+    ResponseBody,
+    ResponseHeaders,
 )
 from tests.protocol.extproc.conversation import (
     DUPLEX,

@@ -6,6 +6,7 @@ import pytest
 
 from epp.errors import Overloaded
 from epp.model.request import Decision
+from epp.protocol.bodies.request_json import LONGEST_PROMPT
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     BodyMode,
@@ -17,7 +18,6 @@ from epp.protocol.extproc.messages import (
     ResponseHeaders,
 )
 from epp.protocol.extproc.record import Outcome
-from epp.protocol.openai.request_json import LONGEST_PROMPT
 from tests.native.built import needs
 from tests.protocol.extproc.conversation import (
     CHAT,
@@ -34,7 +34,7 @@ from tests.protocol.extproc.conversation import (
     play,
 )
 
-pytestmark = needs("epp.protocol.openai.body_reader", "bodies read as they arrive")
+pytestmark = needs("epp.protocol.bodies.body_reader", "bodies read as they arrive")
 
 PIECE = 1 << 16
 SIZE = LONGEST_PROMPT * 3

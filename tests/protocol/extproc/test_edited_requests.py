@@ -15,9 +15,9 @@ from epp.protocol.extproc.messages import (
     RequestHeaders,
     RequestTrailers,
 )
+from tests.protocol.bodies.odd_bodies import NAME, PRIORITY, edited, requests
+from tests.protocol.bodies.test_body import cut
 from tests.protocol.extproc.conversation import DUPLEX, Stub, Wants, exchange, outcome
-from tests.protocol.openai.odd_bodies import NAME, PRIORITY, edited, requests
-from tests.protocol.openai.test_body import cut
 
 HEAD = {":method": "POST", ":path": "/v1/completions"}
 

@@ -5,6 +5,7 @@ import pytest
 from epp._pb import engine_api_pb2
 from epp.model.endpoint import Target
 from epp.model.events import Aborted, Failure, Finished
+from epp.protocol.bodies.apis import OPENAI, VLLM_GRPC, VLLM_HTTP, ApiTable
 from epp.protocol.extproc.messages import (
     BodyMode,
     Modes,
@@ -14,7 +15,6 @@ from epp.protocol.extproc.messages import (
     ResponseTrailers,
 )
 from epp.protocol.extproc.record import Outcome
-from epp.protocol.openai.apis import OPENAI, VLLM_GRPC, VLLM_HTTP, ApiTable
 from tests.protocol.extproc.conversation import (
     CHAT,
     OK,

@@ -34,7 +34,7 @@ STAGES = {
     )
 }
 LONG = body(chat_body(x="x" * (2 << 20)), end=False)
-IN_TURNS = needs("epp.protocol.openai.body_reader", "a body that is read in turns")
+IN_TURNS = needs("epp.protocol.bodies.body_reader", "a body that is read in turns")
 REACHED = [pytest.param(name, marks=[IN_TURNS] if name == "reading" else []) for name in STAGES]
 SOURCE = Path(epp.__file__).parent / "protocol/extproc/exchange.py"
 DRAWN = [

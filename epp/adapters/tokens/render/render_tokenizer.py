@@ -25,7 +25,7 @@ from epp.adapters.tokens.render.rendered import (
     read,
 )
 from epp.model.request import Api, InferenceRequest, Prompt
-from epp.protocol.openai.model_rewrite import replace_model
+from epp.protocol.bodies.model_rewrite import replace_model
 
 _log = structlog.get_logger(__name__)
 

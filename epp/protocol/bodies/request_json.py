@@ -17,7 +17,7 @@ import msgspec
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
-from epp.protocol.openai.api_bodies import (
+from epp.protocol.bodies.api_bodies import (
     ABSENT,
     AnyBody,
     ChatBody,
@@ -32,8 +32,8 @@ from epp.protocol.openai.api_bodies import (
     ResponsesBody,
     SglangGenerateBody,
 )
-from epp.protocol.openai.apis import NAMELESS
-from epp.protocol.openai.coercion import (
+from epp.protocol.bodies.apis import NAMELESS
+from epp.protocol.bodies.coercion import (
     LONGEST_VALUE,
     UNREADABLE,
     flag_of,
@@ -42,9 +42,9 @@ from epp.protocol.openai.coercion import (
     salt_of,
     text_of,
 )
-from epp.protocol.openai.content_blocks import Multimodal, billing_span, block_bytes, medium
-from epp.protocol.openai.json_tokens import TEXT
-from epp.protocol.openai.token_prompts import Features, Sampling, packed, with_media
+from epp.protocol.bodies.content_blocks import Multimodal, billing_span, block_bytes, medium
+from epp.protocol.bodies.json_tokens import TEXT
+from epp.protocol.bodies.token_prompts import Features, Sampling, packed, with_media
 
 _Piece = bytes | memoryview | msgspec.Raw
 _PartBytes = Callable[[bytes], bytes]

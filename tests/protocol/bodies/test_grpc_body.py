@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
-from epp.protocol.openai.body import Body
-from epp.protocol.openai.grpc_body import FrameRestorer, framed
+from epp.protocol.bodies.body import Body
+from epp.protocol.bodies.grpc_body import FrameRestorer, framed
 
 # Protobuf: a key is the field's number times 8, plus 0 for a number and 2 for bytes.
 IDS = b"\x12\x06" + b"\x12\x04\x01\xac\x02\x07"  # tokenized = 2 {input_ids = 2: 1, 300, 7}

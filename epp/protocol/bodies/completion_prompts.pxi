@@ -1,14 +1,14 @@
 """Prompts of completions and embeddings: texts, token ids, lists of either."""
 
-cdef enum:  # `epp.protocol.openai.request_json` says why
+cdef enum:  # `epp.protocol.bodies.request_json` says why
     _MOST_PROMPTS = 64
     _MOST_MESSAGES = 10_000
 
 
-cdef class PromptReader(Outline):
-    """Drafts what the field of the prompt holds, but for messages."""
+cdef class PromptReader(FieldReader):
+    """Collects what the field of the prompt holds, except messages."""
 
-    cdef Draft _draft
+    cdef PromptWriter _writer
     cdef Py_ssize_t _longest
     cdef int _structured  # the field of the prompt, once it was met
     cdef int _whole_kind, _first_kind, _kind  # of all prompts, and of those in a list
@@ -17,7 +17,7 @@ cdef class PromptReader(Outline):
     cdef bint _full  # no more of them are looked at
 
     def __cinit__(self, str api not None, Py_ssize_t longest, bint nameless=False):
-        self._draft = Draft()
+        self._writer = PromptWriter()
         self._longest = longest
         self._structured = self._first_kind = _NONE
         self._item = -1
@@ -39,14 +39,14 @@ cdef class PromptReader(Outline):
         if self._declined:
             return 0
         if self._whole_kind == _TEXT and self._is_conversation:
-            self._draft.add(_USER_SAYS)
-            self._draft.add(_COPY, start, at)
+            self._writer.add(_USER_ROLE)
+            self._writer.add(_COPY, start, at)
         elif self._whole_kind == _TEXT:
-            self._draft.add(_COPY, start, at - 1)
-            self._draft.add(_CUT)
+            self._writer.add(_COPY, start, at - 1)
+            self._writer.add(_PROMPT_END)
         elif self._first_kind == _NUMBER and not self._is_conversation:
-            self._draft.add(_TOKENS, 0, self._draft.token_count)
-            self._draft.add(_CUT)
+            self._writer.add(_TOKENS, 0, self._writer.token_count)
+            self._writer.add(_PROMPT_END)
         return 0
 
     cdef int _begin_prompt(self, _Kind kind, Py_ssize_t at) except -1:
@@ -58,7 +58,7 @@ cdef class PromptReader(Outline):
             self._first_kind = kind
         self._item, self._kind = at, kind
         if kind == _ARRAY:
-            self._tokens_at = self._draft.token_count
+            self._tokens_at = self._writer.token_count
         if kind > _NUMBER and kind != _ARRAY:
             self._decline()
         elif (kind == _NUMBER) != (self._first_kind == _NUMBER):
@@ -79,22 +79,22 @@ cdef class PromptReader(Outline):
             else:
                 self._token(self.whole)
         elif self._kind == _TEXT:
-            self._draft.add(_COPY, self._item, at - 1)
-            self._draft.add(_CUT)
+            self._writer.add(_COPY, self._item, at - 1)
+            self._writer.add(_PROMPT_END)
             self._item = -1
             self._count_item(_MOST_PROMPTS)
         else:
-            self._draft.add(_TOKENS, self._tokens_at, self._draft.token_count)
-            self._draft.add(_CUT)
-            self._tokens_at = self._draft.token_count
+            self._writer.add(_TOKENS, self._tokens_at, self._writer.token_count)
+            self._writer.add(_PROMPT_END)
+            self._tokens_at = self._writer.token_count
             self._count_item(_MOST_PROMPTS)
         return 0
 
     cdef int _token(self, uint64_t value) except -1:
         if value > _LARGEST:
             self._decline()
-        elif self._draft.token_count * _TOKEN < self._longest:
-            self._draft.token(<uint32_t>value)
+        elif self._writer.token_count * _TOKEN < self._longest:
+            self._writer.token(<uint32_t>value)
         return 0
 
     cdef Py_ssize_t numbers(self, const uint8_t* data, Py_ssize_t size) except -1:

@@ -10,22 +10,22 @@ cdef struct Span:
     Py_ssize_t start
     Py_ssize_t end
 
-cdef enum _Do:
+cdef enum _Action:
     _COPY  # a span of the body
-    _OPEN  # what stands before a role
-    _SHUT  # ... and behind it
-    _USER_SAYS  # a user's role
+    _OPEN_ROLE  # what stands before a role
+    _CLOSE_ROLE  # ... and behind it
+    _USER_ROLE  # a user's role
     _MEDIUM  # a span of the body, by its digest
-    _MARK  # a message ends
+    _MESSAGE_END  # a message ends
     _TOKENS  # a span of the token ids
-    _CUT  # the prompt ends
+    _PROMPT_END  # the prompt ends
 
 cdef struct Step:
-    _Do what
+    _Action what
     Span span
 
 cdef enum:
-    _MEDIUM_BYTES = 900  # `epp.protocol.openai.request_json` says why
+    _MEDIUM_BYTES = 900  # `epp.protocol.bodies.request_json` says why
     _TOKEN = 4
     _MOST_STEPS = 1 << 17  # 3 MiB: 10,000 messages of eight fields and 50,000 parts have fewer
     _SMALL_PIECE = 1 << 10
@@ -33,7 +33,7 @@ cdef enum:
     _JOINED_BYTES = 1 << 16
 
 
-cdef class Draft:
+cdef class PromptWriter:
     """Steps that write prompts, and the token ids that some of them write.
 
     `size` is what they write, in bytes. Beyond `_MOST_STEPS` only ends of prompts are added.
@@ -53,9 +53,9 @@ cdef class Draft:
         free(self.steps)
         free(self.tokens)
 
-    cdef int add(self, _Do what, Py_ssize_t start=0, Py_ssize_t end=0) except -1:
+    cdef int add(self, _Action what, Py_ssize_t start=0, Py_ssize_t end=0) except -1:
         cdef Step* grown
-        if self.count >= _MOST_STEPS and what != _CUT:
+        if self.count >= _MOST_STEPS and what != _PROMPT_END:
             return 0
         if self.count == self._room:
             self._room = 2 * self._room + 32
@@ -75,7 +75,7 @@ cdef class Draft:
         self.count = self.size = self.multimodal = 0
         return 0
 
-    cdef int extend(self, Draft other) except -1:
+    cdef int extend(self, PromptWriter other) except -1:
         cdef Py_ssize_t place
         for place in range(other.count):
             self.add(
@@ -168,12 +168,12 @@ cdef class Pieces:
         return hasher.digest()
 
 
-cdef const char* _literal(_Do what) noexcept:
-    if what == _OPEN:
+cdef const char* _literal(_Action what) noexcept:
+    if what == _OPEN_ROLE:
         return b"\n<"
-    if what == _SHUT:
+    if what == _CLOSE_ROLE:
         return b">"
-    return b"\n<user>" if what == _USER_SAYS else b""
+    return b"\n<user>" if what == _USER_ROLE else b""
 
 
 cdef Py_ssize_t _bytes_of(Step step) noexcept:
@@ -185,37 +185,39 @@ cdef Py_ssize_t _bytes_of(Step step) noexcept:
     return _MEDIUM_BYTES if step.what == _MEDIUM else <Py_ssize_t>strlen(_literal(step.what))
 
 
-cdef list _written(Draft draft, Pieces body, Py_ssize_t longest):
+cdef list _written(PromptWriter writer, Pieces body, Py_ssize_t longest):
     """Write all prompts: a list of (data, exact, marks), `longest` bytes at most in all."""
     cdef Py_ssize_t first = 0, place
     cdef tuple prompt
     prompts = []
-    for place in range(draft.count):
-        if draft.steps[place].what == _CUT:
-            prompt = _prompt(draft, first, place, body, longest)
+    for place in range(writer.count):
+        if writer.steps[place].what == _PROMPT_END:
+            prompt = _prompt(writer, first, place, body, longest)
             longest -= PyBytes_GET_SIZE(<bytes>prompt[0])
             prompts.append(prompt)
             first = place + 1
     return prompts
 
 
-cdef tuple _prompt(Draft draft, Py_ssize_t first, Py_ssize_t last, Pieces body, Py_ssize_t longest):
+cdef tuple _prompt(
+    PromptWriter writer, Py_ssize_t first, Py_ssize_t last, Pieces body, Py_ssize_t longest
+):
     cdef Py_ssize_t size = 0, place
     cdef bint exact = False
     cdef bytes data
     marks = []
     for place in range(first, last):
-        size += _bytes_of(draft.steps[place])
-        if draft.steps[place].what == _MARK and size <= longest:
+        size += _bytes_of(writer.steps[place])
+        if writer.steps[place].what == _MESSAGE_END and size <= longest:
             marks.append(size)
-        exact = exact or draft.steps[place].what == _TOKENS
+        exact = exact or writer.steps[place].what == _TOKENS
     data = PyBytes_FromStringAndSize(NULL, min(size, longest))
-    _write(draft, first, last, body, data)
+    _write(writer, first, last, body, data)
     return data, exact, marks
 
 
 cdef int _write(
-    Draft draft, Py_ssize_t first, Py_ssize_t last, Pieces body, bytes data
+    PromptWriter writer, Py_ssize_t first, Py_ssize_t last, Pieces body, bytes data
 ) except -1:
     """Fill `data` with what the steps give, as far as it goes."""
     cdef char* into = PyBytes_AS_STRING(data)
@@ -223,7 +225,7 @@ cdef int _write(
     cdef Step step
     cdef bytes digest
     for place in range(first, last):
-        step = draft.steps[place]
+        step = writer.steps[place]
         part = min(_bytes_of(step), left)
         if part == 0:
             continue
@@ -231,7 +233,7 @@ cdef int _write(
             step.span.end = step.span.start + part
             body.copy(step.span, into)
         elif step.what == _TOKENS:
-            memcpy(into, draft.tokens + step.span.start * _TOKEN, part)
+            memcpy(into, writer.tokens + step.span.start * _TOKEN, part)
         elif step.what == _MEDIUM:
             digest = body.digest(step.span)
             digest = digest * (_MEDIUM_BYTES // len(digest) + 1)

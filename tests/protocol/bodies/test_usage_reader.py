@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from epp._pb import engine_api_pb2 as pb
 from epp.model.request import Api, Usage
-from epp.protocol.openai.grpc_body import framed
-from epp.protocol.openai.usage import merge_usage
-from epp.protocol.openai.usage_reader import usage_reader
+from epp.protocol.bodies.grpc_body import framed
+from epp.protocol.bodies.usage import merge_usage
+from epp.protocol.bodies.usage_reader import usage_reader
 
 EVENTS, JSON, GRPC = (
     "text/event-stream",

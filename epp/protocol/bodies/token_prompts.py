@@ -10,7 +10,7 @@ import msgspec
 import xxhash
 
 from epp.model.request import TOKEN_BYTES, Prompt
-from epp.protocol.openai.coercion import UNREADABLE
+from epp.protocol.bodies.coercion import UNREADABLE
 
 MOST_MEDIA = 256
 """Media of a prompt that are looked at, the first ones."""

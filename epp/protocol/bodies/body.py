@@ -14,12 +14,12 @@ import msgspec
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
-from epp.protocol.openai.apis import FRAMED, NAMELESS
-from epp.protocol.openai.body_reader import BodyReader, Found
-from epp.protocol.openai.coercion import flag_of, limit_of, model_of, salt_of, text_of
-from epp.protocol.openai.json_tokens import Path, Span, members
-from epp.protocol.openai.request_json import LONGEST_PROMPT, Parsed, check_model, parse_request
-from epp.protocol.openai.token_prompts import with_media
+from epp.protocol.bodies.apis import FRAMED, NAMELESS
+from epp.protocol.bodies.body_reader import BodyReader, Found
+from epp.protocol.bodies.coercion import flag_of, limit_of, model_of, salt_of, text_of
+from epp.protocol.bodies.json_tokens import Path, Span, members
+from epp.protocol.bodies.request_json import LONGEST_PROMPT, Parsed, check_model, parse_request
+from epp.protocol.bodies.token_prompts import with_media
 
 _FRAMED: Final = frozenset([api.value for api in FRAMED])
 _NAMELESS: Final = frozenset([api.value for api in NAMELESS])
@@ -95,7 +95,7 @@ class Body:
         return parse_request(self._api, self.whole())
 
     def _parse_frame(self) -> Parsed:
-        from epp.protocol.openai import grpc_body  # noqa: PLC0415 (generated code is slow to load)
+        from epp.protocol.bodies import grpc_body  # noqa: PLC0415 (generated code is slow to load)
 
         message = grpc_body.message_of(self.whole())
         if message is None:
@@ -164,7 +164,7 @@ class Body:
         return 0, False
 
     def _rewritten_frame(self, name: str, priority: int | None) -> list[bytes]:
-        from epp.protocol.openai import grpc_body  # noqa: PLC0415 (as above)
+        from epp.protocol.bodies import grpc_body  # noqa: PLC0415 (as above)
 
         if self._inner is None:
             return self.pieces

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from epp._pb import engine_api_pb2 as pb
 from epp.model.request import Api, Prompt
-from epp.protocol.openai.grpc_body import parse_generate
-from epp.protocol.openai.request_json import parse_request
-from epp.protocol.openai.token_prompts import LONGEST_FEATURE, MOST_MEDIA, with_media
+from epp.protocol.bodies.grpc_body import parse_generate
+from epp.protocol.bodies.request_json import parse_request
+from epp.protocol.bodies.token_prompts import LONGEST_FEATURE, MOST_MEDIA, with_media
 
 SIZES = st.integers(-2, 30) | st.sampled_from([2**31, 2**63, 2**70, 10**400])
 TOKENS = 90_000

@@ -49,8 +49,8 @@ cdef enum:
 cdef uint64_t _LARGEST = (1 << 32) - 1  # of token ids
 
 
-cdef class Grammar:
-    """Reads one value. Who derives from it hears where values and keys are.
+cdef class JsonReader:
+    """Reads one value, and tells the class derived from it where values and keys are.
 
     `depth` is the number of objects and arrays that are open, `at` the number of bytes read
     before those that are being read. `whole` is a number's value, or `fractional` says that it is

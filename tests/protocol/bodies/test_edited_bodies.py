@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from epp._pb import engine_api_pb2 as pb
 from epp.model.request import Api
-from epp.protocol.openai.body import Body
-from epp.protocol.openai.body_reader import BodyReader
-from epp.protocol.openai.grpc_body import framed
-from epp.protocol.openai.json_tokens import LOOKED_AT, members
-from epp.protocol.openai.model_rewrite import ModelRestorer, replace_model
+from epp.protocol.bodies.body import Body
+from epp.protocol.bodies.body_reader import BodyReader
+from epp.protocol.bodies.grpc_body import framed
+from epp.protocol.bodies.json_tokens import LOOKED_AT, members
+from epp.protocol.bodies.model_rewrite import ModelRestorer, replace_model
 from tests.native.built import loaded, needs
-from tests.protocol.openai.odd_bodies import (
+from tests.protocol.bodies.odd_bodies import (
     ANSWERS,
     NAME,
     PRIORITY,
@@ -23,9 +23,9 @@ from tests.protocol.openai.odd_bodies import (
     requests,
     restored,
 )
-from tests.protocol.openai.test_body import cut
+from tests.protocol.bodies.test_body import cut
 
-_NAME = "epp.protocol.openai.body_reader"
+_NAME = "epp.protocol.bodies.body_reader"
 KINDS = [each.BodyReader for each in loaded(_NAME)]
 READERS = pytest.mark.parametrize("reader", KINDS, ids=lambda kind: kind.__module__)
 needs_reader = needs(_NAME, "the compiled reader of bodies")

@@ -8,8 +8,8 @@ from typing import Final, Protocol
 import msgspec
 
 from epp.model.request import Api
-from epp.protocol.openai.apis import FRAMED
-from epp.protocol.openai.object_scanner import ObjectScanner
+from epp.protocol.bodies.apis import FRAMED
+from epp.protocol.bodies.object_scanner import ObjectScanner
 
 _JSON: Final = "application/json"
 _GRPC: Final = "application/grpc"
@@ -108,7 +108,7 @@ class FramedUsage:
     __slots__ = ("_api", "_frames", "_last", "_within")
 
     def __init__(self, api: Api | None) -> None:
-        from epp.protocol.openai.grpc_body import Frames  # noqa: PLC0415 (generated code is slow to load)
+        from epp.protocol.bodies.grpc_body import Frames  # noqa: PLC0415 (generated code is slow to load)
 
         self._api = api
         self._frames = Frames()
@@ -126,7 +126,7 @@ class FramedUsage:
         return found
 
     def _feed_within(self, message: bytes) -> Sequence[bytes]:
-        from epp.protocol.openai.grpc_body import answer_of  # noqa: PLC0415 (as above)
+        from epp.protocol.bodies.grpc_body import answer_of  # noqa: PLC0415 (as above)
 
         data = answer_of(message)
         if not data:
@@ -138,7 +138,7 @@ class FramedUsage:
 
     def end(self) -> Sequence[bytes]:
         """Return the usage that is known with the end of all."""
-        from epp.protocol.openai.grpc_body import usage_of  # noqa: PLC0415 (as above)
+        from epp.protocol.bodies.grpc_body import usage_of  # noqa: PLC0415 (as above)
 
         if self._within is not None:
             return self._within.end()

@@ -10,7 +10,7 @@ from itertools import islice
 import msgspec
 import xxhash
 
-from epp.protocol.openai.json_tokens import TOKEN
+from epp.protocol.bodies.json_tokens import TOKEN
 
 _RAW = msgspec.Raw(b"")
 MEDIUM_BYTES = 900

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.native.built import loaded
 
-KINDS = [each.ObjectScanner for each in loaded("epp.protocol.openai.object_scanner")]
+KINDS = [each.ObjectScanner for each in loaded("epp.protocol.bodies.object_scanner")]
 SCANNERS = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__module__)
 FAR = 40
 """Twice as many spaces are more than may stand between a key and its object, if they are split."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol
 
-from epp.protocol.openai.json_tokens import Path, Span, allowance, members
+from epp.protocol.bodies.json_tokens import Path, Span, allowance, members
 
 _NAMES: frozenset[Path] = frozenset(((b"model",), (b"response", b"model"), (b"message", b"model")))
 _KEY = b'"model"'

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.request import Usage
-from epp.protocol.openai.object_scanner import ObjectScanner
-from epp.protocol.openai.usage import merge_usage
+from epp.protocol.bodies.object_scanner import ObjectScanner
+from epp.protocol.bodies.usage import merge_usage
 
 CASES = [
     pytest.param(

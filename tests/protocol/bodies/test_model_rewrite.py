@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.protocol.openai.model_rewrite import (
+from epp.protocol.bodies.model_rewrite import (
     ModelRestorer,
     looked_at,
     model_spans,

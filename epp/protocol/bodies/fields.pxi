@@ -27,7 +27,7 @@ cdef enum:  # the fields of a body, a message, a part; of `sampling_params` and 
     _CALL_ID
     _MESSAGE_FIELDS
     _TYPE = 0
-    _WORDS
+    _PART_TEXT
     _SOURCE
     _THINKING
     _ID
@@ -120,7 +120,7 @@ cdef int _forget(Span* spans, int count) noexcept:
     return 0
 
 
-cdef class Outline(Grammar):
+cdef class FieldReader(JsonReader):
     """Knows which field is being read, and where those that were read lie."""
 
     cdef int _wanted
@@ -137,8 +137,8 @@ cdef class Outline(Grammar):
     cdef Span _message[_MESSAGE_FIELDS]
     cdef Span _text_part[_PART_FIELDS]
     cdef Span _inner[_INNER_FIELDS]
-    cdef char _told[_LONGEST_KEY]  # the string that is heeded
-    cdef int _told_size
+    cdef char _string[_LONGEST_KEY]  # the string that is heeded
+    cdef int _string_size
 
     def __cinit__(self, str api not None, Py_ssize_t longest, bint nameless=False):
         self._wanted, self._keys, self._items_are_messages, self._has_blocks = _FORMS.get(
@@ -151,15 +151,15 @@ cdef class Outline(Grammar):
         _forget(self._inner, _INNER_FIELDS)
 
     cdef int text(self, const uint8_t* data, Py_ssize_t size) except -1:
-        if self._told_size + size <= _LONGEST_KEY:
-            memcpy(self._told + self._told_size, data, size)
-        self._told_size = <int>min(self._told_size + size, _LONGEST_KEY + 1)
+        if self._string_size + size <= _LONGEST_KEY:
+            memcpy(self._string + self._string_size, data, size)
+        self._string_size = <int>min(self._string_size + size, _LONGEST_KEY + 1)
         return 0
 
     cdef int named(self) except -1:
-        cdef int size = self._told_size, field
+        cdef int size = self._string_size, field
         cdef tuple keys
-        self._told_size = 0
+        self._string_size = 0
         if self.depth == _IN_BODY:
             field = self._find(self._keys, size, self._body)
             self._field = field if field >= 0 and self._wanted >> field & 1 else _NONE
@@ -176,12 +176,12 @@ cdef class Outline(Grammar):
             field = self._find(_FEATURE_KEYS, size, self._inner + _HASHES)
             self._inner_field = field if field == _NONE else field + _HASHES
         elif self._has_blocks and self.depth == _IN_SOURCE and self._part_field == _RESULT:
-            self._is_data = not self.escaped and size == 4 and memcmp(self._told, b"data", 4) == 0
+            self._is_data = not self.escaped and size == 4 and memcmp(self._string, b"data", 4) == 0
         return 0
 
     cdef int _find(self, tuple keys, int size, Span* spans) except -2:
         """Return the place of the key that was read; decline one that comes twice."""
-        cdef int place = _look_up(keys, self._told, size)
+        cdef int place = _look_up(keys, self._string, size)
         if place >= 0 and spans[place].start >= 0:
             self._decline()
         return place
@@ -190,21 +190,21 @@ cdef class Outline(Grammar):
         self._declined = self._skipping = True
         return 0
 
-    cdef int _begin_told(self, _Kind kind) except -1:
+    cdef int _begin_string(self, _Kind kind) except -1:
         """Keep the string that begins; decline what is none."""
-        self.heeded, self._told_size = True, 0
+        self.heeded, self._string_size = True, 0
         if kind != _TEXT:
             self._decline()
         return 0
 
-    cdef int _end_told(self) except -1:
+    cdef int _end_string(self) except -1:
         """Return how long the string was; decline what is long, or not in plain ASCII."""
-        cdef int place, size = self._told_size
-        self._told_size = 0
+        cdef int place, size = self._string_size
+        self._string_size = 0
         if self.escaped or size > _LONGEST_KEY:
             self._decline()
             return 0
         for place in range(size):
-            if <uint8_t>self._told[place] >= 0x80:
+            if <uint8_t>self._string[place] >= 0x80:
                 self._decline()
         return size

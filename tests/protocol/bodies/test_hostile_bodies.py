@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from epp._pb import engine_api_pb2 as pb
 from epp.errors import MalformedRequest
 from epp.model.request import Api
-from epp.protocol.openai.body import Body
-from epp.protocol.openai.body_reader import BodyReader, add_piece
-from epp.protocol.openai.coercion import LONGEST_VALUE
-from epp.protocol.openai.grpc_body import framed
-from epp.protocol.openai.request_json import LONGEST_PROMPT
-from epp.protocol.openai.token_prompts import LONGEST_FEATURE
+from epp.protocol.bodies.body import Body
+from epp.protocol.bodies.body_reader import BodyReader, add_piece
+from epp.protocol.bodies.coercion import LONGEST_VALUE
+from epp.protocol.bodies.grpc_body import framed
+from epp.protocol.bodies.request_json import LONGEST_PROMPT
+from epp.protocol.bodies.token_prompts import LONGEST_FEATURE
 from tests.native.built import loaded, needs
 
-_NAME = "epp.protocol.openai.body_reader"
+_NAME = "epp.protocol.bodies.body_reader"
 KINDS = [each.BodyReader for each in loaded(_NAME)]
 READERS = pytest.mark.parametrize("reader", KINDS, ids=lambda kind: kind.__module__)
 needs_reader = needs(_NAME, "the compiled reader of bodies")

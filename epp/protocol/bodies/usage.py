@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 
 from epp.model.request import Usage
-from epp.protocol.openai.coercion import MOST_TOKENS
+from epp.protocol.bodies.coercion import MOST_TOKENS
 
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from epp.model.request import Api
-from epp.protocol.openai.apis import (
+from epp.protocol.bodies.apis import (
     ANTHROPIC,
     DEFAULT_APIS,
     OPENAI,

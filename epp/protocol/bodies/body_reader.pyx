@@ -11,14 +11,14 @@ Found = tuple[
     bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts
 ]
 
-from epp.protocol.openai.coercion import LONGEST_VALUE
-from epp.protocol.openai.content_blocks import BILLING_BYTES, billing_span
-from epp.protocol.openai.token_prompts import LONGEST_FEATURE
+from epp.protocol.bodies.coercion import LONGEST_VALUE
+from epp.protocol.bodies.content_blocks import BILLING_BYTES, billing_span
+from epp.protocol.bodies.token_prompts import LONGEST_FEATURE
 
-include "grammar.pxi"
-include "draft.pxi"
-include "outline.pxi"
-include "prompts.pxi"
+include "json.pxi"
+include "prompt_writer.pxi"
+include "fields.pxi"
+include "completion_prompts.pxi"
 
 cdef enum:
     _TURN_BYTES = 1 << 20  # at 12 ns a byte, of bodies that are made for it
@@ -34,12 +34,12 @@ cdef class BodyReader(PromptReader):
     cdef readonly Py_ssize_t unread
     cdef Py_ssize_t _next, _offset  # the piece that is read next, and where in it
     cdef bint _nameless
-    cdef Draft _parts  # of the message's content
+    cdef PromptWriter _parts  # of the message's content
     cdef bint _content_is_list
     cdef bint _is_text  # the part is
     cdef bint _is_block  # ... or else one that is no medium
     cdef Py_ssize_t _part
-    cdef Draft _media  # within the part
+    cdef PromptWriter _media  # within the part
     cdef Py_ssize_t _datum, _written_to  # ... the one that is being read; what stands behind the last
 
     def __cinit__(self, str api not None, Py_ssize_t longest, bint nameless=False):
@@ -70,7 +70,7 @@ cdef class BodyReader(PromptReader):
     @property
     def multimodal(self):
         """Whether a message that was read has an image, a video or a sound."""
-        return self._draft.multimodal
+        return self._writer.multimodal
 
     def feed(self, bytes piece not None):
         """Take the next bytes; long ones are left for `read_on`."""
@@ -109,7 +109,7 @@ cdef class BodyReader(PromptReader):
             return False
         if self._body[_MODEL].end < 0 and not self._nameless:
             return False
-        return self._full or self._draft.size + self._size_within() >= self._longest
+        return self._full or self._writer.size + self._size_within() >= self._longest
 
     def finish(self, bint whole=True):
         """Return what was found; None leaves the body to be read at the end.
@@ -126,10 +126,10 @@ cdef class BodyReader(PromptReader):
             return None
         if self._field == self._structured and not self._skipping:
             self._end_within()
-        draft = self._conversation() if self._is_conversation else self._draft
-        if draft.count == 0:
+        writer = self._conversation() if self._is_conversation else self._writer
+        if writer.count == 0:
             return None
-        return *self._fields(), _written(draft, self._pieces, self._longest)
+        return *self._fields(), _written(writer, self._pieces, self._longest)
 
     @property
     def broken_at(self):
@@ -162,19 +162,19 @@ cdef class BodyReader(PromptReader):
             start = self._body[self._field].start
         elif not self._is_conversation:
             if self._kind != _TEXT:
-                return (self._draft.token_count - self._tokens_at) * _TOKEN
+                return (self._writer.token_count - self._tokens_at) * _TOKEN
             start = self._item
         elif self._has_parts:
-            if self._is_within_words():
-                start = self._text_part[_WORDS].start
+            if self._is_within_text():
+                start = self._text_part[_PART_TEXT].start
             return self._parts.size + self.at - start
         elif self._message_field == _CONTENT:
             start = self._message[_CONTENT].start
         return self.at - start if start >= 0 else 0
 
-    cdef bint _is_within_words(self) noexcept:
+    cdef bint _is_within_text(self) noexcept:
         """Say whether the text of a part of a message is being read."""
-        cdef bint begun = self._part_field == _WORDS and self._text_part[_WORDS].start >= 0
+        cdef bint begun = self._part_field == _PART_TEXT and self._text_part[_PART_TEXT].start >= 0
         return self._has_parts and self._is_text and begun
 
     cdef int _end_within(self) except -1:
@@ -182,22 +182,22 @@ cdef class BodyReader(PromptReader):
         cdef int field
         if not self._is_conversation:
             if self._whole_kind == _TEXT:
-                self._draft.add(_COPY, self._body[self._field].start, self.at)
+                self._writer.add(_COPY, self._body[self._field].start, self.at)
             elif self._kind == _TEXT:
                 if self._item < 0:
                     return 0
-                self._draft.add(_COPY, self._item, self.at)
+                self._writer.add(_COPY, self._item, self.at)
             elif self._kind == _ARRAY and self.depth == _IN_BODY + 1:
                 return 0
             else:
-                self._draft.add(_TOKENS, self._tokens_at, self._draft.token_count)
-            self._draft.add(_CUT)
+                self._writer.add(_TOKENS, self._tokens_at, self._writer.token_count)
+            self._writer.add(_PROMPT_END)
         elif self._whole_kind == _TEXT:
-            self._draft.add(_USER_SAYS)
-            self._draft.add(_COPY, self._body[self._field].start, self.at)
+            self._writer.add(_USER_ROLE)
+            self._writer.add(_COPY, self._body[self._field].start, self.at)
         elif self.depth >= _IN_MESSAGE:
-            if self._is_within_words():
-                self._parts.add(_COPY, self._text_part[_WORDS].start, self.at)
+            if self._is_within_text():
+                self._parts.add(_COPY, self._text_part[_PART_TEXT].start, self.at)
             if self._message_field == _ROLE:
                 self._message[_ROLE].start = -1
             for field in range(_MESSAGE_FIELDS):
@@ -206,34 +206,34 @@ cdef class BodyReader(PromptReader):
             self._end_message(self.at)
         return 0
 
-    cdef Draft _conversation(self):
+    cdef PromptWriter _conversation(self):
         """Put what stands before all messages there."""
-        cdef Draft draft = Draft()
+        cdef PromptWriter writer = PromptWriter()
         cdef int field
-        if self._draft.count == 0:
-            return draft
+        if self._writer.count == 0:
+            return writer
         for field in range(_TOOLS, _MESSAGES):
             if self._body[field].end >= 0:
-                self._copy_head(draft, self._body[field])
-        if draft.count and self._draft.steps[0].what != _USER_SAYS:
-            draft.add(_MARK)
-        draft.extend(self._draft)
-        draft.add(_CUT)
-        return draft
+                self._copy_head(writer, self._body[field])
+        if writer.count and self._writer.steps[0].what != _USER_ROLE:
+            writer.add(_MESSAGE_END)
+        writer.extend(self._writer)
+        writer.add(_PROMPT_END)
+        return writer
 
-    cdef int _copy_head(self, Draft draft, Span field) except -1:
+    cdef int _copy_head(self, PromptWriter writer, Span field) except -1:
         """Copy what stands before all messages, but for a client's attribution."""
         cdef Span beginning = field
         if self._has_blocks and field.start == self._body[_SYSTEM].start:
             beginning.end = min(field.end, field.start + <Py_ssize_t>BILLING_BYTES)
             found = billing_span(self._pieces.cut(beginning, <Py_ssize_t>BILLING_BYTES))
             if found is not None:
-                draft.add(_COPY, field.start, field.start + <Py_ssize_t>found[0])
+                writer.add(_COPY, field.start, field.start + <Py_ssize_t>found[0])
                 field.start += <Py_ssize_t>found[1]
-        draft.add(_COPY, field.start, field.end)
+        writer.add(_COPY, field.start, field.end)
         return 0
 
-    # What the grammar tells.
+    # What the JSON reader calls.
 
     cdef int began(self, _Kind kind, Py_ssize_t at) except -1:
         if self._field == _NONE:
@@ -288,7 +288,7 @@ cdef class BodyReader(PromptReader):
         self._item, self._content_is_list, self._message_field = at, False, _NONE
         _forget(self._message, _MESSAGE_FIELDS)
         if self._parts is None:
-            self._parts = Draft()
+            self._parts = PromptWriter()
         self._parts.clear()
         if kind != _OBJECT:
             self._decline()
@@ -299,7 +299,7 @@ cdef class BodyReader(PromptReader):
             return 0
         self._message[self._message_field].start = at
         if self._message_field == _ROLE:
-            self._begin_told(kind)
+            self._begin_string(kind)
         elif self._message_field == _CONTENT:
             self._has_parts = self._content_is_list = kind == _ARRAY
         return 0
@@ -308,7 +308,7 @@ cdef class BodyReader(PromptReader):
         if self._message_field != _NONE:
             self._message[self._message_field].end = at
             if self._message_field == _ROLE:
-                self._end_told()
+                self._end_string()
         self._message_field, self._has_parts = _NONE, False
         return 0
 
@@ -317,19 +317,19 @@ cdef class BodyReader(PromptReader):
         cdef int field
         self._count_item(_MOST_MESSAGES)
         if self._field == _INPUT and role.end - role.start <= 2:  # no message: as it stands
-            self._draft.add(_COPY, self._item, at)
-            self._draft.add(_MARK)
+            self._writer.add(_COPY, self._item, at)
+            self._writer.add(_MESSAGE_END)
             return 0
-        self._draft.add(_OPEN)
+        self._writer.add(_OPEN_ROLE)
         if role.start >= 0:
-            self._draft.add(_COPY, role.start + 1, role.end - 1)
-        self._draft.add(_SHUT)
+            self._writer.add(_COPY, role.start + 1, role.end - 1)
+        self._writer.add(_CLOSE_ROLE)
         for field in range(_CONTENT, _MESSAGE_FIELDS):
             if field == _CONTENT and self._content_is_list:
-                self._draft.extend(self._parts)
+                self._writer.extend(self._parts)
             elif self._message[field].start >= 0:
-                self._draft.add(_COPY, self._message[field].start, self._message[field].end)
-        self._draft.add(_MARK)
+                self._writer.add(_COPY, self._message[field].start, self._message[field].end)
+        self._writer.add(_MESSAGE_END)
         return 0
 
     cdef int _begin_in_parts(self, _Kind kind, Py_ssize_t at) except -1:
@@ -340,14 +340,14 @@ cdef class BodyReader(PromptReader):
             if self._has_blocks:
                 self._begin_block()
             if kind == _TEXT:
-                self._part_field = _WORDS
-                self._text_part[_WORDS].start = at
+                self._part_field = _PART_TEXT
+                self._text_part[_PART_TEXT].start = at
             elif kind != _OBJECT:
                 self._decline()
         elif self.depth == _IN_PART and self._part_field != _NONE:
             self._text_part[self._part_field].start = at
             if self._part_field == _TYPE:
-                self._begin_told(kind)
+                self._begin_string(kind)
             elif self._part_field == _RESULT:
                 self._written_to = at
         elif self._is_data and self.depth == _IN_SOURCE and kind == _TEXT:
@@ -357,28 +357,28 @@ cdef class BodyReader(PromptReader):
 
     cdef int _begin_block(self) except -1:
         if self._media is None:
-            self._media = Draft()
+            self._media = PromptWriter()
         self._media.clear()
         self._datum = -1
         return 0
 
     cdef int _end_in_parts(self, Py_ssize_t at) except -1:
-        cdef Span words = self._text_part[_WORDS]
+        cdef Span words = self._text_part[_PART_TEXT]
         cdef int size
         cdef tuple texts
         if self.depth == _IN_PART:
             if self._part_field != _NONE:
                 self._text_part[self._part_field].end = at
                 if self._part_field == _TYPE:
-                    size = self._end_told()
+                    size = self._end_string()
                     texts = _TEXT_BLOCKS if self._has_blocks else _TEXT_PARTS
-                    self._is_text = _look_up(texts, self._told, size) >= 0
+                    self._is_text = _look_up(texts, self._string, size) >= 0
                     self._is_block = (
-                        self._has_blocks and _look_up(_MEDIA_BLOCKS, self._told, size) < 0
+                        self._has_blocks and _look_up(_MEDIA_BLOCKS, self._string, size) < 0
                     )
             self._part_field = _NONE
         elif self.depth == _IN_MESSAGE + 1:
-            if self._part_field == _WORDS:  # the part is a text
+            if self._part_field == _PART_TEXT:  # the part is a text
                 words.end = at
                 self._part_field = _NONE
             if self._is_text:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api
-from epp.protocol.openai.apis import FRAMED, NAMELESS
-from epp.protocol.openai.body import Body
-from epp.protocol.openai.body_reader import BodyReader
-from epp.protocol.openai.request_json import LONGEST_PROMPT, parse_request
+from epp.protocol.bodies.apis import FRAMED, NAMELESS
+from epp.protocol.bodies.body import Body
+from epp.protocol.bodies.body_reader import BodyReader
+from epp.protocol.bodies.request_json import LONGEST_PROMPT, parse_request
 from tests.native.built import loaded, needs
 
 APIS = [each for each in Api if each not in {Api.OTHER, *FRAMED}]
-_NAME = "epp.protocol.openai.body_reader"
+_NAME = "epp.protocol.bodies.body_reader"
 KINDS = [each.BodyReader for each in loaded(_NAME)]
 READERS = pytest.mark.parametrize("reader", KINDS, ids=lambda kind: kind.__module__)
 needs_reader = needs(_NAME, "the compiled reader of bodies")

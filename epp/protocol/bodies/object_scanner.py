@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from epp.protocol.openai.json_tokens import TEXT, TEXT_REST
+from epp.protocol.bodies.json_tokens import TEXT, TEXT_REST
 
 KEY = b'"usage"'
 _OBJECT = re.compile(rb'"usage"\s*:\s*(\{)')

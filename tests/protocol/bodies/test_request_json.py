@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
-from epp.protocol.openai.body import Body
-from epp.protocol.openai.request_json import parse_request
+from epp.protocol.bodies.body import Body
+from epp.protocol.bodies.request_json import parse_request
 
 TEXT = {"role": "user", "content": "hi"}
 

@@ -14,10 +14,10 @@ from google.protobuf.message import DecodeError
 from epp._pb import engine_api_pb2 as pb
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
-from epp.protocol.openai.coercion import MOST_TOKENS
-from epp.protocol.openai.model_rewrite import looked_at, replace_first, replace_in_events
-from epp.protocol.openai.request_json import LONGEST_PROMPT, Parsed
-from epp.protocol.openai.token_prompts import MOST_MEDIA, packed, with_hashes
+from epp.protocol.bodies.coercion import MOST_TOKENS
+from epp.protocol.bodies.model_rewrite import looked_at, replace_first, replace_in_events
+from epp.protocol.bodies.request_json import LONGEST_PROMPT, Parsed
+from epp.protocol.bodies.token_prompts import MOST_MEDIA, packed, with_hashes
 
 _HEAD: Final = 5
 _LONGEST: Final = 4 << 20

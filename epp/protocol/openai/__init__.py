@@ -1,1 +1,0 @@
-"""Bodies of OpenAI's API: requests read for routing, responses read for usage."""
