@@ -2,9 +2,9 @@
 
 import pytest
 
-from epp.policy.dataproducers import identity, predicted_latency
 from epp.policy.disaggregation import handler, kv_source
 from epp.policy.handlers import DATA_PARALLEL
+from epp.policy.producers import identity, predicted_latency
 from epp.protocol.extproc import names
 from epp.protocol.extproc.debug_headers import DECISION
 from tests.test_envoy_clusters import FROM_NOTHING, MARK, RENDERED, configurations, given

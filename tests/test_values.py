@@ -10,7 +10,7 @@ from epp.adapters.scrape.page_readers import ModelsReader
 from epp.errors import MalformedRequest
 from epp.model.endpoint import Endpoint, Target
 from epp.model.request import Api, InferenceRequest, RequestId
-from epp.policy.dataproducers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
+from epp.policy.producers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
 from epp.protocol.bodies.apis import FRAMED
 from epp.protocol.bodies.body import Body
 from epp.protocol.bodies.coercion import MOST_TOKENS

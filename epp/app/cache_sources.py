@@ -15,7 +15,8 @@ import structlog
 from epp.adapters.kvevents.publishers import SubscriptionSettings
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.config.file import Settings
-from epp.config.producers import KvEventsConfig, TokenSettings
+from epp.config.kv_events import KvEventsConfig
+from epp.config.tokens import TokenSettings
 from epp.errors import ConfigError
 from epp.label_selector import parse_label_selector
 from epp.model.caches.choice import UNKNOWN_CAPACITY

@@ -104,25 +104,27 @@ PLACES: dict[str, str] = {
     "disaggregatedset-rollout-screener": (
         "epp.policy.disaggregation.rollout:DisaggregatedSetRolloutScreener"
     ),
-    "token-producer": "epp.config.producers:TokenProducer",
-    "tokenizer": "epp.config.producers:TokenProducer",
-    "approx-prefix-cache-producer": "epp.config.producers:ApproxProducer",
-    "precise-prefix-cache-producer": "epp.config.producers:PreciseProducer",
-    "multicluster-approx-prefix-cache-producer": "epp.config.producers:MulticlusterApproxProducer",
-    "precise-prefix-cache-scorer": "epp.config.producers:PrecisePrefixCacheScorer",
-    "burst-prefix-cache-producer": "epp.policy.dataproducers.mapped:BurstPrefixCacheProducer",
-    "latency-observer-producer-hub": "epp.policy.dataproducers.mapped:LatencyObserverProducer",
-    "latency-observation-scorer-hub": "epp.policy.dataproducers.mapped:LatencyObservationScorer",
-    "session-state-producer": "epp.policy.dataproducers.mapped:SessionStateProducer",
-    "k8s-peer-discovery": "epp.policy.dataproducers.mapped:PeerDiscovery",
-    "inflight-load-producer": "epp.policy.dataproducers.in_flight_load:InFlightLoadProducer",
-    "predicted-latency-producer": (
-        "epp.policy.dataproducers.predicted_latency:PredictedLatencyProducer"
+    "token-producer": "epp.config.tokens:TokenProducer",
+    "tokenizer": "epp.config.tokens:TokenProducer",
+    "approx-prefix-cache-producer": "epp.config.prefix_caches:ApproxProducer",
+    "precise-prefix-cache-producer": "epp.config.prefix_caches:PreciseProducer",
+    "multicluster-approx-prefix-cache-producer": (
+        "epp.config.prefix_caches:MulticlusterApproxProducer"
     ),
-    "mm-embeddings-cache-producer": "epp.policy.dataproducers.media_cache:MediaCacheProducer",
-    "session-id-producer": "epp.policy.dataproducers.identity:SessionIdProducer",
-    "agent-identity": "epp.policy.dataproducers.identity:AgentIdentity",
-    "outlen-bucket": "epp.policy.dataproducers.identity:OutputLengthBucket",
+    "precise-prefix-cache-scorer": "epp.config.prefix_caches:PrecisePrefixCacheScorer",
+    "burst-prefix-cache-producer": "epp.policy.producers.mapped:BurstPrefixCacheProducer",
+    "latency-observer-producer-hub": "epp.policy.producers.mapped:LatencyObserverProducer",
+    "latency-observation-scorer-hub": "epp.policy.producers.mapped:LatencyObservationScorer",
+    "session-state-producer": "epp.policy.producers.mapped:SessionStateProducer",
+    "k8s-peer-discovery": "epp.policy.producers.mapped:PeerDiscovery",
+    "inflight-load-producer": "epp.policy.producers.in_flight_load:InFlightLoadProducer",
+    "predicted-latency-producer": (
+        "epp.policy.producers.predicted_latency:PredictedLatencyProducer"
+    ),
+    "mm-embeddings-cache-producer": "epp.policy.producers.media_cache:MediaCacheProducer",
+    "session-id-producer": "epp.policy.producers.identity:SessionIdProducer",
+    "agent-identity": "epp.policy.producers.identity:AgentIdentity",
+    "outlen-bucket": "epp.policy.producers.identity:OutputLengthBucket",
     "latency-slo-admitter": "epp.policy.admitters:LatencySloAdmitter",
     "probabilistic-admitter": "epp.policy.admitters:ProbabilisticAdmitter",
     "request-attribute-reporter": "epp.policy.reporter:RequestAttributeReporter",

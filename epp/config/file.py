@@ -23,7 +23,7 @@ from epp.config.flow_control import (
 )
 from epp.config.parsers import PARSERS, ParserSettings, parser_settings
 from epp.config.plugins import Plugins
-from epp.config.producers import ProducerSettings, producer_settings
+from epp.config.prefix_caches import CacheSettings, cache_settings
 from epp.config.registry import plugin_code
 from epp.config.report import unhonoured_sections
 from epp.config.schema import (
@@ -71,7 +71,7 @@ _PREDICTED_LATENCY = "predicted-latency-producer"
 _SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
-class Settings(ProducerSettings, frozen=True, kw_only=True):
+class Settings(CacheSettings, frozen=True, kw_only=True):
     """A configuration as the picker uses it, with plug-ins started."""
 
     scheduling: Scheduling
@@ -154,8 +154,8 @@ def load(
     refer = partial(plugins.refer, known=PARSERS)
     parsers = parser_settings(request_handler.parsers, refer, plugins.structs)
     discovery = _discovery(config, plugins)
-    producers = producer_settings(plugins.structs.values())
-    noted = (*plugins.warnings, *unhonoured_sections(config), *producers.warnings)
+    caches = cache_settings(plugins.structs.values())
+    noted = (*plugins.warnings, *unhonoured_sections(config), *caches.warnings)
     read = (*sources.warnings, *parsers.warnings)
     warnings = (*deprecated, *ungated, *noted, *read, *unused, *unrun)
     return Settings(
@@ -168,7 +168,7 @@ def load(
         propagate_priority=request_handler.propagate_priority,
         plugins=plugins.structs,
         effective=config,
-        **msgspec.structs.asdict(msgspec.structs.replace(producers, warnings=warnings)),
+        **msgspec.structs.asdict(msgspec.structs.replace(caches, warnings=warnings)),
     )
 
 

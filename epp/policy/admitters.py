@@ -12,9 +12,9 @@ import msgspec
 from epp.errors import Overloaded
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
-from epp.policy.dataproducers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
+from epp.policy.attribute_sources import LatencyPredictionInfo, find_producer
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import LatencyPredictionInfo, find_producer
+from epp.policy.producers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
 
 _COLD_USAGE = 0.02
 """The KV cache usage below which predictions for an endpoint are not relied on."""

@@ -8,8 +8,8 @@ import msgspec
 from epp.errors import ConfigError
 from epp.model.candidate import Candidate
 from epp.model.endpoint import attribute_key
+from epp.policy.attribute_sources import NumberAttributes
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import NumberAttributes
 
 _CORE_EXTRACTOR = "core-metrics-extractor"
 """The producer of the attributes that configurations define."""

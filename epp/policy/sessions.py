@@ -16,10 +16,10 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId, Target
 from epp.model.events import EndpointRemoved, Event
 from epp.model.request import Decision, InferenceRequest
+from epp.policy.attribute_sources import SessionId, find_producer
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.effects import without_effect
 from epp.policy.plugins import Headers, PluginContext
-from epp.policy.producers import SessionId, find_producer
 
 _MOST_SESSIONS = 100_000
 """Sessions whose endpoint is kept; beyond them the one that was idle the longest goes."""

@@ -5,7 +5,7 @@ import pytest
 from epp.adapters.kvevents.publishers import SubscriptionSettings
 from epp.app.cache_sources import subscription_settings
 from epp.config.file import load
-from epp.config.producers import TokenSettings
+from epp.config.tokens import TokenSettings
 from epp.errors import ConfigError
 from epp.label_selector import parse_label_selector
 from epp.quantities import seconds

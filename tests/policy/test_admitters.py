@@ -5,7 +5,7 @@ import pytest
 from epp.errors import Overloaded
 from epp.model.endpoint import Load
 from epp.policy.admitters import LatencySloAdmitter, ProbabilisticAdmitter
-from epp.policy.producers import LatencyPrediction
+from epp.policy.attribute_sources import LatencyPrediction
 from tests.policy.context import Context
 from tests.strategies import candidate, request
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from epp.config.producers import PrecisePrefixCacheScorer
+from epp.config.prefix_caches import PrecisePrefixCacheScorer
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
 from epp.model.request import Decision
-from epp.policy.producers import COLUMNS, PrefixMatch
+from epp.policy.attribute_sources import FROM_FLEET, PrefixMatch
 from epp.policy.scorers.caches import (
     MulticlusterPrefixCacheScorer,
     MultimodalCacheScorer,
@@ -52,7 +52,7 @@ def test_the_fleets_index_is_the_default():
     ],
 )
 def test_a_prompt_is_whole_where_all_its_full_blocks_are_cached(columns, ratio):
-    (found,) = COLUMNS.prefix_matches(request(), pods("a", **columns))
+    (found,) = FROM_FLEET.prefix_matches(request(), pods("a", **columns))
     assert found.ratio == ratio
 
 

@@ -7,8 +7,8 @@ from epp.config.catalogue import PLUGINS
 from epp.errors import EndpointsFull
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Load
+from epp.policy.attribute_sources import EndpointLoad, LatencyPrediction
 from epp.policy.filters.caches import PrefixCacheAffinityFilter, SloHeadroomTierFilter
-from epp.policy.producers import EndpointLoad, LatencyPrediction
 from tests.policy.started import Told, kept, started
 from tests.strategies import candidate, endpoint, request
 

@@ -7,8 +7,8 @@ from epp.errors import ConfigError
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Load
 from epp.model.request import Decision
+from epp.policy.attribute_sources import FROM_FLEET
 from epp.policy.disaggregation.kv_source import KV_SOURCE, P2pSource, fnv32a
-from epp.policy.producers import COLUMNS
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import LONG, Rig
 from tests.strategies import endpoint, request
@@ -34,7 +34,7 @@ def source(candidates, to=0, least=1, name="a", prefill=None):
     if prefill is not None:
         stages = (Decision(endpoints=(candidates[prefill].endpoint,), profile="prefill"),)
     decision = Decision(endpoints=(candidates[to].endpoint,), profile="decode", stages=stages)
-    plugin = P2pSource(COLUMNS, least, "prefill")
+    plugin = P2pSource(FROM_FLEET, least, "prefill")
     told = dict(plugin.request_headers(request(name), decision, candidates))
     names = {each.endpoint.target: each.endpoint.name for each in candidates}
     return names[told[KV_SOURCE]] if told else ""

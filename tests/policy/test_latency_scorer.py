@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from epp.model.endpoint import Load
-from epp.policy.producers import LatencyPrediction, PrefixMatch
+from epp.policy.attribute_sources import LatencyPrediction, PrefixMatch
 from epp.policy.scorers.latency import LatencyScorer
 from tests.policy.started import Told, started
 from tests.strategies import candidate, request

@@ -7,7 +7,7 @@ import pytest
 
 from epp.config.catalogue import PLUGINS
 from epp.model.endpoint import CurrentLoad, Load
-from epp.policy.producers import EndpointLoad
+from epp.policy.attribute_sources import EndpointLoad
 from epp.policy.scorers.caches import PrefixCacheScorer
 from epp.policy.scorers.load import (
     ActiveRequestScorer,

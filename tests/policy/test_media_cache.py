@@ -8,7 +8,7 @@ from epp.config.file import load
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
 from epp.model.request import Api, Decision, InferenceRequest, RequestId
-from epp.policy.dataproducers.media_cache import MediaCacheProducer, MediaCaches
+from epp.policy.producers.media_cache import MediaCacheProducer, MediaCaches
 from epp.protocol.bodies.request_json import parse_request
 from tests.model.rig import Rig
 from tests.policy.context import Context

@@ -8,8 +8,8 @@ import pytest
 from epp.config.catalogue import PLUGINS
 from epp.model.endpoint import Target
 from epp.model.request import Decision
-from epp.policy.dataproducers.identity import SessionIdProducer
 from epp.policy.plugins import CommitObserver, ResponseProcessor
+from epp.policy.producers.identity import SessionIdProducer
 from epp.policy.sessions import SessionAffinityFilter, SessionAffinityScorer
 from tests.policy.started import kept, started
 from tests.strategies import candidate, endpoint, request

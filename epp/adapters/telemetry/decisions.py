@@ -12,7 +12,7 @@ from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import FamilyText, expose
 from epp.model.endpoint import Endpoint
 from epp.model.request import Decision, InferenceRequest, RequestId
-from epp.policy.dataproducers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
+from epp.policy.producers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
 from epp.protocol.extproc.record import RequestRecord
 
 UnderWay = Callable[[], Iterable[tuple[RequestId, Endpoint, int]]]

@@ -11,8 +11,8 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.request import Decision, InferenceRequest
+from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.plugins import Headers, PluginContext
-from epp.policy.producers import PrefixMatchInfo, find_producer
 
 KV_SOURCE = "x-kv-cache-source-host-port"
 _BLOCK_TOKENS = 16

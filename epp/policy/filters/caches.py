@@ -7,8 +7,13 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
+from epp.policy.attribute_sources import (
+    InFlightLoad,
+    LatencyPredictionInfo,
+    PrefixMatchInfo,
+    find_producer,
+)
 from epp.policy.plugins import PluginContext, uniform
-from epp.policy.producers import InFlightLoad, LatencyPredictionInfo, PrefixMatchInfo, find_producer
 
 _NEVER = float("inf")
 _Costs = Callable[[InferenceRequest, Sequence[Candidate]], Sequence[float]]

@@ -9,10 +9,10 @@ import msgspec
 from epp.errors import EndpointsFull
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest, RequestId
+from epp.policy.attribute_sources import EndpointLoad, InFlightLoad, find_producer
 from epp.policy.effects import mapped_to
 from epp.policy.filters.labels import DecodeFilter, PrefillFilter
 from epp.policy.plugins import PluginContext, SaturationDetector
-from epp.policy.producers import EndpointLoad, InFlightLoad, find_producer
 from epp.quantities import seconds
 
 _NEVER_REPORTED = mapped_to(

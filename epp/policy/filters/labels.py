@@ -10,8 +10,8 @@ from epp.label_selector import Requirement
 from epp.model.candidate import Candidate
 from epp.model.endpoint import ROLE_LABEL
 from epp.model.request import InferenceRequest
+from epp.policy.attribute_sources import TopologyInfo, find_producer
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import TopologyInfo, find_producer
 
 Labels = Mapping[str, str]
 

@@ -9,10 +9,10 @@ import msgspec
 from epp.errors import EndpointsFull
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
+from epp.policy.attribute_sources import InFlightLoad, find_producer
 from epp.policy.attributes import Attribute, find_attribute
 from epp.policy.choice import current_loads
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import InFlightLoad, find_producer
 
 Operator = Literal[
     "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"

@@ -17,10 +17,10 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import Aborted, EndpointRemoved, Event, Finished
 from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.parameters import BoundedParameters, at_least
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import PrefixMatchInfo, find_producer
 
 _MOST_CLIENTS = 10_000
 """Clients whose credit is kept; beyond them the one idle the longest goes, and starts anew."""

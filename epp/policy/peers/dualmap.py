@@ -13,10 +13,10 @@ from xxhash import xxh64_intdigest
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
+from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.peers.hash_ring import HashRing, opening_key
 from epp.policy.peers.parameters import BoundedParameters, at_least
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import PrefixMatchInfo, find_producer
 
 _REPLICAS = 256
 _KEY_BYTES = 8

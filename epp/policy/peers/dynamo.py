@@ -15,10 +15,10 @@ from epp.model.events import Aborted, Admitted, EndpointRemoved, Event, Finished
 from epp.model.prompts.hashing import BlockHash
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
+from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.peers.memory.prefix_tree import PrefixNode, PrefixTree, Tenant
 from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import PrefixMatchInfo, find_producer
 from epp.policy.scorers.load import least_is_best
 
 

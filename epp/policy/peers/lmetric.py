@@ -11,9 +11,9 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
+from epp.policy.attribute_sources import InFlightLoad, PrefixMatchInfo, find_producer
 from epp.policy.peers.parameters import BoundedParameters
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import InFlightLoad, PrefixMatchInfo, find_producer
 from epp.policy.scorers.load import lower_is_better
 
 

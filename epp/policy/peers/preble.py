@@ -14,11 +14,11 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
 from epp.model.request import Decision, InferenceRequest
+from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
 from epp.policy.peers.memory.window import WindowSum
 from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import PrefixMatchInfo, find_producer
 
 _SAMPLES = 200
 """Responses of which lengths, and times by endpoint, are remembered."""

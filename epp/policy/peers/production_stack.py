@@ -14,12 +14,12 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import Admitted, EndpointRemoved, Event
 from epp.model.request import InferenceRequest
+from epp.policy.attribute_sources import InFlightLoad, PrefixMatchInfo, find_producer
 from epp.policy.peers.hash_ring import HashRing
 from epp.policy.peers.memory.sent_blocks import SentBlocks
 from epp.policy.peers.memory.window import WindowSum
 from epp.policy.peers.parameters import BoundedParameters, at_least
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import InFlightLoad, PrefixMatchInfo, find_producer
 from epp.policy.scorers.load import lower_is_better
 
 _TOKEN_CHARACTERS = 4

@@ -16,6 +16,7 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
 from epp.model.request import Decision, InferenceRequest
+from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.dynamo import costs_at
 from epp.policy.peers.hash_ring import HashRing, prefix_key
@@ -23,7 +24,6 @@ from epp.policy.peers.memory.prefix_tree import PrefixFound
 from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.peers.sglang import Gated, GatedSettings
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import PrefixMatchInfo, find_producer
 
 _MOST_SESSIONS = 262_144
 """Sessions that are kept, at most; vllm-router keeps all."""

@@ -7,6 +7,7 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
+from epp.policy.attribute_sources import TextAttributes, find_producer
 from epp.policy.attributes import (
     MULTICLUSTER_KV_USAGE,
     MULTICLUSTER_QUEUE_SIZE,
@@ -14,7 +15,6 @@ from epp.policy.attributes import (
     find_attribute,
 )
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import TextAttributes, find_producer
 from epp.policy.scorers.load import lower_is_better, places
 
 

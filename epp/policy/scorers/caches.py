@@ -10,10 +10,15 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
 from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.policy.attribute_sources import (
+    FROM_FLEET,
+    MultimodalMatchInfo,
+    PrefixMatchInfo,
+    find_producer,
+)
 from epp.policy.choice import cached_tokens
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginContext, Scorer
-from epp.policy.producers import COLUMNS, MultimodalMatchInfo, PrefixMatchInfo, find_producer
 
 _SIZES = without_effect("blocks and capacities are those that endpoints report")
 _WHOLE_PROMPTS = without_effect("prompts are matched whole")
@@ -52,7 +57,7 @@ class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     def start(self, context: PluginContext) -> Scorer:
         """Return what asks the producer; the scorer itself where that is the fleet's index."""
         producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
-        return self if producer is COLUMNS else _ByMatches(self, producer)
+        return self if producer is FROM_FLEET else _ByMatches(self, producer)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return (1 - w) * cached / prompt + w * min(1, cached / scale)^2; tokens."""

@@ -6,8 +6,8 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
+from epp.policy.attribute_sources import TopologyInfo, find_producer
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import TopologyInfo, find_producer
 
 _CONTEXT_LABEL = "llm-d.ai/context-length-range"
 _NO_LABEL = 0.5

@@ -7,13 +7,13 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
-from epp.policy.plugins import PluginContext
-from epp.policy.producers import (
+from epp.policy.attribute_sources import (
     LatencyPrediction,
     LatencyPredictionInfo,
     PrefixMatchInfo,
     find_producer,
 )
+from epp.policy.plugins import PluginContext
 
 _EPSILON = 1e-9
 """Milliseconds within which headrooms count as equal."""

@@ -12,10 +12,10 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
+from epp.policy.attribute_sources import InFlightLoad, find_producer
 from epp.policy.choice import current_loads, ttft_costs
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import InFlightLoad, find_producer
 from epp.quantities import seconds
 
 _DEFAULT_WAITING = 128

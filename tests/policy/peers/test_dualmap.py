@@ -6,8 +6,8 @@ from epp.config.file import load
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved
 from epp.model.prompts.chain import Chain
+from epp.policy.attribute_sources import PrefixMatch
 from epp.policy.peers.dualmap import DualMapScorer
-from epp.policy.producers import PrefixMatch
 from tests.policy.started import Context, Told, started
 from tests.strategies import candidate, endpoint, request
 

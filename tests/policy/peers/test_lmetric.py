@@ -2,8 +2,8 @@
 
 import pytest
 
+from epp.policy.attribute_sources import EndpointLoad, PrefixMatch
 from epp.policy.peers.lmetric import LMetricScorer
-from epp.policy.producers import EndpointLoad, PrefixMatch
 from tests.policy.peers.desk import Desk, tokens
 from tests.policy.started import Told, started
 from tests.strategies import candidate, request

@@ -6,8 +6,8 @@ from epp.config.file import load
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, Finished, FirstToken
 from epp.model.request import Decision, RequestId, Usage
+from epp.policy.attribute_sources import PrefixMatch
 from epp.policy.peers.preble import PrebleE2Scorer
-from epp.policy.producers import PrefixMatch
 from tests.model.rig import Rig
 from tests.policy.context import Context
 from tests.policy.started import Told, started

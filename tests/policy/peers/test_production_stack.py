@@ -7,9 +7,9 @@ from xxhash import xxh64_intdigest
 
 from epp.config.file import load
 from epp.errors import ConfigError
+from epp.policy.attribute_sources import EndpointLoad, PrefixMatch
 from epp.policy.peers.hash_ring import HashRing
 from epp.policy.peers.production_stack import ProductionStackLoadAwareScorer
-from epp.policy.producers import EndpointLoad, PrefixMatch
 from tests.policy.peers.desk import BLOCK, Desk, holding, tokens
 from tests.policy.started import Told, started
 from tests.strategies import candidate, request

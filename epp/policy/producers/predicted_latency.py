@@ -13,9 +13,9 @@ import msgspec
 from epp.model.candidate import Candidate
 from epp.model.events import Aborted, Event, Finished, FirstToken
 from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.policy.attribute_sources import LatencyPrediction
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import LatencyPrediction
 
 _OWN = mapped_to("the fleet's own predictions")
 _EVERY = without_effect("every streamed response is learned from")

@@ -1,179 +1,24 @@
-"""Producers: the plug-ins that configure how prompts become tokens and how caches are known.
+"""The plug-ins that configure how the caches of endpoints are known.
 
-Names, parameters and defaults are llm-d-router's, except that `tokenizer`, `chatTemplate`,
-`chatTemplateKwargs`, `maxBytes`, `cacheBytes` and `patience` are Warmpick's. A parameter for
-which nothing exists here is accepted where it would change nothing, and refused where it would.
+Names, parameters and defaults are llm-d-router's. A parameter for which nothing exists here is
+accepted where it would change nothing, and refused where it would.
 """
 
-import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
-from epp.config.estimates import MediaEstimates
+from epp.config.kv_events import KvEventsConfig, TokenProcessor
+from epp.config.tokens import TokenProducer, TokenSettings
 from epp.errors import ConfigError
-from epp.label_selector import parse_label_selector
+from epp.policy.attribute_sources import FROM_FLEET, PrefixMatchInfo
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.plugins import PluginContext, Scorer
-from epp.policy.producers import COLUMNS, PrefixMatchInfo
 from epp.quantities import seconds
 
 _ENTRY_TOKENS = 64
 """Tokens of an entry of llm-d-router's index, which raises smaller block sizes to 64."""
-_LAST_PORT = 65_535
-_ZMQ_ADDRESS = re.compile(r"(tcp://\S+:(\d{1,5}|\*)|ipc://\S+)")
-
-
-class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the tokenizer: the folder `tokenizer`, or else the server at `url`."""
-
-    tokenizer: str = ""
-    """A folder with a tokenizer; empty: none."""
-    chat_template: str = ""
-    """The chat template, in place of the folder's; empty: the folder's."""
-    chat_template_kwargs: dict[str, Any] = {}
-    """Variables of the chat template."""
-    url: str = ""
-    """The server that renders and tokenizes; empty: none."""
-    model: str = ""
-    """The model that the server is asked for; empty: the request's own."""
-    timeout: float = 5.0
-    """Seconds to wait for the server."""
-    media_timeout: float = 30.0
-    """The same for requests with images, audio or video."""
-    patience: float = 2.0
-    """Seconds to wait for the tokenizer in process."""
-    max_bytes: int = 4 << 20
-    """The longest body that is tokenized; a longer one stays text."""
-    cache_bytes: int = 128 << 20
-    """Memory that keeps the tokens of text that was tokenized before."""
-
-
-class RenderEndpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """A vLLM server that renders chat templates and tokenizes; timeouts are Go durations."""
-
-    url: str = "http://localhost:8000"
-    timeout: str = "5s"
-    mm_timeout: str = "30s"
-
-    def __post_init__(self) -> None:
-        if not re.match(r"https?://[^/]", self.url):
-            raise ValueError(f"`{self.url}` is not a URL; write http://host:port")
-        seconds(self.timeout or "5s")
-        seconds(self.mm_timeout or "30s")
-
-
-_NO_SIDECAR = without_effect(
-    "the sidecar behind this socket is not asked: prompts stay text; write `vllm` or `tokenizer`"
-)
-
-
-class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Configures tokenization; without `tokenizer`, `vllm` and `modelName` prompts stay text.
-
-    `max_bytes` and `cache_bytes` are in bytes, `patience` is a Go duration.
-    """
-
-    model_name: str = ""
-    estimate: MediaEstimates | None = None
-    vllm: RenderEndpoint | None = None
-    uds_tokenizer_config: Annotated[dict[str, Any] | None, _NO_SIDECAR] = None
-    tokenizer: str = ""
-    chat_template: str = ""
-    chat_template_kwargs: dict[str, Any] = {}
-    max_bytes: int = 4 << 20
-    cache_bytes: int = 128 << 20
-    patience: str = "2s"
-
-    def __post_init__(self) -> None:
-        sidecar = bool(self.uds_tokenizer_config)
-        alone = self.model_name and not (self.tokenizer or sidecar)
-        rendered = self.vllm is not None or bool(alone)
-        if (self.estimate is not None) + rendered + bool(self.tokenizer) + sidecar > 1:
-            raise ValueError(
-                "only one of `estimate`, `vllm` (or `modelName`) and `tokenizer` can be given"
-            )
-        if min(self.max_bytes, self.cache_bytes) < 0:
-            raise ValueError("a size must not be negative")
-        seconds(self.patience)
-
-    def settings(self) -> TokenSettings | None:
-        """Return the settings of the tokenizer; None: prompts stay text."""
-        if not (self.tokenizer or self.vllm or self.model_name) or self.uds_tokenizer_config:
-            return None
-        endpoint = self.vllm or RenderEndpoint()
-        return TokenSettings(
-            tokenizer=self.tokenizer,
-            chat_template=self.chat_template,
-            chat_template_kwargs=self.chat_template_kwargs,
-            url="" if self.tokenizer else endpoint.url,
-            model=self.model_name,
-            timeout=seconds(endpoint.timeout or "5s"),
-            media_timeout=seconds(endpoint.mm_timeout or "30s"),
-            patience=seconds(self.patience),
-            max_bytes=self.max_bytes,
-            cache_bytes=self.cache_bytes,
-        )
-
-
-_HASHED_AGAIN = without_effect("events carry the tokens, which are hashed again")
-
-
-class TokenProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Length and hashing of blocks of token ids."""
-
-    block_size_tokens: int = 16
-    block_size: int = 0
-    hash_seed: Annotated[str, _HASHED_AGAIN] = ""
-    hash_algorithm: Annotated[Literal["", "cbor-fnv", "xxh64"], _HASHED_AGAIN] = ""
-
-    def __post_init__(self) -> None:
-        if self.block_size_tokens < 0 or self.block_size < 0:
-            raise ValueError("a block size must not be negative")
-
-    @property
-    def tokens(self) -> int:
-        """The length of a block in tokens; the deprecated name counts where the other is 0."""
-        return self.block_size_tokens or self.block_size or 16
-
-
-class PodDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Ports at which each pod publishes; a data-parallel rank adds its number to both."""
-
-    socket_port: int = 5557
-    replay_socket_port: int = 0
-    pod_label_selector: str = ""
-    pod_namespace: str = ""
-
-    def __post_init__(self) -> None:
-        parse_label_selector(self.pod_label_selector)
-        if not (0 < self.socket_port <= _LAST_PORT and self.replay_socket_port <= _LAST_PORT):
-            raise ValueError(f"a port is not in 1 to {_LAST_PORT}")
-
-
-_BY_FORM = without_effect("the events of vLLM and SGLang are recognised by their form")
-
-
-class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Subscriptions to the KV events of engines: to each pod, and at an address of the picker's."""
-
-    zmq_endpoint: str = ""
-    topic_filter: str = "kv@"
-    concurrency: Annotated[int, without_effect("one event loop reads all events")] = 4
-    engine_type: Annotated[Literal["vllm", "sglang"], _BY_FORM] = "vllm"
-    discover_pods: bool = True
-    pod_discovery_config: PodDiscovery = PodDiscovery()
-
-    def __post_init__(self) -> None:
-        if self.zmq_endpoint and not _ZMQ_ADDRESS.fullmatch(self.zmq_endpoint):
-            problem = "is not a ZMQ address; write tcp://0.0.0.0:5557"
-            raise ValueError(f"`zmqEndpoint`: `{self.zmq_endpoint}` {problem}")
-
-    @property
-    def heard(self) -> bool:
-        """Whether anything is listened to."""
-        return bool(self.discover_pods or self.zmq_endpoint)
 
 
 class IndexProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -181,7 +26,7 @@ class IndexProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
     def start(self, context: PluginContext) -> Any:  # noqa: ANN401 (what it answers)
         """Return what answers from the fleet's index (`PrefixMatchInfo`)."""
-        return COLUMNS
+        return FROM_FLEET
 
 
 _OWN_INDEX = without_effect("the index is in memory, and as large as the endpoints' caches")
@@ -296,8 +141,8 @@ class ApproxProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, ren
     def start(self, context: PluginContext) -> PrefixMatchInfo:
         """Return the fleet's index for the file's first; for any other one an index of its own."""
         if context.first_of_its_type:
-            return COLUMNS
-        from epp.policy.dataproducers.lru_prefixes import LruPrefixes  # noqa: PLC0415 (rarely needed)
+            return FROM_FLEET
+        from epp.policy.producers.lru_prefixes import LruPrefixes  # noqa: PLC0415 (rarely needed)
 
         scale = max(_ENTRY_TOKENS, self.block_size_tokens) / _ENTRY_TOKENS
         entries = max(1, int(self.lru_capacity_per_server * scale))
@@ -313,8 +158,8 @@ class MulticlusterApproxProducer(ApproxProducer, frozen=True, forbid_unknown_fie
     """The same, where each endpoint is a cluster."""
 
 
-class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All producers of a configuration together.
+class CacheSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What all producers of a configuration say together.
 
     `tokens` None: prompts stay text. `kv_events` None: no engine is subscribed to; `base_model`
     names the model in events without an adapter. `token_block` is the length of blocks of token
@@ -336,7 +181,7 @@ _NOTHING_HEARD = (
 )
 
 
-def producer_settings(plugins: Iterable[object]) -> ProducerSettings:
+def cache_settings(plugins: Iterable[object]) -> CacheSettings:
     """Combine the producers among `plugins`. Raises `ConfigError` where two contradict each other.
 
     llm-d-router has one approximate producer for each tier of caches; here the first counts.
@@ -354,7 +199,7 @@ def producer_settings(plugins: Iterable[object]) -> ProducerSettings:
             "a second `precise-prefix-cache-producer` would subscribe twice", "plugins"
         )
     events = precise[0].kv_events_config if precise else None
-    return ProducerSettings(
+    return CacheSettings(
         tokens=tokens[0] if tokens else None,
         kv_events=events,
         base_model=tokens[0].model if tokens else "",

@@ -13,8 +13,8 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import Admitted, EndpointRemoved, EndpointUpserted, Event, LoadReported
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
+from epp.policy.attribute_sources import PrefixMatch
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import PrefixMatch
 
 
 class LruPrefixes:

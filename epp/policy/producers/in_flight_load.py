@@ -9,15 +9,15 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import Aborted, Event, Finished, FirstToken
 from epp.model.request import Decision, InferenceRequest, RequestId
-from epp.policy.effects import without_effect
-from epp.policy.plugins import PluginContext
-from epp.policy.producers import (
-    COLUMNS,
+from epp.policy.attribute_sources import (
+    FROM_FLEET,
     EndpointLoad,
     InFlightLoad,
     PrefixMatchInfo,
     find_producer,
 )
+from epp.policy.effects import without_effect
+from epp.policy.plugins import PluginContext
 
 
 class InFlightLoadProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -48,7 +48,7 @@ class InFlightLoadProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         """Return the fleet's ledgers, or what counts outputs too."""
         matches = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         if not self.add_estimated_output_tokens:
-            return COLUMNS if matches is COLUMNS else _WithMatches(matches)
+            return FROM_FLEET if matches is FROM_FLEET else _WithMatches(matches)
         counted = _WithOutput(self, matches)
         context.subscribe((FirstToken, Finished, Aborted), counted.hear)
         return counted

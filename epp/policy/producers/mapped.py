@@ -10,9 +10,9 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
+from epp.policy.attribute_sources import FROM_FLEET, PrefixMatchInfo
 from epp.policy.effects import Effect, mapped_to, without_effect
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import COLUMNS, PrefixMatchInfo
 from epp.policy.scorers.load import LeastTtftScorer
 
 _MOST_WINDOW = 10_000
@@ -51,7 +51,7 @@ class BurstPrefixCacheProducer(
 
     def start(self, context: PluginContext) -> PrefixMatchInfo:
         """Return what answers from the fleet's index."""
-        return COLUMNS
+        return FROM_FLEET
 
 
 class LatencyObserverProducer(

@@ -2,8 +2,8 @@
 
 llm-d-router has a producer for each, which writes attributes of endpoints before profiles run, and
 parameters such as `prefixMatchInfoProducerName` by which a plug-in reads those of another producer.
-Here a producer answers when it is asked. `COLUMNS` is the default of all: it answers from what the
-candidates say themselves.
+Here a producer answers when it is asked. `FROM_FLEET` is the default of all: it answers from
+what the candidates say themselves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -139,8 +139,8 @@ class NumberAttributes(Protocol):
         """Return the value of an attribute; None if the endpoint has no such."""
 
 
-class _Columns:
-    """Answers from the candidates' own columns; predicts no latency, knows no media or session."""
+class _FromFleet:
+    """answers from what the candidates say; predicts no latency, knows no media or session."""
 
     def prefix_matches(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
@@ -191,7 +191,7 @@ class _Columns:
         return None
 
 
-COLUMNS = _Columns()
+FROM_FLEET = _FromFleet()
 """The default producer of everything."""
 
 _DEFAULT_NAMES: Mapping[type, str] = {
@@ -209,6 +209,6 @@ _DEFAULT_NAMES: Mapping[type, str] = {
 def find_producer(context: PluginContext, name: str, kind: type[T]) -> T:
     """Return the producer of a kind that a `...ProducerName` names. Raises `ConfigError`.
 
-    One that the file does not list is `COLUMNS`.
+    One that the file does not list is `FROM_FLEET`.
     """
-    return context.plugin(name or _DEFAULT_NAMES[kind], kind, cast(T, COLUMNS))
+    return context.plugin(name or _DEFAULT_NAMES[kind], kind, cast(T, FROM_FLEET))

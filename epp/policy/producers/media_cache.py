@@ -14,9 +14,9 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event
 from epp.model.request import Decision, InferenceRequest, Prompt
+from epp.policy.attribute_sources import PrefixMatch
 from epp.policy.effects import mapped_to
 from epp.policy.plugins import PluginContext
-from epp.policy.producers import PrefixMatch
 
 _DEFAULT_MEBIBYTES = 4096
 _ITEM_MEBIBYTES = 2

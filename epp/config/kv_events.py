@@ -1,0 +1,69 @@
+"""Where engines publish KV events, and how the blocks in them are hashed."""
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+
+from epp.label_selector import parse_label_selector
+from epp.policy.effects import without_effect
+
+_LAST_PORT = 65_535
+_ZMQ_ADDRESS = re.compile(r"(tcp://\S+:(\d{1,5}|\*)|ipc://\S+)")
+_HASHED_AGAIN = without_effect("events carry the tokens, which are hashed again")
+
+
+class TokenProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Length and hashing of blocks of token ids."""
+
+    block_size_tokens: int = 16
+    block_size: int = 0
+    hash_seed: Annotated[str, _HASHED_AGAIN] = ""
+    hash_algorithm: Annotated[Literal["", "cbor-fnv", "xxh64"], _HASHED_AGAIN] = ""
+
+    def __post_init__(self) -> None:
+        if self.block_size_tokens < 0 or self.block_size < 0:
+            raise ValueError("a block size must not be negative")
+
+    @property
+    def tokens(self) -> int:
+        """The length of a block in tokens; the deprecated name counts where the other is 0."""
+        return self.block_size_tokens or self.block_size or 16
+
+
+class PodDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Ports at which each pod publishes; a data-parallel rank adds its number to both."""
+
+    socket_port: int = 5557
+    replay_socket_port: int = 0
+    pod_label_selector: str = ""
+    pod_namespace: str = ""
+
+    def __post_init__(self) -> None:
+        parse_label_selector(self.pod_label_selector)
+        if not (0 < self.socket_port <= _LAST_PORT and self.replay_socket_port <= _LAST_PORT):
+            raise ValueError(f"a port is not in 1 to {_LAST_PORT}")
+
+
+_BY_FORM = without_effect("the events of vLLM and SGLang are recognised by their form")
+
+
+class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Subscriptions to the KV events of engines: to each pod, and at an address of the picker's."""
+
+    zmq_endpoint: str = ""
+    topic_filter: str = "kv@"
+    concurrency: Annotated[int, without_effect("one event loop reads all events")] = 4
+    engine_type: Annotated[Literal["vllm", "sglang"], _BY_FORM] = "vllm"
+    discover_pods: bool = True
+    pod_discovery_config: PodDiscovery = PodDiscovery()
+
+    def __post_init__(self) -> None:
+        if self.zmq_endpoint and not _ZMQ_ADDRESS.fullmatch(self.zmq_endpoint):
+            problem = "is not a ZMQ address; write tcp://0.0.0.0:5557"
+            raise ValueError(f"`zmqEndpoint`: `{self.zmq_endpoint}` {problem}")
+
+    @property
+    def heard(self) -> bool:
+        """Whether anything is listened to."""
+        return bool(self.discover_pods or self.zmq_endpoint)
