@@ -84,7 +84,7 @@ async def test_handshakes_that_are_broken_off(transport):
 
 HELLO = greeting_of_tls()
 PARTS = ["nothing", "half", "all"]
-QUICK = PeerLimits(greeting_seconds=0.3)
+QUICK = PeerLimits(handshake_seconds=0.3)
 
 
 @pytest.mark.parametrize("said", [b"", wire.PREFACE[:9], wire.PREFACE], ids=PARTS)

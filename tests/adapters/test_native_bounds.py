@@ -36,7 +36,7 @@ async def peer(server):
 PRIORITY = wire.frame(Kind.PRIORITY, 1, bytes(5))
 
 
-class TestNuisance:
+class TestAbuse:
     @pytest.mark.parametrize(
         "again",
         [
@@ -60,7 +60,7 @@ class TestNuisance:
         ],
     )
     async def test_frames_that_make_work_are_limited(self, serve, director, again):
-        little = PeerLimits(nuisance_burst=200, nuisance_rate=1)
+        little = PeerLimits(abuse_burst=200, abuse_rate=1)
         with capture_logs() as logs:
             async with serve(director, limits=little) as (server, _), greeted(server) as peer:
                 peer.say(wire.headers(1))
@@ -83,7 +83,7 @@ class TestNuisance:
 
     async def test_resets_of_answered_streams_are_not_limited(self, serve, director):
         """Envoy resets every stream that it is done with: more than nghttp2 takes by itself."""
-        little = PeerLimits(nuisance_burst=50, nuisance_rate=0)
+        little = PeerLimits(abuse_burst=50, abuse_rate=0)
         async with serve(director, limits=little) as (server, _), greeted(server) as peer:
             peer.say(wire.window_update(0, WIDE))
             for start in range(1, 3_001, 200):

@@ -195,7 +195,7 @@ def session(data):
             else:
                 user.act(choices)
             if choices.below(2):
-                user.hear(user.session.hear())
+                user.hear(user.session.take_events())
             user.check()
         user.receive_all(pending)
         user.check()

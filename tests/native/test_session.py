@@ -64,7 +64,7 @@ def test_a_stream_from_its_start_to_its_end(session):
     assert [kind for kind, *_ in frames] == [Kind.HEADERS, Kind.DATA, Kind.HEADERS]
     assert frames[1][3] == wire.message(b"answer")
     assert rest == b""
-    assert (stream.closed, session.streams, session.unheard) == (True, {}, False)
+    assert (stream.closed, session.streams, session.has_events) == (True, {}, False)
 
 
 def test_an_end_after_all_is_out_sends_no_empty_frame(session):
@@ -105,8 +105,8 @@ def test_a_stream_that_closes_while_writing_is_heard_of(session):
     stream = opened(session)
     session.receive(wire.headers(1))  # not its trailers: an error, answered by a reset
     session.take(MOST)
-    assert session.unheard
-    assert told(session.hear()) == [(CLOSED, wire.Code.PROTOCOL_ERROR)]
+    assert session.has_events
+    assert told(session.take_events()) == [(CLOSED, wire.Code.PROTOCOL_ERROR)]
     assert stream.closed
 
 
@@ -271,7 +271,7 @@ class TestTurns:
         ]
 
 
-class TestNuisance:
+class TestAbuse:
     @pytest.mark.parametrize(
         ("again", "cost"),
         [
@@ -295,11 +295,11 @@ class TestNuisance:
         ],
     )
     def test_a_stream_that_comes_to_nothing(self, session, again, cost):
-        before = session.nuisance
+        before = session.abuse_score
         for at in range(1, 11, 2):
             session.receive(again(at))
             session.take(MOST)
-        assert session.nuisance - before == 5 * cost
+        assert session.abuse_score - before == 5 * cost
 
     def test_an_answer_does_not_excuse_an_error(self, session):
         """A peer that makes the server reset a stream has had the server's work (CVE-2025-8671)."""
@@ -307,24 +307,24 @@ class TestNuisance:
         session.receive(wire.data(1, wire.message(b"x")))
         stream.send(b"answer")
         session.take(MOST)
-        before = session.nuisance
+        before = session.abuse_score
         session.receive(wire.window_update(1, (1 << 31) - 1))
         session.take(MOST)
-        assert session.nuisance - before == 10
+        assert session.abuse_score - before == 10
 
     def test_refusals_and_calls_that_fail_at_once(self, session):
-        before = session.nuisance
+        before = session.abuse_score
         opened(session, 1).refuse(415)
         opened(session, 3).end(12, "there is no such method")
         opened(session, 5).end(0)
-        assert session.nuisance - before == 2
+        assert session.abuse_score - before == 2
 
     def test_settings_cost_more_the_more_streams_are_open(self, roomy):
         session, again = roomy
         turns(session, b"".join(wire.headers(at, again) for at in range(3, 3_203, 2)))
-        before = session.nuisance
+        before = session.abuse_score
         session.receive(wire.settings(window=1 << 16))
-        assert session.nuisance - before == 1 + 1_601 // 16
+        assert session.abuse_score - before == 1 + 1_601 // 16
         with pytest.raises(ConnectionFailure):
             session.receive(wire.settings(window=1 << 16) * 33)
         frames, _ = wire.parse(session.take(MOST))

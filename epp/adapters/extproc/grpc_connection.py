@@ -116,7 +116,7 @@ class GrpcConnection(asyncio.Protocol):
         self._unread: deque[bytes] = deque()
         self._start = 0  # of what is unread in the first of them
         self._lost: list[Stream] = []  # still to be closed
-        self._nuisance = TokenBucket(limits.nuisance_burst, limits.nuisance_rate)
+        self._abuse = TokenBucket(limits.abuse_burst, limits.abuse_rate)
         self._timer: asyncio.TimerHandle | None = None
         self._greeting: asyncio.TimerHandle | None = None
 
@@ -131,7 +131,7 @@ class GrpcConnection(asyncio.Protocol):
             return
         call_later, limits = self._loop.call_later, self._limits
         self._timer = call_later(limits.ping_after, self._keepalive)
-        self._greeting = call_later(limits.greeting_seconds, self._expect_greeting)
+        self._greeting = call_later(limits.handshake_seconds, self._expect_settings)
         self.flush()
 
     def data_received(self, data: bytes) -> None:
@@ -211,8 +211,8 @@ class GrpcConnection(asyncio.Protocol):
             self._give_up(str(failure))
             return
         self._handle(events)
-        if session.nuisance:
-            self._charge_nuisance()
+        if session.abuse_score:
+            self._charge_abuse()
         if self._last_pong and session.pongs >= self._last_pong:
             self._last_pong = 0
             session.go_away()
@@ -237,15 +237,15 @@ class GrpcConnection(asyncio.Protocol):
             return
         if data:
             self._transport.write(data)
-        if session.restless(self._max_queued):
+        if session.has_work(self._max_queued):
             self._flush_rest()
         if self._held:
             self._release_drained()
 
     def _flush_rest(self) -> None:
         session = self._session
-        if session.unheard:
-            self._handle(session.hear())
+        if session.has_events:
+            self._handle(session.take_events())
         if session.full:
             self.flush_soon()
         elif session.queued > self._max_queued:
@@ -325,11 +325,11 @@ class GrpcConnection(asyncio.Protocol):
                 stream.owner.drained()
             self.flush_soon()
 
-    def _charge_nuisance(self) -> None:
-        if not self._nuisance.take(self._session.nuisance, self._loop.time()):
+    def _charge_abuse(self) -> None:
+        if not self._abuse.take(self._session.abuse_score, self._loop.time()):
             self._session.terminate(_ENHANCE_YOUR_CALM)
             self._give_up("it asks for work that moves nothing")
-        self._session.nuisance = 0
+        self._session.abuse_score = 0
 
     def _keepalive(self) -> None:
         """Ping a silent peer; abort the connection of one that does not answer."""
@@ -347,9 +347,9 @@ class GrpcConnection(asyncio.Protocol):
             self.flush()
         self._timer = self._loop.call_later(after, self._keepalive)
 
-    def _expect_greeting(self) -> None:
+    def _expect_settings(self) -> None:
         # RFC 9113 §3.4: a client sends its preface and SETTINGS first, and waits for nothing.
-        if not self._session.greeted:
+        if not self._session.settings_received:
             self._give_up("it sends no SETTINGS")
 
     def _give_up(self, why: str) -> None:

@@ -42,7 +42,7 @@ class GrpcListener:
         """
         self._tls = tls
         loop = asyncio.get_running_loop()
-        patience = None if tls is None else self.limits.greeting_seconds
+        patience = None if tls is None else self.limits.handshake_seconds
         self._listener = await loop.create_server(
             self.accept, address, port, ssl=self._tls, ssl_handshake_timeout=patience
         )

@@ -28,7 +28,7 @@ def bounds(limits: PeerLimits) -> Options:
         ("grpc.max_metadata_size", limits.max_header_bytes),
         ("grpc.absolute_max_metadata_size", limits.max_header_bytes),
         # The TLS handshake and the peer's first SETTINGS together; two minutes by default.
-        ("grpc.server_handshake_timeout_ms", int(limits.greeting_seconds * 1000)),
+        ("grpc.server_handshake_timeout_ms", int(limits.handshake_seconds * 1000)),
     )
 
 

@@ -7,11 +7,11 @@ class PeerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a port, and of each connection to it.
 
     Sizes are in bytes, times in seconds, rates per second. A port takes `max_connections`, and
-    `max_open_streams` over all of them, `max_streams` on each. A peer has `greeting_seconds` for
+    `max_open_streams` over all of them, `max_streams` on each. A peer has `handshake_seconds` for
     its TLS handshake, and as long for its first SETTINGS. After `ping_after` without a byte from it
     it is pinged, and has `ping_timeout` to answer before its connection is aborted.
-    `nuisance_burst` and `nuisance_rate` say how many frames that ask for work and move nothing it
-    may send (`Session.nuisance`). The connection of a peer that lets more than `max_queued` wait
+    `abuse_burst` and `abuse_rate` say how many frames that ask for work and move nothing it
+    may send (`Session.abuse_score`). The connection of a peer that lets more than `max_queued` wait
     for its windows is closed. `max_message_bytes` is replaced by the transport's own limit.
     """
 
@@ -22,11 +22,11 @@ class PeerLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_header_bytes: int = 32 << 10
     max_message_bytes: int = 65 << 20
     max_queued: int = 1 << 30
-    greeting_seconds: float = 10.0
+    handshake_seconds: float = 10.0
     ping_after: float = 30.0
     ping_timeout: float = 20.0
-    nuisance_burst: float = 20_000
-    nuisance_rate: float = 2_000
+    abuse_burst: float = 20_000
+    abuse_rate: float = 2_000
 
 
 class TokenBucket:

@@ -49,11 +49,11 @@ cdef int _on_begin_frame(
     session._frames += 1
     if kind == NGHTTP2_DATA:
         if head.length == 0 and not head.flags & NGHTTP2_FLAG_END_STREAM:
-            session.nuisance += 1
+            session.abuse_score += 1
     elif kind == NGHTTP2_SETTINGS and not head.flags & NGHTTP2_FLAG_ACK:
         return session._count_settings()
     elif kind != NGHTTP2_HEADERS and kind != NGHTTP2_RST_STREAM and kind != NGHTTP2_WINDOW_UPDATE:
-        session.nuisance += 1
+        session.abuse_score += 1
     return 0
 
 
@@ -106,7 +106,7 @@ cdef int _on_frame(nghttp2_session* handle, const nghttp2_frame* frame, void* us
         if frame.hd.type == NGHTTP2_PING and frame.hd.flags & NGHTTP2_FLAG_ACK:
             session.pongs += 1
         elif frame.hd.type == NGHTTP2_SETTINGS:
-            session.greeted = True
+            session.settings_received = True
         stream = _stream_of(handle, frame.hd.stream_id)
         if stream is not None:
             session._frame(stream, frame)
@@ -119,7 +119,7 @@ cdef int _on_frame(nghttp2_session* handle, const nghttp2_frame* frame, void* us
 cdef int _on_frame_sent(nghttp2_session* handle, const nghttp2_frame* frame, void* user) noexcept:
     """Reset a stream whose end is out, so that a peer that goes on has no claim on memory."""
     if frame.hd.type == NGHTTP2_RST_STREAM and frame.rst_stream.error_code != NGHTTP2_NO_ERROR:
-        (<Session>user).nuisance += _PER_ERROR
+        (<Session>user).abuse_score += _PER_ERROR
     elif (
         frame.hd.type == NGHTTP2_HEADERS
         and frame.hd.flags & NGHTTP2_FLAG_END_STREAM

@@ -1,4 +1,4 @@
-"""What a session tells, and how it fails; a part of `session.pyx`."""
+"""The events of a session, and how it fails; a part of `session.pyx`."""
 
 OPENED = 0
 """A request's headers are complete."""
@@ -12,7 +12,7 @@ CLOSED = 4
 """The stream was closed before it was ended here: `value` is HTTP/2's error code."""
 
 cdef object _OPENED = OPENED, _MESSAGE = MESSAGE, _ENDED = ENDED, _FAULT = FAULT, _CLOSED = CLOSED
-cdef object _AMID_A_MESSAGE = 13  # gRPC's INTERNAL
+cdef object _MID_MESSAGE = 13  # gRPC's INTERNAL
 
 # A turn, in about a quarter of a microsecond: what a frame, a stream and an event cost the user.
 cdef size_t _TURN = 1024
@@ -21,7 +21,7 @@ cdef size_t _PER_EVENT = 16
 cdef size_t _SETTINGS_AT_ONCE = 32
 cdef Py_ssize_t _LEAST_PIECE = 1 << 12
 cdef Py_ssize_t _MOST_PIECE = 1 << 14
-cdef size_t _PER_ERROR = 10  # nuisance: a peer that keeps to the protocol has none of its streams reset
+cdef size_t _PER_ERROR = 10  # of `abuse_score`; a peer that keeps to the protocol causes none
 
 cdef size_t _ENTRY_OVERHEAD = 32  # of a header, RFC 9113 section 6.5.2
 cdef size_t _SPARE = 512  # for frames that are not data, and the heads of those that are

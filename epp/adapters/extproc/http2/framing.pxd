@@ -16,4 +16,4 @@ cdef class Deframer:
     cdef bytes next(self, const uint8_t** data, size_t* length)
     cdef int _start(self) except -1
     cdef int _room(self) except -1
-    cdef bint amid(self)
+    cdef bint mid_message(self)

@@ -45,9 +45,9 @@ cdef class Deframer:
     @property
     def within(self):
         """Whether a message has begun and not ended."""
-        return self.amid()
+        return self.mid_message()
 
-    cdef bint amid(self):
+    cdef bint mid_message(self):
         return self._head_size > 0
 
     def feed(self, bytes data not None):

@@ -38,21 +38,22 @@ cdef class Session:
     before it has to wait; requests with more than `max_header_bytes` of headers are reset;
     messages over `max_message_bytes` are faults.
 
-    `queued` counts what waits for the peer's windows over all streams. `nuisance` counts frames
+    `queued` counts what waits for the peer's windows over all streams. `abuse_score` counts frames
     that ask for work and move nothing (pings, settings, priorities, empty data), and streams that
     do: reset before an answer by either side, refused, failed or ended without a message. A stream
     that is reset for the peer's own error counts ten, answered or not (CVE-2025-8671), and SETTINGS
     one more for every 16 open streams. The user decides how many are too many, and sets it back.
-    `pongs` counts the answers to pings; `greeted` says whether the peer's first SETTINGS have come.
+    `pongs` counts the answers to pings; `settings_received` says whether the peer's first SETTINGS
+    have come.
     """
 
     cdef nghttp2_session* _handle
     cdef readonly dict streams
     cdef readonly size_t queued
-    cdef public size_t nuisance
+    cdef public size_t abuse_score
     cdef readonly bint full
     cdef readonly size_t pongs
-    cdef readonly bint greeted
+    cdef readonly bint settings_received
     cdef readonly Py_ssize_t unread
     cdef size_t _frames
     cdef size_t _settings
@@ -135,16 +136,16 @@ cdef class Session:
         if got < 0:
             nghttp2_session_terminate_session(self._handle, NGHTTP2_ENHANCE_YOUR_CALM)
             raise ConnectionFailure(nghttp2_strerror(<int>got).decode())
-        return self.hear()
+        return self.take_events()
 
-    def hear(self):
-        """Return what has happened since it was last told, which `take` may have brought about."""
+    def take_events(self):
+        """Return the events since the last call; `take` can bring some about too."""
         events, self._events = self._events, []
         return events
 
     @property
-    def unheard(self):
-        """Whether there is something to hear."""
+    def has_events(self):
+        """Whether there are events."""
         return len(self._events) > 0
 
     def take(self, size_t most):
@@ -180,7 +181,7 @@ cdef class Session:
 
     @property
     def done(self):
-        """Whether the connection has nothing more to hear or to say."""
+        """Whether the connection has nothing more to read or to write."""
         return self._is_done()
 
     cdef bint _is_done(self):
@@ -188,8 +189,8 @@ cdef class Session:
             nghttp2_session_want_read(self._handle) or nghttp2_session_want_write(self._handle)
         )
 
-    def restless(self, size_t most):
-        """Say whether anything is left to do: to hear, to take, more than `most` queued, or an end."""
+    def has_work(self, size_t most):
+        """Return whether there are events, bytes to take, more than `most` queued, or an end."""
         return self.full or len(self._events) > 0 or self.queued > most or self._is_done()
 
     def ping(self):
@@ -220,7 +221,7 @@ cdef class Session:
         cdef Stream stream
         self._lost = True
         lost = [stream for stream in self.streams.values() if not stream.ending]
-        lost += [stream for stream, event, _ in self.hear() if event == CLOSED]
+        lost += [stream for stream, event, _ in self.take_events() if event == CLOSED]
         for stream in self.streams.values():
             stream.closed = True
         self.streams.clear()
@@ -241,7 +242,7 @@ cdef class Session:
         cdef size_t streams = PyDict_Size(self.streams)
         self._settings += 1
         self._frames += streams >> 2
-        self.nuisance += 1 + (streams >> 4)
+        self.abuse_score += 1 + (streams >> 4)
         if self._settings <= _SETTINGS_AT_ONCE:
             return 0
         return NGHTTP2_ERR_CALLBACK_FAILURE
@@ -285,7 +286,7 @@ cdef class Session:
         stream._header_bytes += name_size + value_size + _ENTRY_OVERHEAD
         if stream._header_bytes > self._max_header_bytes:
             return 0
-        if stream._asked:
+        if stream._headers_complete:
             return 1  # trailers
         if name_size == 5 and memcmp(name, b":path", 5) == 0:
             stream.path = PyBytes_FromStringAndSize(<const char*>value, value_size)
@@ -298,17 +299,17 @@ cdef class Session:
     cdef int _data(self, Stream stream, const uint8_t* data, size_t size) except -1:
         cdef bytes message
         nghttp2_session_consume_connection(self._handle, size)
-        if stream._held and not stream._deaf:
+        if stream._held and not stream._discarding:
             stream._unconsumed += size
         else:
             nghttp2_session_consume_stream(self._handle, stream.id, size)
-        while not stream._deaf:
+        while not stream._discarding:
             message = stream._deframer.next(&data, &size)
             if message is not None:
-                stream._asks = True
+                stream._has_message = True
                 self._events.append((stream, _MESSAGE, message))
             elif stream._deframer.fault:
-                stream._deaf = True
+                stream._discarding = True
                 self._events.append((stream, _FAULT, stream._deframer.fault))
             else:
                 break
@@ -317,18 +318,18 @@ cdef class Session:
     cdef int _frame(self, Stream stream, const nghttp2_frame* frame) except -1:
         cdef uint8_t kind = frame.hd.type
         if kind == NGHTTP2_RST_STREAM and not stream.answered:
-            self.nuisance += 1
+            self.abuse_score += 1
         if kind != NGHTTP2_HEADERS and kind != NGHTTP2_DATA:
             return 0
         if kind == NGHTTP2_HEADERS and frame.headers.cat == NGHTTP2_HCAT_REQUEST:
-            stream._asked = True
+            stream._headers_complete = True
             self._events.append((stream, _OPENED, None))
-        if frame.hd.flags & NGHTTP2_FLAG_END_STREAM and not stream._deaf:
-            if stream._deframer.amid():
-                self._events.append((stream, _FAULT, _AMID_A_MESSAGE))
+        if frame.hd.flags & NGHTTP2_FLAG_END_STREAM and not stream._discarding:
+            if stream._deframer.mid_message():
+                self._events.append((stream, _FAULT, _MID_MESSAGE))
             else:
-                if not stream._asks:
-                    self.nuisance += 1
+                if not stream._has_message:
+                    self.abuse_score += 1
                 self._events.append((stream, _ENDED, None))
         return 0
 
@@ -339,6 +340,6 @@ cdef class Session:
         stream._pieces.clear()
         stream._first = 0
         self.streams.pop(stream.id, None)
-        if stream._asked and not stream.ending:
+        if stream._headers_complete and not stream.ending:
             self._events.append((stream, _CLOSED, code))
         return 0

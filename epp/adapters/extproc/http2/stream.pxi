@@ -1,8 +1,16 @@
-"""One request of a peer, and the response to it; a part of `session.pyx`."""
+"""One request of a peer, and the response to it; a part of `session.pyx`.
+
+The life of a stream. The peer's HEADERS open it (`Session._open`); when they are complete, the user
+gets OPENED. Each message in DATA becomes a MESSAGE, END_STREAM becomes ENDED (RFC 9113's
+"half-closed (remote)"), and what cannot be read a FAULT. The first `send` answers with headers, `end`
+with trailers: then the stream is `ending`, nothing more is queued, and what the peer still sends
+is discarded. `refuse` and `reset` end it at once. nghttp2 closes it when both sides have ended or when
+one of them resets it (`Session._close`); the user gets CLOSED only if it had not ended it itself.
+"""
 
 
 cdef class Stream:
-    """One request of the peer's and the response to it. What is said to a closed one is lost.
+    """One request of the peer's and the response to it. What is sent to a closed one is lost.
 
     `owner` is the user's. `path` and `content_type` are as the peer sent them, empty where it did
     not. `queued` is the number of bytes that wait for the peer's window.
@@ -20,11 +28,11 @@ cdef class Stream:
     cdef public object owner
     cdef Deframer _deframer
     cdef size_t _header_bytes
-    cdef bint _asked
-    cdef bint _asks
+    cdef bint _headers_complete
+    cdef bint _has_message
     cdef bint _deferred
     cdef bint _held
-    cdef bint _deaf
+    cdef bint _discarding
     cdef size_t _unconsumed
     cdef list _pieces
     cdef Py_ssize_t _first
@@ -54,15 +62,15 @@ cdef class Stream:
         self._proceed()
 
     def end(self, int status, str message not None=""):
-        """Say gRPC's status once all messages are out; the peer is listened to no more."""
+        """Say gRPC's status once all messages are out; discard what the peer still sends."""
         if self.closed or self.ending:
             return
         if status and not self.answered:
-            self.session.nuisance += 1
+            self.session.abuse_score += 1
         self.ending = True
         self._status = b"%d" % status
         self._message = _percent_encoded(message)
-        self._deaf = True
+        self._discarding = True
         self._release()
         if self.answered:
             self._proceed()
@@ -71,18 +79,18 @@ cdef class Stream:
             self._head(status=b"200", trailing=True)
 
     def refuse(self, int status):
-        """Answer with an HTTP status and nothing else: this is no gRPC request."""
+        """Answer with an HTTP status and nothing else: this is not a gRPC request."""
         if self.closed or self.answered:
             return
-        self.session.nuisance += 1
-        self.ending = self.answered = self._deaf = True
+        self.session.abuse_score += 1
+        self.ending = self.answered = self._discarding = True
         self._release()
         self._head(status=b"%d" % status, trailing=False)
 
     def reset(self, uint32_t code):
         """Break off, with HTTP/2's error code."""
         if not self.closed:
-            self.ending = self._deaf = True
+            self.ending = self._discarding = True
             self._release()
             nghttp2_submit_rst_stream(self.session._handle, NGHTTP2_FLAG_NONE, self.id, code)
 
