@@ -139,12 +139,12 @@ def geometric_mean(ratios: Iterable[float]) -> float:
 
 def _ratio(cell: Cell, policy: str, measure: str) -> float:
     """Return the ratio to the policy that was compared with; NaN where that is not known."""
-    standing = cell.standings.get(policy)
-    return math.nan if standing is None else standing.ratios[measure].ratio
+    result = cell.standings.get(policy)
+    return math.nan if result is None else result.ratios[measure].ratio
 
 
 def _unanswered(cell: Cell) -> dict[str, float]:
-    return {policy: standing.unanswered for policy, standing in cell.standings.items()}
+    return {policy: result.unanswered for policy, result in cell.standings.items()}
 
 
 def _starred(cell: Cell, policy: str) -> bool:
@@ -183,12 +183,12 @@ def _behind(to_ours: Comparison) -> Iterable[str]:
     rows = []
     for cell in to_ours.cells:
         unanswered = _unanswered(cell)
-        for policy, standing in cell.standings.items():
+        for policy, result in cell.standings.items():
             lost = [1 / _ratio(cell, policy, each) for each in _MEASURES]
             ahead = any(each > AHEAD for each in lost) and policy not in {OURS, ORACLE}
             if ahead and eligible(unanswered, policy):
                 shown = [f"**{each:.2f}**" if each > AHEAD else _number(each) for each in lost]
-                seeds = standing.ratios[LEADING].seeds
+                seeds = result.ratios[LEADING].seeds
                 rows.append(f"| {cell.name} | `{policy}` | {' | '.join(shown)} | {seeds} |")
     if not rows:
         yield "Nowhere by more than 3 %, in neither measure.\n"

@@ -28,7 +28,7 @@ from epp.model.request import InferenceRequest
 from epp.replay.engines.contract import Job
 from epp.replay.plan import RunPlan
 from epp.replay.results.digest import RunFigures
-from epp.replay.simulation.outcome import Fate
+from epp.replay.simulation.outcome import CallStatus
 from epp.replay.simulation.run import Simulation
 from epp.replay.simulation.visit import Visit
 from epp.replay.sweep import Task, play
@@ -101,7 +101,9 @@ class Returning(Simulation):
             },
         )
 
-    def _over(self, visit: Visit, fate: Fate, job: Job | None = None, *, reason: str = "") -> None:
+    def _over(
+        self, visit: Visit, status: CallStatus, job: Job | None = None, *, reason: str = ""
+    ) -> None:
         call = visit.call
         for number in self._followers.get(visit.number, ()) if visit.pod >= 0 else ():
             following = self._trace.calls[number]
@@ -112,7 +114,7 @@ class Returning(Simulation):
                     self.pods[visit.pod].endpoint.id,
                     max(1, tokens_in(following.prompt) - known),
                 )
-        super()._over(visit, fate, job, reason=reason)
+        super()._over(visit, status, job, reason=reason)
 
 
 def figures(task: Task, addition: Addition) -> RunFigures:

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from epp.adapters.telemetry.series import Family, FamilyText, expose
-from epp.app.jobs import gist
+from epp.app.jobs import error_fields
 
 _log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ class Faults:
         """Take in an error (`OnFault`)."""
         times = self.counts[source] = self.counts.get(source, 0) + 1
         if times == 1:
-            _log.error("fault", source=source, **gist(error))
+            _log.error("fault", source=source, **error_fields(error))
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield the family, once there was an error."""

@@ -22,7 +22,7 @@ _FRAMES, _CHARACTERS = 5, 500
 
 def log_failure(name: str, error: BaseException | None, wait: float) -> None:
     """Log that a job is started again after `wait` seconds; `error` None: it has ended."""
-    said = {"error": "it has ended"} if error is None else gist(error)
+    said = {"error": "it has ended"} if error is None else error_fields(error)
     _log.error("job.failed", job=name, again_in=wait, **said)
 
 
@@ -59,10 +59,10 @@ async def attempt(what: str, step: Awaitable[object]) -> None:
     try:
         await step
     except FAULTS as error:
-        _log.error("shutdown.failed", step=what, **gist(error))
+        _log.error("shutdown.failed", step=what, **error_fields(error))
 
 
-def gist(error: BaseException) -> dict[str, str]:
+def error_fields(error: BaseException) -> dict[str, str]:
     """Return an error's type and text, and where it was raised, for one line of a log."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from epp.adapters.telemetry.series import Family, FamilyText, expose
-from epp.app.jobs import gist
+from epp.app.jobs import error_fields
 from epp.app.observers import Observer
 from epp.config.file import Settings
 from epp.errors import FAULTS, RequestError
@@ -98,7 +98,7 @@ class Shadow:
     def _failed(self, _source: str, error: BaseException) -> None:
         """Count a failure, and log the first (`OnFault`)."""
         if not self.tally.failed:
-            _log.error("shadow.failed", policy=self._name, **gist(error))
+            _log.error("shadow.failed", policy=self._name, **error_fields(error))
         self.tally.failed += 1
 
     def committing(

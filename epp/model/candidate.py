@@ -97,27 +97,27 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def waiting(self) -> float:
         """Requests that wait in the engine's queue, no matter who sent them."""
-        return self._borne().waiting
+        return self._load_now().waiting
 
     @property
     def running(self) -> float:
         """Requests that the engine computes, no matter who sent them."""
-        return self._borne().running
+        return self._load_now().running
 
     @property
     def kv_usage(self) -> float:
         """The share of the KV cache that requests hold, in 0..1."""
-        return self._borne().kv_usage
+        return self._load_now().kv_usage
 
     @property
     def running_adapters(self) -> frozenset[str]:
         """The adapters of requests that the engine computes."""
-        return self._borne().running_adapters
+        return self._load_now().running_adapters
 
     @property
     def waiting_adapters(self) -> frozenset[str]:
         """The adapters of requests that wait in the engine's queue."""
-        return self._borne().waiting_adapters
+        return self._load_now().waiting_adapters
 
-    def _borne(self) -> Load | CurrentLoad:
+    def _load_now(self) -> Load | CurrentLoad:
         return self.load if self.current is None else self.current.at(self.now)

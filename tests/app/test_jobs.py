@@ -5,7 +5,7 @@ import sys
 import pytest
 from structlog.testing import capture_logs
 
-from epp.app.jobs import attempt, gist, keep_running
+from epp.app.jobs import attempt, error_fields, keep_running
 from epp.errors import ConfigError
 
 
@@ -55,7 +55,7 @@ async def test_a_job_that_fails_or_ends_is_started_again_after_a_growing_pause()
 def test_what_is_said_of_an_error_has_its_place_and_a_bound():
     with pytest.raises(ValueError, match="invalid literal") as raised:
         int("x" * 10_000)
-    said = gist(raised.value)
+    said = error_fields(raised.value)
     assert len(said["error"]) <= 500
     assert said["at"].startswith("test_jobs.py:")
     assert said["at"].endswith(" test_what_is_said_of_an_error_has_its_place_and_a_bound")

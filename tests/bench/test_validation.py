@@ -8,7 +8,7 @@ from bench.validation.real import BLOCK, WORKLOAD, Question, planned
 from bench.validation.simulated import SCRAPED, CannotCalibrate, calibrated, play
 from epp.demo.figures import Sample
 from epp.replay.engines.cost import StepCost
-from epp.replay.simulation.outcome import Fate
+from epp.replay.simulation.outcome import CallStatus
 
 STEP_MS, PREFILL_US = 40.0, 1500.0
 COST = StepCost(
@@ -69,7 +69,7 @@ def test_a_report_has_each_policy_in_reality_and_in_simulation():
 
 def test_all_questions_are_sent_when_they_were_and_answered():
     played = sorted(play("least-ttft", QUESTIONS, COST), key=lambda each: each.call)
-    assert {each.fate for each in played} == {Fate.SERVED}
+    assert {each.status for each in played} == {CallStatus.SERVED}
     assert [each.at for each in played] == [SCRAPED + each.at for each in QUESTIONS]
     assert [each.prompt for each in played] == [len(each.prompt) for each in QUESTIONS]
     assert [each.generated for each in played] == [each.answer for each in QUESTIONS]

@@ -6,7 +6,7 @@ import pytest
 
 from epp.replay.plan import PodPlan, RunPlan
 from epp.replay.policies import NAMED
-from epp.replay.simulation.outcome import Fate
+from epp.replay.simulation.outcome import CallStatus
 from epp.replay.simulation.run import Simulation
 from epp.replay.traffic.calls import Call, Run, Trace, ordered
 
@@ -26,7 +26,7 @@ def test_every_policy_answers_a_burst_of_conversations(name):
     ]
     trace = Trace(name="test", calls=ordered(first))
     played = Simulation(trace, RunPlan(policy=NAMED[name], pods=[PodPlan()] * 3)).run()
-    assert [each.fate for each in played.outcomes] == [Fate.SERVED] * len(first)
+    assert [each.status for each in played.outcomes] == [CallStatus.SERVED] * len(first)
 
 
 @pytest.mark.parametrize("name", NAMED)

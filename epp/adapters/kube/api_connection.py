@@ -14,7 +14,7 @@ from kubernetes.aio.config.config_exception import ConfigException
 from epp import __version__
 from epp.adapters.kube.access import ApiSession, load
 from epp.adapters.kube.kube_settings import KubeAccess
-from epp.adapters.kube.turnstile import Turnstile
+from epp.adapters.kube.retry_queue import RetryQueue
 from epp.errors import ConfigError, WarmpickError
 from epp.protocol.kube.watch import ApiRefused, read_status
 
@@ -71,8 +71,8 @@ class ApiConnection:
         self._renewals = 0
         self._distrusted = False
         self._absences = 0
-        self.absent = Turnstile()
-        self.refused = Turnstile()
+        self.absent = RetryQueue()
+        self.refused = RetryQueue()
 
     async def open(self) -> None:
         """Read address and credentials; sends nothing. Raises `ConfigError`."""
@@ -191,7 +191,7 @@ class ApiConnection:
         if self._absences >= _LOGGED_ABSENCE:
             _log.info("kube.reachable", api=self.host)
         self._absences = 0
-        self.absent.open()
+        self.absent.release()
 
     def _on_absence(self, error: aiohttp.ClientError) -> ApiUnreachable:
         """Log that nothing answers, once until something does; return what to raise."""

@@ -15,7 +15,7 @@ import structlog
 
 from epp.adapters.kube.api_connection import ApiConnection, ApiUnreachable
 from epp.adapters.kube.kube_settings import ReflectorSettings
-from epp.adapters.kube.turnstile import Turnstile
+from epp.adapters.kube.retry_queue import RetryQueue
 from epp.protocol.kube.objects import KubeObject
 from epp.protocol.kube.resources import Resource, Selection
 from epp.protocol.kube.watch import (
@@ -44,7 +44,7 @@ _RESUMABLE = _NO_RIGHTS | {HTTPStatus.TOO_MANY_REQUESTS}
 """Statuses after which a watch may go on from the version that it has reached."""
 
 
-Delay = float | Turnstile
+Delay = float | RetryQueue
 """Seconds to wait before the next request, or where to wait for one's turn."""
 
 
@@ -122,8 +122,8 @@ class Reflector(Generic[T]):
                 delay = self._on_disconnect(error)
             else:
                 delay = 0.0
-            if isinstance(delay, Turnstile):
-                await delay.turn(self._settings.probe_delay)
+            if isinstance(delay, RetryQueue):
+                await delay.wait(self._settings.probe_delay)
             else:
                 await asyncio.sleep(delay)
 
@@ -252,7 +252,7 @@ class Reflector(Generic[T]):
         """Let the others ask at once that were refused, too, after a refusal has ended."""
         if self._refused:
             self._refused = False
-            self._connection.refused.open()
+            self._connection.refused.release()
 
     def _on_success(self) -> None:
         self.answered.set()

@@ -16,8 +16,8 @@ from epp.model.events import EndpointRemoved, Event
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
 from epp.model.request import InferenceRequest
+from epp.policy.peers.memory.admitted_prompts import AdmittedPrompts
 from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
-from epp.policy.peers.memory.sendings import Sendings
 from epp.policy.peers.parameters import BoundedParameters, at_least
 from epp.policy.plugins import PluginContext
 from epp.policy.scorers.load import lower_is_better
@@ -167,7 +167,7 @@ class _ByBlocks:
         self._holders: dict[BlockHash, set[_Blocks]] = {}
         self._recent: dict[EndpointId, _Blocks] = {}
         self._gone: deque[_Blocks] = deque()
-        self._sendings = Sendings(context, self._insert, self._forget)
+        self._admitted = AdmittedPrompts(context, self._insert, self._forget)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return matched / all blocks, in hundredths."""

@@ -11,8 +11,8 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.prompts.chain import Chain
 from epp.model.request import InferenceRequest
+from epp.policy.peers.memory.admitted_prompts import AdmittedPrompts
 from epp.policy.peers.memory.prefix_tree import PrefixTree
-from epp.policy.peers.memory.sendings import Sendings
 from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.plugins import PluginContext
 
@@ -70,7 +70,7 @@ class _ByTenants:
         keeps = settings.do_eviction
         self._most = settings.eviction_threshold_chars if keeps else _MOST
         self._target = settings.eviction_target_chars if keeps else _MOST
-        self._sendings = Sendings(context, self._insert, self._tree.remove)
+        self._admitted = AdmittedPrompts(context, self._insert, self._tree.remove)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 for what may be chosen, 0 for others."""
@@ -101,7 +101,7 @@ class _ByTenants:
         tree.insert(chain.hashes, chain.ends, endpoint)
         if now >= self._due:
             self._due = now + self._settings.eviction_interval_secs
-            for each in self._sendings:
+            for each in self._admitted:
                 if tree.length(each) > self._most:
                     tree.evict(each, self._target)
 

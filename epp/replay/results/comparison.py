@@ -51,7 +51,7 @@ class Paired(msgspec.Struct, frozen=True):
         return self.high < 1 or self.low > 1
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
     """One policy in one cell; `figures` and `ratios` (to the baseline) are by measure.
 
     `unanswered` is the share of requests that were not served.
@@ -76,7 +76,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     pods: int
     load: float
     seconds: float
-    standings: Mapping[str, Standing]
+    standings: Mapping[str, PolicyResult]
     best: str
     one_traffic: bool = False
 
@@ -162,7 +162,7 @@ def _by_cell(runs: Iterable[Digest]) -> _Runs:
 def _cell(name: str, by_policy: Mapping[str, Mapping[int, Digest]], baseline: str) -> Cell:
     alone = {name: by_policy}
     standings = {
-        policy: Standing(
+        policy: PolicyResult(
             policy=policy,
             seeds=tuple(sorted(by_seed)),
             requests=mean(run.figures.requests for run in by_seed.values()),
@@ -181,8 +181,8 @@ def _cell(name: str, by_policy: Mapping[str, Mapping[int, Digest]], baseline: st
         seconds=mean(run.seconds for by_seed in by_policy.values() for run in by_seed.values()),
         standings=standings,
         best=_best(
-            {policy: standing.unanswered for policy, standing in standings.items()},
-            {policy: standing.figures[LEADING].mean for policy, standing in standings.items()},
+            {policy: result.unanswered for policy, result in standings.items()},
+            {policy: result.figures[LEADING].mean for policy, result in standings.items()},
         ),
         one_traffic=_is_one_traffic(run for runs in by_policy.values() for run in runs.values()),
     )
@@ -272,13 +272,13 @@ def eligible(unanswered: Mapping[str, float], policy: str) -> bool:
 def winners(cell: Cell, name: str) -> frozenset[str]:
     """Return the policies with the best mean of a measure; none where none is better."""
     measure, standings = BY_NAME[name], cell.standings
-    unanswered = {policy: standing.unanswered for policy, standing in standings.items()}
+    unanswered = {policy: result.unanswered for policy, result in standings.items()}
     sign = _SIGNS.get(measure.better)
     values = {
-        policy: sign(standing.figures[name].mean)
-        for policy, standing in standings.items()
+        policy: sign(result.figures[name].mean)
+        for policy, result in standings.items()
         if sign is not None
-        and not math.isnan(standing.figures[name].mean)
+        and not math.isnan(result.figures[name].mean)
         and (not measure.latency or eligible(unanswered, policy))
     }
     least = min(values.values(), default=math.nan)

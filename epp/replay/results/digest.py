@@ -8,7 +8,7 @@ import msgspec
 
 from epp.replay.results.measures import mean, percentile, percentiles, ratio
 from epp.replay.results.played import Played, PodSample
-from epp.replay.simulation.outcome import CallOutcome, Fate
+from epp.replay.simulation.outcome import CallOutcome, CallStatus
 
 RANKS: tuple[float, ...] = (*range(100), 99.5, 99.9, 100)
 """The percents of the TTFT's quantiles."""
@@ -30,7 +30,7 @@ class Slo(msgspec.Struct, frozen=True):
     def met(self, outcome: CallOutcome) -> bool:
         """Whether a request was served so; one of a single token has no TPOT."""
         return (
-            outcome.fate is Fate.SERVED
+            outcome.status is CallStatus.SERVED
             and outcome.ttft <= self.ttft
             and not outcome.tpot > self.tpot
         )
@@ -134,7 +134,7 @@ def digest(played: Played, slo: Slo | None = None) -> Digest:
 
 def _figures(outcomes: Sequence[CallOutcome], played: Played, slo: Slo) -> RunFigures:
     answered = _answered(outcomes)
-    served = [outcome for outcome in outcomes if outcome.fate is Fate.SERVED]
+    served = [outcome for outcome in outcomes if outcome.status is CallStatus.SERVED]
     ttft = [outcome.ttft for outcome in answered]
     tpot = [outcome.tpot for outcome in served if not math.isnan(outcome.tpot)]
     whole = [outcome.end_to_end for outcome in served]
@@ -144,14 +144,14 @@ def _figures(outcomes: Sequence[CallOutcome], played: Played, slo: Slo) -> RunFi
     missed = [outcome.predicted_cached - outcome.cached for outcome in answered]
     foreseen = _foreseen(answered)
     good = sum(slo.met(outcome) for outcome in outcomes)
-    fates = Counter(outcome.fate for outcome in outcomes)
+    statuses = Counter(outcome.status for outcome in outcomes)
     p50, p90, p99 = percentiles(ttft, (50, 90, 99))
     return RunFigures(
         requests=len(outcomes),
         served=len(served),
-        refused=fates[Fate.REFUSED],
-        lost=fates[Fate.LOST],
-        unfinished=fates[Fate.UNFINISHED],
+        refused=statuses[CallStatus.REFUSED],
+        lost=statuses[CallStatus.LOST],
+        unfinished=statuses[CallStatus.UNFINISHED],
         preemptions=sum(outcome.preempted for outcome in outcomes),
         ttft_mean=mean(ttft),
         ttft_p50=p50,

@@ -19,7 +19,7 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
-from epp.replay.results.comparison import Cell, Comparison, Paired, Standing
+from epp.replay.results.comparison import Cell, Comparison, Paired, PolicyResult
 from epp.replay.results.digest import BINS, ERROR_BINS, ERROR_REACH, RANKS, Curves
 from epp.replay.results.look import (
     ACCENT,
@@ -61,7 +61,7 @@ class View(msgspec.Struct, frozen=True):
         """The policies that ran here."""
         return list(self.cell.standings)
 
-    def ranked(self) -> list[Standing]:
+    def ranked(self) -> list[PolicyResult]:
         """The policies, the best mean TTFT last, which plots show at the top."""
         return sorted(
             self.cell.standings.values(),
@@ -171,11 +171,11 @@ def _distribution(seen: View, figure: Figure) -> None:
     """Draw the share of all requests answered within a time, so that a curve may end below 1."""
     axes = figure.add_subplot()
     low, high = math.inf, 0.0
-    for policy, standing in seen.cell.standings.items():
+    for policy, result in seen.cell.standings.items():
         runs = [each.ttft for each in seen.curves[policy].values() if not math.isnan(each.ttft[0])]
         if not runs:
             continue
-        answered = 1 - standing.unanswered
+        answered = 1 - result.unanswered
         shares = [rank / 100 * answered for rank in RANKS]
         colour = seen.colours[policy]
         middle = [mean(each) for each in zip(*runs, strict=True)]
@@ -250,8 +250,8 @@ def _cache(seen: View, figure: Figure) -> None:
         color=[seen.colours[each.policy] for each in ranked],
         label="in the chosen pod's cache",
     )
-    for place, standing in enumerate(ranked):
-        share = format_value(standing.figures["cached_of_reusable"].mean, Unit.SHARE)
+    for place, result in enumerate(ranked):
+        share = format_value(result.figures["cached_of_reusable"].mean, Unit.SHARE)
         axes.annotate(
             f"{share} of it",
             (reusable[place], place),

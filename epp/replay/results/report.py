@@ -10,13 +10,13 @@ from epp.replay.results.comparison import LEADING, Cell, Comparison, Spread
 from epp.replay.results.measures import BY_NAME, format_figure
 from epp.replay.results.plots import cell_plots, ratio_plot, view
 from epp.replay.results.sweep_plots import sweep_plot
-from epp.replay.results.table import FATES, Column, columns, format_ratio
+from epp.replay.results.table import NOT_SERVED, Column, columns, format_ratio
 from epp.replay.results.verdict import confidence, headline, reason
 
 MOST_CELLS = 6
 """Of those shown with all their plots: each takes about 300 kB."""
 COLUMNS = 7
-"""Of a table, beside the fates: more do not fit the page."""
+"""Of a table, beside the statuses: more do not fit the page."""
 TILES = ("ttft_mean", "ttft_p99", "goodput_share", "cached_ratio")
 PLOTS = {
     "ttft": (
@@ -116,12 +116,10 @@ def _matrix(comparison: Comparison) -> str:
     for cell in comparison.cells:
         values = []
         for policy in comparison.policies:
-            standing = cell.standings.get(policy)
-            text = _interval_below(format_ratio(standing.ratios[LEADING])) if standing else "-"
-            bad = standing is not None and standing.unanswered > 0
-            lost = (
-                f"<small>{standing.unanswered:.1%} unanswered</small>" if standing and bad else ""
-            )
+            result = cell.standings.get(policy)
+            text = _interval_below(format_ratio(result.ratios[LEADING])) if result else "-"
+            bad = result is not None and result.unanswered > 0
+            lost = f"<small>{result.unanswered:.1%} unanswered</small>" if result and bad else ""
             values.append(f"<td{_class(best=cell.best == policy, bad=bad)}>{text}{lost}</td>")
         rows.append(f"<tr><th>{html.escape(cell.name)}</th>{''.join(values)}</tr>")
     return _table(comparison.policies, rows)
@@ -141,7 +139,7 @@ def _cells(comparison: Comparison) -> Iterable[str]:
 
 
 def _cell(comparison: Comparison, cell: Cell) -> Iterable[str]:
-    requests = max(standing.requests for standing in cell.standings.values())
+    requests = max(result.requests for result in cell.standings.values())
     yield _section(
         "The figures",
         f"{cell.name}: {requests:,.0f} requests to {cell.pods} pods in {cell.seconds:,.0f} s. "
@@ -160,10 +158,10 @@ def _cell(comparison: Comparison, cell: Cell) -> Iterable[str]:
 
 
 def _abreast(comparison: Comparison, cell: Cell) -> Iterable[Sequence[Column]]:
-    """Yield the columns of each table, with the fates beside all latencies."""
+    """Yield the columns of each table, with the statuses beside all latencies."""
     latencies, others = columns(comparison, cell)
-    fates = latencies[-len(FATES) :]
-    for group, beside in ((latencies[: -len(FATES)], fates), (others, [])):
+    statuses = latencies[-len(NOT_SERVED) :]
+    for group, beside in ((latencies[: -len(NOT_SERVED)], statuses), (others, [])):
         for start in range(0, len(group), COLUMNS):
             yield [*group[start : start + COLUMNS], *beside]
 
@@ -172,7 +170,7 @@ def _datum(cell: Cell, policy: str, row: int, column: Column) -> str:
     spread = cell.standings[policy].figures.get(column.name)
     text = column.cells[row]
     text = html.escape(text) if column.name else _interval_below(text)
-    bad = column.name in FATES and spread is not None and spread.mean > 0
+    bad = column.name in NOT_SERVED and spread is not None and spread.mean > 0
     small = "" if spread is None else _small(column.name, spread)
     return f"<td{_class(best=row in column.best, bad=bad)}>{text}{small}</td>"
 

@@ -6,11 +6,11 @@ from itertools import chain
 
 import msgspec
 
-from epp.replay.results.comparison import LEADING, Cell, Comparison, Paired, Standing, winners
+from epp.replay.results.comparison import LEADING, Cell, Comparison, Paired, PolicyResult, winners
 from epp.replay.results.measures import BY_NAME, MEASURES, format_figure
 from epp.replay.results.verdict import confidence, headline, reason
 
-FATES = ("refused", "lost", "unfinished")
+NOT_SERVED = ("refused", "lost", "unfinished")
 MOST_TABLES = 4
 """Of single cells; more are shown as ratios."""
 _GAP = "  "
@@ -51,37 +51,37 @@ def show(comparison: Comparison, screen: Screen) -> str:
 
 
 def columns(comparison: Comparison, cell: Cell) -> tuple[list[Column], list[Column]]:
-    """Return the columns of latencies, the last of them the fates, and all others."""
+    """Return the columns of latencies, the last of them the statuses, and all others."""
     latencies = [measure.name for measure in MEASURES if measure.latency]
-    others = [measure.name for measure in MEASURES if measure.name not in {*latencies, *FATES}]
-    first, *rest = (_column(cell, name) for name in (*latencies, *FATES))
+    others = [measure.name for measure in MEASURES if measure.name not in {*latencies, *NOT_SERVED}]
+    first, *rest = (_column(cell, name) for name in (*latencies, *NOT_SERVED))
     against = tuple(_against(comparison, each) for each in cell.standings.values())
     ratios = Column(f"to {comparison.baseline}", against)
     return [first, ratios, *rest], [_column(cell, name) for name in others]
 
 
 def _cell(comparison: Comparison, cell: Cell, screen: Screen) -> Iterator[str]:
-    """Yield the figures of one cell: latencies with the fates beside them, and the others."""
-    requests = max(standing.requests for standing in cell.standings.values())
+    """Yield the figures of one cell: latencies with the statuses beside them, and the others."""
+    requests = max(result.requests for result in cell.standings.values())
     yield f"{cell.name}: {requests:,.0f} requests, {cell.pods} pods, {cell.seconds:,.0f} s"
     yield ""
     names = tuple(cell.standings)
     latencies, others = columns(comparison, cell)
-    fates = latencies[-len(FATES) :]
-    yield from _blocks(names, latencies[: -len(FATES)], fates, screen)
+    statuses = latencies[-len(NOT_SERVED) :]
+    yield from _blocks(names, latencies[: -len(NOT_SERVED)], statuses, screen)
     yield from _blocks(names, others, [], screen)
 
 
 def _column(cell: Cell, name: str) -> Column:
     texts = tuple(format_figure(name, each.figures[name].mean) for each in cell.standings.values())
-    found = winners(cell, name) if name not in FATES and len(set(texts)) > 1 else ()
+    found = winners(cell, name) if name not in NOT_SERVED and len(set(texts)) > 1 else ()
     best = {text for text, policy in zip(texts, cell.standings, strict=True) if policy in found}
     marked = frozenset(row for row, text in enumerate(texts) if text in best)
     return Column(BY_NAME[name].short, texts, marked, name)
 
 
-def _against(comparison: Comparison, standing: Standing) -> str:
-    return "" if standing.policy == comparison.baseline else format_ratio(standing.ratios[LEADING])
+def _against(comparison: Comparison, result: PolicyResult) -> str:
+    return "" if result.policy == comparison.baseline else format_ratio(result.ratios[LEADING])
 
 
 def format_ratio(found: Paired) -> str:
@@ -104,11 +104,11 @@ def _overview(comparison: Comparison, screen: Screen) -> Iterator[str]:
         )
         for name in ("ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "goodput_per_s")
     ]
-    fates = [
+    statuses = [
         Column(name, tuple(f"{_total(comparison, policy, name):,.0f}" for policy in policies))
-        for name in FATES
+        for name in NOT_SERVED
     ]
-    yield from _blocks(policies, columns, fates, screen)
+    yield from _blocks(policies, columns, statuses, screen)
     yield f"{BY_NAME[LEADING].label}, ratio in each cell"
     by_policy = [
         Column(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from epp.replay.results.comparison import LEADING, Comparison, Paired, Standing, eligible
+from epp.replay.results.comparison import LEADING, Comparison, Paired, PolicyResult, eligible
 from epp.replay.results.measures import format_figure, mean
 
 TELLING = 0.05
@@ -104,7 +104,7 @@ def reason(comparison: Comparison) -> str:
     return f"Why: {causes}." if causes else ""
 
 
-_Pairs = list[tuple[Standing, Standing]]
+_Pairs = list[tuple[PolicyResult, PolicyResult]]
 
 
 def _causes(pairs: _Pairs) -> Iterable[str]:

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
+from epp.replay.engines.arrival_costs import ArrivalCosts, arrival_costs
 from epp.replay.engines.contract import Job
 from epp.replay.engines.engine import Engine
-from epp.replay.engines.outlook import Outlook, outlook
 from epp.replay.traffic.calls import Call
 
 
@@ -35,13 +35,13 @@ class Oracle:
         engines = [self._engines[each.endpoint.id] for each in candidates]
         speed = geometric_mean([engine.speed for engine in engines])
         return [
-            _told(each, job, engine, outlook(engine, job), speed)
+            _told(each, job, engine, arrival_costs(engine, job), speed)
             for each, engine in zip(candidates, engines, strict=True)
         ]
 
 
 def _told(
-    candidate: Candidate, job: Job, engine: Engine, truth: Outlook, class_speed: float
+    candidate: Candidate, job: Job, engine: Engine, truth: ArrivalCosts, class_speed: float
 ) -> Candidate:
     block, tokens = engine.limits.block_size, job.response_tokens
     beside = truth.decode + truth.requests * truth.own

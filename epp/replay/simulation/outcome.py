@@ -6,7 +6,7 @@ from math import nan
 import msgspec
 
 
-class Fate(Enum):
+class CallStatus(Enum):
     """How a request ended."""
 
     SERVED = "served"
@@ -36,7 +36,7 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     session: int
     turn: int
     at: float
-    fate: Fate
+    status: CallStatus
     endpoint: int
     prompt: int
     generated: int

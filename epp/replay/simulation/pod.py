@@ -65,8 +65,8 @@ class SimulatedPod:
         )
         return LoadReported(self.endpoint.id, load)
 
-    def suffer(self, fault: Fault) -> None:
-        """Have a fault happen to it."""
+    def apply_fault(self, fault: Fault) -> None:
+        """Apply a fault to this pod."""
         match fault.kind:
             case FaultKind.DIE:
                 self.alive = False

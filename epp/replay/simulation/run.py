@@ -32,7 +32,7 @@ from epp.replay.plan import OraclePolicy, RunPlan
 from epp.replay.results.played import Played, PodSample
 from epp.replay.simulation.clock import Clock
 from epp.replay.simulation.oracle import Oracle
-from epp.replay.simulation.outcome import CallOutcome, Fate
+from epp.replay.simulation.outcome import CallOutcome, CallStatus
 from epp.replay.simulation.picker import SimulatedPicker
 from epp.replay.simulation.pod import SimulatedPod
 from epp.replay.simulation.visit import Visit, request_of
@@ -110,7 +110,7 @@ class Simulation:
         self._plan_calls()
         self.clock.run(lambda: not self._left or self._deadline)
         for job, visit in sorted(self._visits.items(), key=lambda each: each[1].number):
-            self._settle(visit, Fate.UNFINISHED, job)
+            self._settle(visit, CallStatus.UNFINISHED, job)
         self.outcomes.sort(key=lambda each: (each.at, each.call))
         return Played(
             policy=self._plan.policy.name,
@@ -138,7 +138,7 @@ class Simulation:
             clock.routinely_at(apart * place, partial(self._scrape, pod))
         for fault in plan.faults:
             for pod in (each for each in self.pods if each.number == fault.pod):
-                clock.at(fault.at, partial(pod.suffer, fault))
+                clock.at(fault.at, partial(pod.apply_fault, fault))
         clock.routinely_at(0.0, self._sample)
         if plan.duration is not None:
             clock.at(plan.duration, self._close)
@@ -197,12 +197,12 @@ class Simulation:
             self._refresh()
         tokens = tokens_in(call.prompt)
         if self._tokens_under_way + tokens > MOST_TOKENS_UNDER_WAY:
-            self._over(visit, Fate.REFUSED, reason=_TOO_MUCH)
+            self._over(visit, CallStatus.REFUSED, reason=_TOO_MUCH)
             return
         try:
             decision = picker.route(request_of(visit))
         except RequestError as error:
-            self._over(visit, Fate.REFUSED, reason=error.reason)
+            self._over(visit, CallStatus.REFUSED, reason=error.reason)
             return
         self._tokens_under_way += tokens
         place = self._places[decision.endpoint.id]
@@ -221,13 +221,13 @@ class Simulation:
             # Envoy answers with 503 in its place; the picker polls the pod at once.
             visit.picker.hear(Aborted(visit.request_id, refused=True, failure=Failure.GATEWAY))
             visit.picker.report(pod.scrape())
-            self._over(visit, Fate.LOST, reason=_FAILED if pod.alive else _REFUSED)
+            self._over(visit, CallStatus.LOST, reason=_FAILED if pod.alive else _REFUSED)
             return
         try:
             pod.engine.submit(job)
         except ValueError:
             visit.picker.hear(Aborted(visit.request_id, refused=True))
-            self._over(visit, Fate.REFUSED, reason=_TOO_LONG)
+            self._over(visit, CallStatus.REFUSED, reason=_TOO_LONG)
         else:
             self._visits[job] = visit
 
@@ -240,7 +240,7 @@ class Simulation:
             visit.picker.hear(Aborted(visit.request_id, job.generated, refused, failure))
             self._prefills.discard(job)
             del self._visits[job]
-            self._over(visit, Fate.LOST, job, reason=_DIED)
+            self._over(visit, CallStatus.LOST, job, reason=_DIED)
         elif job not in self._prefills:
             _PROGRESS[progress](self, visit, job)
         elif progress is Progress.LAST:
@@ -273,11 +273,13 @@ class Simulation:
         if not visit.left or job.response_tokens <= 1:
             usage = Usage(job.prompt_tokens, job.generated, max(0, job.cached))
             visit.picker.hear(Finished(visit.request_id, usage))
-        self._over(visit, Fate.SERVED, job)
+        self._over(visit, CallStatus.SERVED, job)
 
-    def _over(self, visit: Visit, fate: Fate, job: Job | None = None, *, reason: str = "") -> None:
+    def _over(
+        self, visit: Visit, status: CallStatus, job: Job | None = None, *, reason: str = ""
+    ) -> None:
         """Write down what became of a call, and have its conversation go on."""
-        self._settle(visit, fate, job, reason)
+        self._settle(visit, status, job, reason)
         if visit.decision is not None:
             self._tokens_under_way -= tokens_in(visit.call.prompt)
         self._left -= 1
@@ -286,12 +288,12 @@ class Simulation:
             when = max(call.at, self.now + call.think)
             self.clock.at(when, partial(self._send, number))
 
-    def _settle(self, visit: Visit, fate: Fate, job: Job | None, reason: str = "") -> None:
+    def _settle(self, visit: Visit, status: CallStatus, job: Job | None, reason: str = "") -> None:
         decision, now = visit.decision, self.now
         prefilled = visit.prefilled or job
         cached = max(0, prefilled.cached) if prefilled else 0
         waited = 0.0 if visit.prefilled is None else visit.prefilled.scheduled_at - visit.at
-        served = fate is Fate.SERVED
+        served = status is CallStatus.SERVED
         generated = job.generated if job else 0
         predicted = decision.predicted_ttft if decision else None
         self.outcomes.append(
@@ -300,7 +302,7 @@ class Simulation:
                 session=visit.call.session,
                 turn=self._turns[visit.number],
                 at=visit.at,
-                fate=fate,
+                status=status,
                 endpoint=visit.pod,
                 prompt=tokens_in(visit.call.prompt),
                 generated=generated,

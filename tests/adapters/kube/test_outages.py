@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.kube.turnstile import Turnstile
+from epp.adapters.kube.retry_queue import RetryQueue
 from epp.protocol.kube.resources import pods
 from tests.adapters.kube.rig import QUICK, connected, following, pod
 from tests.kubeapi import faults
@@ -160,10 +160,10 @@ async def test_rights_that_were_never_there_are_asked_for_less_and_less(api, tmp
 
 
 async def test_a_turn_comes_after_a_pause_in_order():
-    turnstile, admitted = Turnstile(), []
+    queue, admitted = RetryQueue(), []
 
     async def wait(number):
-        await turnstile.turn(0.02)
+        await queue.wait(0.02)
         admitted.append((number, time.monotonic()))
 
     began = time.monotonic()
@@ -175,17 +175,17 @@ async def test_a_turn_comes_after_a_pause_in_order():
 
 
 async def test_opening_admits_all_and_who_goes_away_takes_no_turn():
-    turnstile = Turnstile()
+    queue = RetryQueue()
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        gone = tasks.create_task(turnstile.turn(NEVER))
-        waiting = [tasks.create_task(turnstile.turn(NEVER)) for _ in range(3)]
+        gone = tasks.create_task(queue.wait(NEVER))
+        waiting = [tasks.create_task(queue.wait(NEVER)) for _ in range(3)]
         await asyncio.sleep(0)  # all of them wait
         gone.cancel()
         await asyncio.sleep(0)
-        turnstile.open()
+        queue.release()
         await asyncio.gather(*waiting)
-        again = tasks.create_task(turnstile.turn(NEVER))
+        again = tasks.create_task(queue.wait(NEVER))
         await asyncio.sleep(0)
         assert not again.done()
-        turnstile.open()
+        queue.release()
     assert gone.cancelled()

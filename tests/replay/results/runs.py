@@ -6,7 +6,7 @@ from typing import Any
 
 from epp.replay.results.digest import digest
 from epp.replay.results.played import Played, PodSample
-from epp.replay.simulation.outcome import CallOutcome, Fate
+from epp.replay.simulation.outcome import CallOutcome, CallStatus
 
 # Share of the reusable prefix found cached, unevenness of pods, share of requests refused.
 POLICIES = {
@@ -25,7 +25,7 @@ def outcome(**values):
         "session": 0,
         "turn": 0,
         "at": 0.0,
-        "fate": Fate.SERVED,
+        "status": CallStatus.SERVED,
         "endpoint": 0,
         "prompt": 100,
         "generated": 11,
@@ -41,7 +41,7 @@ def outcome(**values):
     return CallOutcome(**plain | values)
 
 
-def nowhere(fate, **values):
+def nowhere(status, **values):
     """A request that got no token."""
     unknown: dict[str, Any] = {
         "ttft": nan,
@@ -50,7 +50,7 @@ def nowhere(fate, **values):
         "queued": nan,
         "generated": 0,
     }
-    return outcome(fate=fate, **unknown | values)
+    return outcome(status=status, **unknown | values)
 
 
 def played(policy, seed, *, pods=8, load=1.0, requests=3000, **more):
@@ -71,7 +71,9 @@ def played(policy, seed, *, pods=8, load=1.0, requests=3000, **more):
             key=lambda each: free[each] + rng.uniform(0, 0.4) + 3 * (uneven - 0.1) * skew[each],
         )
         if rng.random() < refused:
-            outcomes.append(nowhere(Fate.REFUSED, call=call, at=at, prompt=prompt, endpoint=-1))
+            outcomes.append(
+                nowhere(CallStatus.REFUSED, call=call, at=at, prompt=prompt, endpoint=-1)
+            )
             continue
         cached = int(reusable * min(1.0, rng.gauss(hit, 0.1)))
         cost = 0.02 + (prompt - cached) * 6.5e-5 * load * 8 / pods

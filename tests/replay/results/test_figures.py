@@ -20,7 +20,7 @@ from epp.replay.results.played import Played
 from epp.replay.results.report import report
 from epp.replay.results.table import Screen, show
 from epp.replay.results.verdict import confidence
-from epp.replay.simulation.outcome import Fate
+from epp.replay.simulation.outcome import CallStatus
 from tests.replay.results.runs import digests, nowhere, outcome, played
 
 
@@ -80,8 +80,8 @@ def test_figures_by_hand():
         [
             outcome(ttft=1.0, end_to_end=2.0, queued=0.25, prompt=100, cached=50, reusable=80),
             outcome(ttft=3.0, end_to_end=4.0, queued=0.75, prompt=300, cached=50, endpoint=1),
-            nowhere(Fate.REFUSED, endpoint=-1),
-            nowhere(Fate.LOST),
+            nowhere(CallStatus.REFUSED, endpoint=-1),
+            nowhere(CallStatus.LOST),
         ]
     )
     assert (found.requests, found.served, found.refused, found.lost) == (4, 2, 1, 1)
@@ -99,7 +99,7 @@ def test_figures_by_hand():
         ({"ttft": 2.01}, False),
         ({"tpot": 0.051}, False),
         ({"tpot": math.nan}, True),
-        ({"fate": Fate.UNFINISHED}, False),
+        ({"status": CallStatus.UNFINISHED}, False),
     ],
 )
 def test_an_slo_is_for_both_times_and_for_the_served(values, met):
@@ -144,7 +144,7 @@ def test_one_seed_has_no_interval(count):
 
 
 def test_who_answers_fewer_cannot_be_best():
-    quick = [outcome(ttft=0.1)] * 9 + [nowhere(Fate.REFUSED)]
+    quick = [outcome(ttft=0.1)] * 9 + [nowhere(CallStatus.REFUSED)]
     found = compare(
         [digest(run([outcome()] * 10)), digest(run(quick, policy="b"))],
     )
@@ -180,10 +180,10 @@ def test_tables_keep_to_the_width_and_always_say_who_was_refused(comparison, wid
 
 def test_json_has_every_figure_and_no_number_that_is_none(comparison):
     found = json.loads(as_json(comparison, "epp replay"), parse_constant=pytest.fail)
-    standing = found["cells"][0]["standings"]["least-ttft"]
-    assert set(standing["figures"]) == {measure.name for measure in MEASURES}
+    result = found["cells"][0]["standings"]["least-ttft"]
+    assert set(result["figures"]) == {measure.name for measure in MEASURES}
     expected = comparison.cells[0].standings["least-ttft"].figures[LEADING].mean
-    assert standing["figures"][LEADING]["mean"] == expected
+    assert result["figures"][LEADING]["mean"] == expected
 
 
 class Page(HTMLParser):
@@ -234,7 +234,7 @@ def test_a_sweep_has_ratios_of_all_cells_and_a_report():
 
 
 def test_nothing_served_makes_a_page_and_a_table():
-    found = compare(digest(run([nowhere(Fate.REFUSED)], policy=each)) for each in "ab")
+    found = compare(digest(run([nowhere(CallStatus.REFUSED)], policy=each)) for each in "ab")
     assert "refused" in show(found, Screen())
     assert "Warmpick replay" in report(found)
 

@@ -13,7 +13,7 @@ from epp.replay.engines.contract import Limits
 from epp.replay.plan import Fault, FaultKind, PodPlan, Policy, RunPlan
 from epp.replay.policies import NAMED
 from epp.replay.simulation import run as simulation
-from epp.replay.simulation.outcome import Fate
+from epp.replay.simulation.outcome import CallStatus
 from epp.replay.simulation.run import Simulation
 from epp.replay.traffic.calls import Call, Run, Trace, ordered
 
@@ -55,7 +55,7 @@ def test_one_request_takes_what_its_steps_take():
     step += cost.decode_ns_per_context_token * 1e-9 * 1_001
     assert only.tpot == pytest.approx(step, rel=0.01)
     assert only.end_to_end == pytest.approx(only.ttft + 2 * only.tpot)
-    assert (only.fate, only.generated, only.cached) == (Fate.SERVED, 3, 0)
+    assert (only.status, only.generated, only.cached) == (CallStatus.SERVED, 3, 0)
 
 
 def test_a_conversation_finds_its_pod_and_its_cache():
@@ -83,7 +83,7 @@ def test_nothing_is_sent_after_the_duration_and_what_was_is_answered():
     calls.append(call(6, at=0.0, after=0, think=2.5))
     run = played(ordered(calls), duration=3.5)
     assert [each.at for each in run.outcomes] == [0.0, 1.0, 2.0, 3.0]
-    assert {each.fate for each in run.outcomes} == {Fate.SERVED}
+    assert {each.status for each in run.outcomes} == {CallStatus.SERVED}
     assert run.seconds == max(each.at + each.end_to_end for each in run.outcomes) > 3.5
 
 
@@ -101,9 +101,9 @@ def test_long_answers_share_the_pods_whoever_has_their_prefix():
 
 def test_what_fits_no_pod_is_refused_and_hurts_nobody():
     outcomes = by_call(played([call(0, size=20_000), call(1, at=1.0)]))
-    assert outcomes[0].fate is Fate.REFUSED
+    assert outcomes[0].status is CallStatus.REFUSED
     assert "context" in outcomes[0].reason
-    assert outcomes[1].fate is Fate.SERVED
+    assert outcomes[1].status is CallStatus.SERVED
 
 
 def test_with_a_dead_pod_its_requests_are_lost_and_later_ones_go_elsewhere():
@@ -111,11 +111,11 @@ def test_with_a_dead_pod_its_requests_are_lost_and_later_ones_go_elsewhere():
     later = [call(100 + number, at=30.0 + number) for number in range(5)]
     dies = Fault(pod=0, kind=FaultKind.DIE, at=3.0)
     run = played([*calls, *later], policy=ROUND_ROBIN, faults=(dies,))
-    lost = [each for each in run.outcomes if each.fate is Fate.LOST]
+    lost = [each for each in run.outcomes if each.status is CallStatus.LOST]
     assert lost
     assert {each.endpoint for each in lost} == {0}
     after = [each for each in run.outcomes if each.at >= 30.0]
-    assert {(each.fate, each.endpoint) for each in after} == {(Fate.SERVED, 1)}
+    assert {(each.status, each.endpoint) for each in after} == {(CallStatus.SERVED, 1)}
 
 
 def test_a_pod_that_comes_back_is_cold():
@@ -164,7 +164,7 @@ def test_a_pod_that_fails_or_hangs_is_left_out(policy, fault, most, without):
     def unserved(eject_after):
         plan = {"policy": policy, "faults": (fault,), "eject_after": eject_after}
         outcomes = played(calls, pods=(SMALL,) * 3, **plan).outcomes
-        late = [each for each in outcomes if each.fate is not Fate.SERVED or each.ttft > 20]
+        late = [each for each in outcomes if each.status is not CallStatus.SERVED or each.ttft > 20]
         assert {each.endpoint for each in late} <= {0}
         return len(late)
 
@@ -180,7 +180,7 @@ def test_pods_whose_pages_are_late_keep_their_share(running):
     ]
     calls = [call(number, at=0.2 * number, answer=300) for number in range(500)]
     run = played(calls, pods=(SMALL,) * 4, faults=late)
-    assert {each.fate for each in run.outcomes} == {Fate.SERVED}
+    assert {each.status for each in run.outcomes} == {CallStatus.SERVED}
     places = Counter(each.endpoint for each in run.outcomes if each.at > 20)
     assert min(places.values()) > 0.8 * mean(places.values())
     assert set(places) == set(range(4))
@@ -207,7 +207,7 @@ def test_independent_pickers_know_less_than_those_that_exchange():
 def test_what_is_not_answered_in_time_is_unfinished():
     calls = [call(number, size=8_000, answer=4_000) for number in range(10)]
     run = played(calls, pods=(SMALL,), drain_seconds=1.0)
-    assert Fate.UNFINISHED in {each.fate for each in run.outcomes}
+    assert CallStatus.UNFINISHED in {each.status for each in run.outcomes}
     assert len(run.outcomes) == 10
 
 
@@ -233,7 +233,7 @@ def test_prefill_and_decode_pods_share_a_request():
     (apart,) = played([call(0)], ROLES, APART, transfer_seconds_per_token=1e-3).outcomes
     (whole,) = played([call(0)], pods=(SMALL,)).outcomes
     assert apart.endpoint == 1
-    assert apart.fate is Fate.SERVED
+    assert apart.status is CallStatus.SERVED
     assert apart.ttft > whole.ttft + 1.0
     assert apart.queued == pytest.approx(0.0)
     assert apart.tpot == pytest.approx(whole.tpot)
@@ -264,7 +264,7 @@ def test_a_request_may_wait_for_the_engine_of_its_prompt_and_for_the_one_that_ge
 def test_responses_that_are_left_are_served_all_the_same(observation):
     calls = [call(number, at=0.3 * number, shared=640) for number in range(40)]
     run = played(calls, observation=observation)
-    assert {each.fate for each in run.outcomes} == {Fate.SERVED}
+    assert {each.status for each in run.outcomes} == {CallStatus.SERVED}
 
 
 traffic = st.lists(
@@ -302,7 +302,7 @@ def test_every_call_ends_once_and_a_seed_repeats_itself(calls, faults, pickers, 
     assert sorted(each.call for each in runs[0].outcomes) == list(range(len(calls)))
     for each in runs[0].outcomes:
         assert 0 <= each.cached <= each.prompt
-        if each.fate is Fate.SERVED:
+        if each.status is CallStatus.SERVED:
             assert 0 < each.ttft <= each.end_to_end
             assert each.generated == sum(run.length for run in ordered(calls)[each.call].response)
 
@@ -338,9 +338,9 @@ def test_what_is_under_way_is_bounded(monkeypatch):
     at_once = [call(number, size=1_000) for number in range(5)]
     later = [call(number, at=60.0, size=1_000) for number in range(5, 8)]
     outcomes = by_call(played([*at_once, *later]))
-    assert [outcomes[number].fate for number in range(8)] == [
-        *[Fate.SERVED] * 3,
-        *[Fate.REFUSED] * 2,
-        *[Fate.SERVED] * 3,
+    assert [outcomes[number].status for number in range(8)] == [
+        *[CallStatus.SERVED] * 3,
+        *[CallStatus.REFUSED] * 2,
+        *[CallStatus.SERVED] * 3,
     ]
     assert outcomes[4].reason == "more tokens are under way than a run bears"

@@ -365,7 +365,7 @@ def test_a_pause_of_a_year_takes_no_time():
     ]
     played = Simulation(Trace(name="some", calls=calls), PLAN).run()
     assert [round(each.at) for each in played.outcomes] == [round(call.at) for call in calls]
-    assert {each.fate.value for each in played.outcomes} == {"served"}
+    assert {each.status.value for each in played.outcomes} == {"served"}
     assert 0 < len(played.samples) < 1 << 21
 
 

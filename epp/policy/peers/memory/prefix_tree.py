@@ -25,7 +25,7 @@ import msgspec
 from epp.model.endpoint import EndpointId
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
-from epp.policy.peers.memory.sendings import Sendings
+from epp.policy.peers.memory.admitted_prompts import AdmittedPrompts
 from epp.policy.plugins import PluginContext
 
 
@@ -261,11 +261,11 @@ class SentPrompts:
         self._interval = interval
         self._shared = shared
         self._due = interval
-        self._sendings = Sendings(context, self._insert, self.tree.remove)
+        self._admitted = AdmittedPrompts(context, self._insert, self.tree.remove)
 
     @property
     def _allowed(self) -> int:
-        return self._most // len(self._sendings) if self._shared else self._most
+        return self._most // len(self._admitted) if self._shared else self._most
 
     def _insert(self, chain: Chain, endpoint: EndpointId, now: float) -> None:
         self.tree.insert(chain.hashes, chain.ends, endpoint)
@@ -273,5 +273,5 @@ class SentPrompts:
             self.tree.evict(endpoint, self._allowed)
         if now >= self._due:
             self._due = now + self._interval
-            for each in self._sendings:
+            for each in self._admitted:
                 self.tree.evict(each, self._allowed)

@@ -12,7 +12,7 @@ from math import inf
 from epp.model.endpoint import EndpointId
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
-from epp.policy.peers.memory.sendings import Sendings
+from epp.policy.peers.memory.admitted_prompts import AdmittedPrompts
 from epp.policy.plugins import PluginContext
 
 _Holders = frozenset[int]
@@ -36,7 +36,7 @@ class SentBlocks:
         self._blocks: OrderedDict[BlockHash, tuple[_Holders, float]] = OrderedDict()
         self._numbers: dict[EndpointId, int] = {}
         self._unused = count()
-        self._sendings = Sendings(context, self._insert, self._forget)
+        self._admitted = AdmittedPrompts(context, self._insert, self._forget)
 
     def __len__(self) -> int:
         return len(self._blocks)

@@ -12,7 +12,7 @@ from epp.replay.engines.engine import Engine
 _Keys = Sequence[int]
 
 
-class Outlook(NamedTuple):
+class ArrivalCosts(NamedTuple):
     """What a request would find where it came to an engine at this moment.
 
     `cached` tokens of its prompt would come from the cache, also those that prompts before it in
@@ -34,7 +34,7 @@ class Outlook(NamedTuple):
     waiting_tokens: int
 
 
-def outlook(engine: Engine, job: Job) -> Outlook:
+def arrival_costs(engine: Engine, job: Job) -> ArrivalCosts:
     """Return what a request would meet that is not at the engine yet. Nothing changes."""
     budget, cost, speed = engine.limits.max_num_batched_tokens, engine.cost, engine.speed
     running, waiting = engine.running, engine.waiting
@@ -55,7 +55,7 @@ def outlook(engine: Engine, job: Job) -> Outlook:
     decoding = [each for each in others if each.response_tokens > 1]
     context = sum(each.prompt_tokens + each.generated for each in decoding)
     looks_back = job.prompt_tokens + job.response_tokens // 2
-    return Outlook(
+    return ArrivalCosts(
         cached=cached,
         queued=engine.step_left + (before + _work(engine, tokens, attended)) / speed,
         prefill=(cost.step_ms * 1e-3 * steps + _work(engine, own, own * (cached + own / 2)))

@@ -5,7 +5,7 @@ import random
 from collections import deque
 
 
-class Turnstile:
+class RetryQueue:
     """A queue for one cause of refusal: the first in it may ask again after every pause.
 
     So that an outage costs the API server one request a pause, however many watches wait for its
@@ -16,8 +16,8 @@ class Turnstile:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def turn(self, pause: float) -> None:
-        """Wait for one's turn, or for `open`. A pause has `pause` seconds, up to a half less."""
+    async def wait(self, pause: float) -> None:
+        """Wait for one's turn, or for `release`. A pause has `pause` seconds, up to a half less."""
         place = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
         if self._timer is None:
@@ -28,8 +28,8 @@ class Turnstile:
             if place in self._waiting:
                 self._waiting.remove(place)
 
-    def open(self) -> None:
-        """Let all through who wait."""
+    def release(self) -> None:
+        """Let all that wait ask again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -13,7 +13,7 @@ Forget = Callable[[EndpointId], None]
 """Called with an endpoint that has nothing any more."""
 
 
-class Sendings:
+class AdmittedPrompts:
     """Tells of the first prompt of each request, for every endpoint that computes or decodes it.
 
     An endpoint is to be forgotten that goes, or that is another engine under its name.
